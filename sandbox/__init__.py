@@ -1,0 +1,82 @@
+"""Machines: run a command, edit a file, tell what changed, freeze, thaw."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from sandbox.machine import (
+    BackendName,
+    ExecResult,
+    FileChange,
+    FileRefused,
+    Sandbox,
+    SandboxSpec,
+    SandboxUnavailable,
+    Snapshot,
+    SnapshotCorrupt,
+)
+
+__all__ = [
+    "BackendName",
+    "ExecResult",
+    "FileChange",
+    "FileRefused",
+    "Sandbox",
+    "SandboxSpec",
+    "SandboxUnavailable",
+    "Snapshot",
+    "SnapshotCorrupt",
+    "default_backend",
+    "remove_leftovers",
+    "start",
+    "thaw",
+]
+
+_MODULES = {"docker": "sandbox.container", "host": "sandbox.host", "process": "sandbox.process"}
+
+
+def start(spec: SandboxSpec) -> Sandbox:
+    """Start a machine from its base. Raises SandboxUnavailable, with what to do about it."""
+    from sandbox.box import Box
+
+    return Box(_backend(spec.backend).start(spec), shell_init=spec.shell_init)
+
+
+def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
+    """A new machine as it was when `snapshot` was taken, files and shell alike.
+
+    `store` is the directory that `freeze` was given. Raises SnapshotCorrupt when the snapshot is gone
+    or is not what its digest says.
+    """
+    from sandbox.box import Box
+
+    enclosure = _backend(snapshot.backend).thaw(snapshot, store, spec)
+    state = snapshot.shell_state.replace(snapshot.workspace, enclosure.workspace)
+    return Box(enclosure, shell_init=spec.shell_init, shell_state=state)
+
+
+def default_backend() -> BackendName:
+    """The embedded machine that this host can have: `host` where bubblewrap works, else `process`."""
+    from sandbox.host import unavailable
+
+    return "process" if unavailable() else "host"
+
+
+def remove_leftovers(backend: BackendName, owner: str) -> int:
+    """Remove the machines that a killed run left behind; how many there were."""
+    if backend == "docker":
+        from sandbox.container import remove_containers
+
+        return remove_containers(owner)
+    left = [*Path(tempfile.gettempdir()).glob(f"takeover-{owner}-*")]
+    for directory in left:
+        shutil.rmtree(directory, ignore_errors=True)
+    return len(left)
+
+
+def _backend(name: BackendName) -> Any:
+    return import_module(_MODULES[name])

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+BackendName = Literal["docker", "host", "process"]
 
 
 class Frozen(BaseModel):
     """A value: immutable, and strict about the fields it is made of."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SandboxUnavailable(Exception):
+    """The machine itself failed or is not to be had; never a command's own failure."""
+
+
+class SnapshotCorrupt(SandboxUnavailable, ValueError):
+    """A snapshot is missing or is not what its digest says."""
+
+
+class FileRefused(OSError):
+    """A file could not be read or written inside the machine, for a reason of the file's own."""
 
 
 class FileChange(Frozen):
@@ -24,3 +38,98 @@ class FileChange(Frozen):
     path: str
     before: str | None
     after: str | None
+
+
+class ExecResult(Frozen):
+    """What one command came to; a failing command is a result, not an error.
+
+    `exit_code` is None when the command did not end by itself. `output` is standard output and
+    standard error as they came, at most the machine's limit, with the cut marked and counted.
+    `shell_ended` says that the command ended or lost the shell, and that a new one, in the same
+    directory and without the old one's variables, stands ready.
+    """
+
+    output: str
+    exit_code: int | None
+    timed_out: bool = False
+    shell_ended: bool = False
+    seconds: float = Field(ge=0)
+
+
+class SandboxSpec(Frozen):
+    """Which machine to start: an image for `docker`, a directory to copy for `host` and `process`.
+
+    `shell_init` is run in every new shell before the first command. `owner` names the run that the
+    machine belongs to; what it leaves behind is found by it.
+    """
+
+    backend: BackendName
+    image: str | None = None
+    directory: Path | None = None
+    workspace: str = "/testbed"
+    shell_init: str = ""
+    memory_mb: int = Field(default=4096, gt=0)
+    pids: int = Field(default=512, gt=0)
+    owner: str = "takeover"
+
+    @model_validator(mode="after")
+    def _has_its_base(self) -> SandboxSpec:
+        if self.backend == "docker" and not self.image:
+            raise ValueError("a docker sandbox needs an image")
+        if self.backend != "docker" and self.directory is None:
+            raise ValueError(f"a {self.backend} sandbox needs a directory")
+        return self
+
+
+class Snapshot(Frozen):
+    """A machine frozen at one moment, as a value that can be kept and thawed any number of times.
+
+    `location` is an image id for `docker`; for `host` and `process` the name of an archive, which
+    lies where `freeze` was told to put it. `digest` says what must be found there.
+    """
+
+    backend: BackendName
+    base: str
+    location: str
+    digest: str
+    workspace: str
+    shell_state: str
+    """Text that bash can source: directory, variables, functions and options of the agent's shell."""
+
+
+class Sandbox(Protocol):
+    """One machine with one persistent shell for the agent, and a second hand for the runtime."""
+
+    workspace: str
+    """Absolute path of the repository as commands inside see it."""
+
+    def run(self, command: str, *, timeout_s: float) -> ExecResult:
+        """Run `command` in the agent's shell, whose directory and variables last.
+
+        Raises ValueError for a command that no shell can take (a NUL byte) and SandboxUnavailable
+        when the machine is gone.
+        """
+
+    def read_file(self, path: str) -> bytes:
+        """The content of the file; relative paths start at the workspace. Raises FileRefused."""
+
+    def write_file(self, path: str, content: bytes) -> None:
+        """Write the file, making its directories. Raises FileRefused."""
+
+    def directory_listing(self, path: str) -> tuple[str, ...] | None:
+        """The names in a directory, sorted, directories with a final slash; None if it is none."""
+
+    def changes(self) -> tuple[FileChange, ...]:
+        """What changed since the last call or the start, whatever changed it; sorted by path."""
+
+    def sha256(self, path: str) -> str | None:
+        """The digest of a file's content as the last `changes` found it; None where there is none."""
+
+    def cwd(self) -> str:
+        """The directory that the agent's shell stands in."""
+
+    def freeze(self, store: Path) -> Snapshot:
+        """Freeze the whole machine; files that the snapshot needs are put into `store`."""
+
+    def close(self) -> None:
+        """End everything that runs in the machine and remove it; may be called twice."""

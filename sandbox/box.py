@@ -1,0 +1,100 @@
+"""One machine, put together from an enclosure and two shells in it: the agent's and the runtime's."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Protocol
+
+from sandbox.files import ANSWER_LIMIT, Files
+from sandbox.machine import ExecResult, FileChange, SandboxUnavailable, Snapshot
+from sandbox.shell import Channel, Shell
+
+_DUMP_STATE = (
+    "declare -p; declare -f; alias -p; shopt -p; set +o; umask -p; "
+    '\\builtin printf "cd -- %q\\n" "$PWD"'
+)
+_STATE_TIMEOUT_S = 30.0
+
+
+class Enclosure(Protocol):
+    """What tells one backend from another: how a bash is started in it, and how it is frozen."""
+
+    workspace: str
+    file_roots: tuple[str, ...]
+    """Directories beside the workspace that an agent can write to, as paths inside."""
+
+    def open_shell(self) -> Channel:
+        """Start one more bash inside."""
+
+    def kill_all(self, agent: Shell, hand: Shell) -> None:
+        """Kill everything that runs inside save the two shells themselves."""
+
+    def freeze(self, store: Path, shell_state: str) -> Snapshot: ...
+
+    def close(self) -> None: ...
+
+
+class Box:
+    """The machine that all backends share; satisfies `Sandbox`."""
+
+    def __init__(self, enclosure: Enclosure, *, shell_init: str = "", shell_state: str = "") -> None:
+        self._enclosure = enclosure
+        self.workspace = enclosure.workspace
+        self._shell_init = shell_init
+        try:
+            self._agent = self._new_agent_shell(shell_state, self.workspace)
+            self._hand = Shell(enclosure.open_shell(), output_limit=ANSWER_LIMIT, errors="surrogateescape")
+            self._hand.prepare("export LC_ALL=C")
+            self._files = Files(self._hand, self.workspace, enclosure.file_roots)
+        except BaseException:
+            enclosure.close()
+            raise
+
+    def run(self, command: str, *, timeout_s: float) -> ExecResult:
+        result = self._agent.run(command, timeout_s=timeout_s)
+        if result.timed_out:
+            self._enclosure.kill_all(self._agent, self._hand)
+            after = self._agent.settle()
+            lost = after.timed_out or after.shell_ended
+            result = result.model_copy(update={"shell_ended": lost})
+        if result.shell_ended:
+            self._agent.close()
+            self._agent = self._new_agent_shell("", self._agent.cwd)
+        return result
+
+    def read_file(self, path: str) -> bytes:
+        return self._files.read(path)
+
+    def write_file(self, path: str, content: bytes) -> None:
+        self._files.write(path, content)
+
+    def directory_listing(self, path: str) -> tuple[str, ...] | None:
+        return self._files.listing(path)
+
+    def changes(self) -> tuple[FileChange, ...]:
+        return self._files.changes()
+
+    def sha256(self, path: str) -> str | None:
+        return self._files.sha256(path)
+
+    def cwd(self) -> str:
+        return self._agent.cwd
+
+    def freeze(self, store: Path) -> Snapshot:
+        state = self._agent.run(_DUMP_STATE, timeout_s=_STATE_TIMEOUT_S)
+        if state.exit_code is None or state.shell_ended:
+            raise SandboxUnavailable("the agent's shell did not tell its state before the freeze")
+        return self._enclosure.freeze(store, state.output)
+
+    def close(self) -> None:
+        self._agent.close()
+        self._hand.close()
+        self._enclosure.close()
+
+    def _new_agent_shell(self, state: str, cwd: str) -> Shell:
+        shell = Shell(self._enclosure.open_shell())
+        # Read-only variables make some lines of a dump fail; that is expected, and quiet.
+        restore = f"eval {shlex.quote(state)} 2>/dev/null" if state else f"cd -- {shlex.quote(cwd)} 2>/dev/null"
+        shell.prepare(f"{self._shell_init}\n{restore}\n:")
+        return shell

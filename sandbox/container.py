@@ -1,0 +1,218 @@
+"""A machine that is a Docker container: frozen by commit, thawed by run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
+from sandbox.shell import Shell
+
+OWNER_LABEL = "takeover.owner"
+_API_TIMEOUT_S = 600
+_FRAME_HEADER = struct.Struct(">BxxxL")
+_STDOUT = 1
+_CHUNK = 64 * 1024
+_KILL_ALL = (
+    "for round in 1 2 3; do for process in /proc/[0-9]*; do process=${{process##*/}}; "
+    'case " 1 $$ {agent} " in *" $process "*) ;; *) kill -9 "$process" 2>/dev/null ;; esac; done; done; :'
+)
+_ENVIRONMENT = ("PAGER=cat", "GIT_PAGER=cat", "TERM=dumb", "PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8")
+
+
+@functools.cache
+def client() -> Any:
+    """The Docker daemon that the environment names. Raises SandboxUnavailable when none answers."""
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        found = docker.from_env(timeout=_API_TIMEOUT_S)
+        found.ping()
+    except (DockerException, OSError) as error:
+        raise SandboxUnavailable(
+            f"no Docker daemon answers ({_reason(error)}); start it, or choose --sandbox host"
+        ) from error
+    return found
+
+
+class ExecChannel:
+    """The wire to one bash that was exec'd in a container."""
+
+    def __init__(self, container_id: str) -> None:
+        api = client().api
+        # Its own stderr, where `set -x` would write, is not attached and so not read.
+        self._exec = api.exec_create(
+            container_id, ["bash", "--norc", "--noprofile"], stdin=True, stdout=True, stderr=False, tty=False
+        )["Id"]
+        stream = api.exec_start(self._exec, socket=True)
+        self._stream = stream
+        self._socket: socket.socket = getattr(stream, "_sock", stream)
+        self._frame_left = 0
+        self._buffer = b""
+
+    def send(self, data: bytes) -> None:
+        self._socket.settimeout(_API_TIMEOUT_S)
+        self._socket.sendall(data)
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        self._socket.settimeout(timeout_s)
+        try:
+            data = self._socket.recv(_CHUNK)
+        except TimeoutError:
+            return None
+        except OSError:
+            return b""
+        return self._unframed(data) or None if data else b""
+
+    def end(self) -> int | None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._stream.close()
+        with contextlib.suppress(Exception):
+            code: int | None = client().api.exec_inspect(self._exec)["ExitCode"]
+            return code
+        return None
+
+    def _unframed(self, data: bytes) -> bytes:
+        """The payload of Docker's multiplexed stream: frames with a header of eight bytes."""
+        self._buffer += data
+        payload = bytearray()
+        while self._buffer:
+            if not self._frame_left:
+                if len(self._buffer) < _FRAME_HEADER.size:
+                    break
+                self._kind, self._frame_left = _FRAME_HEADER.unpack_from(self._buffer)
+                self._buffer = self._buffer[_FRAME_HEADER.size :]
+            part = self._buffer[: self._frame_left]
+            self._buffer = self._buffer[len(part) :]
+            self._frame_left -= len(part)
+            if self._kind == _STDOUT:
+                payload += part
+        return bytes(payload)
+
+
+class ContainerEnclosure:
+    """No network, no host mounts, limited memory and processes, no new privileges."""
+
+    file_roots: tuple[str, ...] = ("/root", "/tmp")
+
+    def __init__(self, spec: SandboxSpec, image: str, base: str) -> None:
+        from docker.errors import APIError, ImageNotFound
+
+        self.workspace = spec.workspace
+        self._owner = spec.owner
+        self._base = base
+        try:
+            self._container = client().containers.run(
+                image,
+                ["tail", "-f", "/dev/null"],
+                entrypoint=[],
+                detach=True,
+                user="root",
+                working_dir=spec.workspace,
+                environment=list(_ENVIRONMENT),
+                network_mode="none",
+                mem_limit=f"{spec.memory_mb}m",
+                pids_limit=spec.pids,
+                security_opt=["no-new-privileges"],
+                labels={OWNER_LABEL: spec.owner},
+                hostname="sandbox",
+            )
+        except ImageNotFound as error:
+            raise SandboxUnavailable(f"Docker image {image} is not on this daemon; build or pull it") from error
+        except APIError as error:
+            raise SandboxUnavailable(f"container of {image}: {error.explanation or error}") from error
+
+    def open_shell(self) -> ExecChannel:
+        from docker.errors import DockerException
+
+        try:
+            return ExecChannel(self._container.id)
+        except (DockerException, OSError) as error:
+            raise SandboxUnavailable(f"container {self._container.short_id}: {_reason(error)}") from error
+
+    def kill_all(self, agent: Shell, hand: Shell) -> None:
+        hand.run(_KILL_ALL.format(agent=agent.pid), timeout_s=30)
+
+    def freeze(self, store: Path, shell_state: str) -> Snapshot:
+        from docker.errors import DockerException
+
+        try:
+            image = self._container.commit(pause=True, changes=[f"LABEL {OWNER_LABEL}={self._owner}"])
+        except (DockerException, OSError) as error:
+            raise SandboxUnavailable(f"docker commit failed: {_reason(error)}") from error
+        return Snapshot(
+            backend="docker",
+            base=self._base,
+            location=image.id,
+            digest=image.id,
+            workspace=self.workspace,
+            shell_state=shell_state,
+        )
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._container.remove(force=True, v=True)
+
+
+def start(spec: SandboxSpec) -> ContainerEnclosure:
+    from docker.errors import ImageNotFound
+
+    assert spec.image is not None
+    try:
+        image = client().images.get(spec.image)
+    except ImageNotFound as error:
+        raise SandboxUnavailable(f"Docker image {spec.image} is not on this daemon; build or pull it") from error
+    return ContainerEnclosure(spec, image.id, base=image.id)
+
+
+def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ContainerEnclosure:
+    from docker.errors import ImageNotFound
+
+    try:
+        client().images.get(snapshot.location)
+    except ImageNotFound as error:
+        raise SnapshotCorrupt(f"snapshot image {snapshot.location[:19]} is not on this daemon") from error
+    return ContainerEnclosure(spec, snapshot.location, base=snapshot.base)
+
+
+def remove_snapshot(snapshot: Snapshot) -> None:
+    """Remove a snapshot's image; nothing happens when it is gone already."""
+    from docker.errors import ImageNotFound
+
+    with contextlib.suppress(ImageNotFound):
+        client().images.remove(snapshot.location, force=True)
+
+
+def remove_containers(owner: str) -> int:
+    """Remove every container that a run left behind; how many there were."""
+    left = client().containers.list(all=True, filters={"label": f"{OWNER_LABEL}={owner}"})
+    for container in left:
+        container.remove(force=True, v=True)
+    return len(left)
+
+
+class NetworklessClient:
+    """The daemon for code that starts containers by itself: every one gets no network, and our label."""
+
+    def __init__(self, owner: str) -> None:
+        self._client = client()
+        self._owner = owner
+        self.containers = self
+
+    def create(self, **options: Any) -> Any:
+        options |= {"network_mode": "none", "labels": {OWNER_LABEL: self._owner}}
+        return self._client.containers.create(**options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client.containers if name == "get" else self._client, name)
+
+
+def _reason(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
