@@ -1,0 +1,3 @@
+"""The state machines: the agent, its takeover, and how both are run."""
+
+from __future__ import annotations

@@ -15,6 +15,7 @@ _DUMP_STATE = (
     '\\builtin printf "cd -- %q\\n" "$PWD"'
 )
 _STATE_TIMEOUT_S = 30.0
+_INSPECT_TIMEOUT_S = 300.0
 
 
 class Enclosure(Protocol):
@@ -62,6 +63,10 @@ class Box:
             self._agent.close()
             self._agent = self._new_agent_shell("", self._agent.cwd)
         return result
+
+    def inspect(self, command: str) -> ExecResult:
+        placed = f"(cd -- {shlex.quote(self.workspace)} && {command}\n)"
+        return self._hand.run(placed, timeout_s=_INSPECT_TIMEOUT_S)
 
     def read_file(self, path: str) -> bytes:
         return self._files.read(path)

@@ -110,6 +110,9 @@ class Sandbox(Protocol):
         when the machine is gone.
         """
 
+    def inspect(self, command: str) -> ExecResult:
+        """Run a command of the runtime's own, in the workspace, unseen by the agent's shell."""
+
     def read_file(self, path: str) -> bytes:
         """The content of the file; relative paths start at the workspace. Raises FileRefused."""
 

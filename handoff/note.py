@@ -1,0 +1,125 @@
+"""The structured note: what events and files prove, and beside it what a model wrote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from handoff.detectors import ValidationRun, continuation_state, is_source, validations
+from handoff.event import Event
+from handoff.record import HandoffRecord
+from handoff.trace import differences, files_read
+
+UNKNOWN = "UNKNOWN"
+NONE_OBSERVED = "NONE OBSERVED"
+MODEL_FIELDS = (
+    "problem_understanding",
+    "work_completed",
+    "evidence_observed",
+    "observed_failures",
+    "remaining_uncertainty",
+    "rollback_notes",
+    "recommended_next_action",
+)
+_MOST_ENTRIES = 40
+_LONGEST_COMMAND = 300
+
+
+def structured_note(record: HandoffRecord) -> str:
+    """The whole note as Markdown; fields without evidence say UNKNOWN or NONE OBSERVED."""
+    written = record.notes.structured if record.notes else {}
+    observed = "\n".join(f"**{title}:** {text}" for title, text in observed_fields(record))
+    told = "\n".join(
+        f"**{name.replace('_', ' ').capitalize()}:** {written.get(name, UNKNOWN)}" for name in MODEL_FIELDS
+    )
+    return (
+        f"## Observed\nFrom file changes and results, not from a model.\n\n{observed}\n\n"
+        f"## Written by the earlier agent\nIts own account; verify before use.\n\n{told}\n"
+    )
+
+
+def observed_fields(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
+    """The deterministic fields, in order: (title, text)."""
+    directories = record.task.base_directories
+    changed = differences(record.trace)
+    sources = [path for path, (base, _) in changed.items() if is_source(path, base is None, directories)]
+    others = [path for path in changed if path not in sources]
+    runs = validations(record.trace, directories)
+    latest = runs[-1] if runs else None
+    after_edit = _latest_after_edit(record.trace, runs, directories)
+    return (
+        ("Repository change state", _change_state(sources, others)),
+        ("Changed source files", _listed(_with_counts(path, record.patch) for path in sorted(sources))),
+        ("Non-source artifacts", _listed(sorted(others))),
+        ("Validation outcome after the latest source change", after_edit.outcome if after_edit else NONE_OBSERVED),
+        ("Latest validation command", _command(latest)),
+        ("Latest validation evidence", _fenced(latest.evidence) if latest else NONE_OBSERVED),
+        ("Continuation state", continuation_state(record.trace, directories)),
+        ("Commands already tried", _listed(_tried(record.trace))),
+        ("Files already read", _listed(dict.fromkeys(read.path for read in files_read(record.trace)))),
+    )
+
+
+def _latest_after_edit(
+    events: tuple[Event, ...], runs: tuple[ValidationRun, ...], directories: tuple[str, ...]
+) -> ValidationRun | None:
+    edits = [
+        event.index
+        for event in events
+        if any(is_source(change.path, change.before is None, directories) for change in event.changes)
+    ]
+    after = [run for run in runs if edits and run.event_index >= edits[-1]]
+    return after[-1] if after else None
+
+
+def _change_state(sources: list[str], others: list[str]) -> str:
+    if not sources and not others:
+        return "nothing differs from the base commit"
+    return f"{len(sources)} source and {len(others)} other files differ from the base commit"
+
+
+def _with_counts(path: str, patch: str) -> str:
+    section = re.search(
+        rf"^diff --git a/{re.escape(path)} b/[^\n]*\n(.*?)(?=^diff --git |\Z)", patch, re.MULTILINE | re.DOTALL
+    )
+    if section is None:
+        return path
+    body = section[1].split("\n@@", 1)[-1]
+    added = len(re.findall(r"^\+", body, re.MULTILINE))
+    removed = len(re.findall(r"^-", body, re.MULTILINE))
+    return f"{path} (+{added} -{removed})"
+
+
+def _command(run: ValidationRun | None) -> str:
+    if run is None:
+        return NONE_OBSERVED
+    where = f"\nin {run.cwd}" if run.cwd else ""
+    return f"{_fenced(run.command)}{where}"
+
+
+def _tried(events: Iterable[Event]) -> Iterable[str]:
+    command = ""
+    for event in events:
+        if event.kind == "action":
+            command = event.arguments.get("command", "") if event.tool == "shell" else ""
+        elif command and not event.refused:
+            shown = " ".join(command.split())
+            outcome = "timed out" if event.timed_out else f"exit code {event.exit_code}"
+            cut = "…" if len(shown) > _LONGEST_COMMAND else ""
+            yield f"`{shown[:_LONGEST_COMMAND]}{cut}` → {outcome}"
+
+
+def _listed(items: Iterable[str]) -> str:
+    every = list(items)
+    if not every:
+        return NONE_OBSERVED
+    shown = every[-_MOST_ENTRIES:]
+    left_out = [f"\n- ({len(every) - len(shown)} earlier ones left out)"] if len(every) > len(shown) else []
+    return "".join([*left_out, *(f"\n- {item}" for item in shown)])
+
+
+def _fenced(text: str) -> str:
+    """Text in a fence that nothing inside can close."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"\n{fence}\n{text.rstrip()}\n{fence}"

@@ -1,0 +1,90 @@
+"""How a model writes the notes of a handoff point: once, bounded, and never failing for a bad reply."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from handoff.event import Usage
+from handoff.note import MODEL_FIELDS
+from handoff.record import HandoffRecord, Notes
+from handoff.views import prompt_text, rendered
+
+Ask = Callable[[list[BaseMessage]], tuple[str, Usage]]
+"""Asks the notes model. Raises `TooLong` when the prompt does not fit its context."""
+
+OUTPUT_TOKENS = 1600
+_FIRST_LIMIT = 200_000
+_LAST_LIMIT = 8_000
+_EVENT_CHARS = 4_000
+
+
+class TooLong(Exception):
+    """The notes prompt exceeds the model's context window."""
+
+
+def write_notes(record: HandoffRecord, ask: Ask, model_name: str) -> Notes:
+    """Both kinds of notes; what the model's reply does not give stays absent."""
+    summary, summary_usage = _asked("summary", record, ask)
+    reply, structured_usage = _asked("structured", record, ask)
+    return Notes(
+        model=model_name,
+        summary=summary.strip() or "UNKNOWN",
+        structured=read_fields(reply),
+        summary_usage=summary_usage,
+        structured_usage=structured_usage,
+    )
+
+
+def read_fields(reply: str) -> dict[str, str]:
+    """The known fields in a reply that should be one JSON object, as much of it as can be read."""
+    text = re.sub(r"<think>.*?(</think>|\Z)", "", reply, flags=re.DOTALL)
+    found: dict[str, object] = {}
+    for start in (match.start() for match in re.finditer(r"\{", text)):
+        try:
+            value, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
+        except ValueError:
+            continue
+        if isinstance(value, dict) and any(name in value for name in MODEL_FIELDS):
+            found = value
+            break
+    else:
+        pairs = re.findall(r'"(\w+)"\s*:\s*"((?:[^"\\]|\\.)*)"', text)
+        found = {name: value.replace('\\"', '"').replace("\\n", "\n") for name, value in pairs}
+    return {name: _as_text(found[name]) for name in MODEL_FIELDS if found.get(name)}
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, list):
+        return "; ".join(_as_text(item) for item in value)
+    return value.strip() if isinstance(value, str) else json.dumps(value)
+
+
+def _asked(kind: str, record: HandoffRecord, ask: Ask) -> tuple[str, Usage]:
+    limit = _FIRST_LIMIT
+    while True:
+        prompt = f"{prompt_text(kind)}\n# Task\n\n{record.task.prompt}\n\n# Record\n\n{_bounded(record, limit)}"
+        try:
+            return ask([HumanMessage(prompt)])
+        except TooLong:
+            if limit <= _LAST_LIMIT:
+                return "", Usage()
+            limit = max(limit // 2, _LAST_LIMIT)
+
+
+def _bounded(record: HandoffRecord, limit: int) -> str:
+    """The trace with long events and, if that is not enough, its middle cut out."""
+    per_event = max(min(_EVENT_CHARS, limit // 8), 400)
+    text = rendered(
+        event if len(event.text) <= per_event else event.model_copy(update={"text": _middle_cut(event.text, per_event)})
+        for event in record.trace
+    )
+    return text if len(text) <= limit else _middle_cut(text, limit)
+
+
+def _middle_cut(text: str, limit: int) -> str:
+    half = limit // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"

@@ -1,0 +1,152 @@
+"""The handoff record: everything a successor needs, as one durable value in one directory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from handoff.event import Event, HandoffPoint, Usage
+from sandbox.machine import Frozen, Snapshot
+
+SCHEMA_VERSION = 1
+RECORD_FILE = "record.json"
+NOTES_FILE = "notes.json"
+
+
+class RecordRefused(ValueError):
+    """A record that is missing, torn, of another schema, or not what its digest says."""
+
+
+class TaskBrief(Frozen):
+    """What an agent may know of a task; nothing of its tests or its solution."""
+
+    id: str
+    prompt: str
+    """The original task prompt, verbatim."""
+    base_commit: str
+    """The commit the sandbox started from, which patches are made against."""
+    base_directories: tuple[str, ...]
+    """Top-level directories that the base commit has."""
+
+
+class Notes(Frozen):
+    """What the predecessor's model wrote about its own trace, before any takeover."""
+
+    model: str
+    summary: str
+    structured: dict[str, str]
+    """The model-filled fields of the structured note; those it did not fill are absent."""
+    summary_usage: Usage
+    structured_usage: Usage
+
+
+class HandoffRecord(Frozen):
+    """The durable whole of one handoff: point, snapshot, checkpoint, trace prefix, notes, digest.
+
+    `digest` covers everything but itself and the notes, which are written later.
+    """
+
+    schema_version: Literal[1] = 1
+    id: str
+    task: TaskBrief
+    predecessor: str
+    point: HandoffPoint
+    patch: str
+    """The difference of the frozen repository to its base commit, as the predecessor could have seen it."""
+    snapshot: Snapshot
+    thread_id: str
+    checkpoint_id: str
+    trace: tuple[Event, ...]
+    created_at: str
+    notes: Notes | None = None
+    digest: str = Field(default="")
+
+    def sealed(self) -> HandoffRecord:
+        return self.model_copy(update={"digest": self._content_digest()})
+
+    def verify(self) -> None:
+        """Raises RecordRefused when the content is not what the digest was made of."""
+        if self.digest != self._content_digest():
+            raise RecordRefused(f"record {self.id}: its content does not match its digest")
+        if len(self.trace) != self.point.event_index + 1:
+            raise RecordRefused(f"record {self.id}: its trace does not end at its handoff point")
+
+    def _content_digest(self) -> str:
+        content = self.model_dump(mode="json", exclude={"digest", "notes"})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class RecordStore:
+    """A directory of records: `<id>/record.json`, its notes, and what its snapshot needs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def directory(self, record_id: str) -> Path:
+        return self.root / record_id
+
+    def create(self, record_id: str, make: Callable[[Path], HandoffRecord]) -> HandoffRecord:
+        """Save what `make` returns, whole or not at all; it may put files into the directory it is given."""
+        partial = self.root / f".partial-{record_id}"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        record = make(partial).sealed()
+        write_durably(partial / RECORD_FILE, record.model_dump_json(indent=1, exclude={"notes"}))
+        shutil.rmtree(self.directory(record_id), ignore_errors=True)
+        partial.rename(self.directory(record_id))
+        _sync_directory(self.root)
+        return record
+
+    def load(self, record_id: str) -> HandoffRecord:
+        """The record with its notes, verified. Raises RecordRefused."""
+        path = self.directory(record_id) / RECORD_FILE
+        try:
+            record = HandoffRecord.model_validate_json(path.read_bytes())
+        except FileNotFoundError as error:
+            raise RecordRefused(f"{path}: no such record") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"]) or "file"
+            raise RecordRefused(f"{path}: {field}: {first['msg']}") from error
+        record.verify()
+        notes = self.notes(record_id)
+        return record.model_copy(update={"notes": notes})
+
+    def notes(self, record_id: str) -> Notes | None:
+        path = self.directory(record_id) / NOTES_FILE
+        return Notes.model_validate_json(path.read_bytes()) if path.is_file() else None
+
+    def add_notes(self, record_id: str, notes: Notes) -> None:
+        write_durably(self.directory(record_id) / NOTES_FILE, notes.model_dump_json(indent=1))
+
+    def ids(self) -> tuple[str, ...]:
+        return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{RECORD_FILE}")))
+
+    def remove(self, record_id: str) -> None:
+        shutil.rmtree(self.directory(record_id), ignore_errors=True)
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Replace the file by `text` so that a crash leaves either the old content or the new."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8", errors="surrogatepass") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,45 @@
+"""What the events of one run add up to: the files that differ, those that were read, and its tail of texts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from handoff.event import Event, FileRead
+from sandbox.machine import FileChange
+
+Differences = dict[str, tuple[str | None, str | None]]
+"""Path -> SHA-256 at the base and now, for every file in which a tree differs from its base."""
+
+
+def differences_after(before: Mapping[str, tuple[str | None, str | None]], changes: Iterable[FileChange]) -> Differences:
+    """The differences to the base after some more changes; a file put back as it was is none."""
+    after = dict(before)
+    for change in changes:
+        base = after[change.path][0] if change.path in after else change.before
+        if change.after == base:
+            after.pop(change.path, None)
+        else:
+            after[change.path] = (base, change.after)
+    return after
+
+
+def differences(events: Iterable[Event]) -> Differences:
+    """The differences to the base at the end of a whole trace."""
+    found: Differences = {}
+    for event in events:
+        found = differences_after(found, event.changes)
+    return found
+
+
+def tree_digest(found: Mapping[str, tuple[str | None, str | None]]) -> str:
+    """One digest for a tree, equal for two trees of one base exactly when their files are equal."""
+    digest = hashlib.sha256()
+    for path in sorted(found):
+        digest.update(f"{path}\0{found[path][1]}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def files_read(events: Iterable[Event]) -> tuple[FileRead, ...]:
+    """Every file whose content was shown, once per content, in the order of first reading."""
+    return tuple(dict.fromkeys(read for event in events for read in event.reads))

@@ -1,0 +1,156 @@
+"""The node that views a file or changes it exactly as asked, or says why not."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from langgraph.runtime import Runtime
+
+from handoff.event import FileRead
+from nodes.state import AgentContext, AgentState, clipped, last_action, observed
+from sandbox.machine import FileRefused, Sandbox
+
+_SHOWN_AROUND_EDIT = 4
+
+
+class EditRefused(Exception):
+    """The edit cannot be done as asked; the text says what would be needed."""
+
+
+def editor(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+    context = runtime.context
+    machine = context.workbench.machine()
+    arguments = last_action(state).arguments
+    try:
+        if arguments["command"] == "view":
+            text, reads = _view(machine, arguments)
+            return observed(state, context, clipped(text, context.observation_chars), reads=reads)
+        edit, told = _edit(machine, arguments, state.get("edits", []))
+    except (EditRefused, FileRefused) as error:
+        return observed(state, context, f"Not done: {error}", refused=True)
+    update = observed(state, context, clipped(told, context.observation_chars), changes=machine.changes())
+    update["edits"] = [edit]
+    return update
+
+
+def _view(machine: Sandbox, arguments: Mapping[str, str]) -> tuple[str, tuple[FileRead, ...]]:
+    path = arguments["path"]
+    names = machine.directory_listing(path)
+    if names is not None:
+        return f"{path} is a directory:\n" + "\n".join(names), ()
+    text = _text(machine, path)
+    lines = text.splitlines()
+    start = max(int(arguments.get("start", 1)), 1)
+    end = min(int(arguments.get("end", len(lines))), len(lines))
+    if lines and (start > len(lines) or end < start):
+        raise EditRefused(f"{path} has {len(lines)} lines; {start} to {end} are not among them")
+    shown = _numbered(lines, start, end)
+    whole = posixpath.normpath(posixpath.join(machine.workspace, path))
+    digest = machine.sha256(path) or _sha256(text)
+    name = whole.removeprefix(machine.workspace.rstrip("/") + "/")
+    return f"{path}, lines {start} to {end} of {len(lines)}:\n{shown}", (FileRead(path=name, sha256=digest),)
+
+
+def _edit(
+    machine: Sandbox, arguments: Mapping[str, str], earlier: list[dict[str, Any]]
+) -> tuple[dict[str, Any], str]:
+    """Carry an edit out; how it can be undone, and what the agent is told of it."""
+    path, command = arguments["path"], arguments["command"]
+    if command == "undo":
+        return _undo(machine, path, earlier)
+    before = _text(machine, path) if command != "create" else _absent(machine, path)
+    if command == "create":
+        after = arguments["content"]
+        after += "" if after.endswith("\n") or not after else "\n"
+    elif command == "insert":
+        after = _inserted(before or "", int(arguments["line"]), arguments["new"], path)
+    else:
+        after = _replaced(before or "", arguments["old"], arguments["new"], path)
+    machine.write_file(path, after.encode())
+    edit = {"path": path, "before": before, "after": _sha256(after), "undo": False}
+    told = f"{path} has been created." if before is None else f"{path} has been edited.\n{_around(before, after)}"
+    return edit, told
+
+
+def _undo(machine: Sandbox, path: str, earlier: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+    stack: list[dict[str, Any]] = []
+    for edit in earlier:
+        if edit["path"] == path:
+            stack.pop() if edit["undo"] else stack.append(edit)
+    if not stack:
+        raise EditRefused(f"no edit of {path} by the editor is left to undo")
+    last = stack[-1]
+    now = _text(machine, path)
+    if _sha256(now) != last["after"]:
+        raise EditRefused(f"{path} has changed since the edit; look at it and edit it instead")
+    before = last["before"]
+    if before is None:
+        raise EditRefused(f"the last edit created {path}; remove it with the shell")
+    machine.write_file(path, before.encode())
+    edit = {"path": path, "before": now, "after": _sha256(before), "undo": True}
+    return edit, f"The last edit of {path} has been undone.\n{_around(now, before)}"
+
+
+def _text(machine: Sandbox, path: str) -> str:
+    try:
+        return machine.read_file(path).decode()
+    except UnicodeDecodeError as error:
+        raise EditRefused(f"{path} is not UTF-8 text; use the shell") from error
+
+
+def _absent(machine: Sandbox, path: str) -> None:
+    try:
+        machine.read_file(path)
+    except FileRefused as error:
+        if "no such file" in str(error):
+            return
+        raise
+    raise EditRefused(f"{path} exists already; change it with str_replace or insert")
+
+
+def _replaced(text: str, old: str, new: str, path: str) -> str:
+    if "\r\n" in text and "\r\n" not in old:
+        old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
+    if old == new:
+        raise EditRefused("old and new are the same")
+    if not old:
+        raise EditRefused("old is empty; use insert to add lines")
+    count = text.count(old)
+    if count == 0:
+        raise EditRefused(f"old does not stand in {path}; view the lines and copy them exactly, indentation included")
+    if count > 1:
+        lines = [text.count("\n", 0, found.start()) + 1 for found in re.finditer(re.escape(old), text)]
+        where = ", ".join(str(line) for line in lines[:10])
+        raise EditRefused(f"old stands {count} times in {path} (lines {where}); take in more lines around it")
+    return text.replace(old, new)
+
+
+def _inserted(text: str, line: int, new: str, path: str) -> str:
+    lines = text.splitlines(keepends=True)
+    if line > len(lines):
+        raise EditRefused(f"{path} has only {len(lines)} lines; cannot insert after line {line}")
+    if lines and line == len(lines) and not lines[-1].endswith("\n"):
+        lines[-1] += "\n"
+    return "".join([*lines[:line], new if new.endswith("\n") else new + "\n", *lines[line:]])
+
+
+def _around(before: str, after: str) -> str:
+    """The changed lines of the new text with a few around them, numbered."""
+    old, new = before.splitlines(), after.splitlines()
+    same_head = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    most_tail = min(len(old), len(new)) - same_head
+    same_tail = next((i for i in range(most_tail) if old[-1 - i] != new[-1 - i]), most_tail)
+    start = max(same_head + 1 - _SHOWN_AROUND_EDIT, 1)
+    return _numbered(new, start, min(len(new) - same_tail + _SHOWN_AROUND_EDIT, len(new)))
+
+
+def _numbered(lines: list[str], start: int, end: int) -> str:
+    return "\n".join(f"{number:6}\t{lines[number - 1]}" for number in range(start, end + 1))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

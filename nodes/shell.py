@@ -1,0 +1,56 @@
+"""The node that runs a command in the agent's shell."""
+
+from __future__ import annotations
+
+import posixpath
+
+from langgraph.runtime import Runtime
+
+from handoff.commands import reads
+from handoff.event import FileRead
+from nodes.state import AgentContext, AgentState, clipped, last_action, observed
+from sandbox.machine import ExecResult, Sandbox
+
+
+def shell(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+    context = runtime.context
+    machine = context.workbench.machine()
+    command = last_action(state).arguments["command"]
+    cwd = machine.cwd()
+    try:
+        result = machine.run(command, timeout_s=context.command_timeout_s)
+    except ValueError as error:
+        return observed(state, context, f"Not run: {error}.", refused=True)
+    changes = machine.changes()
+    return observed(
+        state,
+        context,
+        _told(result, context, machine),
+        changes=changes,
+        reads=_reads(command, cwd, machine) if result.exit_code is not None else (),
+        exit_code=result.exit_code,
+        timed_out=result.timed_out,
+        seconds=result.seconds,
+    )
+
+
+def _told(result: ExecResult, context: AgentContext, machine: Sandbox) -> str:
+    if result.timed_out:
+        head = f"[stopped after {context.command_timeout_s:.0f} s: it and everything it started were killed]"
+    else:
+        head = f"[exit code {result.exit_code}]"
+    if result.shell_ended:
+        head += f"\n[the shell ended; a new one stands in {machine.cwd()}, without the old one's variables]"
+    return f"{head}\n{clipped(result.output, context.observation_chars)}"
+
+
+def _reads(command: str, cwd: str, machine: Sandbox) -> tuple[FileRead, ...]:
+    """The files that the command showed and that exist, named as changes are."""
+    inside = machine.workspace.rstrip("/") + "/"
+    found = []
+    for path in reads(command):
+        whole = posixpath.normpath(posixpath.join(cwd, path))
+        digest = machine.sha256(whole)
+        if digest is not None:
+            found.append(FileRead(path=whole.removeprefix(inside), sha256=digest))
+    return tuple(found)
