@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -66,16 +65,16 @@ def default_backend() -> BackendName:
     return "process" if unavailable() else "host"
 
 
-def remove_leftovers(backend: BackendName, owner: str) -> int:
-    """Remove the machines that a killed run left behind; how many there were."""
+def remove_leftovers(backend: BackendName, owner: str, *, keep: Collection[str] = ()) -> None:
+    """Remove what a killed run left behind: its machines, and frozen images other than those in `keep`."""
     if backend == "docker":
-        from sandbox.container import remove_containers
+        from sandbox.container import remove_owned
 
-        return remove_containers(owner)
-    left = [*Path(tempfile.gettempdir()).glob(f"takeover-{owner}-*")]
-    for directory in left:
-        shutil.rmtree(directory, ignore_errors=True)
-    return len(left)
+        remove_owned(owner, keep)
+    else:
+        from sandbox.local import remove_rooms
+
+        remove_rooms(owner)
 
 
 def _backend(name: BackendName) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import socket
 import struct
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -162,13 +163,8 @@ class ContainerEnclosure:
 
 
 def start(spec: SandboxSpec) -> ContainerEnclosure:
-    from docker.errors import ImageNotFound
-
     assert spec.image is not None
-    try:
-        image = client().images.get(spec.image)
-    except ImageNotFound as error:
-        raise SandboxUnavailable(f"Docker image {spec.image} is not on this daemon; build or pull it") from error
+    image = require_image(spec.image)
     return ContainerEnclosure(spec, image.id, base=image.id)
 
 
@@ -182,20 +178,24 @@ def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ContainerEnclosu
     return ContainerEnclosure(spec, snapshot.location, base=snapshot.base)
 
 
-def remove_snapshot(snapshot: Snapshot) -> None:
-    """Remove a snapshot's image; nothing happens when it is gone already."""
+def require_image(name: str) -> Any:
+    """The image of that name. Raises SandboxUnavailable, saying what to do."""
     from docker.errors import ImageNotFound
 
-    with contextlib.suppress(ImageNotFound):
-        client().images.remove(snapshot.location, force=True)
+    try:
+        return client().images.get(name)
+    except ImageNotFound as error:
+        raise SandboxUnavailable(f"Docker image {name} is not on this daemon; pull or build it first") from error
 
 
-def remove_containers(owner: str) -> int:
-    """Remove every container that a run left behind; how many there were."""
-    left = client().containers.list(all=True, filters={"label": f"{OWNER_LABEL}={owner}"})
-    for container in left:
+def remove_owned(owner: str, keep: Collection[str]) -> None:
+    """Remove an owner's containers, and its images but those to keep."""
+    label = {"label": f"{OWNER_LABEL}={owner}"}
+    for container in client().containers.list(all=True, filters=label):
         container.remove(force=True, v=True)
-    return len(left)
+    for image in client().images.list(all=True, filters=label):
+        if image.id not in keep:
+            client().images.remove(image.id, force=True)
 
 
 class NetworklessClient:

@@ -143,14 +143,24 @@ class Rooms:
         return digest
 
     def remove(self) -> None:
-        # An agent may have taken away its own right to look into a directory.
-        for directory, names, _ in os.walk(self.root):
-            for name in names:
-                path = Path(directory, name)
-                if not path.is_symlink():
-                    with contextlib.suppress(OSError):
-                        path.chmod(0o700)
-        shutil.rmtree(self.root, ignore_errors=True)
+        _remove_tree(self.root)
+
+
+def remove_rooms(owner: str) -> None:
+    """Remove the directories of an owner's machines, which no process uses any more."""
+    for root in Path(tempfile.gettempdir()).glob(f"takeover-{owner}-*"):
+        _remove_tree(root)
+
+
+def _remove_tree(root: Path) -> None:
+    # An agent may have taken away its own right to look into a directory.
+    for directory, names, _ in os.walk(root):
+        for name in names:
+            path = Path(directory, name)
+            if not path.is_symlink():
+                with contextlib.suppress(OSError):
+                    path.chmod(0o700)
+    shutil.rmtree(root, ignore_errors=True)
 
 
 def tree_digest(root: Path) -> str:

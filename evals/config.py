@@ -1,0 +1,115 @@
+"""One run's settings, fixed at its beginning and kept beside its results."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from handoff.event import PointKind
+from handoff.record import write_durably
+from handoff.views import VIEWS
+from nodes.actions import Protocol
+from sandbox.machine import BackendName, Frozen
+
+CONFIG_FILE = "config.json"
+BASELINE = "repository"
+POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
+Point = Literal["first_source_edit", "first_validation", "first_post_failure_edit"]
+
+
+class BadUsage(ValueError):
+    """Something a person asked for that cannot be; the text says what can."""
+
+
+class RunConfig(Frozen):
+    """Everything that decides a run's rows. It holds no secret."""
+
+    run_id: str
+    views: tuple[str, ...]
+    predecessor: str
+    successor: str
+    notes_model: str
+    tasks: str
+    task_ids: tuple[str, ...] = ()
+    limit: int | None = None
+    points: tuple[PointKind, ...] = POINTS
+    sandbox: BackendName
+    repeats: int = Field(default=1, ge=1)
+    base_url: str | None = None
+    protocol: Protocol = "text"
+    max_steps: int = Field(default=500, ge=1)
+    max_tokens: int | None = None
+    max_seconds: float = Field(default=4 * 3600.0, gt=0)
+    command_timeout_s: float = Field(default=120.0, gt=0)
+    allow_unisolated: bool = False
+    grading_network: bool = False
+
+    def save(self, out: Path) -> None:
+        write_durably(out / CONFIG_FILE, self.model_dump_json(indent=1) + "\n")
+
+
+def new_run_id() -> str:
+    return secrets.token_hex(4)
+
+
+def load_config(out: Path) -> RunConfig:
+    """The settings of the run in `out`. Raises BadUsage."""
+    path = out / CONFIG_FILE
+    try:
+        return RunConfig.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise BadUsage(f"{path}: no such file, so there is no run to resume; leave --resume out") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise BadUsage(f"{path}: field {field}: {first['msg']}") from error
+
+
+def read_views(text: str) -> tuple[str, ...]:
+    """The views that are asked for, the baseline first. Raises BadUsage."""
+    asked = list(VIEWS) if text == "all" else _split(text)
+    unknown = [name for name in asked if name not in VIEWS]
+    if unknown or not asked:
+        raise BadUsage(f"--view: there is no view {', '.join(unknown) or text!r}; there are {', '.join(VIEWS)}, all")
+    return tuple(dict.fromkeys((BASELINE, *asked)))
+
+
+def read_points(text: str) -> tuple[PointKind, ...]:
+    """Raises BadUsage."""
+    asked = POINTS if text == "all" else _split(text)
+    unknown = [name for name in asked if name not in POINTS]
+    if unknown or not asked:
+        raise BadUsage(f"--points: there is no point {', '.join(unknown) or text!r}; there are {', '.join(POINTS)}, all")
+    return tuple(kind for kind in POINTS if kind in asked)
+
+
+def read_ids(text: str | None) -> tuple[str, ...]:
+    """Ids separated by commas, or the lines of a file named @FILE. Raises BadUsage."""
+    if text is None:
+        return ()
+    if text.startswith("@"):
+        try:
+            lines = Path(text[1:]).read_text(encoding="utf-8").split()
+        except OSError as error:
+            raise BadUsage(f"--task-ids: {text[1:]}: {error.strerror}") from error
+        return tuple(dict.fromkeys(lines))
+    return tuple(dict.fromkeys(_split(text)))
+
+
+def differing(stored: RunConfig, asked: dict[str, Any]) -> str | None:
+    """The first option, if any, that a resumed run was given differently before."""
+    before = json.loads(stored.model_dump_json())
+    for name, value in asked.items():
+        now = list(value) if isinstance(value, tuple) else value
+        if before[name] != now:
+            option = {"views": "view"}.get(name, name).replace("_", "-")
+            return f"--{option}: the run was begun with {before[name]!r}, now it is {now!r}; leave it out to resume"
+    return None
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

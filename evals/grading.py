@@ -1,0 +1,134 @@
+"""Official grading: swebench's harness in Docker, its grader on the eval script's log elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import sandbox
+from evals.tasks import Task
+from sandbox.machine import FileRefused, Frozen, SandboxSpec, SandboxUnavailable
+
+HandoffState = Literal["needs_completion", "already_solved", "behavior_broken"]
+EVAL_TIMEOUT_S = 1800
+_PATCH_NAME = "patch.diff"
+_LOG_NAME = "test_output.txt"
+
+
+class GradingFailed(Exception):
+    """The grading itself failed; nothing that the patch did."""
+
+
+class Verdict(Frozen):
+    """What official validation says of a patch."""
+
+    resolved: bool
+    detail: str
+    regressions: tuple[str, ...] = ()
+    """PASS_TO_PASS tests that fail with the patch."""
+
+    @property
+    def handoff_state(self) -> HandoffState:
+        if self.resolved:
+            return "already_solved"
+        return "behavior_broken" if self.regressions else "needs_completion"
+
+
+def grade(task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, *, network: bool) -> Verdict:
+    """Validate `patch` in a fresh machine. Raises GradingFailed or SandboxUnavailable.
+
+    Logs go to `logs/name`. `network` lets the official tests' container reach the internet.
+    """
+    if not patch.strip():
+        # With a passing log the grader would call an empty patch resolved.
+        return Verdict(resolved=False, detail="empty patch")
+    place = logs / name
+    shutil.rmtree(place, ignore_errors=True)  # the harness would reuse an older report
+    place.mkdir(parents=True)
+    if spec.backend == "docker":
+        return _by_harness(task, patch, spec, place, network)
+    return _by_log(task, patch, spec, place)
+
+
+def _by_harness(task: Task, patch: str, spec: SandboxSpec, place: Path, network: bool) -> Verdict:
+    from swebench.harness import run_evaluation
+    from swebench.harness.utils import make_test_spec
+
+    from sandbox.container import NetworklessClient, client
+
+    run_evaluation.RUN_EVALUATION_LOG_DIR = place.parent
+    prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch}
+    daemon = client() if network else NetworklessClient(spec.owner)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        outcome = run_evaluation.run_instance(
+            make_test_spec(dict(task.instance)), prediction, daemon, place.name, timeout=EVAL_TIMEOUT_S
+        )
+    if outcome is None:
+        log = place / "takeover" / task.id / "run_instance.log"
+        return _ungraded(log.read_text(errors="replace") if log.exists() else said.getvalue())
+    return _verdict(outcome[1][task.id])
+
+
+def _ungraded(log: str) -> Verdict:
+    """The harness gave no report: is that the patch's doing or the machine's?"""
+    if ">>>>> Patch Apply Failed" in log:
+        return Verdict(resolved=False, detail="the patch does not apply")
+    if re.search(r"Test timed out after \d+ seconds", log):
+        return Verdict(resolved=False, detail="the tests timed out")
+    lines = [line for line in log.splitlines() if "rror" in line]
+    raise GradingFailed(f"swebench's harness gave no report: {(lines or ['no log'])[0][:300]}")
+
+
+def _by_log(task: Task, patch: str, spec: SandboxSpec, place: Path) -> Verdict:
+    from swebench.harness.grading import get_eval_report
+    from swebench.harness.run_evaluation import GIT_APPLY_CMDS
+    from swebench.harness.utils import make_test_spec
+
+    test_spec = make_test_spec(dict(task.instance))
+    (place / _PATCH_NAME).write_text(patch, errors="surrogateescape")
+    machine = sandbox.start(spec)
+    try:
+        home = machine.inspect('printf %s "$HOME"').output
+        machine.write_file(f"{home}/{_PATCH_NAME}", patch.encode("utf-8", "surrogateescape"))
+        attempts = "; ".join(
+            f"{command} {home}/{_PATCH_NAME} >/dev/null 2>&1 && exit 0; git checkout -q -- .; git clean -qfd"
+            for command in GIT_APPLY_CMDS
+        )
+        if machine.inspect(f"{attempts}; exit 1").exit_code != 0:
+            return Verdict(resolved=False, detail="the patch does not apply")
+        # Only a `process` machine has its repository elsewhere than where the script expects it.
+        script = test_spec.eval_script.replace("/testbed", machine.workspace)
+        machine.write_file(f"{home}/eval.sh", script.encode())
+        run = machine.run(f"bash {home}/eval.sh >{home}/{_LOG_NAME} 2>&1", timeout_s=EVAL_TIMEOUT_S)
+        if run.timed_out:
+            return Verdict(resolved=False, detail="the tests timed out")
+        try:
+            log = machine.read_file(f"{home}/{_LOG_NAME}")
+        except FileRefused as error:
+            return Verdict(resolved=False, detail=f"the tests' log cannot be read: {error}")
+    finally:
+        machine.close()
+    log_path = place / _LOG_NAME
+    log_path.write_text(log.decode("utf-8", "replace"))
+    prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch}
+    return _verdict(get_eval_report(test_spec, prediction, str(log_path), True)[task.id])
+
+
+def _verdict(report: dict[str, Any]) -> Verdict:
+    if report.get("infra_failure"):
+        raise GradingFailed(f"swebench calls the run an infrastructure failure: {report['infra_failure_reason']}")
+    tests = report.get("tests_status", {})
+    regressions = tuple(tests.get("PASS_TO_PASS", {}).get("failure", ()))
+    if not tests:
+        return Verdict(resolved=False, detail="the tests gave no readable result")
+    passed, failed = (len(tests["FAIL_TO_PASS"][key]) for key in ("success", "failure"))
+    detail = f"{passed} of {passed + failed} FAIL_TO_PASS, {len(regressions)} regressions"
+    return Verdict(resolved=bool(report["resolved"]), detail=detail, regressions=regressions)
+
+
+__all__ = ["EVAL_TIMEOUT_S", "GradingFailed", "HandoffState", "SandboxUnavailable", "Verdict", "grade"]

@@ -1,0 +1,77 @@
+"""What a takeover cost, and how much of it the predecessor had paid already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from handoff.commands import is_search
+from handoff.detectors import validations
+from handoff.event import Event
+from handoff.record import HandoffRecord
+
+Kind = Literal["read", "search", "command", "verification"]
+
+
+class Tokens(NamedTuple):
+    """Sums over the calls of a run; None where no call said."""
+
+    prompt: int | None
+    cached: int | None
+    completion: int | None
+
+
+def tokens(events: Iterable[Event]) -> Tokens:
+    usages = [event.usage for event in events if event.usage is not None]
+
+    def total(name: str) -> int | None:
+        said = [value for usage in usages if (value := getattr(usage, name)) is not None]
+        return sum(said) if said else None
+
+    return Tokens(total("prompt_tokens"), total("cached_tokens"), total("completion_tokens"))
+
+
+def rediscovery(record: HandoffRecord, successor: Sequence[Event]) -> Counter[Kind]:
+    """The successor's events that find out what the predecessor had found out, by kind.
+
+    An action and its observation are two events of one kind. A step is a `read` when every file it
+    showed had been shown to the predecessor with the same content; a `search` or a `command` when the
+    predecessor had run the same on the same tree. The first re-run of the predecessor's latest
+    validation command is `verification`, which is no debt.
+    """
+    known_reads = {read for event in record.trace for read in event.reads}
+    known_commands = {(step.command, step.tree) for step in _steps(record.trace) if step.command}
+    runs = validations(record.trace, record.task.base_directories)
+    to_verify = _normal(runs[-1].command) if runs else None
+    found: Counter[Kind] = Counter()
+    for step in _steps(successor):
+        kind: Kind | None = None
+        if to_verify is not None and step.command == to_verify:
+            kind, to_verify = "verification", None
+        elif step.reads and step.reads <= known_reads:
+            kind = "read"
+        elif step.command and (step.command, step.tree) in known_commands:
+            kind = "search" if is_search(step.command) else "command"
+        if kind is not None:
+            found[kind] += 2
+    return found
+
+
+class _Step(NamedTuple):
+    """An action that was carried out: its command if it was one, the tree it ran on, what it showed."""
+
+    command: str
+    tree: str
+    reads: frozenset[object]
+
+
+def _steps(events: Sequence[Event]) -> Iterable[_Step]:
+    for action, observation in zip(events, events[1:], strict=False):
+        if action.kind == "action" and observation.kind == "observation" and not observation.refused:
+            command = _normal(action.arguments["command"]) if action.tool == "shell" else ""
+            yield _Step(command, action.tree, frozenset(observation.reads))
+
+
+def _normal(command: str) -> str:
+    return " ".join(command.split())

@@ -1,0 +1,106 @@
+"""Model names as a person writes them, and the chat models that they stand for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from langchain_core.language_models import BaseChatModel
+
+from evals.oracle import ORACLE_FILE, OracleModel, read_facts
+from evals.replay import BadTrajectory, ReplayModel, read_trajectory
+from evals.tasks import Task
+from handoff.record import HandoffRecord
+
+ORACLE = "builtin:oracle"
+FORMS = "openai:NAME, replay:FILE or builtin:oracle"
+
+
+class BadModel(ValueError):
+    """A model name that stands for nothing; the text says what would."""
+
+
+class ModelName(NamedTuple):
+    """A model name taken apart: its kind, and what follows the first colon."""
+
+    kind: str
+    rest: str
+
+    @property
+    def is_llm(self) -> bool:
+        return self.kind == "openai"
+
+    @property
+    def file(self) -> Path:
+        return Path(self.rest.rpartition("@")[0] if self._start else self.rest)
+
+    @property
+    def _start(self) -> str:
+        before, _, digits = self.rest.rpartition("@")
+        return digits if before and digits.isdigit() else ""
+
+    @property
+    def start(self) -> int | None:
+        """Replays only: the index of the first action to play, where the name gives one."""
+        return int(self._start) if self._start else None
+
+
+def read_name(name: str) -> ModelName:
+    """Raises BadModel."""
+    kind, _, rest = name.partition(":")
+    if kind not in ("openai", "replay", "builtin") or not rest or (kind == "builtin" and name != ORACLE):
+        raise BadModel(f"there is no model {name!r}; give {FORMS}")
+    return ModelName(kind, rest)
+
+
+def check(name: str, tasks: tuple[Task, ...], base_url: str | None) -> None:
+    """Find out before a run what would make every one of its model calls fail. Raises BadModel."""
+    model = read_name(name)
+    if model.kind == "openai" and not base_url and not os.environ.get("OPENAI_API_KEY"):
+        raise BadModel(f"{name}: OPENAI_API_KEY is not set; set it, or name your server by --base-url")
+    if model.kind == "replay":
+        try:
+            read_trajectory(model.file)
+        except BadTrajectory as error:
+            raise BadModel(f"{name}: {error}") from error
+        if len(tasks) > 1:
+            raise BadModel(f"{name}: one trajectory plays one task, but {len(tasks)} are chosen; use --task-ids")
+    if model.kind == "builtin":
+        strangers = [task.id for task in tasks if not _has_facts(task)]
+        if strangers:
+            raise BadModel(f"{name} knows the bundled tasks only, not {strangers[0]}; give --model openai:NAME")
+
+
+def build(
+    name: str, *, task: Task, base_url: str | None, record: HandoffRecord | None = None
+) -> BaseChatModel:
+    """The chat model of that name; a replay that takes over its own run goes on where the record ends."""
+    model = read_name(name)
+    if model.kind == "openai":
+        return _openai(model.rest, base_url)
+    if model.kind == "replay":
+        return ReplayModel(turns=read_trajectory(model.file), start=_start(model, name, record))
+    assert task.directory is not None
+    return OracleModel(facts=(read_facts(task.directory),))
+
+
+def _start(model: ModelName, name: str, record: HandoffRecord | None) -> int:
+    if model.start is not None:
+        return model.start
+    if record is None or record.predecessor != name:
+        return 0
+    return sum(event.kind == "action" for event in record.trace)
+
+
+def _has_facts(task: Task) -> bool:
+    return task.directory is not None and (task.directory / ORACLE_FILE).is_file()
+
+
+def _openai(name: str, base_url: str | None) -> BaseChatModel:
+    from langchain_openai import ChatOpenAI
+    from pydantic import SecretStr
+
+    # A server of one's own often wants no key, but the client wants something to send.
+    key = os.environ.get("OPENAI_API_KEY") or "none"
+    return ChatOpenAI(model=name, base_url=base_url, api_key=SecretStr(key), max_retries=2, timeout=300)

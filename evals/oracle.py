@@ -1,0 +1,283 @@
+"""The built-in model: no LLM, but the least that an agent must do who knows how and not yet what.
+
+For each bundled task it holds the facts of `oracle.yaml`. It acts on a fact only when the fact stands
+as text in its own conversation: a path it has been shown, a command it has read, a failure it knows
+of, the lines a file now has. What it spends before the fix is therefore what its view did not tell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import yaml
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.outputs import ChatResult
+from pydantic import BaseModel, ConfigDict
+
+from evals.scripted import Turn, chat_result, text_result
+from handoff.views import prompt_text
+from nodes.actions import Action
+from nodes.replies import ModelFailed
+
+ORACLE_FILE = "oracle.yaml"
+_SHORTEST_MARK = 12
+_MOST_TURNS = 60
+Variant = Literal["base", "wrong", "right"]
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Guide(_Facts):
+    path: str
+    command: str
+
+
+class Reproduction(_Facts):
+    path: str
+    content: str
+    symptom: str
+
+
+class WrongAttempt(_Facts):
+    refuted_by: str
+    check: Literal["suite", "reproduction"]
+
+
+class Place(_Facts):
+    """One stretch of a file, as it is at the base, after a tempting wrong fix, and after the right one."""
+
+    path: str
+    search: str | None = None
+    base: str
+    wrong: str | None = None
+    right: str
+
+    def text(self, variant: Variant) -> str:
+        return {"base": self.base, "wrong": self.wrong or self.base, "right": self.right}[variant]
+
+    def marks(self, variant: Variant) -> tuple[str, ...]:
+        """The lines by which this variant can be told from the others, wherever they are shown."""
+        others = {
+            line.strip()
+            for other in ("base", "wrong", "right")
+            if self.text(other) != self.text(variant)
+            for line in self.text(other).splitlines()
+        }
+        lines = (line.strip() for line in self.text(variant).splitlines())
+        return tuple(line for line in lines if len(line) >= _SHORTEST_MARK and line not in others)
+
+
+class TaskFacts(_Facts):
+    """All that the built-in model knows of one task."""
+
+    task_id: str
+    statement: str
+    search: str
+    guide: Guide
+    reproduction: Reproduction
+    wrong: WrongAttempt | None = None
+    places: tuple[Place, ...]
+
+
+def read_facts(directory: Path) -> TaskFacts:
+    """The facts of the bundled task in `directory`."""
+    facts = yaml.safe_load((directory / ORACLE_FILE).read_text(encoding="utf-8"))
+    statement = (directory / "problem_statement.md").read_text(encoding="utf-8").strip()
+    return TaskFacts.model_validate({"task_id": directory.name, "statement": statement, **facts})
+
+
+class OracleModel(BaseChatModel):
+    """Plays the ideal agent on the tasks whose facts it holds; also writes their notes."""
+
+    facts: tuple[TaskFacts, ...]
+    native: bool = False
+
+    @property
+    def _llm_type(self) -> str:
+        return "oracle"
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
+        return self.model_copy(update={"native": True})
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        told = [message for message in messages if not isinstance(message, SystemMessage)]
+        first = told[0].text
+        facts = next((facts for facts in self.facts if facts.statement in first), None)
+        if facts is None:
+            raise ModelFailed("builtin:oracle knows the bundled tasks only; give another model by --model openai:NAME")
+        for kind in ("summary", "structured"):
+            if first.startswith(prompt_text(kind)):
+                return text_result(messages, _notes(kind, Knowledge(facts, [HumanMessage(first)])))
+        return chat_result(messages, next_turn(Knowledge(facts, told)), native=self.native)
+
+
+class _Run(NamedTuple):
+    command: str
+    passed: bool
+
+
+class Knowledge:
+    """What stands as text in a conversation, and what its own runs have shown since its own last edit."""
+
+    def __init__(self, facts: TaskFacts, messages: list[BaseMessage]) -> None:
+        self.facts = facts
+        self.text = "\n".join(_spoken(message) for message in messages)
+        self.turns = sum(isinstance(message, AIMessage) for message in messages)
+        self.refused = self.turns > 0 and messages[-1].text.startswith("Not done")
+        self._runs: list[_Run] = []
+        for reply, answer in zip(messages, messages[1:], strict=False):
+            if isinstance(reply, AIMessage):
+                self._take(_spoken(reply), answer.text)
+
+    def knows(self, text: str) -> bool:
+        return text in self.text
+
+    def state(self, place: Place) -> Variant | None:
+        """The variant of a place that was shown last; None when none was."""
+        last = {
+            variant: max((self.text.rfind(mark) for mark in place.marks(variant)), default=-1)
+            for variant in ("base", "wrong", "right")
+            if variant != "wrong" or place.wrong is not None
+        }
+        best = max(last, key=lambda variant: last[variant])
+        return best if last[best] >= 0 else None  # type: ignore[return-value]
+
+    @property
+    def refuted(self) -> bool:
+        return self.facts.wrong is not None and self.knows(self.facts.wrong.refuted_by)
+
+    def result(self, command: str) -> bool | None:
+        """How a command of its own ended since its own last edit; None when it was not run."""
+        return next((run.passed for run in reversed(self._runs) if command in run.command), None)
+
+    def _take(self, said: str, answer: str) -> None:
+        if answer.startswith("[exit code"):
+            self._runs.append(_Run(said, answer.startswith("[exit code 0]")))
+        elif "has been edited" in answer:
+            self._runs.clear()
+
+
+def next_turn(known: Knowledge) -> Turn:
+    """The next thing to do, given what is known."""
+    facts = known.facts
+    if known.turns >= _MOST_TURNS:
+        return _finish("I stop here without a verified fix.")
+    states = [known.state(place) for place in facts.places]
+    if known.refused:
+        return Turn("That did not apply; I look at the file as it is.", _view(facts.places[_first_not_right(states)]))
+    if all(state == "right" for state in states):
+        return _validate(known) or _finish("The fix is in place; the reproduction and the test suite pass.")
+    seen_broken = known.knows(facts.reproduction.symptom) or known.refuted
+    if not seen_broken and known.result(_reproduce(facts)) is not True:
+        return _run_reproduction(known)
+    if not seen_broken:
+        return _validate(known) or _finish("The issue no longer shows and the test suite passes; I keep the work as it is.")
+    for place, state in zip(facts.places, states, strict=True):
+        if state is None:
+            return _look(known, place)
+    target: Variant = "right" if facts.wrong is None or known.refuted else "wrong"
+    for place, state in zip(facts.places, states, strict=True):
+        if state is not None and place.text(state) != place.text(target):
+            return _edit(place, state, target)
+    return _validate(known) or _finish("Everything that I know to check passes.")
+
+
+def _first_not_right(states: list[Variant | None]) -> int:
+    return next((index for index, state in enumerate(states) if state != "right"), 0)
+
+
+def _look(known: Knowledge, place: Place) -> Turn:
+    if known.knows(place.path):
+        return Turn(f"I read {place.path}.", _view(place))
+    return Turn("I search for the code that the issue is about.", _shell(place.search or known.facts.search))
+
+
+def _validate(known: Knowledge) -> Turn | None:
+    """The first check that its own runs have not yet shown to pass; None when all have."""
+    if known.result(_reproduce(known.facts)) is None:
+        return _run_reproduction(known)
+    guide = known.facts.guide
+    if known.result(guide.command) is not None:
+        return None
+    if known.knows(guide.command):
+        return Turn("I run the test suite.", _shell(guide.command))
+    if known.knows(guide.path):
+        return Turn("I look up how the tests are run.", _shell(f"cat {guide.path}"))
+    return Turn("I look at what there is.", _shell("ls -A"))
+
+
+def _run_reproduction(known: Knowledge) -> Turn:
+    reproduction, guide = known.facts.reproduction, known.facts.guide
+    if known.knows(reproduction.path):
+        return Turn("I run the reproduction of the issue.", _shell(_reproduce(known.facts)))
+    if not known.knows(guide.path):
+        return Turn("I look at what there is.", _shell("ls -A"))
+    content = {"command": "create", "path": reproduction.path, "content": reproduction.content.rstrip("\n")}
+    return Turn("I write the issue's own example down as a script.", Action("editor", content))
+
+
+def _reproduce(facts: TaskFacts) -> str:
+    return f"python3 {facts.reproduction.path}"
+
+
+def _edit(place: Place, state: Variant, target: Variant) -> Turn:
+    arguments = {"command": "str_replace", "path": place.path, "old": place.text(state), "new": place.text(target)}
+    return Turn(f"I change {place.path}.", Action("editor", arguments))
+
+
+def _view(place: Place) -> Action:
+    return Action("editor", {"command": "view", "path": place.path})
+
+
+def _shell(command: str) -> Action:
+    return Action("shell", {"command": command})
+
+
+def _finish(message: str) -> Turn:
+    return Turn("", Action("finish", {"message": message}))
+
+
+def _spoken(message: BaseMessage) -> str:
+    """A message's text, native tool calls written out."""
+    calls = getattr(message, "tool_calls", [])
+    arguments = [str(value) for call in calls for value in call["args"].values()]
+    return "\n".join([message.text, *arguments])
+
+
+def _notes(kind: str, known: Knowledge) -> str:
+    """Notes made of nothing but those facts that stand in the record; no code."""
+    facts = known.facts
+    paths = [place.path for place in facts.places if known.knows(place.path)]
+    edited = [place.path for place in facts.places if known.state(place) in ("wrong", "right")]
+    commands = [command for command in (_reproduce(facts), facts.guide.command) if known.knows(command)]
+    failures = [text for text in (facts.reproduction.symptom,) if known.knows(text)]
+    failures += [facts.wrong.refuted_by] if facts.wrong is not None and known.refuted else []
+    fields = {
+        "problem_understanding": f"The code in question is in {_and(paths)}.",
+        "work_completed": f"Edited {_and(edited)}.",
+        "evidence_observed": f"Commands that were run or read: {_and([f'`{command}`' for command in commands])}.",
+        "observed_failures": _and(failures),
+        "remaining_uncertainty": "Whether the state of the files passes every check.",
+        "rollback_notes": f"Restore {_and(edited)} to undo the edits.",
+        "recommended_next_action": f"Run {_and([f'`{command}`' for command in commands])} and go on from what it shows.",
+    }
+    if kind == "structured":
+        return json.dumps(fields, indent=1)
+    return "\n\n".join(f"{name.replace('_', ' ').capitalize()}: {text}" for name, text in fields.items())
+
+
+def _and(items: list[str]) -> str:
+    return ", ".join(items) if items else "NONE OBSERVED"

@@ -1,0 +1,125 @@
+"""From what a person asked for to a run's fixed settings and tasks, with every doubt raised before work begins."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import sandbox
+from evals import models
+from evals.config import (
+    CONFIG_FILE,
+    BadUsage,
+    RunConfig,
+    differing,
+    load_config,
+    new_run_id,
+    read_ids,
+    read_points,
+    read_views,
+)
+from evals.tasks import Task, load_tasks
+from sandbox.machine import BackendName
+
+_AS_IS = ("repeats", "base_url", "protocol", "max_steps", "max_tokens", "max_seconds", "command_timeout_s")
+_AS_IS += ("allow_unisolated", "grading_network", "tasks", "limit", "model")
+_CHOICES = {"protocol": ("text", "native"), "sandbox": ("auto", "docker", "host", "process")}
+
+
+def prepared(
+    options: dict[str, Any], given: set[str], out: Path, *, resume: bool
+) -> tuple[RunConfig, tuple[Task, ...]]:
+    """The settings, on disk, and the tasks. Raises BadUsage, BadModel, BadTasks or SandboxUnavailable."""
+    for name, choices in _CHOICES.items():
+        if options[name] not in choices:
+            raise BadUsage(f"--{name}: there is no {options[name]!r}; there are {', '.join(choices)}")
+    if resume:
+        config = load_config(out)
+        reason = differing(config, _asked(options, given))
+        if reason is not None:
+            raise BadUsage(reason)
+        tasks = load_tasks(config.tasks, config.task_ids, config.limit)
+    else:
+        if (out / CONFIG_FILE).exists():
+            raise BadUsage(f"{out} holds a run already; go on with it by --resume, or choose another --out")
+        settled = _settled(options)
+        tasks = load_tasks(settled["tasks"], settled["task_ids"], settled["limit"])
+        settled["sandbox"] = _backend(options["sandbox"], tasks)
+        config = RunConfig(run_id=new_run_id(), **settled)
+    if not tasks:
+        raise BadUsage(f"--tasks: {config.tasks} holds no task")
+    _check(config, tasks, out)
+    if not resume:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadUsage(f"--out: {out}: {error.strerror}") from error
+        config.save(out)
+    return config, tasks
+
+
+def _settled(options: dict[str, Any]) -> dict[str, Any]:
+    predecessor = options["predecessor"] or options["model"]
+    successor = options["successor"] or options["model"]
+    writer = predecessor if models.read_name(predecessor).is_llm else successor
+    return {
+        **{name: options[name] for name in _AS_IS if name != "model"},
+        "views": read_views(options["view"]),
+        "points": read_points(options["points"]),
+        "task_ids": read_ids(options["task_ids"]),
+        "predecessor": predecessor,
+        "successor": successor,
+        "notes_model": options["notes_model"] or writer,
+    }
+
+
+def _asked(options: dict[str, Any], given: set[str]) -> dict[str, Any]:
+    """The settings that a resumed run was given anew, as the stored ones are named."""
+    settled = _settled(options)
+    names = {"view": ("views",), "model": ("predecessor", "successor")}
+    asked = {field: settled[field] for name in given for field in names.get(name, (name,)) if field in settled}
+    if "sandbox" in given and options["sandbox"] != "auto":
+        asked["sandbox"] = options["sandbox"]
+    return asked
+
+
+def _backend(asked: str, tasks: tuple[Task, ...]) -> BackendName:
+    if asked != "auto":
+        return asked  # type: ignore[return-value]
+    return "docker" if any(task.stream is None for task in tasks) else sandbox.default_backend()
+
+
+def _check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+    for name in dict.fromkeys((config.predecessor, config.successor, config.notes_model)):
+        models.check(name, tasks, config.base_url)
+    if models.read_name(config.notes_model).kind == "replay" and len(config.views) > 1:
+        wanting = [view for view in config.views if view in ("summary", "structured")]
+        if wanting:
+            raise BadUsage(f"--notes-model: a replay writes no notes, but {wanting[0]} needs them; name an LLM")
+    for task in tasks:
+        task.spec(config.sandbox, config.run_id, out)
+    _check_sandbox(config, tasks)
+
+
+def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
+    if config.sandbox == "process" and not config.allow_unisolated:
+        strangers = [name for name in (config.predecessor, config.successor) if name != models.ORACLE]
+        if strangers:
+            raise BadUsage(
+                f"--sandbox process would run the commands of {strangers[0]} as you, with your files and your "
+                "network; choose host or docker, or say --allow-unisolated"
+            )
+    if config.sandbox == "host":
+        from sandbox.host import unavailable
+
+        reason = unavailable()
+        if reason is not None:
+            raise BadUsage(f"--sandbox host: {reason}; or choose docker or process")
+    if config.sandbox == "docker":
+        from sandbox.container import require_image
+
+        if shutil.which("docker") is None:
+            raise BadUsage("--sandbox docker: the docker command, which swebench's harness uses, is not installed")
+        for task in tasks:
+            require_image(str(task.instance["image"]))

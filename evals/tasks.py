@@ -1,0 +1,190 @@
+"""Tasks: where they come from, what an agent is told of them, and which machine they start on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from sandbox.machine import BackendName, SandboxSpec
+
+BUNDLED = "bundled"
+_SUITE = Path(str(files("evals") / "suite"))
+_STREAM = "repo.fast-export"
+_NEEDED = ("instance_id", "problem_statement", "repo", "version", "FAIL_TO_PASS", "PASS_TO_PASS")
+_NEEDED += ("eval_script", "log_parser", "eval_type")
+# SWE-bench images keep their interpreter in a conda environment; others have no such file.
+_SHELL_INIT = (
+    "[ ! -f /opt/miniconda3/bin/activate ] || { . /opt/miniconda3/bin/activate; conda activate testbed; } >/dev/null 2>&1"
+)
+
+
+class BadTasks(ValueError):
+    """A task source that cannot be used; the text names the place and the cure."""
+
+
+class Task(BaseModel):
+    """One SWE-bench instance: `instance` is its row in swebench 5's columns.
+
+    `directory` is set for a task of a task repo, which may carry its own repository stream.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    instance: Mapping[str, Any]
+    directory: Path | None = None
+
+    @property
+    def prompt(self) -> str:
+        """The original task prompt, the same for every agent."""
+        template = (files("evals") / "prompts" / "task.md").read_text(encoding="utf-8")
+        statement = str(self.instance["problem_statement"]).replace("\r\n", "\n").strip()
+        return template.replace("{problem_statement}", statement)
+
+    @property
+    def stream(self) -> Path | None:
+        """The repository's history as a git fast-export stream, where the task carries one."""
+        path = self.directory / _STREAM if self.directory else None
+        return path if path is not None and path.is_file() else None
+
+    def spec(self, backend: BackendName, owner: str, work: Path) -> SandboxSpec:
+        """The machine that the task starts on. Raises BadTasks where there can be none."""
+        if backend == "docker":
+            image = self.instance.get("image")
+            if not image:
+                raise BadTasks(f"task {self.id}: it names no image; add the column 'image' or choose another --sandbox")
+            return SandboxSpec(backend=backend, image=str(image), shell_init=_SHELL_INIT, owner=owner)
+        if self.stream is None:
+            raise BadTasks(f"task {self.id}: its repository comes only as a Docker image; choose --sandbox docker")
+        return SandboxSpec(backend=backend, directory=work / self.id, owner=owner)
+
+    def check_out(self, work: Path) -> None:
+        """Lay the task's repository out at `work/<id>`, for machines that start from a directory."""
+        target = work / self.id
+        if self.stream is None or (target / ".git" / "HEAD").exists():
+            return
+        target.mkdir(parents=True, exist_ok=True)
+        _git(target, "init", "-q", "-b", "main")
+        with self.stream.open("rb") as stream:
+            _git(target, "fast-import", "--quiet", stdin=stream)
+        _git(target, "checkout", "-q", "-f", "main")
+
+
+def load_tasks(source: str, ids: Sequence[str] | None = None, limit: int | None = None) -> tuple[Task, ...]:
+    """The tasks of a source in its order, or those named in the order they are named.
+
+    `source` is `bundled`, a task repo's directory, a .parquet, .jsonl or .json file, or the name of a
+    dataset on the hub. Raises BadTasks.
+    """
+    found = {task.id: task for task in _all(source)}
+    if ids:
+        missing = [name for name in ids if name not in found]
+        if missing:
+            near = ", ".join(sorted(found)[:8]) + (", …" if len(found) > 8 else "")
+            raise BadTasks(f"{source}: no task {', '.join(missing)}; it has {len(found)} tasks: {near}")
+        found = {name: found[name] for name in ids}
+    return tuple(found.values())[:limit]
+
+
+def _all(source: str) -> list[Task]:
+    path = Path(source)
+    if source == BUNDLED:
+        return _task_repo(_SUITE)
+    if path.is_dir():
+        return _task_repo(path)
+    if path.suffix == ".parquet":
+        return [_task(row, f"{source}: row {number}") for number, row in enumerate(_parquet(path), 1)]
+    if path.suffix in (".jsonl", ".json"):
+        return [_task(row, place) for place, row in _json_rows(path)]
+    if path.exists() or source.startswith((".", "/")):
+        what = "is no task file" if path.exists() else "no such file or directory"
+        raise BadTasks(f"{source}: {what}; give a directory, .parquet, .jsonl or .json, or 'bundled'")
+    return [_task(row, f"{source}: row {number}") for number, row in enumerate(_hub(source), 1)]
+
+
+def _task(row: Mapping[str, Any], place: str, directory: Path | None = None) -> Task:
+    if not isinstance(row, Mapping):
+        raise BadTasks(f"{place}: expected an object with a task's fields, found {type(row).__name__}")
+    missing = [name for name in _NEEDED if not row.get(name) and name != "PASS_TO_PASS"]
+    if missing:
+        raise BadTasks(f"{place}: field {missing[0]!r} is missing or empty; swebench 5's columns are needed")
+    return Task(id=str(row["instance_id"]), instance=dict(row), directory=directory)
+
+
+def _task_repo(root: Path) -> list[Task]:
+    from swebench.task.repo import load_task, task_dirs
+
+    try:
+        directories = task_dirs(root)
+    except FileNotFoundError as error:
+        raise BadTasks(f"{root}: no task repo; it needs a directory tasks/ with one directory a task") from error
+    tasks = []
+    for directory in directories:
+        try:
+            tasks.append(_task(load_task(directory), str(directory), directory))
+        except (OSError, ValueError) as error:
+            raise BadTasks(f"{directory}: cannot be read: {error}") from error
+    return tasks
+
+
+def _parquet(path: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet
+    from pyarrow.lib import ArrowException
+
+    try:
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+    except FileNotFoundError as error:
+        raise BadTasks(f"{path}: no such file") from error
+    except (ArrowException, OSError) as error:
+        raise BadTasks(f"{path}: not a readable parquet file: {str(error).splitlines()[0]}") from error
+    return rows
+
+
+def _json_rows(path: Path) -> list[tuple[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise BadTasks(f"{path}: no such file") from error
+    except UnicodeDecodeError as error:
+        raise BadTasks(f"{path}: not UTF-8 text (byte {error.start})") from error
+    if path.suffix == ".json":
+        try:
+            rows = json.loads(text)
+        except ValueError as error:
+            raise BadTasks(f"{path}: not JSON: {error}") from error
+        rows = list(rows.values()) if isinstance(rows, dict) else rows
+        return [(f"{path}: entry {number}", row) for number, row in enumerate(rows, 1)]
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                found.append((f"{path}: line {number}", json.loads(line)))
+            except ValueError as error:
+                raise BadTasks(f"{path}: line {number}: not JSON: {error}") from error
+    return found
+
+
+def _hub(name: str) -> list[Any]:
+    from swebench.harness.utils import load_swebench_dataset
+
+    try:
+        return list(load_swebench_dataset(name, "test"))
+    except Exception as error:  # the hub's client raises whatever its transport does
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BadTasks(
+            f"{name}: neither a file here nor a dataset that the hub gave ({reason[:200]})"
+        ) from error
+
+
+def _git(directory: Path, *arguments: str, stdin: Any = subprocess.DEVNULL) -> None:
+    done = subprocess.run(
+        ["git", "-C", str(directory), *arguments], stdin=stdin, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise BadTasks(f"{directory}: git {arguments[0]}: {done.stderr.strip()[-200:]}")
