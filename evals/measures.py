@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from handoff.commands import is_search
 from handoff.detectors import validations
 from handoff.event import Event
+from handoff.inspection import is_search
 from handoff.record import HandoffRecord
 
 Kind = Literal["read", "search", "command", "verification"]

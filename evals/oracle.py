@@ -8,6 +8,7 @@ of, the lines a file now has. What it spends before the fix is therefore what it
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -26,6 +27,7 @@ from nodes.replies import ModelFailed
 
 ORACLE_FILE = "oracle.yaml"
 _SHORTEST_MARK = 12
+_MARGIN = re.compile(r"^(\s*\d+\t|[+-]|[^\s:]+:\d+:)")
 _MOST_TURNS = 60
 Variant = Literal["base", "wrong", "right"]
 
@@ -135,6 +137,9 @@ class Knowledge:
     def __init__(self, facts: TaskFacts, messages: list[BaseMessage]) -> None:
         self.facts = facts
         self.text = "\n".join(_spoken(message) for message in messages)
+        self._lines = {
+            line: number for number, shown in enumerate(self.text.splitlines()) for line in _bare(shown)
+        }
         self.turns = sum(isinstance(message, AIMessage) for message in messages)
         self.refused = self.turns > 0 and messages[-1].text.startswith("Not done")
         self._runs: list[_Run] = []
@@ -148,7 +153,7 @@ class Knowledge:
     def state(self, place: Place) -> Variant | None:
         """The variant of a place that was shown last; None when none was."""
         last = {
-            variant: max((self.text.rfind(mark) for mark in place.marks(variant)), default=-1)
+            variant: max((self._lines.get(mark, -1) for mark in place.marks(variant)), default=-1)
             for variant in ("base", "wrong", "right")
             if variant != "wrong" or place.wrong is not None
         }
@@ -181,16 +186,19 @@ def next_turn(known: Knowledge) -> Turn:
     if all(state == "right" for state in states):
         return _validate(known) or _finish("The fix is in place; the reproduction and the test suite pass.")
     seen_broken = known.knows(facts.reproduction.symptom) or known.refuted
-    if not seen_broken and known.result(_reproduce(facts)) is not True:
+    shows_issue = known.result(_reproduce(facts))
+    unseen = None in states and known.knows(facts.reproduction.path)
+    if shows_issue is None and (unseen or not seen_broken):
         return _run_reproduction(known)
-    if not seen_broken:
+    if shows_issue is True and known.result(facts.guide.command) is not False:
         return _validate(known) or _finish("The issue no longer shows and the test suite passes; I keep the work as it is.")
-    for place, state in zip(facts.places, states, strict=True):
+    target: Variant = "right" if facts.wrong is None or known.refuted else "wrong"
+    wanted = [place for place in facts.places if target == "right" or place.wrong is not None]
+    for place in wanted:
+        state = known.state(place)
         if state is None:
             return _look(known, place)
-    target: Variant = "right" if facts.wrong is None or known.refuted else "wrong"
-    for place, state in zip(facts.places, states, strict=True):
-        if state is not None and place.text(state) != place.text(target):
+        if place.text(state) != place.text(target):
             return _edit(place, state, target)
     return _validate(known) or _finish("Everything that I know to check passes.")
 
@@ -255,6 +263,11 @@ def _spoken(message: BaseMessage) -> str:
     calls = getattr(message, "tool_calls", [])
     arguments = [str(value) for call in calls for value in call["args"].values()]
     return "\n".join([message.text, *arguments])
+
+
+def _bare(line: str) -> tuple[str, str]:
+    """A shown line as it may stand in its file: as it is, and without a number or a diff's mark."""
+    return line.strip(), _MARGIN.sub("", line).strip()
 
 
 def _notes(kind: str, known: Knowledge) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from handoff.detectors import ValidationRun, continuation_state, is_source, validations
+from handoff.detectors import ValidationRun, continuation_state, validations
 from handoff.event import Event
+from handoff.paths import is_source
 from handoff.record import HandoffRecord
 from handoff.trace import differences, files_read
 
@@ -42,7 +43,7 @@ def observed_fields(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
     """The deterministic fields, in order: (title, text)."""
     directories = record.task.base_directories
     changed = differences(record.trace)
-    sources = [path for path, (base, _) in changed.items() if is_source(path, base is None, directories)]
+    sources = [path for path, (base, _) in changed.items() if is_source(path, base is not None, directories)]
     others = [path for path in changed if path not in sources]
     runs = validations(record.trace, directories)
     latest = runs[-1] if runs else None
@@ -53,7 +54,7 @@ def observed_fields(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
         ("Non-source artifacts", _listed(sorted(others))),
         ("Validation outcome after the latest source change", after_edit.outcome if after_edit else NONE_OBSERVED),
         ("Latest validation command", _command(latest)),
-        ("Latest validation evidence", _fenced(latest.evidence) if latest else NONE_OBSERVED),
+        ("Latest validation evidence", _fenced("\n".join(latest.evidence)) if latest and latest.evidence else NONE_OBSERVED),
         ("Continuation state", continuation_state(record.trace, directories)),
         ("Commands already tried", _listed(_tried(record.trace))),
         ("Files already read", _listed(dict.fromkeys(read.path for read in files_read(record.trace)))),
@@ -66,7 +67,7 @@ def _latest_after_edit(
     edits = [
         event.index
         for event in events
-        if any(is_source(change.path, change.before is None, directories) for change in event.changes)
+        if any(is_source(change.path, change.before is not None, directories) for change in event.changes)
     ]
     after = [run for run in runs if edits and run.event_index >= edits[-1]]
     return after[-1] if after else None

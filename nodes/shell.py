@@ -6,8 +6,8 @@ import posixpath
 
 from langgraph.runtime import Runtime
 
-from handoff.commands import reads
 from handoff.event import FileRead
+from handoff.inspection import reads
 from nodes.state import AgentContext, AgentState, clipped, last_action, observed
 from sandbox.machine import ExecResult, Sandbox
 

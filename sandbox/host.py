@@ -93,6 +93,7 @@ class HostEnclosure:
                 argv += ["--symlink", str(Path(path).readlink()), path]
             else:
                 argv += ["--ro-bind-try", path, path]
+        argv += ["--perms", "0755", "--dir", "/etc"]
         for path in _ETC:
             argv += ["--ro-bind-try", path, path]
         interpreter = Path(sys.base_prefix)
