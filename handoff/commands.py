@@ -123,7 +123,9 @@ class _Reader:
         parts = split(items, (";", "&"))
         for number, part in enumerate(parts):
             following = parts[number + 1][0].connector if number + 1 < len(parts) else ""
-            if following == "":
+            if part[-1].background:
+                say = _Say.NOTHING
+            elif following == "":
                 say = place.say
             elif following == ";" and self.errexit and place.say is not _Say.NOTHING:
                 say = _Say.SUCCESS

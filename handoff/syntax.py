@@ -32,6 +32,7 @@ class Item(NamedTuple):
     connector: Connector
     node: Node
     redirects: tuple[Node, ...]
+    background: bool = False
 
 
 def parsed(text: str) -> Node:
@@ -46,6 +47,8 @@ def statements(node: Node, first: Connector) -> list[Item]:
     for child in node.children:
         if child.type in _OPERATORS:
             connector = _OPERATORS[child.type]
+            if connector == "&" and items:
+                items[-1] = items[-1]._replace(background=True)
             continue
         if child.type in _SEQUENCES:
             items += statements(child, connector)
