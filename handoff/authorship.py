@@ -1,0 +1,69 @@
+"""Which part of a command line can have changed the files that are known to have changed."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Collection, Sequence
+
+from handoff.commands import SimpleCommand
+from handoff.runners import python_target, runner_of
+
+_EDITORS = {
+    "tee", "patch", "mv", "cp", "rm", "ln", "install", "rsync", "tar", "unzip", "ed", "ex", "vim", "vi",
+    "dd", "truncate", "black", "autopep8", "yapf", "isort", "autoflake", "pyupgrade", "2to3", "prettier",
+    "gofmt", "rustfmt", "apply_patch", "find", "dos2unix", "unix2dos", "shutil", "touch",
+}  # fmt: skip
+_GIT_EDITS = {
+    "apply", "am", "stash", "checkout", "restore", "reset", "clean", "revert", "cherry-pick", "merge", "mv",
+    "rm", "pull", "switch", "rebase",
+}  # fmt: skip
+_GIT_RESTORES = {"stash", "checkout", "restore", "reset", "clean"}
+_ONLY_LOOK = {
+    "cd", "pushd", "popd", "echo", "printf", "true", ":", "export", "pwd", "date", "set", "cat", "head",
+    "tail", "ls", "grep", "wc", "sleep", "[", "source", ".", "exit", "which", "sed", "nl", "less",
+    "diff", "find", "test",
+}  # fmt: skip
+_INSTALLS = re.compile(
+    r"(pip[\d.]*|uv pip) install\b|setup\.py (.* )?(develop|install|egg_info)\b|cythonize\b"
+)
+
+
+def may_edit(command: SimpleCommand, paths: Collection[str]) -> bool:
+    """Whether the command is of a sort that changes files, and could have changed one of these paths."""
+    names = {posixpath.basename(p) for p in paths}
+    if any(">" in r.operator and posixpath.basename(r.target) in names for r in command.redirects):
+        return True
+    name, words = command.name, command.argv[1:]
+    if name == "sed":
+        return any(re.match(r"-[nrEsz]*i|--in-place", w) for w in words)
+    if name in ("perl", "ruby"):
+        return any(re.match(r"-\w*i|-\w*e", w) for w in words)
+    if name == "git":
+        return bool(words) and words[0] in _GIT_EDITS
+    if name.startswith(("python", "pypy")) and runner_of(command.argv) is None:
+        target = python_target(words)
+        return target is None or target[0] == "-c"
+    return name in _EDITORS
+
+
+def only_restores(commands: Sequence[SimpleCommand]) -> bool:
+    """Nothing but `git stash/checkout/restore/reset/clean`, and commands that change nothing."""
+    acting = [c for c in commands if c.name not in _ONLY_LOOK or may_edit(c, ())]
+    restores = [c.name == "git" and c.argv[1:2] != () and c.argv[1] in _GIT_RESTORES for c in acting]
+    looks = [c.name == "git" and c.argv[1:2] in (("status",), ("diff",), ("log",), ("show",)) for c in acting]
+    return any(restores) and all(r or s for r, s in zip(restores, looks, strict=True))
+
+
+def generates(commands: Sequence[SimpleCommand]) -> bool:
+    """Whether the line builds or installs: new files next to the source are then products."""
+    for command in commands:
+        runner = runner_of(command.argv)
+        text = " ".join(command.argv)
+        if (runner is not None and runner.kind == "build") or _INSTALLS.search(text):
+            return True
+    return False
+
+
+def acts(command: SimpleCommand) -> bool:
+    return command.name not in _ONLY_LOOK

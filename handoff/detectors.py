@@ -1,0 +1,289 @@
+"""When a run reaches a handoff point, told from its events alone, one event at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from handoff import authorship, inspection, paths
+from handoff.commands import SimpleCommand, parse
+from handoff.event import Event, HandoffPoint, PointKind
+from handoff.runners import ValidationKind
+from handoff.summaries import Outcome
+from handoff.validation import Found, classify, evidence, find, judge, plain
+from sandbox.machine import FileChange, Frozen
+
+ContinuationState = Literal[
+    "no_source_change",
+    "changed_not_validated",
+    "changed_validation_failing",
+    "changed_validation_passing",
+    "changed_validation_unknown",
+]
+_CONTINUATIONS: dict[Outcome | None, ContinuationState] = {
+    None: "changed_not_validated",
+    "failed": "changed_validation_failing",
+    "passed": "changed_validation_passing",
+    "unknown": "changed_validation_unknown",
+}
+_INPUTS = {"", "C-c", "C-d", "C-z", "C-\\"}
+
+
+class CodeFile(Frozen):
+    """What a run has seen of one code file of the repository, as content hashes; None is absence."""
+
+    base: str | None
+    seen: tuple[str, ...]
+    current: str | None
+
+
+class ValidationRun(Frozen):
+    """One validation, at the observation that shows its result."""
+
+    event_index: int
+    command: str
+    kind: ValidationKind
+    outcome: Outcome
+    evidence: tuple[str, ...] = ()
+    cwd: str | None = None
+
+
+class Awaited(Frozen):
+    """A validation whose result has not been shown yet: it hangs, or writes to files."""
+
+    command: str
+    after_edit: bool
+    logs: tuple[str, ...] = ()
+
+
+class DetectorState(Frozen):
+    """Everything the detectors remember between two events."""
+
+    base_directories: tuple[str, ...] = ()
+    files: Mapping[str, CodeFile] = {}
+    written_scripts: tuple[str, ...] = ()
+    edited: tuple[str, ...] = ()
+    """The source files edited so far."""
+    pending: str | None = None
+    """The shell command whose observation is due."""
+    pending_input: bool = False
+    """That command goes to the program still running."""
+    awaited: Awaited | None = None
+    failed_after_edit: bool = False
+    since_change: Outcome | None = None
+    """How the latest validation after the latest source change came out; None if there was none."""
+    fired: tuple[PointKind, ...] = ()
+    latest_validation: ValidationRun | None = None
+
+
+class _Changed(NamedTuple):
+    """What one observation's file changes amount to."""
+
+    edited: tuple[str, ...]
+    source: tuple[str, ...]
+    found: tuple[Found, ...]
+    edit_first: bool
+    """The edit stands before the line's validations."""
+
+
+def start(base_directories: Iterable[str]) -> DetectorState:
+    """The state before the first event; the top-level directories of the base commit tell scratch apart."""
+    return DetectorState(base_directories=tuple(base_directories))
+
+
+def observe(state: DetectorState, event: Event) -> tuple[DetectorState, tuple[HandoffPoint, ...]]:
+    """The state after an event, and the points that lie after it, edits before validations."""
+    if event.kind == "action":
+        shell = event.tool == "shell"
+        command = event.arguments.get("command", "") if shell else None
+        sent = shell and (command in _INPUTS or event.arguments.get("is_input") == "true")
+        return state.model_copy(update={"pending": command, "pending_input": sent}), ()
+    command = state.pending if event.tool == "shell" else None
+    sent = state.pending_input
+    state = state.model_copy(update={"pending": None, "pending_input": False})
+    if event.refused:
+        return state, ()
+    failed_before = state.failed_after_edit
+    edited_before = bool(state.edited)
+    state, changed = _take_changes(state, command or "", event.changes)
+    kinds: list[tuple[PointKind, str]] = []
+    if changed.edited:
+        detail = "edited " + ", ".join(changed.edited)
+        kinds.append(("first_source_edit", detail))
+        if failed_before:
+            kinds.append(("first_post_failure_edit", detail))
+    if command is not None:
+        after_edit = edited_before or (bool(changed.edited) and changed.edit_first)
+        state, run, counts = _take_validation(state, command, sent, event, changed, after_edit)
+        if run is not None and counts and run.outcome in ("passed", "failed"):
+            kinds.append(("first_validation", f"{run.kind} {run.outcome}: {run.command}"))
+            state = state.model_copy(
+                update={"failed_after_edit": state.failed_after_edit or run.outcome == "failed"}
+            )
+    points = tuple(_point(k, event.index, detail) for k, detail in kinds if k not in state.fired)
+    return state.model_copy(update={"fired": state.fired + tuple(p.kind for p in points)}), points
+
+
+def validations(events: Iterable[Event], base_directories: Iterable[str]) -> tuple[ValidationRun, ...]:
+    """Every validation of a run, results or not, in order."""
+    state = start(base_directories)
+    runs = []
+    for event in events:
+        before = state.latest_validation
+        state, _ = observe(state, event)
+        if state.latest_validation is not None and state.latest_validation is not before:
+            runs.append(state.latest_validation)
+    return tuple(runs)
+
+
+def points(events: Iterable[Event], base_directories: Iterable[str]) -> tuple[HandoffPoint, ...]:
+    """Every handoff point of a run, in order."""
+    state = start(base_directories)
+    found: list[HandoffPoint] = []
+    for event in events:
+        state, fired = observe(state, event)
+        found += fired
+    return tuple(found)
+
+
+def continuation_state(events: Iterable[Event], base_directories: Iterable[str]) -> ContinuationState:
+    """What the predecessor itself could know about where it stopped."""
+    state = start(base_directories)
+    for event in events:
+        state, _ = observe(state, event)
+    return continuation(state)
+
+
+def continuation(state: DetectorState) -> ContinuationState:
+    """The same, of a state already reached."""
+    changed = any(f.current != f.base and _is_source(state, path, f.base) for path, f in state.files.items())
+    return _CONTINUATIONS[state.since_change] if changed else "no_source_change"
+
+
+def _take_changes(
+    state: DetectorState, command: str, changes: Sequence[FileChange]
+) -> tuple[DetectorState, _Changed]:
+    commands = parse(command) if command else ()
+    files = dict(state.files)
+    written = list(state.written_scripts)
+    edited: list[str] = []
+    source: list[str] = []
+    rewritten: list[str] = []
+    for change in changes:
+        path = change.path
+        known = files.get(path)
+        base = known.base if known else change.before
+        if change.before is None and change.after is not None and base is None and paths.is_script(path):
+            written += [path] if path not in written else []
+        if not paths.is_code(path) or paths.is_generated(path):
+            continue
+        if paths.is_scratch(path, base is not None, state.base_directories):
+            continue
+        seen = known.seen if known else ()
+        seen += tuple(h for h in (change.before,) if h is not None and h not in seen)
+        if change.after != change.before:
+            rewritten += [path] if base is not None else []
+            if _is_source(state, path, base):
+                source.append(path)
+                # Deleting gives a file no content, so it changes the source but is not an edit.
+                edited += [path] if change.after is not None and change.after not in seen else []
+        seen += tuple(h for h in (change.after,) if h is not None and h not in seen)
+        files[path] = CodeFile(base=base, seen=seen, current=change.after)
+    if edited and authorship.only_restores(commands):
+        edited = []
+    if edited and authorship.generates(commands):
+        named = [p for p in edited if p.rpartition("/")[2] in command]
+        edited = [p for p in edited if files[p].base is not None or p in named]
+    found, edit_first, editing = _attribute(command, commands, written, source or rewritten)
+    update: dict[str, object] = {
+        "files": files,
+        "written_scripts": tuple(w for w in written if w not in editing),
+        "edited": state.edited + tuple(p for p in edited if p not in state.edited),
+    }
+    if source:
+        update |= {"since_change": None, "awaited": None}
+    return state.model_copy(update=update), _Changed(tuple(edited), tuple(source), found, edit_first)
+
+
+def _attribute(
+    command: str, commands: Sequence[SimpleCommand], written: Collection[str], changed: Collection[str]
+) -> tuple[tuple[Found, ...], bool, set[str]]:
+    """The line's validations without scripts that edited, whether an edit precedes them, those scripts."""
+    found = find(command, written) if commands else ()
+    if not changed or not found:
+        return found, True, set()
+    editors = [i for i, c in enumerate(commands) if authorship.may_edit(c, changed)]
+    scripts = [f for f in found if f.script is not None]
+    editing: set[str] = set()
+    if scripts and not any(i < scripts[0].position for i in editors):
+        # Nothing before it can have made the change: the first script did, and is an edit.
+        editing = {scripts[0].script or ""}
+        editors.append(scripts[0].position)
+        found = tuple(f for f in found if f.script not in editing)
+    if not found:
+        return found, True, editing
+    if editors:
+        return found, min(editors) < found[-1].position, editing
+    return found, any(authorship.acts(c) for c in commands[: found[0].position]), editing
+
+
+def _take_validation(
+    state: DetectorState, command: str, sent: bool, event: Event, changed: _Changed, after_edit: bool
+) -> tuple[DetectorState, ValidationRun | None, bool]:
+    """The state with the observation's validation in it, that run, and whether it follows a source edit."""
+    text = plain(event.text)
+    found, exit_code, timed_out = changed.found, event.exit_code, event.timed_out
+    ran, awaited = command, state.awaited
+    if not found:
+        if awaited is None or not (sent or _shows_log(command, awaited)):
+            hung = awaited is not None and not awaited.logs
+            return (state.model_copy(update={"awaited": None}) if hung else state), None, False
+        ran, found, after_edit = (
+            awaited.command,
+            find(awaited.command, state.written_scripts),
+            awaited.after_edit,
+        )
+        # An exit code is the program's only after an input, and an interrupted one says nothing.
+        exit_code = exit_code if sent and command in ("", "C-d") else None
+    result = judge(ran, found, text, exit_code, timed_out, state.edited)
+    if ran != command and result not in ("passed", "failed"):
+        return state, None, False
+    kind = classify(ran, state.written_scripts) or found[0].kind
+    run = ValidationRun(
+        event_index=event.index,
+        command=ran,
+        kind=kind,
+        outcome=result,
+        evidence=evidence(text),
+        cwd=next((f.command.cwd for f in found if f.kind == kind), None),
+    )
+    update: dict[str, object] = {"latest_validation": run, "awaited": None}
+    if ran == command and result not in ("passed", "failed"):
+        logs = tuple(r.target for f in found for r in f.command.redirects if ">" in r.operator)
+        logs = tuple(log for log in logs if not log.isdigit() and log != "/dev/null")
+        if logs or event.exit_code is None:
+            update["awaited"] = Awaited(command=ran, after_edit=after_edit, logs=logs)
+    # Unknown is a validation without a readable result: it is remembered, but no result, so it fires nothing.
+    ordered = not changed.source or changed.edit_first
+    known = state.since_change in ("passed", "failed")
+    if ordered and (result in ("passed", "failed") or (result == "unknown" and not known)):
+        update["since_change"] = result
+    return state.model_copy(update=update), run, after_edit
+
+
+def _shows_log(command: str, awaited: Awaited) -> bool:
+    if not awaited.logs:
+        return False
+    names = {log.rpartition("/")[2] for log in awaited.logs}
+    shown = {p.rpartition("/")[2] for p in inspection.reads(command)}
+    searched = {a.rpartition("/")[2] for c in parse(command) if c.name == "grep" for a in c.argv[1:]}
+    return not names.isdisjoint(shown | searched)
+
+
+def _is_source(state: DetectorState, path: str, base: str | None) -> bool:
+    return paths.is_source(path, base is not None, state.base_directories)
+
+
+def _point(kind: PointKind, index: int, detail: str) -> HandoffPoint:
+    line = " ".join(detail.split())
+    return HandoffPoint(kind=kind, event_index=index, detail=line if len(line) <= 160 else line[:159] + "…")

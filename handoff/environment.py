@@ -1,0 +1,89 @@
+"""When a validation says nothing about the code: it could not be started, set up, or brought to its end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from handoff.commands import SimpleCommand
+
+_KILLED = {130, 137, 143, -2, -9, -15}
+_SIGNS = re.compile(
+    r"^\S*(?:python|pypy)[\d.]*: (?:No module named |can't open file |can't find '__main__')"
+    r"|^\S*(?:python|pypy)[\d.]*: Error while finding module"
+    r"|^ERROR: (?:usage:|file not found:|file or directory not found:|not found:|Missing dependencies)"
+    r"|^(?:\S+: )?error: (?:unrecognized arguments|no such option|argument \S+: )"
+    r"|^(?:\S+: )?error: the following arguments are required"
+    r"|^Error: (?:No such option|Invalid value)"
+    r"|ImproperlyConfigured: .*settings (?:are not configured|module)"
+    r"|DJANGO_SETTINGS_MODULE (?:is )?undefined"
+    r"|ImproperlyConfigured: The SECRET_KEY setting must not be empty"
+    r"|^ImportError: Could not import settings|Error: Could not import settings"
+    r"|\*\*\* No rule to make target|\*\*\* No targets specified and no makefile found"
+    r"|^(?:npm (?:ERR!|error) )?[Mm]issing script: "
+    r"|^ERROR: (?:tox config file .* not found|could not install deps)"
+    r"|^(?:ERROR: )?unknown environment |^Error: Cannot find module '/|^Killed$|^NO TESTS RAN\b",
+    re.M,
+)
+_MISSING_MODULE = re.compile(r"\b(?:ModuleNotFoundError|ImportError): No module named '?([\w.]+)'?", re.M)
+_LOADED_BY_NAME = re.compile(r"in _find_and_load(?:_unlocked)?\n+ModuleNotFoundError: ")
+_FAILED_COUNT = re.compile(r"\b[1-9]\d* failed\b|\bfailures=[1-9]")
+_UNLOADED = re.compile(r"^ERROR: \S+ \(\S*(?:_FailedTest|ModuleImportFailure)\S*\)|^ERROR: \S+$", re.M)
+_ERRED = re.compile(r"^ERROR: ", re.M)
+_LABEL_MISSING = re.compile(r"^AttributeError: (?:type object|module) .* has no attribute '\w+'", re.M)
+_COLLECTION = re.compile(
+    r"^(?:E +|\w*Error: )?ImportError while (?:importing|loading)|errors? during collection"
+    r"|^_+ ERROR collecting",
+    re.M,
+)
+
+
+def killed(command: str, exit_code: int | None) -> bool:
+    """`timeout` ends with 124; 128 and the signal's number is what a killed command leaves."""
+    return exit_code in _KILLED or (exit_code == 124 and "timeout" in command)
+
+
+def not_started(command: SimpleCommand, text: str) -> bool:
+    """The program is missing, refuses its arguments, or lacks the settings that it needs."""
+    name = re.escape(command.argv[0])
+    missing = rf"(?:^|: ){name}: (?:command not found|not found|No such file or directory|Permission denied)"
+    return bool(re.search(missing, text, re.M) or _SIGNS.search(text))
+
+
+def not_imported(text: str, edited: Collection[str]) -> bool:
+    """Only a module from elsewhere was missing; an import that an edit broke is a real failure."""
+    missing = _MISSING_MODULE.findall(text)
+    if missing and _LOADED_BY_NAME.search(text) and not _UNLOADED.search(text):
+        # A name handed to an importer, such as an entry of INSTALLED_APPS: the script's own mistake.
+        return False
+    label_missing = _LABEL_MISSING.search(text) is not None and _UNLOADED.search(text) is not None
+    if not missing and not label_missing:
+        return False
+    if any(path in text for path in edited):
+        return False
+    parts = {part for path in edited for part in path.split("/")}
+    return not any("." in module and module.split(".")[0] in parts for module in missing)
+
+
+def only_import_errors(text: str) -> bool:
+    """A summary that counts failures where the runner only failed to load its tests."""
+    if _FAILED_COUNT.search(text):
+        return False
+    errors = len(_ERRED.findall(text))
+    return bool(_COLLECTION.search(text)) or (errors > 0 and len(_UNLOADED.findall(text)) == errors)
+
+
+def stopped_before(before: Sequence[SimpleCommand], text: str) -> bool:
+    """A part before `&&` failed, so that the validation behind it never ran."""
+    for command in before:
+        name = command.name
+        if name in ("[", "test", "grep", "diff", "cmp") and not text.strip():
+            return True
+        if re.search(rf"^(?:\S*sh: )?(?:line \d+: )?{re.escape(name)}: ", text, re.M):
+            return True
+        if name == "git" and re.search(r"^(?:error|fatal): ", text, re.M):
+            return True
+        scripts = [a for a in command.argv[1:] if a.endswith(".py")]
+        if name.startswith("python") and any(f'{s}", line' in text for s in scripts):
+            return True
+    return False

@@ -1,0 +1,85 @@
+"""How here-documents are taken out of a shell text, so that the rest of it parses reliably."""
+
+from __future__ import annotations
+
+import re
+
+PLACEHOLDER = "/dev/heredoc/"
+"""Where a here-document stood, an input redirection from this path and its number stands."""
+
+_START = re.compile(r"<<(-?)[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_][\w.-]*))")
+_OPENERS = {"'": "'", '"': '"', "`": "`"}
+
+
+def extract(text: str) -> tuple[str, tuple[str, ...]]:
+    """The text without its here-documents, and their bodies in order.
+
+    The grammar loses the rest of a line after `<<EOF ...;` and takes the body for commands, which would
+    make a script that is merely written look as if it were run.
+    """
+    out: list[str] = []
+    bodies: list[str] = []
+    waiting: list[tuple[int, str, bool]] = []
+    nesting: list[str] = []
+    position = 0
+    while position < len(text):
+        char = text[position]
+        within = nesting[-1] if nesting else ""
+        start = _START.match(text, position) if char == "<" and within not in ("'", '"', "`") else None
+        if start and text[position - 1 : position] != "<" and text[position : position + 3] != "<<<":
+            word = start[2] or start[3] or start[4]
+            out.append(f"< {PLACEHOLDER}{len(bodies)}")
+            waiting.append((len(bodies), word, bool(start[1])))
+            bodies.append("")
+            position = start.end()
+        elif char == "\n" and waiting:
+            out.append(char)
+            position += 1
+            for number, word, tabs in waiting:
+                bodies[number], position = _body(text, position, word, tabs)
+            waiting = []
+        elif char == "#" and not within.strip(")") and (position == 0 or text[position - 1] in " \t\n;&|("):
+            end = text.find("\n", position)
+            position = len(text) if end < 0 else end
+        else:
+            step = _step(text, position, nesting)
+            out.append(text[position : position + step])
+            position += step
+    return "".join(out), tuple(bodies)
+
+
+def _step(text: str, position: int, nesting: list[str]) -> int:
+    """How many characters to copy, after keeping the stack of open quotes and substitutions up to date."""
+    char = text[position]
+    within = nesting[-1] if nesting else ""
+    if within == "'":
+        if char == "'":
+            nesting.pop()
+        return 1
+    if char == "\\":
+        return 2
+    if char == within:
+        nesting.pop()
+    elif text.startswith("$(", position):
+        nesting.append(")")
+        return 2
+    elif within != '"' and char in _OPENERS:
+        nesting.append(_OPENERS[char])
+    elif within == ")" and char == "(":
+        nesting.append(")")
+    return 1
+
+
+def _body(text: str, position: int, word: str, tabs: bool) -> tuple[str, int]:
+    """The lines from a position to the one that is only the word, and the position after that line."""
+    lines: list[str] = []
+    while position < len(text):
+        end = text.find("\n", position)
+        line = text[position:] if end < 0 else text[position:end]
+        position = len(text) if end < 0 else end + 1
+        if tabs:
+            line = line.lstrip("\t")
+        if line == word:
+            break
+        lines.append(line + "\n")
+    return "".join(lines), position

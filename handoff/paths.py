@@ -1,0 +1,85 @@
+"""Which files are source, tests, scratch or generated, judged by where they lie."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection
+
+_TEST_PARTS = {"test", "tests", "spec", "specs"}
+_GENERATED_PARTS = {
+    ".git", "__pycache__", "node_modules", "_build", "htmlcov", ".tox", ".nox", ".eggs", ".venv", "venv",
+    ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis",
+}  # fmt: skip
+_BUILD_DIRECTORIES = {"build", "dist", "target", "out"}
+_CODE = frozenset({
+    ".py", ".pyx", ".pxd", ".pxi", ".pyi", ".c", ".h", ".cc", ".cpp", ".cxx", ".hh", ".hpp", ".hxx", ".cu",
+    ".m", ".mm", ".f", ".f90", ".for", ".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".vue", ".svelte",
+    ".go", ".rs", ".java", ".kt", ".kts", ".scala", ".groovy", ".clj", ".rb", ".erb", ".php", ".swift",
+    ".cs", ".fs", ".vb", ".dart", ".ex", ".exs", ".erl", ".hs", ".ml", ".lua", ".r", ".jl", ".pl", ".pm",
+    ".sh", ".bash", ".zsh", ".sql", ".proto", ".html", ".htm", ".jinja", ".jinja2", ".j2", ".css", ".scss",
+    ".less", ".sty", ".cls", ".tex_t", ".y", ".l", ".s", ".asm",
+})  # fmt: skip
+_SCRIPTS = frozenset({
+    ".py", ".sh", ".bash", ".zsh", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".php", ".lua", ".r", ".jl",
+    ".go",
+})  # fmt: skip
+
+
+def is_code(path: str) -> bool:
+    """Whether the name is that of program text; backups and fragments (`x.py.bak`, `x.py~`) are not."""
+    parts = path.split("/")
+    extension = posixpath.splitext(parts[-1])[1].lower()
+    if extension:
+        return extension in _CODE
+    return len(parts) > 1 and parts[-2] in ("bin", "scripts") and not parts[-1].startswith(".")
+
+
+def is_script(path: str) -> bool:
+    """Whether an interpreter could run the file directly."""
+    return posixpath.splitext(path)[1].lower() in _SCRIPTS
+
+
+def is_test(path: str) -> bool:
+    """A directory `test(s)`, `testing` or `spec(s)`, or a test's name.
+
+    A `testing` package inside another directory ships with the product: source, unless the name is a test's.
+    """
+    *directories, name = path.split("/")
+    stem, _, rest = name.partition(".")
+    if name.startswith("test_") or name == "conftest.py" or (rest and stem.endswith("_test")):
+        return True
+    if rest.startswith(("test.", "spec.")):
+        return True
+    return directories[:1] == ["testing"] or not _TEST_PARTS.isdisjoint(directories)
+
+
+def is_generated(path: str) -> bool:
+    """What tools leave behind: caches, build directories, everything of git's own."""
+    directories = path.split("/")[:-1]
+    return (
+        not _GENERATED_PARTS.isdisjoint(directories)
+        or (directories[:1] and directories[0] in _BUILD_DIRECTORIES)
+        or any(d.endswith((".egg-info", ".dist-info")) for d in directories)
+    )  # fmt: skip
+
+
+def is_outside(path: str) -> bool:
+    return path.startswith(("/", "~", "../"))
+
+
+def is_scratch(path: str, at_base: bool, base_directories: Collection[str]) -> bool:
+    """A file the base commit lacks, in the root, in a new top-level directory, or outside the repository."""
+    if is_outside(path):
+        return True
+    top, _, rest = path.partition("/")
+    return not at_base and (not rest or top not in base_directories)
+
+
+def is_source(path: str, at_base: bool, base_directories: Collection[str]) -> bool:
+    """A code file that is neither a test, nor scratch, nor generated."""
+    return (
+        is_code(path)
+        and not is_test(path)
+        and not is_generated(path)
+        and not is_scratch(path, at_base, base_directories)
+    )

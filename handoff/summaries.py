@@ -1,0 +1,147 @@
+"""What each family of runners says at its end, and whether that means passed or failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal
+
+Outcome = Literal["passed", "failed", "environment_error", "unknown"]
+Reader = Callable[[str], Outcome | None]
+"""Reads a whole output without colours; None where the runner's summary is not in it."""
+
+_PYTEST = re.compile(
+    r"^=*[ ]?(?P<counts>(?:\d+ [a-z]+(?:, )?)+) in [\d.]+ ?s(?:econds)?\b.*$|^=*[ ]?no tests ran\b.*$", re.M
+)
+_PYTEST_WORDS = {
+    "failed", "passed", "error", "errors", "skipped", "xfailed", "xpassed", "deselected", "warning",
+    "warnings", "rerun", "pytest",
+}  # fmt: skip
+_PYTEST_SIGN = re.compile(
+    r"^(?:FAILED|ERROR) \S+\.py\b|^\S+::\S.* (?:FAILED|ERROR)\b"
+    r"|^\S+\.py [.sxX]*[FE][.sxXFE]*(?: +\[ *\d+%\])?$",
+    re.M,
+)
+_UNITTEST = re.compile(
+    r"^(?P<ok>OK|PASSED)(?: \([\w ]+=\d+.*\))?$"
+    r"|^(?P<bad>FAILED) \((?:failures|errors|unexpected successes|skipped|expected failures|successes)=.*\)$"
+    r"|^(?P<none>NO TESTS RAN)\b.*$",
+    re.M,
+)
+_RAN = re.compile(r"^Ran (\d+) tests? in ", re.M)
+_UNITTEST_SIGN = re.compile(r"^(?:FAIL|ERROR): \w+ \([\w.]+\)|^\w+ \([\w.]+\).* \.\.\. (?:FAIL|ERROR)$", re.M)
+_SYMPY = re.compile(r"tests finished: ((?:.*\n)??.*in [\d.]+ seconds|.*)")
+_SYMPY_SIGN = re.compile(r"^\S+\[\d+\] .*\[FAIL\]$|^ *\[FAIL\]$|^DO \*NOT\* COMMIT!", re.M)
+_COUNT = re.compile(r"(\d+) (failed|passed|exceptions?|errors?|xpassed|xfailed|skipped)")
+
+
+def pytest(text: str) -> Outcome | None:
+    verdicts = []
+    for match in _PYTEST.finditer(text):
+        counts = match["counts"]
+        if counts is None:
+            verdicts.append("interrupted" if "Interrupted" in text else "none")
+        elif set(re.findall(r"[a-z]+", counts)) <= _PYTEST_WORDS:
+            verdicts.append(counts)
+    if not verdicts:
+        return "failed" if _PYTEST_SIGN.search(text) else None
+    last = verdicts[-1]
+    if re.search(r"\b[1-9]\d* (?:failed|errors?)\b", last) or last == "interrupted":
+        return "failed"
+    if re.search(r"^!+ .*KeyboardInterrupt.* !+$", text, re.M):
+        return "environment_error"
+    ran = re.search(r"\b[1-9]\d* (?:passed|skipped|xfailed|xpassed)\b", last)
+    return "passed" if ran else "environment_error"
+
+
+def unittest(text: str) -> Outcome | None:
+    """Also Django's `runtests.py`, nose and trial."""
+    ran = _RAN.findall(text)
+    matches = list(_UNITTEST.finditer(text))
+    if not matches:
+        return "failed" if _UNITTEST_SIGN.search(text) else None
+    if matches[-1]["bad"]:
+        return "failed"
+    return "environment_error" if matches[-1]["none"] or (ran and ran[-1] == "0") else "passed"
+
+
+def unittest_in_script(text: str) -> Outcome | None:
+    """A script may print OK on its own account; only after `Ran 3 tests` it is a summary."""
+    return unittest(text) if _RAN.search(text) else None
+
+
+def sympy(text: str) -> Outcome | None:
+    finished = _SYMPY.findall(text)
+    if not finished:
+        return "failed" if _SYMPY_SIGN.search(text) else None
+    counts = {word.rstrip("s"): int(number) for number, word in _COUNT.findall(finished[-1])}
+    if counts.get("failed") or counts.get("exception") or counts.get("error"):
+        return "failed"
+    return "passed" if any(counts.values()) else "environment_error"
+
+
+def lines(passed: str = "", failed: str = "", nothing: str = "") -> Reader:
+    """A reader for runners that one line of each sort gives away; failure wins."""
+    good, bad, empty = (re.compile(p, re.M) if p else None for p in (passed, failed, nothing))
+
+    def read(text: str) -> Outcome | None:
+        if bad is not None and bad.search(text):
+            return "failed"
+        if empty is not None and empty.search(text):
+            return "environment_error"
+        return "passed" if good is not None and good.search(text) else None
+
+    return read
+
+
+def first(*readers: Reader) -> Reader:
+    """The first of several readers that finds its summary."""
+
+    def read(text: str) -> Outcome | None:
+        return next((o for o in (r(text) for r in readers) if o is not None), None)
+
+    return read
+
+
+tox = first(
+    lines(r"congratulations :\)", r"evaluation failed :\(|^ERROR: +\S+: commands failed|: FAIL (?:code|✖)"),
+    pytest,
+    unittest,
+)
+nose = unittest
+go = lines(r"^ok\s+\S+", r"^(?:--- )?FAIL\b|\[build failed\]", r"^no Go files|no packages to test")
+cargo = lines(
+    r"^test result: ok\.",
+    r"^test result: FAILED|^error(?:\[E\d+\])?: (?:could not compile|test failed|aborting)|^error\[E\d+\]",
+)
+javascript = lines(
+    r"^\s*Tests:?\s+.*\d+ passed|^\s*\d+ passing\b|^# fail 0$|^\u2139 fail 0$|^\s*\d+ tests? passed",
+    r"^\s*Tests:?\s+.*\b[1-9]\d* failed|^\s*[1-9]\d* failing\b"
+    r"|^(?:#|\u2139) fail [1-9]|^Test Suites: .*\b[1-9]\d* failed",
+    r"^No tests found|^No test files found|missing script:",
+)
+maven = lines(r"BUILD SUCCESS", r"BUILD FAIL|^\[ERROR\] Tests run:.*(?:Failures|Errors): [1-9]")
+ctest = lines(r"^100% tests passed", r"tests passed, [1-9]\d* tests? failed out of", r"^No tests were found")
+rspec = lines(
+    r"\b[1-9]\d* examples?, 0 failures\b(?!, [1-9]\d* error)",
+    r"\b\d+ examples?, (?:[1-9]\d* failure|0 failures, [1-9])",
+    r"^0 examples, 0 failures$",
+)
+phpunit = lines(
+    r"^OK \(\d+ tests?",
+    r"^(?:FAILURES|ERRORS)!$|^Tests: .*(?:Failures|Errors): [1-9]",
+    r"^No tests executed!",
+)
+doctest = lines(r"^Test passed\.$", r"^\*\*\*Test Failed\*\*\* [1-9]")
+located = lines("", r"^\S+\.\w+:\d+(?::\d+)?:? (?:[A-Z]+\d+\b|error:|[A-Z]+ ).*")
+ruff = lines(
+    r"^All checks passed!|already formatted$|would be left unchanged\.$",
+    r"^Found [1-9]\d* errors?|would be reformatted",
+)
+mypy = lines(r"^Success: no issues found", r"^Found [1-9]\d* errors? in |: error: ")
+pyright = lines(r"^0 errors\b", r"^[1-9]\d* errors?,")
+eslint = lines("", r"^✖ [1-9]\d* problems? \([1-9]")
+tsc = lines("", r"\berror TS\d+")
+make = lines("", r"^g?make(?:\[\d+\])?: \*\*\* .*\bError \d+")
+sphinx = lines(r"^build succeeded\b", r"^(?:build finished with problems|Sphinx error:|Extension error)")
+compiler = lines("", r"^(?:\S+:\d+:\d+: )?(?:fatal )?error: |^error: command '.*' failed")

@@ -1,0 +1,106 @@
+"""What the shell grammar says about a text: its statements in a row, its words without quotes."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+Connector = Literal["", ";", "&", "&&", "||", "|"]
+
+_PARSER = Parser(Language(tree_sitter_bash.language()))
+_OPERATORS: dict[str, Connector] = {
+    ";": ";", "\n": ";", ";;": ";", "&": "&", "&&": "&&", "||": "||", "|": "|", "|&": "|",
+}  # fmt: skip
+_SEQUENCES = {"program", "list", "pipeline", "ERROR"}
+_GROUPS = {"compound_statement", "do_group"}
+BRANCHES = {
+    "if_statement", "elif_clause", "else_clause", "case_statement", "case_item",
+    "while_statement", "for_statement", "c_style_for_statement", "until_statement",
+}  # fmt: skip
+LOOPS = {"while_statement", "for_statement", "c_style_for_statement", "until_statement"}
+QUIET = {"variable_assignment", "variable_assignments", "declaration_command", "unset_command"}
+_ATOMS = {"command", "subshell", "function_definition", "negated_command", "test_command"}
+REDIRECTS = {"file_redirect", "herestring_redirect", "heredoc_redirect"}
+
+
+class Item(NamedTuple):
+    connector: Connector
+    node: Node
+    redirects: tuple[Node, ...]
+    background: bool = False
+
+
+def parsed(text: str) -> Node:
+    """The root of the text's syntax tree; what the grammar rejects is an ERROR node in it."""
+    return _PARSER.parse(text.encode()).root_node
+
+
+def statements(node: Node, first: Connector) -> list[Item]:
+    """The statements under a node in one flat row: the grammar nests `a && b 2>&1 | c` wrongly."""
+    items: list[Item] = []
+    connector = first
+    for child in node.children:
+        if child.type in _OPERATORS:
+            connector = _OPERATORS[child.type]
+            if connector == "&" and items:
+                items[-1] = items[-1]._replace(background=True)
+            continue
+        if child.type in _SEQUENCES:
+            items += statements(child, connector)
+        elif child.type == "redirected_statement":
+            body = [c for c in child.children if c.type not in REDIRECTS]
+            redirects = tuple(c for c in child.children if c.type in REDIRECTS)
+            inner = [i for c in body for i in _statement(c, connector)]
+            if inner:
+                inner[-1] = inner[-1]._replace(redirects=inner[-1].redirects + redirects)
+            items += inner
+        else:
+            items += _statement(child, connector)
+        connector = ";"
+    return items
+
+
+def _statement(node: Node, connector: Connector) -> list[Item]:
+    if node.type in _SEQUENCES:
+        return statements(node, connector)
+    if node.type in _ATOMS or node.type in _GROUPS or node.type in BRANCHES or node.type in QUIET:
+        return [Item(connector, node, ())]
+    return []
+
+
+def split(items: Sequence[Item], connectors: tuple[str, ...]) -> list[list[Item]]:
+    groups: list[list[Item]] = []
+    for item in items:
+        if groups and item.connector not in connectors:
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return groups
+
+
+def name_of(node: Node) -> str:
+    name = node.child_by_field_name("name") if node.type == "command" else None
+    return posixpath.basename(word_of(name)) if name is not None else ""
+
+
+def text_of(node: Node) -> str:
+    return (node.text or b"").decode(errors="replace")
+
+
+def word_of(node: Node) -> str:
+    """A word with its quotes taken off; expansions stay as they are written."""
+    text = text_of(node)
+    if node.type == "raw_string":
+        return text[1:-1]
+    if node.type == "ansi_c_string":
+        return text[2:-1].replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'")
+    if node.type == "string":
+        return re.sub(r'\\(["\\$`])', r"\1", text[1:-1])
+    if node.type in ("concatenation", "command_name") and node.children:
+        return "".join(word_of(c) for c in node.children)
+    return re.sub(r"\\\n", "", text) if "\\\n" in text else re.sub(r"\\(.)", r"\1", text)

@@ -1,0 +1,232 @@
+"""Whether a command line is a validation, of which kind, and how it came out."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from handoff import environment, summaries
+from handoff.commands import SimpleCommand, parse, resolve
+from handoff.runners import TEST_FILE, Runner, ValidationKind, python_target, runner_of
+from handoff.summaries import Outcome, Reader
+
+_STRENGTH: tuple[ValidationKind, ...] = ("test", "reproduction", "lint", "build")
+_INTERPRETERS = re.compile(
+    r"(?:python|pypy)[\d.]*|(?:ba|z|da|k)?sh|source|\.|node|deno|bun|ts-node|tsx"
+    r"|ruby|perl|php|lua|Rscript|julia|go|coverage"
+)
+_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+_TRACEBACK = "Traceback (most recent call last)"
+_SHOUTED = re.compile(r"^(?:FAIL|FAILED|FAILURE|ERROR)\b(?!\w*\s*[:=]?\s*0\b)", re.M)
+_CRASH = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)(?::.*)?$")
+_SCRIPT_SUMMARY = summaries.first(summaries.pytest, summaries.unittest_in_script, summaries.sympy)
+_DECISIVE = re.compile(
+    r"^(?:FAILED|ERROR|FAIL|FAILURE)\b|^E  +\S|::\S+ (?:FAILED|ERROR)\b|\[FAIL\]$"
+    r"|^[\w.]*(?:Error|Exception): "
+    r"|: error: |^\S+:\d+:\d+: |\berror TS\d+|^--- FAIL|\.\.\. (?:FAIL|ERROR|FAILED)$|^Traceback"
+)
+_FINAL = re.compile(
+    r"^=+ .* in [\d.]+ ?s|^\d+ (?:passed|failed|error|skipped).* in |^Ran \d+ tests? in|^OK\b"
+    r"|finished: |^FAILED \("
+    r"|no tests ran|^Tests?:|test result:|^BUILD |^Found \d+ error|^Success:|^All checks passed"
+    r"|rated at|^Test Suites:"
+)
+
+
+class Found(NamedTuple):
+    """One validation in a command line."""
+
+    kind: ValidationKind
+    command: SimpleCommand
+    position: int
+    """Which of the line's simple commands it is."""
+    runner: Runner | None
+    script: str | None
+    """The predecessor's own script that a reproduction runs, as its path was first seen."""
+
+
+def find(command: str, written_scripts: Collection[str]) -> tuple[Found, ...]:
+    """The validations in a command line, in order."""
+    found = []
+    for position, simple in enumerate(parse(command)):
+        runner = runner_of(simple.argv)
+        script = script_of(simple, written_scripts) if runner is None or runner.name == TEST_FILE else None
+        if script is not None:
+            found.append(Found("reproduction", simple, position, None, script))
+        elif runner is not None:
+            found.append(Found(runner.kind, simple, position, runner, None))
+    return tuple(found)
+
+
+def classify(command: str, written_scripts: Collection[str]) -> ValidationKind | None:
+    """The kind of validation that a command line is; of several the strongest, tests first."""
+    kinds = {f.kind for f in find(command, written_scripts)}
+    return next((k for k in _STRENGTH if k in kinds), None)
+
+
+def script_of(simple: SimpleCommand, written_scripts: Collection[str]) -> str | None:
+    """Which of the written scripts a command runs, if it runs one."""
+    for path in _run_paths(simple):
+        seen = resolve(path, simple.cwd)
+        for script in written_scripts:
+            # The repository's absolute path is unknown here: one name may be the tail of the other.
+            inside = seen.endswith("/" + script) or (not seen.startswith("/") and script.endswith("/" + seen))
+            if seen == script or inside:
+                return script
+    return None
+
+
+def _run_paths(simple: SimpleCommand) -> list[str]:
+    argv = simple.argv
+    name = simple.name
+    if not _INTERPRETERS.fullmatch(name):
+        return [argv[0]] if "/" in argv[0] or posixpath.splitext(argv[0])[1] else []
+    fed = [r.target for r in simple.redirects if r.operator == "<"]
+    if name == "coverage":
+        return _run_paths(simple.model_copy(update={"argv": ("python", *argv[2:])}))
+    if name.startswith(("python", "pypy")):
+        target = python_target(argv[1:])
+        if target is None:
+            return fed
+        if target[0] == "-m":
+            modules = [target[1].replace(".", "/") + ".py"]
+            return modules + [t for t in target[2:3] if target[1] in ("cProfile", "trace", "runpy")]
+        return [] if target[0] == "-c" else [target[0], *fed]
+    words = [a for a in argv[1:] if not a.startswith("-") and a != "run"]
+    if "-n" in argv[1:] or "-c" in argv[1:] or "--check" in argv[1:]:
+        return []
+    return words[:1] or fed
+
+
+def plain(output: str) -> str:
+    """The output without colours and other terminal sequences, a carriage return as a line's end."""
+    return _ANSI.sub("", output).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def outcome(
+    command: str,
+    output: str,
+    exit_code: int | None,
+    timed_out: bool = False,
+    *,
+    written_scripts: Collection[str] = (),
+    edited: Collection[str] = (),
+) -> Outcome:
+    """How the validations of a command line came out, taken together; one failure fails the line."""
+    return judge(command, find(command, written_scripts), plain(output), exit_code, timed_out, edited)
+
+
+def judge(
+    command: str,
+    found: Sequence[Found],
+    text: str,
+    exit_code: int | None,
+    timed_out: bool,
+    edited: Collection[str] = (),
+) -> Outcome:
+    """The same for validations already found; `edited` are the source files edited so far."""
+    verdict = _summary(found, text)
+    if (
+        verdict == "failed"
+        and environment.only_import_errors(text)
+        and environment.not_imported(text, edited)
+    ):
+        return "environment_error"
+    if verdict == "passed" and found[-1].runner is None and found[-1].command.exit_code_is_own and exit_code:
+        # The tests before it passed, and the reproduction that ends the line did not.
+        return "failed"
+    if verdict is not None or not found:
+        return verdict or "unknown"
+    if timed_out or environment.killed(command, exit_code):
+        return "environment_error"
+    if exit_code != 0 and any(environment.not_started(f.command, text) for f in found):
+        return "environment_error"
+    if exit_code != 0 and environment.not_imported(text, edited):
+        return "environment_error"
+    if exit_code is not None:
+        return _by_exit_code(found, parse(command), text, exit_code)
+    return _by_signs(found, text)
+
+
+def _summary(found: Sequence[Found], text: str) -> Outcome | None:
+    verdicts: list[Outcome | None] = []
+    for number, one in enumerate(found):
+        reader: Reader = one.runner.summary if one.runner else _SCRIPT_SUMMARY
+        several = one.command.repeats or any(f.runner is one.runner for f in found[:number])
+        if several and any(reader(line) == "failed" for line in text.splitlines()):
+            return "failed"
+        verdicts.append(reader(text))
+    for decisive in ("failed", "passed", "environment_error"):
+        if decisive in verdicts:
+            return decisive
+    return None
+
+
+def _by_exit_code(
+    found: Sequence[Found], commands: Sequence[SimpleCommand], text: str, exit_code: int
+) -> Outcome:
+    if exit_code == 0:
+        if any(f.kind == "reproduction" for f in found) and _bad_sign(text):
+            return "failed"
+        if all(f.runner is not None and f.runner.name == TEST_FILE for f in found) and not text.strip():
+            return "environment_error"
+        return "passed" if all(f.command.success_is_own for f in found) else _by_signs(found, text)
+    last = found[-1]
+    if not last.command.success_is_own:
+        return _by_signs(found, text)
+    suspects = _suspects(found, commands)
+    if suspects and environment.stopped_before(suspects, text):
+        return "environment_error"
+    if not last.command.exit_code_is_own and not _bad_sign(text):
+        # What stands behind `&&` may have failed instead.
+        return "unknown"
+    if exit_code in (126, 127) and last.command.exit_code_is_own:
+        return "environment_error"
+    name = last.runner.name if last.runner else ""
+    broken_conftest = "ImportError while loading conftest" in text
+    if (name == "pytest" and exit_code in (4, 5) and not broken_conftest) or (
+        name == "pylint" and exit_code & 32
+    ):
+        return "environment_error"
+    return "failed"
+
+
+def _by_signs(found: Sequence[Found], text: str) -> Outcome:
+    """Without an exit code: a crash that the runner itself ended with, or a reproduction's own complaint."""
+    if any(environment.not_started(f.command, text) for f in found):
+        return "environment_error"
+    ending = next((ln for ln in reversed(text.splitlines()) if ln.strip() and not ln.startswith("<")), "")
+    crashed = _TRACEBACK in text and _CRASH.match(ending) is not None
+    if crashed or (any(f.kind == "reproduction" for f in found) and _bad_sign(text)):
+        return "failed"
+    return "unknown"
+
+
+def _suspects(found: Sequence[Found], commands: Sequence[SimpleCommand]) -> list[SimpleCommand]:
+    """Commands before the last validation, joined to it by `&&`, that are not validations themselves."""
+    positions = {f.position for f in found}
+    suspects = []
+    for position in range(found[-1].position - 1, -1, -1):
+        if commands[position + 1].connector not in ("&&", "|"):
+            break
+        if position not in positions:
+            suspects.append(commands[position])
+    return suspects
+
+
+def _bad_sign(text: str) -> bool:
+    return _TRACEBACK in text or _SHOUTED.search(text) is not None
+
+
+def evidence(text: str, limit: int = 12, width: int = 200) -> tuple[str, ...]:
+    """The lines that decided an outcome, the last summary line among them; never more than `limit`."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    final = [line for line in lines if _FINAL.search(line)][-2:]
+    decisive = [line for line in lines if _DECISIVE.search(line) and line not in final]
+    room = limit - len(final)
+    chosen = decisive if len(decisive) <= room else [*decisive[: room - 1], decisive[-1]]
+    if not chosen and not final:
+        chosen = lines[-3:]
+    return tuple(line[:width] for line in dict.fromkeys([*chosen, *final]))

@@ -1,0 +1,116 @@
+"""Which programs only run another one, and how to see the other."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
+
+
+class _Wrapper(NamedTuple):
+    words: tuple[str, ...]
+    """The words it begins with."""
+    valued: frozenset[str] = frozenset()
+    """Its options whose value is a word of its own."""
+    operands: int = 0
+    """How many words of its own come before the wrapped command."""
+
+
+def _row(words: str, valued: str = "", operands: int = 0) -> _Wrapper:
+    return _Wrapper(tuple(words.split()), frozenset(valued.split()), operands)
+
+
+_WRAPPERS = (
+    _row("env", "-u --unset -C --chdir"),
+    _row("timeout", "-s --signal -k --kill-after", operands=1),
+    _row("gtimeout", "-s --signal -k --kill-after", operands=1),
+    _row("time", "-f --format -o --output"),
+    _row("nohup"),
+    _row("exec", "-a"),
+    _row("command"),
+    _row("builtin"),
+    _row("nice", "-n --adjustment"),
+    _row("ionice", "-c -n"),
+    _row("stdbuf", "-i -o -e"),
+    _row("setsid"),
+    _row("unbuffer"),
+    _row("sudo", "-u -g -E"),
+    _row("xvfb-run", "-n -s -e"),
+    _row("xargs", "-n -I -P -d -L -a -s -E --max-args --max-procs --delimiter"),
+    _row("uv run", "--with --python -p --extra --group --project"),
+    _row("poetry run"),
+    _row("pipenv run"),
+    _row("pdm run"),
+    _row("hatch run"),
+    _row("rye run"),
+    _row("conda run", "-n --name -p --prefix --cwd"),
+    _row("mamba run", "-n --name -p --prefix"),
+    _row("micromamba run", "-n --name -p --prefix"),
+    _row("bundle exec"),
+    _row("npx", "-p --package"),
+    _row("pnpm exec"),
+    _row("pnpm dlx"),
+    _row("yarn exec"),
+    _row("bunx"),
+)
+
+
+class Stripped(NamedTuple):
+    argv: tuple[str, ...]
+    environment: tuple[str, ...]
+
+
+def strip(words: Sequence[str]) -> Stripped:
+    """The command that is really run, and the variables that `env` sets for it."""
+    argv = list(words)
+    environment: list[str] = []
+    while argv:
+        wrapper = next((w for w in _WRAPPERS if _begins(argv, w)), None)
+        if wrapper is None or (wrapper.words == ("command",) and argv[1:2] in (["-v"], ["-V"])):
+            break
+        rest = argv[len(wrapper.words) :]
+        while rest and rest[0].startswith("-") and len(rest[0]) > 1:
+            option = rest.pop(0)
+            if option in wrapper.valued and rest:
+                rest.pop(0)
+            if option == "--":
+                break
+        rest = rest[wrapper.operands :]
+        while wrapper.words == ("env",) and rest and _ASSIGNMENT.match(rest[0]):
+            environment.append(rest.pop(0))
+        if not rest:
+            break
+        argv = rest
+    return Stripped(tuple(argv), tuple(environment))
+
+
+def inline_shell(argv: Sequence[str], stdin: str | None) -> str | None:
+    """The shell text that `bash -c TEXT`, `eval TEXT` or `bash <<EOF` would run, if it is one of these."""
+    name = posixpath.basename(argv[0])
+    if name == "eval":
+        return " ".join(argv[1:])
+    if name not in _SHELLS:
+        return None
+    words = list(argv[1:])
+    prefix = ""
+    while words and words[0][:1] in "-+" and len(words[0]) > 1:
+        flag = words.pop(0)
+        if flag.startswith("--"):
+            continue
+        if flag.endswith("o") and words:
+            prefix += f"set -o {words.pop(0)}\n"
+        if "e" in flag:
+            prefix += "set -e\n"
+        if "c" in flag:
+            return prefix + words[0] if words else None
+    no_script = not words or words == ["-"]
+    return prefix + stdin if no_script and stdin is not None else None
+
+
+def _begins(argv: Sequence[str], wrapper: _Wrapper) -> bool:
+    head = (posixpath.basename(argv[0]), *argv[1 : len(wrapper.words)])
+    return head == wrapper.words

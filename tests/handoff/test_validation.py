@@ -1,0 +1,315 @@
+"""Which command lines are validations, of what kind, and how they came out."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from handoff.runners import RUNNERS, Runner, ValidationKind, runner_of
+from handoff.summaries import Outcome
+from handoff.validation import classify, evidence, outcome, plain
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/testbed/{file}", line 3, in <module>
+    from sympy.core import Expr
+{error}
+"""
+PYTEST_FAILED = """..F
+=== FAILURES ===
+E   assert 1 == 2
+=== short test summary info ===
+FAILED tests/test_a.py::test_one - assert 1 == 2
+===== 1 failed, 2 passed in 0.12s =====
+"""
+UNITTEST = "test_a (t.T) ... {line}\n\n------\nRan 3 tests in 0.001s\n\n{end}\n"
+WRITTEN = ("repro.py", "/tmp/repro.py", "tools/check.sh", "pkg/demo.py", "test_mine.py")
+
+
+@pytest.mark.parametrize("row", RUNNERS, ids=lambda row: f"{row.kind}-{row.name}")
+def test_every_row_recognises_its_example(row: Runner) -> None:
+    found = runner_of([w for w in shlex.split(row.example) if w not in ("npx", "bundle", "exec")])
+    assert found is row
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        ("cd x && pytest -q | tail -5", "test"),
+        ("FOO=1 timeout 60 python3.9 -W error -m pytest", "test"),
+        ("/opt/venv/bin/pytest", "test"),
+        ("coverage run -m pytest", "test"),
+        ("python tests/runtests.py migrations", "test"),
+        ("python bin/test sympy/core", "test"),
+        ("make -C doc check", "test"),
+        ("npm run test:unit", "test"),
+        ("./mvnw -q test", "test"),
+        ("python -c 'import sympy; sympy.test(\"core\")'", "test"),
+        ("python test_requests.py", "test"),
+        ("bash -c 'cd a && tox -e py'", "test"),
+        ("python -m mypy pkg", "lint"),
+        ("black --check .", "lint"),
+        ("npx tsc --noEmit", "lint"),
+        ("npx tsc", "build"),
+        ("python setup.py build_ext --inplace", "build"),
+        ("make", "build"),
+        ("make -j8", "build"),
+        ("make && pytest", "test"),
+        ("python3 repro.py", "reproduction"),
+        ("python3 -u ./repro.py --fast", "reproduction"),
+        ("python3 /testbed/repro.py", "reproduction"),
+        ("python3 /tmp/repro.py", "reproduction"),
+        ("cd /tmp && python3 repro.py", "reproduction"),
+        ("python -m pkg.demo", "reproduction"),
+        ("cd pkg && python demo.py", "reproduction"),
+        ("bash tools/check.sh", "reproduction"),
+        ("./tools/check.sh", "reproduction"),
+        ("python3 < repro.py", "reproduction"),
+        ("python test_mine.py", "reproduction"),
+        ("pytest test_mine.py", "test"),
+    ],
+)
+def test_validations(command: str, kind: ValidationKind) -> None:
+    assert classify(command, WRITTEN) == kind
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "grep -rn pytest .",
+        "cat tests/test_x.py",
+        "pip install pytest",
+        "python -m pip install -U pytest",
+        "pytest --version",
+        "python -m pytest --help",
+        "pytest -q --collect-only tests",
+        "pytest --co",
+        "which pytest",
+        "command -v pytest",
+        "echo pytest -q",
+        "git commit -m 'run pytest'",
+        "cat > run.sh <<'EOF'\npytest -q\nEOF",
+        "# pytest",
+        "sed -n 1,9p repro.py",
+        "cat repro.py",
+        "rm repro.py",
+        "python other.py",
+        "python -c 'import repro'",
+        "python -c 'import pytest; print(pytest.__version__)'",
+        "make clean",
+        "make -n test",
+        "test -f repro.py",
+        "[ -d tests ]",
+        "black .",
+        "ls bin/test",
+        "vim repro.py",
+        "tox -l",
+        "mypy --version",
+        "python setup.py --version",
+        "",
+    ],
+)
+def test_mentions_are_no_validations(command: str) -> None:
+    assert classify(command, WRITTEN) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "exit_code", "expected"),
+    [
+        # (1) The runner's own summary, whatever the exit code says.
+        ("pytest -q", PYTEST_FAILED, 1, "failed"),
+        ("pytest -q | tail -5", PYTEST_FAILED, 0, "failed"),
+        ("pytest; echo $?", "3 passed in 0.01s\n0", 0, "passed"),
+        ("pytest", "===== 3 passed, 2 warnings in 0.01s =====", 0, "passed"),
+        (
+            "pytest",
+            "\x1b[31m===== \x1b[1m1 failed\x1b[0m, \x1b[32m2 passed\x1b[0m\x1b[31m in 0.1s\x1b[0m ====",
+            0,
+            "failed",
+        ),
+        ("pytest | tail -1", "=== 0 failed, 3 passed in 0.1s ===", 0, "passed"),
+        ("pytest", "=== 3 passed, 1 xfailed in 65.10s (0:01:05) ===", 0, "passed"),
+        ("pytest || true", "=== 2 passed, 1 error in 0.1 seconds ===", 0, "failed"),
+        ("pytest -v | head -9", "tests/test_a.py::test_x FAILED   [ 5%]", 0, "failed"),
+        ("pytest", "t.py::test_exception PASSED\ntest_error ok\n== 2 passed in 1s ==", 0, "passed"),
+        ("pytest", "AssertionError raised as expected\n== 1 passed in 1s ==", 0, "passed"),
+        ("python -m unittest", UNITTEST.format(line="ok", end="OK"), 0, "passed"),
+        (
+            "python -m unittest | tail -3",
+            UNITTEST.format(line="FAIL", end="FAILED (failures=1)"),
+            0,
+            "failed",
+        ),
+        ("python -m unittest 2>&1 | tail -1", "FAILED (errors=1)", 0, "failed"),
+        (
+            "python -m unittest",
+            UNITTEST.format(line="ok", end="OK (skipped=1, expected failures=2)"),
+            0,
+            "passed",
+        ),
+        (
+            "./tests/runtests.py a",
+            "Error (expected)\nRan 2 tests in 0.1s\n\nOK\nDestroying test database\n",
+            0,
+            "passed",
+        ),
+        (
+            "./tests/runtests.py a; true",
+            "Applying a.0001_failed... OK\nRan 2 tests in 0.1s\n\nOK\n",
+            0,
+            "passed",
+        ),
+        ("bin/test a | tail", "=== tests finished: 4 passed, in 0.30 seconds ===", 0, "passed"),
+        (
+            "bin/test a | tail",
+            "=== tests finished: 4 passed, 1 failed, in 0.3 seconds ===\nDO *NOT* COMMIT!",
+            0,
+            "failed",
+        ),
+        (
+            "bin/test a",
+            " tests finished: 41 passed, 5 skipped, \n2 exceptions, in 0.21 seconds \n",
+            1,
+            "failed",
+        ),
+        ("npx jest", "Tests:       1 failed, 2 passed, 3 total", 1, "failed"),
+        ("cargo test | tail", "test result: ok. 3 passed; 0 failed; 0 ignored", 0, "passed"),
+        ("go test ./...", "ok  \tpkg/a\t0.01s\nFAIL\tpkg/b\t0.2s", 1, "failed"),
+        ("mypy a | tail -1", "Success: no issues found in 3 source files", 0, "passed"),
+        ("mypy a | tail -1", "Found 2 errors in 1 file (checked 3 source files)", 0, "failed"),
+        ("ruff check .; true", "All checks passed!", 0, "passed"),
+        ("make | tail", "gcc a.c\nmake: *** [Makefile:3: all] Error 1", 0, "failed"),
+        # (2) The exit code, where it is the validation's own.
+        ("pytest -q > /dev/null", "", 0, "passed"),
+        ("pytest -qq", "", 1, "failed"),
+        ("flake8 a.py", "", 0, "passed"),
+        ("pylint a.py", "a.py:1:0: C0114: Missing module docstring", 16, "failed"),
+        ("pylint --nope", "usage: pylint [options]", 32, "environment_error"),
+        ("python3 repro.py", "ok so far", 1, "failed"),
+        ("pytest | tail -5", "", 0, "unknown"),
+        ("pytest -q; echo done", "done", 0, "unknown"),
+        ("pytest || true", "", 0, "unknown"),
+        ("pytest > log 2>&1 &", "[1] 123", 0, "unknown"),
+        (
+            "python bin/test a",
+            TRACEBACK.format(file="bin/test", error="ImportError: cannot import name 'Expr'"),
+            1,
+            "failed",
+        ),
+        (
+            "bin/test a | tail",
+            TRACEBACK.format(file="bin/test", error="ImportError: cannot import name 'Expr'"),
+            0,
+            "failed",
+        ),
+        ("pytest -q && python3 repro.py", "3 passed in 0.1s\nAssertionError", 1, "failed"),
+        # (3) Reproductions that exited 0.
+        ("python3 repro.py", "value: 3", 0, "passed"),
+        ("python3 repro.py", "FAIL: got 3", 0, "failed"),
+        ("python3 repro.py", "checking\nFAILURE - got 3", 0, "failed"),
+        ("python3 repro.py", "ERROR in acreate()", 0, "failed"),
+        ("python3 repro.py", "0 failed\nFAILED: 0", 0, "passed"),
+        ("python3 repro.py", "Failed as expected\nError (expected)\nit did not FAIL", 0, "passed"),
+        ("python3 repro.py", "AssertionError raised as expected", 0, "passed"),
+        ("python3 repro.py", TRACEBACK.format(file="repro.py", error="ValueError: x"), 0, "failed"),
+        ("python3 repro.py | tail -20", TRACEBACK.format(file="repro.py", error="ValueError"), 0, "failed"),
+        ("python3 repro.py | tail -20", "value: 3", 0, "unknown"),
+        ("python3 repro.py", "value: 3", None, "unknown"),
+        ("python3 repro.py", "OK\n" + TRACEBACK.format(file="repro.py", error="NameError: y"), 1, "failed"),
+        ("python3 repro.py", UNITTEST.format(line="FAIL", end="FAILED (failures=1)"), 0, "failed"),
+    ],
+)
+def test_outcome(command: str, output: str, exit_code: int | None, expected: Outcome) -> None:
+    assert outcome(command, output, exit_code, written_scripts=WRITTEN) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "exit_code"),
+    [
+        ("pytest", "bash: line 1: pytest: command not found", 127),
+        ("pytest | tail", "bash: pytest: command not found", 0),
+        ("python -m pytest", "/usr/bin/python: No module named pytest", 1),
+        ("python -m pytest 2>&1 | tail -3", "/usr/bin/python3: No module named pytest", 0),
+        ("./bin/test a", "bash: ./bin/test: No such file or directory", 127),
+        ("pytest --nope", "ERROR: usage: pytest [options]\npytest: error: unrecognized arguments: --nope", 4),
+        ("pytest tests/none.py", "= no tests ran in 0.00s =\nERROR: file or directory not found: x", 4),
+        ("pytest -k none", "=== 5 deselected in 0.1s ===", 5),
+        ("python -m unittest x", "\nRan 0 tests in 0.000s\n\nOK", 0),
+        ("python -m unittest", "Ran 0 tests in 0.000s\n\nNO TESTS RAN", 5),
+        ("bin/test none", "== tests finished: 0 passed, in 0.00 seconds ==", 0),
+        ("python /tmp/repro.py", "python: can't open file '/tmp/repro.py': [Errno 2] No such file", 2),
+        ("timeout 5 pytest", "...", 124),
+        ("pytest", "....\nKilled", 137),
+        ("make test", "make: *** No rule to make target 'test'.  Stop.", 2),
+        ("pytest", "E   ModuleNotFoundError: No module named 'hypothesis'\n= 1 error in 0.1s =\n"
+         "!!! Interrupted: 1 error during collection !!!", 2),
+        ("python manage.py test", "django.core.exceptions.ImproperlyConfigured: "
+         "Requested setting DATABASES, but settings are not configured.", 1),
+        ("cd nowhere && pytest", "bash: line 1: cd: nowhere: No such file or directory", 1),
+        ("sed -i s/a/b/ nofile && python3 repro.py", "sed: can't read nofile: No such file or directory", 2),
+        ("git apply x.patch && pytest -q", "error: patch failed: a.py:3", 1),
+    ],
+)  # fmt: skip
+def test_environment_errors(command: str, output: str, exit_code: int) -> None:
+    assert outcome(command, output, exit_code, written_scripts=WRITTEN) == "environment_error"
+
+
+def test_a_timeout_is_no_result_unless_the_summary_was_out() -> None:
+    assert outcome("pytest", "......", None, timed_out=True) == "environment_error"
+    assert outcome("pytest", "= 1 failed in 3s =", None, timed_out=True) == "failed"
+
+
+def test_an_import_error_that_the_edit_caused_is_a_failure() -> None:
+    output = (
+        "___ ERROR collecting tests/test_a.py ___\n/testbed/pkg/core.py:3: in <module>\n    import missing\n"
+        "E   ModuleNotFoundError: No module named 'missing'\n=== 1 error in 0.1s ==="
+    )
+    assert outcome("pytest", output, 2) == "environment_error"
+    assert outcome("pytest", output, 2, edited=("pkg/core.py",)) == "failed"
+    submodule = (
+        "E   ModuleNotFoundError: No module named 'pkg.gone'\n=== 1 error during collection in 0.1s ==="
+    )
+    assert (
+        outcome("pytest", "___ ERROR collecting t.py ___\n" + submodule, 2, edited=("pkg/other.py",))
+        == "failed"
+    )
+
+
+def test_a_bug_in_the_own_script_is_a_failure() -> None:
+    by_name = TRACEBACK.format(
+        file="repro.py",
+        error='  File "<frozen importlib._bootstrap>", line 9, in _find_and_load_unlocked\n'
+        "ModuleNotFoundError: No module named 'repro_app'",
+    )
+    assert outcome("python repro.py", by_name, 1, written_scripts=WRITTEN) == "failed"
+    typo = TRACEBACK.format(file="repro.py", error="NameError: name 'x' is not defined")
+    assert outcome("python repro.py", typo, 1, written_scripts=WRITTEN) == "failed"
+
+
+def test_one_failing_run_in_a_loop_fails_the_line() -> None:
+    output = "= 1 failed in 0.1s =\n= 3 passed in 0.1s ="
+    assert outcome("for t in a b; do pytest $t; done", output, 0) == "failed"
+    assert outcome("pytest a; pytest b", output, 0) == "failed"
+    assert outcome("pytest a", output, 0) == "passed"
+
+
+def test_no_validation_has_no_outcome() -> None:
+    assert outcome("cat log", "= 1 failed in 0.1s =", 0) == "unknown"
+
+
+def test_plain_text() -> None:
+    assert plain("\x1b[1m\x1b[31ma\x1b[0m\r\nb\x1b]0;title\x07\rc") == "a\nb\nc"
+
+
+def test_evidence_is_decisive_and_bounded() -> None:
+    assert evidence(PYTEST_FAILED) == (
+        "E   assert 1 == 2",
+        "FAILED tests/test_a.py::test_one - assert 1 == 2",
+        "===== 1 failed, 2 passed in 0.12s =====",
+    )
+    many = "\n".join(f"FAILED t.py::test_{n} - {'x' * 500}" for n in range(99)) + "\n= 99 failed in 1s ="
+    lines = evidence(many)
+    assert len(lines) == 12
+    assert lines[-1] == "= 99 failed in 1s ="
+    assert max(map(len, lines)) <= 200
+    assert evidence("one\n\ntwo\n") == ("one", "two")
