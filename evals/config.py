@@ -74,7 +74,9 @@ def read_views(text: str) -> tuple[str, ...]:
     asked = list(VIEWS) if text == "all" else _split(text)
     unknown = [name for name in asked if name not in VIEWS]
     if unknown or not asked:
-        raise BadUsage(f"--view: there is no view {', '.join(unknown) or text!r}; there are {', '.join(VIEWS)}, all")
+        raise BadUsage(
+            f"--view: there is no view {', '.join(unknown) or text!r}; there are {', '.join(VIEWS)}, all"
+        )
     return tuple(dict.fromkeys((BASELINE, *asked)))
 
 
@@ -83,7 +85,9 @@ def read_points(text: str) -> tuple[PointKind, ...]:
     asked = POINTS if text == "all" else _split(text)
     unknown = [name for name in asked if name not in POINTS]
     if unknown or not asked:
-        raise BadUsage(f"--points: there is no point {', '.join(unknown) or text!r}; there are {', '.join(POINTS)}, all")
+        raise BadUsage(
+            f"--points: there is no point {', '.join(unknown) or text!r}; there are {', '.join(POINTS)}, all"
+        )
     return tuple(kind for kind in POINTS if kind in asked)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import sandbox
 from evals.tasks import Task
-from sandbox.machine import FileRefused, Frozen, SandboxSpec, SandboxUnavailable
+from sandbox.machine import FileRefused, Frozen, SandboxSpec
 
 HandoffState = Literal["needs_completion", "already_solved", "behavior_broken"]
 EVAL_TIMEOUT_S = 1800
@@ -121,7 +121,9 @@ def _by_log(task: Task, patch: str, spec: SandboxSpec, place: Path) -> Verdict:
 
 def _verdict(report: dict[str, Any]) -> Verdict:
     if report.get("infra_failure"):
-        raise GradingFailed(f"swebench calls the run an infrastructure failure: {report['infra_failure_reason']}")
+        raise GradingFailed(
+            f"swebench calls the run an infrastructure failure: {report['infra_failure_reason']}"
+        )
     tests = report.get("tests_status", {})
     regressions = tuple(tests.get("PASS_TO_PASS", {}).get("failure", ()))
     if not tests:
@@ -129,6 +131,3 @@ def _verdict(report: dict[str, Any]) -> Verdict:
     passed, failed = (len(tests["FAIL_TO_PASS"][key]) for key in ("success", "failure"))
     detail = f"{passed} of {passed + failed} FAIL_TO_PASS, {len(regressions)} regressions"
     return Verdict(resolved=bool(report["resolved"]), detail=detail, regressions=regressions)
-
-
-__all__ = ["EVAL_TIMEOUT_S", "GradingFailed", "HandoffState", "SandboxUnavailable", "Verdict", "grade"]

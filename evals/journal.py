@@ -25,6 +25,7 @@ class Journal:
     def __init__(self, path: Path, *key: str) -> None:
         self._path = path
         self._key = key
+        self.name = path.stem
         self._rows = {self.key(row): row for row in self._whole_rows()}
 
     def key(self, row: Row) -> tuple[Any, ...]:
@@ -68,7 +69,22 @@ class Journal:
             try:
                 yield json.loads(line)
             except ValueError as error:
-                raise ValueError(f"{self._path}: line {number} is not JSON; mend or remove that line") from error
+                raise ValueError(
+                    f"{self._path}: line {number} is not JSON; mend or remove that line"
+                ) from error
+
+
+def open_journals(out: Path) -> tuple[Journal, Journal, Journal, Journal]:
+    """Predecessors, labels, notes and takeovers, without the rows whose infrastructure had failed."""
+    journals = (
+        Journal(out / "predecessors.jsonl", "task_id"),
+        Journal(out / "labels.jsonl", "record_id"),
+        Journal(out / "notes.jsonl", "record_id"),
+        Journal(out / "takeovers.jsonl", "record_id", "view", "successor", "repeat"),
+    )
+    for journal in journals:
+        journal.drop([row for row in journal.rows() if row["outcome"] == "infrastructure_failure"])
+    return journals
 
 
 @contextmanager
@@ -78,5 +94,7 @@ def sole_user(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise OutInUse(f"{out}: another run is at work there; wait for it or choose another --out") from error
+            raise OutInUse(
+                f"{out}: another run is at work there; wait for it or choose another --out"
+            ) from error
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from handoff.detectors import validations
@@ -67,7 +68,7 @@ class _Step(NamedTuple):
 
 
 def _steps(events: Sequence[Event]) -> Iterable[_Step]:
-    for action, observation in zip(events, events[1:], strict=False):
+    for action, observation in pairwise(events):
         if action.kind == "action" and observation.kind == "observation" and not observation.refused:
             command = _normal(action.arguments["command"]) if action.tool == "shell" else ""
             yield _Step(command, action.tree, frozenset(observation.reads))

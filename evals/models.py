@@ -65,11 +65,15 @@ def check(name: str, tasks: tuple[Task, ...], base_url: str | None) -> None:
         except BadTrajectory as error:
             raise BadModel(f"{name}: {error}") from error
         if len(tasks) > 1:
-            raise BadModel(f"{name}: one trajectory plays one task, but {len(tasks)} are chosen; use --task-ids")
+            raise BadModel(
+                f"{name}: one trajectory plays one task, but {len(tasks)} are chosen; use --task-ids"
+            )
     if model.kind == "builtin":
         strangers = [task.id for task in tasks if not _has_facts(task)]
         if strangers:
-            raise BadModel(f"{name} knows the bundled tasks only, not {strangers[0]}; give --model openai:NAME")
+            raise BadModel(
+                f"{name} knows the bundled tasks only, not {strangers[0]}; give --model openai:NAME"
+            )
 
 
 def build(

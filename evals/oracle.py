@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -119,7 +120,9 @@ class OracleModel(BaseChatModel):
         first = told[0].text
         facts = next((facts for facts in self.facts if facts.statement in first), None)
         if facts is None:
-            raise ModelFailed("builtin:oracle knows the bundled tasks only; give another model by --model openai:NAME")
+            raise ModelFailed(
+                "builtin:oracle knows the bundled tasks only; give another model by --model openai:NAME"
+            )
         for kind in ("summary", "structured"):
             if first.startswith(prompt_text(kind)):
                 return text_result(messages, _notes(kind, Knowledge(facts, [HumanMessage(first)])))
@@ -143,7 +146,7 @@ class Knowledge:
         self.turns = sum(isinstance(message, AIMessage) for message in messages)
         self.refused = self.turns > 0 and messages[-1].text.startswith("Not done")
         self._runs: list[_Run] = []
-        for reply, answer in zip(messages, messages[1:], strict=False):
+        for reply, answer in pairwise(messages):
             if isinstance(reply, AIMessage):
                 self._take(_spoken(reply), answer.text)
 
@@ -182,7 +185,9 @@ def next_turn(known: Knowledge) -> Turn:
         return _finish("I stop here without a verified fix.")
     states = [known.state(place) for place in facts.places]
     if known.refused:
-        return Turn("That did not apply; I look at the file as it is.", _view(facts.places[_first_not_right(states)]))
+        return Turn(
+            "That did not apply; I look at the file as it is.", _view(facts.places[_first_not_right(states)])
+        )
     if all(state == "right" for state in states):
         return _validate(known) or _finish("The fix is in place; the reproduction and the test suite pass.")
     seen_broken = known.knows(facts.reproduction.symptom) or known.refuted
@@ -191,7 +196,9 @@ def next_turn(known: Knowledge) -> Turn:
     if shows_issue is None and (unseen or not seen_broken):
         return _run_reproduction(known)
     if shows_issue is True and known.result(facts.guide.command) is not False:
-        return _validate(known) or _finish("The issue no longer shows and the test suite passes; I keep the work as it is.")
+        return _validate(known) or _finish(
+            "The issue no longer shows and the test suite passes; I keep the work as it is."
+        )
     target: Variant = "right" if facts.wrong is None or known.refuted else "wrong"
     wanted = [place for place in facts.places if target == "right" or place.wrong is not None]
     for place in wanted:
@@ -242,7 +249,12 @@ def _reproduce(facts: TaskFacts) -> str:
 
 
 def _edit(place: Place, state: Variant, target: Variant) -> Turn:
-    arguments = {"command": "str_replace", "path": place.path, "old": place.text(state), "new": place.text(target)}
+    arguments = {
+        "command": "str_replace",
+        "path": place.path,
+        "old": place.text(state),
+        "new": place.text(target),
+    }
     return Turn(f"I change {place.path}.", Action("editor", arguments))
 
 

@@ -71,7 +71,9 @@ def read_trajectory(path: Path) -> tuple[Turn, ...]:
         raise BadTrajectory(f"{path}: not a JSON trajectory: {error}") from error
     messages = recorded.get("messages") if isinstance(recorded, dict) else None
     if not isinstance(messages, list):
-        raise BadTrajectory(f"{path}: field 'messages' is missing; mini-swe-agent v1 trajectories can be replayed")
+        raise BadTrajectory(
+            f"{path}: field 'messages' is missing; mini-swe-agent v1 trajectories can be replayed"
+        )
     turns = []
     for number, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("content"), str):

@@ -19,7 +19,9 @@ from handoff.record import write_durably
 SUMMARY_FILE = "summary.json"
 
 
-def summarise(config: RunConfig, predecessors: list[Row], labels: list[Row], notes: list[Row], rows: list[Row]) -> dict[str, Any]:
+def summarise(
+    config: RunConfig, predecessors: list[Row], labels: list[Row], notes: list[Row], rows: list[Row]
+) -> dict[str, Any]:
     """Counts and medians of a run, by view; deltas are matched per point, successor and repeat."""
     graded = [row for row in rows if row["outcome"] == "graded"]
     baseline = {_matched(row): row for row in graded if row["view"] == BASELINE}
@@ -46,7 +48,17 @@ def write_summary(out: Path, summary: dict[str, Any]) -> None:
 def show(console: Console, summary: dict[str, Any], out: Path) -> None:
     """Print the table, what must be said about it, and where the files are."""
     table = Table(title="Takeovers by view; deltas matched to the repository view at the same point")
-    for name in ("view", "runs", "solved", "events", "prompt tokens", "first prompt", "rediscovery", "Δ events", "Δ solved"):
+    for name in (
+        "view",
+        "runs",
+        "solved",
+        "events",
+        "prompt tokens",
+        "first prompt",
+        "rediscovery",
+        "Δ events",
+        "Δ solved",
+    ):
         table.add_column(name, justify="left" if name == "view" else "right")
     for view, figures in summary["views"].items():
         table.add_row(
@@ -70,7 +82,11 @@ def show(console: Console, summary: dict[str, Any], out: Path) -> None:
         console.print(f"infrastructure failure: {where}: {failure['detail']}", style="red", markup=False)
     if len(failures) > 10:
         console.print(f"… and {len(failures) - 10} more in {out / SUMMARY_FILE}", style="red")
-    console.print(f"Rows: {out / 'takeovers.jsonl'}   records: {out / 'records'}   summary: {out / SUMMARY_FILE}", markup=False, soft_wrap=True)
+    console.print(
+        f"Rows: {out / 'takeovers.jsonl'}   records: {out / 'records'}   summary: {out / SUMMARY_FILE}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _view(view: str, rows: list[Row], baseline: dict[tuple[Any, ...], Row]) -> dict[str, Any]:
@@ -87,10 +103,18 @@ def _view(view: str, rows: list[Row], baseline: dict[tuple[Any, ...], Row]) -> d
         "median_first_prompt_chars": _median([row["first_prompt_chars"] for row in graded]),
         "rediscovery_share": sum(row["rediscovery_events"] for row in graded) / events if events else None,
         "matched": len(pairs),
-        "median_event_delta": None if view == BASELINE else _median([a["events"] / b["events"] - 1 for a, b in pairs]),
+        "median_event_delta": None
+        if view == BASELINE
+        else _median([a["events"] / b["events"] - 1 for a, b in pairs]),
         "median_prompt_token_delta": None
         if view == BASELINE
-        else _median([a["prompt_tokens"] / b["prompt_tokens"] - 1 for a, b in pairs if a["prompt_tokens"] and b["prompt_tokens"]]),
+        else _median(
+            [
+                a["prompt_tokens"] / b["prompt_tokens"] - 1
+                for a, b in pairs
+                if a["prompt_tokens"] and b["prompt_tokens"]
+            ]
+        ),
         "solved_delta": None if view == BASELINE else sum(a["resolved"] - b["resolved"] for a, b in pairs),
         "stop_reasons": dict(Counter(row["stop_reason"] for row in graded)),
     }

@@ -19,11 +19,25 @@ from evals.config import (
     read_points,
     read_views,
 )
-from evals.tasks import Task, load_tasks
-from sandbox.machine import BackendName
+from evals.journal import OutInUse
+from evals.tasks import BadTasks, Task, load_tasks
+from sandbox.machine import BackendName, SandboxUnavailable
 
-_AS_IS = ("repeats", "base_url", "protocol", "max_steps", "max_tokens", "max_seconds", "command_timeout_s")
-_AS_IS += ("allow_unisolated", "grading_network", "tasks", "limit", "model")
+_AS_IS = (
+    "tasks",
+    "limit",
+    "repeats",
+    "base_url",
+    "protocol",
+    "max_steps",
+    "max_tokens",
+    "max_seconds",
+    "command_timeout_s",
+    "allow_unisolated",
+    "grading_network",
+)
+USAGE_ERRORS = (BadUsage, models.BadModel, BadTasks, OutInUse, SandboxUnavailable)
+"""What a person can mend by asking otherwise; each says how."""
 _CHOICES = {"protocol": ("text", "native"), "sandbox": ("auto", "docker", "host", "process")}
 
 
@@ -64,7 +78,7 @@ def _settled(options: dict[str, Any]) -> dict[str, Any]:
     successor = options["successor"] or options["model"]
     writer = predecessor if models.read_name(predecessor).is_llm else successor
     return {
-        **{name: options[name] for name in _AS_IS if name != "model"},
+        **{name: options[name] for name in _AS_IS},
         "views": read_views(options["view"]),
         "points": read_points(options["points"]),
         "task_ids": read_ids(options["task_ids"]),
@@ -78,7 +92,9 @@ def _asked(options: dict[str, Any], given: set[str]) -> dict[str, Any]:
     """The settings that a resumed run was given anew, as the stored ones are named."""
     settled = _settled(options)
     names = {"view": ("views",), "model": ("predecessor", "successor")}
-    asked = {field: settled[field] for name in given for field in names.get(name, (name,)) if field in settled}
+    asked = {
+        field: settled[field] for name in given for field in names.get(name, (name,)) if field in settled
+    }
     if "sandbox" in given and options["sandbox"] != "auto":
         asked["sandbox"] = options["sandbox"]
     return asked
@@ -96,7 +112,9 @@ def _check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     if models.read_name(config.notes_model).kind == "replay" and len(config.views) > 1:
         wanting = [view for view in config.views if view in ("summary", "structured")]
         if wanting:
-            raise BadUsage(f"--notes-model: a replay writes no notes, but {wanting[0]} needs them; name an LLM")
+            raise BadUsage(
+                f"--notes-model: a replay writes no notes, but {wanting[0]} needs them; name an LLM"
+            )
     for task in tasks:
         task.spec(config.sandbox, config.run_id, out)
     _check_sandbox(config, tasks)
@@ -120,6 +138,8 @@ def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
         from sandbox.container import require_image
 
         if shutil.which("docker") is None:
-            raise BadUsage("--sandbox docker: the docker command, which swebench's harness uses, is not installed")
+            raise BadUsage(
+                "--sandbox docker: the docker command, which swebench's harness uses, is not installed"
+            )
         for task in tasks:
             require_image(str(task.instance["image"]))

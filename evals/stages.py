@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-import sandbox
 from evals import models
 from evals.config import RunConfig
 from evals.grading import GradingFailed, Verdict, grade
@@ -45,7 +45,7 @@ class Places:
         self.checkpoints = out / "checkpoints.sqlite"
 
 
-def run_predecessor(config: RunConfig, task: Task, out: Path) -> Row:
+def run_predecessor(config: RunConfig, out: Path, task: Task) -> Row:
     """Run the task once from its beginning; a record is made at every point that fires."""
     places = Places(out)
     started = time.monotonic()
@@ -53,7 +53,9 @@ def run_predecessor(config: RunConfig, task: Task, out: Path) -> Row:
     try:
         with _workbench(config, task, places) as workbench, _saver(places) as saver:
             brief = _brief(task, workbench.machine())
-            context = _context(config, task, workbench, places, brief, config.predecessor, points=config.points)
+            context = _context(
+                config, task, workbench, places, brief, config.predecessor, points=config.points
+            )
             thread = _fresh_thread(saver, f"predecessor.{task.id}")
             state = start_run(build_agent(saver), context, thread)
             patch = _patch(workbench.machine(), brief)
@@ -70,7 +72,7 @@ def run_predecessor(config: RunConfig, task: Task, out: Path) -> Row:
     }
 
 
-def label(config: RunConfig, task: Task, out: Path, record_id: str) -> Row:
+def label(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
     """Thaw a record's snapshot and validate it officially: the evaluator's handoff state."""
     places = Places(out)
     started = time.monotonic()
@@ -86,7 +88,7 @@ def label(config: RunConfig, task: Task, out: Path, record_id: str) -> Row:
     return row | {"outcome": "graded", "handoff_state": verdict.handoff_state, "detail": verdict.detail}
 
 
-def note(config: RunConfig, task: Task, out: Path, record_id: str) -> Row:
+def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
     """Have the notes of one record written, once."""
     places = Places(out)
     started = time.monotonic()
@@ -101,7 +103,7 @@ def note(config: RunConfig, task: Task, out: Path, record_id: str) -> Row:
     return row | {"outcome": "written", "detail": "", "usage": costs, "seconds": _since(started)}
 
 
-def run_takeover(config: RunConfig, task: Task, out: Path, record_id: str, view: str, repeat: int) -> Row:
+def run_takeover(config: RunConfig, out: Path, task: Task, record_id: str, view: str, repeat: int) -> Row:
     """Let a successor continue one record under one view, and grade what comes of it."""
     places = Places(out)
     started = time.monotonic()
@@ -195,7 +197,11 @@ def _patch(machine: Sandbox, brief: TaskBrief) -> str:
 
 def _asker(config: RunConfig, task: Task) -> Any:
     model = models.build(config.notes_model, task=task, base_url=config.base_url)
-    bounded = model.bind(temperature=0, max_tokens=OUTPUT_TOKENS) if models.read_name(config.notes_model).is_llm else model
+    bounded = (
+        model.bind(temperature=0, max_tokens=OUTPUT_TOKENS)
+        if models.read_name(config.notes_model).is_llm
+        else model
+    )
 
     def asked(messages: list[BaseMessage]) -> tuple[str, Usage]:
         try:
@@ -246,21 +252,18 @@ def _costs(events: list[Event], state: AgentState, started: float) -> Row:
 
 def _first_prompt_chars(state: AgentState) -> int:
     """The characters of the view's own messages, without the instructions that every agent gets."""
-    first = [message for message in state["messages"][1:]]
-    prompt = []
-    for message in first:
-        if not isinstance(message, HumanMessage):
-            break
-        prompt.append(message)
+    prompt = itertools.takewhile(lambda message: isinstance(message, HumanMessage), state["messages"][1:])
     return sum(len(message.text) for message in prompt)
 
 
 def _failed(error: Exception, started: float) -> Row:
-    return {"resolved": None, "outcome": "infrastructure_failure", "detail": str(error)[:500], "seconds": _since(started)}
+    return {
+        "resolved": None,
+        "outcome": "infrastructure_failure",
+        "detail": str(error)[:500],
+        "seconds": _since(started),
+    }
 
 
 def _since(started: float) -> float:
     return round(time.monotonic() - started, 3)
-
-
-__all__ = ["INFRASTRUCTURE", "Outcome", "Places", "label", "note", "run_predecessor", "run_takeover", "sandbox"]

@@ -16,12 +16,18 @@ from sandbox.machine import BackendName, SandboxSpec
 BUNDLED = "bundled"
 _SUITE = Path(str(files("evals") / "suite"))
 _STREAM = "repo.fast-export"
-_NEEDED = ("instance_id", "problem_statement", "repo", "version", "FAIL_TO_PASS", "PASS_TO_PASS")
-_NEEDED += ("eval_script", "log_parser", "eval_type")
-# SWE-bench images keep their interpreter in a conda environment; others have no such file.
-_SHELL_INIT = (
-    "[ ! -f /opt/miniconda3/bin/activate ] || { . /opt/miniconda3/bin/activate; conda activate testbed; } >/dev/null 2>&1"
+_NEEDED = (
+    "instance_id",
+    "problem_statement",
+    "repo",
+    "version",
+    "FAIL_TO_PASS",
+    "eval_script",
+    "log_parser",
+    "eval_type",
 )
+# SWE-bench images keep their interpreter in a conda environment; others have no such file.
+_SHELL_INIT = "[ ! -f /opt/miniconda3/bin/activate ] || { . /opt/miniconda3/bin/activate; conda activate testbed; } >/dev/null 2>&1"
 
 
 class BadTasks(ValueError):
@@ -58,10 +64,14 @@ class Task(BaseModel):
         if backend == "docker":
             image = self.instance.get("image")
             if not image:
-                raise BadTasks(f"task {self.id}: it names no image; add the column 'image' or choose another --sandbox")
+                raise BadTasks(
+                    f"task {self.id}: it names no image; add the column 'image' or choose another --sandbox"
+                )
             return SandboxSpec(backend=backend, image=str(image), shell_init=_SHELL_INIT, owner=owner)
         if self.stream is None:
-            raise BadTasks(f"task {self.id}: its repository comes only as a Docker image; choose --sandbox docker")
+            raise BadTasks(
+                f"task {self.id}: its repository comes only as a Docker image; choose --sandbox docker"
+            )
         return SandboxSpec(backend=backend, directory=work / self.id, owner=owner)
 
     def check_out(self, work: Path) -> None:
@@ -111,7 +121,7 @@ def _all(source: str) -> list[Task]:
 def _task(row: Mapping[str, Any], place: str, directory: Path | None = None) -> Task:
     if not isinstance(row, Mapping):
         raise BadTasks(f"{place}: expected an object with a task's fields, found {type(row).__name__}")
-    missing = [name for name in _NEEDED if not row.get(name) and name != "PASS_TO_PASS"]
+    missing = [name for name in _NEEDED if not row.get(name)]
     if missing:
         raise BadTasks(f"{place}: field {missing[0]!r} is missing or empty; swebench 5's columns are needed")
     return Task(id=str(row["instance_id"]), instance=dict(row), directory=directory)
@@ -123,7 +133,9 @@ def _task_repo(root: Path) -> list[Task]:
     try:
         directories = task_dirs(root)
     except FileNotFoundError as error:
-        raise BadTasks(f"{root}: no task repo; it needs a directory tasks/ with one directory a task") from error
+        raise BadTasks(
+            f"{root}: no task repo; it needs a directory tasks/ with one directory a task"
+        ) from error
     tasks = []
     for directory in directories:
         try:

@@ -55,7 +55,7 @@ def _loop() -> StateGraph[AgentState, AgentContext, AgentState, AgentState]:
 def what_to_do(state: AgentState) -> Doing:
     """The node that the model's last action belongs to."""
     if "stop_reason" in state:
-        return END
+        return "__end__"
     action = last_action(state)
     if action.kind == "observation" or action.tool == UNREADABLE:
         return "think"
@@ -67,4 +67,4 @@ def after_action(state: AgentState) -> Literal["interruption", "think"]:
 
 
 def after_interruption(state: AgentState) -> Literal["think", "__end__"]:
-    return END if "stop_reason" in state else "think"
+    return "__end__" if "stop_reason" in state else "think"

@@ -28,7 +28,9 @@ def start_run(graph: Graph, context: AgentContext, thread_id: str) -> AgentState
     return _run(graph, state, context, thread_id)
 
 
-def take_over(graph: Graph, context: AgentContext, thread_id: str, *, record_id: str, view: str) -> AgentState:
+def take_over(
+    graph: Graph, context: AgentContext, thread_id: str, *, record_id: str, view: str
+) -> AgentState:
     """Continue from a record under a view to the run's end; the state at the end.
 
     Raises RecordRefused or SnapshotCorrupt beside what `start_run` raises.

@@ -52,9 +52,15 @@ def observed_fields(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
         ("Repository change state", _change_state(sources, others)),
         ("Changed source files", _listed(_with_counts(path, record.patch) for path in sorted(sources))),
         ("Non-source artifacts", _listed(sorted(others))),
-        ("Validation outcome after the latest source change", after_edit.outcome if after_edit else NONE_OBSERVED),
+        (
+            "Validation outcome after the latest source change",
+            after_edit.outcome if after_edit else NONE_OBSERVED,
+        ),
         ("Latest validation command", _command(latest)),
-        ("Latest validation evidence", _fenced("\n".join(latest.evidence)) if latest and latest.evidence else NONE_OBSERVED),
+        (
+            "Latest validation evidence",
+            _fenced("\n".join(latest.evidence)) if latest and latest.evidence else NONE_OBSERVED,
+        ),
         ("Continuation state", continuation_state(record.trace, directories)),
         ("Commands already tried", _listed(_tried(record.trace))),
         ("Files already read", _listed(dict.fromkeys(read.path for read in files_read(record.trace)))),
@@ -81,7 +87,9 @@ def _change_state(sources: list[str], others: list[str]) -> str:
 
 def _with_counts(path: str, patch: str) -> str:
     section = re.search(
-        rf"^diff --git a/{re.escape(path)} b/[^\n]*\n(.*?)(?=^diff --git |\Z)", patch, re.MULTILINE | re.DOTALL
+        rf"^diff --git a/{re.escape(path)} b/[^\n]*\n(.*?)(?=^diff --git |\Z)",
+        patch,
+        re.MULTILINE | re.DOTALL,
     )
     if section is None:
         return path

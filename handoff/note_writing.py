@@ -66,7 +66,9 @@ def _as_text(value: object) -> str:
 def _asked(kind: str, record: HandoffRecord, ask: Ask) -> tuple[str, Usage]:
     limit = _FIRST_LIMIT
     while True:
-        prompt = f"{prompt_text(kind)}\n# Task\n\n{record.task.prompt}\n\n# Record\n\n{_bounded(record, limit)}"
+        prompt = (
+            f"{prompt_text(kind)}\n# Task\n\n{record.task.prompt}\n\n# Record\n\n{_bounded(record, limit)}"
+        )
         try:
             return ask([HumanMessage(prompt)])
         except TooLong:
@@ -79,7 +81,9 @@ def _bounded(record: HandoffRecord, limit: int) -> str:
     """The trace with long events and, if that is not enough, its middle cut out."""
     per_event = max(min(_EVENT_CHARS, limit // 8), 400)
     text = rendered(
-        event if len(event.text) <= per_event else event.model_copy(update={"text": _middle_cut(event.text, per_event)})
+        event
+        if len(event.text) <= per_event
+        else event.model_copy(update={"text": _middle_cut(event.text, per_event)})
         for event in record.trace
     )
     return text if len(text) <= limit else _middle_cut(text, limit)

@@ -129,8 +129,10 @@ class RecordStore:
     def ids(self) -> tuple[str, ...]:
         return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{RECORD_FILE}")))
 
-    def remove(self, record_id: str) -> None:
-        shutil.rmtree(self.directory(record_id), ignore_errors=True)
+    def remove_partial(self) -> None:
+        """Remove what a kill left of records that were never saved whole."""
+        for partial in self.root.glob(".partial-*"):
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -12,7 +12,9 @@ Differences = dict[str, tuple[str | None, str | None]]
 """Path -> SHA-256 at the base and now, for every file in which a tree differs from its base."""
 
 
-def differences_after(before: Mapping[str, tuple[str | None, str | None]], changes: Iterable[FileChange]) -> Differences:
+def differences_after(
+    before: Mapping[str, tuple[str | None, str | None]], changes: Iterable[FileChange]
+) -> Differences:
     """The differences to the base after some more changes; a file put back as it was is none."""
     after = dict(before)
     for change in changes:

@@ -51,7 +51,8 @@ def rendered(events: Iterable[Event]) -> str:
     """Events as text: step, source, type, text."""
     sources = {"action": "agent", "observation": "machine"}
     return "\n".join(
-        f"## {event.index} · {sources[event.kind]} · {event.kind} · {event.tool}\n{event.text}\n" for event in events
+        f"## {event.index} · {sources[event.kind]} · {event.kind} · {event.tool}\n{event.text}\n"
+        for event in events
     )
 
 

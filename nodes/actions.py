@@ -27,7 +27,13 @@ _OPTIONAL = {
     "handoff": ("message",),
     "finish": ("message",),
 }
-_ALIASES = {"bash": "shell", "sh": "shell", "execute_bash": "shell", "str_replace_editor": "editor", "submit": "finish"}
+_ALIASES = {
+    "bash": "shell",
+    "sh": "shell",
+    "execute_bash": "shell",
+    "str_replace_editor": "editor",
+    "submit": "finish",
+}
 _FIELDS = {
     "cmd": "command",
     "file_text": "content",
@@ -43,7 +49,9 @@ _SHELL_FENCE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _SHELL_LANGUAGES = {"bash", "sh", "shell", "console", "zsh"}
-_TAG = re.compile(r"<(?P<tool>editor|handoff|finish)\b(?P<attributes>[^>]*?)(?:/>|>(?P<body>.*?)</(?P=tool)>)", re.DOTALL)
+_TAG = re.compile(
+    r"<(?P<tool>editor|handoff|finish)\b(?P<attributes>[^>]*?)(?:/>|>(?P<body>.*?)</(?P=tool)>)", re.DOTALL
+)
 _ATTRIBUTE = re.compile(r"(\w+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)')")
 _PART = re.compile(r"<(old|new|content)>(.*?)</\1>", re.DOTALL)
 _CALL_TAG = re.compile(r"<(tool_call|function_call)>\s*(.*?)\s*(?:</\1>|\Z)", re.DOTALL)
@@ -60,8 +68,7 @@ class Unreadable(NamedTuple):
     """A reply that is not exactly one action, and the message that says what to send instead."""
 
     correction: str
-
-    tool = UNREADABLE
+    tool: str = UNREADABLE
 
 
 def read_action(reply: AIMessage, protocol: Protocol, *, offer_handoff: bool) -> Action | Unreadable:
@@ -112,7 +119,10 @@ def native_tools(*, offer_handoff: bool) -> list[dict[str, Any]]:
 
 def _schema(name: str, description: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     parameters = {"type": "object", "properties": properties, "required": required}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": parameters},
+    }
 
 
 def _native_calls(reply: AIMessage) -> list[Action] | Unreadable:
@@ -130,7 +140,9 @@ def _textual_calls(text: str) -> list[Action] | Unreadable:
     for match in _TAG.finditer(text):
         if _inside_fence(text, match.start()):
             continue
-        arguments = {name: double or single for name, double, single in _ATTRIBUTE.findall(match["attributes"])}
+        arguments = {
+            name: double or single for name, double, single in _ATTRIBUTE.findall(match["attributes"])
+        }
         body = match["body"] or ""
         if match["tool"] == "editor":
             arguments |= {name: _unpadded(part) for name, part in _PART.findall(body)}
@@ -150,13 +162,17 @@ def _textual_calls(text: str) -> list[Action] | Unreadable:
     for match in _CALL_TAG.finditer(_SHELL_FENCE.sub("", outside)):
         call = _json_call(match[2])
         if call is None:
-            return Unreadable(f"What stands between your <{match[1]}> tags is not a JSON object with name and arguments.")
+            return Unreadable(
+                f"What stands between your <{match[1]}> tags is not a JSON object with name and arguments."
+            )
         found.append(call)
     if found:
         return found
     unfinished = re.search(r"^[ \t]*(`{3,}|~{3,})[ \t]*(bash|sh|shell)[ \t]*\n", outside, re.MULTILINE)
     if unfinished:
-        return Unreadable(f"Your {unfinished[2]} block is never closed, so nothing was run. End it with a line {unfinished[1]}")
+        return Unreadable(
+            f"Your {unfinished[2]} block is never closed, so nothing was run. End it with a line {unfinished[1]}"
+        )
     if re.search(r"<(editor|handoff|finish)\b", outside):
         return Unreadable("Your action's tag is never closed, so nothing was run. " + _how("text"))
     return found
@@ -183,7 +199,9 @@ def _json_call(text: str) -> Action | None:
     if not isinstance(call, dict):
         return None
     name = call.get("name") or call.get("tool") or call.get("function")
-    arguments = next((call[key] for key in ("arguments", "args", "parameters", "input") if key in call), {})
+    arguments: object = next(
+        (call[key] for key in ("arguments", "args", "parameters", "input") if key in call), {}
+    )
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return None
     return _action(name, arguments)
@@ -212,10 +230,14 @@ def _checked(action: Action, tools: tuple[str, ...], protocol: Protocol) -> Acti
     if unknown:
         return Unreadable(f"The {tool} takes no {' or '.join(unknown)}; nothing was done.")
     if tool == "editor" and arguments["command"] not in EDITOR_COMMANDS:
-        return Unreadable(f"The editor has no command {arguments['command']!r}; it has {', '.join(EDITOR_COMMANDS)}.")
+        return Unreadable(
+            f"The editor has no command {arguments['command']!r}; it has {', '.join(EDITOR_COMMANDS)}."
+        )
     for name in ("line", "start", "end"):
         if name in arguments and not re.fullmatch(r"\d+", arguments[name]):
-            return Unreadable(f"The editor's {name} must be a line number, not {arguments[name]!r}; nothing was done.")
+            return Unreadable(
+                f"The editor's {name} must be a line number, not {arguments[name]!r}; nothing was done."
+            )
     if tool == "shell" and not arguments["command"].strip():
         return Unreadable("Your command is empty; nothing was run.")
     return action
@@ -239,7 +261,9 @@ def write_action(action: Action) -> str:
             f' {name}="{value}"' for name, value in arguments.items() if name not in ("old", "new", "content")
         )
         parts = "".join(
-            f"<{name}>\n{arguments[name]}\n</{name}>\n" for name in ("old", "new", "content") if name in arguments
+            f"<{name}>\n{arguments[name]}\n</{name}>\n"
+            for name in ("old", "new", "content")
+            if name in arguments
         )
         return f"<editor{attributes}>\n{parts}</editor>" if parts else f"<editor{attributes}/>"
     return f"<{tool}>{arguments.get('message', '')}</{tool}>"

@@ -62,17 +62,24 @@ def _edit(
     path, command = arguments["path"], arguments["command"]
     if command == "undo":
         return _undo(machine, path, earlier)
-    before = _text(machine, path) if command != "create" else _absent(machine, path)
+    before = None
     if command == "create":
+        _must_be_absent(machine, path)
         after = arguments["content"]
         after += "" if after.endswith("\n") or not after else "\n"
-    elif command == "insert":
-        after = _inserted(before or "", int(arguments["line"]), arguments["new"], path)
     else:
-        after = _replaced(before or "", arguments["old"], arguments["new"], path)
+        before = _text(machine, path)
+        if command == "insert":
+            after = _inserted(before, int(arguments["line"]), arguments["new"], path)
+        else:
+            after = _replaced(before, arguments["old"], arguments["new"], path)
     machine.write_file(path, after.encode())
     edit = {"path": path, "before": before, "after": _sha256(after), "undo": False}
-    told = f"{path} has been created." if before is None else f"{path} has been edited.\n{_around(before, after)}"
+    told = (
+        f"{path} has been created."
+        if before is None
+        else f"{path} has been edited.\n{_around(before, after)}"
+    )
     return edit, told
 
 
@@ -102,7 +109,7 @@ def _text(machine: Sandbox, path: str) -> str:
         raise EditRefused(f"{path} is not UTF-8 text; use the shell") from error
 
 
-def _absent(machine: Sandbox, path: str) -> None:
+def _must_be_absent(machine: Sandbox, path: str) -> None:
     try:
         machine.read_file(path)
     except FileRefused as error:
@@ -121,7 +128,9 @@ def _replaced(text: str, old: str, new: str, path: str) -> str:
         raise EditRefused("old is empty; use insert to add lines")
     count = text.count(old)
     if count == 0:
-        raise EditRefused(f"old does not stand in {path}; view the lines and copy them exactly, indentation included")
+        raise EditRefused(
+            f"old does not stand in {path}; view the lines and copy them exactly, indentation included"
+        )
     if count > 1:
         lines = [text.count("\n", 0, found.start()) + 1 for found in re.finditer(re.escape(old), text)]
         where = ", ".join(str(line) for line in lines[:10])
@@ -141,7 +150,9 @@ def _inserted(text: str, line: int, new: str, path: str) -> str:
 def _around(before: str, after: str) -> str:
     """The changed lines of the new text with a few around them, numbered."""
     old, new = before.splitlines(), after.splitlines()
-    same_head = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    same_head = next(
+        (i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new))
+    )
     most_tail = min(len(old), len(new)) - same_head
     same_tail = next((i for i in range(most_tail) if old[-1 - i] != new[-1 - i]), most_tail)
     start = max(same_head + 1 - _SHOWN_AROUND_EDIT, 1)

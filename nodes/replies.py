@@ -85,12 +85,22 @@ def _comes_from_client(error: Exception) -> bool:
     while trace is not None:
         module = trace.tb_frame.f_globals.get("__name__", "")
         trace = trace.tb_next
-    return module.split(".")[0] in ("langchain_openai", "openai", "langchain_core", "pydantic", "httpx", "httpcore")
+    return module.split(".")[0] in (
+        "langchain_openai",
+        "openai",
+        "langchain_core",
+        "pydantic",
+        "httpx",
+        "httpcore",
+    )
 
 
 def _speaks_of_context(text: str) -> bool:
     lower = text.lower()
-    return any(sign in lower for sign in ("maximum context length", "context_length_exceeded", "context size", "context window"))
+    return any(
+        sign in lower
+        for sign in ("maximum context length", "context_length_exceeded", "context size", "context window")
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.channels import DeltaChannel
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
+from handoff import detectors
 from handoff.detectors import DetectorState
 from handoff.event import Event, FileRead, HandoffPoint, PointKind, Usage
 from handoff.record import RecordStore, TaskBrief
@@ -32,7 +33,7 @@ def extend(items: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
 
 
 # A delta channel writes each step's additions once; a plain list would be written whole at every step.
-_GROWING = DeltaChannel(extend, snapshot_frequency=1000)
+_GROWING: DeltaChannel[Any] = DeltaChannel(extend, snapshot_frequency=1000)
 
 
 class AgentState(TypedDict, total=False):
@@ -87,10 +88,10 @@ class AgentContext(BaseModel):
     observation_chars: int = Field(default=10_000, ge=200)
 
 
-def first_state(messages: list[AnyMessage], detector: DetectorState, found: Differences) -> AgentState:
+def first_state(messages: Sequence[BaseMessage], detector: DetectorState, found: Differences) -> AgentState:
     """The state that a run starts from."""
     return AgentState(
-        messages=messages,
+        messages=cast(list[AnyMessage], list(messages)),
         detector=detector.model_dump(mode="json"),
         differences={path: list(pair) for path, pair in found.items()},
         fired=[],
@@ -101,7 +102,9 @@ def first_state(messages: list[AnyMessage], detector: DetectorState, found: Diff
     )
 
 
-def next_action_event(state: AgentState, tool: str, text: str, arguments: dict[str, str], usage: Usage, seconds: float) -> Event:
+def next_action_event(
+    state: AgentState, tool: str, text: str, arguments: dict[str, str], usage: Usage, seconds: float
+) -> Event:
     return Event(
         index=len(state["events"]),
         kind="action",
@@ -127,7 +130,6 @@ def observed(
     seconds: float = 0.0,
 ) -> AgentState:
     """The update that one observation makes: message, event, and the points that it fires."""
-    from handoff import detectors
 
     action = last_action(state)
     found = differences_after(_pairs(state), changes)

@@ -11,8 +11,7 @@ from sandbox.machine import ExecResult, FileChange, SandboxUnavailable, Snapshot
 from sandbox.shell import Channel, Shell
 
 _DUMP_STATE = (
-    "declare -p; declare -f; alias -p; shopt -p; set +o; umask -p; "
-    '\\builtin printf "cd -- %q\\n" "$PWD"'
+    'declare -p; declare -f; alias -p; shopt -p; set +o; umask -p; \\builtin printf "cd -- %q\\n" "$PWD"'
 )
 _STATE_TIMEOUT_S = 30.0
 _INSPECT_TIMEOUT_S = 300.0
@@ -100,6 +99,8 @@ class Box:
     def _new_agent_shell(self, state: str, cwd: str) -> Shell:
         shell = Shell(self._enclosure.open_shell())
         # Read-only variables make some lines of a dump fail; that is expected, and quiet.
-        restore = f"eval {shlex.quote(state)} 2>/dev/null" if state else f"cd -- {shlex.quote(cwd)} 2>/dev/null"
+        restore = (
+            f"eval {shlex.quote(state)} 2>/dev/null" if state else f"cd -- {shlex.quote(cwd)} 2>/dev/null"
+        )
         shell.prepare(f"{self._shell_init}\n{restore}\n:")
         return shell

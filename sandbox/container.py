@@ -126,7 +126,9 @@ class ContainerEnclosure:
                 hostname="sandbox",
             )
         except ImageNotFound as error:
-            raise SandboxUnavailable(f"Docker image {image} is not on this daemon; build or pull it") from error
+            raise SandboxUnavailable(
+                f"Docker image {image} is not on this daemon; build or pull it"
+            ) from error
         except APIError as error:
             raise SandboxUnavailable(f"container of {image}: {error.explanation or error}") from error
 
@@ -185,7 +187,9 @@ def require_image(name: str) -> Any:
     try:
         return client().images.get(name)
     except ImageNotFound as error:
-        raise SandboxUnavailable(f"Docker image {name} is not on this daemon; pull or build it first") from error
+        raise SandboxUnavailable(
+            f"Docker image {name} is not on this daemon; pull or build it first"
+        ) from error
 
 
 def remove_owned(owner: str, keep: Collection[str]) -> None:

@@ -100,7 +100,9 @@ class Files:
         return path.removeprefix(inside) if path.startswith(inside) else path
 
     def _scan(self) -> dict[str, _Stat]:
-        fields = self._raw(self._find("\\( -type f -o -type l \\) -printf '%p\\0%s %T@ %C@ %i %m %y\\0%l\\0'"))
+        fields = self._raw(
+            self._find("\\( -type f -o -type l \\) -printf '%p\\0%s %T@ %C@ %i %m %y\\0%l\\0'")
+        )
         return {
             path: _Stat(signature, link if signature.endswith(" l") else None)
             for path, signature, link in zip(fields[::3], fields[1::3], fields[2::3], strict=False)
@@ -129,7 +131,9 @@ class Files:
     def _find(self, what: str) -> str:
         roots = " ".join(shlex.quote(root) for root in self._roots)
         pruned = " -o ".join(f"-name {name}" for name in _PRUNED)
-        return f"{{ find {roots} -xdev \\( -type d \\( {pruned} \\) -prune \\) -o {what} 2>/dev/null || true; }}"
+        return (
+            f"{{ find {roots} -xdev \\( -type d \\( {pruned} \\) -prune \\) -o {what} 2>/dev/null || true; }}"
+        )
 
     def _raw(self, command: str) -> list[str]:
         result = self._shell.run(command, timeout_s=_TIMEOUT_S)

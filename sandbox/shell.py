@@ -88,7 +88,7 @@ class Shell:
         # The command sees no input and cannot reach ours: bash has read this whole line before it runs.
         line = (
             f"eval {shlex.quote(command)} </dev/null 2>&1; "
-            f"\\builtin printf '\\n%s %d %s\\n' {nonce} \"$?\" \"$PWD\"\n"
+            f'\\builtin printf \'\\n%s %d %s\\n\' {nonce} "$?" "$PWD"\n'
         )
         self._sentinel = re.compile(b"\n" + nonce.encode() + rb" (\d+) ([^\n]*)\n")
         self._clip = Clip(self._limit, self._errors)
@@ -123,9 +123,7 @@ class Shell:
             match = self._absorb(data)
             if match is not None:
                 self.cwd = match.group(2).decode("utf-8", "surrogateescape")
-                return ExecResult(
-                    output=self._text(), exit_code=int(match.group(1)), seconds=self._seconds()
-                )
+                return ExecResult(output=self._text(), exit_code=int(match.group(1)), seconds=self._seconds())
 
     def _absorb(self, data: bytes) -> re.Match[bytes] | None:
         """Take in output; everything but a window that may hold the sentinel's beginning is final."""

@@ -1,0 +1,124 @@
+"""The options of the main command: what a person can ask for, and how each is explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+View = Annotated[
+    str,
+    Option(
+        help="Views to compare, separated by commas, or 'all': repository, trace, summary, structured. "
+        "The repository baseline always runs too."
+    ),
+]
+Model = Annotated[
+    str,
+    Option(help="Model of predecessor and successor: openai:NAME, replay:FILE or builtin:oracle."),
+]
+Predecessor = Annotated[
+    str | None, Option(help="Model that begins the tasks. [default: --model]", show_default=False)
+]
+Successor = Annotated[
+    str | None,
+    Option(
+        help="Model that takes over. A replay of the predecessor's own file goes on where the point lies; "
+        "replay:FILE@N begins at action N. [default: --model]",
+        show_default=False,
+    ),
+]
+NotesModel = Annotated[
+    str | None,
+    Option(
+        help="Model that writes the notes. [default: the predecessor's if it is an LLM, else the successor's]",
+        show_default=False,
+    ),
+]
+Tasks = Annotated[
+    str,
+    Option(
+        help="'bundled', a task repo's directory, a .parquet, .jsonl or .json file, "
+        "or a dataset's name on the hub."
+    ),
+]
+TaskIds = Annotated[
+    str | None,
+    Option(help="Only these tasks, separated by commas, or @FILE with one a line.", show_default=False),
+]
+Limit = Annotated[int | None, Option(min=1, help="At most so many tasks.", show_default=False)]
+Points = Annotated[
+    str,
+    Option(
+        help="Handoff points, separated by commas: first_source_edit, first_validation, "
+        "first_post_failure_edit."
+    ),
+]
+SandboxName = Annotated[
+    str,
+    Option(
+        "--sandbox",
+        help="docker, host (bubblewrap), process (no isolation), or auto: docker for tasks that are images, "
+        "else host where it works, else process.",
+    ),
+]
+Repeats = Annotated[int, Option(min=1, help="Takeovers of each point under each view.")]
+Workers = Annotated[int, Option(min=1, help="Processes that work side by side.")]
+BaseUrl = Annotated[
+    str | None,
+    Option(
+        envvar="OPENAI_BASE_URL",
+        help="An OpenAI-compatible server for the openai: models.",
+        show_default=False,
+    ),
+]
+ActionProtocol = Annotated[
+    str, Option("--protocol", help="How models act: text, or native for the provider's own tool calls.")
+]
+MaxSteps = Annotated[int, Option(min=1, help="Actions an agent may take.")]
+MaxTokens = Annotated[
+    int | None, Option(min=1, help="Prompt and completion tokens an agent may spend.", show_default=False)
+]
+MaxSeconds = Annotated[float, Option(min=1, help="Seconds an agent may take.")]
+CommandTimeout = Annotated[float, Option("--command-timeout-s", min=0.1, help="Seconds a command may take.")]
+AllowUnisolated = Annotated[
+    bool,
+    Option(
+        "--allow-unisolated",
+        help="Let any model run commands in the process sandbox: as you, with your files and your network.",
+    ),
+]
+GradingNetwork = Annotated[
+    bool,
+    Option(
+        "--grading-network",
+        help="Let the official tests in Docker reach the network, as swebench's own harness does.",
+    ),
+]
+Out = Annotated[
+    Path | None, Option(help="Directory for the results. [default: runs/DATE-TIME]", show_default=False)
+]
+Resume = Annotated[
+    bool,
+    Option(
+        "--resume",
+        help="Go on with the run in --out: what is done stays, what failed for its infrastructure is redone.",
+    ),
+]
+
+EPILOG = """
+Examples:
+
+  python -m evals.takeover --view structured
+
+  python -m evals.takeover --view all --model openai:gpt-5 --tasks SWE-bench/SWE-bench_Verified --limit 5
+
+  python -m evals.takeover --view trace --tasks verified.parquet --task-ids sympy__sympy-23534
+  --predecessor replay:sympy__sympy-23534.traj.json --successor openai:qwen
+  --base-url http://127.0.0.1:8091/v1
+
+  python -m evals.takeover --resume --out runs/20260518-120000
+
+Exit codes: 0 done, 2 usage, 3 finished with infrastructure failures, 130 interrupted.
+"""
