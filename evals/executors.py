@@ -6,6 +6,7 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from evals.journal import Row
@@ -26,21 +27,35 @@ class Inline:
 
 
 class Processes:
-    """Several processes of this host."""
+    """Several processes of this host, kept for all stages."""
 
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self._pool = pool
 
     def run(self, stage: Callable[..., Row], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Row]:
-        # Forking a process that has threads, as ours has, can deadlock its child.
-        context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(self._workers, mp_context=context, initializer=_leave_interrupts_to_parent)
-        try:
-            futures = [pool.submit(stage, *job) for job in jobs]
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        for future in as_completed([self._pool.submit(stage, *job) for job in jobs]):
+            yield future.result()
+
+
+def executor(workers: int) -> AbstractContextManager[Executor]:
+    """An executor for so many jobs at once; leaving it waits for the jobs that have begun."""
+    return _inline() if workers == 1 else _processes(workers)
+
+
+@contextmanager
+def _inline() -> Iterator[Executor]:
+    yield Inline()
+
+
+@contextmanager
+def _processes(workers: int) -> Iterator[Executor]:
+    # Forking a process that has threads, as ours has, can deadlock its child.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts_to_parent)
+    try:
+        yield Processes(pool)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _leave_interrupts_to_parent() -> None:

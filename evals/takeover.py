@@ -80,20 +80,19 @@ def command(
 def run(console: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path, *, workers: int) -> int:
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
     from evals import stages
-    from evals.executors import Inline, Processes
+    from evals.executors import executor
     from evals.journal import open_journals, sole_user
     from handoff.views import NEED_NOTES
 
-    executor: Executor = Inline() if workers == 1 else Processes(workers)
     places = stages.Places(out)
-    with sole_user(out):
+    with sole_user(out), executor(workers) as machinery:
         predecessors, labels, notes, takeovers = open_journals(out)
         _tidy(config, places)
         for task in tasks:
             task.check_out(places.work)
 
         def carry_out(stage: Callable[..., Row], journal: Journal, jobs: Iterable[tuple[Any, ...]]) -> None:
-            _carry_out(console, executor, stage, journal, [(config, out, *job) for job in jobs])
+            _carry_out(console, machinery, stage, journal, [(config, out, *job) for job in jobs])
 
         carry_out(
             stages.run_predecessor,
