@@ -27,8 +27,8 @@ class Enclosure(Protocol):
     def open_shell(self) -> Channel:
         """Start one more bash inside."""
 
-    def kill_all(self, agent: Shell, hand: Shell) -> None:
-        """Kill everything that runs inside save the two shells themselves."""
+    def kill_all(self, *spared: Shell) -> None:
+        """Kill everything that runs inside save these shells themselves and the runtime's own."""
 
     def freeze(self, store: Path, shell_state: str) -> Snapshot: ...
 
@@ -54,10 +54,12 @@ class Box:
     def run(self, command: str, *, timeout_s: float) -> ExecResult:
         result = self._agent.run(command, timeout_s=timeout_s)
         if result.timed_out:
-            self._enclosure.kill_all(self._agent, self._hand)
+            self._enclosure.kill_all(self._hand, self._agent)
             after = self._agent.settle()
             lost = after.timed_out or after.shell_ended
             result = result.model_copy(update={"shell_ended": lost})
+            if lost:
+                self._enclosure.kill_all(self._hand)
         if result.shell_ended:
             self._agent.close()
             self._agent = self._new_agent_shell("", self._agent.cwd)

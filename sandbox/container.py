@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import secrets
 import socket
 import struct
 from collections.abc import Collection
@@ -14,13 +15,15 @@ from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot, SnapshotC
 from sandbox.shell import Shell
 
 OWNER_LABEL = "takeover.owner"
+SNAPSHOTS = "takeover/snapshot"
+"""The repository of frozen images; a tag begins with its owner."""
 _API_TIMEOUT_S = 600
 _FRAME_HEADER = struct.Struct(">BxxxL")
 _STDOUT = 1
 _CHUNK = 64 * 1024
 _KILL_ALL = (
     "for round in 1 2 3; do for process in /proc/[0-9]*; do process=${{process##*/}}; "
-    'case " 1 $$ {agent} " in *" $process "*) ;; *) kill -9 "$process" 2>/dev/null ;; esac; done; done; :'
+    'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -9 "$process" 2>/dev/null ;; esac; done; done; :'
 )
 _ENVIRONMENT = ("PAGER=cat", "GIT_PAGER=cat", "TERM=dumb", "PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8")
 
@@ -140,14 +143,20 @@ class ContainerEnclosure:
         except (DockerException, OSError) as error:
             raise SandboxUnavailable(f"container {self._container.short_id}: {_reason(error)}") from error
 
-    def kill_all(self, agent: Shell, hand: Shell) -> None:
-        hand.run(_KILL_ALL.format(agent=agent.pid), timeout_s=30)
+    def kill_all(self, *spared: Shell) -> None:
+        hand, *others = spared
+        hand.run(_KILL_ALL.format(spared=" ".join(str(shell.pid) for shell in others)), timeout_s=30)
 
     def freeze(self, store: Path, shell_state: str) -> Snapshot:
         from docker.errors import DockerException
 
         try:
-            image = self._container.commit(pause=True, changes=[f"LABEL {OWNER_LABEL}={self._owner}"])
+            image = self._container.commit(
+                repository=SNAPSHOTS,
+                tag=f"{self._owner}-{secrets.token_hex(4)}",
+                pause=True,
+                changes=[f"LABEL {OWNER_LABEL}={self._owner}"],
+            )
         except (DockerException, OSError) as error:
             raise SandboxUnavailable(f"docker commit failed: {_reason(error)}") from error
         return Snapshot(

@@ -66,7 +66,7 @@ class HostEnclosure:
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         return channel
 
-    def kill_all(self, agent: Shell, hand: Shell) -> None:
+    def kill_all(self, *spared: Shell) -> None:
         for channel in self._channels:
             # The first two below the outer bwrap are its reaper and the bash itself.
             below = descendants(channel.process.pid)

@@ -27,9 +27,9 @@ class ProcessEnclosure:
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         return channel
 
-    def kill_all(self, agent: Shell, hand: Shell) -> None:
-        for shell in (agent, hand):
-            kill(descendants(shell.pid))
+    def kill_all(self, *spared: Shell) -> None:
+        for channel in self._channels:
+            kill(descendants(channel.process.pid))
 
     def freeze(self, store: Path, shell_state: str) -> Snapshot:
         everything = [process for channel in self._channels for process in descendants(channel.process.pid)]
