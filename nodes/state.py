@@ -152,7 +152,7 @@ def observed(
         detector, points = detectors.observe(detector, each)
         fired += [point for point in points if point.kind in context.points]
     return AgentState(
-        messages=[answer(state, context, text)],
+        messages=answers(state, text),
         events=[event.model_dump(mode="json")],
         detector=detector.model_dump(mode="json"),
         differences={path: list(pair) for path, pair in found.items()},
@@ -160,12 +160,11 @@ def observed(
     )
 
 
-def answer(state: AgentState, context: AgentContext, text: str) -> AnyMessage:
-    """The message that shows the model what its action came to, valid for the protocol."""
-    calls = getattr(state["messages"][-1], "tool_calls", [])
-    if context.protocol == "native" and calls:
-        return ToolMessage(text, tool_call_id=calls[0]["id"])
-    return HumanMessage(text)
+def answers(state: AgentState, text: str) -> list[AnyMessage]:
+    """The messages that show the model what its action came to; every native call needs one."""
+    asked = state["messages"][-1]
+    calls = [*getattr(asked, "tool_calls", []), *getattr(asked, "invalid_tool_calls", [])]
+    return [ToolMessage(text, tool_call_id=call["id"]) for call in calls] or [HumanMessage(text)]
 
 
 def last_action(state: AgentState) -> Event:

@@ -310,38 +310,8 @@ def test_nul_and_surrogate_reach_the_action_unchanged() -> None:
     assert read("```bash\necho a\x00\udcff\n```") == shell("echo a\x00\udcff")
 
 
-FRAGMENTS = st.sampled_from(
-    [
-        "\n",
-        "```",
-        "````bash",
-        "~~~",
-        "<old>",
-        "</new>",
-        "</content>",
-        "<editor ",
-        "<finish>",
-        "</think>",
-        "<think>",
-    ]
-    + [
-        "cat <<EOF",
-        "EOF",
-        "  ",
-        "\t",
-        "\r\n",
-        "$ ",
-        '"',
-        "'",
-        "\\",
-        "é",
-        "\x00",
-        "{",
-        "}",
-        "<tool_call>",
-        ">",
-    ]
-)
+MARKS = "``` ````bash ~~~ <old> </new> </content> <editor <finish> </think> <think> <tool_call> EOF $ \" ' \\ é { } >"
+FRAGMENTS = st.sampled_from((*MARKS.split(), "cat <<EOF", "\n", "  ", "\t", "\r\n", "$ ", "\x00"))
 TEXTS = st.lists(FRAGMENTS | st.text(max_size=8), max_size=12).map("".join)
 # The tags have no escapes: this much no part can hold.
 ENDS = re.compile(
