@@ -132,6 +132,9 @@ def observed(
     """The update that one observation makes: message, event, and the points that it fires."""
 
     action = last_action(state)
+    text = encodable(text)
+    changes = tuple(change.model_copy(update={"path": encodable(change.path)}) for change in changes)
+    reads = tuple(read.model_copy(update={"path": encodable(read.path)}) for read in reads)
     found = differences_after(_pairs(state), changes)
     event = Event(
         index=len(state["events"]),
@@ -177,6 +180,11 @@ def clipped(text: str, limit: int) -> str:
         return text
     half = limit // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out; ask for less, or write it to a file …]\n{text[-half:]}"
+
+
+def encodable(text: str) -> str:
+    """The text with bytes that are no UTF-8, as in file names of other times, written as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _pairs(state: AgentState) -> Differences:
