@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import islice
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
@@ -20,6 +21,8 @@ OUTPUT_TOKENS = 1600
 _FIRST_LIMIT = 200_000
 _LAST_LIMIT = 8_000
 _EVENT_CHARS = 4_000
+_MOST_OBJECTS = 50
+_OBJECT = re.compile(r'\{\s*"')
 _PAIR = re.compile(r'"(\w+)"\s*:\s*"((?:[^"\\]|\\.)*)"', re.DOTALL)
 
 
@@ -44,7 +47,7 @@ def read_fields(reply: str) -> dict[str, str]:
     """The known fields in a reply that should be one JSON object, as much of it as can be read."""
     text = _without_thoughts(reply)
     found: dict[str, object] = {}
-    for start in (match.start() for match in re.finditer(r"\{", text)):
+    for start in islice((match.start() for match in _OBJECT.finditer(text)), _MOST_OBJECTS):
         try:
             value, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
         except (ValueError, RecursionError):

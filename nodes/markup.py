@@ -59,6 +59,7 @@ class Broken(NamedTuple):
 
 
 Piece = Fence | Tag | Call | Broken
+Span = tuple[int, int]
 
 
 def pieces(text: str) -> list[Piece]:
@@ -104,7 +105,7 @@ def unpadded(part: str) -> str:
 
 
 def _fence(
-    text: str, opening: re.Match[str], ends: dict[str, list[re.Match[str]]]
+    text: str, opening: re.Match[str], ends: dict[str, list[Span]]
 ) -> tuple[Fence | Broken | None, int]:
     fence, language, start = opening["fence"], opening["language"].lower(), opening.end()
     closing = _next(ends.get(fence, []), start)
@@ -115,27 +116,25 @@ def _fence(
         closing = _after_heredocs(text, start, closing, ends[fence])
     if closing is None:
         return None, start
-    return Fence(language, text[start : closing.start()].removesuffix("\n")), closing.end()
+    return Fence(language, text[start : closing[0]].removesuffix("\n")), closing[1]
 
 
-def _fence_ends(text: str) -> dict[str, list[re.Match[str]]]:
-    ends: dict[str, list[re.Match[str]]] = {}
+def _fence_ends(text: str) -> dict[str, list[Span]]:
+    ends: dict[str, list[Span]] = {}
     for line in _FENCE_LINE.finditer(text):
-        ends.setdefault(line[1], []).append(line)
+        ends.setdefault(line[1], []).append(line.span())
     return ends
 
 
-def _next(lines: list[re.Match[str]], position: int) -> re.Match[str] | None:
-    index = bisect_left(lines, position, key=lambda line: line.start())
+def _next(lines: list[Span], position: int) -> Span | None:
+    index = bisect_left(lines, (position, 0))
     return lines[index] if index < len(lines) else None
 
 
-def _after_heredocs(
-    text: str, start: int, closing: re.Match[str], ends: list[re.Match[str]]
-) -> re.Match[str]:
+def _after_heredocs(text: str, start: int, closing: Span, ends: list[Span]) -> Span:
     """The fence that ends a shell block, not one that belongs to a file which the block writes."""
-    while word := _open_heredoc(text[start : closing.start()]):
-        end = re.compile(rf"^\t*+{re.escape(word)}$", re.MULTILINE).search(text, closing.end())
+    while word := _open_heredoc(text[start : closing[0]]):
+        end = re.compile(rf"^\t*+{re.escape(word)}$", re.MULTILINE).search(text, closing[1])
         later = _next(ends, end.end()) if end else None
         if end is None or later is None:
             break
@@ -149,7 +148,7 @@ def _open_heredoc(script: str) -> str:
     for line in script.split("\n"):
         if word:
             word = "" if line.lstrip("\t") == word else word
-        elif opened := _HEREDOC.search(line):
+        elif "<<" in line and (opened := _HEREDOC.search(line)):
             word = opened[1] or opened[2] or opened[3]
     return word
 

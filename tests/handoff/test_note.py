@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -321,7 +322,7 @@ def test_a_prompt_that_is_too_long_is_halved_until_it_fits() -> None:
     assert write_notes(run.record(), ask, "m").summary == "Fits."
     half = len(sizes) // 2
     for tried in (sizes[:half], sizes[half:]):
-        assert all(later < 0.6 * earlier for earlier, later in zip(tried, tried[1:], strict=False))
+        assert all(later < 0.6 * earlier for earlier, later in pairwise(tried))
         assert tried[-1] <= 30_000
     assert max(sizes) < 210_000
 
