@@ -152,8 +152,8 @@ def _without_image(tmp_path: Path) -> str:
 
 
 BAD = {
-    "view": (("--view", "telepathy"), "there is no view telepathy; there are repository, trace"),
-    "point": (("--points", "last_edit"), "there is no point last_edit"),
+    "view": (("--view", "telepathy"), "there is no view 'telepathy'; there are repository, trace"),
+    "point": (("--points", "last_edit"), "there is no point 'last_edit'"),
     "model": (("--model", "gpt-5"), "give openai:NAME, replay:FILE or builtin:oracle"),
     "key": (("--model", "openai:gpt-5"), "OPENAI_API_KEY is not set"),
     "task": (("--task-ids", "ledger__ledger-13"), "no task ledger__ledger-13; it has 4 tasks"),
