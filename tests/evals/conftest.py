@@ -93,13 +93,13 @@ class ChatServer:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     @staticmethod
-    def reply(text: str, finish_reason: str | None = "stop") -> tuple[int, bytes]:
+    def reply(text: str, finish_reason: str | None = "stop", prompt_tokens: int = 100) -> tuple[int, bytes]:
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": text},
             "finish_reason": finish_reason,
         }
-        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 10, "total_tokens": prompt_tokens + 10}
         body = {
             "id": "1",
             "object": "chat.completion",

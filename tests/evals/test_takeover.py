@@ -269,9 +269,16 @@ def test_a_model_that_never_finishes_stops_at_its_cap(
 
 
 def test_a_token_cap_stops_too(takeover: Run, chat_server: ChatServer, tmp_path: Path) -> None:
-    chat_server.answer = lambda request: chat_server.reply("I look.\n\n```bash\nls\n```")
-    row = _one_takeover(takeover, chat_server, tmp_path, "--max-tokens", "300")
+    look = chat_server.reply("I look.\n\n```bash\nls\n```", prompt_tokens=100_000)
+    chat_server.answer = lambda request: look
+    row = _one_takeover(takeover, chat_server, tmp_path, "--max-tokens", "250000")
     assert (row["stop_reason"], row["steps"]) == ("max_tokens", 3)
+
+
+def test_a_run_without_points_says_so(takeover: Run, tmp_path: Path) -> None:
+    done = takeover("--limit", "1", "--max-steps", "2", "--out", tmp_path / "out")
+    assert done.returncode == 0
+    assert "no handoff point in galley__galley-31 (max_steps after 4 events)" in done.stdout
 
 
 def _one_takeover(takeover: Run, server: ChatServer, tmp_path: Path, *more: str) -> dict[str, Any]:
