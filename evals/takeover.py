@@ -85,6 +85,7 @@ def run(console: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path,
     from handoff.views import NEED_NOTES
 
     places = stages.Places(out)
+    _introduce(config, tasks, out)
     with sole_user(out), executor(workers) as machinery:
         predecessors, labels, notes, takeovers = open_journals(out)
         _tidy(config, places)
@@ -116,6 +117,17 @@ def run(console: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path,
         )
         _tidy(config, places)
         return _report(console, config, out, predecessors, labels, notes, takeovers)
+
+
+def _introduce(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+    import sandbox
+
+    models = {"predecessor": config.predecessor, "successor": config.successor, "notes": config.notes_model}
+    print(
+        f"{len(tasks)} task{'s' if len(tasks) > 1 else ''}; views: {', '.join(config.views)}; results: {out}"
+    )
+    print("; ".join(f"{role}: {name}" for role, name in models.items()))
+    print(f"sandbox: {config.sandbox}, {sandbox.describe(config.sandbox)}", flush=True)
 
 
 def _points(predecessors: Journal, tasks: tuple[Task, ...]) -> list[tuple[Task, str]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from evals.oracle import Knowledge, OracleModel, TaskFacts, next_turn, read_facts
+from evals.facts import TaskFacts, read_facts
+from evals.oracle import Knowledge, OracleModel, next_turn
 from evals.tasks import BUNDLED, Task, load_tasks
 from handoff.views import prompt_text
 from nodes.actions import read_action
