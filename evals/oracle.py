@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
-from langchain_core.outputs import ChatResult
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 
 from evals.facts import Place, TaskFacts, Variant
-from evals.scripted import Turn, chat_result, text_result
+from evals.scripted import ScriptedModel, Turn
 from handoff.views import prompt_text
 from nodes.actions import Action
 from nodes.replies import ModelFailed
@@ -28,37 +24,23 @@ _MARGIN = re.compile(r"^(\s*\d+\t|[+-]|[^\s:]+:\d+:)")
 _MOST_TURNS = 60
 
 
-class OracleModel(BaseChatModel):
+class OracleModel(ScriptedModel):
     """Plays the ideal agent on the tasks whose facts it holds; also writes their notes."""
 
     facts: tuple[TaskFacts, ...]
-    native: bool = False
 
-    @property
-    def _llm_type(self) -> str:
-        return "oracle"
-
-    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
-        return self.model_copy(update={"native": True})
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
+    def respond(self, messages: list[BaseMessage]) -> Turn:
         told = [message for message in messages if not isinstance(message, SystemMessage)]
         first = told[0].text
         facts = next((facts for facts in self.facts if facts.statement in first), None)
         if facts is None:
             raise ModelFailed(
-                "builtin:oracle knows the bundled tasks only; give another model by --model openai:NAME"
+                "builtin:oracle knows the bundled tasks only; give another by --model openai:NAME"
             )
         for kind in ("summary", "structured"):
             if first.startswith(prompt_text(kind)):
-                return text_result(messages, _notes(kind, Knowledge(facts, [HumanMessage(first)])))
-        return chat_result(messages, next_turn(Knowledge(facts, told)), native=self.native)
+                return Turn(_notes(kind, Knowledge(facts, told)))
+        return next_turn(Knowledge(facts, told))
 
 
 class _Run(NamedTuple):
