@@ -336,3 +336,27 @@ def test_the_runtime_s_secrets_reach_no_sandbox_and_no_file(
         assert holders == []
     assert secret not in done.stdout + done.stderr
     assert os.environ.get("OPENAI_API_KEY") != secret
+
+
+def test_a_full_disk_stops_the_run_and_loses_nothing(
+    takeover: Run, undisturbed: Path, tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    small = tmp_path / "small"
+    small.mkdir()
+    if (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", small], check=False).returncode
+        != 0
+    ):
+        pytest.skip("this root may not mount a file system")
+    try:
+        stopped = takeover("--view", "all", *TWO, "--out", small / "out")
+        assert stopped.returncode == 4, (stopped.stdout, stopped.stderr)
+        assert len(stopped.stderr.splitlines()) == 1
+        assert "no space left" in stopped.stderr
+        subprocess.run(["mount", "-o", "remount,size=100m", small], check=True)
+        assert takeover("--resume", "--out", small / "out").returncode == 0
+        assert comparable(small / "out") == comparable(undisturbed)
+    finally:
+        subprocess.run(["umount", small], check=True)
