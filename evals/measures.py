@@ -37,12 +37,13 @@ def rediscovery(record: HandoffRecord, successor: Sequence[Event]) -> Counter[Ki
     """The successor's events that find out what the predecessor had found out, by kind.
 
     An action and its observation are two events of one kind. A step is a `read` when every file it
-    showed had been shown to the predecessor with the same content; a `search` or a `command` when the
-    predecessor had run the same on the same tree. The first re-run of the predecessor's latest
+    showed had been shown to the predecessor with the same content; a `search` when the predecessor had
+    made the same one; a `command` when it had run the same on the same tree. The first re-run of the predecessor's latest
     validation command is `verification`, which is no debt.
     """
     known_reads = {read for event in record.trace for read in event.reads}
     known_commands = {(step.command, step.tree) for step in _steps(record.trace) if step.command}
+    known_searches = {command for command, _ in known_commands if is_search(command)}
     runs = validations(record.trace, record.task.base_directories)
     to_verify = _normal(runs[-1].command) if runs else None
     found: Counter[Kind] = Counter()
@@ -52,8 +53,10 @@ def rediscovery(record: HandoffRecord, successor: Sequence[Event]) -> Counter[Ki
             kind, to_verify = "verification", None
         elif step.reads and step.reads <= known_reads:
             kind = "read"
-        elif step.command and (step.command, step.tree) in known_commands:
-            kind = "search" if is_search(step.command) else "command"
+        elif step.command in known_searches:
+            kind = "search"
+        elif (step.command, step.tree) in known_commands:
+            kind = "command"
         if kind is not None:
             found[kind] += 2
     return found

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from langchain_core.language_models import BaseChatModel
 
-from evals.oracle import ORACLE_FILE, OracleModel, read_facts
+from evals.facts import ORACLE_FILE, read_facts
+from evals.oracle import OracleModel
 from evals.replay import BadTrajectory, ReplayModel, read_trajectory
 from evals.tasks import Task
 from handoff.record import HandoffRecord

@@ -9,124 +9,38 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
-import yaml
-from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
-from langchain_core.outputs import ChatResult
-from pydantic import BaseModel, ConfigDict
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 
-from evals.scripted import Turn, chat_result, text_result
+from evals.facts import Place, TaskFacts, Variant
+from evals.scripted import ScriptedModel, Turn
 from handoff.views import prompt_text
 from nodes.actions import Action
 from nodes.replies import ModelFailed
 
-ORACLE_FILE = "oracle.yaml"
-_SHORTEST_MARK = 12
 _MARGIN = re.compile(r"^(\s*\d+\t|[+-]|[^\s:]+:\d+:)")
 _MOST_TURNS = 60
-Variant = Literal["base", "wrong", "right"]
 
 
-class _Facts(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Guide(_Facts):
-    path: str
-    command: str
-
-
-class Reproduction(_Facts):
-    path: str
-    content: str
-    symptom: str
-
-
-class WrongAttempt(_Facts):
-    refuted_by: str
-    check: Literal["suite", "reproduction"]
-
-
-class Place(_Facts):
-    """One stretch of a file, as it is at the base, after a tempting wrong fix, and after the right one."""
-
-    path: str
-    search: str | None = None
-    base: str
-    wrong: str | None = None
-    right: str
-
-    def text(self, variant: Variant) -> str:
-        return {"base": self.base, "wrong": self.wrong or self.base, "right": self.right}[variant]
-
-    def marks(self, variant: Variant) -> tuple[str, ...]:
-        """The lines by which this variant can be told from the others, wherever they are shown."""
-        others = {
-            line.strip()
-            for other in ("base", "wrong", "right")
-            if self.text(other) != self.text(variant)
-            for line in self.text(other).splitlines()
-        }
-        lines = (line.strip() for line in self.text(variant).splitlines())
-        return tuple(line for line in lines if len(line) >= _SHORTEST_MARK and line not in others)
-
-
-class TaskFacts(_Facts):
-    """All that the built-in model knows of one task."""
-
-    task_id: str
-    statement: str
-    search: str
-    guide: Guide
-    reproduction: Reproduction
-    wrong: WrongAttempt | None = None
-    places: tuple[Place, ...]
-
-
-def read_facts(directory: Path) -> TaskFacts:
-    """The facts of the bundled task in `directory`."""
-    facts = yaml.safe_load((directory / ORACLE_FILE).read_text(encoding="utf-8"))
-    statement = (directory / "problem_statement.md").read_text(encoding="utf-8").strip()
-    return TaskFacts.model_validate({"task_id": directory.name, "statement": statement, **facts})
-
-
-class OracleModel(BaseChatModel):
+class OracleModel(ScriptedModel):
     """Plays the ideal agent on the tasks whose facts it holds; also writes their notes."""
 
     facts: tuple[TaskFacts, ...]
-    native: bool = False
 
-    @property
-    def _llm_type(self) -> str:
-        return "oracle"
-
-    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
-        return self.model_copy(update={"native": True})
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
+    def respond(self, messages: list[BaseMessage]) -> Turn:
         told = [message for message in messages if not isinstance(message, SystemMessage)]
         first = told[0].text
         facts = next((facts for facts in self.facts if facts.statement in first), None)
         if facts is None:
             raise ModelFailed(
-                "builtin:oracle knows the bundled tasks only; give another model by --model openai:NAME"
+                "builtin:oracle knows the bundled tasks only; give another by --model openai:NAME"
             )
         for kind in ("summary", "structured"):
             if first.startswith(prompt_text(kind)):
-                return text_result(messages, _notes(kind, Knowledge(facts, [HumanMessage(first)])))
-        return chat_result(messages, next_turn(Knowledge(facts, told)), native=self.native)
+                return Turn(_notes(kind, Knowledge(facts, told)))
+        return next_turn(Knowledge(facts, told))
 
 
 class _Run(NamedTuple):

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatResult
 
-from evals.scripted import Turn, chat_result
+from evals.scripted import ScriptedModel, Turn
 from nodes.actions import Action
 
 _BLOCK = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)
@@ -28,7 +23,7 @@ class BadTrajectory(ValueError):
     """A trajectory that cannot be replayed; the text names the file and why."""
 
 
-class ReplayModel(BaseChatModel):
+class ReplayModel(ScriptedModel):
     """Gives the recorded action that follows the replies already in the conversation.
 
     It is no LLM: it reads nothing of what it is told. After the last action it finishes.
@@ -36,29 +31,12 @@ class ReplayModel(BaseChatModel):
 
     turns: tuple[Turn, ...]
     start: int = 0
-    native: bool = False
 
-    @property
-    def _llm_type(self) -> str:
-        return "replay"
-
-    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
-        return self.model_copy(update={"native": True})
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
+    def respond(self, messages: list[BaseMessage]) -> Turn:
         position = self.start + sum(isinstance(message, AIMessage) for message in messages)
-        turn = (
-            self.turns[position]
-            if position < len(self.turns)
-            else Turn("The recorded actions end here.", Action("finish", {}))
-        )
-        return chat_result(messages, turn, native=self.native)
+        if position < len(self.turns):
+            return self.turns[position]
+        return Turn("The recorded actions end here.", Action("finish", {}))
 
 
 def read_trajectory(path: Path) -> tuple[Turn, ...]:

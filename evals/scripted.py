@@ -1,9 +1,13 @@
-"""Replies of models that are no LLM: an action put into words the way the protocol wants it."""
+"""Chat models that are no LLM: what they say is computed, and put into words the way the protocol wants it."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -15,28 +19,46 @@ CHARACTERS_A_TOKEN = 4
 
 
 class Turn(NamedTuple):
-    """One reply: what is thought, and the action that follows."""
+    """One reply: what is thought, and the action that follows; None in notes, which are text alone."""
 
     thought: str
-    action: Action
+    action: Action | None = None
 
 
-def chat_result(messages: list[BaseMessage], turn: Turn, *, native: bool) -> ChatResult:
-    if native:
-        call = {"name": turn.action.tool, "args": turn.action.arguments, "id": f"call_{len(messages)}"}
-        return _result(messages, AIMessage(turn.thought, tool_calls=[call]))
-    return text_result(messages, f"{turn.thought}\n\n{write_action(turn.action)}".strip())
+class ScriptedModel(BaseChatModel):
+    """Says what `respond` makes of the conversation, in text or as native tool calls."""
 
+    native: bool = False
 
-def text_result(messages: list[BaseMessage], text: str) -> ChatResult:
-    return _result(messages, AIMessage(text))
+    @abstractmethod
+    def respond(self, messages: list[BaseMessage]) -> Turn: ...
 
+    @property
+    def _llm_type(self) -> str:
+        return type(self).__name__
 
-def _result(messages: list[BaseMessage], reply: AIMessage) -> ChatResult:
-    prompt = sum(len(message.text) for message in messages) // CHARACTERS_A_TOKEN
-    completion = max(len(reply.text) // CHARACTERS_A_TOKEN, 1)
-    reply.usage_metadata = UsageMetadata(
-        input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion
-    )
-    reply.response_metadata = {"finish_reason": "stop"}
-    return ChatResult(generations=[ChatGeneration(message=reply)])
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
+        return self.model_copy(update={"native": True})
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        thought, action = self.respond(messages)
+        if action is None:
+            reply = AIMessage(thought)
+        elif self.native:
+            call = {"name": action.tool, "args": action.arguments, "id": f"call_{len(messages)}"}
+            reply = AIMessage(thought, tool_calls=[call])
+        else:
+            reply = AIMessage(f"{thought}\n\n{write_action(action)}".strip())
+        prompt = sum(len(message.text) for message in messages) // CHARACTERS_A_TOKEN
+        completion = max(len(reply.text) // CHARACTERS_A_TOKEN, 1)
+        reply.usage_metadata = UsageMetadata(
+            input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion
+        )
+        reply.response_metadata = {"finish_reason": "stop"}
+        return ChatResult(generations=[ChatGeneration(message=reply)])

@@ -135,11 +135,20 @@ def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
         if reason is not None:
             raise BadUsage(f"--sandbox host: {reason}; or choose docker or process")
     if config.sandbox == "docker":
-        from sandbox.container import require_image
+        from sandbox.container import client, require_image
 
+        client()
         if shutil.which("docker") is None:
             raise BadUsage(
                 "--sandbox docker: the docker command, which swebench's harness uses, is not installed"
             )
         for task in tasks:
-            require_image(str(task.instance["image"]))
+            image = str(task.instance["image"])
+            try:
+                require_image(image)
+            except SandboxUnavailable as error:
+                dockerfile = task.directory is not None and (task.directory / "Dockerfile").is_file()
+                cure = f"docker build -t {image} {task.directory}" if dockerfile else f"docker pull {image}"
+                raise BadUsage(
+                    f"task {task.id}: its image is not on this Docker daemon; get it: {cure}"
+                ) from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import errno
+import sqlite3
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from evals.stages import Places
     from evals.tasks import Task
 
-DONE, USAGE, INFRASTRUCTURE_FAILURES, INTERRUPTED = 0, 2, 3, 130
+DONE, USAGE, INFRASTRUCTURE_FAILURES, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -71,9 +73,16 @@ def command(
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     except KeyboardInterrupt:
-        go_on = f"python -m evals.takeover --resume --out {where}"
-        print(f"\ninterrupted; what is done is safe. Go on with: {go_on}", file=sys.stderr)
+        print(f"\ninterrupted; what is done is safe. {_go_on(where)}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
+    except (OSError, sqlite3.OperationalError) as error:
+        if not _is_full(error):
+            raise
+        print(
+            f"error: {where}: no space left; what is done is safe. Free some. {_go_on(where)}",
+            file=sys.stderr,
+        )
+        raise typer.Exit(NO_SPACE) from None
     raise typer.Exit(code)
 
 
@@ -85,6 +94,7 @@ def run(console: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path,
     from handoff.views import NEED_NOTES
 
     places = stages.Places(out)
+    _introduce(config, tasks, out)
     with sole_user(out), executor(workers) as machinery:
         predecessors, labels, notes, takeovers = open_journals(out)
         _tidy(config, places)
@@ -116,6 +126,17 @@ def run(console: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path,
         )
         _tidy(config, places)
         return _report(console, config, out, predecessors, labels, notes, takeovers)
+
+
+def _introduce(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+    import sandbox
+
+    models = {"predecessor": config.predecessor, "successor": config.successor, "notes": config.notes_model}
+    print(
+        f"{len(tasks)} task{'s' if len(tasks) > 1 else ''}; views: {', '.join(config.views)}; results: {out}"
+    )
+    print("; ".join(f"{role}: {name}" for role, name in models.items()))
+    print(f"sandbox: {config.sandbox}, {sandbox.describe(config.sandbox)}", flush=True)
 
 
 def _points(predecessors: Journal, tasks: tuple[Task, ...]) -> list[tuple[Task, str]]:
@@ -178,6 +199,14 @@ def _report(console: Console, config: RunConfig, out: Path, *journals: Journal) 
     write_summary(out, summary)
     show(console, summary, out)
     return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE
+
+
+def _go_on(out: Path) -> str:
+    return f"Go on with: python -m evals.takeover --resume --out {out}"
+
+
+def _is_full(error: Exception) -> bool:
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error)
 
 
 def _was_given(context: typer.Context, name: str) -> bool:

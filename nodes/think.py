@@ -31,6 +31,7 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     except ContextOverflow:
         return AgentState(stop_reason="context_overflow")
     except ReplyOverdue:
+        # A call that the agent's own time ended is no failure of the model.
         if left > context.model_timeout_s:
             raise
         return AgentState(stop_reason="max_seconds")

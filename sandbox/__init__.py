@@ -65,6 +65,17 @@ def default_backend() -> BackendName:
     return "process" if unavailable() else "host"
 
 
+def describe(backend: BackendName) -> str:
+    """One line on how far a backend isolates, for the person who runs it."""
+    from sandbox.host import unavailable
+
+    return {
+        "docker": "a container each: no network, no host files",
+        "host": "bubblewrap: no network, no host files but the read-only system",
+        "process": f"plain processes without isolation ({unavailable() or 'as asked'})",
+    }[backend]
+
+
 def remove_leftovers(backend: BackendName, owner: str, *, keep: Collection[str] = ()) -> None:
     """Remove what a killed run left behind: its machines, and frozen images other than those in `keep`."""
     if backend == "docker":
