@@ -44,4 +44,5 @@ def _run(graph: Graph, state: AgentState, context: AgentContext, thread_id: str)
         "recursion_limit": _NODES_A_STEP * context.max_steps + 10,
     }
     # Each step is on disk before the next begins, so that a record's checkpoint is there when it is.
-    return cast(AgentState, graph.invoke(state, config, context=context, durability="sync"))
+    durability: Any = "sync" if graph.checkpointer else None
+    return cast(AgentState, graph.invoke(state, config, context=context, durability=durability))

@@ -113,9 +113,9 @@ def _tried(events: Iterable[Event]) -> Iterable[str]:
             command = event.arguments.get("command", "") if event.tool == "shell" else ""
         elif command and not event.refused:
             shown = " ".join(command.split())
-            outcome = "timed out" if event.timed_out else f"exit code {event.exit_code}"
+            ended = UNKNOWN if event.exit_code is None else f"exit code {event.exit_code}"
             cut = "…" if len(shown) > _LONGEST_COMMAND else ""
-            yield f"`{shown[:_LONGEST_COMMAND]}{cut}` → {outcome}"
+            yield f"{_inline(shown[:_LONGEST_COMMAND] + cut)} → {'timed out' if event.timed_out else ended}"
 
 
 def _listed(items: Iterable[str]) -> str:
@@ -124,11 +124,21 @@ def _listed(items: Iterable[str]) -> str:
         return NONE_OBSERVED
     shown = every[-_MOST_ENTRIES:]
     left_out = [f"\n- ({len(every) - len(shown)} earlier ones left out)"] if len(every) > len(shown) else []
-    return "".join([*left_out, *(f"\n- {item}" for item in shown)])
+    return "".join([*left_out, *(f"\n- {' '.join(item.splitlines())}" for item in shown)])
 
 
 def _fenced(text: str) -> str:
     """Text in a fence that nothing inside can close."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = _ticks(text, 3)
     return f"\n{fence}\n{text.rstrip()}\n{fence}"
+
+
+def _inline(text: str) -> str:
+    ticks = _ticks(text, 1)
+    space = " " if "`" in text else ""
+    return f"{ticks}{space}{text}{space}{ticks}"
+
+
+def _ticks(text: str, least: int) -> str:
+    """More backticks than stand together anywhere in the text."""
+    return "`" * max(least, *(len(run) + 1 for run in re.findall("`+", text)), least)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import islice
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
@@ -20,6 +21,9 @@ OUTPUT_TOKENS = 1600
 _FIRST_LIMIT = 200_000
 _LAST_LIMIT = 8_000
 _EVENT_CHARS = 4_000
+_MOST_OBJECTS = 50
+_OBJECT = re.compile(r'\{\s*"')
+_PAIR = re.compile(r'"(\w+)"\s*:\s*"((?:[^"\\]|\\.)*)"', re.DOTALL)
 
 
 class TooLong(Exception):
@@ -32,7 +36,7 @@ def write_notes(record: HandoffRecord, ask: Ask, model_name: str) -> Notes:
     reply, structured_usage = _asked("structured", record, ask)
     return Notes(
         model=model_name,
-        summary=summary.strip() or "UNKNOWN",
+        summary=_without_thoughts(summary).strip() or "UNKNOWN",
         structured=read_fields(reply),
         summary_usage=summary_usage,
         structured_usage=structured_usage,
@@ -41,26 +45,44 @@ def write_notes(record: HandoffRecord, ask: Ask, model_name: str) -> Notes:
 
 def read_fields(reply: str) -> dict[str, str]:
     """The known fields in a reply that should be one JSON object, as much of it as can be read."""
-    text = re.sub(r"<think>.*?(</think>|\Z)", "", reply, flags=re.DOTALL)
+    text = _without_thoughts(reply)
     found: dict[str, object] = {}
-    for start in (match.start() for match in re.finditer(r"\{", text)):
+    for start in islice((match.start() for match in _OBJECT.finditer(text)), _MOST_OBJECTS):
         try:
             value, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and any(name in value for name in MODEL_FIELDS):
             found = value
             break
     else:
-        pairs = re.findall(r'"(\w+)"\s*:\s*"((?:[^"\\]|\\.)*)"', text)
-        found = {name: value.replace('\\"', '"').replace("\\n", "\n") for name, value in pairs}
-    return {name: _as_text(found[name]) for name in MODEL_FIELDS if found.get(name)}
+        found = {name: _unescaped(value) for name, value in _PAIR.findall(text)}
+    return {name: text for name in MODEL_FIELDS if (text := _as_text(found.get(name)))}
+
+
+def _without_thoughts(reply: str) -> str:
+    text = re.sub(r"<think>.*?(</think>|\Z)", "", reply, flags=re.DOTALL)
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def _unescaped(value: str) -> str:
+    try:
+        return str(json.loads(f'"{value}"', strict=False))
+    except ValueError:
+        return value
 
 
 def _as_text(value: object) -> str:
+    if value is None:
+        return ""
     if isinstance(value, list):
-        return "; ".join(_as_text(item) for item in value)
-    return value.strip() if isinstance(value, str) else json.dumps(value)
+        return "; ".join(text for item in value if (text := _plain(item)))
+    return _plain(value)
+
+
+def _plain(value: object) -> str:
+    text = value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def _asked(kind: str, record: HandoffRecord, ask: Ask) -> tuple[str, Usage]:

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -18,6 +18,7 @@ from sandbox.machine import Frozen, Snapshot
 SCHEMA_VERSION = 1
 RECORD_FILE = "record.json"
 NOTES_FILE = "notes.json"
+_Kind = TypeVar("_Kind", bound=Frozen)
 
 
 class RecordRefused(ValueError):
@@ -97,34 +98,33 @@ class RecordStore:
         partial = self.root / f".partial-{record_id}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        record = make(partial).sealed()
-        write_durably(partial / RECORD_FILE, record.model_dump_json(indent=1, exclude={"notes"}))
-        shutil.rmtree(self.directory(record_id), ignore_errors=True)
-        partial.rename(self.directory(record_id))
+        try:
+            record = make(partial).sealed()
+            write_durably(partial / RECORD_FILE, _as_json(record, exclude={"notes"}))
+            shutil.rmtree(self.directory(record_id), ignore_errors=True)
+            partial.rename(self.directory(record_id))
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
         _sync_directory(self.root)
         return record
 
     def load(self, record_id: str) -> HandoffRecord:
         """The record with its notes, verified. Raises RecordRefused."""
         path = self.directory(record_id) / RECORD_FILE
-        try:
-            record = HandoffRecord.model_validate_json(path.read_bytes())
-        except FileNotFoundError as error:
-            raise RecordRefused(f"{path}: no such record") from error
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"]) or "file"
-            raise RecordRefused(f"{path}: {field}: {first['msg']}") from error
+        record = _read(path, HandoffRecord)
+        if record.id != record_id:
+            raise RecordRefused(f"{path}: holds the record {record.id}")
         record.verify()
-        notes = self.notes(record_id)
-        return record.model_copy(update={"notes": notes})
+        return record.model_copy(update={"notes": self.notes(record_id)})
 
     def notes(self, record_id: str) -> Notes | None:
+        """The notes, if they have been written. Raises RecordRefused when they cannot be read."""
         path = self.directory(record_id) / NOTES_FILE
-        return Notes.model_validate_json(path.read_bytes()) if path.is_file() else None
+        return _read(path, Notes) if path.is_file() else None
 
     def add_notes(self, record_id: str, notes: Notes) -> None:
-        write_durably(self.directory(record_id) / NOTES_FILE, notes.model_dump_json(indent=1))
+        write_durably(self.directory(record_id) / NOTES_FILE, _as_json(notes))
 
     def ids(self) -> tuple[str, ...]:
         return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{RECORD_FILE}")))
@@ -133,6 +133,29 @@ class RecordStore:
         """Remove what a kill left of records that were never saved whole."""
         for partial in self.root.glob(".partial-*"):
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def _as_json(value: Frozen, *, exclude: set[str] | None = None) -> str:
+    # In ASCII, because a patch or a file name may hold bytes that no UTF-8 text can.
+    return json.dumps(value.model_dump(mode="json", exclude=exclude), indent=1)
+
+
+def _read(path: Path, kind: type[_Kind]) -> _Kind:
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise RecordRefused(f"{path}: no such record") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordRefused(f"{path}: torn, or no JSON: {error}") from error
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if kind is HandoffRecord and version != SCHEMA_VERSION:
+        raise RecordRefused(f"{path}: schema version {version!r}; this program reads {SCHEMA_VERSION}")
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "file"
+        raise RecordRefused(f"{path}: {field}: {first['msg']}") from error
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from langchain_core.messages import AIMessage
 
 from handoff.event import UNREADABLE
+from nodes.markup import SHELL_LANGUAGES, Broken, Call, Fence, Tag, pieces
 
 Protocol = Literal["text", "native"]
 
@@ -43,19 +44,6 @@ _FIELDS = {
     "insert_text": "new",
 }
 
-_THINKING = re.compile(r"<(think|thinking)>.*?(</\1>|\Z)", re.DOTALL)
-_SHELL_FENCE = re.compile(
-    r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w.+-]*)[^\n`]*\n(?P<body>.*?)^[ \t]*(?P=fence)[ \t]*$",
-    re.DOTALL | re.MULTILINE,
-)
-_SHELL_LANGUAGES = {"bash", "sh", "shell", "console", "zsh"}
-_TAG = re.compile(
-    r"<(?P<tool>editor|handoff|finish)\b(?P<attributes>[^>]*?)(?:/>|>(?P<body>.*?)</(?P=tool)>)", re.DOTALL
-)
-_ATTRIBUTE = re.compile(r"(\w+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)')")
-_PART = re.compile(r"<(old|new|content)>(.*?)</\1>", re.DOTALL)
-_CALL_TAG = re.compile(r"<(tool_call|function_call)>\s*(.*?)\s*(?:</\1>|\Z)", re.DOTALL)
-
 
 class Action(NamedTuple):
     """One readable action: a tool and its arguments, all of them text."""
@@ -75,17 +63,18 @@ def read_action(reply: AIMessage, protocol: Protocol, *, offer_handoff: bool) ->
     """The one action in a model's reply."""
     found = _native_calls(reply) if protocol == "native" else _textual_calls(reply.text)
     tools = ("shell", "editor", "finish", *(("handoff",) if offer_handoff else ()))
-    if isinstance(found, Unreadable):
-        return found
+    cut = " Your reply was cut off at its length limit: send a shorter one." if was_cut(reply) else ""
     if not found:
-        cut = " Your reply was cut off at its length limit." if was_cut(reply) else ""
         return Unreadable(f"Your reply holds no action.{cut} {_how(protocol)}")
     if len(found) > 1:
-        kinds = ", ".join(action.tool for action in found)
+        kinds = ", ".join(action.tool for action in found[:10])
         return Unreadable(
             f"Your reply holds {len(found)} actions ({kinds}); nothing was run. Send exactly one and wait for its result."
         )
-    return _checked(found[0], tools, protocol)
+    action = found[0]
+    if isinstance(action, Unreadable):
+        return Unreadable(action.correction + cut)
+    return _checked(action, tools, protocol)
 
 
 def was_cut(reply: AIMessage) -> bool:
@@ -125,122 +114,131 @@ def _schema(name: str, description: str, properties: dict[str, Any], required: l
     }
 
 
-def _native_calls(reply: AIMessage) -> list[Action] | Unreadable:
-    if reply.invalid_tool_calls:
-        call = reply.invalid_tool_calls[0]
-        return Unreadable(f"The arguments of your call of {call['name']} are not valid JSON: {call['error']}")
-    return [_action(call["name"], call["args"]) for call in reply.tool_calls]
+def _native_calls(reply: AIMessage) -> list[Action | Unreadable]:
+    broken = [
+        Unreadable(
+            f"The arguments of your call of {call['name']} are not valid JSON, so nothing was done. "
+            f"Send {_example(call['name'] or '', {}, 'native')}"
+        )
+        for call in reply.invalid_tool_calls
+    ]
+    return [*(_action(call["name"], call["args"], "native") for call in reply.tool_calls), *broken]
 
 
-def _textual_calls(text: str) -> list[Action] | Unreadable:
-    text = _THINKING.sub("", text)
-    found: list[Action] = []
-    rest = []
-    end = 0
-    for match in _TAG.finditer(text):
-        if _inside_fence(text, match.start()):
-            continue
-        arguments = {
-            name: double or single for name, double, single in _ATTRIBUTE.findall(match["attributes"])
-        }
-        body = match["body"] or ""
-        if match["tool"] == "editor":
-            arguments |= {name: _unpadded(part) for name, part in _PART.findall(body)}
-        elif body.strip():
-            arguments["message"] = body.strip()
-        found.append(_action(match["tool"], arguments))
-        rest.append(text[end : match.start()])
-        end = match.end()
-    outside = "".join([*rest, text[end:]])
-    for match in _SHELL_FENCE.finditer(outside):
-        body = match["body"].rstrip("\n")
-        language = match["language"].lower()
-        if language in _SHELL_LANGUAGES:
-            found.append(Action("shell", {"command": body}))
-        elif language in ("json", "tool_call", "") and (call := _json_call(body)) is not None:
-            found.append(call)
-    for match in _CALL_TAG.finditer(_SHELL_FENCE.sub("", outside)):
-        call = _json_call(match[2])
-        if call is None:
-            return Unreadable(
-                f"What stands between your <{match[1]}> tags is not a JSON object with name and arguments."
-            )
-        found.append(call)
+def _textual_calls(text: str) -> list[Action | Unreadable]:
+    parts = pieces(text)
+    found = [action for action in map(_meant, parts) if action is not None]
     if found:
         return found
-    unfinished = re.search(r"^[ \t]*(`{3,}|~{3,})[ \t]*(bash|sh|shell)[ \t]*\n", outside, re.MULTILINE)
-    if unfinished:
-        return Unreadable(
-            f"Your {unfinished[2]} block is never closed, so nothing was run. End it with a line {unfinished[1]}"
+    whole = _json_call(_json(text))
+    if whole is not None:
+        return [whole]
+    broken = [part.correction for part in parts if isinstance(part, Broken)]
+    if broken:
+        return [Unreadable(broken[0])]
+    if any(isinstance(part, Fence) and not part.language for part in parts):
+        return [
+            Unreadable(
+                "Your code block has no language, so nothing was run. If it is a command, open it with ```bash."
+            )
+        ]
+    return []
+
+
+def _meant(part: Fence | Tag | Call | Broken) -> Action | Unreadable | None:
+    """The action that a piece of a reply stands for; None for an illustration."""
+    if isinstance(part, Fence):
+        if part.language in SHELL_LANGUAGES:
+            prompted = part.language == "console"
+            command = re.sub(r"^\$ ", "", part.body, flags=re.MULTILINE) if prompted else part.body
+            return Action("shell", {"command": command})
+        return _json_call(_json(part.body)) if part.language in ("json", "tool_call", "") else None
+    if isinstance(part, Tag):
+        return _action(part.tool, part.arguments, "text")
+    if isinstance(part, Call):
+        return _json_call(part.value) or Unreadable(
+            "Your tool call is not a JSON object with a name and arguments, so nothing was done. "
+            'Send {"name": "shell", "arguments": {"command": "…"}}.'
         )
-    if re.search(r"<(editor|handoff|finish)\b", outside):
-        return Unreadable("Your action's tag is never closed, so nothing was run. " + _how("text"))
-    return found
+    return None
 
 
-def _inside_fence(text: str, position: int) -> bool:
-    return any(
-        match.start() < position < match.end() and match["language"].lower() in _SHELL_LANGUAGES
-        for match in _SHELL_FENCE.finditer(text)
-    )
-
-
-def _unpadded(part: str) -> str:
-    """Text between tags without the line breaks that only set the tags apart."""
-    part = part.removeprefix("\r").removeprefix("\n")
-    return part[:-1] if part.endswith("\n") else part
-
-
-def _json_call(text: str) -> Action | None:
+def _json(text: str) -> Any:
     try:
-        call = json.loads(text)
-    except ValueError:
+        return json.loads(text, strict=False)
+    except (ValueError, RecursionError):
         return None
+
+
+def _json_call(call: Any) -> Action | Unreadable | None:
     if not isinstance(call, dict):
         return None
+    if isinstance(call.get("function"), dict):
+        call = call["function"]
     name = call.get("name") or call.get("tool") or call.get("function")
-    arguments: object = next(
-        (call[key] for key in ("arguments", "args", "parameters", "input") if key in call), {}
-    )
-    if not isinstance(name, str) or not isinstance(arguments, dict):
+    given = next((call[key] for key in ("arguments", "args", "parameters", "input") if key in call), None)
+    arguments = _json(given) if isinstance(given, str) else given
+    if not isinstance(name, str) or not isinstance(arguments, dict | None):
         return None
-    return _action(name, arguments)
+    if arguments is None and _ALIASES.get(name, name) not in _REQUIRED:
+        return None  # any JSON object may have a name
+    return _action(name, arguments or {}, "text")
 
 
-def _action(name: str, arguments: Mapping[str, Any]) -> Action:
-    texts = {
-        _FIELDS.get(key, key): value if isinstance(value, str) else json.dumps(value)
-        for key, value in arguments.items()
-        if value is not None
-    }
-    return Action(_ALIASES.get(name, name), texts)
+def _action(name: str, arguments: Mapping[str, Any], protocol: Protocol) -> Action | Unreadable:
+    tool = _ALIASES.get(name, name)
+    texts = {}
+    for key, value in arguments.items():
+        if isinstance(value, list | dict):
+            return Unreadable(
+                f"The {tool}'s {key} must be text, not a {type(value).__name__}; nothing was done. "
+                f"Send {_example(tool, {}, protocol)}"
+            )
+        if value is not None:
+            texts[_FIELDS.get(key, key)] = value if isinstance(value, str) else json.dumps(value)
+    return Action(tool, texts)
 
 
 def _checked(action: Action, tools: tuple[str, ...], protocol: Protocol) -> Action | Unreadable:
     tool, arguments = action
     if tool not in tools:
         return Unreadable(f"There is no tool {tool!r}; there are {', '.join(tools)}. {_how(protocol)}")
-    required = list(_REQUIRED[tool])
-    if tool == "editor" and arguments.get("command") in EDITOR_COMMANDS:
-        required += EDITOR_COMMANDS[arguments["command"]]
-    missing = [name for name in required if name not in arguments]
-    if missing:
-        return Unreadable(f"Your {tool} action lacks {' and '.join(missing)}; nothing was done.")
-    unknown = [name for name in arguments if name not in (*_REQUIRED[tool], *_OPTIONAL[tool])]
-    if unknown:
-        return Unreadable(f"The {tool} takes no {' or '.join(unknown)}; nothing was done.")
-    if tool == "editor" and arguments["command"] not in EDITOR_COMMANDS:
+    command = arguments.get("command", "")
+    instead = f"Send {_example(tool, arguments, protocol)}"
+    if tool == "editor" and "command" in arguments and command not in EDITOR_COMMANDS:
         return Unreadable(
-            f"The editor has no command {arguments['command']!r}; it has {', '.join(EDITOR_COMMANDS)}."
+            f"The editor has no command {command[:100]!r}; it has {', '.join(EDITOR_COMMANDS)}. {instead}"
         )
+    missing = [name for name in _needed(tool, arguments) if name not in arguments]
+    if missing:
+        return Unreadable(f"Your {tool} action lacks {' and '.join(missing)}; nothing was done. {instead}")
+    unknown = [name[:100] for name in arguments if name not in (*_REQUIRED[tool], *_OPTIONAL[tool])]
+    if unknown:
+        return Unreadable(f"The {tool} takes no {' or '.join(unknown)}; nothing was done. {instead}")
     for name in ("line", "start", "end"):
-        if name in arguments and not re.fullmatch(r"\d+", arguments[name]):
+        if name in arguments and not re.fullmatch(r"[0-9]{1,9}", arguments[name]):
             return Unreadable(
-                f"The editor's {name} must be a line number, not {arguments[name]!r}; nothing was done."
+                f"The editor's {name} must be a line number such as 12, not {arguments[name][:100]!r}; nothing was done."
             )
-    if tool == "shell" and not arguments["command"].strip():
-        return Unreadable("Your command is empty; nothing was run.")
+    if tool == "shell" and not command.strip():
+        return Unreadable(f"Your command is empty; nothing was run. {instead}")
     return action
+
+
+def _needed(tool: str, arguments: Mapping[str, str]) -> tuple[str, ...]:
+    by_command = EDITOR_COMMANDS.get(arguments.get("command", ""), ()) if tool == "editor" else ()
+    return (*_REQUIRED.get(tool, ()), *by_command)
+
+
+def _example(tool: str, arguments: Mapping[str, str], protocol: Protocol) -> str:
+    """What an action of that sort looks like."""
+    shown = {name: "12" if name == "line" else "…" for name in _needed(tool, arguments)}
+    if tool == "editor":
+        command = arguments.get("command")
+        shown["command"] = command if command in EDITOR_COMMANDS else "view"
+    if protocol == "native":
+        return f"one call of {tool} with the arguments {json.dumps(shown, ensure_ascii=False)}."
+    return write_action(Action(tool, shown)) if tool in _REQUIRED else _how(protocol)
 
 
 def _how(protocol: Protocol) -> str:
@@ -258,7 +256,9 @@ def write_action(action: Action) -> str:
         return f"{fence}bash\n{body}\n{fence}"
     if tool == "editor":
         attributes = "".join(
-            f' {name}="{value}"' for name, value in arguments.items() if name not in ("old", "new", "content")
+            f" {name}={_quoted(value)}"
+            for name, value in arguments.items()
+            if name not in ("old", "new", "content")
         )
         parts = "".join(
             f"<{name}>\n{arguments[name]}\n</{name}>\n"
@@ -267,3 +267,7 @@ def write_action(action: Action) -> str:
         )
         return f"<editor{attributes}>\n{parts}</editor>" if parts else f"<editor{attributes}/>"
     return f"<{tool}>{arguments.get('message', '')}</{tool}>"
+
+
+def _quoted(value: str) -> str:
+    return f"'{value}'" if '"' in value else f'"{value}"'

@@ -43,16 +43,15 @@ def _view(machine: Sandbox, arguments: Mapping[str, str]) -> tuple[str, tuple[Fi
     if names is not None:
         return f"{path} is a directory:\n" + "\n".join(names), ()
     text = _text(machine, path)
-    lines = text.splitlines()
+    lines = _lines(text)
     start = max(int(arguments.get("start", 1)), 1)
     end = min(int(arguments.get("end", len(lines))), len(lines))
     if lines and (start > len(lines) or end < start):
         raise EditRefused(f"{path} has {len(lines)} lines; {start} to {end} are not among them")
-    shown = _numbered(lines, start, end)
-    whole = posixpath.normpath(posixpath.join(machine.workspace, path))
-    digest = machine.sha256(path) or _sha256(text)
-    name = whole.removeprefix(machine.workspace.rstrip("/") + "/")
-    return f"{path}, lines {start} to {end} of {len(lines)}:\n{shown}", (FileRead(path=name, sha256=digest),)
+    read = FileRead(path=_name(machine, path), sha256=_sha256(text))
+    if not lines:
+        return f"{path} is empty.", (read,)
+    return f"{path}, lines {start} to {end} of {len(lines)}:\n{_numbered(lines, start, end)}", (read,)
 
 
 def _edit(
@@ -74,7 +73,7 @@ def _edit(
         else:
             after = _replaced(before, arguments["old"], arguments["new"], path)
     machine.write_file(path, after.encode())
-    edit = {"path": path, "before": before, "after": _sha256(after), "undo": False}
+    edit = {"path": _name(machine, path), "before": before, "after": _sha256(after), "undo": False}
     told = (
         f"{path} has been created."
         if before is None
@@ -84,9 +83,10 @@ def _edit(
 
 
 def _undo(machine: Sandbox, path: str, earlier: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+    name = _name(machine, path)
     stack: list[dict[str, Any]] = []
     for edit in earlier:
-        if edit["path"] == path:
+        if edit["path"] == name:
             stack.pop() if edit["undo"] else stack.append(edit)
     if not stack:
         raise EditRefused(f"no edit of {path} by the editor is left to undo")
@@ -98,15 +98,25 @@ def _undo(machine: Sandbox, path: str, earlier: list[dict[str, Any]]) -> tuple[d
     if before is None:
         raise EditRefused(f"the last edit created {path}; remove it with the shell")
     machine.write_file(path, before.encode())
-    edit = {"path": path, "before": now, "after": _sha256(before), "undo": True}
+    edit = {"path": name, "before": now, "after": _sha256(before), "undo": True}
     return edit, f"The last edit of {path} has been undone.\n{_around(now, before)}"
 
 
+def _name(machine: Sandbox, path: str) -> str:
+    """The path as changes are named: relative inside the repository, absolute outside it."""
+    whole = posixpath.normpath(posixpath.join(machine.workspace, path))
+    return whole.removeprefix(machine.workspace.rstrip("/") + "/")
+
+
 def _text(machine: Sandbox, path: str) -> str:
+    content = machine.read_file(path)
     try:
-        return machine.read_file(path).decode()
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise EditRefused(f"{path} is not UTF-8 text; use the shell") from error
+    if "\0" in text:
+        raise EditRefused(f"{path} is not text but binary; use the shell")
+    return text
 
 
 def _must_be_absent(machine: Sandbox, path: str) -> None:
@@ -120,8 +130,8 @@ def _must_be_absent(machine: Sandbox, path: str) -> None:
 
 
 def _replaced(text: str, old: str, new: str, path: str) -> str:
-    if "\r\n" in text and "\r\n" not in old:
-        old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
+    if "\r\n" in text and old not in text:
+        old, new = _in_crlf(old), _in_crlf(new)
     if old == new:
         raise EditRefused("old and new are the same")
     if not old:
@@ -139,17 +149,31 @@ def _replaced(text: str, old: str, new: str, path: str) -> str:
 
 
 def _inserted(text: str, line: int, new: str, path: str) -> str:
-    lines = text.splitlines(keepends=True)
+    lines = [f"{each}\n" for each in _lines(text)]
     if line > len(lines):
         raise EditRefused(f"{path} has only {len(lines)} lines; cannot insert after line {line}")
-    if lines and line == len(lines) and not lines[-1].endswith("\n"):
-        lines[-1] += "\n"
-    return "".join([*lines[:line], new if new.endswith("\n") else new + "\n", *lines[line:]])
+    if "\r\n" in text:
+        new = _in_crlf(new)
+    line_break = "\r\n" if "\r\n" in text else "\n"
+    if lines and not text.endswith("\n"):
+        # Only what is put after an unfinished last line finishes it.
+        lines[-1] = lines[-1][:-1] + (line_break if line == len(lines) else "")
+    return "".join([*lines[:line], new if new.endswith("\n") else new + line_break, *lines[line:]])
+
+
+def _in_crlf(text: str) -> str:
+    return re.sub(r"(?<!\r)\n", "\r\n", text)
+
+
+def _lines(text: str) -> list[str]:
+    """The lines as grep and tracebacks count them: only a line feed ends one."""
+    lines = text.split("\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 def _around(before: str, after: str) -> str:
     """The changed lines of the new text with a few around them, numbered."""
-    old, new = before.splitlines(), after.splitlines()
+    old, new = _lines(before), _lines(after)
     same_head = next(
         (i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new))
     )
@@ -160,7 +184,8 @@ def _around(before: str, after: str) -> str:
 
 
 def _numbered(lines: list[str], start: int, end: int) -> str:
-    return "\n".join(f"{number:6}\t{lines[number - 1]}" for number in range(start, end + 1))
+    shown = (line.removesuffix("\r") for line in lines[start - 1 : end])
+    return "\n".join(f"{number:6}\t{line}" for number, line in enumerate(shown, start))
 
 
 def _sha256(text: str) -> str:

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as Overdue
+import queue
+import re
+import sys
+import threading
 from typing import Any
+from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable
+from pydantic import SecretStr
 
 from handoff.event import Usage
+
+_CLIENT = {
+    "langchain_openai", "openai", "langchain_core", "pydantic", "pydantic_core", "httpx", "httpx2", "httpcore",
+    "httpcore2",
+}  # fmt: skip
+_OF_CONTEXT = re.compile(
+    r"context_length_exceeded|exceed_context_size|maximum context|maximum model length|context (size|window|length)"
+    r"|prompt is too long|input token count.* exceeds|\binputs\W+tokens.*max_new_tokens",
+    re.IGNORECASE,
+)
+_LONGEST_LINE = 300
 
 
 class ModelFailed(Exception):
     """The model or its endpoint failed; nothing that the agent did, and never graded."""
+
+
+class ReplyOverdue(ModelFailed, TimeoutError):
+    """The model had not replied when its time was over."""
 
 
 class ContextOverflow(Exception):
@@ -27,22 +47,18 @@ def ask(model: Runnable[Any, Any], messages: list[BaseMessage], *, timeout_s: fl
     `timeout_s` bounds the whole call, because an endpoint that sends a byte now and then never
     exceeds a client's own limit.
     """
-    pool = ThreadPoolExecutor(max_workers=1)
-    try:
-        reply = pool.submit(model.invoke, messages).result(timeout_s)
-    except Overdue as error:
-        raise ModelFailed(f"no whole reply within {timeout_s:.0f} s") from error
-    except (ModelFailed, ContextOverflow):
-        raise
-    except Exception as error:
-        raise _told_apart(error) from error
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    reply = _within(timeout_s, model, messages)
+    if isinstance(reply, Exception):
+        failure = _told_apart(reply, model)
+        if failure is reply:
+            raise reply
+        # The cause would show what the line leaves out: whole answers, and keys in them.
+        raise failure from None
     if not isinstance(reply, AIMessage):
         raise ModelFailed(f"the endpoint sent a {type(reply).__name__} where a reply was due")
     if "finish_reason" in reply.response_metadata and not reply.response_metadata["finish_reason"]:
         raise ModelFailed("the reply was cut off: it ended without a finish reason")
-    return reply
+    return _tidied(reply)
 
 
 def usage_of(reply: AIMessage) -> Usage:
@@ -56,53 +72,110 @@ def usage_of(reply: AIMessage) -> Usage:
     )
 
 
-def _told_apart(error: Exception) -> Exception:
+def _within(timeout_s: float, model: Runnable[Any, Any], messages: list[BaseMessage]) -> Any:
+    """What the call returns or raises; the thread it runs in keeps no process from its end."""
+    outcome: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def call() -> None:
+        try:
+            outcome.put(model.invoke(messages))
+        except BaseException as error:
+            outcome.put(error)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(call,), daemon=True).start()
+    try:
+        reply = outcome.get(timeout=timeout_s)
+    except queue.Empty:
+        raise ReplyOverdue(f"no whole reply within {timeout_s:.0f} s") from None
+    if isinstance(reply, BaseException) and not isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def _tidied(reply: AIMessage) -> AIMessage:
+    """The reply as files and endpoints can take it back: no lone surrogates, and every call has an id."""
+    update = {
+        name: _encodable(getattr(reply, name))
+        for name in ("content", "additional_kwargs", "tool_calls", "invalid_tool_calls")
+    }
+    for call in (*update["tool_calls"], *update["invalid_tool_calls"]):
+        call["id"] = call["id"] or f"call_{uuid4().hex}"
+    return reply.model_copy(update=update)
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return re.sub("[\ud800-\udfff]", "\ufffd", value)
+    if isinstance(value, list):
+        return [_encodable(item) for item in value]
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return value
+
+
+def _told_apart(error: Exception, model: Runnable[Any, Any]) -> Exception:
     """The failure behind whatever a client library raised; a bug of ours stays what it is."""
     import openai
 
-    text = _first_line(error)
+    if isinstance(error, ModelFailed | ContextOverflow):
+        return error
+    text = _line(_said(error), model)
     if isinstance(error, openai.APIStatusError):
-        if getattr(error, "code", None) == "context_length_exceeded" or _speaks_of_context(text):
+        if error.status_code not in (401, 403, 429) and _OF_CONTEXT.search(
+            f"{error.code} {error.body} {error}"
+        ):
             return ContextOverflow(text)
         return ModelFailed(f"the endpoint answered {error.status_code}: {text}")
     if isinstance(error, openai.APITimeoutError):
         return ModelFailed("the endpoint did not answer in time")
     if isinstance(error, openai.APIConnectionError):
-        return ModelFailed(f"the endpoint could not be reached: {_first_line(error.__cause__ or error)}")
-    if isinstance(error, openai.OpenAIError):
-        return ContextOverflow(text) if _speaks_of_context(text) else ModelFailed(text)
+        root: BaseException = error
+        while root.__cause__ or root.__context__:
+            root = root.__cause__ or root.__context__ or root
+        return ModelFailed(f"the connection to the endpoint failed: {_line(str(root), model)}")
+    if not isinstance(error, openai.OpenAIError) and not _comes_from_client(error):
+        return error
+    if _OF_CONTEXT.search(str(error)):
+        return ContextOverflow(text)
     if isinstance(error, json.JSONDecodeError):
         return ModelFailed(f"the endpoint's answer is not JSON: {text}")
-    if _comes_from_client(error):
-        return ModelFailed(f"the endpoint's answer is malformed ({type(error).__name__}: {text})")
-    return error
+    return ModelFailed(f"the endpoint's answer is malformed: {text}")
 
 
 def _comes_from_client(error: Exception) -> bool:
     """Whether the error arose in the client library, which trips over replies of a wrong shape."""
+    modules = set()
     trace = error.__traceback__
-    module = ""
     while trace is not None:
-        module = trace.tb_frame.f_globals.get("__name__", "")
+        modules.add(trace.tb_frame.f_globals.get("__name__", "").split(".")[0])
         trace = trace.tb_next
-    return module.split(".")[0] in (
-        "langchain_openai",
-        "openai",
-        "langchain_core",
-        "pydantic",
-        "httpx",
-        "httpcore",
-    )
+    return modules - {"nodes"} - sys.stdlib_module_names <= _CLIENT
 
 
-def _speaks_of_context(text: str) -> bool:
-    lower = text.lower()
-    return any(
-        sign in lower
-        for sign in ("maximum context length", "context_length_exceeded", "context size", "context window")
-    )
+def _said(error: BaseException) -> str:
+    """What an error says, without the wrapping that its library puts around it."""
+    body = getattr(error, "body", None)
+    if isinstance(body, dict):
+        message = body.get("message") or body.get("detail") or body.get("error")
+        if isinstance(message, dict):
+            message = message.get("message")
+        if isinstance(message, str):
+            return message
+    text = body if isinstance(body, str) and body.strip() else str(error)
+    if re.match(r"\s*<(!doctype|html)", text, re.IGNORECASE) or "got str" in text:
+        return "no JSON but text, such as a web page; does the base URL end in /v1?"
+    return f"{type(error).__name__}: {text}" if isinstance(error, LookupError | TypeError) else text
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
+def _line(text: str, model: Runnable[Any, Any]) -> str:
+    for secret in _secrets(model):
+        text = text.replace(secret, "[key]")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:_LONGEST_LINE] if lines else "nothing more is known"
+
+
+def _secrets(model: Any) -> list[str]:
+    """The keys that a model, bound or not, is given, whatever their names."""
+    fields = {**getattr(model, "__dict__", {})}
+    found = [value.get_secret_value() for value in fields.values() if isinstance(value, SecretStr)]
+    return [secret for secret in found if secret] + (_secrets(fields["bound"]) if "bound" in fields else [])

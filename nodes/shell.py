@@ -37,6 +37,8 @@ def shell(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 def _told(result: ExecResult, context: AgentContext, machine: Sandbox) -> str:
     if result.timed_out:
         head = f"[stopped after {context.command_timeout_s:.0f} s: it and everything it started were killed]"
+    elif result.exit_code is None:
+        head = "[it ended without an exit code]"
     else:
         head = f"[exit code {result.exit_code}]"
     if result.shell_ended:

@@ -132,6 +132,9 @@ def observed(
     """The update that one observation makes: message, event, and the points that it fires."""
 
     action = last_action(state)
+    text = encodable(text)
+    changes = tuple(change.model_copy(update={"path": encodable(change.path)}) for change in changes)
+    reads = tuple(read.model_copy(update={"path": encodable(read.path)}) for read in reads)
     found = differences_after(_pairs(state), changes)
     event = Event(
         index=len(state["events"]),
@@ -152,7 +155,7 @@ def observed(
         detector, points = detectors.observe(detector, each)
         fired += [point for point in points if point.kind in context.points]
     return AgentState(
-        messages=[answer(state, context, text)],
+        messages=answers(state, text),
         events=[event.model_dump(mode="json")],
         detector=detector.model_dump(mode="json"),
         differences={path: list(pair) for path, pair in found.items()},
@@ -160,12 +163,11 @@ def observed(
     )
 
 
-def answer(state: AgentState, context: AgentContext, text: str) -> AnyMessage:
-    """The message that shows the model what its action came to, valid for the protocol."""
-    calls = getattr(state["messages"][-1], "tool_calls", [])
-    if context.protocol == "native" and calls:
-        return ToolMessage(text, tool_call_id=calls[0]["id"])
-    return HumanMessage(text)
+def answers(state: AgentState, text: str) -> list[AnyMessage]:
+    """The messages that show the model what its action came to; every native call needs one."""
+    asked = state["messages"][-1]
+    calls = [*getattr(asked, "tool_calls", []), *getattr(asked, "invalid_tool_calls", [])]
+    return [ToolMessage(text, tool_call_id=call["id"]) for call in calls] or [HumanMessage(text)]
 
 
 def last_action(state: AgentState) -> Event:
@@ -178,6 +180,11 @@ def clipped(text: str, limit: int) -> str:
         return text
     half = limit // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out; ask for less, or write it to a file …]\n{text[-half:]}"
+
+
+def encodable(text: str) -> str:
+    """The text with bytes that are no UTF-8, as in file names of other times, written as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _pairs(state: AgentState) -> Differences:

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, SystemMessage
 from langgraph.runtime import Runtime
 
 from nodes.actions import Protocol, Unreadable, native_tools, read_action
-from nodes.replies import ContextOverflow, ModelFailed, ask, usage_of
+from nodes.replies import ContextOverflow, ReplyOverdue, ask, usage_of
 from nodes.state import AgentContext, AgentState, StopReason, next_action_event, observed
 
 
@@ -30,11 +30,11 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
         reply = ask(model, list(state["messages"]), timeout_s=min(context.model_timeout_s, max(left, 1.0)))
     except ContextOverflow:
         return AgentState(stop_reason="context_overflow")
-    except ModelFailed:
+    except ReplyOverdue:
         # A call that the agent's own time ended is no failure of the model.
-        if _spent(state, context) == "max_seconds":
-            return AgentState(stop_reason="max_seconds")
-        raise
+        if left > context.model_timeout_s:
+            raise
+        return AgentState(stop_reason="max_seconds")
     return _taken_up(state, context, reply, time.monotonic() - started)
 
 
@@ -71,7 +71,10 @@ def _taken_up(state: AgentState, context: AgentContext, reply: AIMessage, second
 
 def _shown(reply: AIMessage) -> str:
     """The reply as text, its native tool calls included."""
-    calls = [json.dumps({"name": call["name"], "arguments": call["args"]}) for call in reply.tool_calls]
+    calls = [
+        json.dumps({"name": call["name"], "arguments": call["args"]})
+        for call in (*reply.tool_calls, *reply.invalid_tool_calls)
+    ]
     return "\n".join(part for part in (reply.text, *calls) if part)
 
 

@@ -1,0 +1,213 @@
+"""Where the blocks, tags and calls that may be actions stand in a model's text."""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left
+from typing import Any, NamedTuple
+
+SHELL_LANGUAGES = ("bash", "sh", "shell", "console", "zsh")
+_PARTS = "old|new|content|old_str|new_str|file_text|insert_text"
+# Possessive where two parts could share characters: no input may make the search quadratic.
+_OPENING = re.compile(
+    r"^[ \t]*+(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?P<language>[\w.+-]*+)[^\n`]*+\n"
+    r"|^[ \t]*+<(?P<thought>think|thinking)>"
+    r"|(?<!`)(?P<thought_end></(?:think|thinking)>)"
+    r"|(?<!`)<(?P<tool>editor|handoff|finish)(?=[\s/>])"
+    r"|(?<!`)<(?P<call>tool_call|function_call)>",
+    re.MULTILINE,
+)
+_FENCE_LINE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)[ \t\r]*+$", re.MULTILINE)
+_WRAPPED = re.compile(r"\s*+<(?:editor|handoff|finish|tool_call|function_call)[\s/>]")
+_WRAPPERS = ("", "xml", "html", "text", "markdown", "tool_call", *SHELL_LANGUAGES)
+_WRAPPING_END = re.compile(r"\s*+(?:`{3,}+|~{3,}+)[ \t\r]*+$", re.MULTILINE)
+_ATTRIBUTE = re.compile(r"\s*+(\w++)\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)')")
+_HEAD_END = re.compile(r"\s*+(/?)>")
+_PART = re.compile(rf"\s*+<({_PARTS})>")
+_EDITOR_END = re.compile(r"\s*+</editor>")
+_HEREDOC = re.compile(r"<<-?[ \t]*+(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_]\w*+))")
+_SPACE = re.compile(r"\s*+")
+# A reply with more attempts than this is refused in any case; reading on would only cost time.
+_MOST_ATTEMPTS = 30
+
+
+class Fence(NamedTuple):
+    """A fenced code block."""
+
+    language: str
+    body: str
+
+
+class Tag(NamedTuple):
+    """One of our own tags, with its attributes and parts."""
+
+    tool: str
+    arguments: dict[str, str]
+
+
+class Call(NamedTuple):
+    """A JSON value between `<tool_call>` tags."""
+
+    value: Any
+
+
+class Broken(NamedTuple):
+    """What begins like an action and is none, and what to send instead."""
+
+    correction: str
+
+
+Piece = Fence | Tag | Call | Broken
+Span = tuple[int, int]
+
+
+def pieces(text: str) -> list[Piece]:
+    """The pieces from left to right, none inside another and none inside a thought; in linear time."""
+    if "\n" in text and text.count("\n") == text.count("\r\n"):
+        text = text.replace("\r\n", "\n")
+    ends = _fence_ends(text)
+    found: list[Piece] = []
+    attempts = position = 0
+    wrapped = False
+    while attempts < _MOST_ATTEMPTS and (opening := _OPENING.search(text, position)):
+        position = opening.end()
+        piece: Piece | None = None
+        if opening["thought"]:
+            end = text.find(f"</{opening['thought']}>", position)
+            position = len(text) if end < 0 else end
+        elif opening["thought_end"]:
+            # Chat templates may put the opening tag into the prompt: all of it was thought.
+            found.clear()
+            attempts = 0
+        elif opening["tool"]:
+            piece, position = _tag(text, opening["tool"], position)
+        elif opening["call"]:
+            piece, position = _call(text, opening["call"], position)
+        elif opening["language"].lower() in _WRAPPERS and _WRAPPED.match(text, position):
+            wrapped = True  # a tag dressed up as a block: the tag is next
+            continue
+        else:
+            piece, position = _fence(text, opening, ends)
+        if wrapped and (end_of_wrapping := _WRAPPING_END.match(text, position)):
+            position = end_of_wrapping.end()
+        wrapped = False
+        if piece is not None:
+            found.append(piece)
+            attempts += not isinstance(piece, Fence) or piece.language in SHELL_LANGUAGES
+    return found
+
+
+def unpadded(part: str) -> str:
+    """Text between tags without the line breaks that only set the tags apart."""
+    line_break = "\r\n" if part.startswith("\r\n") else "\n"
+    return part.removeprefix(line_break).removesuffix(line_break)
+
+
+def _fence(
+    text: str, opening: re.Match[str], ends: dict[str, list[Span]]
+) -> tuple[Fence | Broken | None, int]:
+    fence, language, start = opening["fence"], opening["language"].lower(), opening.end()
+    closing = _next(ends.get(fence, []), start)
+    if language in SHELL_LANGUAGES:
+        if closing is None:
+            what = f"Your {language} block is never closed, so nothing was run. End it with a line {fence}"
+            return Broken(what), len(text)
+        closing = _after_heredocs(text, start, closing, ends[fence])
+    if closing is None:
+        return None, start
+    return Fence(language, text[start : closing[0]].removesuffix("\n")), closing[1]
+
+
+def _fence_ends(text: str) -> dict[str, list[Span]]:
+    ends: dict[str, list[Span]] = {}
+    for line in _FENCE_LINE.finditer(text):
+        ends.setdefault(line[1], []).append(line.span())
+    return ends
+
+
+def _next(lines: list[Span], position: int) -> Span | None:
+    index = bisect_left(lines, (position, 0))
+    return lines[index] if index < len(lines) else None
+
+
+def _after_heredocs(text: str, start: int, closing: Span, ends: list[Span]) -> Span:
+    """The fence that ends a shell block, not one that belongs to a file which the block writes."""
+    while word := _open_heredoc(text[start : closing[0]]):
+        end = re.compile(rf"^\t*+{re.escape(word)}$", re.MULTILINE).search(text, closing[1])
+        later = _next(ends, end.end()) if end else None
+        if end is None or later is None:
+            break
+        start, closing = end.end(), later
+    return closing
+
+
+def _open_heredoc(script: str) -> str:
+    """The word that the script's last here-document still waits for, or nothing."""
+    word = ""
+    for line in script.split("\n"):
+        if word:
+            word = "" if line.lstrip("\t") == word else word
+        elif "<<" in line and (opened := _HEREDOC.search(line)):
+            word = opened[1] or opened[2] or opened[3]
+    return word
+
+
+def _tag(text: str, tool: str, position: int) -> tuple[Tag | Broken | None, int]:
+    """The tag whose name ends at the position, and where it ends; None for a mere mention."""
+    arguments: dict[str, str] = {}
+    while attribute := _ATTRIBUTE.match(text, position):
+        arguments[attribute[1]] = attribute[2] if attribute[2] is not None else attribute[3]
+        position = attribute.end()
+    head = _HEAD_END.match(text, position)
+    if head is None:
+        return (None, position) if not arguments else (Broken(_bad_attributes(tool)), position)
+    position = head.end()
+    if head[1]:
+        return Tag(tool, arguments), position
+    if tool == "editor":
+        return _editor_parts(text, arguments, position)
+    end = re.compile(rf"<(/?){tool}[\s/>]").search(text, position)
+    if end is None:
+        return Broken(f"Your <{tool}> is never closed, so nothing was done. End it with </{tool}>."), position
+    if not end[1]:
+        return None, position
+    message = text[position : end.start()].strip()
+    return Tag(tool, arguments | ({"message": message} if message else {})), end.end()
+
+
+def _editor_parts(text: str, arguments: dict[str, str], position: int) -> tuple[Tag | Broken, int]:
+    while not (end := _EDITOR_END.match(text, position)):
+        part = _PART.match(text, position)
+        if part is None:
+            return Broken(
+                "Your <editor> tag is not finished, or holds text outside its parts; nothing was done. After its > "
+                "stand only <old>…</old>, <new>…</new> or <content>…</content>, and then </editor>."
+            ), position
+        name = part[1]
+        # A file may itself hold such tags: the part ends where another begins or the editor ends.
+        closing = re.compile(rf"</{name}>(?=\s*+(?:</editor>|<(?:{_PARTS})>))").search(text, part.end())
+        if closing is None:
+            return Broken(
+                f"Your <editor> tag is not finished, so nothing was done. "
+                f"End its <{name}> with </{name}> and the tag with </editor>."
+            ), len(text)
+        arguments[name] = unpadded(text[part.end() : closing.start()])
+        position = closing.end()
+    return Tag("editor", arguments), end.end()
+
+
+def _call(text: str, name: str, position: int) -> tuple[Call | Broken, int]:
+    start = _SPACE.match(text, position)
+    try:
+        value, end = json.JSONDecoder(strict=False).raw_decode(text, start.end() if start else position)
+    except (ValueError, RecursionError):
+        return Broken(
+            f"What stands after your <{name}> is not valid JSON, so nothing was done. "
+            f'Send <{name}>{{"name": "shell", "arguments": {{"command": "…"}}}}</{name}>.'
+        ), position
+    return Call(value), end
+
+
+def _bad_attributes(tool: str) -> str:
+    return f'The attributes of your <{tool}> tag cannot be read, so nothing was done. Write each as name="value".'

@@ -1,0 +1,429 @@
+"""Whole runs of the agent graph: its points, its caps, its history, and takeovers from its records."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from graph.agent import Graph, build_agent, build_takeover
+from graph.running import start_run, take_over
+from handoff import detectors, views
+from handoff.event import Event
+from handoff.record import RECORD_FILE, RecordRefused, RecordStore, TaskBrief
+from nodes.replies import ContextOverflow, ModelFailed
+from nodes.state import AgentContext, AgentState
+from sandbox.machine import SandboxSpec, SnapshotCorrupt
+from sandbox.workbench import Workbench
+
+PROMPT = "# Make `double` double\n\nIt returns `n + 1`.\n\n  Trailing spaces stay.  \n"
+EDIT = "```bash\nsed -i 's/n + 1/n * 3/' pkg/core.py\n```"
+FIX = "```bash\nsed -i 's/n \\* 3/n * 2/' pkg/core.py\n```"
+TEST = "```bash\npython3 -m unittest -q\n```"
+DONE = "<finish>Done.</finish>"
+POINTS = ("first_source_edit", "first_validation", "first_post_failure_edit")
+
+
+class Scripted(BaseChatModel):
+    """A model that sends what it is given, one reply after another, and keeps what it was sent."""
+
+    replies: list[Any]
+    tokens: int = 10
+    delay_s: float = 0.0
+    seen: list[list[BaseMessage]]
+    tools: list[Any]
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
+        self.tools[:] = tools
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        time.sleep(self.delay_s)
+        self.seen.append(list(messages))
+        reply = self.replies[sum(isinstance(message, AIMessage) for message in messages)]
+        if isinstance(reply, Exception):
+            raise reply
+        message = reply.model_copy() if isinstance(reply, AIMessage) else AIMessage(reply)
+        message.usage_metadata = UsageMetadata(
+            input_tokens=self.tokens, output_tokens=1, total_tokens=self.tokens + 1
+        )
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def scripted(*replies: Any, **settings: Any) -> Scripted:
+    return Scripted(replies=list(replies), seen=[], tools=[], **settings)
+
+
+def called(*calls: tuple[str, str], ids: bool = True) -> AIMessage:
+    """A reply with native calls whose arguments are JSON text, as the client reads it from the wire."""
+    made = [(name, text, f"call_{n}_{name}" if ids else None) for n, (name, text) in enumerate(calls)]
+    return AIMessage(
+        "",
+        tool_calls=[{"name": n, "args": json.loads(text), "id": i} for n, text, i in made if _valid(text)],
+        invalid_tool_calls=[
+            {"name": n, "args": text, "id": i, "error": "bad"} for n, text, i in made if not _valid(text)
+        ],
+    )
+
+
+def _valid(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+class Bench:
+    """A small repository on a real machine, a saver on disk, and a store of records."""
+
+    def __init__(self, root: Path) -> None:
+        base = root / "base"
+        (base / "pkg").mkdir(parents=True)
+        (base / "pkg" / "__init__.py").touch()
+        (base / "pkg" / "core.py").write_text("def double(n):\n    return n + 1\n")
+        (base / "test_core.py").write_text(
+            "import unittest\nfrom pkg.core import double\n\n\nclass T(unittest.TestCase):\n"
+            "    def test_double(self):\n        self.assertEqual(double(3), 6)\n"
+        )
+        git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(base)]
+        subprocess.run([*git[:5], "init", "-q", str(base)], check=True)
+        subprocess.run([*git, "add", "-A"], check=True)
+        subprocess.run([*git, "commit", "-qm", "base"], check=True)
+        self.workbench = Workbench(SandboxSpec(backend="process", directory=base, owner="test-agent"))
+        self.store = RecordStore(root / "records")
+        self.connection = sqlite3.connect(root / "checkpoints.sqlite", check_same_thread=False)
+        self.saver = SqliteSaver(self.connection)
+        self.brief = TaskBrief(id="t", prompt=PROMPT, base_commit="HEAD", base_directories=("pkg",))
+
+    def context(self, model: BaseChatModel, **settings: Any) -> AgentContext:
+        fixed = {"task": self.brief, "workbench": self.workbench, "store": self.store, "run_id": "run"}
+        return AgentContext(model=model, model_name="scripted", **(fixed | settings))
+
+    def graph(self) -> Graph:
+        return build_agent(self.saver)
+
+    def run(self, model: BaseChatModel, *, thread: str = "thread", **settings: Any) -> AgentState:
+        return start_run(self.graph(), self.context(model, **settings), thread)
+
+    def take(
+        self, model: BaseChatModel, view: str = "repository", record: str = "", **settings: Any
+    ) -> AgentState:
+        graph = build_takeover(self.saver)
+        record = record or "run.first_source_edit"
+        return take_over(graph, self.context(model, **settings), f"t.{view}", record_id=record, view=view)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    with made.workbench:
+        yield made
+    made.connection.close()
+
+
+def events(state: AgentState) -> list[Event]:
+    return [Event.model_validate(event) for event in state.get("events", [])]
+
+
+def acceptable(messages: Sequence[BaseMessage]) -> bool:
+    """What the chat completions API demands: every call answered, at once, by its id, and nothing else."""
+    waiting: list[str] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            if message.tool_call_id not in waiting:
+                return False
+            waiting.remove(message.tool_call_id)
+            continue
+        if waiting:
+            return False
+        if isinstance(message, AIMessage):
+            waiting = [str(call["id"]) for call in (*message.tool_calls, *message.invalid_tool_calls)]
+            if len(set(waiting)) < len(waiting) or "None" in waiting:
+                return False
+    return not waiting
+
+
+def test_each_kind_of_point_is_recorded_once_where_it_lies(bench: Bench) -> None:
+    again = "```bash\nsed -i 's/n \\* 2/2 * n/' pkg/core.py\n```"
+    state = bench.run(scripted("```bash\nls\n```", EDIT, TEST, FIX, TEST, again, TEST, DONE), points=POINTS)
+    assert state["stop_reason"] == "finished"
+    assert state["records"] == [f"run.{kind}" for kind in POINTS]
+    assert bench.store.ids() == tuple(sorted(state["records"]))
+    indexes = []
+    for name in state["records"]:
+        record = bench.store.load(name)
+        indexes.append(record.point.event_index)
+        assert record.trace == tuple(events(state)[: record.point.event_index + 1])
+        assert (record.point,) == tuple(
+            point for point in detectors.points(events(state), ("pkg",)) if point.kind == record.point.kind
+        )
+        assert record.task == bench.brief
+        assert record.predecessor == "scripted"
+    assert indexes == [3, 5, 7]
+    assert "n * 3" in bench.store.load("run.first_source_edit").patch
+    assert "n * 2" in bench.store.load("run.first_post_failure_edit").patch
+
+
+def test_a_record_names_the_checkpoint_it_was_made_at(bench: Bench) -> None:
+    bench.run(scripted("```bash\nls\n```", EDIT, TEST, DONE), points=("first_source_edit",))
+    record = bench.store.load("run.first_source_edit")
+    config: Any = {"configurable": {"thread_id": record.thread_id, "checkpoint_id": record.checkpoint_id}}
+    saved = bench.graph().get_state(config)
+    assert saved.next == ("interruption",)
+    assert tuple(events(saved.values)) == record.trace
+
+
+def test_the_saved_state_is_readable(bench: Bench) -> None:
+    state = bench.run(scripted("```bash\nls\n```", DONE))
+    config: Any = {"configurable": {"thread_id": "thread"}}
+    saved = bench.graph().get_state(config)
+    assert saved.next == ()
+    assert saved.values["stop_reason"] == "finished"
+    assert saved.values["messages"] == state["messages"]
+    assert [message.type for message in saved.values["messages"]] == ["system", "human", "ai", "human", "ai"]
+    assert events(saved.values) == events(state)
+    json.dumps(saved.values["events"])
+
+
+def test_two_points_of_one_action(bench: Bench) -> None:
+    both = "```bash\nsed -i 's/n + 1/n * 3/' pkg/core.py; python3 -m unittest -q\n```"
+    state = bench.run(scripted(both, DONE), points=POINTS)
+    assert state["records"] == ["run.first_source_edit", "run.first_validation"]
+    assert {bench.store.load(name).point.event_index for name in state["records"]} == {1}
+
+
+def test_only_points_that_are_asked_for_interrupt(bench: Bench) -> None:
+    state = bench.run(scripted(EDIT, TEST, DONE), points=("first_validation",))
+    assert state["records"] == ["run.first_validation"]
+
+
+def test_the_policy_stop_ends_the_run_at_the_point(bench: Bench) -> None:
+    model = scripted("```bash\nls\n```", EDIT, TEST, DONE)
+    state = bench.run(model, points=("first_source_edit",), policy="stop")
+    assert state["stop_reason"] == "point"
+    assert len(model.seen) == 2
+    assert tuple(events(state)) == bench.store.load("run.first_source_edit").trace
+
+
+def test_a_handoff_that_is_offered(bench: Bench) -> None:
+    model = scripted(EDIT, "<handoff>The tests are left.</handoff>")
+    state = bench.run(model, offer_handoff=True)
+    assert "<handoff>" in model.seen[0][0].text
+    assert state["stop_reason"] == "handoff"
+    assert state["records"] == ["run.requested"]
+    record = bench.store.load("run.requested")
+    assert record.point.detail == "The tests are left."
+    assert record.trace == tuple(events(state))
+
+
+def test_a_handoff_that_is_not_offered(bench: Bench) -> None:
+    model = scripted("<handoff>Bye.</handoff>", DONE)
+    state = bench.run(model)
+    assert "<handoff>" not in model.seen[0][0].text
+    assert state["stop_reason"] == "finished"
+    assert "records" not in state or state["records"] == []
+    assert "no tool 'handoff'" in state["messages"][3].text
+
+
+def test_native_tools_offer_the_handoff_only_when_asked(bench: Bench) -> None:
+    for offer in (False, True):
+        model = scripted(called(("finish", "{}")))
+        bench.run(model, protocol="native", offer_handoff=offer, thread=f"thread {offer}")
+        assert ("handoff" in {tool["function"]["name"] for tool in model.tools}) is offer
+
+
+def test_the_cap_on_steps(bench: Bench) -> None:
+    model = scripted(*["```bash\nls\n```"] * 9)
+    state = bench.run(model, max_steps=3)
+    assert (state["stop_reason"], state["steps"], len(model.seen)) == ("max_steps", 3, 3)
+    assert [event.kind for event in events(state)] == ["action", "observation"] * 3
+
+
+def test_the_cap_on_tokens(bench: Bench) -> None:
+    model = scripted(*["```bash\nls\n```"] * 9, tokens=100)
+    state = bench.run(model, max_tokens=250)
+    assert (state["stop_reason"], len(model.seen)) == ("max_tokens", 3)
+    assert (state["prompt_tokens"], state["completion_tokens"]) == (300, 3)
+
+
+def test_the_cap_on_seconds(bench: Bench) -> None:
+    state = bench.run(scripted(*["```bash\nsleep 0.4\n```"] * 9), max_seconds=1)
+    assert state["stop_reason"] == "max_seconds"
+    assert 2 <= state["steps"] <= 3
+
+
+def test_the_cap_on_seconds_holds_while_the_model_thinks(bench: Bench) -> None:
+    state = bench.run(scripted("```bash\nls\n```", delay_s=3), max_seconds=1)
+    assert state["stop_reason"] == "max_seconds"
+
+
+def test_a_model_that_does_not_answer_in_time_has_failed(bench: Bench) -> None:
+    with pytest.raises(ModelFailed, match="no whole reply within"):
+        bench.run(scripted("```bash\nls\n```", delay_s=2), model_timeout_s=0.3)
+
+
+def test_a_conversation_that_no_longer_fits_ends_the_run(bench: Bench) -> None:
+    state = bench.run(scripted("```bash\nls\n```", ContextOverflow("too long")))
+    assert state["stop_reason"] == "context_overflow"
+    assert len(events(state)) == 2
+
+
+def test_unreadable_replies_are_corrected_and_count(bench: Bench) -> None:
+    model = scripted("Hm.", "```bash\nls\n```\n```bash\npwd\n```", "", DONE)
+    state = bench.run(model)
+    assert (state["stop_reason"], state["steps"]) == ("finished", 4)
+    told = [message.text for message in state["messages"] if isinstance(message, HumanMessage)][1:]
+    assert ["no action" in text for text in told] == [True, False, True]
+    assert "2 actions" in told[1]
+    found = events(state)
+    assert [event.tool for event in found] == ["unreadable"] * 6 + ["finish"]
+    assert all(event.refused for event in found if event.kind == "observation")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        called(("shell", '{"command": "ls"}'), ("shell", '{"command": "pwd"}')),
+        called(("shell", '{"command": "ls')),
+        called(("shell", '{"command": "ls"}'), ("shell", '{"command"')),
+        called(("shell", "{}"), ids=False),
+        called(("shell", "{"), ids=False),
+        called(("nothing", "{}")),
+        AIMessage("no call at all"),
+        AIMessage(""),
+    ],
+)
+def test_unreadable_native_replies_leave_a_valid_history(bench: Bench, reply: AIMessage) -> None:
+    good = called(("shell", '{"command": "echo hello"}'))
+    model = scripted(reply, good, called(("finish", '{"message": "x"}')))
+    state = bench.run(model, protocol="native")
+    assert state["stop_reason"] == "finished"
+    assert all(acceptable(messages) for messages in model.seen)
+    assert [event.refused for event in events(state) if event.kind == "observation"] == [True, False]
+    assert "hello" in state["messages"][-2].text
+
+
+def test_native_calls_that_a_text_protocol_gets_are_answered(bench: Bench) -> None:
+    model = scripted(called(("shell", '{"command": "ls"}')), DONE)
+    bench.run(model)
+    assert all(acceptable(messages) for messages in model.seen)
+
+
+def test_native_actions_are_answered(bench: Bench) -> None:
+    view = '{"command": "view", "path": "pkg/core.py", "start": 2}'
+    handoff = called(("handoff", '{"message": "On."}'))
+    model = scripted(called(("shell", '{"command": "ls"}')), called(("editor", view)), handoff)
+    state = bench.run(model, protocol="native", offer_handoff=True)
+    assert acceptable(state["messages"])
+    assert "return n + 1" in state["messages"][5].text
+    assert bench.store.load("run.requested").point.detail == "On."
+
+
+def test_a_command_that_takes_too_long(bench: Bench) -> None:
+    state = bench.run(scripted("```bash\necho begun; sleep 60\n```", EDIT, DONE), command_timeout_s=0.5)
+    first, second = [event for event in events(state) if event.kind == "observation"]
+    assert first.timed_out
+    assert first.exit_code is None
+    assert "stopped after" in first.text
+    assert "begun" in first.text
+    assert second.exit_code == 0
+
+
+def test_a_command_that_ends_its_shell(bench: Bench) -> None:
+    state = bench.run(scripted("```bash\nkill -9 $$\n```", "```bash\nexit 3\n```", "```bash\npwd\n```", DONE))
+    killed, left, after = [event for event in events(state) if event.kind == "observation"]
+    assert killed.exit_code is None
+    assert "None" not in killed.text
+    assert "a new one stands in" in killed.text
+    assert left.exit_code == 3
+    assert after.exit_code == 0
+
+
+def test_a_command_that_no_shell_can_take(bench: Bench) -> None:
+    state = bench.run(scripted("```bash\necho a\x00b\n```", DONE))
+    refused = events(state)[1]
+    assert refused.refused
+    assert "NUL" in refused.text
+
+
+def test_a_patch_and_names_that_are_no_utf8(bench: Bench) -> None:
+    odd = "```bash\nprintf '# caf\\351\\n' >> pkg/core.py; touch $'pkg/\\351.txt'; ls pkg\n```"
+    state = bench.run(scripted(odd, DONE), points=("first_source_edit",))
+    record = bench.store.load("run.first_source_edit")
+    assert record.trace == tuple(events(state)[:2])
+    assert "caf" in record.patch
+    for view in views.VIEWS.values():
+        for message in view(record):
+            message.text.encode()
+    assert bench.take(scripted(DONE), "trace")["stop_reason"] == "finished"
+
+
+@pytest.mark.parametrize("view", list(views.VIEWS))
+def test_a_takeover_begins_with_its_view(bench: Bench, view: str) -> None:
+    bench.run(
+        scripted("```bash\ncd pkg\n```", EDIT.replace("pkg/", ""), "```bash\nrm core.py\n```", DONE),
+        points=POINTS,
+    )
+    model = scripted("```bash\npwd; cat core.py\n```", DONE)
+    state = bench.take(model, view)
+    record = bench.store.load("run.first_source_edit")
+    first = state["messages"][1:]
+    shown = views.named(view)(record)
+    assert [(m.type, m.content) for m in first[: len(shown)]] == [(m.type, m.content) for m in shown]
+    assert isinstance(first[len(shown)], AIMessage)
+    assert model.seen[0] == state["messages"][: len(shown) + 1]
+    assert shown[-1].text.endswith(PROMPT)
+    seen = events(state)[1].text
+    assert "return n * 3" in seen
+    assert "/pkg\n" in seen
+    assert (state["record"], state["view"]) == (record.id, view)
+    assert events(state)[0].index == 0
+
+
+def test_a_takeover_knows_what_already_differs(bench: Bench) -> None:
+    first = bench.run(scripted(EDIT, DONE), points=("first_source_edit",))
+    state = bench.take(scripted("```bash\nls\n```", DONE))
+    assert events(state)[1].tree == events(first)[1].tree
+
+
+def test_what_is_not_whole_is_refused(bench: Bench) -> None:
+    bench.run(scripted(EDIT, DONE), points=("first_source_edit",))
+    directory = bench.store.directory("run.first_source_edit")
+    path = directory / RECORD_FILE
+    whole = path.read_text()
+    path.write_text(whole.replace("n * 3", "n * 4"))
+    with pytest.raises(RecordRefused, match="does not match its digest"):
+        bench.take(scripted(DONE))
+    path.write_text(whole[: len(whole) // 2])
+    with pytest.raises(RecordRefused, match="torn"):
+        bench.take(scripted(DONE))
+    path.write_text(whole)
+    with pytest.raises(RecordRefused, match="no such record"):
+        bench.take(scripted(DONE), record="run.nothing")
+    with pytest.raises(ValueError, match="no view 'all'"):
+        bench.take(scripted(DONE), "all")
+    archive = directory / bench.store.load("run.first_source_edit").snapshot.location
+    archive.unlink()
+    with pytest.raises(SnapshotCorrupt):
+        bench.take(scripted(DONE))
+
+
+def test_a_run_needs_no_saver(bench: Bench) -> None:
+    state = start_run(build_agent(), bench.context(scripted(EDIT, DONE), points=POINTS), "thread")
+    assert state["stop_reason"] == "finished"
+    assert bench.store.ids() == ("run.first_source_edit",)

@@ -1,0 +1,233 @@
+"""A record is there whole or not at all, and no change of it goes unseen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handoff.event import Event, FileRead, HandoffPoint, Usage
+from handoff.record import (
+    NOTES_FILE,
+    RECORD_FILE,
+    HandoffRecord,
+    Notes,
+    RecordRefused,
+    RecordStore,
+    TaskBrief,
+)
+from sandbox.machine import FileChange, Snapshot
+
+ACTION = Event(
+    index=0,
+    kind="action",
+    tool="shell",
+    text="I edit.",
+    arguments={"command": "sed -i s/a/b/ pkg/core.py"},
+    usage=Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=2),
+    seconds=1.25,
+)
+OBSERVATION = Event(
+    index=1,
+    kind="observation",
+    tool="shell",
+    text="[exit code 0]\n",
+    exit_code=0,
+    changes=(FileChange(path="pkg/core.py", before="a" * 64, after="b" * 64),),
+    reads=(FileRead(path="pkg/core.py", sha256="a" * 64),),
+    tree="c" * 64,
+)
+RECORD = HandoffRecord(
+    id="run.first_source_edit",
+    task=TaskBrief(id="t", prompt="Do é.", base_commit="abc", base_directories=("pkg", "docs")),
+    predecessor="model",
+    point=HandoffPoint(kind="first_source_edit", event_index=1, detail="edited pkg/core.py"),
+    patch="diff --git a/pkg/core.py b/pkg/core.py\n",
+    snapshot=Snapshot(
+        backend="process",
+        base="directory",
+        location="s.tar",
+        digest="d",
+        workspace="/w",
+        shell_state="cd /w\n",
+    ),
+    thread_id="thread",
+    checkpoint_id="checkpoint",
+    trace=(ACTION, OBSERVATION),
+    created_at="2026-01-01T00:00:00+00:00",
+)
+NOTES = Notes(
+    model="m",
+    summary="I did it.",
+    structured={"work_completed": "all"},
+    summary_usage=Usage(),
+    structured_usage=Usage(prompt_tokens=3),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RecordStore:
+    return RecordStore(tmp_path / "records")
+
+
+def saved(store: RecordStore) -> Path:
+    store.create(RECORD.id, lambda _: RECORD)
+    return store.directory(RECORD.id) / RECORD_FILE
+
+
+def names(store: RecordStore) -> list[str]:
+    return sorted(path.name for path in store.root.iterdir())
+
+
+def test_what_is_saved_is_loaded(store: RecordStore) -> None:
+    def make(directory: Path) -> HandoffRecord:
+        (directory / "s.tar").write_bytes(b"files")
+        return RECORD
+
+    made = store.create(RECORD.id, make)
+    assert made == RECORD.sealed()
+    assert store.load(RECORD.id) == made
+    assert store.ids() == (RECORD.id,)
+    assert (store.directory(RECORD.id) / "s.tar").read_bytes() == b"files"
+    assert names(store) == [RECORD.id]
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("no"), KeyboardInterrupt()])
+def test_what_is_not_made_whole_leaves_nothing(store: RecordStore, failure: BaseException) -> None:
+    def make(directory: Path) -> HandoffRecord:
+        (directory / "s.tar").write_bytes(b"half")
+        raise failure
+
+    with pytest.raises(type(failure)):
+        store.create(RECORD.id, make)
+    assert names(store) == []
+    assert store.ids() == ()
+
+
+def test_a_failed_attempt_leaves_the_record_that_was_there(store: RecordStore) -> None:
+    saved(store)
+
+    def make(_: Path) -> HandoffRecord:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        store.create(RECORD.id, make)
+    assert store.load(RECORD.id) == RECORD.sealed()
+
+
+def test_what_a_kill_left_is_replaced(store: RecordStore) -> None:
+    partial = store.root / f".partial-{RECORD.id}"
+    partial.mkdir(parents=True)
+    (partial / "old.tar").write_bytes(b"old")
+    assert store.ids() == ()
+    saved(store)
+    assert names(store) == [RECORD.id]
+    assert not (store.directory(RECORD.id) / "old.tar").exists()
+
+
+def test_what_a_kill_left_is_removed(store: RecordStore) -> None:
+    saved(store)
+    (store.root / ".partial-other").mkdir()
+    store.remove_partial()
+    assert names(store) == [RECORD.id]
+
+
+def test_a_record_is_replaced_whole(store: RecordStore) -> None:
+    saved(store)
+    store.add_notes(RECORD.id, NOTES)
+    store.create(RECORD.id, lambda _: RECORD.model_copy(update={"patch": "other"}))
+    loaded = store.load(RECORD.id)
+    assert (loaded.patch, loaded.notes) == ("other", None)
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if isinstance(value, dict) and value:
+        return [leaf for key, item in value.items() for leaf in leaves(item, (*path, key))]
+    if isinstance(value, list) and value:
+        return [leaf for index, item in enumerate(value) for leaf in leaves(item, (*path, index))]
+    return [path]
+
+
+LEAVES = leaves(RECORD.sealed().model_dump(mode="json", exclude={"notes"}))
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=lambda path: ".".join(map(str, path)))
+def test_a_change_of_any_field_is_refused(store: RecordStore, path: tuple[Any, ...]) -> None:
+    file = saved(store)
+    content = json.loads(file.read_text())
+    place = content
+    for key in path[:-1]:
+        place = place[key]
+    old = place[path[-1]]
+    place[path[-1]] = {bool: lambda: not old, int: lambda: old + 1, float: lambda: old + 1}.get(
+        type(old), lambda: f"{old or ''}x"
+    )()
+    file.write_text(json.dumps(content))
+    with pytest.raises(RecordRefused, match=RECORD.id):
+        store.load(RECORD.id)
+
+
+def test_events_cannot_be_dropped_added_or_swapped(store: RecordStore) -> None:
+    for trace in ((ACTION,), (ACTION, OBSERVATION, ACTION), (OBSERVATION, ACTION), ()):
+        changed = RECORD.sealed().model_copy(update={"trace": trace})
+        with pytest.raises(RecordRefused, match="digest"):
+            changed.verify()
+    with pytest.raises(RecordRefused, match="does not end at its handoff point"):
+        RECORD.model_copy(update={"trace": (ACTION,)}).sealed().verify()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "torn"),
+        ('{"id": "run', "torn"),
+        ("\udcff", "torn"),
+        ("[" * 100_000, "torn"),
+        ("[]", "schema version None; this program reads 1"),
+        ("{}", "schema version None; this program reads 1"),
+        ('{"schema_version": 2, "stranger": 1}', "schema version 2; this program reads 1"),
+        ('{"schema_version": 1}', "id: Field required"),
+    ],
+)
+def test_what_is_no_record_is_refused_in_one_line(store: RecordStore, content: str, says: str) -> None:
+    file = saved(store)
+    file.write_text(content, errors="surrogateescape")
+    with pytest.raises(RecordRefused, match=says) as caught:
+        store.load(RECORD.id)
+    assert "\n" not in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_record_under_another_name_is_refused(store: RecordStore) -> None:
+    saved(store)
+    store.directory(RECORD.id).rename(store.directory("other"))
+    with pytest.raises(RecordRefused, match=f"holds the record {RECORD.id}"):
+        store.load("other")
+    with pytest.raises(RecordRefused, match="no such record"):
+        store.load(RECORD.id)
+
+
+def test_notes_are_kept_apart(store: RecordStore) -> None:
+    file = saved(store)
+    before = file.read_bytes()
+    assert store.load(RECORD.id).notes is None
+    store.add_notes(RECORD.id, NOTES)
+    assert file.read_bytes() == before
+    assert store.load(RECORD.id).notes == NOTES
+    assert store.load(RECORD.id).digest == RECORD.sealed().digest
+
+
+def test_torn_notes_are_refused(store: RecordStore) -> None:
+    saved(store)
+    (store.directory(RECORD.id) / NOTES_FILE).write_text('{"model": "m"')
+    with pytest.raises(RecordRefused, match=NOTES_FILE):
+        store.load(RECORD.id)
+
+
+def test_bytes_that_are_no_utf8_survive(store: RecordStore) -> None:
+    odd = RECORD.model_copy(update={"patch": "+caf\udce9\n"})
+    made = store.create(RECORD.id, lambda _: odd)
+    assert store.load(RECORD.id) == made
+    assert store.load(RECORD.id).patch.encode("utf-8", "surrogateescape") == b"+caf\xe9\n"

@@ -1,0 +1,193 @@
+"""Every view: the same instructions first, the task last, and nothing that the predecessor could not see."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import HumanMessage
+
+from handoff import detectors
+from handoff.event import Event, FileRead, HandoffPoint, Usage
+from handoff.note import MODEL_FIELDS
+from handoff.record import HandoffRecord, Notes, TaskBrief
+from handoff.views import NEED_NOTES, VIEWS, named, prompt_text
+from sandbox.machine import FileChange, Snapshot
+
+PROMPT = "# Fix it\n\n```\n# Task\n```\n\nAll of it.  \n\n"
+TASK = TaskBrief(id="t", prompt=PROMPT, base_commit="abc", base_directories=("pkg", "tests"))
+NOTES = Notes(
+    model="m",
+    summary="I looked.\n\n# Task\n\nDo something else.",
+    structured={"work_completed": "I edited."},
+    summary_usage=Usage(),
+    structured_usage=Usage(),
+)
+PASSED = "Ran 1 test in 0.1s\n\nOK"
+FAILED = "Ran 1 test in 0.1s\n\nFAILED (failures=1)"
+CANARY = "canary-3f1d"
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def record(trace: tuple[Event, ...], **changes: Any) -> HandoffRecord:
+    fields: dict[str, Any] = {
+        "id": "run.requested",
+        "task": TASK,
+        "predecessor": "m",
+        "point": HandoffPoint(kind="requested", event_index=max(len(trace) - 1, 0), detail="asked"),
+        "patch": "",
+        "snapshot": Snapshot(
+            backend="process", base="b", location="l", digest="d", workspace="/w", shell_state=""
+        ),
+        "thread_id": "",
+        "checkpoint_id": "",
+        "trace": trace,
+        "created_at": "2026-01-01T00:00:00+00:00",
+        "notes": NOTES,
+    }
+    return HandoffRecord.model_validate(fields | changes)
+
+
+def step(
+    index: int, command: str, output: str, *, path: str = "", version: int = 0, code: int = 0
+) -> list[Event]:
+    change = FileChange(
+        path=path, before=sha256(f"{path}{index - 2}"), after=sha256(f"{path}{index}{version}")
+    )
+    return [
+        Event(
+            index=index, kind="action", tool="shell", text=f"So: {command}", arguments={"command": command}
+        ),
+        Event(
+            index=index + 1,
+            kind="observation",
+            tool="shell",
+            text=output,
+            exit_code=code,
+            changes=(change,) if path else (),
+            reads=(FileRead(path="pkg/read.py", sha256=sha256("r")),) if command.startswith("cat") else (),
+        ),
+    ]
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("cat pkg/read.py"), st.text(max_size=20), st.just("")),
+    st.tuples(st.just("sed -i s/a/b/ pkg/core.py"), st.just(""), st.just("pkg/core.py")),
+    st.tuples(st.just("cat > scratch.py <<E\nx\nE"), st.just(""), st.just("scratch.py")),
+    st.tuples(st.just("python -m unittest"), st.sampled_from([PASSED, FAILED, "?"]), st.just("")),
+    st.tuples(st.text("ab `|;\n", min_size=1, max_size=9), st.text(max_size=20), st.just("")),
+)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> tuple[Event, ...]:
+    found: list[Event] = []
+    for command, output, path in draw(st.lists(STEPS, min_size=1, max_size=8)):
+        found += step(len(found), command, output, path=path, code=draw(st.integers(0, 1)))
+    return tuple(found)
+
+
+@pytest.mark.parametrize("name", list(VIEWS))
+def test_instructions_first_and_the_task_last_and_verbatim(name: str) -> None:
+    for trace in ((), tuple(step(0, "python -m unittest", FAILED, code=1))):
+        for notes in (NOTES, None):
+            messages = named(name)(record(trace, notes=notes))
+            assert all(isinstance(message, HumanMessage) for message in messages)
+            assert messages[0].text.startswith(prompt_text("takeover"))
+            assert messages[-1].text.endswith("# Task\n\n" + PROMPT)
+
+
+@pytest.mark.parametrize("name", list(VIEWS))
+@given(trace=traces())
+@settings(max_examples=25, deadline=None)
+def test_views_are_pure(name: str, trace: tuple[Event, ...]) -> None:
+    given_record = record(trace)
+    before = given_record.model_dump_json()
+    assert named(name)(given_record) == named(name)(HandoffRecord.model_validate_json(before))
+    assert given_record.model_dump_json() == before
+
+
+@pytest.mark.parametrize("name", list(VIEWS))
+@given(trace=traces(), later=traces())
+@settings(max_examples=25, deadline=None)
+def test_what_came_later_changes_no_view(
+    name: str, trace: tuple[Event, ...], later: tuple[Event, ...]
+) -> None:
+    """A record is cut from a run while the run goes on: its view is that of the run's beginning."""
+    after = [event.model_copy(update={"index": event.index + len(trace)}) for event in later]
+    whole = (*trace, *(event.model_copy(update={"text": f"{event.text} {CANARY}"}) for event in after))
+    state = detectors.start(TASK.base_directories)
+    kept: list[Event] = []
+    cut = None
+    for event in whole:
+        state, _ = detectors.observe(state, event)
+        kept.append(event)
+        if len(kept) == len(trace):
+            cut = record(tuple(kept))
+    assert cut is not None
+    assert named(name)(cut) == named(name)(record(trace))
+    assert CANARY not in named(name)(cut)[0].text
+
+
+def test_nothing_but_the_brief_the_trace_and_the_notes_reaches_a_view() -> None:
+    """What the evaluator knows has no field in a record; what the record knows besides is not shown either."""
+    trace = tuple(step(0, "sed -i s/a/b/ pkg/core.py", "", path="pkg/core.py"))
+    for field in ("gold_patch", "handoff_state", "tests", "resolved", "FAIL_TO_PASS"):
+        with pytest.raises(ValueError, match="Extra inputs"):
+            record(trace, **{field: CANARY})
+        with pytest.raises(ValueError, match="Extra inputs"):
+            TaskBrief.model_validate(TASK.model_dump() | {field: CANARY})
+    planted = record(
+        trace,
+        id=f"run.{CANARY}",
+        predecessor=CANARY,
+        patch=f"diff --git a/pkg/core.py b/pkg/core.py\n--- a/pkg/core.py\n+++ b/pkg/core.py\n@@ -1 +1 @@\n-x\n+{CANARY}\n",
+        thread_id=CANARY,
+        checkpoint_id=CANARY,
+        created_at=CANARY,
+        snapshot=Snapshot(
+            backend="process",
+            base=CANARY,
+            location=CANARY,
+            digest=CANARY,
+            workspace=CANARY,
+            shell_state=CANARY,
+        ),
+        task=TASK.model_copy(update={"id": CANARY, "base_commit": CANARY}),
+    )
+    for view in VIEWS.values():
+        assert all(CANARY not in message.text for message in view(planted))
+
+
+def test_the_repository_view_shows_the_repository_alone() -> None:
+    trace = tuple(step(0, f"echo {CANARY}", CANARY))
+    notes = NOTES.model_copy(update={"summary": CANARY, "structured": dict.fromkeys(MODEL_FIELDS, CANARY)})
+    (message,) = VIEWS["repository"](record(trace, notes=notes))
+    assert message.text == prompt_text("takeover") + "\n# Task\n\n" + PROMPT
+
+
+def test_the_trace_view_shows_every_event() -> None:
+    trace = tuple(e for n in range(200) for e in step(2 * n, f"echo number-{n}", f"output-{n} " + "x" * 500))
+    (message,) = VIEWS["trace"](record(trace))
+    for event in trace:
+        assert f"## {event.index} · " in message.text
+        assert event.text in message.text
+
+
+@pytest.mark.parametrize("name", NEED_NOTES)
+def test_notes_that_were_not_written_are_unknown(name: str) -> None:
+    (message,) = VIEWS[name](record((), notes=None))
+    assert "UNKNOWN" in message.text
+
+
+def test_a_view_that_is_not_there() -> None:
+    with pytest.raises(
+        ValueError, match="there is no view 'x'; there are repository, trace, summary, structured"
+    ):
+        named("x")
