@@ -187,9 +187,8 @@ def _tidy(config: RunConfig, places: Places) -> None:
     """Remove what a killed run left: its machines, and frozen images that no record holds."""
     import sandbox
 
-    kept = [places.records.load(name).snapshot.location for name in places.records.ids()]
     places.records.remove_partial()
-    sandbox.remove_leftovers(config.sandbox, config.run_id, keep=kept)
+    sandbox.remove_leftovers(config.sandbox, config.run_id, keep=places.records.snapshot_locations())
 
 
 def _report(console: Console, config: RunConfig, out: Path, *journals: Journal) -> int:

@@ -76,8 +76,8 @@ def describe(backend: BackendName) -> str:
     }[backend]
 
 
-def remove_leftovers(backend: BackendName, owner: str, *, keep: Collection[str] = ()) -> None:
-    """Remove what a killed run left behind: its machines, and frozen images other than those in `keep`."""
+def remove_leftovers(backend: BackendName, owner: str, *, keep: Collection[str] | None = ()) -> None:
+    """Remove what a killed run left behind: its machines, and frozen images not in `keep`; None keeps all."""
     if backend == "docker":
         from sandbox.container import remove_owned
 

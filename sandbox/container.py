@@ -201,13 +201,13 @@ def require_image(name: str) -> Any:
         ) from error
 
 
-def remove_owned(owner: str, keep: Collection[str]) -> None:
-    """Remove an owner's containers, and its images but those to keep."""
+def remove_owned(owner: str, keep: Collection[str] | None) -> None:
+    """Remove an owner's containers, and its images but those to keep; None keeps all."""
     label = {"label": f"{OWNER_LABEL}={owner}"}
     for container in client().containers.list(all=True, filters=label):
         container.remove(force=True, v=True)
-    for image in client().images.list(all=True, filters=label):
-        if image.id not in keep:
+    for image in client().images.list(filters=label):
+        if keep is not None and image.id not in keep:
             client().images.remove(image.id, force=True)
 
 
