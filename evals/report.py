@@ -29,6 +29,11 @@ def summarise(
         "run_id": config.run_id,
         "caveats": _caveats(config),
         "predecessors": dict(Counter(row["outcome"] for row in predecessors)),
+        "without_points": [
+            {name: row[name] for name in ("task_id", "stop_reason", "events")}
+            for row in predecessors
+            if row["outcome"] == "run" and not row["records"]
+        ],
         "points": dict(Counter(row["point"] for row in graded if row["view"] == BASELINE)),
         "handoff_states": dict(Counter(row.get("handoff_state", row["outcome"]) for row in labels)),
         "notes": _notes(notes),
@@ -76,6 +81,11 @@ def show(console: Console, summary: dict[str, Any], out: Path) -> None:
     console.print("Medians over takeovers; rediscovery: share of all events.", style="dim")
     for caveat in summary["caveats"]:
         console.print(caveat)
+    for row in summary["without_points"]:
+        console.print(
+            f"no handoff point in {row['task_id']} ({row['stop_reason']} after {row['events']} events)",
+            style="yellow",
+        )
     failures = summary["infrastructure_failures"]
     for failure in failures[:10]:
         where = " ".join(str(failure[key]) for key in ("task_id", "record_id", "view") if failure[key])

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, SystemMessage
 from langgraph.runtime import Runtime
 
 from nodes.actions import Protocol, Unreadable, native_tools, read_action
-from nodes.replies import ContextOverflow, ask, usage_of
+from nodes.replies import ContextOverflow, ModelFailed, ask, usage_of
 from nodes.state import AgentContext, AgentState, StopReason, next_action_event, observed
 
 
@@ -30,6 +30,11 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
         reply = ask(model, list(state["messages"]), timeout_s=min(context.model_timeout_s, max(left, 1.0)))
     except ContextOverflow:
         return AgentState(stop_reason="context_overflow")
+    except ModelFailed:
+        # A call that the agent's own time ended is no failure of the model.
+        if _spent(state, context) == "max_seconds":
+            return AgentState(stop_reason="max_seconds")
+        raise
     return _taken_up(state, context, reply, time.monotonic() - started)
 
 

@@ -1,0 +1,87 @@
+"""Takeovers in real containers: a bundled task, and a real SWE-bench Verified task from its trajectory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import ROOT, rows
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+SYMPY = "sympy__sympy-23534"
+
+
+@pytest.fixture(scope="module")
+def images() -> Any:
+    """The script that builds images without a registry; needs a daemon."""
+    from sandbox.container import client
+    from sandbox.machine import SandboxUnavailable
+
+    try:
+        client()
+    except SandboxUnavailable as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(error))
+    import importlib.util
+
+    found = importlib.util.spec_from_file_location("offline_images", ROOT / "examples" / "offline_images.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def only_snapshots_left(out: Path) -> None:
+    """A finished run leaves no container, and of images exactly those that its records name; then remove them."""
+    from sandbox.container import OWNER_LABEL, client
+
+    run_id = json.loads((out / "config.json").read_text())["run_id"]
+    mine = {"label": f"{OWNER_LABEL}={run_id}"}
+    records = (out / "records").glob("*/record.json")
+    named = {json.loads(path.read_text())["snapshot"]["location"] for path in records}
+    assert client().containers.list(all=True, filters=mine) == []
+    assert {image.id for image in client().images.list(filters=mine)} == named
+    assert len(named) > 0
+    for name in named:
+        client().images.remove(name, force=True)
+
+
+def test_a_bundled_task_in_docker(images: Any, takeover: Run, tmp_path: Path) -> None:
+    suite = ROOT / "evals" / "suite" / "tasks"
+    images.build_suite(suite, images.build_base())
+    out = tmp_path / "out"
+    chosen = ("--task-ids", "ledger__ledger-12", "--view", "structured", "--points", "first_validation")
+    done = takeover("--sandbox", "docker", *chosen, "--out", out)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert [row["resolved"] for row in rows(out)] == [True, True]
+    assert [row["handoff_state"] for row in rows(out, "labels")] == ["behavior_broken"]
+    only_snapshots_left(out)
+
+
+def test_a_real_task_from_its_trajectory(images: Any, takeover: Run, shared: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    source = shared / "data" / "swebench_verified_v5.parquet"
+    table = pyarrow.parquet.read_table(source, filters=[("instance_id", "=", SYMPY)])
+    images.build_instance(table.to_pylist()[0], images.build_base())
+    replay = f"replay:{shared / 'trajectories' / 'mini-swe-agent-v1' / SYMPY}.traj.json"
+    out = tmp_path / "out"
+    chosen = ("--tasks", source, "--task-ids", SYMPY, "--predecessor", replay, "--successor", replay)
+    done = takeover(*chosen, "--view", "trace", "--points", "first_source_edit", "--out", out)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    (record,) = (out / "records").glob("*/record.json")
+    point = json.loads(record.read_text())["point"]
+    # The trajectory's eighth action is the `sed -i` that mends the call; two events an action.
+    assert (point["kind"], point["event_index"]) == ("first_source_edit", 15)
+    assert "sympy/core/symbol.py" in point["detail"]
+    assert [row["resolved"] for row in rows(out)] == [True, True]
+    assert "+            result.append(symbols(name, cls=cls, **args))" in rows(out)[0]["patch"]
+    only_snapshots_left(out)

@@ -1,0 +1,338 @@
+"""The main command end to end on the embedded default, disturbed and undisturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import ROOT, ChatServer, comparable, rows, start_takeover
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+TWO = ("--task-ids", "ledger__ledger-12,galley__galley-31")
+COLUMNS = {
+    *("task_id", "point", "view", "successor", "resolved", "outcome", "events", "llm_calls", "prompt_tokens"),
+    *("completion_tokens", "seconds", "first_prompt_chars", "rediscovery_events", "patch", "record_id"),
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(takeover: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two tasks under all views that nothing disturbed."""
+    out = tmp_path_factory.mktemp("run") / "out"
+    done = takeover("--view", "all", *TWO, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "No LLM" in done.stdout
+    return out
+
+
+def test_rows_are_complete_and_solved(undisturbed: Path) -> None:
+    found = rows(undisturbed)
+    points = 5  # ledger has all three, galley's first fix is right, so it has no failure
+    assert len(found) == points * 4
+    assert all(set(row) >= COLUMNS and row["resolved"] and row["outcome"] == "graded" for row in found)
+    by_view = {view: [row for row in found if row["view"] == view] for view in ("repository", "structured")}
+    assert {row["record_id"] for row in by_view["repository"]} == {
+        row["record_id"] for row in by_view["structured"]
+    }
+    assert {row["handoff_state"] for row in rows(undisturbed, "labels")} == {
+        "already_solved",
+        "behavior_broken",
+    }
+
+
+def test_the_views_differ_as_their_information_does(undisturbed: Path) -> None:
+    views = json.loads((undisturbed / "summary.json").read_text())["views"]
+    events = {view: figures["median_events"] for view, figures in views.items()}
+    assert events["trace"] <= events["summary"] <= events["repository"]
+    assert events["trace"] <= events["structured"] <= events["repository"]
+    assert events["trace"] < events["repository"]
+    sizes = {view: figures["median_first_prompt_chars"] for view, figures in views.items()}
+    assert sizes["repository"] < sizes["summary"] < sizes["trace"]
+
+
+def test_records_are_self_contained(undisturbed: Path) -> None:
+    for directory in (undisturbed / "records").iterdir():
+        assert {path.name for path in directory.iterdir()} == {"record.json", "notes.json", "snapshot.tar"}
+
+
+def test_two_workers_make_the_same_rows(undisturbed: Path, takeover: Run, tmp_path: Path) -> None:
+    done = takeover("--view", "all", *TWO, "--out", tmp_path / "out", "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    assert comparable(tmp_path / "out") == comparable(undisturbed)
+
+
+@pytest.mark.parametrize("after", ["predecessors", "labels", "takeovers", "takeovers_late"])
+def test_kill_and_resume(undisturbed: Path, takeover: Run, tmp_path: Path, after: str) -> None:
+    out = tmp_path / "out"
+    process = start_takeover("--view", "all", *TWO, "--out", out)
+    name, _, late = after.partition("_")
+    _wait_for(lambda: len(rows_so_far(out, name)) >= (7 if late else 1), process)
+    process.kill()
+    process.communicate()
+    assert len(rows_so_far(out, "takeovers")) < 20
+    done = takeover("--resume", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert comparable(out) == comparable(undisturbed)
+    run_id = json.loads((out / "config.json").read_text())["run_id"]
+    assert not list(Path("/tmp").glob(f"takeover-{run_id}-*"))
+
+
+def test_interrupt_and_resume(undisturbed: Path, takeover: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start_takeover("--view", "all", *TWO, "--out", out, "--workers", "2")
+    _wait_for(lambda: len(rows_so_far(out, "takeovers")) >= 2, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume" in err
+    assert "Traceback" not in err
+    assert takeover("--resume", "--out", out).returncode == 0
+    assert comparable(out) == comparable(undisturbed)
+
+
+def test_a_torn_last_line_does_not_count(undisturbed: Path, takeover: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert takeover("--view", "all", *TWO, "--out", out).returncode == 0
+    journal = out / "takeovers.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-40])
+    assert takeover("--resume", "--out", out).returncode == 0
+    assert comparable(out) == comparable(undisturbed)
+
+
+def test_one_run_at_a_time_in_a_directory(takeover: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = start_takeover("--view", "all", *TWO, "--out", out)
+    _wait_for(lambda: len(rows_so_far(out, "predecessors")) >= 1, first)
+    second = takeover("--resume", "--out", out)
+    assert second.returncode == 2
+    assert "another run is at work" in second.stderr
+    first.kill()
+    first.communicate()
+
+
+def test_help_is_light() -> None:
+    script = (
+        "import sys, runpy\n"
+        "sys.argv = ['takeover', '--help']\n"
+        "try: runpy.run_module('evals.takeover', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "heavy = {'langgraph', 'langchain_core', 'swebench', 'docker', 'pydantic', 'datasets'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Examples" in done.stdout
+
+
+def _bad_line(tmp_path: Path) -> str:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text('{"instance_id": "a"}\n{"instance_id": \n')
+    return str(path)
+
+
+def _without_image(tmp_path: Path) -> str:
+    row = dict.fromkeys(
+        ("problem_statement", "repo", "version", "FAIL_TO_PASS", "eval_script", "log_parser"), "x"
+    )
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(json.dumps({"instance_id": "a", "eval_type": "pass_and_fail", **row}) + "\n")
+    return str(path)
+
+
+BAD = {
+    "view": (("--view", "telepathy"), "there is no view 'telepathy'; there are repository, trace"),
+    "point": (("--points", "last_edit"), "there is no point 'last_edit'"),
+    "model": (("--model", "gpt-5"), "give openai:NAME, replay:FILE or builtin:oracle"),
+    "key": (("--model", "openai:gpt-5"), "OPENAI_API_KEY is not set"),
+    "task": (("--task-ids", "ledger__ledger-13"), "no task ledger__ledger-13; it has 4 tasks"),
+    "file": (("--tasks", "/nowhere/tasks.jsonl"), "/nowhere/tasks.jsonl: no such file"),
+    "parquet": (("--tasks", "README.md"), "is no task file"),
+    "ids": (("--task-ids", "@/nowhere/ids.txt"), "/nowhere/ids.txt: No such file"),
+    "replay": (("--predecessor", "replay:/nowhere.json"), "/nowhere.json: no such file"),
+    "sandbox": (("--sandbox", "cloud"), "there are auto, docker, host, process"),
+    "protocol": (("--protocol", "xml"), "there are text, native"),
+    "unisolated": (
+        ("--sandbox", "process", "--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1"),
+        "--allow-unisolated",
+    ),
+    "resume": (("--resume", "--out", "/nowhere/out"), "there is no run to resume"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_usage_is_one_clear_line(takeover: Run, name: str, tmp_path: Path) -> None:
+    arguments, message = BAD[name]
+    where = () if "--out" in arguments else ("--out", tmp_path / "out")
+    _refused(takeover(*arguments, *where), message)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_task_files(takeover: Run, tmp_path: Path) -> None:
+    _refused(
+        takeover("--tasks", _bad_line(tmp_path), "--out", tmp_path / "out"), "tasks.jsonl: line 2: not JSON"
+    )
+    model = ("--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1", "--sandbox", "docker")
+    _refused(
+        takeover("--tasks", _without_image(tmp_path), *model, "--out", tmp_path / "out"), "it names no image"
+    )
+
+
+def test_no_docker_daemon(takeover: Run, tmp_path: Path) -> None:
+    done = takeover(
+        "--sandbox", "docker", "--out", tmp_path / "out", DOCKER_HOST="unix:///nowhere/docker.sock"
+    )
+    _refused(done, "no Docker daemon answers")
+
+
+def test_a_used_directory_is_not_overwritten(undisturbed: Path, takeover: Run) -> None:
+    _refused(takeover("--out", undisturbed), "--resume")
+    _refused(
+        takeover("--resume", "--out", undisturbed, "--repeats", "2"), "--repeats: the run was begun with 1"
+    )
+
+
+def _refused(done: subprocess.CompletedProcess[str], message: str) -> None:
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+FAILURES: dict[str, tuple[Callable[[ChatServer], tuple[int, bytes]], str]] = {
+    "401": (
+        lambda s: (401, b'{"error": {"message": "wrong key", "code": "invalid_api_key"}}'),
+        "answered 401",
+    ),
+    "429": (lambda s: (429, b'{"error": {"message": "slow down"}}'), "answered 429"),
+    "garbage": (lambda s: (200, b"<html>hello</html>"), "endpoint"),
+    "no choices": (lambda s: (200, b'{"id": "1", "object": "chat.completion", "choices": []}'), "malformed"),
+    "cut": (lambda s: s.reply("half a rep", finish_reason=None), "cut off"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failing_endpoint_is_an_outcome_and_can_be_resumed(
+    takeover: Run, chat_server: ChatServer, tmp_path: Path, name: str
+) -> None:
+    answer, message = FAILURES[name]
+    out = tmp_path / "out"
+    chat_server.answer = lambda request: answer(chat_server)
+    asked = ("--successor", "openai:m", "--base-url", chat_server.url, "--notes-model", "builtin:oracle")
+    chosen = ("--task-ids", "galley__galley-31", "--points", "first_source_edit", "--view", "trace")
+    done = takeover(*asked, *chosen, *_isolated(), "--out", out)
+    assert done.returncode == 3, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert [row["outcome"] for row in rows(out)] == ["infrastructure_failure"] * 2
+    assert all(row["resolved"] is None and message in row["detail"] for row in rows(out)), rows(out)
+    chat_server.answer = lambda request: chat_server.reply("<finish>It is done.</finish>")
+    assert takeover("--resume", "--out", out).returncode == 0
+    assert [(row["outcome"], row["stop_reason"]) for row in rows(out)] == [("graded", "finished")] * 2
+
+
+def test_no_endpoint_at_all(takeover: Run, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    out = tmp_path / "out"
+    done = takeover("--model", "openai:m", "--base-url", url, "--limit", "1", *_isolated(), "--out", out)
+    assert done.returncode == 3
+    assert "could not be reached" in rows(out, "predecessors")[0]["detail"]
+
+
+def test_context_overflow_is_graded_as_it_stands(
+    takeover: Run, chat_server: ChatServer, tmp_path: Path
+) -> None:
+    error = {"message": "maximum context length is 8", "code": "context_length_exceeded", "type": "invalid"}
+    chat_server.answer = lambda request: (400, json.dumps({"error": error}).encode())
+    row = _one_takeover(takeover, chat_server, tmp_path)
+    assert (row["outcome"], row["stop_reason"], row["resolved"]) == ("graded", "context_overflow", True)
+
+
+def test_a_model_that_never_finishes_stops_at_its_cap(
+    takeover: Run, chat_server: ChatServer, tmp_path: Path
+) -> None:
+    chat_server.answer = lambda request: chat_server.reply("I look.\n\n```bash\nls\n```")
+    row = _one_takeover(takeover, chat_server, tmp_path, "--max-steps", "7")
+    assert (row["stop_reason"], row["steps"], row["resolved"]) == ("max_steps", 7, True)
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (700, 70)
+
+
+def test_a_token_cap_stops_too(takeover: Run, chat_server: ChatServer, tmp_path: Path) -> None:
+    look = chat_server.reply("I look.\n\n```bash\nls\n```", prompt_tokens=100_000)
+    chat_server.answer = lambda request: look
+    row = _one_takeover(takeover, chat_server, tmp_path, "--max-tokens", "250000")
+    assert (row["stop_reason"], row["steps"]) == ("max_tokens", 3)
+
+
+def test_a_run_without_points_says_so(takeover: Run, tmp_path: Path) -> None:
+    done = takeover("--limit", "1", "--max-steps", "2", "--out", tmp_path / "out")
+    assert done.returncode == 0
+    assert "no handoff point in galley__galley-31 (max_steps after 4 events)" in done.stdout
+
+
+def _one_takeover(takeover: Run, server: ChatServer, tmp_path: Path, *more: str) -> dict[str, Any]:
+    asked = ("--successor", "openai:m", "--base-url", server.url, "--view", "repository", *more)
+    chosen = ("--task-ids", "galley__galley-31", "--points", "first_source_edit")
+    done = takeover(*asked, *chosen, *_isolated(), "--out", tmp_path / "out")
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    (row,) = rows(tmp_path / "out")
+    return row
+
+
+def _isolated() -> tuple[str, ...]:
+    from sandbox.host import unavailable
+
+    return ("--sandbox", "process", "--allow-unisolated") if unavailable() else ("--sandbox", "host")
+
+
+def rows_so_far(out: Path, name: str) -> list[str]:
+    path = out / f"{name}.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _wait_for(happened: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not happened():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_runtime_s_secrets_reach_no_sandbox_and_no_file(
+    takeover: Run, chat_server: ChatServer, tmp_path: Path
+) -> None:
+    secret = "sk-canary-0123456789"
+    chat_server.answer = lambda request: chat_server.reply(
+        "I look.\n\n```bash\nenv; cat /proc/*/environ\n```"
+    )
+    asked = (
+        "--successor",
+        "openai:m",
+        "--base-url",
+        chat_server.url,
+        "--view",
+        "repository",
+        "--max-steps",
+        "2",
+    )
+    chosen = ("--task-ids", "galley__galley-31", "--points", "first_source_edit", *_isolated())
+    done = takeover(*asked, *chosen, "--out", tmp_path / "out", OPENAI_API_KEY=secret)
+    if "process" not in chosen:
+        assert done.returncode == 0, done.stderr
+        holders = [
+            p for p in (tmp_path / "out").rglob("*") if p.is_file() and secret.encode() in p.read_bytes()
+        ]
+        assert holders == []
+    assert secret not in done.stdout + done.stderr
+    assert os.environ.get("OPENAI_API_KEY") != secret

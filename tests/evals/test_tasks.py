@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evals.tasks import BUNDLED, BadTasks, load_tasks
+
+ROW = {
+    "instance_id": "a__a-1",
+    "problem_statement": "It is broken.\r\nBadly.",
+    "repo": "a/a",
+    "version": "1",
+    "FAIL_TO_PASS": '["test_a"]',
+    "PASS_TO_PASS": "[]",
+    "eval_script": "true",
+    "log_parser": "parse_log_pytest",
+    "eval_type": "pass_and_fail",
+    "image": "a:latest",
+}
+
+
+def test_bundled_tasks_in_order_and_by_name() -> None:
+    every = load_tasks(BUNDLED)
+    assert len(every) >= 4
+    assert all(task.stream is not None for task in every)
+    chosen = load_tasks(BUNDLED, [every[2].id, every[0].id])
+    assert [task.id for task in chosen] == [every[2].id, every[0].id]
+    assert len(load_tasks(BUNDLED, limit=3)) == 3
+
+
+def test_a_checkout_is_the_base_commit(tmp_path: Path) -> None:
+    task = load_tasks(BUNDLED, limit=1)[0]
+    task.check_out(tmp_path)
+    task.check_out(tmp_path)
+    head = (tmp_path / task.id / ".git" / "refs" / "heads" / "main").read_text().strip()
+    assert head == task.instance["base_commit"]
+
+
+def test_the_prompt_holds_the_issue_and_nothing_of_its_solution() -> None:
+    for task in load_tasks(BUNDLED):
+        assert str(task.instance["problem_statement"]).strip() in task.prompt
+        assert "diff --git" not in task.prompt
+        assert not any(test in task.prompt for test in task.instance["FAIL_TO_PASS"])
+
+
+def test_jsonl_and_json(tmp_path: Path) -> None:
+    lines = tmp_path / "tasks.jsonl"
+    lines.write_text(json.dumps(ROW) + "\n\n" + json.dumps({**ROW, "instance_id": "b"}) + "\n")
+    assert [task.id for task in load_tasks(str(lines))] == ["a__a-1", "b"]
+    whole = tmp_path / "tasks.json"
+    whole.write_text(json.dumps([ROW]))
+    (task,) = load_tasks(str(whole))
+    assert "\r" not in task.prompt
+    assert task.spec("docker", "me", tmp_path).image == "a:latest"
+    with pytest.raises(BadTasks, match="choose --sandbox docker"):
+        task.spec("host", "me", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.jsonl", b'{"instance_id": "a"}\n', r"t\.jsonl: line 1: field 'problem_statement' is missing"),
+        ("t.jsonl", b'{"a": 1}\n{"b\n', r"t\.jsonl: line 2: not JSON"),
+        ("t.jsonl", b"\xff\xfe", "not UTF-8"),
+        ("t.jsonl", b"[1]\n", "expected an object"),
+        ("t.json", b"{", "not JSON"),
+        ("t.parquet", b"PAR1", "not a readable parquet"),
+        ("t.txt", b"", "is no task file"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(BadTasks, match=message):
+        load_tasks(str(path))
+
+
+def test_a_directory_that_is_no_task_repo(tmp_path: Path) -> None:
+    with pytest.raises(BadTasks, match="it needs a directory tasks/"):
+        load_tasks(str(tmp_path))
+
+
+def test_verified_from_parquet(shared: Path) -> None:
+    source = str(shared / "data" / "swebench_verified_v5.parquet")
+    assert len(load_tasks(source)) == 500
+    ids = (shared / "data" / "selected_075.txt").read_text().split()
+    assert [task.id for task in load_tasks(source, ids)] == ids
+    with pytest.raises(BadTasks, match="no task nobody__nothing-1; it has 500 tasks"):
+        load_tasks(source, ["nobody__nothing-1"])

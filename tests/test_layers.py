@@ -1,0 +1,49 @@
+"""The house's arrow: a package imports only what lies left of it, and each library has one home."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LAYERS = ("sandbox", "handoff", "nodes", "graph", "evals")
+HOMES = {
+    "docker": {"sandbox"},
+    "swebench": {"evals"},
+    "langgraph": {"nodes", "graph", "evals"},
+    "langchain_core": {"handoff", "nodes", "graph", "evals"},
+    "langchain_openai": {"evals"},
+}
+# The experiment opens the saver that its graphs are given.
+ONLY_SAVERS = ("evals", "langgraph.checkpoint")
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+
+
+MODULES = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if "suite" not in path.parts]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_left(path: Path) -> None:
+    layer = path.relative_to(ROOT).parts[0]
+    allowed = LAYERS[: LAYERS.index(layer) + 1]
+    for name in _imports(path):
+        top = name.split(".")[0]
+        assert top not in LAYERS or top in allowed, f"{path.name} imports {name} from the right"
+        assert layer in HOMES.get(top, {layer}), f"{path.name} imports {name}, which lives elsewhere"
+        if layer == ONLY_SAVERS[0] and top == "langgraph":
+            assert name.startswith(ONLY_SAVERS[1]), f"{path.name} imports {name}"
+
+
+def test_every_layer_has_modules() -> None:
+    assert {path.relative_to(ROOT).parts[0] for path in MODULES} == set(LAYERS)
