@@ -65,17 +65,27 @@ BESIDE = ("setuptools==75.8.0", "wheel==0.45.1", "mpmath==1.3.0")
 # The real instances that this sdist serves, each with (file, old, new) for the lines of its base commit that
 # the sdist lacks: without them the line numbers in a recorded run are off.
 RECIPES: Row = {f"sympy__sympy-{n}": [] for n in (22914, 23262, 23413, 23950, 24443, 24661)}
-RECIPES["sympy__sympy-23534"] = [("sympy/core/symbol.py", old, new) for old, new in (
-    ("from .assumptions", "from __future__ import annotations\n\nfrom .assumptions"),
-    ("import product\n", "import product\nfrom typing import Any\n\n"),
-    ("    def __new_stage2__", "\n    def __new_stage2__"),
-    ("\ndef symbols(names, *, cls=Symbol, **args)", "\n\ndef symbols(names, *, cls=Symbol, **args) -> Any"),
-    ("split = _range.split(name)", "split: list[Any]\n            split = _range.split(name)"),
-)]
-RECIPES["sympy__sympy-23824"] = [("sympy/physics/hep/gamma_matrices.py",
-    "links = dict()\n    for i in range(first_dum_pos, total_number):\n        links[i] = []\n",
-    "links = {i: [] for i in range(first_dum_pos, total_number)}\n")]
-SYMPY_TEST = '''\
+RECIPES["sympy__sympy-23534"] = [
+    ("sympy/core/symbol.py", old, new)
+    for old, new in (
+        ("from .assumptions", "from __future__ import annotations\n\nfrom .assumptions"),
+        ("import product\n", "import product\nfrom typing import Any\n\n"),
+        ("    def __new_stage2__", "\n    def __new_stage2__"),
+        (
+            "\ndef symbols(names, *, cls=Symbol, **args)",
+            "\n\ndef symbols(names, *, cls=Symbol, **args) -> Any",
+        ),
+        ("split = _range.split(name)", "split: list[Any]\n            split = _range.split(name)"),
+    )
+]
+RECIPES["sympy__sympy-23824"] = [
+    (
+        "sympy/physics/hep/gamma_matrices.py",
+        "links = dict()\n    for i in range(first_dum_pos, total_number):\n        links[i] = []\n",
+        "links = {i: [] for i in range(first_dum_pos, total_number)}\n",
+    )
+]
+SYMPY_TEST = """\
 #!/usr/bin/env python
 import argparse, os, sys
 parser = argparse.ArgumentParser(description="Run SymPy's tests.", argument_default=argparse.SUPPRESS)
@@ -89,7 +99,7 @@ if options.pop("no_cache", False):
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import sympy
 sys.exit(0 if sympy.test(*options.pop("paths"), **options) else 1)
-'''
+"""
 DOCKERFILE = f"""\
 ARG BASE
 FROM $BASE

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from sandbox.files import Files
 from sandbox.machine import ExecResult, FileChange, SandboxUnavailable, Snapshot
-from sandbox.shell import ANSWER_LIMIT, Channel, Hand, Shell, shown
+from sandbox.shell import ANSWER_LIMIT, GRACE_S, Channel, Hand, Shell, shown
 
 # In a subshell, since the agent's traps do not act there; `shopt` first, since it tells how functions are read.
 _DUMP_STATE = (
@@ -59,6 +59,9 @@ class Box:
         if result.timed_out:
             self._enclosure.kill_all(self._hand, self._agent)
             after = self._agent.settle()
+            if not after.timed_out and not after.shell_ended:
+                # What bash says of the jobs that were killed is not the next command's output.
+                after = self._agent.run("wait", timeout_s=GRACE_S)
             lost = after.timed_out or after.shell_ended
             result = result.model_copy(update={"shell_ended": lost})
             if lost:

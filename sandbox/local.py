@@ -149,7 +149,11 @@ class Rooms:
     def give_to(self, uid: int) -> None:
         for directory, names, files in os.walk(self.root):
             for name in ("", *names, *files):
-                os.chown(Path(directory, name), uid, uid, follow_symlinks=False)
+                path = Path(directory, name)
+                mode = path.lstat().st_mode
+                os.chown(path, uid, uid, follow_symlinks=False)
+                if mode & (stat.S_ISUID | stat.S_ISGID):
+                    path.chmod(stat.S_IMODE(mode))  # which the change of owner took away
 
     @contextlib.contextmanager
     def removed_on_failure(self) -> Iterator[None]:

@@ -92,10 +92,10 @@ class Shell:
             raise ValueError("a command cannot contain a NUL byte")
         nonce = secrets.token_hex(16)
         # The command sees no input and cannot reach ours: bash has read this whole line before it runs.
-        # `>&1` makes bash put its output back after an `exec >file`; a backslash steps over an alias,
+        # Descriptor 99 makes bash put its output back after an `exec >file`; a backslash steps over an alias,
         # `unset -f` over a function of the agent's that has one of the names that we need.
         line = (
-            f"\\unset -f eval; \\eval {shlex.quote(command)} </dev/null >&1 2>&1; "
+            f"\\unset -f eval; \\eval {shlex.quote(command)} </dev/null 99>&1 >&99 2>&1 99>&-; "
             "__exit_code=$?; \\unset -f builtin; "
             f'\\builtin printf \'\\n%s %d %s\\0\' {nonce} "$__exit_code" "$PWD"\n'
         )
