@@ -7,12 +7,13 @@ import functools
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
-from sandbox.shell import Shell
+from sandbox.shell import Hand, Shell
 
 OWNER_LABEL = "takeover.owner"
 SNAPSHOTS = "takeover/snapshot"
@@ -21,6 +22,7 @@ _API_TIMEOUT_S = 600
 _FRAME_HEADER = struct.Struct(">BxxxL")
 _STDOUT = 1
 _CHUNK = 64 * 1024
+_END_S = 1.0
 _KILL_ALL = (
     "for round in 1 2 3; do for process in /proc/[0-9]*; do process=${{process##*/}}; "
     'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -9 "$process" 2>/dev/null ;; esac; done; done; :'
@@ -73,12 +75,23 @@ class ExecChannel:
             return b""
         return self._unframed(data) or None if data else b""
 
+    def alive(self) -> bool:
+        from docker.errors import DockerException
+
+        try:
+            return bool(client().api.exec_inspect(self._exec)["Running"])
+        except (DockerException, OSError):
+            return False
+
     def end(self) -> int | None:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
             self._stream.close()
+        deadline = time.monotonic() + _END_S
         with contextlib.suppress(Exception):
+            while self.alive() and time.monotonic() < deadline:
+                time.sleep(0.005)
             code: int | None = client().api.exec_inspect(self._exec)["ExitCode"]
             return code
         return None
@@ -143,9 +156,8 @@ class ContainerEnclosure:
         except (DockerException, OSError) as error:
             raise SandboxUnavailable(f"container {self._container.short_id}: {_reason(error)}") from error
 
-    def kill_all(self, *spared: Shell) -> None:
-        hand, *others = spared
-        hand.run(_KILL_ALL.format(spared=" ".join(str(shell.pid) for shell in others)), timeout_s=30)
+    def kill_all(self, hand: Hand, *spared: Shell) -> None:
+        hand.run(_KILL_ALL.format(spared=" ".join(str(shell.pid) for shell in spared)), timeout_s=30)
 
     def freeze(self, store: Path, shell_state: str) -> Snapshot:
         from docker.errors import DockerException
@@ -183,9 +195,11 @@ def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ContainerEnclosu
     from docker.errors import ImageNotFound
 
     try:
-        client().images.get(snapshot.location)
+        found = client().images.get(snapshot.location).id
     except ImageNotFound as error:
         raise SnapshotCorrupt(f"snapshot image {snapshot.location[:19]} is not on this daemon") from error
+    if found != snapshot.digest:
+        raise SnapshotCorrupt(f"{snapshot.location[:19]} is {found[:19]}, not {snapshot.digest[:19]}")
     return ContainerEnclosure(spec, snapshot.location, base=snapshot.base)
 
 
