@@ -47,6 +47,7 @@ def command(
     protocol: opt.ActionProtocol = "text",
     max_steps: opt.MaxSteps = 500,
     max_tokens: opt.MaxTokens = None,
+    max_reply_tokens: opt.MaxReplyTokens = None,
     max_seconds: opt.MaxSeconds = 4 * 3600.0,
     command_timeout_s: opt.CommandTimeout = 120.0,
     allow_unisolated: opt.AllowUnisolated = False,

@@ -263,7 +263,8 @@ def test_a_model_that_never_finishes_stops_at_its_cap(
     takeover: Run, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     chat_server.answer = lambda request: chat_server.reply("I look.\n\n```bash\nls\n```")
-    row = _one_takeover(takeover, chat_server, tmp_path, "--max-steps", "7")
+    row = _one_takeover(takeover, chat_server, tmp_path, "--max-steps", "7", "--max-reply-tokens", "99")
+    assert {request["max_completion_tokens"] for request in chat_server.requests} == {99}
     assert (row["stop_reason"], row["steps"], row["resolved"]) == ("max_steps", 7, True)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (700, 70)
 
