@@ -24,9 +24,11 @@ _STDOUT = 1
 _CHUNK = 64 * 1024
 _END_S = 1.0
 _KILL_ALL = (
-    "for round in 1 2 3; do for process in /proc/[0-9]*; do process=${{process##*/}}; "
-    'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -9 "$process" 2>/dev/null ;; esac; done; done; :'
+    "for signal in STOP STOP STOP KILL KILL; do for process in /proc/[0-9]*; do process=${{process##*/}}; "
+    'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -$signal "$process" 2>/dev/null ;; esac; done; done; :'
 )
+# A bash, because it reaps: what was orphaned and killed would count against the limit for ever.
+_FIRST_PROCESS = ["bash", "-c", "while :; do sleep 3600 & wait; done"]
 _ENVIRONMENT = ("PAGER=cat", "GIT_PAGER=cat", "TERM=dumb", "PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8")
 
 
@@ -128,7 +130,7 @@ class ContainerEnclosure:
         try:
             self._container = client().containers.run(
                 image,
-                ["tail", "-f", "/dev/null"],
+                _FIRST_PROCESS,
                 entrypoint=[],
                 detach=True,
                 user="root",

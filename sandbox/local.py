@@ -86,6 +86,9 @@ def descendants(pid: int) -> list[psutil.Process]:
 def kill(processes: list[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
+            process.suspend()  # or what is killed last would start more meanwhile
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
 
 

@@ -9,8 +9,8 @@ from sandbox.machine import Sandbox
 
 LARGEST_PATCH = 32 * 1024 * 1024
 
-# A git directory of our own over the repository's objects: nothing in the agent's configuration, hooks,
-# exclude files or index flags can bend what is compared.
+# A git directory of our own: nothing in the agent's configuration, hooks, exclude files or index flags can
+# bend what is compared. `git add` does not see the repository's objects, because it would touch their times.
 _PATCH = """
 [ -e .git ] || {{ echo 'no git repository'; exit 1; }}
 aside="$(mktemp -d)" && trap 'rm -rf -- "$aside"' EXIT && exec 3>&1 >"$aside/told" 2>&1 &&
@@ -18,16 +18,17 @@ export HOME="$aside" XDG_CONFIG_HOME="$aside" GIT_CONFIG_NOSYSTEM=1 GIT_NO_REPLA
 objects="$(realpath -- "$(git rev-parse --git-path objects)")" &&
 index="$(git rev-parse --git-path index)" && format="$(git rev-parse --show-object-format)" &&
 base="$(git rev-parse --verify {base}'^{{tree}}')" &&
-git init -q --bare --template= --object-format="$format" "$aside/git" && mkdir -p "$aside/git/info" &&
-printf '%s\\n' "$objects" >"$aside/git/objects/info/alternates" &&
-export GIT_DIR="$aside/git" GIT_WORK_TREE="$PWD" &&
-{{ {{ cp -- "$index" "$GIT_DIR/index" && cp -- "${{index%index}}"sharedindex.* "$GIT_DIR"; }} || true; }} &&
-{{ {{ [ -e "$GIT_DIR/index" ] && git ls-files; }} >/dev/null || git read-tree --reset "$base"; }} &&
-git add -A . &&
+git init -q --bare --template= --object-format="$format" "$aside/git" && mkdir "$aside/git/info" &&
+export GIT_DIR="$aside/git" GIT_WORK_TREE="$PWD" && git config core.compression 0 &&
+for file in "$index" "${{index%index}}"sharedindex.*; do [ ! -e "$file" ] || cp -- "$file" "$GIT_DIR"; done &&
+if ! {{ [ -e "$GIT_DIR/index" ] && git ls-files >/dev/null; }}; then
+  rm -f "$GIT_DIR/index" && GIT_ALTERNATE_OBJECT_DIRECTORIES="$objects" git read-tree "$base"
+fi &&
+{{ git update-index -q --really-refresh; git add -A --ignore-errors . || [ $? -eq 1 ]; }} &&
 git ls-files -z | git update-index -z --no-assume-unchanged --stdin &&
 git ls-files -z | git update-index -z --no-skip-worktree --stdin &&
-git add -A . &&
-echo '{attributes}' >"$GIT_DIR/info/attributes" &&
+{{ git add -A --ignore-errors . || [ $? -eq 1 ]; }} &&
+echo '{attributes}' >"$GIT_DIR/info/attributes" && export GIT_ALTERNATE_OBJECT_DIRECTORIES="$objects" &&
 git -c core.quotePath={quoted} diff --cached --binary --no-color "$base" -- >"$aside/patch" &&
 {{ [ "$(stat -c %s "$aside/patch")" -le {largest} ] || {{ echo 'the patch is too large'; false; }}; }} &&
 cat "$aside/patch" >&3 || {{ cat "$aside/told" >&3; exit 1; }}

@@ -51,6 +51,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+_RESET = """
+git reset -q --hard && git clean -qfdx && find "$HOME" "${TMPDIR:-/tmp}" -mindepth 1 -delete && chmod 644 pkg/mod.py
+"""
+
+
 class Kit:
     """Starts machines of one backend, and ends all that a test has left."""
 
@@ -144,9 +149,9 @@ def _lasting(kit: Kit) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def machine(_lasting: Sandbox) -> Sandbox:
-    """One machine for all tests of a backend: each finds a new shell, in the workspace, and no changes."""
+    """One machine for all tests of a backend: each finds a new shell in the repository as it was."""
     assert _lasting.run("cd; exit", timeout_s=20).shell_ended
-    assert run(_lasting, f"cd {_lasting.workspace}").exit_code == 0
+    told(_lasting, f"cd {_lasting.workspace}; {_RESET}")
     _lasting.changes()
     return _lasting
 
