@@ -43,6 +43,7 @@ class RunConfig(Frozen):
     protocol: Protocol = "text"
     max_steps: int = Field(default=500, ge=1)
     max_tokens: int | None = None
+    max_reply_tokens: int | None = None
     max_seconds: float = Field(default=4 * 3600.0, gt=0)
     command_timeout_s: float = Field(default=120.0, gt=0)
     allow_unisolated: bool = False

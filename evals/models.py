@@ -78,12 +78,17 @@ def check(name: str, tasks: tuple[Task, ...], base_url: str | None) -> None:
 
 
 def build(
-    name: str, *, task: Task, base_url: str | None, record: HandoffRecord | None = None
+    name: str,
+    *,
+    task: Task,
+    base_url: str | None,
+    record: HandoffRecord | None = None,
+    max_reply_tokens: int | None = None,
 ) -> BaseChatModel:
     """The chat model of that name; a replay that takes over its own run goes on where the record ends."""
     model = read_name(name)
     if model.kind == "openai":
-        return _openai(model.rest, base_url)
+        return _openai(model.rest, base_url, max_reply_tokens)
     if model.kind == "replay":
         return ReplayModel(turns=read_trajectory(model.file), start=_start(model, name, record))
     assert task.directory is not None
@@ -102,10 +107,17 @@ def _has_facts(task: Task) -> bool:
     return task.directory is not None and (task.directory / ORACLE_FILE).is_file()
 
 
-def _openai(name: str, base_url: str | None) -> BaseChatModel:
+def _openai(name: str, base_url: str | None, max_reply_tokens: int | None) -> BaseChatModel:
     from langchain_openai import ChatOpenAI
     from pydantic import SecretStr
 
     # A server of one's own often wants no key, but the client wants something to send.
     key = os.environ.get("OPENAI_API_KEY") or "none"
-    return ChatOpenAI(model=name, base_url=base_url, api_key=SecretStr(key), max_retries=2, timeout=300)
+    return ChatOpenAI(
+        model=name,
+        base_url=base_url,
+        api_key=SecretStr(key),
+        max_retries=2,
+        timeout=300,
+        max_completion_tokens=max_reply_tokens,
+    )

@@ -80,6 +80,10 @@ MaxSteps = Annotated[int, Option(min=1, help="Actions an agent may take.")]
 MaxTokens = Annotated[
     int | None, Option(min=1, help="Prompt and completion tokens an agent may spend.", show_default=False)
 ]
+MaxReplyTokens = Annotated[
+    int | None,
+    Option(min=1, help="Tokens of one reply. [default: the server's own limit]", show_default=False),
+]
 MaxSeconds = Annotated[float, Option(min=1, help="Seconds an agent may take.")]
 CommandTimeout = Annotated[float, Option("--command-timeout-s", min=0.1, help="Seconds a command may take.")]
 AllowUnisolated = Annotated[

@@ -31,6 +31,7 @@ _AS_IS = (
     "protocol",
     "max_steps",
     "max_tokens",
+    "max_reply_tokens",
     "max_seconds",
     "command_timeout_s",
     "allow_unisolated",

@@ -163,7 +163,13 @@ def _context(
     run_id: str | None = None,
 ) -> AgentContext:
     return AgentContext(
-        model=models.build(model, task=task, base_url=config.base_url, record=record),
+        model=models.build(
+            model,
+            task=task,
+            base_url=config.base_url,
+            record=record,
+            max_reply_tokens=config.max_reply_tokens,
+        ),
         model_name=model,
         task=brief,
         workbench=workbench,

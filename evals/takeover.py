@@ -47,6 +47,7 @@ def command(
     protocol: opt.ActionProtocol = "text",
     max_steps: opt.MaxSteps = 500,
     max_tokens: opt.MaxTokens = None,
+    max_reply_tokens: opt.MaxReplyTokens = None,
     max_seconds: opt.MaxSeconds = 4 * 3600.0,
     command_timeout_s: opt.CommandTimeout = 120.0,
     allow_unisolated: opt.AllowUnisolated = False,
@@ -187,9 +188,8 @@ def _tidy(config: RunConfig, places: Places) -> None:
     """Remove what a killed run left: its machines, and frozen images that no record holds."""
     import sandbox
 
-    kept = [places.records.load(name).snapshot.location for name in places.records.ids()]
     places.records.remove_partial()
-    sandbox.remove_leftovers(config.sandbox, config.run_id, keep=kept)
+    sandbox.remove_leftovers(config.sandbox, config.run_id, keep=places.records.snapshot_locations())
 
 
 def _report(console: Console, config: RunConfig, out: Path, *journals: Journal) -> int:

@@ -129,6 +129,13 @@ class RecordStore:
     def ids(self) -> tuple[str, ...]:
         return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{RECORD_FILE}")))
 
+    def snapshot_locations(self) -> frozenset[str] | None:
+        """Where the snapshots of all records lie; None when a record cannot be read and so might lie anywhere."""
+        try:
+            return frozenset(self.load(record_id).snapshot.location for record_id in self.ids())
+        except RecordRefused:
+            return None
+
     def remove_partial(self) -> None:
         """Remove what a kill left of records that were never saved whole."""
         for partial in self.root.glob(".partial-*"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
@@ -54,7 +55,11 @@ def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
     from sandbox.box import Box
 
     enclosure = _backend(snapshot.backend).thaw(snapshot, store, spec)
-    state = snapshot.shell_state.replace(snapshot.workspace, enclosure.workspace)
+    before, now = snapshot.workspace, enclosure.workspace
+    if snapshot.backend == "process":
+        # Home and tmp lie beside the workspace and have moved with it.
+        before, now = posixpath.dirname(before), posixpath.dirname(now)
+    state = snapshot.shell_state.replace(before, now)
     return Box(enclosure, shell_init=spec.shell_init, shell_state=state)
 
 
@@ -76,8 +81,8 @@ def describe(backend: BackendName) -> str:
     }[backend]
 
 
-def remove_leftovers(backend: BackendName, owner: str, *, keep: Collection[str] = ()) -> None:
-    """Remove what a killed run left behind: its machines, and frozen images other than those in `keep`."""
+def remove_leftovers(backend: BackendName, owner: str, *, keep: Collection[str] | None = ()) -> None:
+    """Remove what a killed run left behind: its machines, and frozen images not in `keep`; None keeps all."""
     if backend == "docker":
         from sandbox.container import remove_owned
 

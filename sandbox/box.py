@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from pathlib import Path
 from typing import Protocol
 
-from sandbox.files import ANSWER_LIMIT, Files
+from sandbox.files import Files
 from sandbox.machine import ExecResult, FileChange, SandboxUnavailable, Snapshot
-from sandbox.shell import Channel, Shell
+from sandbox.shell import ANSWER_LIMIT, GRACE_S, Channel, Hand, Shell, shown
 
+# In a subshell, since the agent's traps do not act there; `shopt` first, since it tells how functions are read.
 _DUMP_STATE = (
-    'declare -p; declare -f; alias -p; shopt -p; set +o; umask -p; \\builtin printf "cd -- %q\\n" "$PWD"'
+    "(\\unset -f builtin; \\builtin echo {mark}; \\builtin shopt -p; \\builtin declare -p; \\builtin declare -f; "
+    "\\builtin alias -p; \\builtin set +o; \\builtin umask -p; "
+    "\\builtin printf 'cd -- %q\\n{mark}' \"$PWD\") 2>/dev/null"
 )
 _STATE_TIMEOUT_S = 30.0
 _INSPECT_TIMEOUT_S = 300.0
@@ -27,8 +31,8 @@ class Enclosure(Protocol):
     def open_shell(self) -> Channel:
         """Start one more bash inside."""
 
-    def kill_all(self, *spared: Shell) -> None:
-        """Kill everything that runs inside save these shells themselves and the runtime's own."""
+    def kill_all(self, hand: Hand, *spared: Shell) -> None:
+        """Kill everything that runs inside save these shells themselves and the runtime's hand."""
 
     def freeze(self, store: Path, shell_state: str) -> Snapshot: ...
 
@@ -44,8 +48,7 @@ class Box:
         self._shell_init = shell_init
         try:
             self._agent = self._new_agent_shell(shell_state, self.workspace)
-            self._hand = Shell(enclosure.open_shell(), output_limit=ANSWER_LIMIT, errors="surrogateescape")
-            self._hand.prepare("export LC_ALL=C")
+            self._hand = Hand(enclosure.open_shell)
             self._files = Files(self._hand, self.workspace, enclosure.file_roots)
         except BaseException:
             enclosure.close()
@@ -56,6 +59,9 @@ class Box:
         if result.timed_out:
             self._enclosure.kill_all(self._hand, self._agent)
             after = self._agent.settle()
+            if not after.timed_out and not after.shell_ended:
+                # What bash says of the jobs that were killed is not the next command's output.
+                after = self._agent.run("wait", timeout_s=GRACE_S)
             lost = after.timed_out or after.shell_ended
             result = result.model_copy(update={"shell_ended": lost})
             if lost:
@@ -85,13 +91,17 @@ class Box:
         return self._files.sha256(path)
 
     def cwd(self) -> str:
-        return self._agent.cwd
+        return shown(self._agent.cwd)
 
     def freeze(self, store: Path) -> Snapshot:
-        state = self._agent.run(_DUMP_STATE, timeout_s=_STATE_TIMEOUT_S)
-        if state.exit_code is None or state.shell_ended:
+        mark = secrets.token_hex(16)
+        told = self._agent.run(
+            _DUMP_STATE.format(mark=mark), timeout_s=_STATE_TIMEOUT_S, output_limit=ANSWER_LIMIT
+        )
+        parts = told.output.split(mark)
+        if len(parts) != 3:
             raise SandboxUnavailable("the agent's shell did not tell its state before the freeze")
-        return self._enclosure.freeze(store, state.output)
+        return self._enclosure.freeze(store, parts[1].strip())
 
     def close(self) -> None:
         self._agent.close()

@@ -7,12 +7,13 @@ import functools
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
-from sandbox.shell import Shell
+from sandbox.shell import Hand, Shell
 
 OWNER_LABEL = "takeover.owner"
 SNAPSHOTS = "takeover/snapshot"
@@ -21,10 +22,13 @@ _API_TIMEOUT_S = 600
 _FRAME_HEADER = struct.Struct(">BxxxL")
 _STDOUT = 1
 _CHUNK = 64 * 1024
+_END_S = 1.0
 _KILL_ALL = (
-    "for round in 1 2 3; do for process in /proc/[0-9]*; do process=${{process##*/}}; "
-    'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -9 "$process" 2>/dev/null ;; esac; done; done; :'
+    "for signal in STOP STOP STOP KILL KILL; do for process in /proc/[0-9]*; do process=${{process##*/}}; "
+    'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -$signal "$process" 2>/dev/null ;; esac; done; done; :'
 )
+# A bash, because it reaps: what was orphaned and killed would count against the limit for ever.
+_FIRST_PROCESS = ["bash", "-c", "while :; do sleep 3600 & wait; done"]
 _ENVIRONMENT = ("PAGER=cat", "GIT_PAGER=cat", "TERM=dumb", "PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8")
 
 
@@ -73,12 +77,23 @@ class ExecChannel:
             return b""
         return self._unframed(data) or None if data else b""
 
+    def alive(self) -> bool:
+        from docker.errors import DockerException
+
+        try:
+            return bool(client().api.exec_inspect(self._exec)["Running"])
+        except (DockerException, OSError):
+            return False
+
     def end(self) -> int | None:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
             self._stream.close()
+        deadline = time.monotonic() + _END_S
         with contextlib.suppress(Exception):
+            while self.alive() and time.monotonic() < deadline:
+                time.sleep(0.005)
             code: int | None = client().api.exec_inspect(self._exec)["ExitCode"]
             return code
         return None
@@ -115,7 +130,7 @@ class ContainerEnclosure:
         try:
             self._container = client().containers.run(
                 image,
-                ["tail", "-f", "/dev/null"],
+                _FIRST_PROCESS,
                 entrypoint=[],
                 detach=True,
                 user="root",
@@ -143,9 +158,8 @@ class ContainerEnclosure:
         except (DockerException, OSError) as error:
             raise SandboxUnavailable(f"container {self._container.short_id}: {_reason(error)}") from error
 
-    def kill_all(self, *spared: Shell) -> None:
-        hand, *others = spared
-        hand.run(_KILL_ALL.format(spared=" ".join(str(shell.pid) for shell in others)), timeout_s=30)
+    def kill_all(self, hand: Hand, *spared: Shell) -> None:
+        hand.run(_KILL_ALL.format(spared=" ".join(str(shell.pid) for shell in spared)), timeout_s=30)
 
     def freeze(self, store: Path, shell_state: str) -> Snapshot:
         from docker.errors import DockerException
@@ -183,9 +197,11 @@ def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ContainerEnclosu
     from docker.errors import ImageNotFound
 
     try:
-        client().images.get(snapshot.location)
+        found = client().images.get(snapshot.location).id
     except ImageNotFound as error:
         raise SnapshotCorrupt(f"snapshot image {snapshot.location[:19]} is not on this daemon") from error
+    if found != snapshot.digest:
+        raise SnapshotCorrupt(f"{snapshot.location[:19]} is {found[:19]}, not {snapshot.digest[:19]}")
     return ContainerEnclosure(spec, snapshot.location, base=snapshot.base)
 
 
@@ -201,13 +217,13 @@ def require_image(name: str) -> Any:
         ) from error
 
 
-def remove_owned(owner: str, keep: Collection[str]) -> None:
-    """Remove an owner's containers, and its images but those to keep."""
+def remove_owned(owner: str, keep: Collection[str] | None) -> None:
+    """Remove an owner's containers, and its images but those to keep; None keeps all."""
     label = {"label": f"{OWNER_LABEL}={owner}"}
     for container in client().containers.list(all=True, filters=label):
         container.remove(force=True, v=True)
-    for image in client().images.list(all=True, filters=label):
-        if image.id not in keep:
+    for image in client().images.list(filters=label):
+        if keep is not None and image.id not in keep:
             client().images.remove(image.id, force=True)
 
 

@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from sandbox.machine import FileChange, FileRefused, SandboxUnavailable
-from sandbox.shell import Shell
+from sandbox.shell import Hand, shown
 
 LARGEST_FILE = 16 * 1024 * 1024
-ANSWER_LIMIT = 64 * 1024 * 1024
 _PRUNED = (".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 _TIMEOUT_S = 120.0
 
@@ -32,8 +31,8 @@ class Files:
     times, inode or mode say that it may have changed.
     """
 
-    def __init__(self, shell: Shell, workspace: str, roots: Iterable[str]) -> None:
-        self._shell = shell
+    def __init__(self, hand: Hand, workspace: str, roots: Iterable[str]) -> None:
+        self._hand = hand
         self._workspace = workspace
         self._roots = tuple(dict.fromkeys((workspace, *roots)))
         self._stats = self._scan()
@@ -42,9 +41,8 @@ class Files:
     def changes(self) -> tuple[FileChange, ...]:
         stats = self._scan()
         suspects = [path for path, stat in stats.items() if self._stats.get(path) != stat]
+        # A file that may not be read any more keeps the digest it had.
         sums = {path: self._sums[path] for path in stats if path in self._sums}
-        for path in suspects:
-            sums.pop(path, None)
         sums.update(self._hash(suspects, stats))
         touched = [*suspects, *(path for path in self._sums if path not in sums)]
         found = [
@@ -62,7 +60,8 @@ class Files:
         quoted = self._quoted(path)
         encoded = self._ask(
             f"if [ -d {quoted} ]; then echo 'is a directory'; exit_code=1; "
-            f"elif [ ! -f {quoted} ]; then echo 'no such file'; exit_code=1; "
+            f"elif [ ! -e {quoted} ]; then echo 'no such file'; exit_code=1; "
+            f"elif [ ! -f {quoted} ]; then echo 'not a regular file'; exit_code=1; "
             f'elif [ "$(stat -Lc %s -- {quoted})" -gt {LARGEST_FILE} ]; then echo "too large"; exit_code=1; '
             f"else base64 -w0 -- {quoted}; exit_code=$?; fi; (exit $exit_code)",
             path,
@@ -75,12 +74,20 @@ class Files:
     def write(self, path: str, content: bytes) -> None:
         quoted = self._quoted(path)
         text = base64.b64encode(content).decode()
-        self._ask(f'mkdir -p -- "$(dirname -- {quoted})" && printf %s {text} | base64 -d > {quoted}', path)
+        self._ask(
+            f"if [ -e {quoted} ] && [ ! -f {quoted} ]; then echo 'not a regular file'; (exit 1); "
+            f'else mkdir -p -- "$(dirname -- {quoted})" && printf %s {text} | base64 -d > {quoted}; fi',
+            path,
+        )
 
     def listing(self, path: str) -> tuple[str, ...] | None:
         quoted = self._quoted(path)
-        result = self._shell.run(f"[ -d {quoted} ] && ls -Ap -- {quoted}", timeout_s=_TIMEOUT_S)
-        return tuple(result.output.splitlines()) if result.exit_code == 0 else None
+        command = f"[ -d {quoted} ] && find {quoted}/ -mindepth 1 -maxdepth 1 -printf '%f/%y\\0'"
+        result = self._hand.run(command, timeout_s=_TIMEOUT_S)
+        if result.exit_code != 0:
+            return None
+        entries = (entry.rpartition("/") for entry in sorted(result.output.split("\0")[:-1]))
+        return tuple(shown(name) + "/" * (kind == "d") for name, _, kind in entries)
 
     def _quoted(self, path: str) -> str:
         if "\0" in path:
@@ -88,16 +95,16 @@ class Files:
         return shlex.quote(posixpath.join(self._workspace, path))
 
     def _ask(self, command: str, path: str) -> str:
-        result = self._shell.run(command, timeout_s=_TIMEOUT_S)
-        if result.timed_out or result.shell_ended:
-            raise SandboxUnavailable(f"the sandbox did not answer while it was asked for {path}")
+        result = self._hand.run(command, timeout_s=_TIMEOUT_S)
+        if result.timed_out:
+            raise FileRefused(f"{path}: no answer in {_TIMEOUT_S:.0f} s")
         if result.exit_code != 0:
             raise FileRefused(f"{path}: {result.output.strip() or 'refused'}")
         return result.output
 
     def _shown(self, path: str) -> str:
         inside = self._workspace.rstrip("/") + "/"
-        return path.removeprefix(inside) if path.startswith(inside) else path
+        return shown(path.removeprefix(inside))
 
     def _scan(self) -> dict[str, _Stat]:
         fields = self._raw(
@@ -136,7 +143,7 @@ class Files:
         )
 
     def _raw(self, command: str) -> list[str]:
-        result = self._shell.run(command, timeout_s=_TIMEOUT_S)
+        result = self._hand.run(command, timeout_s=_TIMEOUT_S)
         if result.exit_code != 0:
             raise SandboxUnavailable("the sandbox could not list its files")
         return result.output.split("\0")

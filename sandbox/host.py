@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -10,9 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sandbox.local import PipeChannel, Rooms, descendants, environment, freeze_rooms, kill, stopped
+from sandbox.local import PipeChannel, Rooms, descendants, environment, freeze_rooms, kill_until_none, stopped
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot
-from sandbox.shell import Shell
+from sandbox.shell import Hand, Shell
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _ETC = (
@@ -25,6 +26,7 @@ _ETC = (
     "/etc/passwd",
 )
 _HOME = "/home/agent"
+_SHELL_PID = 2  # in its own namespace, where 1 is bubblewrap's reaper
 _UNPRIVILEGED_UIDS = range(0x4000_0000, 0x5000_0000)
 
 
@@ -66,12 +68,15 @@ class HostEnclosure:
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         return channel
 
-    def kill_all(self, *spared: Shell) -> None:
-        for channel in self._channels:
-            # The first two below the outer bwrap are its reaper and the bash itself.
-            below = descendants(channel.process.pid)
-            shells = [process for process in below if process.name() in ("bwrap", "bash")][:2]
-            kill([process for process in below if process not in shells])
+    def kill_all(self, hand: Hand, *spared: Shell) -> None:
+        kill_until_none(
+            lambda: [
+                process
+                for channel in self._channels
+                for process in descendants(channel.process.pid)
+                if _pid_inside(process.pid) > _SHELL_PID
+            ]
+        )
 
     def freeze(self, store: Path, shell_state: str) -> Snapshot:
         everything = [process for channel in self._channels for process in descendants(channel.process.pid)]
@@ -120,6 +125,15 @@ def _namespaces() -> list[str]:
         return ["--unshare-all", "--uid", "0", "--gid", "0", "--cap-drop", "ALL"]
     unshared = [f"--unshare-{name}" for name in ("ipc", "pid", "net", "uts", "cgroup-try")]
     return [*unshared, "--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+
+
+def _pid_inside(pid: int) -> int:
+    """The process's id in the innermost namespace; 0 when it is gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return 0
 
 
 def _directories(path: Path) -> list[str]:

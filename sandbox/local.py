@@ -10,7 +10,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,8 @@ from sandbox.machine import SandboxUnavailable, Snapshot, SnapshotCorrupt
 
 ARCHIVE = "snapshot.tar"
 _CHUNK = 64 * 1024
+_KILL_ROUNDS = 20
+_PATIENCE_S = 0.3
 _END_S = 5.0
 
 
@@ -44,6 +46,8 @@ class PipeChannel:
         self._output = self.process.stdout.fileno()
 
     def send(self, data: bytes) -> None:
+        if self._input.closed:
+            raise BrokenPipeError("the shell has been closed")
         self._input.write(data)
         self._input.flush()
 
@@ -51,20 +55,24 @@ class PipeChannel:
         ready, _, _ = select.select([self._output], [], [], timeout_s)
         return os.read(self._output, _CHUNK) if ready else None
 
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
     def end(self) -> int | None:
+        code: int | None
         with contextlib.suppress(OSError):
             self._input.close()
         try:
             # Closing its input ends a bash that waits for a command; one that still runs one is killed.
-            code = self.process.wait(0.05)
+            code = self.process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
             kill(descendants(self.process.pid))
             self.process.kill()
             self.process.wait(_END_S)
-            code = -9
+            code = None
         if self.process.stdout is not None:
             self.process.stdout.close()
-        return code if code >= 0 else None
+        return code if code is None or code >= 0 else 128 - code
 
 
 def descendants(pid: int) -> list[psutil.Process]:
@@ -78,7 +86,26 @@ def descendants(pid: int) -> list[psutil.Process]:
 def kill(processes: list[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
+            process.suspend()  # or what is killed last would start more meanwhile
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def kill_until_none(find: Callable[[], list[psutil.Process]]) -> None:
+    """Kill what `find` finds, and what that started meanwhile."""
+    for _ in range(_KILL_ROUNDS):
+        found = [process for process in find() if not _is_dead(process)]
+        if not found:
+            return
+        kill(found)
+
+
+def _is_dead(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 @contextlib.contextmanager
@@ -114,7 +141,10 @@ class Rooms:
     def fill_from_archive(self, archive: Path, digest: str) -> None:
         if not archive.is_file():
             raise SnapshotCorrupt(f"{archive}: the snapshot's archive is gone")
-        _tar("-xpf", str(archive), "-C", str(self.root))
+        try:
+            _tar("-xpf", str(archive), "-C", str(self.root))
+        except SandboxUnavailable as error:
+            raise SnapshotCorrupt(f"{archive}: cannot be unpacked: {error}") from error
         found = tree_digest(self.root)
         if found != digest:
             raise SnapshotCorrupt(f"{archive}: holds {found[:12]}…, but the snapshot says {digest[:12]}…")
@@ -122,7 +152,11 @@ class Rooms:
     def give_to(self, uid: int) -> None:
         for directory, names, files in os.walk(self.root):
             for name in ("", *names, *files):
-                os.chown(Path(directory, name), uid, uid, follow_symlinks=False)
+                path = Path(directory, name)
+                mode = path.lstat().st_mode
+                os.chown(path, uid, uid, follow_symlinks=False)
+                if mode & (stat.S_ISUID | stat.S_ISGID):
+                    path.chmod(stat.S_IMODE(mode))  # which the change of owner took away
 
     @contextlib.contextmanager
     def removed_on_failure(self) -> Iterator[None]:
@@ -171,6 +205,8 @@ def tree_digest(root: Path) -> str:
         for name in sorted([*files, *names]):
             path = Path(directory, name)
             info = path.lstat()
+            if stat.S_ISSOCK(info.st_mode):
+                continue  # no archive keeps a socket
             relative = os.fsencode(path.relative_to(root))
             digest.update(b"%d:%s %o\0" % (len(relative), relative, info.st_mode))
             if stat.S_ISLNK(info.st_mode):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
 
-from sandbox.local import PipeChannel, Rooms, descendants, environment, freeze_rooms, kill, stopped
+import psutil
+
+from sandbox.local import PipeChannel, Rooms, descendants, environment, freeze_rooms, kill_until_none, stopped
 from sandbox.machine import SandboxSpec, Snapshot
-from sandbox.shell import Shell
+from sandbox.shell import Hand, Shell
 
 
 class ProcessEnclosure:
@@ -27,22 +30,30 @@ class ProcessEnclosure:
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         return channel
 
-    def kill_all(self, *spared: Shell) -> None:
-        for channel in self._channels:
-            kill(descendants(channel.process.pid))
+    def kill_all(self, hand: Hand, *spared: Shell) -> None:
+        kill_until_none(self._processes)
 
     def freeze(self, store: Path, shell_state: str) -> Snapshot:
-        everything = [process for channel in self._channels for process in descendants(channel.process.pid)]
-        with stopped(everything):
+        with stopped(self._processes()):
             return freeze_rooms(
                 self._rooms, store, backend="process", workspace=self.workspace, shell_state=shell_state
             )
 
     def close(self) -> None:
+        kill_until_none(self._processes)
         for channel in self._channels:
-            kill(descendants(channel.process.pid))
             channel.end()
         self._rooms.remove()
+
+    def _processes(self) -> list[psutil.Process]:
+        """All but the shells; a daemon, which is nobody's descendant, is known by its environment."""
+        shells = {channel.process.pid for channel in self._channels}
+        found = {process for pid in shells for process in descendants(pid)}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("TMPDIR") == str(self._rooms.tmp):
+                    found.add(process)
+        return [process for process in found if process.pid not in shells]
 
 
 def start(spec: SandboxSpec) -> ProcessEnclosure:

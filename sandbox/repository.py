@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 from sandbox.machine import Sandbox
 
+LARGEST_PATCH = 32 * 1024 * 1024
+
+# A git directory of our own: nothing in the agent's configuration, hooks, exclude files or index flags can
+# bend what is compared. `git add` does not see the repository's objects, because it would touch their times.
 _PATCH = """
-index="$(git rev-parse --git-path index)" && objects="$(git rev-parse --git-path objects)" &&
-aside="$(mktemp -d)" && trap 'rm -rf -- "$aside"' EXIT &&
-{{ cp -- "$index" "$aside/index" 2>/dev/null || true; }} &&
-export GIT_INDEX_FILE="$aside/index" GIT_OBJECT_DIRECTORY="$aside/objects" &&
-export GIT_ALTERNATE_OBJECT_DIRECTORIES="$(realpath -- "$objects")" && mkdir "$aside/objects" &&
-git -c core.safecrlf=false add -A . >/dev/null 2>&1 &&
-git -c core.quotePath=false diff --cached --binary --no-color --no-ext-diff --no-textconv {base} --
+[ -e .git ] || {{ echo 'no git repository'; exit 1; }}
+aside="$(mktemp -d)" && trap 'rm -rf -- "$aside"' EXIT && exec 3>&1 >"$aside/told" 2>&1 &&
+export HOME="$aside" XDG_CONFIG_HOME="$aside" GIT_CONFIG_NOSYSTEM=1 GIT_NO_REPLACE_OBJECTS=1 &&
+objects="$(realpath -- "$(git rev-parse --git-path objects)")" &&
+index="$(git rev-parse --git-path index)" && format="$(git rev-parse --show-object-format)" &&
+base="$(git rev-parse --verify {base}'^{{tree}}')" &&
+git init -q --bare --template= --object-format="$format" "$aside/git" && mkdir "$aside/git/info" &&
+export GIT_DIR="$aside/git" GIT_WORK_TREE="$PWD" && git config core.compression 0 &&
+for file in "$index" "${{index%index}}"sharedindex.*; do [ ! -e "$file" ] || cp -- "$file" "$GIT_DIR"; done &&
+if ! {{ [ -e "$GIT_DIR/index" ] && git ls-files >/dev/null; }}; then
+  rm -f "$GIT_DIR/index" && GIT_ALTERNATE_OBJECT_DIRECTORIES="$objects" git read-tree "$base"
+fi &&
+{{ git update-index -q --really-refresh; git add -A --ignore-errors . || [ $? -eq 1 ]; }} &&
+git ls-files -z | git update-index -z --no-assume-unchanged --stdin &&
+git ls-files -z | git update-index -z --no-skip-worktree --stdin &&
+{{ git add -A --ignore-errors . || [ $? -eq 1 ]; }} &&
+echo '{attributes}' >"$GIT_DIR/info/attributes" && export GIT_ALTERNATE_OBJECT_DIRECTORIES="$objects" &&
+git -c core.quotePath={quoted} diff --cached --binary --no-color "$base" -- >"$aside/patch" &&
+{{ [ "$(stat -c %s "$aside/patch")" -le {largest} ] || {{ echo 'the patch is too large'; false; }}; }} &&
+cat "$aside/patch" >&3 || {{ cat "$aside/told" >&3; exit 1; }}
 """
 
 
@@ -28,7 +46,7 @@ def head_commit(machine: Sandbox) -> str:
 
 def base_directories(machine: Sandbox) -> tuple[str, ...]:
     """The top-level directories of the commit that is checked out."""
-    return tuple(_ask(machine, "git ls-tree -d --name-only HEAD").splitlines())
+    return tuple(_ask(machine, "git ls-tree -z -d --name-only HEAD").split("\0")[:-1])
 
 
 def patch_since(machine: Sandbox, base_commit: str) -> str:
@@ -36,7 +54,30 @@ def patch_since(machine: Sandbox, base_commit: str) -> str:
 
     Empty when nothing differs. Raises RepositoryBroken.
     """
-    return _ask(machine, _PATCH.format(base=shlex.quote(base_commit)).strip())
+    patch = _patch(machine, base_commit, as_text=True)
+    if _is_unicode(patch):
+        return patch
+    # What is not UTF-8 goes in git's binary form, so that the patch stays a text.
+    parts = zip(_files(patch), _files(_patch(machine, base_commit, as_text=False)), strict=True)
+    return "".join(text if _is_unicode(text) else binary for text, binary in parts)
+
+
+def _patch(machine: Sandbox, base_commit: str, *, as_text: bool) -> str:
+    attributes, quoted = ("", "false") if as_text else ("* -diff", "true")
+    return _ask(
+        machine,
+        _PATCH.format(
+            base=shlex.quote(base_commit), attributes=attributes, quoted=quoted, largest=LARGEST_PATCH
+        ).strip(),
+    )
+
+
+def _files(patch: str) -> list[str]:
+    return re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)
+
+
+def _is_unicode(text: str) -> bool:
+    return not re.search("[\ud800-\udfff]", text)
 
 
 def _ask(machine: Sandbox, command: str) -> str:

@@ -6,12 +6,15 @@ import re
 import secrets
 import shlex
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from sandbox.machine import ExecResult, SandboxUnavailable
 
 OUTPUT_LIMIT = 64 * 1024
+ANSWER_LIMIT = 64 * 1024 * 1024
 GRACE_S = 2.0
+_LOOK_S = 0.25
 _LONGEST_PATH = 4096
 _SENTINEL_SLACK = 128 + _LONGEST_PATH
 
@@ -24,8 +27,11 @@ class Channel(Protocol):
     def receive(self, timeout_s: float) -> bytes | None:
         """Bytes that have come; None when none came in time; empty when the shell has ended."""
 
+    def alive(self) -> bool:
+        """Whether the shell runs; what it left running may hold its output open."""
+
     def end(self) -> int | None:
-        """Make sure that the shell is gone; its exit code where it ended by itself."""
+        """Make sure that the shell is gone; its exit code, as a shell counts it, unless we killed it."""
 
 
 class Clip:
@@ -77,7 +83,7 @@ class Shell:
             raise SandboxUnavailable(f"the sandbox's shell did not start: {result.output[-400:].strip()}")
         self.pid = int(match.group(1))
 
-    def run(self, command: str, *, timeout_s: float) -> ExecResult:
+    def run(self, command: str, *, timeout_s: float, output_limit: int | None = None) -> ExecResult:
         """Run one command and wait for its end; `shell_ended` means that this shell is of no more use.
 
         On a time-out the command still runs: the caller ends it, then calls `settle`.
@@ -86,12 +92,15 @@ class Shell:
             raise ValueError("a command cannot contain a NUL byte")
         nonce = secrets.token_hex(16)
         # The command sees no input and cannot reach ours: bash has read this whole line before it runs.
+        # Descriptor 99 makes bash put its output back after an `exec >file`; a backslash steps over an alias,
+        # `unset -f` over a function of the agent's that has one of the names that we need.
         line = (
-            f"eval {shlex.quote(command)} </dev/null 2>&1; "
-            f'\\builtin printf \'\\n%s %d %s\\n\' {nonce} "$?" "$PWD"\n'
+            f"\\unset -f eval; \\eval {shlex.quote(command)} </dev/null 99>&1 >&99 2>&1 99>&-; "
+            "__exit_code=$?; \\unset -f builtin; "
+            f'\\builtin printf \'\\n%s %d %s\\0\' {nonce} "$__exit_code" "$PWD"\n'
         )
-        self._sentinel = re.compile(b"\n" + nonce.encode() + rb" (\d+) ([^\n]*)\n")
-        self._clip = Clip(self._limit, self._errors)
+        self._sentinel = re.compile(b"\n" + nonce.encode() + rb" (\d+) ([^\0]*)\0")
+        self._clip = Clip(output_limit or self._limit, self._errors)
         self._window = b""
         self._started = time.monotonic()
         self._absorb(self._early)
@@ -113,7 +122,11 @@ class Shell:
         deadline = time.monotonic() + timeout_s
         while True:
             left = deadline - time.monotonic()
-            data = self._channel.receive(left) if left > 0 else None
+            data = self._channel.receive(min(left, _LOOK_S)) if left > 0 else None
+            if data is None and not self._channel.alive():
+                data = self._channel.receive(0) or b""
+            elif data is None and left > 0:
+                continue
             if data is None:
                 return ExecResult(
                     output=self._text(), exit_code=None, timed_out=True, seconds=self._seconds()
@@ -150,3 +163,37 @@ class Shell:
 
     def _seconds(self) -> float:
         return time.monotonic() - self._started
+
+
+class Hand:
+    """The runtime's own shell; replaced when a command hung in it or the agent killed it."""
+
+    def __init__(self, open_shell: Callable[[], Channel]) -> None:
+        self._open_shell = open_shell
+        self._shell = self._new()
+
+    def run(self, command: str, *, timeout_s: float) -> ExecResult:
+        """Run one command. Raises SandboxUnavailable when no shell can be had that runs it."""
+        result = self._shell.run(command, timeout_s=timeout_s)
+        if result.shell_ended:
+            self._shell = self._new()
+            result = self._shell.run(command, timeout_s=timeout_s)
+            if result.shell_ended:
+                raise SandboxUnavailable("the sandbox ends every shell that looks into it")
+        elif result.timed_out:
+            self._shell.close()
+            self._shell = self._new()
+        return result
+
+    def close(self) -> None:
+        self._shell.close()
+
+    def _new(self) -> Shell:
+        shell = Shell(self._open_shell(), output_limit=ANSWER_LIMIT, errors="surrogateescape")
+        shell.prepare("export LC_ALL=C")
+        return shell
+
+
+def shown(text: str) -> str:
+    """Text that came from bytes, with those that are not UTF-8 written out."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

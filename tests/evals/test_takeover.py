@@ -263,7 +263,8 @@ def test_a_model_that_never_finishes_stops_at_its_cap(
     takeover: Run, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     chat_server.answer = lambda request: chat_server.reply("I look.\n\n```bash\nls\n```")
-    row = _one_takeover(takeover, chat_server, tmp_path, "--max-steps", "7")
+    row = _one_takeover(takeover, chat_server, tmp_path, "--max-steps", "7", "--max-reply-tokens", "99")
+    assert {request["max_completion_tokens"] for request in chat_server.requests} == {99}
     assert (row["stop_reason"], row["steps"], row["resolved"]) == ("max_steps", 7, True)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (700, 70)
 
@@ -360,3 +361,21 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(
         assert comparable(small / "out") == comparable(undisturbed)
     finally:
         subprocess.run(["umount", small], check=True)
+
+
+def test_a_tampered_record_fails_its_takeovers_and_nothing_else(takeover: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert takeover("--task-ids", "galley__galley-31", "--out", out).returncode == 0
+    whole = comparable(out)
+    path = out / "records" / "galley__galley-31.first_validation" / "record.json"
+    good = path.read_text()
+    path.write_text(good.replace("reproduce_issue.py", "reproduce_it.py", 1))
+    (out / "takeovers.jsonl").unlink()
+    done = takeover("--resume", "--out", out)
+    assert done.returncode == 3, (done.stdout, done.stderr)
+    failed = [row for row in rows(out) if row["outcome"] == "infrastructure_failure"]
+    assert {row["record_id"] for row in failed} == {"galley__galley-31.first_validation"}
+    assert all("does not match its digest" in row["detail"] for row in failed)
+    path.write_text(good)
+    assert takeover("--resume", "--out", out).returncode == 0
+    assert comparable(out) == whole

@@ -1,0 +1,47 @@
+"""What several packages' tests need of this host: a Docker daemon and an image to start from."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+BASE_IMAGE = "takeover/base:latest"
+_BUILDER = Path(__file__).parents[1] / "examples" / "offline_images.py"
+
+
+def missing(reason: str) -> None:
+    """Skip, and say why; but continuous integration must have everything."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def base_image() -> str:
+    """An image with bash, git and Python on this host's daemon; built when it is not there."""
+    from docker.errors import ImageNotFound
+
+    from sandbox.container import client
+    from sandbox.machine import SandboxUnavailable
+
+    try:
+        client().images.get(BASE_IMAGE)
+    except SandboxUnavailable as error:
+        missing(str(error))
+    except ImageNotFound:
+        if not _BUILDER.is_file():
+            missing(f"{BASE_IMAGE} is not on this daemon and {_BUILDER.name}, which makes it, is not here")
+        _build()
+    return BASE_IMAGE
+
+
+def _build() -> None:
+    found = importlib.util.spec_from_file_location("offline_images", _BUILDER)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    module.build_base()

@@ -1,0 +1,285 @@
+"""The contract of every machine, first part: what `run` does with whatever an agent sends."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from sandbox.machine import Sandbox, SandboxUnavailable
+from sandbox.shell import OUTPUT_LIMIT
+
+from .conftest import Kit, home, run, told
+
+
+def test_exit_codes(machine: Sandbox) -> None:
+    for code in (0, 1, 7, 126, 255):
+        result = run(machine, f"(exit {code})")
+        assert (result.exit_code, result.shell_ended, result.timed_out) == (code, False, False)
+
+
+def test_a_command_that_is_not_there(machine: Sandbox) -> None:
+    result = run(machine, "no-such-command")
+    assert result.exit_code == 127
+    assert "not found" in result.output
+
+
+def test_standard_error_is_part_of_the_output(machine: Sandbox) -> None:
+    assert told(machine, "echo one; echo two >&2; echo three") == "one\ntwo\nthree\n"
+
+
+def test_directory_variables_functions_and_options_last(machine: Sandbox) -> None:
+    run(machine, "cd pkg; x='a  b'; export Y=2; f() { echo \"<$x>\"; }; shopt -s extglob")
+    assert machine.cwd() == f"{machine.workspace}/pkg"
+    assert told(machine, 'pwd; f; bash -c "echo \\$Y"; shopt extglob').split("\n")[:3] == [
+        f"{machine.workspace}/pkg",
+        "<a  b>",
+        "2",
+    ]
+    assert "on" in told(machine, "shopt extglob")
+
+
+def test_a_directory_whose_name_has_a_newline(machine: Sandbox) -> None:
+    told(machine, "mkdir -p \"$HOME\"/$'two\\nlines'; cd \"$HOME\"/$'two\\nlines'")
+    assert machine.cwd().endswith("/two\nlines")
+    assert told(machine, "echo next") == "next\n"
+
+
+def test_standard_input_is_closed(machine: Sandbox) -> None:
+    assert told(machine, "cat; read -r line || echo none") == "none\n"
+
+
+def test_a_background_job_does_not_block(machine: Sandbox) -> None:
+    result = run(machine, "sleep 30 & echo started")
+    assert result.output == "started\n"
+    assert result.seconds < 5
+    assert told(machine, "kill %1; echo next") == "next\n"
+
+
+def test_binary_output(machine: Sandbox) -> None:
+    assert told(machine, r"printf 'a\0b\377\303\251'") == "a\0b\\xffé"
+
+
+def test_crlf_and_no_final_newline(machine: Sandbox) -> None:
+    assert told(machine, r"printf 'a\r\nb\r'") == "a\r\nb\r"
+
+
+def test_long_output_keeps_head_and_tail_and_counts_the_rest(machine: Sandbox) -> None:
+    size = 100_000_000
+    output = told(machine, f"printf START; head -c {size} /dev/zero | tr '\\0' x; printf END")
+    head, mark, tail = output.split("\n")
+    assert head.startswith("STARTxxx")
+    assert tail.endswith("xxxEND")
+    assert mark == f"[… {size + 8 - OUTPUT_LIMIT:,} bytes of output left out …]"
+    assert len(head) + len(tail) == OUTPUT_LIMIT
+
+
+def test_output_of_exactly_the_limit_is_whole(machine: Sandbox) -> None:
+    assert told(machine, f"head -c {OUTPUT_LIMIT} /dev/zero | tr '\\0' x") == "x" * OUTPUT_LIMIT
+
+
+def test_endless_output(machine: Sandbox) -> None:
+    result = run(machine, "x=kept; yes", timeout_s=0.7)
+    assert result.timed_out
+    assert result.output.startswith("y\ny\n")
+    assert "bytes of output left out" in result.output
+    assert len(result.output) < OUTPUT_LIMIT + 100
+    assert told(machine, "echo $x") == "kept\n"
+
+
+def test_file_names_that_are_not_utf8(machine: Sandbox) -> None:
+    told(machine, 'mkdir -p "$HOME/odd"; echo x > "$HOME"/odd/$\'caf\\xe9\'')
+    assert told(machine, 'ls "$HOME/odd" | cat') == "caf\\xe9\n"
+    assert machine.directory_listing(home(machine) + "/odd") == ("caf\\xe9",)
+    (change,) = machine.changes()
+    assert change.path.endswith("/odd/caf\\xe9")
+    assert change.model_dump_json()
+
+
+def test_heredoc(machine: Sandbox) -> None:
+    assert told(machine, "cat <<'EOF'\n$HOME `x` \"q\" 'r'\nEOF\necho after") == (
+        "$HOME `x` \"q\" 'r'\nafter\n"
+    )
+
+
+def test_an_unfinished_heredoc_ends_with_the_command(machine: Sandbox) -> None:
+    assert run(machine, "cat <<EOF\ntext").output.endswith("text\n")
+    assert told(machine, "echo next") == "next\n"
+
+
+def test_quotes_newlines_and_comments(machine: Sandbox) -> None:
+    assert told(machine, "echo \"a'b\" 'c\"d' \\\n e # comment") == "a'b c\"d e\n"
+
+
+def test_a_command_of_two_megabytes(machine: Sandbox) -> None:
+    assert told(machine, f"x='{'y' * 2_000_000}'; echo ${{#x}}") == "2000000\n"
+
+
+def test_a_nul_byte_is_refused(machine: Sandbox) -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        run(machine, "echo a\0b")
+    assert told(machine, "echo next") == "next\n"
+
+
+def test_a_syntax_error_is_a_result(machine: Sandbox) -> None:
+    run(machine, "x=kept")
+    for command in ("if true; then", "echo 'open", "for do done", ")", "a && "):
+        result = run(machine, command)
+        assert result.exit_code not in (0, None), command
+        assert not result.shell_ended, command
+        assert result.output, command
+        assert told(machine, "echo $x") == "kept\n"
+
+
+def test_a_shell_that_bash_itself_breaks(machine: Sandbox) -> None:
+    # Bash 5.2 spoils its memory over this one, and aborts now or a few commands later.
+    for _ in range(6):
+        assert run(machine, "echo $(").exit_code != 0
+    run(machine, "exit")
+    assert told(machine, "echo next") == "next\n"
+
+
+def test_nothing_to_do(machine: Sandbox) -> None:
+    for command in ("", "\n", "# only a comment", ":"):
+        assert told(machine, command) == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("exit 3", 3),
+        ("exec true", 0),
+        ("set -e; false", 1),
+        ("kill -9 $$", 137),
+        ("sleep 3 & exit 4", 4),
+        ("sleep 3 & kill -9 $$", 137),
+        ("trap 'echo bye' EXIT; exit 5", 5),
+    ],
+)
+def test_a_command_that_ends_the_shell(machine: Sandbox, command: str, code: int) -> None:
+    told(machine, "cd pkg; x=lost")
+    result = run(machine, f"echo before; {command}")
+    assert (result.exit_code, result.shell_ended, result.timed_out) == (code, True, False)
+    assert result.output.startswith("before\n")
+    assert result.seconds < 2
+    assert told(machine, 'echo "<$x> $PWD"') == f"<> {machine.workspace}/pkg\n"
+
+
+def test_a_shell_whose_directory_is_gone_starts_in_the_workspace(machine: Sandbox) -> None:
+    told(machine, 'mkdir "$HOME/gone"; cd "$HOME/gone"; rmdir "$HOME/gone"')
+    run(machine, "exit")
+    assert told(machine, "pwd") == f"{machine.workspace}\n"
+    assert machine.cwd() == machine.workspace
+
+
+def test_shell_init_runs_in_every_shell(kit: Kit) -> None:
+    with kit.ended():
+        machine = kit.start(shell_init="export MARK=set; cd pkg; false")
+        assert told(machine, "echo $MARK") == "set\n"
+        run(machine, "exit")
+        assert told(machine, "echo $MARK") == "set\n"
+
+
+def test_a_shell_init_that_ends_the_shell_is_the_machines_failure(kit: Kit) -> None:
+    with pytest.raises(SandboxUnavailable):
+        kit.start(shell_init="exit 1")
+
+
+_BEAT = "while :; do date +%s%N > $HOME/beat.{name}; sleep .02; done"
+
+
+def test_a_timeout_kills_everything_and_leaves_the_shell(machine: Sandbox) -> None:
+    told(machine, "x=kept; cd pkg")
+    starts = {
+        "child": "bash -c '{beat}' &",
+        "setsid": "setsid bash -c '{beat}' >/dev/null 2>&1 &",
+        "nohup": "nohup bash -c '{beat}' >/dev/null 2>&1 &",
+        "daemon": "(setsid bash -c '{beat}' >/dev/null 2>&1 &);",
+        "deaf": "bash -c 'trap \"\" TERM INT HUP; {beat}' &",
+    }
+    commands = [start.format(beat=_BEAT.format(name=name)) for name, start in starts.items()]
+    result = run(machine, " ".join([*commands, "echo begun; sleep 60"]), timeout_s=1)
+    assert (result.timed_out, result.exit_code, result.shell_ended) == (True, None, False)
+    assert result.output == "begun\n"
+    assert result.seconds < 3
+    assert told(machine, 'echo "$x $PWD"') == f"kept {machine.workspace}/pkg\n"
+    beats = "cat $HOME/beat.{child,setsid,nohup,daemon,deaf}"
+    last = told(machine, beats)
+    time.sleep(0.3)
+    assert told(machine, beats) == last
+
+
+@pytest.mark.parametrize("command", ["while :; do :; done", "exec sleep 60"])
+def test_a_timeout_of_the_shell_itself(
+    machine: Sandbox, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandbox.shell.GRACE_S", 0.5)
+    told(machine, "cd pkg")
+    result = run(machine, command, timeout_s=0.5)
+    assert (result.timed_out, result.exit_code, result.shell_ended) == (True, None, True)
+    assert told(machine, "pwd") == f"{machine.workspace}/pkg\n"
+
+
+HOSTILE = {
+    "functions": 'for f in printf eval cd builtin echo; do . /dev/stdin <<< "$f() { :; }"; done',
+    "printf": "printf() { echo fake; }",
+    "eval": "eval() { :; }",
+    "builtin": "builtin() { :; }",
+    "unset": "unset() { :; }; command() { :; }",
+    "xtrace": "set -x",
+    "verbose": "set -v",
+    "nounset": "set -u",
+    "posix": "set -o posix",
+    "noglob": "set -f; IFS=0123456789",
+    "bash_env": "echo 'echo poisoned; exit 9' > $HOME/env; export BASH_ENV=$HOME/env ENV=$HOME/env",
+    "path": "export PATH=",
+    "aliases": "shopt -s expand_aliases; alias eval=false printf=false builtin=false unset=false exec=false",
+    "debug trap": "trap 'echo debug' DEBUG; set -T",
+    "err trap": "trap 'echo err' ERR; set -E",
+    "exit trap": "trap 'echo bye' EXIT",
+    "stdout": "exec >/dev/null",
+    "stderr": "exec 2>/dev/null",
+    "closed": "exec 0<&- 1>&- 2>&-",
+    "locale": "export LC_ALL=C LANG=C",
+    "ps4": "PS4='$(echo ps4)'; set -x",
+}
+
+
+@pytest.mark.parametrize("trick", HOSTILE)
+def test_tricks_with_the_shell(machine: Sandbox, trick: str) -> None:
+    run(machine, HOSTILE[trick])
+    marker = run(machine, "say=hello; /bin/echo $say there", timeout_s=5)
+    assert "hello there\n" in marker.output
+    assert (marker.exit_code, marker.shell_ended, marker.timed_out) == (0, False, False)
+    failed = run(machine, "(exit 7)", timeout_s=5)
+    assert (failed.exit_code, failed.shell_ended) == (7, False)
+    assert machine.cwd() == machine.workspace
+    assert machine.read_file("README.txt") == b"a small repository\n"
+    assert machine.inspect("git rev-parse --show-prefix").output == "\n"
+
+
+def test_output_that_looks_like_the_end_of_a_command(machine: Sandbox) -> None:
+    fake = r"printf '\n%032x 0 /elsewhere\0' 5; printf '\n%s %d %s\0' 0123456789abcdef0123456789abcdef 0 /x"
+    result = run(machine, f"{fake}; echo still here; (exit 6)")
+    assert result.exit_code == 6
+    assert result.output.endswith("still here\n")
+    assert machine.cwd() == machine.workspace
+
+
+def test_an_agent_that_kills_the_runtimes_shell(kit: Kit, machine: Sandbox) -> None:
+    if kit.backend != "docker":
+        pytest.skip("only in a container do the agent's commands see the runtime's shell")
+    told(machine, "echo x > note.txt; kill -9 -1")  # Linux spares who asks for it
+    assert machine.read_file("note.txt") == b"x\n"
+    assert [change.path for change in machine.changes()] == ["note.txt"]
+    told(machine, "rm note.txt")
+
+
+def test_after_close_the_machine_is_gone(kit: Kit) -> None:
+    machine = kit.start()
+    machine.close()
+    with pytest.raises(SandboxUnavailable):
+        run(machine, "echo x")
+    with pytest.raises(SandboxUnavailable):
+        machine.changes()
+    machine.close()
