@@ -132,7 +132,12 @@ def _told_apart(error: Exception, model: Runnable[Any, Any]) -> Exception:
         root: BaseException = error
         while root.__cause__ or root.__context__:
             root = root.__cause__ or root.__context__ or root
-        return ModelFailed(f"the connection to the endpoint failed: {_line(str(root), model)}")
+        what = (
+            "endpoint could not be reached"
+            if isinstance(root, OSError)
+            else "connection to the endpoint broke"
+        )
+        return ModelFailed(f"the {what}: {_line(str(root), model)}")
     if not isinstance(error, openai.OpenAIError) and not _comes_from_client(error):
         return error
     if _OF_CONTEXT.search(str(error)):

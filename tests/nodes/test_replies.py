@@ -171,7 +171,7 @@ def test_connection_refused() -> None:
         pass
     error = failure(endpoint)
     assert isinstance(error, ModelFailed)
-    assert str(error) == "the connection to the endpoint failed: [Errno 111] Connection refused"
+    assert str(error) == "the endpoint could not be reached: [Errno 111] Connection refused"
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
@@ -239,7 +239,7 @@ def test_a_torn_body() -> None:
     with served(completion(), lacking=50) as endpoint:
         error = failure(endpoint)
     assert isinstance(error, ModelFailed)
-    assert "connection to the endpoint failed: peer closed connection" in str(error)
+    assert "connection to the endpoint broke: peer closed connection" in str(error)
 
 
 @pytest.mark.parametrize("reason", [None, ""])
