@@ -334,7 +334,7 @@ EDITS = st.one_of(
     st.fixed_dictionaries({"path": PATHS}).map(lambda a: {"command": "undo"} | a),
 )
 COMMANDS = TEXTS.filter(
-    lambda text: text.strip() and not re.match(r"\s*<(editor|finish|tool_call)[\s/>]", text)
+    lambda text: text.strip() and not re.match(r"\s*<(editor\s+\w+\s*=|finish\s*/?>|tool_call>)", text)
 )
 MESSAGES = st.text("ab .,`é\n", max_size=20).map(str.strip)
 ACTIONS = st.one_of(
@@ -347,6 +347,8 @@ ACTIONS = st.one_of(
 @given(ACTIONS, st.sampled_from(["", "I look.\n\n", "<think>\n```bash\nx\n```\n</think>\n\n"]))
 @settings(max_examples=300, deadline=None)
 @example(shell("ls\n"), "")
+@example(shell("<editor"), "")
+@example(shell("<finish x"), "")
 @example(shell("cat <<'EOF'\n```\nx\n```\nEOF"), "")
 def test_what_is_written_is_read_back(action: Action, thought: str) -> None:
     assert read(thought + write_action(action)) == action
