@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, ValidationError
 
@@ -18,7 +18,6 @@ from sandbox.machine import BackendName, Frozen
 CONFIG_FILE = "config.json"
 BASELINE = "repository"
 POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
-Point = Literal["first_source_edit", "first_validation", "first_post_failure_edit"]
 
 
 class BadUsage(ValueError):
@@ -72,7 +71,7 @@ def load_config(out: Path) -> RunConfig:
 
 def read_views(text: str) -> tuple[str, ...]:
     """The views that are asked for, the baseline first. Raises BadUsage."""
-    asked = list(VIEWS) if text == "all" else _split(text)
+    asked = list(VIEWS) if "all" in _split(text) else _split(text)
     unknown = [name for name in asked if name not in VIEWS]
     if unknown or not asked:
         raise BadUsage(
@@ -83,7 +82,7 @@ def read_views(text: str) -> tuple[str, ...]:
 
 def read_points(text: str) -> tuple[PointKind, ...]:
     """Raises BadUsage."""
-    asked = POINTS if text == "all" else _split(text)
+    asked = POINTS if "all" in _split(text) else tuple(_split(text))
     unknown = [name for name in asked if name not in POINTS]
     if unknown or not asked:
         raise BadUsage(
@@ -101,8 +100,11 @@ def read_ids(text: str | None) -> tuple[str, ...]:
             lines = Path(text[1:]).read_text(encoding="utf-8").split()
         except OSError as error:
             raise BadUsage(f"--task-ids: {text[1:]}: {error.strerror}") from error
-        return tuple(dict.fromkeys(lines))
-    return tuple(dict.fromkeys(_split(text)))
+    else:
+        lines = _split(text)
+    if not lines:
+        raise BadUsage(f"--task-ids: {text!r} names no task; leave it out to take all")
+    return tuple(dict.fromkeys(lines))
 
 
 def differing(stored: RunConfig, asked: dict[str, Any]) -> str | None:

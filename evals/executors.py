@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
@@ -38,7 +40,7 @@ class Processes:
 
 
 def executor(workers: int) -> AbstractContextManager[Executor]:
-    """An executor for so many jobs at once; leaving it waits for the jobs that have begun."""
+    """An executor for so many jobs at once; an interrupt ends the jobs that have begun."""
     return _inline() if workers == 1 else _processes(workers)
 
 
@@ -51,12 +53,26 @@ def _inline() -> Iterator[Executor]:
 def _processes(workers: int) -> Iterator[Executor]:
     # Forking a process that has threads, as ours has, can deadlock its child.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts_to_parent)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_serve_one_parent)
     try:
         yield Processes(pool)
+    except BaseException:
+        # Nobody takes the rows of the jobs that still run; --resume does them anew.
+        for process in list(pool._processes.values()):
+            process.kill()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _leave_interrupts_to_parent() -> None:
+def _serve_one_parent() -> None:
+    """Leave interrupts to the parent, and end when it does, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -6,11 +6,12 @@ import contextlib
 import io
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 import sandbox
-from evals.tasks import Task
+from evals.tasks import BadTasks, Task
 from sandbox.machine import FileRefused, Frozen, SandboxSpec
 
 HandoffState = Literal["needs_completion", "already_solved", "behavior_broken"]
@@ -38,6 +39,23 @@ class Verdict(Frozen):
         return "behavior_broken" if self.regressions else "needs_completion"
 
 
+def check_gradable(tasks: Iterable[Task]) -> None:
+    """Find out before a run which task could not be graded after it. Raises BadTasks."""
+    from swebench.harness.constants import EvalType
+    from swebench.harness.log_parsers import PARSER_REGISTRY
+    from swebench.harness.utils import make_test_spec
+
+    for task in tasks:
+        try:
+            # The harness insists on an image, which an embedded machine does without.
+            spec = make_test_spec({"image": "", **task.instance})
+            EvalType(spec.eval_type)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise BadTasks(f"task {task.id}: swebench cannot read it: {error}") from error
+        if spec.log_parser not in PARSER_REGISTRY:
+            raise BadTasks(f"task {task.id}: swebench has no log_parser {spec.log_parser!r}")
+
+
 def grade(task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, *, network: bool) -> Verdict:
     """Validate `patch` in a fresh machine. Raises GradingFailed or SandboxUnavailable.
 
@@ -58,18 +76,20 @@ def _by_harness(task: Task, patch: str, spec: SandboxSpec, place: Path, network:
     from swebench.harness import run_evaluation
     from swebench.harness.utils import make_test_spec
 
-    from sandbox.container import NetworklessClient, client
+    from sandbox.container import OwnedClient
 
-    run_evaluation.RUN_EVALUATION_LOG_DIR = place.parent
+    # The harness names its container after this id, and removes whatever has that name already.
+    run = f"{spec.owner}.{place.name}"
+    run_evaluation.RUN_EVALUATION_LOG_DIR = place
     prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch}
-    daemon = client() if network else NetworklessClient(spec.owner)
+    daemon = OwnedClient(spec.owner, network=network)
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         outcome = run_evaluation.run_instance(
-            make_test_spec(dict(task.instance)), prediction, daemon, place.name, timeout=EVAL_TIMEOUT_S
+            make_test_spec({"image": "", **task.instance}), prediction, daemon, run, timeout=EVAL_TIMEOUT_S
         )
     if outcome is None:
-        log = place / "takeover" / task.id / "run_instance.log"
+        log = place / run / "takeover" / task.id / "run_instance.log"
         return _ungraded(log.read_text(errors="replace") if log.exists() else said.getvalue())
     return _verdict(outcome[1][task.id])
 
@@ -89,7 +109,7 @@ def _by_log(task: Task, patch: str, spec: SandboxSpec, place: Path) -> Verdict:
     from swebench.harness.run_evaluation import GIT_APPLY_CMDS
     from swebench.harness.utils import make_test_spec
 
-    test_spec = make_test_spec(dict(task.instance))
+    test_spec = make_test_spec({"image": "", **task.instance})
     (place / _PATCH_NAME).write_text(patch, errors="surrogateescape")
     machine = sandbox.start(spec)
     try:
@@ -111,6 +131,8 @@ def _by_log(task: Task, patch: str, spec: SandboxSpec, place: Path) -> Verdict:
             log = machine.read_file(f"{home}/{_LOG_NAME}")
         except FileRefused as error:
             return Verdict(resolved=False, detail=f"the tests' log cannot be read: {error}")
+    except FileRefused as error:
+        raise GradingFailed(f"the grading machine refused a file: {error}") from error
     finally:
         machine.close()
     log_path = place / _LOG_NAME

@@ -19,6 +19,10 @@ class OutInUse(RuntimeError):
     """Another process works on the same output directory."""
 
 
+class BadJournal(ValueError):
+    """A journal with a line that cannot be read."""
+
+
 class Journal:
     """One JSON object a line, one line a key; a row counts once its line is whole and on disk."""
 
@@ -69,7 +73,7 @@ class Journal:
             try:
                 yield json.loads(line)
             except ValueError as error:
-                raise ValueError(
+                raise BadJournal(
                     f"{self._path}: line {number} is not JSON; mend or remove that line"
                 ) from error
 

@@ -84,30 +84,36 @@ def build(
     base_url: str | None,
     record: HandoffRecord | None = None,
     max_reply_tokens: int | None = None,
+    temperature: float | None = None,
 ) -> BaseChatModel:
     """The chat model of that name; a replay that takes over its own run goes on where the record ends."""
     model = read_name(name)
     if model.kind == "openai":
-        return _openai(model.rest, base_url, max_reply_tokens)
+        return _openai(model.rest, base_url, max_reply_tokens, temperature)
     if model.kind == "replay":
-        return ReplayModel(turns=read_trajectory(model.file), start=_start(model, name, record))
+        return ReplayModel(turns=read_trajectory(model.file), start=_first_action(model, record))
     assert task.directory is not None
     return OracleModel(facts=(read_facts(task.directory),))
 
 
-def _start(model: ModelName, name: str, record: HandoffRecord | None) -> int:
-    if model.start is not None:
-        return model.start
-    if record is None or record.predecessor != name:
-        return 0
-    return sum(event.kind == "action" for event in record.trace)
+def _first_action(model: ModelName, record: HandoffRecord | None) -> int:
+    """The action that a replay begins with: where the record ends, if it plays the record's own trajectory."""
+    predecessor = read_name(record.predecessor) if record is not None else None
+    if record is not None and predecessor is not None and predecessor.kind == "replay":
+        same_file = model.file.resolve() == predecessor.file.resolve()
+        if same_file and model.start in (None, predecessor.start):
+            taken = sum(event.kind == "action" for event in record.trace)
+            return (predecessor.start or 0) + taken
+    return model.start or 0
 
 
 def _has_facts(task: Task) -> bool:
     return task.directory is not None and (task.directory / ORACLE_FILE).is_file()
 
 
-def _openai(name: str, base_url: str | None, max_reply_tokens: int | None) -> BaseChatModel:
+def _openai(
+    name: str, base_url: str | None, max_reply_tokens: int | None, temperature: float | None
+) -> BaseChatModel:
     from langchain_openai import ChatOpenAI
     from pydantic import SecretStr
 
@@ -120,4 +126,5 @@ def _openai(name: str, base_url: str | None, max_reply_tokens: int | None) -> Ba
         max_retries=2,
         timeout=300,
         max_completion_tokens=max_reply_tokens,
+        temperature=temperature,
     )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 
 from evals.facts import Place, TaskFacts, Variant
-from evals.scripted import ScriptedModel, Turn
+from evals.scripted import ScriptedModel, Turn, spoken
 from handoff.views import prompt_text
 from nodes.actions import Action
 from nodes.replies import ModelFailed
@@ -53,7 +53,7 @@ class Knowledge:
 
     def __init__(self, facts: TaskFacts, messages: list[BaseMessage]) -> None:
         self.facts = facts
-        self.text = "\n".join(_spoken(message) for message in messages)
+        self.text = "\n".join(spoken(message) for message in messages)
         self._lines = {
             line: number for number, shown in enumerate(self.text.splitlines()) for line in _bare(shown)
         }
@@ -62,7 +62,7 @@ class Knowledge:
         self._runs: list[_Run] = []
         for reply, answer in pairwise(messages):
             if isinstance(reply, AIMessage):
-                self._take(_spoken(reply), answer.text)
+                self._take(spoken(reply), answer.text)
 
     def knows(self, text: str) -> bool:
         return text in self.text
@@ -182,13 +182,6 @@ def _shell(command: str) -> Action:
 
 def _finish(message: str) -> Turn:
     return Turn("", Action("finish", {"message": message}))
-
-
-def _spoken(message: BaseMessage) -> str:
-    """A message's text, native tool calls written out."""
-    calls = getattr(message, "tool_calls", [])
-    arguments = [str(value) for call in calls for value in call["args"].values()]
-    return "\n".join([message.text, *arguments])
 
 
 def _bare(line: str) -> tuple[str, str]:

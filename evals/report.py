@@ -34,7 +34,9 @@ def summarise(
             for row in predecessors
             if row["outcome"] == "run" and not row["records"]
         ],
-        "points": dict(Counter(row["point"] for row in graded if row["view"] == BASELINE)),
+        "points": dict(
+            Counter(record.rpartition(".")[2] for row in predecessors for record in row.get("records", ()))
+        ),
         "handoff_states": dict(Counter(row.get("handoff_state", row["outcome"]) for row in labels)),
         "notes": _notes(notes),
         "views": {view: _view(view, rows, baseline) for view in config.views},

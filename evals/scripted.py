@@ -25,6 +25,12 @@ class Turn(NamedTuple):
     action: Action | None = None
 
 
+def spoken(message: BaseMessage) -> str:
+    """A message's text, the arguments of native tool calls included."""
+    calls = getattr(message, "tool_calls", [])
+    return "\n".join([message.text, *(str(value) for call in calls for value in call["args"].values())])
+
+
 class ScriptedModel(BaseChatModel):
     """Says what `respond` makes of the conversation, in text or as native tool calls."""
 
@@ -55,8 +61,8 @@ class ScriptedModel(BaseChatModel):
             reply = AIMessage(thought, tool_calls=[call])
         else:
             reply = AIMessage(f"{thought}\n\n{write_action(action)}".strip())
-        prompt = sum(len(message.text) for message in messages) // CHARACTERS_A_TOKEN
-        completion = max(len(reply.text) // CHARACTERS_A_TOKEN, 1)
+        prompt = sum(len(spoken(message)) for message in messages) // CHARACTERS_A_TOKEN
+        completion = max(len(spoken(reply)) // CHARACTERS_A_TOKEN, 1)
         reply.usage_metadata = UsageMetadata(
             input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion
         )

@@ -19,7 +19,8 @@ from evals.config import (
     read_points,
     read_views,
 )
-from evals.journal import OutInUse
+from evals.grading import check_gradable
+from evals.journal import BadJournal, OutInUse
 from evals.tasks import BadTasks, Task, load_tasks
 from sandbox.machine import BackendName, SandboxUnavailable
 
@@ -37,7 +38,7 @@ _AS_IS = (
     "allow_unisolated",
     "grading_network",
 )
-USAGE_ERRORS = (BadUsage, models.BadModel, BadTasks, OutInUse, SandboxUnavailable)
+USAGE_ERRORS = (BadUsage, models.BadModel, BadTasks, BadJournal, OutInUse, SandboxUnavailable)
 """What a person can mend by asking otherwise; each says how."""
 _CHOICES = {"protocol": ("text", "native"), "sandbox": ("auto", "docker", "host", "process")}
 
@@ -119,6 +120,7 @@ def _check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     for task in tasks:
         task.spec(config.sandbox, config.run_id, out)
     _check_sandbox(config, tasks)
+    check_gradable(tasks)
 
 
 def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:

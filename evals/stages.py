@@ -23,6 +23,7 @@ from graph.running import start_run, take_over
 from handoff.event import Event, Usage
 from handoff.note_writing import OUTPUT_TOKENS, TooLong, write_notes
 from handoff.record import HandoffRecord, RecordRefused, RecordStore, TaskBrief
+from handoff.views import NEED_NOTES
 from nodes.replies import ContextOverflow, ModelFailed, ask, usage_of
 from nodes.state import AgentContext, AgentState
 from sandbox.machine import Sandbox, SandboxUnavailable
@@ -58,14 +59,14 @@ def run_predecessor(config: RunConfig, out: Path, task: Task) -> Row:
             )
             thread = _fresh_thread(saver, f"predecessor.{task.id}")
             state = start_run(build_agent(saver), context, thread)
-            patch = _patch(workbench.machine(), brief)
+            patch, trouble = _patch(workbench.machine(), brief)
     except INFRASTRUCTURE as error:
         return row | _failed(error, started)
     events = _events(state)
     return row | {
         "outcome": "run",
         "stop_reason": state["stop_reason"],
-        "detail": "",
+        "detail": trouble,
         "records": list(state.get("records", [])),
         **_costs(events, state, started),
         "patch": patch,
@@ -81,11 +82,15 @@ def label(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
         record = places.records.load(record_id)
         with _workbench(config, task, places) as workbench:
             machine = workbench.thaw(record.snapshot, places.records.directory(record_id))
-            patch = _patch(machine, record.task)
+            patch, trouble = _patch(machine, record.task)
         verdict = _graded(config, task, places, patch, f"snapshot.{record_id}")
     except INFRASTRUCTURE as error:
         return row | _failed(error, started)
-    return row | {"outcome": "graded", "handoff_state": verdict.handoff_state, "detail": verdict.detail}
+    return row | {
+        "outcome": "graded",
+        "handoff_state": verdict.handoff_state,
+        "detail": trouble or verdict.detail,
+    }
 
 
 def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
@@ -113,13 +118,17 @@ def run_takeover(config: RunConfig, out: Path, task: Task, record_id: str, view:
     try:
         record = places.records.load(record_id)
         row["point"] = record.point.kind
+        if view in NEED_NOTES and record.notes is None:
+            raise RecordRefused(
+                f"record {record_id} has no notes, which the {view} view shows; see notes.jsonl"
+            )
         with _workbench(config, task, places) as workbench, _saver(places) as saver:
             context = _context(
                 config, task, workbench, places, record.task, config.successor, record=record, run_id=name
             )
             thread = _fresh_thread(saver, f"takeover.{name}")
             state = take_over(build_takeover(saver), context, thread, record_id=record_id, view=view)
-            patch = _patch(workbench.machine(), record.task)
+            patch, trouble = _patch(workbench.machine(), record.task)
         taken = _since(started)
         verdict = _graded(config, task, places, patch, name)
     except INFRASTRUCTURE as error:
@@ -130,7 +139,7 @@ def run_takeover(config: RunConfig, out: Path, task: Task, record_id: str, view:
         "resolved": verdict.resolved,
         "outcome": "graded",
         "stop_reason": state["stop_reason"],
-        "detail": verdict.detail,
+        "detail": trouble or verdict.detail,
         **_costs(events, state, started),
         "seconds": taken,
         "first_prompt_chars": _first_prompt_chars(state),
@@ -193,20 +202,22 @@ def _graded(config: RunConfig, task: Task, places: Places, patch: str, name: str
     return grade(task, patch, spec, places.logs, name, network=config.grading_network)
 
 
-def _patch(machine: Sandbox, brief: TaskBrief) -> str:
-    """The final patch; none when the agent left no repository to take it from."""
+def _patch(machine: Sandbox, brief: TaskBrief) -> tuple[str, str]:
+    """The final patch, and why there is none when the agent left no repository to take it from."""
     try:
-        return patch_since(machine, brief.base_commit)
-    except RepositoryBroken:
-        return ""
+        return patch_since(machine, brief.base_commit), ""
+    except RepositoryBroken as error:
+        return "", f"no patch: {error}"
 
 
 def _asker(config: RunConfig, task: Task) -> Any:
-    model = models.build(config.notes_model, task=task, base_url=config.base_url)
-    bounded = (
-        model.bind(temperature=0, max_tokens=OUTPUT_TOKENS)
-        if models.read_name(config.notes_model).is_llm
-        else model
+    # Constructed with its settings, because the client knows which models take no temperature.
+    bounded = models.build(
+        config.notes_model,
+        task=task,
+        base_url=config.base_url,
+        max_reply_tokens=OUTPUT_TOKENS,
+        temperature=0.0,
     )
 
     def asked(messages: list[BaseMessage]) -> tuple[str, Usage]:

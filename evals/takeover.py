@@ -6,7 +6,8 @@ import datetime
 import errno
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,11 +62,14 @@ def command(
     from evals.setup import USAGE_ERRORS, prepared
 
     terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else 160)
+    console = Console(file=sys.stdout, width=None if terminal else 160)
     asked = {
         name: value for name, value in context.params.items() if name not in ("out", "resume", "workers")
     }
     given = {name for name in asked if _was_given(context, name)}
+    if resume and out is None:
+        print("error: --resume: name the run to go on with by --out", file=sys.stderr)
+        raise typer.Exit(USAGE)
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
     try:
         config, chosen = prepared(asked, given, where, resume=resume)
@@ -96,9 +100,8 @@ def run(console: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path,
 
     places = stages.Places(out)
     _introduce(config, tasks, out)
-    with sole_user(out), executor(workers) as machinery:
+    with sole_user(out), _tidied(config, places), executor(workers) as machinery:
         predecessors, labels, notes, takeovers = open_journals(out)
-        _tidy(config, places)
         for task in tasks:
             task.check_out(places.work)
 
@@ -125,7 +128,6 @@ def run(console: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path,
                 if (record, view, config.successor, repeat) not in takeovers
             ],
         )
-        _tidy(config, places)
         return _report(console, config, out, predecessors, labels, notes, takeovers)
 
 
@@ -144,7 +146,10 @@ def _points(predecessors: Journal, tasks: tuple[Task, ...]) -> list[tuple[Task, 
     """Every handoff point that was reached: its task and the id of its record."""
     by_id = {task.id: task for task in tasks}
     return [
-        (by_id[row["task_id"]], record) for row in predecessors.rows() for record in row.get("records", ())
+        (by_id[row["task_id"]], record)
+        for row in predecessors.rows()
+        if row["task_id"] in by_id
+        for record in row.get("records", ())
     ]
 
 
@@ -184,6 +189,16 @@ def _in_words(row: Row) -> str:
     return ", ".join(str(part) for part in (*names, events, result) if part)
 
 
+@contextmanager
+def _tidied(config: RunConfig, places: Places) -> Iterator[None]:
+    """Before and after a run, however it ends, no machine of it is left."""
+    _tidy(config, places)
+    try:
+        yield
+    finally:
+        _tidy(config, places)
+
+
 def _tidy(config: RunConfig, places: Places) -> None:
     """Remove what a killed run left: its machines, and frozen images that no record holds."""
     import sandbox
@@ -211,7 +226,7 @@ def _is_full(error: Exception) -> bool:
 
 def _was_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
-    return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def main() -> None:

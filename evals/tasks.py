@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -16,6 +18,7 @@ from sandbox.machine import BackendName, SandboxSpec
 BUNDLED = "bundled"
 _SUITE = Path(str(files("evals") / "suite"))
 _STREAM = "repo.fast-export"
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NEEDED = (
     "instance_id",
     "problem_statement",
@@ -72,18 +75,21 @@ class Task(BaseModel):
             raise BadTasks(
                 f"task {self.id}: its repository comes only as a Docker image; choose --sandbox docker"
             )
-        return SandboxSpec(backend=backend, directory=work / self.id, owner=owner)
+        # Where this package is installed below the system's own directories, its solutions lie there too.
+        return SandboxSpec(backend=backend, directory=work / self.id, hidden=(_SUITE,), owner=owner)
 
     def check_out(self, work: Path) -> None:
         """Lay the task's repository out at `work/<id>`, for machines that start from a directory."""
-        target = work / self.id
-        if self.stream is None or (target / ".git" / "HEAD").exists():
+        target, partial = work / self.id, work / f".partial-{self.id}"
+        if self.stream is None or target.exists():
             return
-        target.mkdir(parents=True, exist_ok=True)
-        _git(target, "init", "-q", "-b", "main")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        _git(partial, "init", "-q", "-b", "main")
         with self.stream.open("rb") as stream:
-            _git(target, "fast-import", "--quiet", stdin=stream)
-        _git(target, "checkout", "-q", "-f", "main")
+            _git(partial, "fast-import", "--quiet", stdin=stream)
+        _git(partial, "checkout", "-q", "-f", "main")
+        partial.rename(target)
 
 
 def load_tasks(source: str, ids: Sequence[str] | None = None, limit: int | None = None) -> tuple[Task, ...]:
@@ -124,7 +130,9 @@ def _task(row: Mapping[str, Any], place: str, directory: Path | None = None) -> 
     missing = [name for name in _NEEDED if not row.get(name)]
     if missing:
         raise BadTasks(f"{place}: field {missing[0]!r} is missing or empty; swebench 5's columns are needed")
-    return Task(id=str(row["instance_id"]), instance=dict(row), directory=directory)
+    if not _ID.fullmatch(str(row["instance_id"])):
+        raise BadTasks(f"{place}: field 'instance_id' may hold letters, digits, '.', '_' and '-' only")
+    return Task(id=str(row["instance_id"]), instance={"PASS_TO_PASS": "[]", **row}, directory=directory)
 
 
 def _task_repo(root: Path) -> list[Task]:
@@ -171,9 +179,11 @@ def _json_rows(path: Path) -> list[tuple[str, Any]]:
         except ValueError as error:
             raise BadTasks(f"{path}: not JSON: {error}") from error
         rows = list(rows.values()) if isinstance(rows, dict) else rows
+        if not isinstance(rows, list):
+            raise BadTasks(f"{path}: expected a list of tasks, found {type(rows).__name__}")
         return [(f"{path}: entry {number}", row) for number, row in enumerate(rows, 1)]
     found = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 found.append((f"{path}: line {number}", json.loads(line)))

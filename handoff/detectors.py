@@ -146,12 +146,17 @@ def points(events: Iterable[Event], base_directories: Iterable[str]) -> tuple[Ha
     return tuple(found)
 
 
-def continuation_state(events: Iterable[Event], base_directories: Iterable[str]) -> ContinuationState:
-    """What the predecessor itself could know about where it stopped."""
+def state_after(events: Iterable[Event], base_directories: Iterable[str]) -> DetectorState:
+    """The state at the end of a whole trace."""
     state = start(base_directories)
     for event in events:
         state, _ = observe(state, event)
-    return continuation(state)
+    return state
+
+
+def continuation_state(events: Iterable[Event], base_directories: Iterable[str]) -> ContinuationState:
+    """What the predecessor itself could know about where it stopped."""
+    return continuation(state_after(events, base_directories))
 
 
 def continuation(state: DetectorState) -> ContinuationState:
@@ -178,6 +183,8 @@ def _take_changes(
         if not paths.is_code(path) or paths.is_generated(path):
             continue
         if paths.is_scratch(path, base is not None, state.base_directories):
+            # Remembered all the same: at its next change it must not pass for a file of the base.
+            files[path] = CodeFile(base=base, seen=(), current=change.after)
             continue
         seen = known.seen if known else ()
         seen += tuple(h for h in (change.before,) if h is not None and h not in seen)

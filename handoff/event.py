@@ -54,7 +54,7 @@ class Event(Frozen):
     reads: tuple[FileRead, ...] = ()
     """Observations only: the files whose content the action showed."""
     tree: str = ""
-    """Observations only: digest of everything that differs from the base after the action."""
+    """Digest of everything that differs from the base: before an action, and after its observation."""
     seconds: float = 0.0
     usage: Usage | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from handoff.detectors import ValidationRun, continuation_state, validations
+from handoff.detectors import ValidationRun, continuation, state_after, validations
 from handoff.event import Event
 from handoff.paths import is_source
 from handoff.record import HandoffRecord
@@ -47,36 +47,22 @@ def observed_fields(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
     others = [path for path in changed if path not in sources]
     runs = validations(record.trace, directories)
     latest = runs[-1] if runs else None
-    after_edit = _latest_after_edit(record.trace, runs, directories)
+    state = state_after(record.trace, directories)
+    outcome = state.since_change if state.edited else None
     return (
         ("Repository change state", _change_state(sources, others)),
         ("Changed source files", _listed(_with_counts(path, record.patch) for path in sorted(sources))),
         ("Non-source artifacts", _listed(sorted(others))),
-        (
-            "Validation outcome after the latest source change",
-            after_edit.outcome if after_edit else NONE_OBSERVED,
-        ),
+        ("Validation outcome after the latest source change", outcome or NONE_OBSERVED),
         ("Latest validation command", _command(latest)),
         (
             "Latest validation evidence",
             _fenced("\n".join(latest.evidence)) if latest and latest.evidence else NONE_OBSERVED,
         ),
-        ("Continuation state", continuation_state(record.trace, directories)),
+        ("Continuation state", continuation(state)),
         ("Commands already tried", _listed(_tried(record.trace))),
         ("Files already read", _listed(dict.fromkeys(read.path for read in files_read(record.trace)))),
     )
-
-
-def _latest_after_edit(
-    events: tuple[Event, ...], runs: tuple[ValidationRun, ...], directories: tuple[str, ...]
-) -> ValidationRun | None:
-    edits = [
-        event.index
-        for event in events
-        if any(is_source(change.path, change.before is not None, directories) for change in event.changes)
-    ]
-    after = [run for run in runs if edits and run.event_index >= edits[-1]]
-    return after[-1] if after else None
 
 
 def _change_state(sources: list[str], others: list[str]) -> str:

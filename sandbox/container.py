@@ -122,7 +122,7 @@ class ContainerEnclosure:
     file_roots: tuple[str, ...] = ("/root", "/tmp")
 
     def __init__(self, spec: SandboxSpec, image: str, base: str) -> None:
-        from docker.errors import APIError, ImageNotFound
+        from docker.errors import DockerException, ImageNotFound
 
         self.workspace = spec.workspace
         self._owner = spec.owner
@@ -147,8 +147,8 @@ class ContainerEnclosure:
             raise SandboxUnavailable(
                 f"Docker image {image} is not on this daemon; build or pull it"
             ) from error
-        except APIError as error:
-            raise SandboxUnavailable(f"container of {image}: {error.explanation or error}") from error
+        except (DockerException, OSError) as error:
+            raise SandboxUnavailable(f"container of {image[:19]}: {_reason(error)}") from error
 
     def open_shell(self) -> ExecChannel:
         from docker.errors import DockerException
@@ -194,12 +194,14 @@ def start(spec: SandboxSpec) -> ContainerEnclosure:
 
 
 def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ContainerEnclosure:
-    from docker.errors import ImageNotFound
+    from docker.errors import DockerException, ImageNotFound
 
     try:
         found = client().images.get(snapshot.location).id
     except ImageNotFound as error:
         raise SnapshotCorrupt(f"snapshot image {snapshot.location[:19]} is not on this daemon") from error
+    except (DockerException, OSError) as error:
+        raise SandboxUnavailable(f"snapshot image {snapshot.location[:19]}: {_reason(error)}") from error
     if found != snapshot.digest:
         raise SnapshotCorrupt(f"{snapshot.location[:19]} is {found[:19]}, not {snapshot.digest[:19]}")
     return ContainerEnclosure(spec, snapshot.location, base=snapshot.base)
@@ -207,7 +209,7 @@ def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ContainerEnclosu
 
 def require_image(name: str) -> Any:
     """The image of that name. Raises SandboxUnavailable, saying what to do."""
-    from docker.errors import ImageNotFound
+    from docker.errors import DockerException, ImageNotFound
 
     try:
         return client().images.get(name)
@@ -215,29 +217,37 @@ def require_image(name: str) -> Any:
         raise SandboxUnavailable(
             f"Docker image {name} is not on this daemon; pull or build it first"
         ) from error
+    except (DockerException, OSError) as error:
+        raise SandboxUnavailable(f"Docker image {name}: {_reason(error)}") from error
 
 
 def remove_owned(owner: str, keep: Collection[str] | None) -> None:
     """Remove an owner's containers, and its images but those to keep; None keeps all."""
+    from docker.errors import DockerException
+
     label = {"label": f"{OWNER_LABEL}={owner}"}
-    for container in client().containers.list(all=True, filters=label):
-        container.remove(force=True, v=True)
-    for image in client().images.list(filters=label):
-        if keep is not None and image.id not in keep:
-            client().images.remove(image.id, force=True)
+    try:
+        for container in client().containers.list(all=True, filters=label):
+            container.remove(force=True, v=True)
+        for image in client().images.list(filters=label):
+            if keep is not None and image.id not in keep:
+                client().images.remove(image.id, force=True)
+    except (DockerException, OSError) as error:
+        raise SandboxUnavailable(
+            f"the Docker daemon could not remove what run {owner} left: {_reason(error)}"
+        ) from error
 
 
-class NetworklessClient:
-    """The daemon for code that starts containers by itself: every one gets no network, and our label."""
+class OwnedClient:
+    """The daemon for code that starts containers by itself: each gets our label, and no network unless told."""
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, *, network: bool) -> None:
         self._client = client()
-        self._owner = owner
+        self._forced = {"labels": {OWNER_LABEL: owner}} | ({} if network else {"network_mode": "none"})
         self.containers = self
 
     def create(self, **options: Any) -> Any:
-        options |= {"network_mode": "none", "labels": {OWNER_LABEL: self._owner}}
-        return self._client.containers.create(**options)
+        return self._client.containers.create(**options | self._forced)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client.containers if name == "get" else self._client, name)

@@ -104,6 +104,9 @@ class HostEnclosure:
         interpreter = Path(sys.base_prefix)
         if not interpreter.is_relative_to("/usr"):
             argv += [*_directories(interpreter), "--ro-bind", str(interpreter), str(interpreter)]
+        for hidden in self._spec.hidden:
+            if hidden.is_dir() and any(hidden.is_relative_to(path) for path in ("/usr", interpreter)):
+                argv += ["--tmpfs", str(hidden)]
         for inside, outside in (
             (_HOME, self._rooms.home),
             ("/tmp", self._rooms.tmp),

@@ -67,6 +67,8 @@ class SandboxSpec(Frozen):
     image: str | None = None
     directory: Path | None = None
     workspace: str = "/testbed"
+    hidden: tuple[Path, ...] = ()
+    """Directories of this host that must not be seen inside, although they lie below one that may."""
     shell_init: str = ""
     memory_mb: int = Field(default=4096, gt=0)
     pids: int = Field(default=512, gt=0)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.journal import Journal, OutInUse, open_journals, sole_user
+from evals.journal import BadJournal, Journal, OutInUse, open_journals, sole_user
 
 
 def test_rows_survive_and_keys_are_unique(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_torn_last_line_is_taken_out_before_the_next_row(tmp_path: Path, torn:
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a": 1}\nnonsense\n{"a": 2}\n')
-    with pytest.raises(ValueError, match=r"rows\.jsonl: line 2 is not JSON"):
+    with pytest.raises(BadJournal, match=r"rows\.jsonl: line 2 is not JSON"):
         Journal(path, "a")
 
 

@@ -85,3 +85,20 @@ def test_every_real_trajectory_can_be_read(shared: Path) -> None:
     files = sorted((shared / "trajectories" / "mini-swe-agent-v1").glob("*.traj.json"))
     assert len(files) == 60
     assert all(read_trajectory(path)[-1].action.tool in ("finish", "shell") for path in files)
+
+
+def test_a_replay_goes_on_where_the_record_of_its_own_trajectory_ends(tmp_path: Path) -> None:
+    from evals.models import _first_action
+
+    from .test_measures import PREDECESSOR, record
+
+    path = written(tmp_path, "```bash\none\n```")
+    (tmp_path / "sub").mkdir()
+    taken = record(PREDECESSOR).model_copy(update={"predecessor": f"replay:{path}"})
+    same = read_name(f"replay:{tmp_path / 'sub' / '..' / path.name}")
+    assert _first_action(same, taken) == len(PREDECESSOR) // 2
+    assert _first_action(read_name(f"replay:{path}@2"), taken) == 2
+    assert _first_action(read_name("replay:other.json"), taken) == 0
+    later = taken.model_copy(update={"predecessor": f"replay:{path}@3"})
+    assert _first_action(read_name(f"replay:{path}@3"), later) == 3 + len(PREDECESSOR) // 2
+    assert _first_action(same, None) == 0

@@ -71,10 +71,11 @@ def test_two_workers_make_the_same_rows(undisturbed: Path, takeover: Run, tmp_pa
     assert comparable(tmp_path / "out") == comparable(undisturbed)
 
 
-@pytest.mark.parametrize("after", ["predecessors", "labels", "takeovers", "takeovers_late"])
-def test_kill_and_resume(undisturbed: Path, takeover: Run, tmp_path: Path, after: str) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("after", ["predecessors", "takeovers", "takeovers_late"])
+def test_kill_and_resume(undisturbed: Path, takeover: Run, tmp_path: Path, after: str, workers: str) -> None:
     out = tmp_path / "out"
-    process = start_takeover("--view", "all", *TWO, "--out", out)
+    process = start_takeover("--view", "all", *TWO, "--out", out, "--workers", workers)
     name, _, late = after.partition("_")
     _wait_for(lambda: len(rows_so_far(out, name)) >= (7 if late else 1), process)
     process.kill()
@@ -167,6 +168,8 @@ BAD = {
         ("--sandbox", "process", "--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1"),
         "--allow-unisolated",
     ),
+    "no ids": (("--task-ids", ","), "names no task"),
+    "resume nothing": (("--resume",), "name the run to go on with by --out"),
     "resume": (("--resume", "--out", "/nowhere/out"), "there is no run to resume"),
 }
 
@@ -174,7 +177,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_usage_is_one_clear_line(takeover: Run, name: str, tmp_path: Path) -> None:
     arguments, message = BAD[name]
-    where = () if "--out" in arguments else ("--out", tmp_path / "out")
+    where = () if {"--out", "--resume"} & set(arguments) else ("--out", tmp_path / "out")
     _refused(takeover(*arguments, *where), message)
     assert not (tmp_path / "out").exists()
 
@@ -379,3 +382,21 @@ def test_a_tampered_record_fails_its_takeovers_and_nothing_else(takeover: Run, t
     path.write_text(good)
     assert takeover("--resume", "--out", out).returncode == 0
     assert comparable(out) == whole
+
+
+def test_notes_that_failed_fail_the_views_that_need_them_until_they_are_written(
+    takeover: Run, chat_server: ChatServer, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    chat_server.answer = lambda request: (500, b"{}")
+    asked = ("--notes-model", "openai:m", "--base-url", chat_server.url, "--view", "structured")
+    done = takeover(*asked, "--task-ids", "galley__galley-31", "--points", "first_source_edit", "--out", out)
+    assert done.returncode == 3
+    assert {row["view"]: row["outcome"] for row in rows(out)} == {
+        "repository": "graded",
+        "structured": "infrastructure_failure",
+    }
+    chat_server.answer = lambda request: chat_server.reply('{"work_completed": "Half of it."}')
+    assert takeover("--resume", "--out", out).returncode == 0
+    assert [row["outcome"] for row in rows(out)] == ["graded", "graded"]
+    assert {request["max_completion_tokens"] for request in chat_server.requests} == {1600}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from evals.grading import check_gradable
 from evals.tasks import BUNDLED, BadTasks, load_tasks
 
 ROW = {
@@ -66,6 +67,8 @@ def test_jsonl_and_json(tmp_path: Path) -> None:
         ("t.jsonl", b"\xff\xfe", "not UTF-8"),
         ("t.jsonl", b"[1]\n", "expected an object"),
         ("t.json", b"{", "not JSON"),
+        ("t.json", b"5", "expected a list of tasks"),
+        ("t.jsonl", json.dumps({**ROW, "instance_id": "../x"}).encode(), "'instance_id' may hold letters"),
         ("t.parquet", b"PAR1", "not a readable parquet"),
         ("t.txt", b"", "is no task file"),
     ],
@@ -75,6 +78,31 @@ def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, message:
     path.write_bytes(content)
     with pytest.raises(BadTasks, match=message):
         load_tasks(str(path))
+
+
+def test_a_line_separator_within_a_text_ends_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(json.dumps({**ROW, "problem_statement": "one\u2028two"}, ensure_ascii=False) + "\n")
+    assert "one\u2028two" in load_tasks(str(path))[0].prompt
+
+
+def test_what_swebench_cannot_grade_is_refused_before_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    for field, value, message in (
+        ("log_parser", "parse_log_nothing", "no log_parser 'parse_log_nothing'"),
+        ("eval_type", "by_feeling", "cannot read it"),
+        ("FAIL_TO_PASS", "[", "cannot read it"),
+    ):
+        path.write_text(json.dumps({**ROW, field: value}) + "\n")
+        with pytest.raises(BadTasks, match=message):
+            check_gradable(load_tasks(str(path)))
+
+
+def test_a_checkout_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
+    task = load_tasks(BUNDLED, limit=1)[0]
+    (tmp_path / f".partial-{task.id}" / ".git").mkdir(parents=True)
+    task.check_out(tmp_path)
+    assert (tmp_path / task.id / "README.md").is_file()
 
 
 def test_a_directory_that_is_no_task_repo(tmp_path: Path) -> None:

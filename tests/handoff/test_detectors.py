@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handoff.detectors import DetectorState, continuation_state, observe, points, start, validations
+from handoff.detectors import (
+    DetectorState,
+    continuation,
+    continuation_state,
+    observe,
+    points,
+    start,
+    validations,
+)
 from handoff.event import Event, HandoffPoint
 from handoff.paths import is_source, is_test
 from sandbox.machine import FileChange
@@ -375,3 +383,18 @@ def test_points_are_single_ordered_and_stable(events: list[Event], cut: int) -> 
     if "first_post_failure_edit" in kinds:
         assert kinds == ["first_source_edit", "first_validation", "first_post_failure_edit"]
     assert walk(events[:cut]) == [p for p in found if p.event_index < cut]
+
+
+@pytest.mark.parametrize("path", ["repro.py", "new/x.py", "/tmp/z.py"])
+def test_a_scratch_file_written_twice_stays_scratch(path: str) -> None:
+    state = start(("src",))
+    for index, (before, after) in enumerate(((None, "1" * 64), ("1" * 64, "2" * 64))):
+        change = FileChange(path=path, before=before, after=after)
+        action = Event(
+            index=2 * index, kind="action", tool="editor", text="", arguments={"command": "create"}
+        )
+        seen = Event(index=2 * index + 1, kind="observation", tool="editor", text="", changes=(change,))
+        for event in (action, seen):
+            state, fired = observe(state, event)
+            assert fired == ()
+    assert continuation(state) == "no_source_change"
