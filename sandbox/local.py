@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import select
@@ -81,6 +82,16 @@ def descendants(pid: int) -> list[psutil.Process]:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+
+
+def inhabitants(tmp: Path) -> list[psutil.Process]:
+    """The processes whose environment names `tmp`; a daemon is nobody's descendant, but is known by it."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TMPDIR") == str(tmp):
+                found.append(process)
+    return found
 
 
 def kill(processes: list[psutil.Process]) -> None:
@@ -181,8 +192,9 @@ class Rooms:
 
 
 def remove_rooms(owner: str) -> None:
-    """Remove the directories of an owner's machines, which no process uses any more."""
+    """Remove the directories of an owner's machines, and the processes that a killed run left in them."""
     for root in Path(tempfile.gettempdir()).glob(f"takeover-{owner}-*"):
+        kill_until_none(functools.partial(inhabitants, root / "tmp"))
         _remove_tree(root)
 
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from pathlib import Path
 
 import psutil
 
-from sandbox.local import PipeChannel, Rooms, descendants, environment, freeze_rooms, kill_until_none, stopped
+from sandbox.local import (
+    PipeChannel,
+    Rooms,
+    descendants,
+    environment,
+    freeze_rooms,
+    inhabitants,
+    kill_until_none,
+    stopped,
+)
 from sandbox.machine import SandboxSpec, Snapshot
 from sandbox.shell import Hand, Shell
 
@@ -46,14 +54,10 @@ class ProcessEnclosure:
         self._rooms.remove()
 
     def _processes(self) -> list[psutil.Process]:
-        """All but the shells; a daemon, which is nobody's descendant, is known by its environment."""
+        """All but the shells."""
         shells = {channel.process.pid for channel in self._channels}
         found = {process for pid in shells for process in descendants(pid)}
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get("TMPDIR") == str(self._rooms.tmp):
-                    found.add(process)
-        return [process for process in found if process.pid not in shells]
+        return [p for p in found.union(inhabitants(self._rooms.tmp)) if p.pid not in shells]
 
 
 def start(spec: SandboxSpec) -> ProcessEnclosure:

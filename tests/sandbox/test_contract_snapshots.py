@@ -242,3 +242,19 @@ def test_a_killed_runs_leftovers_are_removed(kit: Kit, store: Path) -> None:
             kit.thaw(snapshot, store)
     else:
         assert list(Path(tempfile.gettempdir()).glob(f"takeover-{owner}-*")) == []
+
+
+def test_a_machine_that_its_run_did_not_close_is_removed(kit: Kit) -> None:
+    if kit.backend == "host":
+        pytest.skip("bubblewrap's processes die with the run that started them")
+    owner = f"test-{secrets.token_hex(4)}"
+    seconds = f"{secrets.randbelow(10**6) + 10**6}"
+    with kit.ended():
+        machine = kit.start(owner=owner)
+        told(machine, f"(setsid sleep {seconds} >/dev/null 2>&1 &); sleep {seconds} &")
+        assert left_behind(kit, seconds)
+        sandbox.remove_leftovers(kit.backend, owner)
+        assert not [found for found in left_behind(kit, seconds) if "sleep" in found]
+        assert list(Path(tempfile.gettempdir()).glob(f"takeover-{owner}-*")) == []
+        with pytest.raises(SandboxUnavailable):
+            machine.changes()
