@@ -44,7 +44,7 @@ def takeover() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         process = start_takeover(*arguments, **env)
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=600)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     return run
