@@ -23,8 +23,10 @@ _FRAME_HEADER = struct.Struct(">BxxxL")
 _STDOUT = 1
 _CHUNK = 64 * 1024
 _END_S = 1.0
+# Many rounds, because a fork bomb makes new processes while the old ones are being stopped.
+_SIGNALS = " ".join(["STOP"] * 12 + ["KILL"] * 3)
 _KILL_ALL = (
-    "for signal in STOP STOP STOP KILL KILL; do for process in /proc/[0-9]*; do process=${{process##*/}}; "
+    f"for signal in {_SIGNALS}; " + "do for process in /proc/[0-9]*; do process=${{process##*/}}; "
     'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -$signal "$process" 2>/dev/null ;; esac; done; done; :'
 )
 # A bash, because it reaps: what was orphaned and killed would count against the limit for ever.
