@@ -73,8 +73,8 @@ def test_every_file_is_carried_over(kit: Kit, fresh: Sandbox, store: Path) -> No
         chmod 000 README.txt; chmod 1770 empty; ln -s nowhere dangling; ln data.bin hard
         python3 -c 'import os; os.mkfifo("fifo")'
         echo n > $'new\\nline'; echo b > $'caf\\xe9'; rm docs/*; git rm -q --cached pkg/mod.py
-        mkdir -p "$HOME/.config/deep" "${TMPDIR:-/tmp}/work"; echo h > "$HOME/.config/deep/h"
-        echo t > "${TMPDIR:-/tmp}/work/t"; head -c 3000000 /dev/urandom > random; truncate -s 5M sparse
+        mkdir -p "$HOME/.config/deep" "${TMPDIR:-/tmp}/kept"; echo h > "$HOME/.config/deep/h"
+        echo t > "${TMPDIR:-/tmp}/kept/t"; head -c 3000000 /dev/urandom > random; truncate -s 5M sparse
         touch -d '2020-02-02 02:02:02.123456789' stamped
         touch -d '2020-02-02 02:02:02.123456789' "$HOME/.config/deep"
         """,
