@@ -24,6 +24,10 @@ class SnapshotCorrupt(SandboxUnavailable, ValueError):
     """A snapshot is missing or is not what its digest says."""
 
 
+class OutOfDisk(SandboxUnavailable, OSError):
+    """There was no room left on the disk for what a machine or a snapshot needs."""
+
+
 class FileRefused(OSError):
     """A file could not be read or written inside the machine, for a reason of the file's own."""
 
