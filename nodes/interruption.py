@@ -35,13 +35,15 @@ def _record(state: AgentState, runtime: Runtime[AgentContext], point: HandoffPoi
 
     def make(directory: Path) -> HandoffRecord:
         machine = context.workbench.machine()
+        frozen = machine.freeze(directory)
+        # Only what is bound to its snapshot and checkpoint counts; that it is written down takes a moment.
         return HandoffRecord(
             id=record_id(context.run_id, point),
             task=context.task,
             predecessor=context.model_name,
             point=point,
             patch=_patch(machine, context.task.base_commit),
-            snapshot=machine.freeze(directory),
+            snapshot=frozen.result(),
             thread_id=(placed.thread_id if placed else None) or "",
             checkpoint_id=placed.checkpoint_id if placed else "",
             trace=tuple(Event.model_validate(event) for event in state["events"]),

@@ -90,9 +90,9 @@ def remove_leftovers(backend: BackendName, owner: str, *, keep: Collection[str] 
 
         remove_owned(owner, keep)
     else:
-        from sandbox.local import remove_rooms
+        from sandbox.local import remove_run
 
-        remove_rooms(owner)
+        remove_run(owner)
 
 
 def _backend(name: BackendName) -> Any:

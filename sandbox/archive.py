@@ -25,6 +25,7 @@ from sandbox.machine import OutOfDisk, SnapshotCorrupt
 LARGEST_LAYER = 64 * 1024**3
 _GONE = ".wh."
 _OPAQUE = ".wh..wh..opq"
+_ROOT = "."
 _XATTR = "SCHILY.xattr."
 _BASE = "TAKEOVER.base"
 _LITERAL = "TAKEOVER.literal"
@@ -119,6 +120,10 @@ class _Writer:
         self._inodes: dict[tuple[int, int], tuple[str, bytes]] = {}
 
     def write(self, found: Iterator[Difference]) -> str:
+        # tarfile cannot read an archive that has nothing but a global header.
+        root = tarfile.TarInfo(_ROOT)
+        root.type, root.mode = tarfile.DIRTYPE, 0o755
+        self._tar.addfile(root)
         for difference in found:
             payload = self._add(difference)
             mode = stat.S_IMODE(difference.info.st_mode)
@@ -252,6 +257,8 @@ class _Reader:
     def read(self) -> str:
         waiting: _Member | None = None  # a directory, until it is known whether it is opaque
         for header in self._tar:
+            if header.name == _ROOT:
+                continue
             member = self._checked(header)
             if waiting is not None:
                 opaque = member.kind == "opaque"

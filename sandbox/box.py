@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import secrets
 import shlex
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
-from sandbox.files import Files
+from sandbox.changes import LayerReport, Mount
+from sandbox.files import Files, ScanReport
+from sandbox.layers import Stack
 from sandbox.machine import ExecResult, FileChange, SandboxUnavailable, Snapshot
 from sandbox.shell import ANSWER_LIMIT, GRACE_S, Channel, Hand, Shell, shown
 
@@ -26,7 +29,12 @@ class Enclosure(Protocol):
 
     workspace: str
     file_roots: tuple[str, ...]
-    """Directories beside the workspace that an agent can write to, as paths inside."""
+    """Directories beside the workspace that an agent can write to, as paths inside; the last is for what passes."""
+    mounts: tuple[Mount, ...]
+    """Where the parts of `layers` are seen inside."""
+
+    def layers(self) -> Stack | None:
+        """The machine's files as they lie on this host, the top layer first; None where they do not."""
 
     def open_shell(self) -> Channel:
         """Start one more bash inside."""
@@ -34,7 +42,8 @@ class Enclosure(Protocol):
     def kill_all(self, hand: Hand, *spared: Shell) -> None:
         """Kill everything that runs inside save these shells themselves and the runtime's hand."""
 
-    def freeze(self, store: Path, shell_state: str) -> Snapshot: ...
+    def freeze(self, store: Path, shell_state: str) -> Future[Snapshot]:
+        """As `Sandbox.freeze`; may end the shells, which are then opened anew."""
 
     def close(self) -> None: ...
 
@@ -49,7 +58,8 @@ class Box:
         try:
             self._agent = self._new_agent_shell(shell_state, self.workspace)
             self._hand = Hand(enclosure.open_shell)
-            self._files = Files(self._hand, self.workspace, enclosure.file_roots)
+            self._files = Files(self._hand, self.workspace)
+            self._report = self._new_report()
         except BaseException:
             enclosure.close()
             raise
@@ -85,15 +95,15 @@ class Box:
         return self._files.listing(path)
 
     def changes(self) -> tuple[FileChange, ...]:
-        return self._files.changes()
+        return self._report.changes()
 
     def sha256(self, path: str) -> str | None:
-        return self._files.sha256(path)
+        return self._report.sha256(path)
 
     def cwd(self) -> str:
         return shown(self._agent.cwd)
 
-    def freeze(self, store: Path) -> Snapshot:
+    def freeze(self, store: Path) -> Future[Snapshot]:
         mark = secrets.token_hex(16)
         told = self._agent.run(
             _DUMP_STATE.format(mark=mark), timeout_s=_STATE_TIMEOUT_S, output_limit=ANSWER_LIMIT
@@ -101,12 +111,28 @@ class Box:
         parts = told.output.split(mark)
         if len(parts) != 3:
             raise SandboxUnavailable("the agent's shell did not tell its state before the freeze")
-        return self._enclosure.freeze(store, parts[1].strip())
+        state = parts[1].strip()
+        self._report.settle()
+        before = self._enclosure.layers()
+        future = self._enclosure.freeze(store, state)
+        after = self._enclosure.layers()
+        if before is not None and after is not None and after.layers != before.layers:
+            self._report.rest_on(after)
+            self._agent.close()
+            self._hand.close()
+            self._agent = self._new_agent_shell(state, self.workspace)
+        return future
 
     def close(self) -> None:
         self._agent.close()
         self._hand.close()
         self._enclosure.close()
+
+    def _new_report(self) -> LayerReport | ScanReport:
+        stack = self._enclosure.layers()
+        if stack is None:
+            return ScanReport(self._hand, self.workspace, self._enclosure.file_roots)
+        return LayerReport(stack, self._enclosure.mounts, self.workspace)
 
     def _new_agent_shell(self, state: str, cwd: str) -> Shell:
         shell = Shell(self._enclosure.open_shell())

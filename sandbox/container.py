@@ -9,9 +9,12 @@ import socket
 import struct
 import time
 from collections.abc import Collection
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from sandbox.changes import Mount
+from sandbox.layers import Stack
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
 from sandbox.shell import Hand, Shell
 
@@ -86,6 +89,9 @@ class ExecChannel:
             return bool(client().api.exec_inspect(self._exec)["Running"])
         except (DockerException, OSError):
             return False
+
+    def complaint(self) -> str:
+        return ""
 
     def end(self) -> int | None:
         with contextlib.suppress(OSError):
@@ -163,7 +169,12 @@ class ContainerEnclosure:
     def kill_all(self, hand: Hand, *spared: Shell) -> None:
         hand.run(_KILL_ALL.format(spared=" ".join(str(shell.pid) for shell in spared)), timeout_s=30)
 
-    def freeze(self, store: Path, shell_state: str) -> Snapshot:
+    mounts: tuple[Mount, ...] = (Mount("", "/"),)
+
+    def layers(self) -> Stack | None:
+        return None
+
+    def freeze(self, store: Path, shell_state: str) -> Future[Snapshot]:
         from docker.errors import DockerException
 
         try:
@@ -175,14 +186,18 @@ class ContainerEnclosure:
             )
         except (DockerException, OSError) as error:
             raise SandboxUnavailable(f"docker commit failed: {_reason(error)}") from error
-        return Snapshot(
-            backend="docker",
-            base=self._base,
-            location=image.id,
-            digest=image.id,
-            workspace=self.workspace,
-            shell_state=shell_state,
+        future: Future[Snapshot] = Future()
+        future.set_result(
+            Snapshot(
+                backend="docker",
+                base=self._base,
+                location=image.id,
+                digest=image.id,
+                workspace=self.workspace,
+                shell_state=shell_state,
+            )
         )
+        return future
 
     def close(self) -> None:
         with contextlib.suppress(Exception):

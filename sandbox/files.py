@@ -1,60 +1,30 @@
-"""Which files a machine has and which of them changed, asked from inside it by a shell of our own."""
+"""A machine's files, asked for and told from inside it by a shell of our own."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import hashlib
+import os
 import posixpath
 import shlex
 from collections.abc import Iterable
-from typing import NamedTuple
 
+from sandbox.changes import UNTOLD, State, report
+from sandbox.layers import Stack
 from sandbox.machine import FileChange, FileRefused, SandboxUnavailable
 from sandbox.shell import Hand, shown
 
 LARGEST_FILE = 16 * 1024 * 1024
-_PRUNED = (".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 _TIMEOUT_S = 120.0
 
 
-class _Stat(NamedTuple):
-    signature: str
-    link: str | None
-
-
 class Files:
-    """The files below some roots: reading, writing, and the difference since the last look.
+    """Reading and writing files inside the machine, so that no link or device that the agent left leads out of it."""
 
-    Everything happens inside the machine, so a symbolic link or a device that the agent left there
-    can lead us nowhere else. Content is told apart by SHA-256; a file is hashed again when its size,
-    times, inode or mode say that it may have changed.
-    """
-
-    def __init__(self, hand: Hand, workspace: str, roots: Iterable[str]) -> None:
+    def __init__(self, hand: Hand, workspace: str) -> None:
         self._hand = hand
         self._workspace = workspace
-        self._roots = tuple(dict.fromkeys((workspace, *roots)))
-        self._stats = self._scan()
-        self._sums = self._hash_all()
-
-    def changes(self) -> tuple[FileChange, ...]:
-        stats = self._scan()
-        suspects = [path for path, stat in stats.items() if self._stats.get(path) != stat]
-        # A file that may not be read any more keeps the digest it had.
-        sums = {path: self._sums[path] for path in stats if path in self._sums}
-        sums.update(self._hash(suspects, stats))
-        touched = [*suspects, *(path for path in self._sums if path not in sums)]
-        found = [
-            FileChange(path=self._shown(path), before=self._sums.get(path), after=sums.get(path))
-            for path in sorted(set(touched))
-            if self._sums.get(path) != sums.get(path)
-        ]
-        self._stats, self._sums = stats, sums
-        return tuple(found)
-
-    def sha256(self, path: str) -> str | None:
-        return self._sums.get(posixpath.normpath(posixpath.join(self._workspace, path)))
 
     def read(self, path: str) -> bytes:
         quoted = self._quoted(path)
@@ -102,45 +72,74 @@ class Files:
             raise FileRefused(f"{path}: {result.output.strip() or 'refused'}")
         return result.output
 
-    def _shown(self, path: str) -> str:
-        inside = self._workspace.rstrip("/") + "/"
-        return shown(path.removeprefix(inside))
 
-    def _scan(self) -> dict[str, _Stat]:
-        fields = self._raw(
-            self._find("\\( -type f -o -type l \\) -printf '%p\\0%s %T@ %C@ %i %m %y\\0%l\\0'")
-        )
-        return {
-            path: _Stat(signature, link if signature.endswith(" l") else None)
-            for path, signature, link in zip(fields[::3], fields[1::3], fields[2::3], strict=False)
+class ScanReport:
+    """The difference since the last look at the files below some roots, for machines whose files lie elsewhere.
+
+    Content is told apart by SHA-256; a file is hashed again when its size, times, inode or mode say that
+    it may have changed. It relies on the machine's own `find` and `sha256sum`.
+    """
+
+    def __init__(self, hand: Hand, workspace: str, roots: Iterable[str]) -> None:
+        self._hand = hand
+        self._workspace = workspace
+        self._roots = tuple(dict.fromkeys((workspace, *roots)))
+        self._signatures: dict[str, str] = {}
+        self._states: dict[str, State] = {}
+        self.changes()
+
+    def settle(self) -> None:
+        """Nothing to do: a freeze leaves these files where they are."""
+
+    def rest_on(self, stack: Stack) -> None:
+        raise NotImplementedError("a machine whose files lie elsewhere has no layers here")
+
+    def changes(self) -> tuple[FileChange, ...]:
+        before = self._states
+        found = self._scan()
+        suspects = [
+            path for path, (signature, _, _) in found.items() if self._signatures.get(path) != signature
+        ]
+        sums = self._hash({path: found[path][2] for path in suspects})
+        # A file that may not be read any more keeps the digest it had.
+        known = {path: state.sha256 for path, state in before.items()} | sums
+        self._states = {
+            path: State(known[path], mode) for path, (_, mode, _) in found.items() if path in known
         }
+        self._signatures = {path: signature for path, (signature, _, _) in found.items()}
+        paths = {*suspects, *(path for path in before if path not in self._states)}
+        return report(((path, before.get(path), self._states.get(path)) for path in paths), self._workspace)
 
-    def _hash_all(self) -> dict[str, str]:
-        links = [path for path, stat in self._stats.items() if stat.link is not None]
-        return self._sums_of(self._find("-type f -print0")) | self._hash(links, self._stats)
+    def sha256(self, path: str) -> str | None:
+        state = self._states.get(posixpath.normpath(posixpath.join(self._workspace, path)))
+        return state.sha256 if state else None
 
-    def _hash(self, paths: list[str], stats: dict[str, _Stat]) -> dict[str, str]:
-        sums = {}
-        plain = []
-        for path in paths:
-            link = stats[path].link
-            if link is None:
-                plain.append(shlex.quote(path))
-            else:
-                sums[path] = hashlib.sha256(b"symlink:" + link.encode("utf-8", "surrogateescape")).hexdigest()
-        return sums | (self._sums_of(f"printf '%s\\0' {' '.join(plain)}") if plain else {})
-
-    def _sums_of(self, names: str) -> dict[str, str]:
-        """`names` is a command that prints paths, each ended by a NUL."""
-        lines = self._raw(f"{names} | xargs -0 -r sha256sum -z -- 2>/dev/null || true")
-        return {name: digest for digest, _, name in (line.partition("  ") for line in lines) if name}
-
-    def _find(self, what: str) -> str:
+    def _scan(self) -> dict[str, tuple[str, int, str | None]]:
+        """By path: what changes when the file does, its permission bits, and a link's target."""
         roots = " ".join(shlex.quote(root) for root in self._roots)
-        pruned = " -o ".join(f"-name {name}" for name in _PRUNED)
-        return (
-            f"{{ find {roots} -xdev \\( -type d \\( {pruned} \\) -prune \\) -o {what} 2>/dev/null || true; }}"
+        fields = self._raw(
+            f"{{ find {roots} -xdev -type d -name {UNTOLD} -prune -o \\( -type f -o -type l \\) "
+            "-printf '%p\\0%s %T@ %C@ %i %y %m\\0%l\\0' 2>/dev/null || true; }"
         )
+        found = {}
+        for path, signature, target in zip(fields[::3], fields[1::3], fields[2::3], strict=False):
+            *_, kind, mode = signature.split()
+            found[path] = (signature, int(mode, 8), target if kind == "l" else None)
+        return found
+
+    def _hash(self, paths: dict[str, str | None]) -> dict[str, str]:
+        links = {path: link for path, link in paths.items() if link is not None}
+        sums = {
+            path: hashlib.sha256(b"symlink:" + os.fsencode(link)).hexdigest() for path, link in links.items()
+        }
+        names = "\0".join(path for path in paths if path not in links)
+        if names:
+            listed = base64.b64encode(os.fsencode(names)).decode()
+            lines = self._raw(
+                f"printf %s {listed} | base64 -d | xargs -0 -r sha256sum -z -- 2>/dev/null || true"
+            )
+            sums |= {name: digest for digest, _, name in (line.partition("  ") for line in lines) if name}
+        return sums
 
     def _raw(self, command: str) -> list[str]:
         result = self._hand.run(command, timeout_s=_TIMEOUT_S)

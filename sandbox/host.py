@@ -1,19 +1,25 @@
-"""A machine on this host without Docker: bubblewrap's namespaces around a directory of files."""
+"""A machine on this host without Docker: bubblewrap's namespaces around layers of files."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
-import random
 import shutil
 import subprocess
-import sys
+from concurrent.futures import Future
 from pathlib import Path
 
-from sandbox.local import PipeChannel, Rooms, descendants, environment, freeze_rooms, kill_until_none, stopped
+import psutil
+
+from sandbox import overlay, trees
+from sandbox.bases import ROOMS
+from sandbox.changes import Mount
+from sandbox.layers import Stack
+from sandbox.local import SHELL, PipeChannel, descendants, environment, kill_until_none, stopped
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot
 from sandbox.shell import Hand, Shell
+from sandbox.trees import INTERPRETER
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _ETC = (
@@ -27,7 +33,19 @@ _ETC = (
 )
 _HOME = "/home/agent"
 _SHELL_PID = 2  # in its own namespace, where 1 is bubblewrap's reaper
-_UNPRIVILEGED_UIDS = range(0x4000_0000, 0x5000_0000)
+_DEPTH_INSIDE = 3  # process namespaces: this host's, the keeper's, bubblewrap's
+_SHARED_MEMORY_BYTES = 64 * 1024 * 1024
+_NAMESPACES = (
+    "--unshare-all",
+    "--unshare-user",
+    "--disable-userns",
+    "--uid",
+    "0",
+    "--gid",
+    "0",
+    "--cap-drop",
+    "ALL",
+)
 
 
 @functools.cache
@@ -35,64 +53,90 @@ def unavailable() -> str | None:
     """Why no bubblewrap sandbox can be had here, in one line; None when one can."""
     if shutil.which("bwrap") is None:
         return "bwrap is not installed (Debian: apt-get install bubblewrap)"
-    done = subprocess.run(
-        ["bwrap", *_namespaces(), "--ro-bind", "/", "/", "true"], capture_output=True, text=True, check=False
-    )
+    if (reason := overlay.namespaces_unavailable()) is not None:
+        return reason
+    nested = ["unshare", "--user", "--map-root-user", "bwrap", *_NAMESPACES, "--ro-bind", "/", "/", "true"]
+    done = subprocess.run(nested, capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else f"bwrap does not work here: {done.stderr.strip()[-200:]}"
+
+
+def files_way() -> str:
+    """How machines get their files here, in one line."""
+    reason = overlay.unavailable()
+    return "files layered by overlayfs" if reason is None else f"files copied, slowly ({reason})"
 
 
 class HostEnclosure:
     """No network, no host files but the read-only system and the interpreter, no capabilities.
 
-    Started by root, it runs as a user id of its own, so that the process limit counts this sandbox
-    alone and another sandbox's files are another user's. Started by anybody else, it runs in a user
-    namespace.
+    Root inside is an unprivileged user outside, in user namespaces that it cannot nest. The base is
+    either a repository, with this host's own system read-only around it, or a whole system.
     """
 
     file_roots: tuple[str, ...] = (_HOME, "/tmp")
 
-    def __init__(self, spec: SandboxSpec, rooms: Rooms) -> None:
-        reason = unavailable()
-        if reason is not None:
-            raise SandboxUnavailable(f"no host sandbox: {reason}")
+    def __init__(self, spec: SandboxSpec, tree: trees.Tree) -> None:
         self._spec = spec
-        self._rooms = rooms
-        self._uid = random.choice(_UNPRIVILEGED_UIDS) if os.geteuid() == 0 else None
+        self._tree = tree
         self._channels: list[PipeChannel] = []
         self.workspace = spec.workspace
-        if self._uid is not None:
-            rooms.give_to(self._uid)
+        if tree.base.whole:
+            self.mounts: tuple[Mount, ...] = (Mount("", "/"),)
+        else:
+            self.mounts = tuple(map(Mount, ROOMS, (spec.workspace, _HOME, "/tmp")))
+
+    def layers(self) -> Stack:
+        return self._tree.layers()
 
     def open_shell(self) -> PipeChannel:
-        channel = PipeChannel(self._argv(), env={"PATH": os.defpath})
+        channel = PipeChannel([*self._tree.entering(), *self._argv()], env={"PATH": os.defpath})
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         return channel
 
     def kill_all(self, hand: Hand, *spared: Shell) -> None:
-        kill_until_none(
-            lambda: [
-                process
-                for channel in self._channels
-                for process in descendants(channel.process.pid)
-                if _pid_inside(process.pid) > _SHELL_PID
-            ]
-        )
+        kill_until_none(self._busy)
 
-    def freeze(self, store: Path, shell_state: str) -> Snapshot:
-        everything = [process for channel in self._channels for process in descendants(channel.process.pid)]
-        with stopped(everything):
-            return freeze_rooms(
-                self._rooms, store, backend="host", workspace=self.workspace, shell_state=shell_state
+    def freeze(self, store: Path, shell_state: str) -> Future[Snapshot]:
+        def described(base: str, digest: str) -> Snapshot:
+            return Snapshot(
+                backend="host",
+                base=base,
+                location=trees.ARCHIVE,
+                digest=digest,
+                workspace=self.workspace,
+                shell_state=shell_state,
             )
+
+        everything = [process for channel in self._channels for process in descendants(channel.process.pid)]
+        inside = [process for process in everything if _pid_inside(process.pid) > 0]
+        at_rest = not any(_pid_inside(p.pid) > _SHELL_PID or _holds_files(p.pid) for p in inside)
+        return self._tree.freeze(store, described, at_rest=at_rest, stopped=lambda: stopped(inside))
 
     def close(self) -> None:
         for channel in self._channels:
             channel.end()
-        self._rooms.remove()
+        self._tree.close()
+
+    def _busy(self) -> list[psutil.Process]:
+        """Everything inside but the shells themselves."""
+        found = (process for channel in self._channels for process in descendants(channel.process.pid))
+        return [process for process in found if _pid_inside(process.pid) > _SHELL_PID]
 
     def _argv(self) -> list[str]:
-        argv = ["bwrap", *_namespaces(), "--die-with-parent", "--new-session", "--hostname", "sandbox"]
-        argv += ["--proc", "/proc", "--dev", "/dev"]
+        argv = ["bwrap", *_NAMESPACES, "--new-session", "--hostname", "sandbox"]
+        argv += self._whole_system() if self._tree.base.whole else self._own_system()
+        argv += ["--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+        argv += ["--chdir", self.workspace, "--clearenv"]
+        for name, value in self._environment().items():
+            argv += ["--setenv", name, value]
+        limits = f"ulimit -u {self._spec.pids} -v {self._spec.memory_mb * 1024} -c 0"
+        return [*argv, "bash", "--norc", "--noprofile", "-c", f"{limits}; {SHELL}"]
+
+    def _whole_system(self) -> list[str]:
+        return ["--bind", str(self._tree.files), "/", "--proc", "/proc", "--dev", "/dev"]
+
+    def _own_system(self) -> list[str]:
+        argv = ["--proc", "/proc", "--dev", "/dev"]
         for path in _SYSTEM:
             if Path(path).is_symlink():
                 argv += ["--symlink", str(Path(path).readlink()), path]
@@ -101,42 +145,38 @@ class HostEnclosure:
         argv += ["--perms", "0755", "--dir", "/etc"]
         for path in _ETC:
             argv += ["--ro-bind-try", path, path]
-        interpreter = Path(sys.base_prefix)
-        if not interpreter.is_relative_to("/usr"):
-            argv += [*_directories(interpreter), "--ro-bind", str(interpreter), str(interpreter)]
+        if not INTERPRETER.is_relative_to("/usr"):
+            seen = self._tree.files.parent / overlay.INTERPRETER
+            argv += [*_directories(INTERPRETER), "--ro-bind", str(seen), str(INTERPRETER)]
         for hidden in self._spec.hidden:
-            if hidden.is_dir() and any(hidden.is_relative_to(path) for path in ("/usr", interpreter)):
+            if hidden.is_dir() and any(hidden.is_relative_to(path) for path in ("/usr", INTERPRETER)):
                 argv += ["--tmpfs", str(hidden)]
-        for inside, outside in (
-            (_HOME, self._rooms.home),
-            ("/tmp", self._rooms.tmp),
-            (self.workspace, self._rooms.workspace),
-        ):
-            argv += [*_directories(Path(inside)), "--bind", str(outside), inside]
-        argv += ["--chdir", self.workspace, "--clearenv"]
-        for name, value in environment(f"{interpreter}/bin:{os.defpath}", _HOME).items():
-            argv += ["--setenv", name, value]
-        if self._uid is not None:
-            identity = ["--reuid", str(self._uid), "--regid", str(self._uid), "--clear-groups"]
-            argv += ["setpriv", *identity, "--inh-caps=-all"]
-        limits = f"ulimit -u {self._spec.pids} -v {self._spec.memory_mb * 1024} -c 0"
-        return [*argv, "bash", "-c", f"{limits}; exec bash --norc --noprofile"]
+        for part, inside in self.mounts:
+            argv += [*_directories(Path(inside)), "--bind", str(self._tree.files / part), inside]
+        return [*argv, "--remount-ro", "/"]
 
-
-def _namespaces() -> list[str]:
-    if os.geteuid() != 0:
-        return ["--unshare-all", "--uid", "0", "--gid", "0", "--cap-drop", "ALL"]
-    unshared = [f"--unshare-{name}" for name in ("ipc", "pid", "net", "uts", "cgroup-try")]
-    return [*unshared, "--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    def _environment(self) -> dict[str, str]:
+        if not self._tree.base.whole:
+            return environment(f"{INTERPRETER}/bin:{os.defpath}", _HOME)
+        image = dict(line.split("=", 1) for line in self._tree.base.environment)
+        return environment(os.defpath, "/root") | image | {"HOME": "/root"}
 
 
 def _pid_inside(pid: int) -> int:
-    """The process's id in the innermost namespace; 0 when it is gone."""
+    """A process's id in bubblewrap's namespace; 0 when it is not in there, or gone."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("NSpid:"):
-                return int(line.split()[-1])
+                ids = line.split()[1:]
+                return int(ids[-1]) if len(ids) >= _DEPTH_INSIDE else 0
     return 0
+
+
+def _holds_files(pid: int) -> bool:
+    """Whether a process has something open that a new shell would not have."""
+    with contextlib.suppress(OSError):
+        return any(int(entry.name) not in (0, 1, 2, 255) for entry in os.scandir(f"/proc/{pid}/fd"))
+    return False
 
 
 def _directories(path: Path) -> list[str]:
@@ -146,15 +186,24 @@ def _directories(path: Path) -> list[str]:
 
 
 def start(spec: SandboxSpec) -> HostEnclosure:
-    rooms = Rooms(spec.owner)
-    assert spec.directory is not None
-    with rooms.removed_on_failure():
-        rooms.fill_from_directory(spec.directory)
-        return HostEnclosure(spec, rooms)
+    _require()
+    return _enclosed(spec, trees.started(spec, layered=overlay.unavailable() is None, enclosed=True))
 
 
 def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> HostEnclosure:
-    rooms = Rooms(spec.owner)
-    with rooms.removed_on_failure():
-        rooms.fill_from_archive(store / snapshot.location, snapshot.digest)
-        return HostEnclosure(spec, rooms)
+    _require()
+    return _enclosed(spec, trees.thawed(snapshot, store, spec, enclosed=True))
+
+
+def _enclosed(spec: SandboxSpec, tree: trees.Tree) -> HostEnclosure:
+    try:
+        return HostEnclosure(spec, tree)
+    except BaseException:
+        tree.close()
+        raise
+
+
+def _require() -> None:
+    reason = unavailable()
+    if reason is not None:
+        raise SandboxUnavailable(f"no host sandbox: {reason}")

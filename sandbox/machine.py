@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -33,15 +34,21 @@ class FileRefused(OSError):
 
 
 class FileChange(Frozen):
-    """One file whose content an action changed.
+    """One file whose content or permissions an action changed.
 
     `path` is relative to the workspace inside it and absolute outside it. `before` and `after` are
-    SHA-256 digests in hexadecimal; None means that the file did not exist.
+    SHA-256 digests in hexadecimal; None means that the file did not exist. The modes are permission
+    bits, given only where they changed. `renamed_from` names the file that went away with the same
+    content; `generated` says that the file lies in a cache that a tool makes by itself.
     """
 
     path: str
     before: str | None
     after: str | None
+    before_mode: int | None = None
+    after_mode: int | None = None
+    renamed_from: str | None = None
+    generated: bool = False
 
 
 class ExecResult(Frozen):
@@ -61,7 +68,10 @@ class ExecResult(Frozen):
 
 
 class SandboxSpec(Frozen):
-    """Which machine to start: an image for `docker`, a directory to copy for `host` and `process`.
+    """Which machine to start: from an image, or from a directory.
+
+    A directory is a repository, with this host's own system around it, or (for `host`) a whole system's
+    files, of which an image can be made as well.
 
     `shell_init` is run in every new shell before the first command. `owner` names the run that the
     machine belongs to; what it leaves behind is found by it.
@@ -76,22 +86,25 @@ class SandboxSpec(Frozen):
     shell_init: str = ""
     memory_mb: int = Field(default=4096, gt=0)
     pids: int = Field(default=512, gt=0)
-    owner: str = "takeover"
+    owner: str = Field(default="takeover", pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")
 
     @model_validator(mode="after")
     def _has_its_base(self) -> SandboxSpec:
         if self.backend == "docker" and not self.image:
             raise ValueError("a docker sandbox needs an image")
-        if self.backend != "docker" and self.directory is None:
-            raise ValueError(f"a {self.backend} sandbox needs a directory")
+        if self.backend == "process" and self.directory is None:
+            raise ValueError("a process sandbox needs a directory")
+        if self.backend == "host" and (self.directory is None) == (self.image is None):
+            raise ValueError("a host sandbox needs a directory or an image")
         return self
 
 
 class Snapshot(Frozen):
     """A machine frozen at one moment, as a value that can be kept and thawed any number of times.
 
-    `location` is an image id for `docker`; for `host` and `process` the name of an archive, which
-    lies where `freeze` was told to put it. `digest` says what must be found there.
+    `base` is the digest of what the machine started from, `digest` that of what it changed there
+    (paths, kinds, modes, link targets, bytes). `location` is an image id or the name of an archive,
+    which lies where `freeze` was told to put it.
     """
 
     backend: BackendName
@@ -137,8 +150,12 @@ class Sandbox(Protocol):
     def cwd(self) -> str:
         """The directory that the agent's shell stands in."""
 
-    def freeze(self, store: Path) -> Snapshot:
-        """Freeze the whole machine; files that the snapshot needs are put into `store`."""
+    def freeze(self, store: Path) -> Future[Snapshot]:
+        """Freeze the whole machine, which goes on when this returns.
+
+        The snapshot counts when the future has it: then the files that it needs lie in `store`, durably.
+        The future raises OutOfDisk or SandboxUnavailable when they do not.
+        """
 
     def close(self) -> None:
         """End everything that runs in the machine and remove it; may be called twice."""

@@ -4,72 +4,82 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 
 import psutil
 
-from sandbox.local import (
-    PipeChannel,
-    Rooms,
-    descendants,
-    environment,
-    freeze_rooms,
-    inhabitants,
-    kill_until_none,
-    stopped,
-)
-from sandbox.machine import SandboxSpec, Snapshot
+from sandbox import trees
+from sandbox.bases import ROOMS
+from sandbox.changes import Mount
+from sandbox.layers import Stack
+from sandbox.local import SHELL, PipeChannel, descendants, environment, inhabitants, kill_until_none, stopped
+from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot
 from sandbox.shell import Hand, Shell
 
 
 class ProcessEnclosure:
     """Keeps files apart by directories only; the workspace lies where the directory does."""
 
-    def __init__(self, rooms: Rooms) -> None:
-        self._rooms = rooms
+    def __init__(self, tree: trees.Tree) -> None:
+        self._tree = tree
         self._channels: list[PipeChannel] = []
-        self.workspace = str(rooms.workspace)
-        self.file_roots: tuple[str, ...] = (str(rooms.home), str(rooms.tmp))
+        workspace, self._home, self._tmp = (tree.files / room for room in ROOMS)
+        self.workspace = str(workspace)
+        self.file_roots: tuple[str, ...] = (str(self._home), str(self._tmp))
+        self.mounts = tuple(Mount(room, str(tree.files / room)) for room in ROOMS)
+
+    def layers(self) -> Stack:
+        return self._tree.layers()
 
     def open_shell(self) -> PipeChannel:
-        env = environment(f"{sys.base_prefix}/bin:{os.defpath}", str(self._rooms.home))
-        env["TMPDIR"] = str(self._rooms.tmp)
-        channel = PipeChannel(["bash", "--norc", "--noprofile"], env=env, cwd=self._rooms.workspace)
+        env = environment(f"{sys.base_prefix}/bin:{os.defpath}", str(self._home))
+        env["TMPDIR"] = str(self._tmp)
+        channel = PipeChannel(
+            ["bash", "--norc", "--noprofile", "-c", SHELL], env=env, cwd=Path(self.workspace)
+        )
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         return channel
 
     def kill_all(self, hand: Hand, *spared: Shell) -> None:
         kill_until_none(self._processes)
 
-    def freeze(self, store: Path, shell_state: str) -> Snapshot:
-        with stopped(self._processes()):
-            return freeze_rooms(
-                self._rooms, store, backend="process", workspace=self.workspace, shell_state=shell_state
+    def freeze(self, store: Path, shell_state: str) -> Future[Snapshot]:
+        def described(base: str, digest: str) -> Snapshot:
+            return Snapshot(
+                backend="process",
+                base=base,
+                location=trees.ARCHIVE,
+                digest=digest,
+                workspace=self.workspace,
+                shell_state=shell_state,
             )
+
+        return self._tree.freeze(store, described, at_rest=False, stopped=lambda: stopped(self._processes()))
 
     def close(self) -> None:
         kill_until_none(self._processes)
         for channel in self._channels:
             channel.end()
-        self._rooms.remove()
+        self._tree.close()
 
     def _processes(self) -> list[psutil.Process]:
         """All but the shells."""
         shells = {channel.process.pid for channel in self._channels}
         found = {process for pid in shells for process in descendants(pid)}
-        return [p for p in found.union(inhabitants(self._rooms.tmp)) if p.pid not in shells]
+        return [p for p in found.union(inhabitants(self._tmp)) if p.pid not in shells]
 
 
 def start(spec: SandboxSpec) -> ProcessEnclosure:
-    rooms = Rooms(spec.owner)
-    assert spec.directory is not None
-    with rooms.removed_on_failure():
-        rooms.fill_from_directory(spec.directory)
-        return ProcessEnclosure(rooms)
+    return _enclosed(trees.started(spec, layered=False, enclosed=False))
 
 
 def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ProcessEnclosure:
-    rooms = Rooms(spec.owner)
-    with rooms.removed_on_failure():
-        rooms.fill_from_archive(store / snapshot.location, snapshot.digest)
-        return ProcessEnclosure(rooms)
+    return _enclosed(trees.thawed(snapshot, store, spec, enclosed=False))
+
+
+def _enclosed(tree: trees.Tree) -> ProcessEnclosure:
+    if tree.base.whole:
+        tree.close()
+        raise SandboxUnavailable("plain processes start from a repository, not from a whole system's files")
+    return ProcessEnclosure(tree)

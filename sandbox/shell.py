@@ -30,6 +30,9 @@ class Channel(Protocol):
     def alive(self) -> bool:
         """Whether the shell runs; what it left running may hold its output open."""
 
+    def complaint(self) -> str:
+        """Why the shell did not start, where that is known."""
+
     def end(self) -> int | None:
         """Make sure that the shell is gone; its exit code, as a shell counts it, unless we killed it."""
 
@@ -80,7 +83,8 @@ class Shell:
         result = self.run(script + '\n\\builtin printf "\\nshell-pid=%s" "$$"', timeout_s=timeout_s)
         match = re.search(r"shell-pid=(\d+)$", result.output)
         if result.exit_code != 0 or match is None:
-            raise SandboxUnavailable(f"the sandbox's shell did not start: {result.output[-400:].strip()}")
+            told = self._channel.complaint() or result.output.strip()
+            raise SandboxUnavailable(f"the sandbox's shell did not start: {told[-400:]}")
         self.pid = int(match.group(1))
 
     def run(self, command: str, *, timeout_s: float, output_limit: int | None = None) -> ExecResult:

@@ -24,7 +24,7 @@ def changed(machine: Sandbox, command: str) -> dict[str, tuple[str | None, str |
     assert list(found) == sorted(found, key=lambda change: change.path)
     assert machine.changes() == ()
     for change in found:
-        assert change.before != change.after
+        assert change.before != change.after or change.before_mode != change.after_mode
         assert machine.sha256(change.path) == change.after
     return {change.path: (change.before, change.after) for change in found}
 
@@ -68,14 +68,12 @@ def test_an_edit_of_the_same_size_in_the_same_second(machine: Sandbox) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "chmod 600 pkg/mod.py",
         "touch pkg/mod.py",
         "cp pkg/mod.py x; echo >> pkg/mod.py; mv x pkg/mod.py",
         "echo x >> pkg/mod.py; git checkout -q -- pkg/mod.py",
         "echo x > passing; rm passing",
         "mkdir -p empty/er",
         "git status; git commit -q --allow-empty -m x 2>/dev/null || :",
-        "mkdir pkg/__pycache__; echo x > pkg/__pycache__/mod.pyc",
         "python3 -c 'import os; os.mkfifo(\"pipe\")'",
         "cat pkg/mod.py > /dev/null",
     ],
@@ -85,8 +83,56 @@ def test_no_content_changed(machine: Sandbox, command: str) -> None:
 
 
 def test_a_file_that_may_not_be_read_is_not_deleted(machine: Sandbox) -> None:
-    assert changed(machine, "chmod 000 pkg/mod.py") == {}
-    assert changed(machine, "chmod 644 pkg/mod.py") == {}
+    same = digest(FILES["pkg/mod.py"])
+    assert changed(machine, "chmod 000 pkg/mod.py") == {"pkg/mod.py": (same, same)}
+    assert changed(machine, "chmod 644 pkg/mod.py") == {"pkg/mod.py": (same, same)}
+
+
+def test_modes_are_told(machine: Sandbox) -> None:
+    same = digest(FILES["pkg/mod.py"])
+    told(machine, "chmod 755 pkg/mod.py")
+    assert machine.changes() == (
+        FileChange(path="pkg/mod.py", before=same, after=same, before_mode=0o644, after_mode=0o755),
+    )
+    told(machine, "chmod 644 pkg/mod.py; echo >> pkg/mod.py")
+    (change,) = machine.changes()
+    assert (change.before_mode, change.after_mode) == (0o755, 0o644)
+    assert change.after != same
+
+
+def test_caches_are_marked(machine: Sandbox) -> None:
+    told(machine, "mkdir -p pkg/__pycache__; echo x > pkg/__pycache__/mod.pyc; echo y > pkg/mine.log")
+    generated = {change.path: change.generated for change in machine.changes()}
+    assert generated == {"pkg/__pycache__/mod.pyc": True, "pkg/mine.log": False}
+
+
+def test_renames_are_told(machine: Sandbox) -> None:
+    told(machine, "mv pkg/mod.py pkg/moved.py; mv data.bin d1; cp d1 d2; rm README.txt; echo > README.md")
+    origins = {change.path: change.renamed_from for change in machine.changes() if change.renamed_from}
+    assert origins == {"pkg/moved.py": "pkg/mod.py", "d1": "data.bin", "d2": "data.bin"}
+
+
+def test_what_comes_and_goes_below_what_was_there(machine: Sandbox) -> None:
+    before = {path: digest(content) for path, content in FILES.items()}
+    assert changed(machine, "rm -r pkg; echo file > pkg") == {
+        "pkg": (None, digest("file\n")),
+        **{path: (old, None) for path, old in before.items() if path.startswith("pkg/")},
+    }
+    assert changed(machine, "rm pkg; mkdir pkg; printf 1 > pkg/mod.py") == {
+        "pkg": (digest("file\n"), None),
+        "pkg/mod.py": (None, digest("1")),
+    }
+    assert changed(machine, "git checkout -q -- pkg") == {
+        "pkg/mod.py": (digest("1"), before["pkg/mod.py"]),
+        "pkg/__init__.py": (None, before["pkg/__init__.py"]),
+        "pkg/old name.py": (None, before["pkg/old name.py"]),
+    }
+    assert changed(
+        machine, "ln -s ../docs tools/link; rm -r docs; mkdir docs; echo x > docs/x; rm -r docs"
+    ) == {
+        "tools/link": (None, machine.sha256("tools/link")),
+        "docs/größe.txt": (digest("zwölf\n"), None),
+    }
 
 
 def test_symbolic_links(machine: Sandbox) -> None:

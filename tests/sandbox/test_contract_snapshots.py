@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import tempfile
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import psutil
 import pytest
 
 import sandbox
+from sandbox import depot
 from sandbox.machine import Sandbox, SandboxUnavailable, Snapshot, SnapshotCorrupt
 
 from .conftest import Kit, home, run, tmp, told
@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Path:
 def test_the_shell_is_carried_over(kit: Kit, fresh: Sandbox, store: Path) -> None:
     run(fresh, "shopt -s extglob")
     run(fresh, _STATE)
-    snapshot = fresh.freeze(store)
+    snapshot = fresh.freeze(store).result()
     thawed = kit.thaw(snapshot, store)
     assert thawed.cwd() == f"{thawed.workspace}/pkg"
     assert told(thawed, "set +x") == "++ set +x\n"
@@ -57,7 +57,7 @@ def test_the_shell_is_carried_over(kit: Kit, fresh: Sandbox, store: Path) -> Non
 
 def test_home_and_temporary_files_are_found_after_a_thaw(kit: Kit, fresh: Sandbox, store: Path) -> None:
     told(fresh, 'echo h > "$HOME/h"; echo t > "${TMPDIR:-/tmp}/t"; place="$HOME/h"')
-    thawed = kit.thaw(fresh.freeze(store), store)
+    thawed = kit.thaw(fresh.freeze(store).result(), store)
     fresh.close()
     assert told(thawed, 'cat "$HOME/h" "${TMPDIR:-/tmp}/t" "$place"') == "h\nt\nh\n"
 
@@ -79,7 +79,7 @@ def test_every_file_is_carried_over(kit: Kit, fresh: Sandbox, store: Path) -> No
         touch -d '2020-02-02 02:02:02.123456789' "$HOME/.config/deep"
         """,
     )
-    snapshot = fresh.freeze(store)
+    snapshot = fresh.freeze(store).result()
     thawed = kit.thaw(snapshot, store)
 
     def tree(machine: Sandbox) -> list[str]:
@@ -109,13 +109,13 @@ def test_every_file_is_carried_over(kit: Kit, fresh: Sandbox, store: Path) -> No
 
 def test_a_socket_in_the_machine(kit: Kit, fresh: Sandbox, store: Path) -> None:
     told(fresh, "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'; test -S sock")
-    thawed = kit.thaw(fresh.freeze(store), store)
+    thawed = kit.thaw(fresh.freeze(store).result(), store)
     assert told(thawed, "cat README.txt") == "a small repository\n"
 
 
 def test_two_thaws_do_not_see_each_other(kit: Kit, fresh: Sandbox, store: Path) -> None:
     told(fresh, "echo frozen > state")
-    snapshot = fresh.freeze(store)
+    snapshot = fresh.freeze(store).result()
     told(fresh, "echo went on > state; touch only-first")
     one, two = kit.thaw(snapshot, store), kit.thaw(snapshot, store)
     told(one, 'echo one > state; echo one > "$HOME/private"; touch only-one')
@@ -128,34 +128,34 @@ def test_two_thaws_do_not_see_each_other(kit: Kit, fresh: Sandbox, store: Path) 
 def test_the_machine_goes_on_after_a_freeze(kit: Kit, fresh: Sandbox, store: Path) -> None:
     told(fresh, "x=kept; cd pkg; touch edited")
     told(fresh, "while :; do date +%N > $HOME/beat; sleep .02; done & echo on")
-    fresh.freeze(store)
+    fresh.freeze(store).result()
     assert told(fresh, "echo $x; pwd") == f"kept\n{fresh.workspace}/pkg\n"
     assert "pkg/edited" in [change.path for change in fresh.changes()]
     beat = told(fresh, "cat $HOME/beat")
     time.sleep(0.2)
     assert told(fresh, "cat $HOME/beat") != beat
-    second = fresh.freeze(store / "second")
+    second = fresh.freeze(store / "second").result()
     assert second.location
 
 
 def test_a_thawed_machine_can_be_frozen(kit: Kit, fresh: Sandbox, store: Path) -> None:
     told(fresh, "echo 1 > one")
-    second = kit.thaw(fresh.freeze(store / "1"), store / "1")
+    second = kit.thaw(fresh.freeze(store / "1").result(), store / "1")
     told(second, "echo 2 > two; rm README.txt")
-    third = kit.thaw(second.freeze(store / "2"), store / "2")
+    third = kit.thaw(second.freeze(store / "2").result(), store / "2")
     assert told(third, "cat one two; ls README.txt 2>/dev/null || :") == "1\n2\n"
 
 
 def test_what_changed_is_counted_from_the_thaw(kit: Kit, fresh: Sandbox, store: Path) -> None:
     told(fresh, "echo 1 > before")
-    thawed = kit.thaw(fresh.freeze(store), store)
+    thawed = kit.thaw(fresh.freeze(store).result(), store)
     assert thawed.changes() == ()
     told(thawed, "echo 2 > after")
     assert [change.path for change in thawed.changes()] == ["after"]
 
 
 def test_a_snapshot_that_is_gone_or_changed(kit: Kit, fresh: Sandbox, store: Path) -> None:
-    snapshot = fresh.freeze(store)
+    snapshot = fresh.freeze(store).result()
     with pytest.raises(SnapshotCorrupt):
         kit.thaw(snapshot.model_copy(update={"digest": "sha256:" + "0" * 64}), store)
     with pytest.raises(SnapshotCorrupt):
@@ -169,9 +169,9 @@ def test_a_snapshot_that_is_gone_or_changed(kit: Kit, fresh: Sandbox, store: Pat
         return
     archive = store / snapshot.location
     whole = archive.read_bytes()
-    place = whole.index(b"a small repository")
+    place = len(whole) // 2
     damages = {
-        "changed": whole[:place] + b"A" + whole[place + 1 :],
+        "changed": whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :],
         "cut": whole[: len(whole) // 2],
         "empty": b"",
         "noise": secrets.token_bytes(2000),
@@ -189,7 +189,7 @@ def test_a_snapshot_that_is_gone_or_changed(kit: Kit, fresh: Sandbox, store: Pat
 
 def left_behind(kit: Kit, seconds: str) -> list[str]:
     """Directories, processes and containers that belong to the kit's machines."""
-    found = [str(path) for path in Path(tempfile.gettempdir()).glob(f"takeover-{kit.owner}-*")]
+    found = [str(path) for path in depot.runs().glob(f"{kit.owner}/*")]
     for process in psutil.process_iter(["cmdline"]):
         if process.info["cmdline"] == ["sleep", seconds] and process.status() != psutil.STATUS_ZOMBIE:
             found.append(str(process))
@@ -219,8 +219,9 @@ def test_nothing_is_left_behind(kit: Kit) -> None:
     assert set(left_behind(kit, seconds)) - before == set()
 
 
-@pytest.mark.parametrize("lost", [{"directory": Path("/no/such/directory"), "image": "no/such-image:x"}])
-def test_a_machine_that_cannot_be_had(kit: Kit, lost: dict[str, object]) -> None:
+def test_a_machine_that_cannot_be_had(kit: Kit) -> None:
+    docker = kit.backend == "docker"
+    lost = {"image": "no/such-image:x"} if docker else {"directory": Path("/no/such/directory")}
     before = set(left_behind(kit, "-"))
     with pytest.raises(SandboxUnavailable):
         kit.start(**lost)
@@ -232,7 +233,7 @@ def test_a_machine_that_cannot_be_had(kit: Kit, lost: dict[str, object]) -> None
 def test_a_killed_runs_leftovers_are_removed(kit: Kit, store: Path) -> None:
     owner = f"test-{secrets.token_hex(4)}"
     machine = kit.start(owner=owner)
-    snapshot = machine.freeze(store)
+    snapshot = machine.freeze(store).result()
     machine.close()
     sandbox.remove_leftovers(kit.backend, owner, keep=(snapshot.location,))
     assert told(kit.thaw(snapshot, store, owner=owner), "cat README.txt") == "a small repository\n"
@@ -241,7 +242,7 @@ def test_a_killed_runs_leftovers_are_removed(kit: Kit, store: Path) -> None:
         with pytest.raises(SnapshotCorrupt):
             kit.thaw(snapshot, store)
     else:
-        assert list(Path(tempfile.gettempdir()).glob(f"takeover-{owner}-*")) == []
+        assert owner not in depot.owners()
 
 
 def test_a_machine_that_its_run_did_not_close_is_removed(kit: Kit) -> None:
@@ -255,6 +256,6 @@ def test_a_machine_that_its_run_did_not_close_is_removed(kit: Kit) -> None:
         assert left_behind(kit, seconds)
         sandbox.remove_leftovers(kit.backend, owner)
         assert not [found for found in left_behind(kit, seconds) if "sleep" in found]
-        assert list(Path(tempfile.gettempdir()).glob(f"takeover-{owner}-*")) == []
+        assert owner not in depot.owners()
         with pytest.raises(SandboxUnavailable):
             machine.changes()

@@ -124,7 +124,6 @@ def test_no_new_privileges(isolated: Sandbox) -> None:
     assert run(isolated, "mount -t tmpfs x /tmp || unshare -m true").exit_code != 0
     if run(isolated, "test -e /.dockerenv").exit_code != 0:
         assert (int(status["CapEff"], 16), int(status["CapPrm"], 16)) == (0, 0)
-        assert (os.geteuid() == 0) == (told(isolated, "id -u") != "0\n")
 
 
 _FORKS = """

@@ -1,0 +1,181 @@
+"""What embedded machines start from, laid out once for each content and then only read."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import secrets
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from sandbox import depot
+from sandbox.archive import content_digest
+from sandbox.layers import Stack
+from sandbox.machine import Frozen, OutOfDisk, SandboxSpec, SandboxUnavailable, SnapshotCorrupt
+
+ROOMS = ("workspace", "home", "tmp")
+"""The writable directories of a machine that has this host's own system around it."""
+_TREE = "tree"
+_ABOUT = "base.json"
+_started: dict[tuple[Path, str], Base] = {}
+
+
+class Base(Frozen):
+    """A tree of files that machines share and never change.
+
+    `whole` says that it is a whole system; else it is the directories of `ROOMS`, and the rest is this
+    host's own, read-only. `environment` is what the system's image sets.
+    """
+
+    digest: str
+    whole: bool
+    environment: tuple[str, ...] = ()
+
+    @property
+    def tree(self) -> Path:
+        return depot.bases() / _name(self.digest) / _TREE
+
+
+def base_of(spec: SandboxSpec) -> Base:
+    """The base that a machine of this kind starts from, laid out if it is not yet.
+
+    Raises SandboxUnavailable when it is not to be had, OutOfDisk.
+    """
+    if spec.image is not None:
+        return _of_image(spec.image)
+    assert spec.directory is not None
+    directory = spec.directory.absolute()
+    if not directory.is_dir():
+        raise SandboxUnavailable(f"{directory}: no such directory to start a sandbox from")
+    base = _of_directory(directory, _signature(directory))
+    _started[directory, base.digest] = base
+    return base
+
+
+def base_named(digest: str, spec: SandboxSpec) -> Base:
+    """The base that a snapshot was made for. Raises SnapshotCorrupt when `spec` starts from another."""
+    known = _started.get((spec.directory.absolute(), digest)) if spec.directory is not None else None
+    base = known or base_of(spec)
+    if base.digest != digest:
+        there = f"{spec.image or spec.directory} is {base.digest[:19]}…"
+        raise SnapshotCorrupt(f"the snapshot was made for base {digest[:19]}…, but {there}")
+    return base
+
+
+def _signature(directory: Path) -> str:
+    """What changes whenever a file below does, in the time that `lstat` takes."""
+    signature = hashlib.sha256()
+    for found, names, files in os.walk(directory):
+        names.sort()
+        for name in sorted([*files, *names]):
+            path = f"{found}/{name}"
+            info = os.lstat(path)
+            times = (info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+            signature.update(os.fsencode(path) + b"\0%d %d %d %d %d\0" % times)
+    return signature.hexdigest()
+
+
+@functools.lru_cache(maxsize=256)
+def _of_directory(directory: Path, signature: str) -> Base:
+    whole = _is_system(directory)
+    digest = content_digest((directory,), Stack())
+    base = Base(digest=digest, whole=whole)
+
+    def fill(tree: Path) -> None:
+        if whole:
+            tree.rmdir()
+        else:
+            for name in ROOMS[1:]:
+                (tree / name).mkdir()
+            (tree / "tmp").chmod(0o1777)
+        target = tree if whole else tree / ROOMS[0]
+        _run("cp", "-a", "--reflink=auto", str(directory), str(target))
+        if content_digest((target,), Stack()) != digest:
+            raise SandboxUnavailable(f"{directory}: changed while a sandbox was started from it; try again")
+        _give_away(tree)
+
+    return _laid_out(base, fill)
+
+
+@functools.lru_cache(maxsize=256)
+def _of_image(name: str) -> Base:
+    from sandbox.container import client, require_image
+
+    image = require_image(name)
+    environment = tuple(image.attrs["Config"].get("Env") or ())
+
+    def fill(tree: Path) -> None:
+        container = client().containers.create(image.id, ["true"])
+        try:
+            unpacking = subprocess.Popen(
+                ["tar", "-x", "-p", "--numeric-owner", "--exclude=dev/*", "-C", str(tree)],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            assert unpacking.stdin is not None
+            for chunk in container.export(chunk_size=1024 * 1024):
+                unpacking.stdin.write(chunk)
+            _, told = unpacking.communicate()
+        except BrokenPipeError:
+            _, told = unpacking.communicate()
+        finally:
+            container.remove(force=True, v=True)
+        if unpacking.returncode != 0:
+            raise _failure(f"image {name} could not be unpacked", told.decode(errors="replace"))
+        _give_away(tree)
+
+    return _laid_out(Base(digest=image.id, whole=True, environment=environment), fill)
+
+
+def _laid_out(base: Base, fill: Callable[[Path], None]) -> Base:
+    home = base.tree.parent
+    if (home / _ABOUT).exists():
+        return base
+    partial = depot.bases() / f"{secrets.token_hex(6)}.partial"
+    partial.mkdir(mode=0o711)
+    try:
+        (partial / _TREE).mkdir(mode=0o755)
+        fill(partial / _TREE)
+        (partial / _ABOUT).write_text(json.dumps(base.model_dump(mode="json")))
+        try:
+            partial.rename(home)
+        except OSError:
+            if not (home / _ABOUT).exists():  # else another process was faster
+                raise
+    finally:
+        depot.remove_tree(partial)
+    return base
+
+
+def _is_system(directory: Path) -> bool:
+    """Whether a directory is a whole system, an image's files, and not a repository."""
+    return all((directory / name).exists() for name in ("usr/bin", "etc", "bin/sh"))
+
+
+def _give_away(tree: Path) -> None:
+    uid = depot.owner_uid()
+    if uid is not None:
+        set_ids = _run("find", str(tree), "-type", "f", "-perm", "/6000", "-printf", "%m %p\\0")
+        _run("chown", "-hR", f"{uid}:{uid}", str(tree))
+        for line in set_ids.split("\0")[:-1]:  # which the change of owner took away
+            mode, _, path = line.partition(" ")
+            Path(path).chmod(int(mode, 8))
+
+
+def _run(*argv: str) -> str:
+    done = subprocess.run(argv, capture_output=True, check=False)
+    if done.returncode != 0:
+        raise _failure(f"{argv[0]} failed", done.stderr.decode(errors="replace"))
+    return os.fsdecode(done.stdout)
+
+
+def _failure(what: str, told: str) -> SandboxUnavailable:
+    kind = OutOfDisk if "No space left" in told else SandboxUnavailable
+    return kind(f"{what}: {told.strip()[-300:]}")
+
+
+def _name(digest: str) -> str:
+    return hashlib.sha256(digest.encode()).hexdigest()[:24]

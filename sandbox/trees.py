@@ -1,0 +1,274 @@
+"""The files of an embedded machine: layered over their base, or copied; frozen, kept and laid out again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from sandbox import archive, bases, depot, overlay
+from sandbox.bases import Base
+from sandbox.layers import Stack
+from sandbox.machine import OutOfDisk, SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
+
+ARCHIVE = "snapshot.tar.zst"
+INTERPRETER = Path(sys.base_prefix)
+"""What runs this program, which machines with this host's own system have as well."""
+_COPY = "copy of "
+_DIFF = "diff"
+
+Stopped = Callable[[], contextlib.AbstractContextManager[None]]
+Described = Callable[[str, str], Snapshot]
+"""From a base's and a content's digest to the snapshot."""
+
+
+class Tree(Protocol):
+    """One machine's files."""
+
+    base: Base
+    files: Path
+    """The whole tree, as it is found after `entering`."""
+
+    def entering(self) -> list[str]:
+        """The beginning of a command line that comes to see `files`."""
+
+    def layers(self) -> Stack: ...
+
+    def freeze(
+        self, store: Path, described: Described, *, at_rest: bool, stopped: Stopped
+    ) -> Future[Snapshot]:
+        """Freeze, and keep the result in `store` while the machine goes on.
+
+        `at_rest` says that nothing runs inside but shells that may be ended; `stopped` holds still what
+        runs otherwise.
+        """
+
+    def close(self) -> None: ...
+
+
+class _Keeping:
+    """Writes what was frozen, off the machine's critical path."""
+
+    def __init__(self) -> None:
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
+        self._pending: list[Future[Snapshot]] = []
+
+    def begin(self, keep: Callable[[], Snapshot]) -> Future[Snapshot]:
+        future = self._writer.submit(keep)
+        self._pending = [*(old for old in self._pending if not old.done()), future]
+        return future
+
+    def end(self) -> None:
+        wait(self._pending)
+        self._writer.shutdown()
+
+
+class OverlayTree:
+    """Layers mounted over a base; frozen by making the top one the newest of the lower ones.
+
+    That takes the same time however many files changed, and nothing is copied for a successor either.
+    """
+
+    def __init__(self, base: Base, owner: str, lowers: tuple[Path, ...] = ()) -> None:
+        self.base = base
+        self._owner = owner
+        self._lowers = lowers
+        self._keeping = _Keeping()
+        self._open()
+
+    def entering(self) -> list[str]:
+        return self._keeper.entering()
+
+    def layers(self) -> Stack:
+        return Stack(self._room / _DIFF, *self._lowers, self.base.tree)
+
+    def freeze(
+        self, store: Path, described: Described, *, at_rest: bool, stopped: Stopped
+    ) -> Future[Snapshot]:
+        if not at_rest:
+            # What goes on running keeps its files: the top layer stays where it is, and is copied.
+            with stopped():
+                frozen = (_copied(self._room / _DIFF, self._owner), *self._lowers)
+            return self._keeping.begin(lambda: self._keep(frozen, store, described))
+        self._keeper.close()
+        self._lowers = frozen = (self._room / _DIFF, *self._lowers)
+        if len(frozen) < overlay.MOST_LAYERS:
+            self._open()
+            return self._keeping.begin(lambda: self._keep(frozen, store, described))
+        # An archive holds what all its layers come to, and so is the one layer to go on with.
+        future = self._keeping.begin(lambda: self._keep(frozen, store, described))
+        kept = future.result()
+        self._lowers = (_unpacked(store / ARCHIVE, kept, self._owner),)
+        self._open()
+        return future
+
+    def close(self) -> None:
+        self._keeping.end()
+        self._keeper.close()
+        depot.remove_tree(self._room)
+
+    def _open(self) -> None:
+        self._room = overlay.new_room(self._owner)
+        self.files = self._room / "merged"
+        with depot.removed_on_failure(self._room):
+            self._keeper = overlay.Keeper(
+                self._room, (*self._lowers, self.base.tree), None if self.base.whole else INTERPRETER
+            )
+
+    def _keep(self, frozen: tuple[Path, ...], store: Path, described: Described) -> Snapshot:
+        digest = _written(frozen, Stack(self.base.tree), store, self.base.digest)
+        _remember(self._owner, digest, store / ARCHIVE, frozen)
+        return described(self.base.digest, digest)
+
+
+class CopiedTree:
+    """A copy of the base, for where overlayfs is not to be had; frozen by copying it once more."""
+
+    def __init__(self, base: Base, owner: str, origin: Path | None = None, *, enclosed: bool) -> None:
+        self.base = base
+        self._owner = owner
+        self._keeping = _Keeping()
+        self.files = origin or _copied(base.tree, owner, ours=not enclosed)
+        self._keeper: overlay.Keeper | None = None
+        with depot.removed_on_failure(self.files.parent):
+            if enclosed:
+                self._keeper = overlay.Keeper(self.files.parent, (), None if base.whole else INTERPRETER)
+
+    def entering(self) -> list[str]:
+        return self._keeper.entering() if self._keeper is not None else []
+
+    def layers(self) -> Stack:
+        return Stack(self.files)
+
+    def freeze(
+        self, store: Path, described: Described, *, at_rest: bool, stopped: Stopped
+    ) -> Future[Snapshot]:
+        with stopped():
+            frozen = _copied(self.files, self._owner)
+        return self._keeping.begin(lambda: self._keep(frozen, store, described))
+
+    def close(self) -> None:
+        self._keeping.end()
+        if self._keeper is not None:
+            self._keeper.close()
+        depot.remove_tree(self.files.parent)
+
+    def _keep(self, frozen: Path, store: Path, described: Described) -> Snapshot:
+        base = _COPY + self.base.digest
+        try:
+            digest = _written((frozen,), Stack(), store, base)
+        finally:
+            depot.remove_tree(frozen.parent)
+        return described(base, digest)
+
+
+def started(spec: SandboxSpec, *, layered: bool, enclosed: bool) -> Tree:
+    """The files of a new machine. Raises SandboxUnavailable, OutOfDisk."""
+    base = bases.base_of(spec)
+    return OverlayTree(base, spec.owner) if layered else CopiedTree(base, spec.owner, enclosed=enclosed)
+
+
+def thawed(snapshot: Snapshot, store: Path, spec: SandboxSpec, *, enclosed: bool) -> Tree:
+    """The files of a machine as they were when `snapshot` was taken.
+
+    What lies layered on this host already is mounted; anything else is unpacked from the archive in
+    `store`. Raises SnapshotCorrupt, SandboxUnavailable, OutOfDisk.
+    """
+    base = bases.base_named(snapshot.base.removeprefix(_COPY), spec)
+    kept = store / snapshot.location
+    if snapshot.base.startswith(_COPY):
+        return CopiedTree(
+            base, spec.owner, _unpacked(kept, snapshot, spec.owner, ours=not enclosed), enclosed=enclosed
+        )
+    if not enclosed or overlay.unavailable() is not None:
+        raise SandboxUnavailable(
+            f"{kept}: holds layers, and {overlay.unavailable() or 'these need a host sandbox'}"
+        )
+    lowers = _remembered(spec.owner, snapshot.digest, kept)
+    if lowers is None:
+        lowers = (_unpacked(kept, snapshot, spec.owner),)
+        _remember(spec.owner, snapshot.digest, kept, lowers)
+    return OverlayTree(base, spec.owner, lowers)
+
+
+def _written(layers: tuple[Path, ...], base: Stack, store: Path, base_digest: str) -> str:
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SandboxUnavailable(f"{store}: {error.strerror}") from error
+    return archive.write(
+        layers, base, store / ARCHIVE, base_digest=base_digest, root_uid=depot.owner_uid() or 0
+    )
+
+
+def _unpacked(kept: Path, snapshot: Snapshot, owner: str, *, ours: bool = False) -> Path:
+    room = overlay.new_room(owner)
+    with depot.removed_on_failure(room):
+        archive.unpack(
+            kept,
+            room / _DIFF,
+            digest=snapshot.digest,
+            base_digest=snapshot.base,
+            owner=None if ours else depot.owner_uid(),
+        )
+    return room / _DIFF
+
+
+def _copied(tree: Path, owner: str, *, ours: bool = False) -> Path:
+    """A copy of a tree in a room of its own, sharing the disk's blocks where the file system can.
+
+    `ours` gives it to the user that runs this program.
+    """
+    keep = ["--no-preserve=ownership"] if ours else []
+    room = overlay.new_room(owner)
+    with depot.removed_on_failure(room):
+        done = subprocess.run(
+            ["cp", "-a", *keep, "--reflink=auto", f"{tree}/.", str(room / _DIFF)],
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            told = done.stderr.decode(errors="replace").strip()[-300:]
+            kind = OutOfDisk if "No space left" in told else SandboxUnavailable
+            raise kind(f"the machine's files could not be copied: {told}")
+    return room / _DIFF
+
+
+class _Live(NamedTuple):
+    """Layers of this host that hold what an archive does, as long as the archive is the same file."""
+
+    layers: tuple[str, ...]
+    archive: tuple[int, ...]
+
+
+def _remember(owner: str, digest: str, kept: Path, layers: tuple[Path, ...]) -> None:
+    live = _Live(tuple(map(str, layers)), _identity(kept))
+    place = depot.runs() / owner / f"{digest}.json"
+    partial = layers[0].parent / "live.json"
+    partial.write_text(json.dumps(live._asdict()))
+    partial.replace(place)
+
+
+def _remembered(owner: str, digest: str, kept: Path) -> tuple[Path, ...] | None:
+    try:
+        told = json.loads((depot.runs() / owner / f"{digest}.json").read_text())
+    except FileNotFoundError:
+        return None
+    layers = tuple(map(Path, told["layers"]))
+    if tuple(told["archive"]) != _identity(kept) or not all(layer.is_dir() for layer in layers):
+        return None
+    depot.hold(owner)
+    return layers
+
+
+def _identity(kept: Path) -> tuple[int, ...]:
+    try:
+        info = kept.stat()
+    except OSError as error:
+        raise SnapshotCorrupt(f"{kept}: the snapshot's archive is gone") from error
+    return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
