@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,11 @@ from sandbox.container import ExecChannel, client
 from sandbox.machine import SandboxSpec, SandboxUnavailable
 
 _SWEREX_PLACE = "opt/swerex"
-_SWEREX_SERVER = f'#!/bin/sh\nPYTHONPATH=/{_SWEREX_PLACE} exec python3 -m swerex.server "$@"\n'
+_SWEREX_SERVER = f"""#!/bin/sh
+export PYTHONPATH=/{_SWEREX_PLACE}
+python3 -c 'import pydantic_core' 2>/dev/null || export LD_LIBRARY_PATH=/usr/local/lib/lent
+exec python3 -m swerex.server "$@"
+"""
 _ANSWER = b"answered\n"
 
 
@@ -84,10 +89,10 @@ def exec_run(container: str) -> None:
 class Swerex:
     """SWE-ReX in a Python of its own, asked for one round at a time."""
 
-    def __init__(self, python: str, image: str | None) -> None:
+    def __init__(self, python: str, *options: str) -> None:
         script = str(Path(__file__).with_name("swerex_peer.py"))
         self._process = subprocess.Popen(
-            [python, script, *(["--image", image] if image else [])],
+            [python, script, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -115,11 +120,6 @@ class Swerex:
         return json.loads(line)
 
 
-def has_swerex(python: str) -> bool:
-    done = subprocess.run([python, "-c", "import swerex"], capture_output=True, check=False)
-    return done.returncode == 0
-
-
 @contextlib.contextmanager
 def swerex(python: str | None, base: str | None) -> Iterator[Swerex]:
     """SWE-ReX's local runtime and, with a base image, its Docker runtime. Raises SandboxUnavailable.
@@ -128,19 +128,33 @@ def swerex(python: str | None, base: str | None) -> Iterator[Swerex]:
     into an image, which its deployment then finds to hold its server.
     """
     python = python or sys.executable
-    if not has_swerex(python):
-        raise SandboxUnavailable("SWE-ReX is not installed; --peer-python names a Python that has it")
+    asked = "import sysconfig, aiohttp, swerex.server; print(sysconfig.get_paths()['purelib'])"
+    packages = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=False)
+    if packages.returncode != 0:
+        told = packages.stderr.strip().splitlines()[-1]
+        raise SandboxUnavailable(f"no swe-rex and aiohttp for --peer-python ({told})")
     with contextlib.ExitStack() as stack:
-        image = None
+        options: list[str] = []
         if base is not None:
-            scripts = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
-            server = scripts / "swerex-remote"
-            server.write_text(_SWEREX_SERVER)
-            server.chmod(0o755)
-            asked = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
-            packages = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True)
-            content = {_SWEREX_PLACE: Path(packages.stdout.strip()), "usr/local/bin": scripts}
+            local = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
+            _lay_out_server(local)
+            content = {_SWEREX_PLACE: Path(packages.stdout.strip()), "usr/local": local}
             image = stack.enter_context(testbed.image(base, content))
-        peer = Swerex(python, image)
+            network = client().networks.create(local.name, driver="bridge")
+            stack.callback(network.remove)
+            options = ["--image", image, "--network", str(network.name)]
+        peer = Swerex(python, *options)
         stack.callback(peer.close)
         yield peer
+
+
+def _lay_out_server(local: Path) -> None:
+    """What /usr/local needs beside the packages: the command, and libraries that a small image may lack."""
+    server, lent = local / "bin" / "swerex-remote", local / "lib" / "lent"
+    server.parent.mkdir()
+    server.write_text(_SWEREX_SERVER)
+    server.chmod(0o755)
+    lent.mkdir(parents=True)
+    for name in ("libgcc_s.so.1", "libpthread.so.0", "librt.so.1", "libdl.so.2"):
+        for library in Path("/usr/lib").glob(f"*/{name}"):
+            shutil.copy(library, lent)

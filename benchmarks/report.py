@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from rich.table import Table
 
-from benchmarks.rounds import Samples
+from benchmarks.rounds import NOT_ASKED, Samples
 
 
 class Measure(NamedTuple):
@@ -129,7 +129,9 @@ def table(samples: Samples) -> Table:
     for measure in MEASURES:
         value = figure(measure, samples)
         if value is None:
-            shown.add_row(measure.title, "–", "–", "–", f"[dim]{wanting(measure, samples)}")
+            reason = wanting(measure, samples)
+            if reason != NOT_ASKED:
+                shown.add_row(measure.title, "–", "–", "–", f"[dim]{reason}")
             continue
         ours = samples.median(measure.ours)
         against = measure.limit if measure.kind == "figure" else samples.median(measure.peer)

@@ -19,6 +19,7 @@ from benchmarks import testbed
 from sandbox.machine import BackendName, Sandbox, SandboxSpec, SandboxUnavailable, Snapshot
 
 THAWS = 12
+NOT_ASKED = "not asked for"
 SIZES = (3, 3_000)
 _CALLS = 50
 _SDK_CALLS = 5
@@ -42,7 +43,7 @@ class Samples:
     def reason(self, name: str) -> str:
         """The reason of the longest name that this one begins with."""
         known = [start for start in self.reasons if name.startswith(start)]
-        return self.reasons[max(known, key=len)] if known else "not asked for"
+        return self.reasons[max(known, key=len)] if known else NOT_ASKED
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:

@@ -26,6 +26,7 @@ from benchmarks.report import MEASURES, figure, table, wanting
 from benchmarks.rounds import Samples
 from sandbox.machine import BackendName, SandboxUnavailable
 
+_WIDTH = 120
 _BASE = "takeover/base:latest"
 _BACKENDS: tuple[BackendName, ...] = ("host", "docker", "process")
 _EPILOG = """Examples:
@@ -126,7 +127,7 @@ def main(
     chosen = tuple(name for name in _BACKENDS if not only or name in only)
     samples, made = run(chosen, number, base=image, with_peers=with_peers, python=peer_python)
     if not as_json:
-        Console().print(table(samples))
+        Console(width=None if sys.stdout.isatty() else _WIDTH).print(table(samples))
         return
     figures = {measure.key: figure(measure, samples) for measure in MEASURES}
     told = {key: None if value is None else round(value, 4) for key, value in figures.items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -47,7 +48,7 @@ async def _round(runtime: Any, name: str) -> dict[str, float]:
     }
 
 
-async def main(image: str | None) -> None:
+async def main(image: str | None, network: str) -> None:
     from swerex.deployment.docker import DockerDeployment
     from swerex.deployment.local import LocalDeployment
 
@@ -56,7 +57,13 @@ async def main(image: str | None) -> None:
     answers, sys.stdout = os.fdopen(os.dup(1), "w", buffering=1), sys.stderr
     makers: dict[str, Callable[[], Any]] = {"local": LocalDeployment}
     if image is not None:
-        makers["docker"] = lambda: DockerDeployment(image=image, pull="never", startup_timeout=30)
+        docker = {
+            "image": image,
+            "pull": "never",
+            "startup_timeout": 30,
+            "docker_args": ["--network", network],
+        }
+        makers["docker"] = lambda: DockerDeployment(**docker)
     running: dict[str, Any] = {}
     reasons = {}
     try:
@@ -65,8 +72,11 @@ async def main(image: str | None) -> None:
             try:
                 running[name] = await _started(deployment)
             except Exception as error:
-                reasons[f"swerex_{name}"] = f"SWE-ReX's {name} runtime: {error}".strip().splitlines()[0]
-                await deployment.stop()
+                reasons[f"swerex_{name}"] = reasons[f"swerex_{name}"] = (
+                    f"SWE-ReX's {name} runtime: {str(error).strip().splitlines()[-1]}"
+                )
+                with contextlib.suppress(Exception):
+                    await deployment.stop()
         print(json.dumps(reasons), file=answers)
         while await asyncio.to_thread(sys.stdin.readline):
             told: dict[str, float] = {}
@@ -81,4 +91,7 @@ async def main(image: str | None) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--image", help="an image of this daemon in which `swerex-remote` can be run")
-    asyncio.run(main(parser.parse_args().image))
+    parser.add_argument(
+        "--network", default="bridge", help="the Docker network on which its server is reached"
+    )
+    asyncio.run(main(**vars(parser.parse_args())))

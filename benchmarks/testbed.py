@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 FILES = 6_200
 _FILES_A_PACKAGE = 100
-_LINES_A_FILE = 280
+_LINES_A_FILE = 223
 _WORDS = ("self", "value", "result", "index", "matrix", "symbol", "token", "parse", "node", "graph", "state")
 _LINES = 20_000
 
