@@ -1,0 +1,160 @@
+"""What a machine is measured against: the daemon's own ways, a bare tar, and SWE-ReX."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import testbed
+from sandbox.container import ExecChannel, client
+from sandbox.machine import SandboxSpec, SandboxUnavailable
+
+_SWEREX_PLACE = "opt/swerex"
+_SWEREX_SERVER = f"""#!/bin/sh
+export PYTHONPATH=/{_SWEREX_PLACE}
+python3 -c 'import pydantic_core' 2>/dev/null || export LD_LIBRARY_PATH=/usr/local/lib/lent
+exec python3 -m swerex.server "$@"
+"""
+_ANSWER = b"answered\n"
+
+
+def container_of(owner: str) -> str:
+    """The id of the one container that an owner's machine is."""
+    from sandbox.container import OWNER_LABEL
+
+    (found,) = client().api.containers(filters={"label": f"{OWNER_LABEL}={owner}"})
+    return str(found["Id"])
+
+
+def commit(container: str) -> None:
+    """`docker commit`, with its pause; the image is removed later by `remove_commits`."""
+    client().api.commit(container, repository="takeover/benchmark-commit")
+
+
+def remove_commits() -> None:
+    for found in client().images.list("takeover/benchmark-commit"):
+        client().images.remove(found.id, force=True)
+
+
+def tar_of_upper(container: str) -> None:
+    """A bare tar of the container's upper directory, without pause, digest or flush to the disk."""
+    upper = client().api.inspect_container(container)["GraphDriver"]["Data"]["UpperDir"]
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as place:
+        subprocess.run(["tar", "-cf", f"{place}/upper.tar", "-C", upper, "."], check=True)
+
+
+def start_bare(image: str, spec: SandboxSpec) -> str:
+    """Create and start a container with our limits, exec a bash in it, wait for its first answer."""
+    api = client().api
+    limits: dict[str, Any] = {
+        "network_mode": "none",
+        "mem_limit": f"{spec.memory_mb}m",
+        "pids_limit": spec.pids,
+        "security_opt": ["no-new-privileges"],
+    }
+    made = api.create_container(
+        image, ["sleep", "infinity"], entrypoint=[], host_config=api.create_host_config(**limits)
+    )["Id"]
+    try:
+        api.start(made)
+        shell = ExecChannel(made)
+        shell.send(b"true; echo answered\n")
+        told = b""
+        while not told.endswith(_ANSWER):
+            part = shell.receive(30)
+            if not part:
+                raise SandboxUnavailable("a bare container's shell did not answer")
+            told += part
+    except BaseException:
+        remove(made)
+        raise
+    return str(made)
+
+
+def remove(container: str) -> None:
+    client().api.remove_container(container, force=True, v=True)
+
+
+def exec_run(container: str) -> None:
+    client().containers.get(container).exec_run("true")
+
+
+class Swerex:
+    """SWE-ReX in a Python of its own, asked for one round at a time."""
+
+    def __init__(self, python: str, *options: str) -> None:
+        script = str(Path(__file__).with_name("swerex_peer.py"))
+        self._process = subprocess.Popen(
+            [python, script, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.reasons: dict[str, str] = self._answer()
+
+    def round(self) -> dict[str, float]:
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        found: dict[str, float] = self._answer()
+        return found
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SandboxUnavailable("SWE-ReX ended before it answered")
+        return json.loads(line)
+
+
+@contextlib.contextmanager
+def swerex(python: str | None, base: str | None) -> Iterator[Swerex]:
+    """SWE-ReX's local runtime and, with a base image, its Docker runtime. Raises SandboxUnavailable.
+
+    It would pull an image or install itself from the network; instead the peer's own packages are put
+    into an image, which its deployment then finds to hold its server.
+    """
+    python = python or sys.executable
+    asked = "import sysconfig, aiohttp, swerex.server; print(sysconfig.get_paths()['purelib'])"
+    packages = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=False)
+    if packages.returncode != 0:
+        told = packages.stderr.strip().splitlines()[-1]
+        raise SandboxUnavailable(f"no swe-rex and aiohttp for --peer-python ({told})")
+    with contextlib.ExitStack() as stack:
+        options: list[str] = []
+        if base is not None:
+            local = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
+            _lay_out_server(local)
+            content = {_SWEREX_PLACE: Path(packages.stdout.strip()), "usr/local": local}
+            image = stack.enter_context(testbed.image(base, content))
+            network = client().networks.create(local.name, driver="bridge")
+            stack.callback(network.remove)
+            options = ["--image", image, "--network", str(network.name)]
+        peer = Swerex(python, *options)
+        stack.callback(peer.close)
+        yield peer
+
+
+def _lay_out_server(local: Path) -> None:
+    """What /usr/local needs beside the packages: the command, and libraries that a small image may lack."""
+    server, lent = local / "bin" / "swerex-remote", local / "lib" / "lent"
+    server.parent.mkdir()
+    server.write_text(_SWEREX_SERVER)
+    server.chmod(0o755)
+    lent.mkdir(parents=True)
+    for name in ("libgcc_s.so.1", "libpthread.so.0", "librt.so.1", "libdl.so.2"):
+        for library in Path("/usr/lib").glob(f"*/{name}"):
+            shutil.copy(library, lent)

@@ -1,0 +1,203 @@
+"""One round of measurements on each backend: every time is taken beside what it is compared with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import statistics
+import time
+import tracemalloc
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import sandbox
+from benchmarks import peers as daemon
+from benchmarks import testbed
+from sandbox.machine import BackendName, Sandbox, SandboxSpec, SandboxUnavailable, Snapshot
+
+THAWS = 12
+NOT_ASKED = "not asked for"
+SIZES = (3, 3_000)
+_CALLS = 50
+_SDK_CALLS = 5
+_TIMEOUT_S = 600.0
+_LOUD = "yes 0123456789abcdef | head -c 200000000"
+
+
+class Samples:
+    """Times in milliseconds and other values by name, and for what has none the reason."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[float]] = defaultdict(list)
+        self.reasons: dict[str, str] = {}
+
+    def add(self, name: str, value: float) -> None:
+        self.values[name].append(value)
+
+    def median(self, name: str) -> float | None:
+        return statistics.median(self.values[name]) if self.values.get(name) else None
+
+    def reason(self, name: str) -> str:
+        """The reason of the longest name that this one begins with."""
+        known = [start for start in self.reasons if name.startswith(start)]
+        return self.reasons[max(known, key=len)] if known else NOT_ASKED
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.add(name, (time.perf_counter() - began) * 1e3)
+
+
+def local_round(samples: Samples, backend: BackendName, directory: Path, store: Path, number: int) -> None:
+    """Everything that `host` and `process` are measured by."""
+    with _owned(backend) as owner:
+        spec = SandboxSpec(backend=backend, directory=directory, owner=owner)
+        with contextlib.closing(sandbox.start(spec)) as machine:
+            _commands(samples, backend, machine, number)
+            for size in SIZES:
+                _tell(machine, testbed.change_files(size))
+                snapshot = _freeze(samples, f"{backend}_freeze_{size}", machine, store / f"{number}-{size}")
+                if size == SIZES[0]:
+                    frozen = snapshot, store / f"{number}-{size}"
+        _thaw(samples, backend, *frozen, spec)
+        if backend == "host":
+            _twelve_thaws(samples, backend, *frozen, spec)
+
+
+def docker_round(samples: Samples, image: str, store: Path, number: int, *, peers: bool) -> None:
+    """Everything that `docker` is measured by, beside the daemon's own ways."""
+    ways = {"commit": {"snapshots": "commit"}, "layer": {"snapshots": "layer"}}
+    if "snapshots" not in SandboxSpec.model_fields:
+        ways = {"commit": {}}
+        samples.reasons["docker_layer"] = "this version cannot freeze a container by its upper directory"
+    for way, chosen in ways.items():
+        with _owned("docker") as owner:
+            spec = SandboxSpec.model_validate(
+                {"backend": "docker", "image": image, "owner": owner, "workspace": "/testbed"} | chosen
+            )
+            _docker_way(samples, way, spec, store / f"{number}-{way}", number, peers=peers)
+
+
+def _docker_way(
+    samples: Samples, way: str, spec: SandboxSpec, store: Path, number: int, *, peers: bool
+) -> None:
+    peer, copied = (
+        ("docker_commit", daemon.commit) if way == "commit" else ("docker_tar", daemon.tar_of_upper)
+    )
+    with contextlib.closing(sandbox.start(spec)) as machine, contextlib.ExitStack() as stack:
+        stack.callback(daemon.remove_commits)
+        container = daemon.container_of(spec.owner)
+        if way == "commit":
+            _commands(samples, "docker", machine, number)
+            for _ in range(_SDK_CALLS if peers else 0):
+                with samples.timed("docker_exec_run"):
+                    daemon.exec_run(container)
+        kept: list[tuple[Snapshot, Path]] = []
+        for size in SIZES:
+            _tell(machine, testbed.change_files(size))
+            place = store / str(size)
+
+            def ours(size: int = size, place: Path = place) -> None:
+                kept.append((_freeze(samples, f"docker_{way}_freeze_{size}", machine, place), place))
+
+            def theirs(size: int = size) -> None:
+                with samples.timed(f"{peer}_{size}"):
+                    copied(container)
+
+            _in_turn(number, ours, *([theirs] if peers else []))
+    if way != "commit":
+        return
+
+    def bare() -> None:
+        with samples.timed("docker_start"):
+            container = daemon.start_bare(str(spec.image), spec)
+        daemon.remove(container)
+
+    _in_turn(number, lambda: _thaw(samples, "docker", *kept[0], spec), *([bare] if peers else []))
+
+
+def _in_turn(number: int, *measure: Callable[[], None]) -> None:
+    """Who comes first changes from round to round, so that neither always finds the caches warm."""
+    for one in measure if number % 2 == 0 else reversed(measure):
+        one()
+
+
+def _commands(samples: Samples, name: str, machine: Sandbox, number: int) -> None:
+    machine.run("true", timeout_s=_TIMEOUT_S)
+    for _ in range(_CALLS):
+        with samples.timed(f"{name}_true"):
+            machine.run("true", timeout_s=_TIMEOUT_S)
+    machine.changes()
+    machine.write_file("pkg/part00/module0000.py", f"edited = {number}\n".encode())
+    with samples.timed(f"{name}_changes"):
+        found = machine.changes()
+    if [change.path for change in found] != ["pkg/part00/module0000.py"]:
+        raise SandboxUnavailable(f"one file was edited, but {len(found)} changes were reported")
+    if number == 0:
+        _loud_output(samples, name, machine)
+
+
+def _loud_output(samples: Samples, name: str, machine: Sandbox) -> None:
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        machine.run(_LOUD, timeout_s=_TIMEOUT_S)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    samples.add(f"{name}_output_peak", (peak - before) / 1e6)
+
+
+def _freeze(samples: Samples, name: str, machine: Sandbox, place: Path) -> Snapshot:
+    """Freeze until the machine answers again; and, from the same start, until the snapshot is kept."""
+    with samples.timed(f"{name}_kept"):
+        with samples.timed(name):
+            frozen: Any = machine.freeze(place)
+            machine.run("true", timeout_s=_TIMEOUT_S)
+        snapshot: Snapshot = frozen.result() if hasattr(frozen, "result") else frozen
+    return snapshot
+
+
+def _thaw(samples: Samples, name: str, snapshot: Snapshot, place: Path, spec: SandboxSpec) -> None:
+    written = _bytes_written()
+    with samples.timed(f"{name}_thaw"):
+        machine = sandbox.thaw(snapshot, place, spec)
+        machine.run("true", timeout_s=_TIMEOUT_S)
+    machine.close()
+    samples.add(f"{name}_thaw_bytes", _bytes_written() - written)
+
+
+def _twelve_thaws(samples: Samples, name: str, snapshot: Snapshot, place: Path, spec: SandboxSpec) -> None:
+    """One after another, all of them alive until the last has answered."""
+    with contextlib.ExitStack() as stack:
+        began = time.perf_counter()
+        for _ in range(THAWS):
+            machine = stack.enter_context(contextlib.closing(sandbox.thaw(snapshot, place, spec)))
+            machine.run("true", timeout_s=_TIMEOUT_S)
+        samples.add(f"{name}_thaw_of_twelve", (time.perf_counter() - began) * 1e3 / THAWS)
+
+
+def _bytes_written() -> float:
+    """What this process and the children that it has waited for sent towards a disk."""
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return float(fields["write_bytes"])
+
+
+def _tell(machine: Sandbox, command: str) -> None:
+    result = machine.run(command, timeout_s=_TIMEOUT_S)
+    if result.exit_code != 0:
+        raise SandboxUnavailable(f"a benchmark's command failed: {result.output.strip()[-200:]}")
+
+
+@contextlib.contextmanager
+def _owned(backend: BackendName) -> Iterator[str]:
+    owner = f"benchmark-{os.getpid()}-{secrets.token_hex(3)}"
+    try:
+        yield owner
+    finally:
+        sandbox.remove_leftovers(backend, owner)

@@ -1,0 +1,97 @@
+"""SWE-ReX's latencies, measured by a Python that has it: a line on the input asks for one round.
+
+The first line of the output tells, as JSON, why a runtime is not to be had; each further line holds one round's
+medians in milliseconds. Imports nothing of this project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+_CALLS = 9
+
+
+async def _median_ms(call: Callable[[], Awaitable[Any]], calls: int = _CALLS) -> float:
+    spent = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        await call()
+        spent.append((time.perf_counter() - began) * 1e3)
+    return statistics.median(spent)
+
+
+async def _started(deployment: Any) -> Any:
+    from swerex.runtime.abstract import CreateBashSessionRequest
+
+    await deployment.start()
+    await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+    return deployment
+
+
+async def _round(runtime: Any, name: str) -> dict[str, float]:
+    from swerex.runtime.abstract import BashAction, Command
+
+    command, action = Command(command=["true"]), BashAction(command="true", timeout=30)
+    return {
+        f"swerex_{name}": await _median_ms(lambda: runtime.execute(command)),
+        f"swerex_{name}_session": await _median_ms(lambda: runtime.run_in_session(action)),
+    }
+
+
+async def main(image: str | None, network: str) -> None:
+    from swerex.deployment.docker import DockerDeployment
+    from swerex.deployment.local import LocalDeployment
+
+    logging.disable(logging.CRITICAL)
+    # Its log goes to the output, which is ours.
+    answers, sys.stdout = os.fdopen(os.dup(1), "w", buffering=1), sys.stderr
+    makers: dict[str, Callable[[], Any]] = {"local": LocalDeployment}
+    if image is not None:
+        docker = {
+            "image": image,
+            "pull": "never",
+            "startup_timeout": 30,
+            "docker_args": ["--network", network],
+        }
+        makers["docker"] = lambda: DockerDeployment(**docker)
+    running: dict[str, Any] = {}
+    reasons = {}
+    try:
+        for name, make in makers.items():
+            deployment = make()
+            try:
+                running[name] = await _started(deployment)
+            except Exception as error:
+                reasons[f"swerex_{name}"] = reasons[f"swerex_{name}"] = (
+                    f"SWE-ReX's {name} runtime: {str(error).strip().splitlines()[-1]}"
+                )
+                with contextlib.suppress(Exception):
+                    await deployment.stop()
+        print(json.dumps(reasons), file=answers)
+        while await asyncio.to_thread(sys.stdin.readline):
+            told: dict[str, float] = {}
+            for name, deployment in running.items():
+                told |= await _round(deployment.runtime, name)
+            print(json.dumps(told), file=answers)
+    finally:
+        for deployment in running.values():
+            await deployment.stop()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--image", help="an image of this daemon in which `swerex-remote` can be run")
+    parser.add_argument(
+        "--network", default="bridge", help="the Docker network on which its server is reached"
+    )
+    asyncio.run(main(**vars(parser.parse_args())))

@@ -1,0 +1,74 @@
+"""What every machine of a benchmark starts from: a made-up repository, as a directory and in an image."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+FILES = 6_200
+_FILES_A_PACKAGE = 100
+_LINES_A_FILE = 223
+_WORDS = ("self", "value", "result", "index", "matrix", "symbol", "token", "parse", "node", "graph", "state")
+_LINES = 20_000
+
+
+class Testbed(NamedTuple):
+    directory: Path
+    files: int
+    megabytes: float
+    """With the packed history."""
+
+
+def make(directory: Path) -> Testbed:
+    """The same repository every time: Python-like text, one commit, one pack."""
+    chance = random.Random(3)
+    lines = [
+        f"    {' '.join(chance.choices(_WORDS, k=4))} = {chance.getrandbits(40)}\n" for _ in range(_LINES)
+    ]
+    for number in range(FILES):
+        path = directory / "pkg" / f"part{number // _FILES_A_PACKAGE:02}" / f"module{number:04}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(chance.choices(lines, k=_LINES_A_FILE)))
+    date = "2024-01-01T00:00:00Z"
+    environment = os.environ | {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
+    identity = ("-c", "user.name=benchmark", "-c", "user.email=benchmark@example.org", "-c", "gc.auto=0")
+    for command in ("init -q -b main", "add -A", "commit -q -m base", "repack -q -a -d"):
+        git = ["git", "-C", str(directory), *identity, *command.split()]
+        subprocess.run(git, check=True, env=environment)
+    size = sum(path.lstat().st_size for path in directory.rglob("*"))
+    return Testbed(directory, FILES, size / 1e6)
+
+
+def change_files(count: int) -> str:
+    """The command that appends a line to the first `count` files."""
+    appended = '\'echo "# changed" | tee -a -- "$@" >/dev/null\''
+    return f"find pkg -name '*.py' | sort | head -n {count} | xargs bash -c {appended} bash"
+
+
+@contextlib.contextmanager
+def image(base: str, content: dict[str, Path]) -> Iterator[str]:
+    """An image: `base` with directories of this host at some places; removed afterwards."""
+    from sandbox.container import client, require_image
+
+    tag = f"takeover/benchmark-{secrets.token_hex(4)}"
+    container = client().containers.create(require_image(base).id, ["true"])
+    try:
+        for place, directory in content.items():
+            options = ["--owner=0", "--group=0", "--exclude=__pycache__", f"--transform=s,^\\.,{place},"]
+            packed = subprocess.run(
+                ["tar", "-c", *options, "-C", str(directory), "."], capture_output=True, check=True
+            )
+            container.put_archive("/", packed.stdout)
+        container.commit(tag)
+    finally:
+        container.remove(force=True)
+    try:
+        yield tag
+    finally:
+        client().images.remove(tag, force=True)

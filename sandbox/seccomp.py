@@ -1,0 +1,137 @@
+"""The system calls that a machine on this host's own kernel is refused, as a program that bwrap loads."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import struct
+import termios
+from typing import Any
+
+# What Docker's default profile refuses a container without added capabilities: mounts and namespaces, the
+# kernel itself, clocks, keys, other machines' memory, and subsystems known for their holes.
+_REFUSED = """
+fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_by_handle_at open_tree pivot_root setns
+umount umount2 unshare
+acct create_module delete_module finit_module get_kernel_syms init_module ioperm iopl kexec_file_load
+kexec_load lookup_dcookie nfsservctl pciconfig_iobase pciconfig_read pciconfig_write query_module quotactl
+quotactl_fd reboot setdomainname sethostname swapoff swapon syslog vhangup
+adjtimex clock_adjtime clock_adjtime64 clock_settime clock_settime64 settimeofday stime
+add_key keyctl request_key
+get_mempolicy kcmp mbind migrate_pages move_pages pidfd_getfd process_madvise set_mempolicy
+set_mempolicy_home_node
+bpf fanotify_init io_uring_enter io_uring_register io_uring_setup perf_event_open userfaultfd
+sysfs _sysctl uselib ustat vm86 vm86old
+"""
+# CLONE_NEWTIME is not among them: `clone` reads that bit as part of a signal.
+_NAMESPACES = {
+    "CLONE_NEWNS": 0x0002_0000,
+    "CLONE_NEWCGROUP": 0x0200_0000,
+    "CLONE_NEWUTS": 0x0400_0000,
+    "CLONE_NEWIPC": 0x0800_0000,
+    "CLONE_NEWUSER": 0x1000_0000,
+    "CLONE_NEWPID": 0x2000_0000,
+    "CLONE_NEWNET": 0x4000_0000,
+}
+_SOCKETS = (0, 1, 2, 10, 16)  # unspecified, UNIX, IPv4, IPv6, netlink
+_SOCKET_FAMILIES = 64
+_PERSONALITIES = 0x0002_0008  # UNAME26 and LINUX32, alone or together, and the plain one
+_PERSONALITY_ASKED = 1 << 31  # only as a part of 0xffffffff, which asks and does not set
+_TERMINAL_REQUESTS = (termios.TIOCSTI, termios.TIOCLINUX)  # type input, paste from the console
+_WORD = 0xFFFF_FFFF
+# `open_tree_attr`: the first call that came after those that this list was weighed against.
+_FIRST_UNKNOWN = 467
+_INSTRUCTION = struct.Struct("=HBBI")
+
+
+@functools.cache
+def unavailable() -> str | None:
+    """Why no filter can be made here, in one line; None when one can."""
+    try:
+        _program()
+    except ImportError:
+        return "pyseccomp is not installed"
+    except RuntimeError:
+        return "libseccomp is not installed (Debian: apt-get install libseccomp2)"
+    except OSError as error:
+        return f"libseccomp could not make the filter: {error.strerror}"
+    return None
+
+
+def filter_file() -> int | None:
+    """A descriptor for `bwrap --seccomp`, to be closed by the caller; None where `unavailable` says why.
+
+    Each call gives a file of its own: bwrap reads to the end, and a second reader would find nothing.
+    """
+    if unavailable() is not None:
+        return None
+    file = os.memfd_create("seccomp")
+    os.write(file, _program())
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+@functools.cache
+def _program() -> bytes:
+    import pyseccomp
+
+    rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+    native = pyseccomp.system_arch()
+    if native == pyseccomp.Arch.X86_64:
+        rules.add_arch(pyseccomp.Arch.X86)
+    # Any other way into the kernel, such as x32, is none that this machine has.
+    rules.set_attr(pyseccomp.Attr.ACT_BADARCH, pyseccomp.ERRNO(errno.ENOSYS))
+    _refuse(pyseccomp, rules)
+    with os.fdopen(os.memfd_create("seccomp"), "w+b") as file:
+        rules.export_bpf(file)
+        file.seek(0)
+        numbered_alike = native in (pyseccomp.Arch.X86_64, pyseccomp.Arch.AARCH64)
+        return (_unknown_calls_fail() if numbered_alike else b"") + file.read()
+
+
+def _refuse(library: Any, rules: Any) -> None:
+    refusal = library.ERRNO(errno.EPERM)
+
+    def refuse(name: str, *conditions: Any, action: int = refusal) -> None:
+        number = library.resolve_syscall(library.Arch.NATIVE, name)
+        if number != -1:  # a name that this libseccomp does not know
+            rules.add_rule(action, number, *conditions)
+
+    def has(argument: int, mask: int, value: int) -> Any:
+        # Under a mask, because the kernel ignores an argument's upper half and would be told to.
+        return library.Arg(argument, library.MASKED_EQ, mask, value)
+
+    for name in _REFUSED.split():
+        refuse(name)
+    # Its flags lie in memory, where no filter sees them; libc then takes `clone`.
+    refuse("clone3", action=library.ERRNO(errno.ENOSYS))
+    flags = 1 if library.system_arch() == library.Arch.S390X else 0
+    for flag in _NAMESPACES.values():
+        refuse("clone", has(flags, flag, flag))
+    for request in _TERMINAL_REQUESTS:
+        refuse("ioctl", has(1, _WORD, request))
+    for family in range(_SOCKET_FAMILIES):
+        if family not in _SOCKETS:
+            refuse("socket", has(0, _WORD, family))
+            refuse("socketpair", has(0, _WORD, family))
+    for bit in (1 << shift for shift in range(31)):
+        if not bit & _PERSONALITIES:
+            refuse("personality", has(0, bit | _PERSONALITY_ASKED, bit))
+        refuse("personality", has(0, bit | _PERSONALITY_ASKED, _PERSONALITY_ASKED))
+
+
+def _unknown_calls_fail() -> bytes:
+    """Instructions before the rules: a call that is newer than they are fails as on an older kernel.
+
+    -1 is no call, but how a tracer skips one.
+    """
+    load_number, jump_equal, jump_at_least, give_back = 0x20, 0x15, 0x35, 0x06
+    failure = 0x0005_0000 | errno.ENOSYS
+    instructions = (
+        (load_number, 0, 0, 0),
+        (jump_equal, 2, 0, _WORD),
+        (jump_at_least, 0, 1, _FIRST_UNKNOWN),
+        (give_back, 0, 0, failure),
+    )
+    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in instructions)
