@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from sandbox import overlay, trees
+from sandbox import overlay, seccomp, trees
 from sandbox.bases import ROOMS
 from sandbox.changes import Mount
 from sandbox.layers import Stack
@@ -89,7 +89,14 @@ class HostEnclosure:
         return self._tree.layers()
 
     def open_shell(self) -> PipeChannel:
-        channel = PipeChannel([*self._tree.entering(), *self._argv()], env={"PATH": os.defpath})
+        calls = seccomp.filter_file()
+        inherited = () if calls is None else (calls,)
+        try:
+            argv = [*self._tree.entering(), "bwrap", *(option for fd in inherited for option in ("--seccomp", str(fd))), *self._argv()]
+            channel = PipeChannel(argv, env={"PATH": os.defpath}, inherits=inherited)
+        finally:
+            for descriptor in inherited:
+                os.close(descriptor)
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         return channel
 
@@ -123,7 +130,7 @@ class HostEnclosure:
         return [process for process in found if _pid_inside(process.pid) > _SHELL_PID]
 
     def _argv(self) -> list[str]:
-        argv = ["bwrap", *_NAMESPACES, "--new-session", "--hostname", "sandbox"]
+        argv = [*_NAMESPACES, "--new-session", "--hostname", "sandbox"]
         argv += self._whole_system() if self._tree.base.whole else self._own_system()
         argv += ["--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
         argv += ["--chdir", self.workspace, "--clearenv"]

@@ -28,7 +28,9 @@ SHELL = "exec bash --norc --noprofile 2>/dev/null"
 class PipeChannel:
     """The wire to a bash that is a child of this process."""
 
-    def __init__(self, argv: list[str], *, env: dict[str, str], cwd: Path | None = None) -> None:
+    def __init__(
+        self, argv: list[str], *, env: dict[str, str], cwd: Path | None = None, inherits: tuple[int, ...] = ()
+    ) -> None:
         try:
             self.process = subprocess.Popen(
                 argv,
@@ -38,6 +40,7 @@ class PipeChannel:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
+                pass_fds=inherits,
             )
         except OSError as error:
             raise SandboxUnavailable(f"{argv[0]} could not be started: {error.strerror}") from error
