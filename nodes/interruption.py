@@ -41,7 +41,7 @@ def _record(state: AgentState, runtime: Runtime[AgentContext], point: HandoffPoi
             predecessor=context.model_name,
             point=point,
             patch=_patch(machine, context.task.base_commit),
-            snapshot=machine.freeze(directory),
+            snapshot=machine.freeze(directory).result(),
             thread_id=(placed.thread_id if placed else None) or "",
             checkpoint_id=placed.checkpoint_id if placed else "",
             trace=tuple(Event.model_validate(event) for event in state["events"]),

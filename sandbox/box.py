@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import secrets
 import shlex
+from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
 from sandbox.files import Files
 from sandbox.machine import ExecResult, FileChange, SandboxUnavailable, Snapshot
 from sandbox.shell import ANSWER_LIMIT, GRACE_S, Channel, Hand, Shell, shown
+from sandbox.watch import DiskWatch
 
 # In a subshell, since the agent's traps do not act there; `shopt` first, since it tells how functions are read.
 _DUMP_STATE = (
@@ -34,7 +37,11 @@ class Enclosure(Protocol):
     def kill_all(self, hand: Hand, *spared: Shell) -> None:
         """Kill everything that runs inside save these shells themselves and the runtime's hand."""
 
-    def freeze(self, store: Path, shell_state: str) -> Snapshot: ...
+    disk: DiskWatch | None
+    """Tells while a command runs whether the machine uses too much; None where nothing can tell."""
+
+    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Future[Snapshot]:
+        """Hold still what runs, keep the files; all that can wait is done by the future."""
 
     def close(self) -> None: ...
 
@@ -55,7 +62,12 @@ class Box:
             raise
 
     def run(self, command: str, *, timeout_s: float) -> ExecResult:
-        result = self._agent.run(command, timeout_s=timeout_s)
+        disk = self._enclosure.disk
+        if disk is None:
+            result = self._agent.run(command, timeout_s=timeout_s)
+        else:
+            disk.begin()
+            result = self._agent.run(command, timeout_s=timeout_s, stopped=disk.over)
         if result.timed_out:
             self._enclosure.kill_all(self._hand, self._agent)
             after = self._agent.settle()
@@ -66,6 +78,8 @@ class Box:
             result = result.model_copy(update={"shell_ended": lost})
             if lost:
                 self._enclosure.kill_all(self._hand)
+            if disk is not None and disk.tripped:
+                result = result.model_copy(update={"timed_out": False, "disk_full": True})
         if result.shell_ended:
             self._agent.close()
             self._agent = self._new_agent_shell("", self._agent.cwd)
@@ -93,7 +107,7 @@ class Box:
     def cwd(self) -> str:
         return shown(self._agent.cwd)
 
-    def freeze(self, store: Path) -> Snapshot:
+    def freeze(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
         mark = secrets.token_hex(16)
         told = self._agent.run(
             _DUMP_STATE.format(mark=mark), timeout_s=_STATE_TIMEOUT_S, output_limit=ANSWER_LIMIT
@@ -101,7 +115,7 @@ class Box:
         parts = told.output.split(mark)
         if len(parts) != 3:
             raise SandboxUnavailable("the agent's shell did not tell its state before the freeze")
-        return self._enclosure.freeze(store, parts[1].strip())
+        return self._enclosure.freeze(store, parts[1].strip(), labels or {})
 
     def close(self) -> None:
         self._agent.close()

@@ -9,6 +9,8 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 
 from sandbox.local import PipeChannel, Rooms, descendants, environment, freeze_rooms, kill_until_none, stopped
@@ -49,6 +51,7 @@ class HostEnclosure:
     namespace.
     """
 
+    disk = None
     file_roots: tuple[str, ...] = (_HOME, "/tmp")
 
     def __init__(self, spec: SandboxSpec, rooms: Rooms) -> None:
@@ -78,12 +81,15 @@ class HostEnclosure:
             ]
         )
 
-    def freeze(self, store: Path, shell_state: str) -> Snapshot:
+    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Future[Snapshot]:
         everything = [process for channel in self._channels for process in descendants(channel.process.pid)]
         with stopped(everything):
-            return freeze_rooms(
+            taken = freeze_rooms(
                 self._rooms, store, backend="host", workspace=self.workspace, shell_state=shell_state
             )
+        done: Future[Snapshot] = Future()
+        done.set_result(taken)
+        return done
 
     def close(self) -> None:
         for channel in self._channels:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -50,13 +52,15 @@ class ExecResult(Frozen):
     `exit_code` is None when the command did not end by itself. `output` is standard output and
     standard error as they came, at most the machine's limit, with the cut marked and counted.
     `shell_ended` says that the command ended or lost the shell, and that a new one, in the same
-    directory and without the old one's variables, stands ready.
+    directory and without the old one's variables, stands ready. `disk_full` says that the command was
+    ended because the machine had come to use more disk than it may.
     """
 
     output: str
     exit_code: int | None
     timed_out: bool = False
     shell_ended: bool = False
+    disk_full: bool = False
     seconds: float = Field(ge=0)
 
 
@@ -76,7 +80,12 @@ class SandboxSpec(Frozen):
     shell_init: str = ""
     memory_mb: int = Field(default=4096, gt=0)
     pids: int = Field(default=512, gt=0)
+    cpus: float | None = Field(default=None, gt=0)
+    disk_mb: int = Field(default=10_240, gt=0)
     owner: str = "takeover"
+    snapshots: Literal["auto", "layer", "commit"] = "auto"
+    """How `docker` freezes: its writable layer as an archive, which takes a local daemon, or an image by
+    commit, which works with any; `auto` is the first where it can be had."""
 
     @model_validator(mode="after")
     def _has_its_base(self) -> SandboxSpec:
@@ -90,8 +99,8 @@ class SandboxSpec(Frozen):
 class Snapshot(Frozen):
     """A machine frozen at one moment, as a value that can be kept and thawed any number of times.
 
-    `location` is an image id for `docker`; for `host` and `process` the name of an archive, which
-    lies where `freeze` was told to put it. `digest` says what must be found there.
+    `location` is the name of an archive, which lies where `freeze` was told to put it, or the id of an
+    image on a Docker daemon. `digest` is that of the difference from the base, wherever it lies.
     """
 
     backend: BackendName
@@ -137,8 +146,12 @@ class Sandbox(Protocol):
     def cwd(self) -> str:
         """The directory that the agent's shell stands in."""
 
-    def freeze(self, store: Path) -> Snapshot:
-        """Freeze the whole machine; files that the snapshot needs are put into `store`."""
+    def freeze(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
+        """Freeze the whole machine; files that the snapshot needs are put into `store`.
+
+        An image that is made carries `labels`, such as its thread and checkpoint.
+        The machine goes on when this returns; the snapshot is durable when the future has its result.
+        """
 
     def close(self) -> None:
         """End everything that runs in the machine and remove it; may be called twice."""

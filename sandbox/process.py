@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 
 import psutil
@@ -38,14 +40,19 @@ class ProcessEnclosure:
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         return channel
 
+    disk = None
+
     def kill_all(self, hand: Hand, *spared: Shell) -> None:
         kill_until_none(self._processes)
 
-    def freeze(self, store: Path, shell_state: str) -> Snapshot:
+    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Future[Snapshot]:
         with stopped(self._processes()):
-            return freeze_rooms(
+            taken = freeze_rooms(
                 self._rooms, store, backend="process", workspace=self.workspace, shell_state=shell_state
             )
+        done: Future[Snapshot] = Future()
+        done.set_result(taken)
+        return done
 
     def close(self) -> None:
         kill_until_none(self._processes)

@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Path:
 def test_the_shell_is_carried_over(kit: Kit, fresh: Sandbox, store: Path) -> None:
     run(fresh, "shopt -s extglob")
     run(fresh, _STATE)
-    snapshot = fresh.freeze(store)
+    snapshot = fresh.freeze(store).result()
     thawed = kit.thaw(snapshot, store)
     assert thawed.cwd() == f"{thawed.workspace}/pkg"
     assert told(thawed, "set +x") == "++ set +x\n"
@@ -57,7 +57,7 @@ def test_the_shell_is_carried_over(kit: Kit, fresh: Sandbox, store: Path) -> Non
 
 def test_home_and_temporary_files_are_found_after_a_thaw(kit: Kit, fresh: Sandbox, store: Path) -> None:
     told(fresh, 'echo h > "$HOME/h"; echo t > "${TMPDIR:-/tmp}/t"; place="$HOME/h"')
-    thawed = kit.thaw(fresh.freeze(store), store)
+    thawed = kit.thaw(fresh.freeze(store).result(), store)
     fresh.close()
     assert told(thawed, 'cat "$HOME/h" "${TMPDIR:-/tmp}/t" "$place"') == "h\nt\nh\n"
 
@@ -79,7 +79,7 @@ def test_every_file_is_carried_over(kit: Kit, fresh: Sandbox, store: Path) -> No
         touch -d '2020-02-02 02:02:02.123456789' "$HOME/.config/deep"
         """,
     )
-    snapshot = fresh.freeze(store)
+    snapshot = fresh.freeze(store).result()
     thawed = kit.thaw(snapshot, store)
 
     def tree(machine: Sandbox) -> list[str]:
@@ -109,13 +109,13 @@ def test_every_file_is_carried_over(kit: Kit, fresh: Sandbox, store: Path) -> No
 
 def test_a_socket_in_the_machine(kit: Kit, fresh: Sandbox, store: Path) -> None:
     told(fresh, "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'; test -S sock")
-    thawed = kit.thaw(fresh.freeze(store), store)
+    thawed = kit.thaw(fresh.freeze(store).result(), store)
     assert told(thawed, "cat README.txt") == "a small repository\n"
 
 
 def test_two_thaws_do_not_see_each_other(kit: Kit, fresh: Sandbox, store: Path) -> None:
     told(fresh, "echo frozen > state")
-    snapshot = fresh.freeze(store)
+    snapshot = fresh.freeze(store).result()
     told(fresh, "echo went on > state; touch only-first")
     one, two = kit.thaw(snapshot, store), kit.thaw(snapshot, store)
     told(one, 'echo one > state; echo one > "$HOME/private"; touch only-one')
@@ -128,34 +128,34 @@ def test_two_thaws_do_not_see_each_other(kit: Kit, fresh: Sandbox, store: Path) 
 def test_the_machine_goes_on_after_a_freeze(kit: Kit, fresh: Sandbox, store: Path) -> None:
     told(fresh, "x=kept; cd pkg; touch edited")
     told(fresh, "while :; do date +%N > $HOME/beat; sleep .02; done & echo on")
-    fresh.freeze(store)
+    fresh.freeze(store).result()
     assert told(fresh, "echo $x; pwd") == f"kept\n{fresh.workspace}/pkg\n"
     assert "pkg/edited" in [change.path for change in fresh.changes()]
     beat = told(fresh, "cat $HOME/beat")
     time.sleep(0.2)
     assert told(fresh, "cat $HOME/beat") != beat
-    second = fresh.freeze(store / "second")
+    second = fresh.freeze(store / "second").result()
     assert second.location
 
 
 def test_a_thawed_machine_can_be_frozen(kit: Kit, fresh: Sandbox, store: Path) -> None:
     told(fresh, "echo 1 > one")
-    second = kit.thaw(fresh.freeze(store / "1"), store / "1")
+    second = kit.thaw(fresh.freeze(store / "1").result(), store / "1")
     told(second, "echo 2 > two; rm README.txt")
-    third = kit.thaw(second.freeze(store / "2"), store / "2")
+    third = kit.thaw(second.freeze(store / "2").result(), store / "2")
     assert told(third, "cat one two; ls README.txt 2>/dev/null || :") == "1\n2\n"
 
 
 def test_what_changed_is_counted_from_the_thaw(kit: Kit, fresh: Sandbox, store: Path) -> None:
     told(fresh, "echo 1 > before")
-    thawed = kit.thaw(fresh.freeze(store), store)
+    thawed = kit.thaw(fresh.freeze(store).result(), store)
     assert thawed.changes() == ()
     told(thawed, "echo 2 > after")
     assert [change.path for change in thawed.changes()] == ["after"]
 
 
-def test_a_snapshot_that_is_gone_or_changed(kit: Kit, fresh: Sandbox, store: Path) -> None:
-    snapshot = fresh.freeze(store)
+def test_a_snapshot_that_is_gone_or_changed(kit: Kit, store: Path) -> None:
+    snapshot = kit.start(snapshots="commit").freeze(store).result()
     with pytest.raises(SnapshotCorrupt):
         kit.thaw(snapshot.model_copy(update={"digest": "sha256:" + "0" * 64}), store)
     with pytest.raises(SnapshotCorrupt):
@@ -231,8 +231,8 @@ def test_a_machine_that_cannot_be_had(kit: Kit, lost: dict[str, object]) -> None
 
 def test_a_killed_runs_leftovers_are_removed(kit: Kit, store: Path) -> None:
     owner = f"test-{secrets.token_hex(4)}"
-    machine = kit.start(owner=owner)
-    snapshot = machine.freeze(store)
+    machine = kit.start(owner=owner, snapshots="commit")
+    snapshot = machine.freeze(store).result()
     machine.close()
     sandbox.remove_leftovers(kit.backend, owner, keep=(snapshot.location,))
     assert told(kit.thaw(snapshot, store, owner=owner), "cat README.txt") == "a small repository\n"
