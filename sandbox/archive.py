@@ -102,7 +102,7 @@ def write(
             raw.flush()
             os.fsync(raw.fileno())
         partial.replace(archive)
-        _sync_directory(archive.parent)
+        sync_directory(archive.parent)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise OutOfDisk(f"{archive}: the disk is full; the snapshot was not taken") from error
@@ -401,7 +401,7 @@ def _nanoseconds(header: tarfile.TarInfo) -> int:
     return int(whole) * 10**9 + sign * int(part.ljust(9, "0")[:9])
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -141,6 +141,7 @@ class ContainerEnclosure:
                 )
                 name = archive_name(digest)
                 part.replace(store / name)
+                archive.sync_directory(store)
             return name, digest
 
         return finish
