@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import testbed
-from sandbox.container import ExecChannel, client
 from sandbox.machine import SandboxSpec, SandboxUnavailable
+from sandbox.wire import ExecChannel, client
 
 _SWEREX_PLACE = "opt/swerex"
 _SWEREX_SERVER = f"""#!/bin/sh

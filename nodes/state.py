@@ -135,7 +135,9 @@ def observed(
     text = encodable(text)
     # What tools keep for themselves is no work; a cache that was written makes no other tree.
     changes = tuple(
-        change.model_copy(update={"path": encodable(change.path)}) for change in changes if not change.generated
+        change.model_copy(update={"path": encodable(change.path)})
+        for change in changes
+        if not change.generated
     )
     reads = tuple(read.model_copy(update={"path": encodable(read.path)}) for read in reads)
     found = differences_after(_pairs(state), changes)

@@ -32,6 +32,7 @@ _LITERAL = "TAKEOVER.literal"
 _BLOCK = 256 * 1024
 _ZEROS = bytes(_BLOCK)
 _LEVEL = 3
+_LARGEST_HEADER = 16 * 1024**2
 _KINDS = {
     tarfile.REGTYPE: "file",
     tarfile.AREGTYPE: "file",
@@ -102,7 +103,7 @@ def write(
             raw.flush()
             os.fsync(raw.fileno())
         partial.replace(archive)
-        _sync_directory(archive.parent)
+        sync_directory(archive.parent)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise OutOfDisk(f"{archive}: the disk is full; the snapshot was not taken") from error
@@ -224,10 +225,10 @@ def _read(archive: Path, target: Path | None, owner: int | None, *, digest: str,
         with (
             archive.open("rb") as raw,
             zstandard.ZstdDecompressor().stream_reader(raw) as unpacked,
-            tarfile.open(fileobj=unpacked, mode="r|") as tar,
         ):
-            found = _Reader(archive, tar, target, owner).read()
-            base = tar.pax_headers.get(_BASE)
+            base = _base(unpacked)
+            with tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_Header) as tar:
+                found = _Reader(archive, tar, target, owner).read()
     except FileNotFoundError as error:
         raise SnapshotCorrupt(f"{archive}: the snapshot's archive is gone") from error
     except (tarfile.TarError, zstandard.ZstdError, EOFError, ValueError) as error:
@@ -240,6 +241,36 @@ def _read(archive: Path, target: Path | None, owner: int | None, *, digest: str,
         raise SnapshotCorrupt(f"{archive}: made for base {_short(base)}, not for {_short(base_digest)}")
     if found != digest:
         raise SnapshotCorrupt(f"{archive}: holds {_short(found)}, but the snapshot says {_short(digest)}")
+
+
+def _base(unpacked: IO[bytes]) -> str | None:
+    """What the global header at the archive's very beginning says of the base.
+
+    Read here, because `tarfile` refuses an archive that has such a header and no file.
+    """
+    header = tarfile.TarInfo.frombuf(_exactly(unpacked, tarfile.BLOCKSIZE), "utf-8", "strict")
+    if header.type != tarfile.XGLTYPE or header.size > tarfile.BLOCKSIZE:
+        return None
+    body = _exactly(unpacked, tarfile.BLOCKSIZE)[: header.size].decode()
+    _, _, record = body.partition(" ")
+    key, _, value = record.partition("=")
+    return value.removesuffix("\n") if key == _BASE else None
+
+
+def _exactly(source: IO[bytes], size: int) -> bytes:
+    data = b""
+    while len(data) < size and (block := source.read(size - len(data))):
+        data += block
+    return data
+
+
+class _Header(tarfile.TarInfo):
+    """A header that claims no more memory than ours ever need."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type not in _KINDS and self.size > _LARGEST_HEADER:
+            raise tarfile.ReadError("a header is too large")
+        return super()._proc_member(tar)  # type: ignore[misc, no-any-return]
 
 
 class _Reader:
@@ -377,7 +408,7 @@ def _nanoseconds(header: tarfile.TarInfo) -> int:
     return int(whole) * 10**9 + sign * int(part.ljust(9, "0")[:9])
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

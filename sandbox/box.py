@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +14,7 @@ from sandbox.files import Files, ScanReport
 from sandbox.layers import Stack
 from sandbox.machine import ExecResult, FileChange, SandboxUnavailable, Snapshot
 from sandbox.shell import ANSWER_LIMIT, GRACE_S, Channel, Hand, Shell, shown
+from sandbox.watch import DiskWatch
 
 # In a subshell, since the agent's traps do not act there; `shopt` first, since it tells how functions are read.
 _DUMP_STATE = (
@@ -42,7 +44,10 @@ class Enclosure(Protocol):
     def kill_all(self, hand: Hand, *spared: Shell) -> None:
         """Kill everything that runs inside save these shells themselves and the runtime's hand."""
 
-    def freeze(self, store: Path, shell_state: str) -> Future[Snapshot]:
+    disk: DiskWatch | None
+    """Tells while a command runs whether the machine uses too much; None where nothing can tell."""
+
+    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Future[Snapshot]:
         """As `Sandbox.freeze`; may end the shells, which are then opened anew."""
 
     def close(self) -> None: ...
@@ -65,7 +70,12 @@ class Box:
             raise
 
     def run(self, command: str, *, timeout_s: float) -> ExecResult:
-        result = self._agent.run(command, timeout_s=timeout_s)
+        disk = self._enclosure.disk
+        if disk is None:
+            result = self._agent.run(command, timeout_s=timeout_s)
+        else:
+            disk.begin()
+            result = self._agent.run(command, timeout_s=timeout_s, stopped=disk.over)
         if result.timed_out:
             self._enclosure.kill_all(self._hand, self._agent)
             after = self._agent.settle()
@@ -76,6 +86,8 @@ class Box:
             result = result.model_copy(update={"shell_ended": lost})
             if lost:
                 self._enclosure.kill_all(self._hand)
+            if disk is not None and disk.tripped:
+                result = result.model_copy(update={"timed_out": False, "disk_full": True})
         if result.shell_ended:
             self._agent.close()
             self._agent = self._new_agent_shell("", self._agent.cwd)
@@ -103,7 +115,7 @@ class Box:
     def cwd(self) -> str:
         return shown(self._agent.cwd)
 
-    def freeze(self, store: Path) -> Future[Snapshot]:
+    def freeze(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
         mark = secrets.token_hex(16)
         told = self._agent.run(
             _DUMP_STATE.format(mark=mark), timeout_s=_STATE_TIMEOUT_S, output_limit=ANSWER_LIMIT
@@ -114,7 +126,7 @@ class Box:
         state = parts[1].strip()
         self._report.settle()
         before = self._enclosure.layers()
-        future = self._enclosure.freeze(store, state)
+        future = self._enclosure.freeze(store, state, labels or {})
         after = self._enclosure.layers()
         if before is not None and after is not None and after.layers != before.layers:
             self._report.rest_on(after)

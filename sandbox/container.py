@@ -1,31 +1,32 @@
-"""A machine that is a Docker container: frozen by commit, thawed by run."""
+"""A machine that is a Docker container: frozen by commit or by its writable layer, thawed by run."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import secrets
-import socket
-import struct
-import time
-from collections.abc import Collection
-from concurrent.futures import Future
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from sandbox import archive, images, ownership, tarballs
 from sandbox.changes import Mount
+from sandbox.containment import host_config
+from sandbox.daemon import OwnedClient, answering, client, directories, require_image
+from sandbox.freezer import paused
 from sandbox.layers import Stack
+from sandbox.leftovers import remove_owned
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
+from sandbox.ownership import OWNER_LABEL
 from sandbox.shell import Hand, Shell
+from sandbox.watch import DiskWatch, bytes_used
+from sandbox.wire import ExecChannel
 
-OWNER_LABEL = "takeover.owner"
-SNAPSHOTS = "takeover/snapshot"
-"""The repository of frozen images; a tag begins with its owner."""
-_API_TIMEOUT_S = 600
-_FRAME_HEADER = struct.Struct(">BxxxL")
-_STDOUT = 1
-_CHUNK = 64 * 1024
-_END_S = 1.0
+__all__ = ["OWNER_LABEL", "OwnedClient", "client", "remove_owned", "require_image", "start", "thaw"]
+
+_MOST_LAYERS = 100
+"""The daemon takes no image of more than 125."""
 # Many rounds, because a fork bomb makes new processes while the old ones are being stopped.
 _SIGNALS = " ".join(["STOP"] * 12 + ["KILL"] * 3)
 _KILL_ALL = (
@@ -37,238 +38,197 @@ _FIRST_PROCESS = ["bash", "-c", "while :; do sleep 3600 & wait; done"]
 _ENVIRONMENT = ("PAGER=cat", "GIT_PAGER=cat", "TERM=dumb", "PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8")
 
 
-@functools.cache
-def client() -> Any:
-    """The Docker daemon that the environment names. Raises SandboxUnavailable when none answers."""
-    import docker
-    from docker.errors import DockerException
-
-    try:
-        found = docker.from_env(timeout=_API_TIMEOUT_S)
-        found.ping()
-    except (DockerException, OSError) as error:
-        raise SandboxUnavailable(
-            f"no Docker daemon answers ({_reason(error)}); start it, or choose --sandbox host"
-        ) from error
-    return found
-
-
-class ExecChannel:
-    """The wire to one bash that was exec'd in a container."""
-
-    def __init__(self, container_id: str) -> None:
-        api = client().api
-        # Its own stderr, where `set -x` would write, is not attached and so not read.
-        self._exec = api.exec_create(
-            container_id, ["bash", "--norc", "--noprofile"], stdin=True, stdout=True, stderr=False, tty=False
-        )["Id"]
-        stream = api.exec_start(self._exec, socket=True)
-        self._stream = stream
-        self._socket: socket.socket = getattr(stream, "_sock", stream)
-        self._frame_left = 0
-        self._buffer = b""
-
-    def send(self, data: bytes) -> None:
-        self._socket.settimeout(_API_TIMEOUT_S)
-        self._socket.sendall(data)
-
-    def receive(self, timeout_s: float) -> bytes | None:
-        self._socket.settimeout(timeout_s)
-        try:
-            data = self._socket.recv(_CHUNK)
-        except TimeoutError:
-            return None
-        except OSError:
-            return b""
-        return self._unframed(data) or None if data else b""
-
-    def alive(self) -> bool:
-        from docker.errors import DockerException
-
-        try:
-            return bool(client().api.exec_inspect(self._exec)["Running"])
-        except (DockerException, OSError):
-            return False
-
-    def complaint(self) -> str:
-        return ""
-
-    def end(self) -> int | None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(OSError):
-            self._stream.close()
-        deadline = time.monotonic() + _END_S
-        with contextlib.suppress(Exception):
-            while self.alive() and time.monotonic() < deadline:
-                time.sleep(0.005)
-            code: int | None = client().api.exec_inspect(self._exec)["ExitCode"]
-            return code
-        return None
-
-    def _unframed(self, data: bytes) -> bytes:
-        """The payload of Docker's multiplexed stream: frames with a header of eight bytes."""
-        self._buffer += data
-        payload = bytearray()
-        while self._buffer:
-            if not self._frame_left:
-                if len(self._buffer) < _FRAME_HEADER.size:
-                    break
-                self._kind, self._frame_left = _FRAME_HEADER.unpack_from(self._buffer)
-                self._buffer = self._buffer[_FRAME_HEADER.size :]
-            part = self._buffer[: self._frame_left]
-            self._buffer = self._buffer[len(part) :]
-            self._frame_left -= len(part)
-            if self._kind == _STDOUT:
-                payload += part
-        return bytes(payload)
-
-
 class ContainerEnclosure:
-    """No network, no host mounts, limited memory and processes, no new privileges."""
+    """No network, no host mounts, few capabilities, limited resources, no new privileges."""
 
     file_roots: tuple[str, ...] = ("/root", "/tmp")
+    mounts: tuple[Mount, ...] = (Mount("", "/"),)
 
-    def __init__(self, spec: SandboxSpec, image: str, base: str) -> None:
-        from docker.errors import DockerException, ImageNotFound
-
+    def __init__(self, spec: SandboxSpec, image: Mapping[str, Any], base: Mapping[str, Any]) -> None:
         self.workspace = spec.workspace
-        self._owner = spec.owner
+        self._spec = spec
+        self._image = image
         self._base = base
-        try:
-            self._container = client().containers.run(
-                image,
+        self._pending: list[Future[Snapshot]] = []
+        self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="freeze")
+        api = client().api
+        with answering(f"container of {image['Id'][:19]}"):
+            self._id: str = api.create_container(
+                image["Id"],
                 _FIRST_PROCESS,
                 entrypoint=[],
-                detach=True,
                 user="root",
                 working_dir=spec.workspace,
                 environment=list(_ENVIRONMENT),
-                network_mode="none",
-                mem_limit=f"{spec.memory_mb}m",
-                pids_limit=spec.pids,
-                security_opt=["no-new-privileges"],
-                labels={OWNER_LABEL: spec.owner},
                 hostname="sandbox",
-            )
-        except ImageNotFound as error:
-            raise SandboxUnavailable(
-                f"Docker image {image} is not on this daemon; build or pull it"
-            ) from error
-        except (DockerException, OSError) as error:
-            raise SandboxUnavailable(f"container of {image[:19]}: {_reason(error)}") from error
+                labels=ownership.labels(spec.owner),
+                host_config=host_config(spec),
+            )["Id"]
+        try:
+            with answering(f"container of {image['Id'][:19]}"):
+                api.start(self._id)
+                found = api.inspect_container(self._id)
+        except BaseException:
+            self.close()
+            raise
+        self._pid: int = found["State"]["Pid"]
+        self._places = directories(found["GraphDriver"])
+        if spec.snapshots == "layer" and self._places is None:
+            self.close()
+            raise SandboxUnavailable("the daemon's layers cannot be read from here: freeze by commit instead")
+        self.disk = DiskWatch(self._disk_used, spec.disk_mb << 20)
 
     def open_shell(self) -> ExecChannel:
-        from docker.errors import DockerException
+        with answering(f"container {self._id[:12]}"):
+            return ExecChannel(self._id)
 
-        try:
-            return ExecChannel(self._container.id)
-        except (DockerException, OSError) as error:
-            raise SandboxUnavailable(f"container {self._container.short_id}: {_reason(error)}") from error
+    def layers(self) -> Stack | None:
+        """The container's files, its own first and all below; None if they cannot be read from here."""
+        return Stack(*self._places) if self._places is not None else None
 
     def kill_all(self, hand: Hand, *spared: Shell) -> None:
         hand.run(_KILL_ALL.format(spared=" ".join(str(shell.pid) for shell in spared)), timeout_s=30)
 
-    mounts: tuple[Mount, ...] = (Mount("", "/"),)
+    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Future[Snapshot]:
+        if self._places is not None and self._spec.snapshots != "commit":
+            finish = self._keep_layer(self._places[0], store)
+        else:
+            finish = self._commit(labels)
 
-    def layers(self) -> Stack | None:
-        return None
-
-    def freeze(self, store: Path, shell_state: str) -> Future[Snapshot]:
-        from docker.errors import DockerException
-
-        try:
-            image = self._container.commit(
-                repository=SNAPSHOTS,
-                tag=f"{self._owner}-{secrets.token_hex(4)}",
-                pause=True,
-                changes=[f"LABEL {OWNER_LABEL}={self._owner}"],
-            )
-        except (DockerException, OSError) as error:
-            raise SandboxUnavailable(f"docker commit failed: {_reason(error)}") from error
-        future: Future[Snapshot] = Future()
-        future.set_result(
-            Snapshot(
+        def snapshot() -> Snapshot:
+            location, digest = finish()
+            return Snapshot(
                 backend="docker",
-                base=self._base,
-                location=image.id,
-                digest=image.id,
+                base=self._base["Id"],
+                location=location,
+                digest=digest,
                 workspace=self.workspace,
                 shell_state=shell_state,
             )
-        )
-        return future
+
+        self._pending.append(self._background.submit(snapshot))
+        return self._pending[-1]
 
     def close(self) -> None:
+        """Waits for the freezes that are under way; each has its own future to tell how it ended."""
+        self._background.shutdown(wait=True)
         with contextlib.suppress(Exception):
-            self._container.remove(force=True, v=True)
+            client().api.remove_container(self._id, force=True, v=True)
+
+    def _keep_layer(self, upper: Path, store: Path) -> Callable[[], tuple[str, str]]:
+        store.mkdir(parents=True, exist_ok=True)
+        room = tempfile.TemporaryDirectory(prefix=".freezing-", dir=store)
+        raw = Path(room.name) / "layer.tar"
+        try:
+            with paused(self._id, self._pid):
+                tarballs.pack(upper, raw)
+        except BaseException:
+            room.cleanup()
+            raise
+
+        def finish() -> tuple[str, str]:
+            with room, images.opened(self._image, self._base) as below:
+                layer = Path(room.name) / "layer"
+                layer.mkdir()
+                tarballs.unpack(raw, layer)
+                raw.unlink()
+                _refuse_marks(layer)
+                part = Path(room.name) / "archive"
+                digest = archive.write(
+                    (layer, *below.layers),
+                    below.base,
+                    part,
+                    base_digest=self._base["Id"],
+                    root_uid=below.root_uid,
+                )
+                name = archive_name(digest)
+                part.replace(store / name)
+                archive.sync_directory(store)
+            return name, digest
+
+        return finish
+
+    def _commit(self, labels: Mapping[str, str]) -> Callable[[], tuple[str, str]]:
+        every = {**labels, **ownership.labels(self._spec.owner)}
+        tag = f"{self._spec.owner}-{secrets.token_hex(4)}"
+        with answering("docker commit failed"):
+            made = client().api.commit(self._id, repository=images.SNAPSHOTS, tag=tag, conf={"Labels": every})
+
+        def finish() -> tuple[str, str]:
+            image = images.find(made["Id"])
+            if image is None:
+                raise SandboxUnavailable(f"the image {made['Id'][:19]} was removed before it was read")
+            if self._places is not None:
+                _refuse_marks(self._places[0])
+            if len(image["RootFS"]["Layers"]) > _MOST_LAYERS:
+                image = _squashed(image, self._base, every, tag)
+            return image["Id"], images.content_digest(image, self._base)
+
+        return finish
+
+    def _disk_used(self) -> int:
+        if self._places is not None:
+            return bytes_used(self._places[0])
+        with answering(f"size of container {self._id[:12]}"):
+            found = client().api.containers(all=True, size=True, filters={"id": self._id})
+        return int(found[0].get("SizeRw", 0)) if found else 0
+
+
+def archive_name(digest: str) -> str:
+    return f"{digest}.tar.zst"
 
 
 def start(spec: SandboxSpec) -> ContainerEnclosure:
     assert spec.image is not None
-    image = require_image(spec.image)
-    return ContainerEnclosure(spec, image.id, base=image.id)
+    image = require_image(spec.image).attrs
+    return ContainerEnclosure(spec, image, image)
 
 
 def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ContainerEnclosure:
-    from docker.errors import DockerException, ImageNotFound
+    base = images.require_base(snapshot.base)
+    if spec.image is not None and (wanted := require_image(spec.image).id) != base["Id"]:
+        raise SnapshotCorrupt(f"the snapshot was made for base {base['Id'][:19]}, not for {wanted[:19]}")
+    return ContainerEnclosure(spec, frozen_image(snapshot, store, spec.owner, base), base)
 
-    try:
-        found = client().images.get(snapshot.location).id
-    except ImageNotFound as error:
-        raise SnapshotCorrupt(f"snapshot image {snapshot.location[:19]} is not on this daemon") from error
-    except (DockerException, OSError) as error:
-        raise SandboxUnavailable(f"snapshot image {snapshot.location[:19]}: {_reason(error)}") from error
+
+def frozen_image(snapshot: Snapshot, store: Path, owner: str, base: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The snapshot's image on this daemon, verified. Raises SnapshotCorrupt."""
+    if not is_image(snapshot.location):
+        if Path(snapshot.location).name != snapshot.location:
+            raise SnapshotCorrupt(f"{snapshot.location!r} is not the name of an archive")
+        labels = {OWNER_LABEL: owner, images.LOADED_LABEL: snapshot.digest}
+        tag = f"{owner}-{snapshot.digest[:16]}"
+        return images.load(store / snapshot.location, snapshot.digest, base, labels, tag)
+    image = images.find(snapshot.location)
+    if image is None:
+        raise SnapshotCorrupt(f"snapshot image {snapshot.location[:19]} is not on this daemon")
+    found = images.content_digest(image, base)
     if found != snapshot.digest:
-        raise SnapshotCorrupt(f"{snapshot.location[:19]} is {found[:19]}, not {snapshot.digest[:19]}")
-    return ContainerEnclosure(spec, snapshot.location, base=snapshot.base)
+        raise SnapshotCorrupt(
+            f"{snapshot.location[:19]} holds {found[:12]}…, but the snapshot says {snapshot.digest[:12]}…"
+        )
+    return image
 
 
-def require_image(name: str) -> Any:
-    """The image of that name. Raises SandboxUnavailable, saying what to do."""
-    from docker.errors import DockerException, ImageNotFound
-
-    try:
-        return client().images.get(name)
-    except ImageNotFound as error:
-        raise SandboxUnavailable(
-            f"Docker image {name} is not on this daemon; pull or build it first"
-        ) from error
-    except (DockerException, OSError) as error:
-        raise SandboxUnavailable(f"Docker image {name}: {_reason(error)}") from error
+def is_image(location: str) -> bool:
+    """Whether a snapshot lies on the daemon, not in a store."""
+    return location.startswith("sha256:")
 
 
-def remove_owned(owner: str, keep: Collection[str] | None) -> None:
-    """Remove an owner's containers, and its images but those to keep; None keeps all."""
-    from docker.errors import DockerException
-
-    label = {"label": f"{OWNER_LABEL}={owner}"}
-    try:
-        for container in client().containers.list(all=True, filters=label):
-            container.remove(force=True, v=True)
-        for image in client().images.list(filters=label):
-            if keep is not None and image.id not in keep:
-                client().images.remove(image.id, force=True)
-    except (DockerException, OSError) as error:
-        raise SandboxUnavailable(
-            f"the Docker daemon could not remove what run {owner} left: {_reason(error)}"
-        ) from error
+def _squashed(
+    image: Mapping[str, Any], base: Mapping[str, Any], labels: Mapping[str, str], tag: str
+) -> Mapping[str, Any]:
+    """The same files in one layer upon the base; the image of many layers is removed."""
+    with tempfile.TemporaryDirectory(prefix="takeover-squash-") as room:
+        place = Path(room) / "archive"
+        digest = images.write_archive(image, base, place)
+        found = images.load(place, digest, base, labels, tag)
+    with contextlib.suppress(SandboxUnavailable), answering("docker rmi"):
+        client().api.remove_image(image["Id"], force=True)
+    return found
 
 
-class OwnedClient:
-    """The daemon for code that starts containers by itself: each gets our label, and no network unless told."""
-
-    def __init__(self, owner: str, *, network: bool) -> None:
-        self._client = client()
-        self._forced = {"labels": {OWNER_LABEL: owner}} | ({} if network else {"network_mode": "none"})
-        self.containers = self
-
-    def create(self, **options: Any) -> Any:
-        return self._client.containers.create(**options | self._forced)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client.containers if name == "get" else self._client, name)
-
-
-def _reason(error: Exception) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+def _refuse_marks(layer: Path) -> None:
+    found = tarballs.mark_among(layer)
+    if found is not None:
+        raise SandboxUnavailable(f"no snapshot: Docker's layers cannot keep a file named {found!r}")

@@ -7,6 +7,7 @@ import functools
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from sandbox.local import SHELL, PipeChannel, descendants, environment, kill_unt
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot
 from sandbox.shell import Hand, Shell
 from sandbox.trees import INTERPRETER
+from sandbox.watch import DiskWatch, bytes_used
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _ETC = (
@@ -80,6 +82,7 @@ class HostEnclosure:
         self._tree = tree
         self._channels: list[PipeChannel] = []
         self.workspace = spec.workspace
+        self.disk = DiskWatch(lambda: bytes_used(tree.layers().layers[0]), spec.disk_mb << 20)
         if tree.base.whole:
             self.mounts: tuple[Mount, ...] = (Mount("", "/"),)
         else:
@@ -90,20 +93,23 @@ class HostEnclosure:
 
     def open_shell(self) -> PipeChannel:
         calls = seccomp.filter_file()
-        inherited = () if calls is None else (calls,)
+        filtered = [] if calls is None else ["--seccomp", str(calls)]
         try:
-            argv = [*self._tree.entering(), "bwrap", *(option for fd in inherited for option in ("--seccomp", str(fd))), *self._argv()]
-            channel = PipeChannel(argv, env={"PATH": os.defpath}, inherits=inherited)
+            channel = PipeChannel(
+                [*self._tree.entering(), "bwrap", *filtered, *self._argv()],
+                env={"PATH": os.defpath},
+                inherits=() if calls is None else (calls,),
+            )
         finally:
-            for descriptor in inherited:
-                os.close(descriptor)
+            if calls is not None:
+                os.close(calls)
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         return channel
 
     def kill_all(self, hand: Hand, *spared: Shell) -> None:
         kill_until_none(self._busy)
 
-    def freeze(self, store: Path, shell_state: str) -> Future[Snapshot]:
+    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Future[Snapshot]:
         def described(base: str, digest: str) -> Snapshot:
             return Snapshot(
                 backend="host",
@@ -136,7 +142,8 @@ class HostEnclosure:
         argv += ["--chdir", self.workspace, "--clearenv"]
         for name, value in self._environment().items():
             argv += ["--setenv", name, value]
-        limits = f"ulimit -u {self._spec.pids} -v {self._spec.memory_mb * 1024} -c 0"
+        spec = self._spec
+        limits = f"ulimit -u {spec.pids} -v {spec.memory_mb << 10} -n {spec.open_files} -f {spec.disk_mb << 10} -c 0"
         return [*argv, "bash", "--norc", "--noprofile", "-c", f"{limits}; {SHELL}"]
 
     def _whole_system(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Literal, Protocol
@@ -57,13 +58,15 @@ class ExecResult(Frozen):
     `exit_code` is None when the command did not end by itself. `output` is standard output and
     standard error as they came, at most the machine's limit, with the cut marked and counted.
     `shell_ended` says that the command ended or lost the shell, and that a new one, in the same
-    directory and without the old one's variables, stands ready.
+    directory and without the old one's variables, stands ready. `disk_full` says that the command was
+    ended because the machine had come to use more disk than it may.
     """
 
     output: str
     exit_code: int | None
     timed_out: bool = False
     shell_ended: bool = False
+    disk_full: bool = False
     seconds: float = Field(ge=0)
 
 
@@ -86,7 +89,13 @@ class SandboxSpec(Frozen):
     shell_init: str = ""
     memory_mb: int = Field(default=4096, gt=0)
     pids: int = Field(default=512, gt=0)
+    open_files: int = Field(default=4096, gt=0)
+    cpus: float | None = Field(default=None, gt=0)
+    disk_mb: int = Field(default=10_240, gt=0)
     owner: str = Field(default="takeover", pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")
+    snapshots: Literal["auto", "layer", "commit"] = "auto"
+    """How `docker` freezes: its writable layer as an archive, which takes a local daemon, or an image by
+    commit, which works with any; `auto` is the first where it can be had."""
 
     @model_validator(mode="after")
     def _has_its_base(self) -> SandboxSpec:
@@ -150,11 +159,12 @@ class Sandbox(Protocol):
     def cwd(self) -> str:
         """The directory that the agent's shell stands in."""
 
-    def freeze(self, store: Path) -> Future[Snapshot]:
+    def freeze(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
         """Freeze the whole machine, which goes on when this returns.
 
         The snapshot counts when the future has it: then the files that it needs lie in `store`, durably.
-        The future raises OutOfDisk or SandboxUnavailable when they do not.
+        The future raises OutOfDisk or SandboxUnavailable when they do not. An image that is made carries
+        `labels`, such as its thread and checkpoint.
         """
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -24,6 +25,7 @@ class ProcessEnclosure:
     def __init__(self, tree: trees.Tree) -> None:
         self._tree = tree
         self._channels: list[PipeChannel] = []
+        self.disk = None  # what runs here is trusted
         workspace, self._home, self._tmp = (tree.files / room for room in ROOMS)
         self.workspace = str(workspace)
         self.file_roots: tuple[str, ...] = (str(self._home), str(self._tmp))
@@ -44,7 +46,7 @@ class ProcessEnclosure:
     def kill_all(self, hand: Hand, *spared: Shell) -> None:
         kill_until_none(self._processes)
 
-    def freeze(self, store: Path, shell_state: str) -> Future[Snapshot]:
+    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Future[Snapshot]:
         def described(base: str, digest: str) -> Snapshot:
             return Snapshot(
                 backend="process",

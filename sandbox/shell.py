@@ -87,10 +87,18 @@ class Shell:
             raise SandboxUnavailable(f"the sandbox's shell did not start: {told[-400:]}")
         self.pid = int(match.group(1))
 
-    def run(self, command: str, *, timeout_s: float, output_limit: int | None = None) -> ExecResult:
+    def run(
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        output_limit: int | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> ExecResult:
         """Run one command and wait for its end; `shell_ended` means that this shell is of no more use.
 
-        On a time-out the command still runs: the caller ends it, then calls `settle`.
+        On a time-out, or as soon as `stopped` says so, the command still runs: the caller ends it, then
+        calls `settle`.
         """
         if "\0" in command:
             raise ValueError("a command cannot contain a NUL byte")
@@ -113,7 +121,7 @@ class Shell:
             self._channel.send(line.encode("utf-8", "surrogateescape"))
         except OSError:
             return self._ended()
-        return self._wait(timeout_s)
+        return self._wait(timeout_s, stopped)
 
     def settle(self) -> ExecResult:
         """After a time-out, when the command has been killed: the shell's own report, if it comes."""
@@ -122,10 +130,10 @@ class Shell:
     def close(self) -> None:
         self._channel.end()
 
-    def _wait(self, timeout_s: float) -> ExecResult:
+    def _wait(self, timeout_s: float, stopped: Callable[[], bool] = lambda: False) -> ExecResult:
         deadline = time.monotonic() + timeout_s
         while True:
-            left = deadline - time.monotonic()
+            left = 0.0 if stopped() else deadline - time.monotonic()
             data = self._channel.receive(min(left, _LOOK_S)) if left > 0 else None
             if data is None and not self._channel.alive():
                 data = self._channel.receive(0) or b""

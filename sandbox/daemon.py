@@ -1,0 +1,88 @@
+"""The Docker daemon: how it is reached, what its failures mean, and what of it can be read from here."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sandbox.machine import OutOfDisk, SandboxUnavailable
+from sandbox.ownership import labels
+
+API_TIMEOUT_S = 600
+
+
+@functools.cache
+def client() -> Any:
+    """The Docker daemon that the environment names. Raises SandboxUnavailable when none answers."""
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        found = docker.from_env(timeout=API_TIMEOUT_S)
+        found.ping()
+    except (DockerException, OSError) as error:
+        raise SandboxUnavailable(
+            f"no Docker daemon answers ({_reason(error)}); start it, or choose --sandbox host"
+        ) from error
+    return found
+
+
+@contextlib.contextmanager
+def answering(deed: str) -> Iterator[None]:
+    """Turn whatever the daemon fails with meanwhile into our own exceptions."""
+    from docker.errors import DockerException
+
+    try:
+        yield
+    except SandboxUnavailable:
+        raise  # ours already; one of them is an OSError
+    except (DockerException, OSError) as error:
+        if "no space left on device" in str(error).lower():
+            raise OutOfDisk(f"{deed}: the Docker daemon's disk is full") from error
+        raise SandboxUnavailable(f"{deed}: {_reason(error)}") from error
+
+
+def require_image(name: str) -> Any:
+    """The image of that name. Raises SandboxUnavailable, saying what to do."""
+    from docker.errors import ImageNotFound
+
+    with answering(f"Docker image {name}"):
+        try:
+            return client().images.get(name)
+        except ImageNotFound as error:
+            raise SandboxUnavailable(
+                f"Docker image {name} is not on this daemon; pull or build it first"
+            ) from error
+
+
+def directories(driver: Mapping[str, Any]) -> tuple[Path, ...] | None:
+    """Where the layers of a container or an image lie, the top one first; None if they cannot be read."""
+    if driver.get("Name") != "overlay2" or os.geteuid() != 0:
+        return None  # without root overlayfs's own marks cannot be read
+    data = driver["Data"] or {}
+    lower = data.get("LowerDir", "").split(":") if data.get("LowerDir") else []
+    found = tuple(Path(place) for place in [data.get("UpperDir", ""), *lower])
+    return found if all(place.is_absolute() and place.is_dir() for place in found) else None
+
+
+class OwnedClient:
+    """The daemon for code that starts containers by itself: each gets our label, and no network unless told."""
+
+    def __init__(self, owner: str, *, network: bool) -> None:
+        self._client = client()
+        self._forced = {"labels": labels(owner)} | ({} if network else {"network_mode": "none"})
+        self.containers = self
+
+    def create(self, **options: Any) -> Any:
+        return self._client.containers.create(**options | self._forced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client.containers if name == "get" else self._client, name)
+
+
+def _reason(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

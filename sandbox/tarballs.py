@@ -1,0 +1,85 @@
+"""Raw tars: of an overlay directory as it lies on the disk, and of an image's layer as Docker writes it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import IO
+
+from sandbox.machine import OutOfDisk, SandboxUnavailable
+
+_TAR = ("tar", "--sparse", "--xattrs", "--xattrs-include=*", "--numeric-owner")
+_GONE = ".wh."
+_OPAQUE = ".wh..wh..opq"
+
+
+def pack(directory: Path, raw: Path) -> None:
+    """Keep an overlay's upper directory as it is, marks and attributes and all."""
+    _tar("-c", "-f", os.fspath(raw), "-C", os.fspath(directory), ".")
+
+
+def unpack(raw: Path, directory: Path) -> None:
+    """Lay out what `pack` kept."""
+    _tar("-x", "-p", "-f", os.fspath(raw), "-C", os.fspath(directory))
+
+
+def lay_out(layer: IO[bytes], directory: Path) -> None:
+    """Lay an image's layer out as an overlay directory."""
+    raw = directory.with_name(f"{directory.name}.tar")
+    with raw.open("xb") as out:
+        shutil.copyfileobj(layer, out)
+    unpack(raw, directory)
+    raw.unlink()
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            if name.startswith(_GONE):
+                (Path(parent) / name).unlink()
+                _mark(Path(parent), name)
+
+
+def lay_out_names(layer: IO[bytes], directory: Path) -> None:
+    """Lay out which names a layer has, and which of them are directories: all that a base is asked for."""
+    with tarfile.open(fileobj=layer) as tar:
+        for member in tar:
+            parts = [part for part in member.name.split("/") if part not in ("", ".")]
+            if not parts or ".." in parts:
+                continue
+            parent = directory.joinpath(*parts[:-1])
+            parent.mkdir(parents=True, exist_ok=True)
+            if parts[-1].startswith(_GONE):
+                _mark(parent, parts[-1])
+            elif member.isdir():
+                (parent / parts[-1]).mkdir(exist_ok=True)
+            else:
+                (parent / parts[-1]).touch()
+
+
+def mark_among(directory: Path) -> str | None:
+    """A path below whose name Docker's layers would read as a mark, and so cannot keep."""
+    for parent, directories, names in os.walk(directory):
+        for name in (*directories, *names):
+            if name.startswith(_GONE):
+                return os.fspath((Path(parent) / name).relative_to(directory))
+    return None
+
+
+def _mark(parent: Path, name: str) -> None:
+    if name == _OPAQUE:
+        os.setxattr(parent, "user.overlay.opaque", b"y")
+    elif not name.startswith(_GONE * 2):  # others of the old union file system's own
+        with contextlib.suppress(FileExistsError):
+            os.mknod(parent / name.removeprefix(_GONE), stat.S_IFCHR | 0o600, 0)
+
+
+def _tar(*arguments: str) -> None:
+    done = subprocess.run([*_TAR, *arguments], capture_output=True, text=True, errors="replace")
+    if done.returncode != 0:
+        told = done.stderr.strip().splitlines() or ["no reason given"]
+        if "No space left on device" in done.stderr:
+            raise OutOfDisk("the disk is full; the snapshot was not taken")
+        raise SandboxUnavailable(f"tar failed: {told[0][:300]}")

@@ -1,0 +1,174 @@
+"""One snapshot as one file that another host can thaw, at any place that fsspec can name.
+
+A line of magic, the length of a header, the header (the snapshot as JSON), the archive, and a SHA-256 over all
+that comes before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import secrets
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from pydantic import ValidationError
+
+from sandbox import archive
+from sandbox.machine import Frozen, OutOfDisk, SandboxUnavailable, Snapshot, SnapshotCorrupt
+
+_MAGIC = b"takeover snapshot 1\n"
+_LENGTHS = struct.Struct(">QQ")
+_LONGEST_HEADER = 256 * 1024**2
+_BLOCK = 1024 * 1024
+
+
+class _Header(Frozen):
+    snapshot: Snapshot
+
+
+def export(snapshot: Snapshot, store: Path, url: str) -> None:
+    """Write a snapshot and all that it needs but its base to one file.
+
+    `store` is where it was frozen to. The file appears whole or not at all where the file system at `url` can
+    rename. Raises SnapshotCorrupt when the snapshot is not what its digest says.
+    """
+    with _archive(snapshot, store) as place, _failing(url):
+        name = f"{snapshot.digest}.tar.zst"
+        header = _Header(snapshot=snapshot.model_copy(update={"location": name})).model_dump_json().encode()
+        with _appearing(url) as out, place.open("rb") as content:
+            digest = hashlib.sha256()
+            size = place.stat().st_size
+            for block in (_MAGIC, _LENGTHS.pack(len(header), size), header):
+                digest.update(block)
+                out.write(block)
+            while block := content.read(_BLOCK):
+                digest.update(block)
+                out.write(block)
+            out.write(digest.digest())
+
+
+def import_(url: str, store: Path) -> Snapshot:
+    """Put the snapshot of an exported file into `store`, verified; it can be thawed from there.
+
+    Raises SnapshotCorrupt, with the reason, when the file is not one or is not whole, or its archive is not
+    what its digest says or reaches out of a machine.
+    """
+    import fsspec
+
+    store.mkdir(parents=True, exist_ok=True)
+    part = store / f".importing-{secrets.token_hex(8)}"
+    try:
+        with _failing(url):
+            with fsspec.open(url, "rb") as source, part.open("xb") as out:
+                snapshot = _received(url, source, out)
+                out.flush()
+                os.fsync(out.fileno())
+            archive.verify(part, digest=snapshot.digest, base_digest=snapshot.base)
+            part.replace(store / snapshot.location)
+            archive.sync_directory(store)
+    finally:
+        part.unlink(missing_ok=True)
+    return snapshot
+
+
+@contextlib.contextmanager
+def _archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
+    """The snapshot's archive, verified; an image's is made first."""
+    if not snapshot.location.startswith("sha256:"):
+        place = store / Path(snapshot.location).name
+        archive.verify(place, digest=snapshot.digest, base_digest=snapshot.base)
+        yield place
+        return
+    from sandbox import images
+
+    image = images.find(snapshot.location)
+    if image is None:
+        raise SnapshotCorrupt(f"snapshot image {snapshot.location[:19]} is not on this daemon")
+    with tempfile.TemporaryDirectory(prefix="takeover-export-") as room:
+        place = Path(room) / "archive"
+        found = images.write_archive(image, images.require_base(snapshot.base), place)
+        if found != snapshot.digest:
+            raise SnapshotCorrupt(f"{snapshot.location[:19]} does not hold {snapshot.digest[:12]}…")
+        yield place
+
+
+def _received(url: str, source: IO[bytes], out: IO[bytes]) -> Snapshot:
+    digest = hashlib.sha256()
+
+    def take(size: int) -> bytes:
+        data = b""
+        while len(data) < size and (block := source.read(size - len(data))):
+            data += block
+        if len(data) < size:
+            raise SnapshotCorrupt(f"{url}: is cut short")
+        digest.update(data)
+        return data
+
+    if source.read(len(_MAGIC)) != _MAGIC:
+        raise SnapshotCorrupt(f"{url}: is no snapshot of a format that is known here")
+    digest.update(_MAGIC)
+    header_size, size = _LENGTHS.unpack(take(_LENGTHS.size))
+    if header_size > _LONGEST_HEADER or size > archive.LARGEST_LAYER:
+        raise SnapshotCorrupt(f"{url}: claims to be larger than any snapshot")
+    header = take(header_size)
+    left = size
+    while left:
+        block = take(min(left, _BLOCK))
+        out.write(block)
+        left -= len(block)
+    if source.read(digest.digest_size) != digest.digest():
+        raise SnapshotCorrupt(f"{url}: is cut short or changed: its checksum differs")
+    if source.read(1):
+        raise SnapshotCorrupt(f"{url}: goes on after its end")
+    try:
+        snapshot = _Header.model_validate_json(header).snapshot
+    except ValidationError as error:
+        raise SnapshotCorrupt(f"{url}: its header is no snapshot") from error
+    if not re.fullmatch("[0-9a-f]{64}", snapshot.digest):
+        raise SnapshotCorrupt(f"{url}: its header names no digest")
+    return snapshot.model_copy(update={"location": f"{snapshot.digest}.tar.zst"})
+
+
+@contextlib.contextmanager
+def _appearing(url: str) -> Iterator[IO[bytes]]:
+    """A file to write that gets its name when it is whole."""
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(url)
+    if "file" not in system.protocol:
+        with system.transaction, system.open(path, "wb") as out:
+            yield out
+        return
+    place = Path(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with part.open("xb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(place)
+        archive.sync_directory(place.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _failing(url: str) -> Iterator[None]:
+    try:
+        yield
+    except SandboxUnavailable:
+        raise
+    except FileNotFoundError as error:
+        raise SnapshotCorrupt(f"{url}: there is no such file") from error
+    except (OSError, ImportError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OutOfDisk(f"{url}: the disk is full") from error
+        raise SandboxUnavailable(f"{url}: {str(error).splitlines()[0][:200]}") from error
