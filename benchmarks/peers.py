@@ -14,7 +14,8 @@ from typing import Any
 
 from benchmarks import testbed
 from sandbox.machine import SandboxSpec, SandboxUnavailable
-from sandbox.wire import ExecChannel, client
+from sandbox.daemon import client
+from sandbox.wire import ExecChannel
 
 _SWEREX_PLACE = "opt/swerex"
 _SWEREX_SERVER = f"""#!/bin/sh
