@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 import shlex
-from collections.abc import Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -13,15 +12,9 @@ from sandbox.changes import LayerReport, Mount
 from sandbox.files import Files, ScanReport
 from sandbox.layers import Stack
 from sandbox.machine import ExecResult, FileChange, SandboxUnavailable, Snapshot
-from sandbox.shell import ANSWER_LIMIT, GRACE_S, Channel, Hand, Shell, shown
+from sandbox.shell import Channel, Hand, Shell, shown
 from sandbox.watch import DiskWatch
 
-# In a subshell, since the agent's traps do not act there; `shopt` first, since it tells how functions are read.
-_DUMP_STATE = (
-    "(\\unset -f builtin; \\builtin echo {mark}; \\builtin shopt -p; \\builtin declare -p; \\builtin declare -f; "
-    "\\builtin alias -p; \\builtin set +o; \\builtin umask -p; "
-    "\\builtin printf 'cd -- %q\\n{mark}' \"$PWD\") 2>/dev/null"
-)
 _STATE_TIMEOUT_S = 30.0
 _INSPECT_TIMEOUT_S = 300.0
 
@@ -41,14 +34,17 @@ class Enclosure(Protocol):
     def open_shell(self) -> Channel:
         """Start one more bash inside."""
 
-    def kill_all(self, hand: Hand, *spared: Shell) -> None:
-        """Kill everything that runs inside save these shells themselves and the runtime's hand."""
+    def kill_all(self, hand: Hand, leaving: Shell | None) -> None:
+        """Kill everything that runs inside but shells; `leaving` is sent `LEAVE` before."""
 
-    disk: DiskWatch | None
+    watch: DiskWatch | None
     """Tells while a command runs whether the machine uses too much; None where nothing can tell."""
 
-    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Future[Snapshot]:
-        """As `Sandbox.freeze`; may end the shells, which are then opened anew."""
+    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Callable[[], Snapshot]:
+        """Freeze the files as they are; what is returned makes the snapshot last, and may take its time.
+
+        When it puts other layers in the place of the old ones, it ends the shells.
+        """
 
     def close(self) -> None: ...
 
@@ -56,42 +52,49 @@ class Enclosure(Protocol):
 class Box:
     """The machine that all backends share; satisfies `Sandbox`."""
 
-    def __init__(self, enclosure: Enclosure, *, shell_init: str = "", shell_state: str = "") -> None:
+    def __init__(self, enclosure: Enclosure, *, shell_init: str = "", shell_state: str | None = None) -> None:
         self._enclosure = enclosure
         self.workspace = enclosure.workspace
         self._shell_init = shell_init
+        self._keeping = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
+        self._hand = Hand(enclosure.open_shell)
+        self._files = Files(self._hand, self.workspace)
         try:
             self._agent = self._new_agent_shell(shell_state, self.workspace)
-            self._hand = Hand(enclosure.open_shell)
-            self._files = Files(self._hand, self.workspace)
             self._report = self._new_report()
         except BaseException:
             enclosure.close()
             raise
 
     def run(self, command: str, *, timeout_s: float) -> ExecResult:
-        disk = self._enclosure.disk
-        if disk is None:
+        watch = self._enclosure.watch
+        if watch is None:
             result = self._agent.run(command, timeout_s=timeout_s)
         else:
-            disk.begin()
-            result = self._agent.run(command, timeout_s=timeout_s, stopped=disk.over)
-        if result.timed_out:
-            self._enclosure.kill_all(self._hand, self._agent)
-            after = self._agent.settle()
-            if not after.timed_out and not after.shell_ended:
-                # What bash says of the jobs that were killed is not the next command's output.
-                after = self._agent.run("wait", timeout_s=GRACE_S)
-            lost = after.timed_out or after.shell_ended
-            result = result.model_copy(update={"shell_ended": lost})
-            if lost:
-                self._enclosure.kill_all(self._hand)
-            if disk is not None and disk.tripped:
-                result = result.model_copy(update={"timed_out": False, "disk_full": True})
-        if result.shell_ended:
+            watch.begin()
+            result = self._agent.run(command, timeout_s=timeout_s, stopped=watch.over)
+        if not result.timed_out and not result.shell_ended:
+            return result
+        state = self._end_all() if result.timed_out else None
+        full = watch is not None and watch.tripped
+        self._agent.close()
+        self._agent = self._new_agent_shell(state, self._agent.cwd)
+        return result.model_copy(
+            update={
+                "timed_out": result.timed_out and not full,
+                "shell_ended": state is None,
+                "disk_full": full,
+            }
+        )
+
+    def _end_all(self) -> str | None:
+        """End the command that runs, and all that runs beside it; the agent's shell's state, if it told it."""
+        self._enclosure.kill_all(self._hand, self._agent)
+        state = self._agent.last_words()
+        if state is None:
             self._agent.close()
-            self._agent = self._new_agent_shell("", self._agent.cwd)
-        return result
+            self._enclosure.kill_all(self._hand, None)
+        return state
 
     def inspect(self, command: str) -> ExecResult:
         placed = f"(cd -- {shlex.quote(self.workspace)} && {command}\n)"
@@ -116,26 +119,21 @@ class Box:
         return shown(self._agent.cwd)
 
     def freeze(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
-        mark = secrets.token_hex(16)
-        told = self._agent.run(
-            _DUMP_STATE.format(mark=mark), timeout_s=_STATE_TIMEOUT_S, output_limit=ANSWER_LIMIT
-        )
-        parts = told.output.split(mark)
-        if len(parts) != 3:
-            raise SandboxUnavailable("the agent's shell did not tell its state before the freeze")
-        state = parts[1].strip()
-        self._report.settle()
+        # A shell that the agent broke loses what it held, and the snapshot is taken all the same.
+        state = self._agent.state(_STATE_TIMEOUT_S) or _standing(self._agent.cwd)
         before = self._enclosure.layers()
-        future = self._enclosure.freeze(store, state, labels or {})
+        keep = self._enclosure.freeze(store, state, labels or {})
         after = self._enclosure.layers()
         if before is not None and after is not None and after.layers != before.layers:
             self._report.rest_on(after)
             self._agent.close()
             self._hand.close()
             self._agent = self._new_agent_shell(state, self.workspace)
-        return future
+        return self._keeping.submit(keep)
 
     def close(self) -> None:
+        """Waits for the freezes that are under way; each has its own future to tell how it ended."""
+        self._keeping.shutdown()
         self._agent.close()
         self._hand.close()
         self._enclosure.close()
@@ -146,11 +144,17 @@ class Box:
             return ScanReport(self._hand, self.workspace, self._enclosure.file_roots)
         return LayerReport(stack, self._enclosure.mounts, self.workspace)
 
-    def _new_agent_shell(self, state: str, cwd: str) -> Shell:
+    def _new_agent_shell(self, state: str | None, cwd: str) -> Shell:
+        """A new shell for the agent, with the old one's state, or else in its directory."""
         shell = Shell(self._enclosure.open_shell())
-        # Read-only variables make some lines of a dump fail; that is expected, and quiet.
-        restore = (
-            f"eval {shlex.quote(state)} 2>/dev/null" if state else f"cd -- {shlex.quote(cwd)} 2>/dev/null"
-        )
-        shell.prepare(f"{self._shell_init}\n{restore}\n:")
+        shell.prepare(f"{self._shell_init}\n:")
+        if not shell.restore(state or _standing(cwd), timeout_s=_STATE_TIMEOUT_S):
+            shell.close()
+            if state is None:
+                raise SandboxUnavailable("the sandbox's shell ended while it was started")
+            return self._new_agent_shell(None, cwd)
         return shell
+
+
+def _standing(directory: str) -> str:
+    return f"cd -- {shlex.quote(directory)}"

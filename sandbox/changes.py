@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from sandbox.layers import Item, Stack, is_opaque, is_whiteout
+from sandbox.layers import DEEPEST, Item, Stack, is_opaque, is_whiteout
 from sandbox.machine import FileChange, SandboxUnavailable
 from sandbox.shell import shown
 
@@ -66,21 +66,23 @@ class LayerReport:
         self._workspace = workspace
         self._owed: dict[str, State | None] = {}
         self._sums: dict[Path, str] = {}
-        self.rest_on(stack)
+        self._later: list[Stack] = []
+        self._stand_on(stack)
         self.changes()
 
     def rest_on(self, stack: Stack) -> None:
-        """Go on with other layers that hold the same files, as after a freeze."""
-        self._top, self._below = stack.layers[0], Stack(*stack.layers[1:])
-        self._now: dict[str, _Seen] = {}
-        self._covers: frozenset[str] = frozenset()
+        """Go on with other layers that hold the same files, as after a freeze.
 
-    def settle(self) -> None:
-        """Remember what changed so far, before the layers change."""
-        for path, before, _ in self._differences():
-            self._owed.setdefault(path, before)
+        The layers so far must not change any more: what is new in them is looked up when it is asked for.
+        """
+        self._later.append(stack)
 
     def changes(self) -> tuple[FileChange, ...]:
+        for stack in self._later:
+            for path, before, _ in self._differences():
+                self._owed.setdefault(path, before)
+            self._stand_on(stack)
+        self._later = []
         found = [(path, self._owed.get(path, before), after) for path, before, after in self._differences()]
         told = {path for path, _, _ in found}
         found += [
@@ -97,6 +99,11 @@ class LayerReport:
                 state = self._state(posixpath.join(part, whole[len(inside.rstrip("/")) + 1 :]))
                 return state.sha256 if state else None
         return None
+
+    def _stand_on(self, stack: Stack) -> None:
+        self._top, self._below = stack.layers[0], Stack(*stack.layers[1:])
+        self._now: dict[str, _Seen] = {}
+        self._covers: frozenset[str] = frozenset()
 
     def _differences(self) -> Iterator[tuple[str, State | None, State | None]]:
         """Every path that may differ from the last look, before and after; then this look is the last."""
@@ -135,6 +142,8 @@ class LayerReport:
                         now[prefix + name] = self._seen(prefix + name, name, descriptor, info)
             if UNTOLD in names:
                 names.remove(UNTOLD)
+            if prefix.count("/") > DEEPEST:
+                names.clear()
         return now, frozenset(covers)
 
     def _seen(self, path: str, name: str, descriptor: int, info: os.stat_result) -> _Seen:

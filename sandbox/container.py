@@ -6,11 +6,10 @@ import contextlib
 import secrets
 import tempfile
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from sandbox import archive, images, ownership, tarballs
+from sandbox import archive, depot, images, ownership, tarballs
 from sandbox.changes import Mount
 from sandbox.containment import host_config
 from sandbox.daemon import OwnedClient, answering, client, directories, require_image
@@ -19,7 +18,7 @@ from sandbox.layers import Stack
 from sandbox.leftovers import remove_owned
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
 from sandbox.ownership import OWNER_LABEL
-from sandbox.shell import Hand, Shell
+from sandbox.shell import LEAVE, Hand, Shell
 from sandbox.watch import DiskWatch, bytes_used
 from sandbox.wire import ExecChannel
 
@@ -30,6 +29,7 @@ _MOST_LAYERS = 100
 # Many rounds, because a fork bomb makes new processes while the old ones are being stopped.
 _SIGNALS = " ".join(["STOP"] * 12 + ["KILL"] * 3)
 _KILL_ALL = (
+    "[ -z '{spared}' ] || kill -{leave} {spared}; "
     f"for signal in {_SIGNALS}; " + "do for process in /proc/[0-9]*; do process=${{process##*/}}; "
     'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -$signal "$process" 2>/dev/null ;; esac; done; done; :'
 )
@@ -49,8 +49,6 @@ class ContainerEnclosure:
         self._spec = spec
         self._image = image
         self._base = base
-        self._pending: list[Future[Snapshot]] = []
-        self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="freeze")
         api = client().api
         with answering(f"container of {image['Id'][:19]}"):
             self._id: str = api.create_container(
@@ -76,7 +74,7 @@ class ContainerEnclosure:
         if spec.snapshots == "layer" and self._places is None:
             self.close()
             raise SandboxUnavailable("the daemon's layers cannot be read from here: freeze by commit instead")
-        self.disk = DiskWatch(self._disk_used, spec.disk_mb << 20)
+        self.watch = DiskWatch(self._disk_used, spec.disk_mb << 20)
 
     def open_shell(self) -> ExecChannel:
         with answering(f"container {self._id[:12]}"):
@@ -86,10 +84,11 @@ class ContainerEnclosure:
         """The container's files, its own first and all below; None if they cannot be read from here."""
         return Stack(*self._places) if self._places is not None else None
 
-    def kill_all(self, hand: Hand, *spared: Shell) -> None:
-        hand.run(_KILL_ALL.format(spared=" ".join(str(shell.pid) for shell in spared)), timeout_s=30)
+    def kill_all(self, hand: Hand, leaving: Shell | None) -> None:
+        spared = leaving.pid if leaving is not None else ""
+        hand.run(_KILL_ALL.format(spared=spared, leave=int(LEAVE)), timeout_s=30)
 
-    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Future[Snapshot]:
+    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Callable[[], Snapshot]:
         if self._places is not None and self._spec.snapshots != "commit":
             finish = self._keep_layer(self._places[0], store)
         else:
@@ -106,34 +105,30 @@ class ContainerEnclosure:
                 shell_state=shell_state,
             )
 
-        self._pending.append(self._background.submit(snapshot))
-        return self._pending[-1]
+        return snapshot
 
     def close(self) -> None:
-        """Waits for the freezes that are under way; each has its own future to tell how it ended."""
-        self._background.shutdown(wait=True)
         with contextlib.suppress(Exception):
             client().api.remove_container(self._id, force=True, v=True)
 
     def _keep_layer(self, upper: Path, store: Path) -> Callable[[], tuple[str, str]]:
-        store.mkdir(parents=True, exist_ok=True)
-        room = tempfile.TemporaryDirectory(prefix=".freezing-", dir=store)
-        raw = Path(room.name) / "layer.tar"
         try:
-            with paused(self._id, self._pid):
-                tarballs.pack(upper, raw)
-        except BaseException:
-            room.cleanup()
-            raise
+            store.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SandboxUnavailable(f"{store}: {error.strerror}") from error
+        room = Path(tempfile.mkdtemp(prefix=".freezing-", dir=store))
+        raw = room / "layer.tar"
+        with depot.removed_on_failure(room), paused(self._id, self._pid):
+            tarballs.pack(upper, raw)
 
         def finish() -> tuple[str, str]:
-            with room, images.opened(self._image, self._base) as below:
-                layer = Path(room.name) / "layer"
+            with depot.removed(room), images.opened(self._image, self._base) as below:
+                layer = room / "layer"
                 layer.mkdir()
                 tarballs.unpack(raw, layer)
                 raw.unlink()
                 _refuse_marks(layer)
-                part = Path(room.name) / "archive"
+                part = room / "archive"
                 digest = archive.write(
                     (layer, *below.layers),
                     below.base,

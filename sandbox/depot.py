@@ -7,7 +7,7 @@ import fcntl
 import functools
 import os
 import secrets
-import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,14 +134,18 @@ def size(path: Path) -> int:
 
 def remove_tree(root: Path) -> None:
     """Remove a directory that an agent could write to."""
-    # It may have taken away its own right to look into a directory.
-    for directory, names, _ in os.walk(root):
-        for name in names:
-            path = Path(directory, name)
-            if not path.is_symlink():
-                with contextlib.suppress(OSError):
-                    path.chmod(0o700)
-    shutil.rmtree(root, ignore_errors=True)
+    # By programs that no depth stops. It may have taken away its own right to look into a directory.
+    if os.geteuid() != 0:
+        subprocess.run(["chmod", "-R", "u+rwX", root], capture_output=True)
+    subprocess.run(["rm", "-rf", "--", root], capture_output=True)
+
+
+@contextlib.contextmanager
+def removed(room: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        remove_tree(room)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from sandbox.layers import Stack, is_opaque, is_whiteout
+from sandbox.layers import Stack, is_opaque, is_whiteout, require_shallow
 
 Kind = Literal["file", "link", "directory", "opaque", "fifo", "gone"]
 """`opaque` is a directory that hides what the base has in it; `gone` a name that only the base has."""
@@ -35,6 +35,7 @@ def differences(layers: tuple[Path, ...], base: Stack) -> Iterator[Difference]:
 def _merged(path: str, places: tuple[Path, ...], base: Stack, *, hidden: bool) -> Iterator[Difference]:
     named: dict[str, list[tuple[Path, os.stat_result]]] = {}
     for place in places:
+        require_shallow(path, place)
         with os.scandir(place) as entries:
             for entry in entries:
                 found = (Path(entry.path), entry.stat(follow_symlinks=False))

@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import os
 import posixpath
+import secrets
 import shlex
 from collections.abc import Iterable
 
@@ -17,6 +18,25 @@ from sandbox.shell import Hand, shown
 
 LARGEST_FILE = 16 * 1024 * 1024
 _TIMEOUT_S = 120.0
+# The content is put aside whole before it takes the file's place, so that a full disk costs nothing. What is
+# more than one name, or somebody else's, is overwritten in place as an editor would. All input must be read.
+_WRITE = """
+head -c {size} | {{ (
+  file=$(realpath -m -- {path}; echo .) file=${{file%??}} directory=${{file%/*}}/ part=$directory.{token}.part
+  fail() {{ rm -f -- "$part"; echo "$1"; exit 1; }}
+  [ ! -e "$file" ] || [ -f "$file" ] || fail 'not a regular file'
+  [ ! -e "$file" ] || [ -w "$file" ] || fail 'Permission denied'
+  [ -d "$directory" ] || mkdir -p -- "$directory" || fail
+  (set -C; : >"$part") && cat >"$part" || fail
+  if [ -e "$file" ]; then
+    if [ "$(stat -c %h -- "$file")" != 1 ] ||
+      ! cp --attributes-only --preserve=mode,ownership,xattr -- "$file" "$part"; then
+      cat -- "$part" >"$file" || fail; rm -f -- "$part"; exit
+    fi
+  fi
+  mv -T -- "$part" "$file" || fail
+) 2>&1; done=$?; cat >/dev/null; (exit $done); }}
+"""
 
 
 class Files:
@@ -42,13 +62,10 @@ class Files:
             raise FileRefused(f"{path}: could not be read: {encoded[:200]}") from error
 
     def write(self, path: str, content: bytes) -> None:
-        quoted = self._quoted(path)
-        text = base64.b64encode(content).decode()
-        self._ask(
-            f"if [ -e {quoted} ] && [ ! -f {quoted} ]; then echo 'not a regular file'; (exit 1); "
-            f'else mkdir -p -- "$(dirname -- {quoted})" && printf %s {text} | base64 -d > {quoted}; fi',
-            path,
-        )
+        if path.endswith("/"):
+            raise FileRefused(f"{path}: not a regular file")
+        command = _WRITE.format(path=self._quoted(path), size=len(content), token=secrets.token_hex(8))
+        self._ask(command, path, payload=content)
 
     def listing(self, path: str) -> tuple[str, ...] | None:
         quoted = self._quoted(path)
@@ -64,12 +81,13 @@ class Files:
             raise FileRefused("a path cannot contain a NUL byte")
         return shlex.quote(posixpath.join(self._workspace, path))
 
-    def _ask(self, command: str, path: str) -> str:
-        result = self._hand.run(command, timeout_s=_TIMEOUT_S)
+    def _ask(self, command: str, path: str, payload: bytes | None = None) -> str:
+        result = self._hand.run(command, timeout_s=_TIMEOUT_S, payload=payload)
         if result.timed_out:
             raise FileRefused(f"{path}: no answer in {_TIMEOUT_S:.0f} s")
         if result.exit_code != 0:
-            raise FileRefused(f"{path}: {result.output.strip() or 'refused'}")
+            reason = result.output.strip().partition("\n")[0].rpartition(": ")[2]
+            raise FileRefused(f"{path}: {reason or 'refused'}")
         return result.output
 
 
@@ -87,9 +105,6 @@ class ScanReport:
         self._signatures: dict[str, str] = {}
         self._states: dict[str, State] = {}
         self.changes()
-
-    def settle(self) -> None:
-        """Nothing to do: a freeze leaves these files where they are."""
 
     def rest_on(self, stack: Stack) -> None:
         raise NotImplementedError("a machine whose files lie elsewhere has no layers here")

@@ -7,8 +7,7 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -17,11 +16,11 @@ from sandbox import overlay, seccomp, trees
 from sandbox.bases import ROOMS
 from sandbox.changes import Mount
 from sandbox.layers import Stack
-from sandbox.local import SHELL, PipeChannel, descendants, environment, kill_until_none, stopped
+from sandbox.local import PipeChannel, descendants, environment, kill_until_none, stopped
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot
-from sandbox.shell import Hand, Shell
+from sandbox.shell import ASIDE, LEAVE, Channel, Hand, Shell
 from sandbox.trees import INTERPRETER
-from sandbox.watch import DiskWatch, bytes_used
+from sandbox.watch import MemoryWatch, bytes_used
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _ETC = (
@@ -35,6 +34,7 @@ _ETC = (
 )
 _HOME = "/home/agent"
 _SHELL_PID = 2  # in its own namespace, where 1 is bubblewrap's reaper
+_SHELLS_FILES = (0, 1, 2, ASIDE, 255)
 _DEPTH_INSIDE = 3  # process namespaces: this host's, the keeper's, bubblewrap's
 _SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 _NAMESPACES = (
@@ -82,7 +82,12 @@ class HostEnclosure:
         self._tree = tree
         self._channels: list[PipeChannel] = []
         self.workspace = spec.workspace
-        self.disk = DiskWatch(lambda: bytes_used(tree.layers().layers[0]), spec.disk_mb << 20)
+        self.watch = MemoryWatch(
+            lambda: bytes_used(tree.layers().layers[0]),
+            spec.disk_mb << 20,
+            processes=self._busy,
+            memory_limit=spec.memory_mb << 20,
+        )
         if tree.base.whole:
             self.mounts: tuple[Mount, ...] = (Mount("", "/"),)
         else:
@@ -92,6 +97,7 @@ class HostEnclosure:
         return self._tree.layers()
 
     def open_shell(self) -> PipeChannel:
+        spec = self._spec
         calls = seccomp.filter_file()
         filtered = [] if calls is None else ["--seccomp", str(calls)]
         try:
@@ -99,6 +105,8 @@ class HostEnclosure:
                 [*self._tree.entering(), "bwrap", *filtered, *self._argv()],
                 env={"PATH": os.defpath},
                 inherits=() if calls is None else (calls,),
+                limits=f"ulimit -u {spec.pids} -v {spec.memory_mb << 10} -n {spec.open_files} "
+                f"-f {spec.disk_mb << 10} -c 0",
             )
         finally:
             if calls is not None:
@@ -106,10 +114,14 @@ class HostEnclosure:
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         return channel
 
-    def kill_all(self, hand: Hand, *spared: Shell) -> None:
+    def kill_all(self, hand: Hand, leaving: Shell | None) -> None:
+        for process in self._inside([leaving.channel] if leaving is not None else []):
+            if _pid_inside(process.pid) == _SHELL_PID:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(LEAVE)
         kill_until_none(self._busy)
 
-    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Future[Snapshot]:
+    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Callable[[], Snapshot]:
         def described(base: str, digest: str) -> Snapshot:
             return Snapshot(
                 backend="host",
@@ -120,9 +132,8 @@ class HostEnclosure:
                 shell_state=shell_state,
             )
 
-        everything = [process for channel in self._channels for process in descendants(channel.process.pid)]
-        inside = [process for process in everything if _pid_inside(process.pid) > 0]
-        at_rest = not any(_pid_inside(p.pid) > _SHELL_PID or _holds_files(p.pid) for p in inside)
+        inside = self._inside(self._channels)
+        at_rest = not any(map(_is_at_work, inside))
         return self._tree.freeze(store, described, at_rest=at_rest, stopped=lambda: stopped(inside))
 
     def close(self) -> None:
@@ -132,8 +143,13 @@ class HostEnclosure:
 
     def _busy(self) -> list[psutil.Process]:
         """Everything inside but the shells themselves."""
-        found = (process for channel in self._channels for process in descendants(channel.process.pid))
-        return [process for process in found if _pid_inside(process.pid) > _SHELL_PID]
+        return [process for process in self._inside(self._channels) if _pid_inside(process.pid) > _SHELL_PID]
+
+    def _inside(self, channels: Sequence[Channel]) -> list[psutil.Process]:
+        """What runs behind these channels, the reapers among it."""
+        ours = [channel.process.pid for channel in self._channels if channel in channels]
+        found = (process for pid in ours for process in descendants(pid))
+        return [process for process in found if _pid_inside(process.pid) > 0]
 
     def _argv(self) -> list[str]:
         argv = [*_NAMESPACES, "--new-session", "--hostname", "sandbox"]
@@ -142,9 +158,7 @@ class HostEnclosure:
         argv += ["--chdir", self.workspace, "--clearenv"]
         for name, value in self._environment().items():
             argv += ["--setenv", name, value]
-        spec = self._spec
-        limits = f"ulimit -u {spec.pids} -v {spec.memory_mb << 10} -n {spec.open_files} -f {spec.disk_mb << 10} -c 0"
-        return [*argv, "bash", "--norc", "--noprofile", "-c", f"{limits}; {SHELL}"]
+        return [*argv, "bash", "--norc", "--noprofile"]
 
     def _whole_system(self) -> list[str]:
         return ["--bind", str(self._tree.files), "/", "--proc", "/proc", "--dev", "/dev"]
@@ -186,11 +200,15 @@ def _pid_inside(pid: int) -> int:
     return 0
 
 
-def _holds_files(pid: int) -> bool:
-    """Whether a process has something open that a new shell would not have."""
+def _is_at_work(process: psutil.Process) -> bool:
+    """Whether a process inside is more than a shell that waits, or has more open than a new one would."""
+    place = _pid_inside(process.pid)
     with contextlib.suppress(OSError):
-        return any(int(entry.name) not in (0, 1, 2, 255) for entry in os.scandir(f"/proc/{pid}/fd"))
-    return False
+        if place == _SHELL_PID:
+            return any(
+                int(entry.name) not in _SHELLS_FILES for entry in os.scandir(f"/proc/{process.pid}/fd")
+            )
+    return place > _SHELL_PID
 
 
 def _directories(path: Path) -> list[str]:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from sandbox.machine import SandboxUnavailable
+
+DEEPEST = 200
+"""Directories may be nested so deep; what lies deeper is told of nobody, and not kept."""
+_LONGEST_PATH = 3800
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 
 
@@ -72,7 +78,7 @@ class Stack:
 def _step_down(layer: Path, parts: list[str]) -> tuple[Item | None, bool]:
     """What one layer says of a path, and whether the layers below have a say in it too."""
     place, below = layer, True
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with _absent():
         for part in parts[:-1]:
             place = place / part
             if not stat.S_ISDIR(place.lstat().st_mode):
@@ -87,11 +93,18 @@ def _step_down(layer: Path, parts: list[str]) -> tuple[Item | None, bool]:
 
 
 def children(directory: Item) -> Iterator[Item]:
-    """The names that one layer has in a directory, whiteouts among them."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory.place) as entries:
+    """The names that one layer has in a directory, whiteouts among them.
+
+    Raises SandboxUnavailable where directories are nested so deep that no path can name what is in them.
+    """
+    if directory.path.count("/") >= DEEPEST or len(os.fsencode(directory.place)) > _LONGEST_PATH:
+        raise SandboxUnavailable(
+            f"{directory.path[:40]}…: nested too deeply for a machine's files to be kept"
+        )
+    with _absent(), os.scandir(directory.place) as entries:
         for entry in entries:
             path = f"{directory.path}/{entry.name}" if directory.path else entry.name
-            with contextlib.suppress(FileNotFoundError):
+            with _absent():
                 yield Item(path, Path(entry.path), entry.stat(follow_symlinks=False))
 
 
@@ -105,6 +118,24 @@ def _own(directory: Item) -> Iterator[Item]:
         yield item
         if stat.S_ISDIR(item.info.st_mode):
             yield from _own(item)
+
+
+def require_shallow(path: str, place: Path) -> None:
+    """Raises SandboxUnavailable where directories are nested deeper than what they hold can be looked at."""
+    if path.count("/") >= DEEPEST or len(os.fsencode(place)) > _LONGEST_PATH:
+        raise SandboxUnavailable(f"{path[:40]}…: nested too deeply for a machine's files to be kept")
+
+
+@contextlib.contextmanager
+def _absent() -> Iterator[None]:
+    """Pass over what is not there, be it that no path can name it."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
 
 
 def is_whiteout(info: os.stat_result) -> bool:

@@ -21,16 +21,19 @@ _PATIENCE_S = 0.3
 _END_S = 5.0
 
 
-SHELL = "exec bash --norc --noprofile 2>/dev/null"
-"""Run by a first bash: what the second one itself says, as under `set -x`, is nobody's output."""
-
-
 class PipeChannel:
     """The wire to a bash that is a child of this process."""
 
     def __init__(
-        self, argv: list[str], *, env: dict[str, str], cwd: Path | None = None, inherits: tuple[int, ...] = ()
+        self,
+        argv: list[str],
+        *,
+        env: dict[str, str],
+        cwd: Path | None = None,
+        inherits: tuple[int, ...] = (),
+        limits: str = ":",
     ) -> None:
+        self.limits = limits
         try:
             self.process = subprocess.Popen(
                 argv,

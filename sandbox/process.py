@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -14,9 +14,9 @@ from sandbox import trees
 from sandbox.bases import ROOMS
 from sandbox.changes import Mount
 from sandbox.layers import Stack
-from sandbox.local import SHELL, PipeChannel, descendants, environment, inhabitants, kill_until_none, stopped
+from sandbox.local import PipeChannel, descendants, environment, inhabitants, kill_until_none, stopped
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot
-from sandbox.shell import Hand, Shell
+from sandbox.shell import LEAVE, Hand, Shell
 
 
 class ProcessEnclosure:
@@ -25,7 +25,7 @@ class ProcessEnclosure:
     def __init__(self, tree: trees.Tree) -> None:
         self._tree = tree
         self._channels: list[PipeChannel] = []
-        self.disk = None  # what runs here is trusted
+        self.watch = None  # what runs here is trusted
         workspace, self._home, self._tmp = (tree.files / room for room in ROOMS)
         self.workspace = str(workspace)
         self.file_roots: tuple[str, ...] = (str(self._home), str(self._tmp))
@@ -37,16 +37,17 @@ class ProcessEnclosure:
     def open_shell(self) -> PipeChannel:
         env = environment(f"{sys.base_prefix}/bin:{os.defpath}", str(self._home))
         env["TMPDIR"] = str(self._tmp)
-        channel = PipeChannel(
-            ["bash", "--norc", "--noprofile", "-c", SHELL], env=env, cwd=Path(self.workspace)
-        )
+        channel = PipeChannel(["bash", "--norc", "--noprofile"], env=env, cwd=Path(self.workspace))
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         return channel
 
-    def kill_all(self, hand: Hand, *spared: Shell) -> None:
+    def kill_all(self, hand: Hand, leaving: Shell | None) -> None:
+        if leaving is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(leaving.pid, LEAVE)
         kill_until_none(self._processes)
 
-    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Future[Snapshot]:
+    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Callable[[], Snapshot]:
         def described(base: str, digest: str) -> Snapshot:
             return Snapshot(
                 backend="process",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import shlex
+import signal
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -13,14 +15,31 @@ from sandbox.machine import ExecResult, SandboxUnavailable
 
 OUTPUT_LIMIT = 64 * 1024
 ANSWER_LIMIT = 64 * 1024 * 1024
-GRACE_S = 2.0
+LEAVE = signal.SIGRTMAX
+"""The signal by which an agent's shell stops whatever it does, tells its state and ends."""
+GRACE_S = 5.0
 _LOOK_S = 0.25
+_LONG = 2048
 _LONGEST_PATH = 4096
 _SENTINEL_SLACK = 128 + _LONGEST_PATH
+ASIDE = 198
+"""A descriptor of every shell that leads to us wherever a command's output goes."""
+_START = f"exec 2>/dev/null {ASIDE}>&1"
+"""A new bash's first line; what bash itself says, as under `set -x`, is nobody's output from then on."""
+# First what tells how functions are read; last what acts on all that follows: options and traps.
+_TELL = (
+    "\\unset -f builtin; \\builtin printf %s {mark}; \\builtin shopt -p; \\builtin declare -p; "
+    "\\builtin declare -f; \\builtin alias -p; \\builtin umask -p; "
+    '\\builtin printf "%scd -- %q; %scd -- %q\\n" "\\builtin " "${{OLDPWD:-$PWD}}" "\\builtin " "$PWD"; '
+    "\\builtin set +o; \\builtin trap -p; \\builtin printf %s {mark}"
+)
 
 
 class Channel(Protocol):
     """A bash process, or the wire to one: what goes to its input and what comes from its output."""
+
+    limits: str
+    """What the bash must run before all else, to be held to."""
 
     def send(self, data: bytes) -> None: ...
 
@@ -71,7 +90,8 @@ class Shell:
     def __init__(
         self, channel: Channel, *, output_limit: int = OUTPUT_LIMIT, errors: str = "backslashreplace"
     ) -> None:
-        self._channel = channel
+        self.channel = channel
+        self._mark = self._leave = ""
         self._limit = output_limit
         self._errors = errors
         self._early = b""  # what background jobs wrote after the last command's end
@@ -79,38 +99,48 @@ class Shell:
         self.cwd = "/"
 
     def prepare(self, script: str, *, timeout_s: float = 60.0) -> None:
-        """Run what must have happened before the first command, and learn pid and directory."""
+        """Run what must have happened before the first command, and learn pid and directory.
+
+        From then on `LEAVE` makes this shell tell its state and end.
+        """
+        self._mark = secrets.token_hex(16)
+        tell = f"\\builtin trap - {int(LEAVE)}; {_TELL.format(mark=self._mark)}"
+        self._leave = f"{{ {tell}; }} >&{ASIDE} 2>/dev/null; \\builtin kill -KILL $$"
+        with contextlib.suppress(OSError):
+            self.channel.send(
+                f"{_START}; {self.channel.limits}; trap -- '{self._leave}' {int(LEAVE)}\n".encode()
+            )
         result = self.run(script + '\n\\builtin printf "\\nshell-pid=%s" "$$"', timeout_s=timeout_s)
         match = re.search(r"shell-pid=(\d+)$", result.output)
         if result.exit_code != 0 or match is None:
-            told = self._channel.complaint() or result.output.strip()
+            self.close()
+            told = self.channel.complaint() or result.output.strip()
             raise SandboxUnavailable(f"the sandbox's shell did not start: {told[-400:]}")
         self.pid = int(match.group(1))
+
+    def restore(self, state: str, *, timeout_s: float) -> bool:
+        """Go on where another shell stood; whether this one still lives then."""
+        # Some lines of a state fail, such as those of read-only variables; that is expected, and quiet.
+        done = self.run(f"eval {shlex.quote(state)} 2>/dev/null", timeout_s=timeout_s)
+        return not done.timed_out and not done.shell_ended
 
     def run(
         self,
         command: str,
         *,
         timeout_s: float,
+        payload: bytes | None = None,
         output_limit: int | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> ExecResult:
         """Run one command and wait for its end; `shell_ended` means that this shell is of no more use.
 
-        On a time-out, or as soon as `stopped` says so, the command still runs: the caller ends it, then
-        calls `settle`.
+        `payload` is the command's standard input, which it must read to the end; without it there is none.
+        On a time-out, or as soon as `stopped` says so, the command still runs, and this shell is of no
+        more use but for its `last_words`.
         """
-        if "\0" in command:
-            raise ValueError("a command cannot contain a NUL byte")
         nonce = secrets.token_hex(16)
-        # The command sees no input and cannot reach ours: bash has read this whole line before it runs.
-        # Descriptor 99 makes bash put its output back after an `exec >file`; a backslash steps over an alias,
-        # `unset -f` over a function of the agent's that has one of the names that we need.
-        line = (
-            f"\\unset -f eval; \\eval {shlex.quote(command)} </dev/null 99>&1 >&99 2>&1 99>&-; "
-            "__exit_code=$?; \\unset -f builtin; "
-            f'\\builtin printf \'\\n%s %d %s\\0\' {nonce} "$__exit_code" "$PWD"\n'
-        )
+        line = _framed(command, nonce, reads=payload is not None)
         self._sentinel = re.compile(b"\n" + nonce.encode() + rb" (\d+) ([^\0]*)\0")
         self._clip = Clip(output_limit or self._limit, self._errors)
         self._window = b""
@@ -118,25 +148,34 @@ class Shell:
         self._absorb(self._early)
         self._early = b""
         try:
-            self._channel.send(line.encode("utf-8", "surrogateescape"))
+            self.channel.send(line + (payload or b""))
         except OSError:
             return self._ended()
         return self._wait(timeout_s, stopped)
 
-    def settle(self) -> ExecResult:
-        """After a time-out, when the command has been killed: the shell's own report, if it comes."""
-        return self._wait(GRACE_S)
+    def state(self, timeout_s: float) -> str | None:
+        """Text that a new bash can source to go on where this one stands; None if it does not tell."""
+        mark = secrets.token_hex(16)
+        # In a subshell, since the agent's traps do not act there.
+        tell = f"({_TELL.format(mark=mark)}) 2>/dev/null"
+        told = self.run(tell, timeout_s=timeout_s, output_limit=ANSWER_LIMIT).output
+        return _between(told.replace(f"trap -- '{self._leave}' SIGRTMAX\n", ""), mark)
+
+    def last_words(self) -> str | None:
+        """What `state` tells, of a shell that was sent `LEAVE`; it is gone then, or hangs."""
+        self._clip = Clip(ANSWER_LIMIT, self._errors)
+        return _between(self._wait(GRACE_S).output, self._mark)
 
     def close(self) -> None:
-        self._channel.end()
+        self.channel.end()
 
     def _wait(self, timeout_s: float, stopped: Callable[[], bool] = lambda: False) -> ExecResult:
         deadline = time.monotonic() + timeout_s
         while True:
             left = 0.0 if stopped() else deadline - time.monotonic()
-            data = self._channel.receive(min(left, _LOOK_S)) if left > 0 else None
-            if data is None and not self._channel.alive():
-                data = self._channel.receive(0) or b""
+            data = self.channel.receive(min(left, _LOOK_S)) if left > 0 else None
+            if data is None and not self.channel.alive():
+                data = self.channel.receive(0) or b""
             elif data is None and left > 0:
                 continue
             if data is None:
@@ -170,7 +209,7 @@ class Shell:
         return self._clip.text()
 
     def _ended(self) -> ExecResult:
-        code = self._channel.end()
+        code = self.channel.end()
         return ExecResult(output=self._text(), exit_code=code, shell_ended=True, seconds=self._seconds())
 
     def _seconds(self) -> float:
@@ -178,32 +217,68 @@ class Shell:
 
 
 class Hand:
-    """The runtime's own shell; replaced when a command hung in it or the agent killed it."""
+    """The runtime's own shell; opened at first use, replaced when a command hung in it or the agent killed it."""
 
     def __init__(self, open_shell: Callable[[], Channel]) -> None:
         self._open_shell = open_shell
-        self._shell = self._new()
+        self._shell: Shell | None = None
 
-    def run(self, command: str, *, timeout_s: float) -> ExecResult:
-        """Run one command. Raises SandboxUnavailable when no shell can be had that runs it."""
-        result = self._shell.run(command, timeout_s=timeout_s)
-        if result.shell_ended:
-            self._shell = self._new()
-            result = self._shell.run(command, timeout_s=timeout_s)
-            if result.shell_ended:
-                raise SandboxUnavailable("the sandbox ends every shell that looks into it")
-        elif result.timed_out:
-            self._shell.close()
-            self._shell = self._new()
-        return result
+    def run(self, command: str, *, timeout_s: float, payload: bytes | None = None) -> ExecResult:
+        """As `Shell.run`. Raises SandboxUnavailable when no shell can be had that runs the command."""
+        for _ in range(2):
+            self._shell = self._shell or self._new()
+            result = self._shell.run(command, timeout_s=timeout_s, payload=payload)
+            if result.timed_out or result.shell_ended:
+                self.close()
+            if not result.shell_ended:
+                return result
+        raise SandboxUnavailable("the sandbox ends every shell that looks into it")
 
     def close(self) -> None:
-        self._shell.close()
+        if self._shell is not None:
+            self._shell.close()
+            self._shell = None
 
     def _new(self) -> Shell:
         shell = Shell(self._open_shell(), output_limit=ANSWER_LIMIT, errors="surrogateescape")
         shell.prepare("export LC_ALL=C")
         return shell
+
+
+def _framed(command: str, nonce: str, *, reads: bool) -> bytes:
+    """What makes a bash run the command, and then say so; `reads` is whether it finds what follows on its input."""
+    if "\0" in command:
+        raise ValueError("a command cannot contain a NUL byte")
+    raw = command.encode("utf-8", "surrogateescape")
+    ahead, text, carried = "", shlex.quote(command), b""
+    if len(raw) > _LONG:
+        # Bash reads a line from a pipe byte by byte, but a counted text, which must be ASCII, in pieces.
+        carried = raw if raw.isascii() else _ansi_quoted(raw)
+        ahead = f"\\builtin read -r -N {len(carried)} __command; "
+        # Unset before it acts: a `set -a` would hand it to every program, and it is too long for that.
+        opened = "'\\unset -v __command'$'\\n'" if raw.isascii() else "'\\unset -v __command; \\eval '"
+        text = opened + '"$__command"'
+    # The command sees no input and cannot reach ours: bash has read this whole line before it runs.
+    # Descriptor 99 makes bash put its output back after an `exec >file`; a backslash steps over an alias,
+    # `unset -f` over a function of the agent's that has one of the names that we need.
+    stdin = "" if reads else "</dev/null "
+    line = (
+        f"\\unset -f builtin eval; {ahead}\\eval {text} {stdin}99>&1 >&99 2>&1 99>&-; "
+        "__exit_code=$?; \\unset -f builtin; "
+        f'\\builtin printf \'\\n%s %d %s\\0\' {nonce} "$__exit_code" "$PWD"\n'
+    )
+    return line.encode("utf-8", "surrogateescape") + carried
+
+
+def _ansi_quoted(raw: bytes) -> bytes:
+    """Bytes as one word of ASCII for bash."""
+    escaped = raw.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
+    return b"$'" + re.sub(rb"[\x80-\xff]", lambda found: b"\\x%02x" % found[0][0], escaped) + b"'"
+
+
+def _between(told: str, mark: str) -> str | None:
+    parts = told.split(mark)
+    return parts[1].strip() if len(parts) == 3 else None
 
 
 def shown(text: str) -> str:

@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 from typing import IO
 
+from sandbox.layers import own
 from sandbox.machine import OutOfDisk, SandboxUnavailable
 
 _TAR = ("tar", "--sparse", "--xattrs", "--xattrs-include=*", "--numeric-owner")
@@ -61,10 +62,9 @@ def lay_out_names(layer: IO[bytes], directory: Path) -> None:
 
 def mark_among(directory: Path) -> str | None:
     """A path below whose name Docker's layers would read as a mark, and so cannot keep."""
-    for parent, directories, names in os.walk(directory):
-        for name in (*directories, *names):
-            if name.startswith(_GONE):
-                return os.fspath((Path(parent) / name).relative_to(directory))
+    for item in own(directory):
+        if item.place.name.startswith(_GONE):
+            return item.path
     return None
 
 

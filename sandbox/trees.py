@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -41,31 +40,14 @@ class Tree(Protocol):
 
     def freeze(
         self, store: Path, described: Described, *, at_rest: bool, stopped: Stopped
-    ) -> Future[Snapshot]:
-        """Freeze, and keep the result in `store` while the machine goes on.
+    ) -> Callable[[], Snapshot]:
+        """Freeze; what is returned keeps the result in `store`, while the machine goes on.
 
         `at_rest` says that nothing runs inside but shells that may be ended; `stopped` holds still what
         runs otherwise.
         """
 
     def close(self) -> None: ...
-
-
-class _Keeping:
-    """Writes what was frozen, off the machine's critical path."""
-
-    def __init__(self) -> None:
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
-        self._pending: list[Future[Snapshot]] = []
-
-    def begin(self, keep: Callable[[], Snapshot]) -> Future[Snapshot]:
-        future = self._writer.submit(keep)
-        self._pending = [*(old for old in self._pending if not old.done()), future]
-        return future
-
-    def end(self) -> None:
-        wait(self._pending)
-        self._writer.shutdown()
 
 
 class OverlayTree:
@@ -78,7 +60,6 @@ class OverlayTree:
         self.base = base
         self._owner = owner
         self._lowers = lowers
-        self._keeping = _Keeping()
         self._open()
 
     def entering(self) -> list[str]:
@@ -89,26 +70,24 @@ class OverlayTree:
 
     def freeze(
         self, store: Path, described: Described, *, at_rest: bool, stopped: Stopped
-    ) -> Future[Snapshot]:
+    ) -> Callable[[], Snapshot]:
         if not at_rest:
             # What goes on running keeps its files: the top layer stays where it is, and is copied.
             with stopped():
                 frozen = (_copied(self._room / _DIFF, self._owner), *self._lowers)
-            return self._keeping.begin(lambda: self._keep(frozen, store, described))
+            return lambda: self._keep(frozen, store, described)
         self._keeper.close()
         self._lowers = frozen = (self._room / _DIFF, *self._lowers)
         if len(frozen) < overlay.MOST_LAYERS:
             self._open()
-            return self._keeping.begin(lambda: self._keep(frozen, store, described))
+            return lambda: self._keep(frozen, store, described)
         # An archive holds what all its layers come to, and so is the one layer to go on with.
-        future = self._keeping.begin(lambda: self._keep(frozen, store, described))
-        kept = future.result()
+        kept = self._keep(frozen, store, described)
         self._lowers = (_unpacked(store / ARCHIVE, kept, self._owner),)
         self._open()
-        return future
+        return lambda: kept
 
     def close(self) -> None:
-        self._keeping.end()
         self._keeper.close()
         depot.remove_tree(self._room)
 
@@ -132,7 +111,6 @@ class CopiedTree:
     def __init__(self, base: Base, owner: str, origin: Path | None = None, *, enclosed: bool) -> None:
         self.base = base
         self._owner = owner
-        self._keeping = _Keeping()
         self.files = origin or _copied(base.tree, owner, ours=not enclosed)
         self._keeper: overlay.Keeper | None = None
         with depot.removed_on_failure(self.files.parent):
@@ -147,13 +125,12 @@ class CopiedTree:
 
     def freeze(
         self, store: Path, described: Described, *, at_rest: bool, stopped: Stopped
-    ) -> Future[Snapshot]:
+    ) -> Callable[[], Snapshot]:
         with stopped():
             frozen = _copied(self.files, self._owner)
-        return self._keeping.begin(lambda: self._keep(frozen, store, described))
+        return lambda: self._keep(frozen, store, described)
 
     def close(self) -> None:
-        self._keeping.end()
         if self._keeper is not None:
             self._keeper.close()
         depot.remove_tree(self.files.parent)

@@ -1,4 +1,4 @@
-"""How much disk a machine uses while a command runs in it, and whether that is too much."""
+"""How much disk and memory a machine uses while a command runs in it, and what is done when it is too much."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 _LOOK_S = 1.0
+_COUNT_S = 0.2
 _DUTY = 20
 """A look that took a second is followed by at least so many seconds without one."""
 _LONGEST_LOOK_S = 2.0
@@ -44,6 +47,50 @@ class DiskWatch:
             self.tripped = used > self._allowed
             self._allowed = max(self._limit, used)
         return self.tripped
+
+
+class MemoryWatch(DiskWatch):
+    """Ends, beside that, the largest process when all together use too much memory, as the kernel would."""
+
+    def __init__(
+        self,
+        used: Callable[[], int],
+        limit: int,
+        *,
+        processes: Callable[[], list[psutil.Process]],
+        memory_limit: int,
+    ) -> None:
+        super().__init__(used, limit)
+        self._processes = processes
+        self._memory_limit = memory_limit
+        self._next_count = 0.0
+
+    def over(self) -> bool:
+        now = time.monotonic()
+        if now >= self._next_count:
+            found = self._processes()
+            if sum(_resident(one) for one in found) > self._memory_limit:
+                self._relieve({one: _own(one) for one in found})
+            self._next_count = time.monotonic() + max(_COUNT_S, _DUTY * (time.monotonic() - now))
+        return super().over()
+
+    def _relieve(self, sizes: dict[psutil.Process, int]) -> None:
+        if sum(sizes.values()) > self._memory_limit:
+            with contextlib.suppress(psutil.Error):
+                max(sizes, key=lambda process: sizes[process]).kill()
+
+
+def _resident(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.Error):
+        return int(process.memory_info().rss)
+    return 0
+
+
+def _own(process: psutil.Process) -> int:
+    """A process's share of the memory that it and others have; takes longer to find out."""
+    with contextlib.suppress(psutil.Error):
+        return int(process.memory_full_info().pss)
+    return 0
 
 
 def bytes_used(directory: Path) -> int:

@@ -19,10 +19,11 @@ _END_S = 1.0
 class ExecChannel:
     """Satisfies `Channel`. A shell that ended is told apart from a container or a daemon that did."""
 
+    limits = ":"  # the container has them
+
     def __init__(self, container_id: str) -> None:
         api = client().api
         self._container = container_id
-        # Its own stderr, where `set -x` would write, is not attached and so not read.
         self._exec = api.exec_create(
             container_id, ["bash", "--norc", "--noprofile"], stdin=True, stdout=True, stderr=False, tty=False
         )["Id"]

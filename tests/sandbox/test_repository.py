@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 import sandbox
+from sandbox.contract import git, run, told
 from sandbox.machine import Sandbox, SandboxSpec
 from sandbox.repository import RepositoryBroken, base_directories, head_commit, patch_since
-
-from .conftest import git, run, told
 
 
 @pytest.fixture

@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from sandbox.contract.kit import FILES, home, run, tmp, told
 from sandbox.files import LARGEST_FILE
 from sandbox.machine import FileChange, FileRefused, Sandbox
-
-from .conftest import FILES, home, run, tmp, told
 
 
 def digest(content: str | bytes) -> str:

@@ -1,0 +1,28 @@
+"""The contract of every machine as tests, for any backend to run, ours or another's.
+
+In a test module of the backend's own, beside pytest:
+
+    from sandbox.contract import *
+
+    @pytest.fixture(scope="session")
+    def kit(tmp_path_factory):
+        repository = tmp_path_factory.mktemp("repository") / "testbed"
+        make_repository(repository)
+        kit = Kit({"backend": "host", "directory": repository}, start=my.start, thaw=my.thaw)
+        with kit.ended():
+            yield kit
+        kit.remove_leftovers(kit.owner)
+
+`commands`, `files`, `snapshots` and `attacks` are its four parts, which can be taken one by one as well.
+"""
+
+import pytest
+
+for _part in ("kit", "commands", "files", "snapshots", "attacks"):
+    pytest.register_assert_rewrite(f"sandbox.contract.{_part}")
+
+from sandbox.contract.attacks import *  # noqa: E402, F403
+from sandbox.contract.commands import *  # noqa: E402, F403
+from sandbox.contract.files import *  # noqa: E402, F403
+from sandbox.contract.kit import *  # noqa: E402, F403
+from sandbox.contract.snapshots import *  # noqa: E402, F403

@@ -1,0 +1,306 @@
+"""The contract of every machine, fourth part: what a hostile agent cannot reach, break or outlive."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.contract.kit import Kit, run, told
+from sandbox.machine import FileRefused, Sandbox, SandboxUnavailable
+
+SECRET = f"secret-{secrets.token_hex(8)}"
+MEMORY_MB = 256
+PIDS = 60
+DISK_MB = 48
+OPEN_FILES = 200
+LIMITS = {"memory_mb": MEMORY_MB, "pids": PIDS, "disk_mb": DISK_MB, "open_files": OPEN_FILES}
+
+
+@pytest.fixture(scope="session")
+def confined(kit: Kit) -> Iterator[Sandbox]:
+    """One machine with narrow limits for all attacks that it survives; a backend without isolation has none."""
+    if not kit.isolated:
+        pytest.skip("this backend does not promise to hold against a hostile agent")
+    before = os.environ.get("OPENAI_API_KEY")
+    os.environ["OPENAI_API_KEY"] = SECRET
+    try:
+        with kit.ended():
+            yield kit.start(**LIMITS)
+    finally:
+        del os.environ["OPENAI_API_KEY"]
+        if before is not None:
+            os.environ["OPENAI_API_KEY"] = before
+
+
+@pytest.fixture
+def victim(kit: Kit) -> Iterator[Sandbox]:
+    """A machine of an attack's own, with the same limits."""
+    if not kit.isolated:
+        pytest.skip("this backend does not promise to hold against a hostile agent")
+    with kit.ended():
+        yield kit.start(**LIMITS)
+
+
+def in_hand(machine: Sandbox) -> None:
+    """The machine answers, tells, reads and writes as before."""
+    assert told(machine, "cd; echo usable") == "usable\n"
+    machine.write_file("/tmp/note", b"x")
+    assert machine.read_file("/tmp/note") == b"x"
+    assert "/tmp/note" in [change.path for change in machine.changes()] or machine.sha256("/tmp/note")
+
+
+def reaches(machine: Sandbox, address: str, family: str = "AF_INET") -> bool:
+    """Whether a command inside can connect; it must at least be able to try."""
+    code = (
+        f"import socket; s = socket.socket(socket.{family}); s.settimeout(3); print(s.connect_ex({address}))"
+    )
+    return int(told(machine, f"python3 -c {code!r}")) == 0
+
+
+def test_a_connection_can_be_made_within(confined: Sandbox) -> None:
+    code = (
+        'import socket; l = socket.create_server(("127.0.0.1", 0)); '
+        "print(socket.socket().connect_ex(l.getsockname()))"
+    )
+    assert told(confined, f"python3 -c '{code}'") in ("0\n", "101\n")  # 101: not even loopback is up
+
+
+def test_no_way_to_this_hosts_network(confined: Sandbox) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port), timeout=3):
+            pass  # what follows would otherwise prove nothing
+        own = socket.gethostbyname(socket.gethostname())
+        for host in {"127.0.0.1", own, "172.17.0.1", "192.0.2.1", "1.1.1.1"}:
+            assert not reaches(confined, f"({host!r}, {port})"), host
+
+
+def test_no_way_to_this_hosts_abstract_sockets(confined: Sandbox) -> None:
+    name = f"\0{SECRET}"
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(name)
+        listener.listen()
+        client.connect(name)
+        assert not reaches(confined, f"chr(0) + '{SECRET}'", "AF_UNIX")
+
+
+def test_only_loopback_is_there(confined: Sandbox) -> None:
+    assert told(confined, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '") == "lo\n"
+
+
+def test_this_hosts_files_are_not_there(confined: Sandbox, tmp_path: Path) -> None:
+    places = {Path(tempfile.gettempdir()), Path.home(), Path("/var/tmp"), tmp_path}
+    for place in places:
+        path = place / SECRET
+        path.write_text(SECRET)
+        try:
+            result = run(confined, f"cat {path} /proc/1/root{path}")
+        finally:
+            path.unlink()
+        assert result.exit_code == 1
+        assert "No such file" in result.output or "Permission denied" in result.output
+        assert SECRET not in result.output.replace(str(path), "")
+    assert run(confined, "ls /var/run/docker.sock /run/docker.sock /etc/shadow").exit_code != 0
+
+
+def test_another_machines_files_are_not_there(confined: Sandbox) -> None:
+    rooms = Path(tempfile.mkdtemp(prefix="takeover-other-"))
+    try:
+        assert run(confined, f"ls {rooms}").exit_code == 2
+    finally:
+        rooms.rmdir()
+    assert told(confined, "find / -xdev -name 'takeover-*' 2>/dev/null | head || :") == ""
+
+
+def test_nothing_outside_the_agents_own_can_be_written(confined: Sandbox) -> None:
+    if run(confined, "echo > /usr/x").exit_code == 0:
+        pytest.skip("the system's files are this machine's own")
+    for path in ("/usr/x", "/etc/x", "/x", "/bin/x", "/home/x"):
+        assert run(confined, f"echo > {path}").exit_code != 0, path
+    assert (
+        told(confined, "echo ok > $HOME/x; echo ok > /tmp/x; echo ok > x; cat $HOME/x /tmp/x x") == "ok\n" * 3
+    )
+
+
+def test_the_environment_is_built_from_nothing(confined: Sandbox) -> None:
+    assert os.environ["OPENAI_API_KEY"] == SECRET
+    seen = told(confined, "env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' || :")
+    assert "HOME=" in seen
+    assert SECRET not in seen
+    ours = {name for name in os.environ if name.startswith(("OPENAI", "PYTEST", "VIRTUAL_ENV", "DOCKER"))}
+    assert not [name for name in ours if f"{name}=" in seen]
+    assert SECRET not in confined.inspect("env").output
+
+
+def test_no_new_privileges(kit: Kit, confined: Sandbox) -> None:
+    status = dict(line.split(":\t", 1) for line in told(confined, "cat /proc/self/status").splitlines())
+    assert status["NoNewPrivs"] == "1"
+    assert int(status["CapEff"], 16) & (1 << 21) == 0, "CAP_SYS_ADMIN"
+    assert run(confined, "mount -t tmpfs x /tmp || unshare -m true").exit_code != 0
+    if kit.backend == "host":
+        assert (int(status["CapEff"], 16), int(status["CapPrm"], 16)) == (0, 0)
+
+
+_FORKS = """
+import os, signal, time
+children = []
+try:
+    for _ in range(300):
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+        children.append(child)
+except OSError as error:
+    print(error.strerror)
+for child in children:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+print(len(children))
+"""
+
+
+def test_the_number_of_processes_is_limited(confined: Sandbox) -> None:
+    confined.write_file("/tmp/forks.py", _FORKS.encode())
+    reason, number = told(confined, "python3 /tmp/forks.py").splitlines()
+    assert reason == "Resource temporarily unavailable"
+    assert PIDS // 2 < int(number) < PIDS
+    assert told(confined, "ls pkg | head -1; echo usable") == "__init__.py\nusable\n"
+    assert confined.read_file("/tmp/forks.py") == _FORKS.encode()
+
+
+def test_a_machine_full_of_processes_stays_in_hand(confined: Sandbox) -> None:
+    command = "python3 -c 'import os\nwhile 1:\n try: os.fork()\n except OSError: pass'"
+    result = run(confined, command, timeout_s=1)
+    assert result.timed_out
+    assert told(confined, "ls pkg | head -1") == "__init__.py\n"
+    assert int(told(confined, "ls -d /proc/[0-9]* | wc -l")) < 12
+
+
+def test_memory_is_limited(confined: Sandbox) -> None:
+    allocate = "python3 -c 'print(len(bytearray({mb} << 20)))'"
+    assert told(confined, allocate.format(mb=MEMORY_MB // 4)) == f"{(MEMORY_MB // 4) << 20}\n"
+    result = run(confined, allocate.format(mb=MEMORY_MB * 4))
+    assert result.exit_code in (1, 137)
+    assert not result.shell_ended
+    assert told(confined, "echo usable") == "usable\n"
+
+
+def test_two_machines_do_not_share_a_limit(kit: Kit, victim: Sandbox) -> None:
+    other = kit.start(pids=PIDS)
+    told(victim, f"for i in $(seq {PIDS - 20}); do sleep 60 & done")
+    told(other, f"for i in $(seq {PIDS - 20}); do sleep 60 & done; ls")
+
+
+def test_a_fork_bomb(victim: Sandbox) -> None:
+    result = run(victim, "bomb() { bomb | bomb & }; bomb; sleep 60", timeout_s=2)
+    assert result.timed_out
+    in_hand(victim)
+    assert int(told(victim, "ls -d /proc/[0-9]* | wc -l")) < 12
+
+
+def test_memory_taken_by_many_processes(victim: Sandbox) -> None:
+    hog = f'import time; x = b"x" * ({MEMORY_MB // 2} << 20); print(len(x), flush=True); time.sleep(2)'
+    result = run(victim, f"for i in 1 2 3 4 5 6 7 8; do python3 -c '{hog}' & done; wait", timeout_s=8)
+    assert "Killed" in result.output or result.output.count("\n") < 4, result
+    in_hand(victim)
+
+
+def test_open_files_are_limited(confined: Sandbox) -> None:
+    code = "import os\nn = 0\ntry:\n while 1: os.dup(0); n += 1\nexcept OSError as e: print(e.strerror, n)"
+    reason, _, number = told(confined, f"python3 -c '{code}'").rpartition(" ")
+    assert (reason, OPEN_FILES // 2 < int(number) < OPEN_FILES) == ("Too many open files", True)
+    assert run(confined, f"ulimit -n {OPEN_FILES * 2}").exit_code != 0
+
+
+def test_a_file_that_is_too_large(confined: Sandbox) -> None:
+    result = run(confined, f"head -c {DISK_MB * 2}M /dev/zero >/tmp/fill")
+    assert result.exit_code != 0
+    assert not result.shell_ended
+    told(confined, "rm /tmp/fill")
+
+
+def test_a_disk_that_is_filled_with_files(victim: Sandbox) -> None:
+    fill = f"for i in $(seq 1000); do head -c {DISK_MB // 4}M /dev/zero >/tmp/fill-$i; sleep .05; done"
+    result = run(victim, fill, timeout_s=60)
+    assert (result.disk_full, result.timed_out, result.exit_code) == (True, False, None)
+    assert int(told(victim, "ls /tmp | wc -l")) < 500
+    assert told(victim, "rm /tmp/fill-*; echo tidied") == "tidied\n"
+    in_hand(victim)
+
+
+def test_shared_memory_is_limited(confined: Sandbox) -> None:
+    assert run(confined, "head -c 300M /dev/zero >/dev/shm/fill").exit_code != 0
+    told(confined, "rm -f /dev/shm/fill")
+
+
+def test_an_agent_that_kills_all_it_can_see(victim: Sandbox) -> None:
+    victim.inspect("true")
+    run(victim, "echo x >note.txt; kill -9 -1")
+    assert victim.read_file("note.txt") == b"x\n"
+    assert "note.txt" in [change.path for change in victim.changes()]
+    in_hand(victim)
+
+
+def test_an_agent_that_deletes_everything(kit: Kit, victim: Sandbox, store: Path) -> None:
+    snapshot = victim.freeze(store).result()
+    result = run(
+        victim, "timeout 3 rm -rf --no-preserve-root / 2>/dev/null; rm -rf ~ . /tmp/*; echo still here"
+    )
+    assert result.output.endswith("still here\n")
+    assert {"README.txt", "pkg/mod.py"} <= {change.path for change in victim.changes() if not change.after}
+    with pytest.raises((FileRefused, SandboxUnavailable)):
+        victim.read_file("README.txt")
+    assert told(kit.thaw(snapshot, store), "cat README.txt; ls") != ""
+
+
+def test_an_agent_that_breaks_git(victim: Sandbox) -> None:
+    told(
+        victim, "rm -rf .git; mkdir .git; ln -s / .git/objects; echo '[core' >.git/config; echo x >.git/HEAD"
+    )
+    assert victim.changes() == ()
+    in_hand(victim)
+
+
+def test_directories_nested_beyond_what_a_path_can_name(kit: Kit, victim: Sandbox, store: Path) -> None:
+    nest = "import os\nfor n in range(3000):\n os.mkdir('d'); os.chdir('d')\nopen('deep', 'w')"
+    told(victim, f'cd; python3 -c "{nest}"; cd {victim.workspace}; echo x >> README.txt')
+    for deed in (victim.changes, lambda: victim.freeze(store).result()):
+        with contextlib.suppress(SandboxUnavailable):
+            deed()
+    assert told(victim, "echo usable") == "usable\n"
+    victim.close()
+    rooms = kit.left_behind(kit.owner)
+    kit.start().close()
+    assert kit.left_behind(kit.owner) == rooms
+
+
+def test_an_agent_that_writes_on_the_runtimes_own_line(confined: Sandbox) -> None:
+    for descriptor in (99, 198, 255):
+        result = run(confined, f"echo junk >&{descriptor}; (exit 6)")
+        assert result.exit_code == 6
+    forged = run(
+        confined,
+        "trap -p | tr ' ' '\\n' | grep -o '[0-9a-f]\\{32\\}' >/tmp/marks; "
+        'm=$(head -1 /tmp/marks); echo "${m}exit 7${m}" >&198; sleep 60',
+        timeout_s=0.5,
+    )
+    assert forged.timed_out
+    in_hand(confined)
+
+
+def test_devices_cannot_be_made(confined: Sandbox) -> None:
+    assert run(confined, "mknod /tmp/disk b 254 0 && head -c 1 /tmp/disk").exit_code != 0
+    assert run(confined, "ls /dev/vda /dev/sda /dev/mem /dev/kmsg /dev/fuse").exit_code != 0
+
+
+def test_the_kernels_switches_cannot_be_turned(confined: Sandbox) -> None:
+    for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/sys/kernel/uevent_helper"):
+        assert run(confined, f"echo x >{path}").exit_code != 0, path

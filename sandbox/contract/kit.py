@@ -1,0 +1,167 @@
+"""What the contract's tests are run with: a kit that starts machines of one backend, and fixtures made of it."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import subprocess
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import sandbox
+from sandbox import depot
+from sandbox.machine import ExecResult, Sandbox, SandboxSpec, Snapshot
+
+FILES = {
+    "README.txt": "a small repository\n",
+    "pkg/__init__.py": "",
+    "pkg/mod.py": "def answer():\n    return 41\n",
+    "pkg/old name.py": "".join(f"line {n}\n" for n in range(40)),
+    "tools/run.sh": "#!/bin/sh\necho run\n",
+    "docs/größe.txt": "zwölf\n",
+    ".gitignore": "*.log\nbuild/\n",
+}
+
+
+def make_repository(root: Path) -> None:
+    """The git repository that every machine of the contract starts from, as the workspace's content."""
+    for name, content in FILES.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    (root / "tools/run.sh").chmod(0o755)
+    (root / "data.bin").write_bytes(bytes(range(256)) * 8)
+    (root / "link").symlink_to("README.txt")
+    git(root, "init", "-q", "-b", "main")
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", "base")
+
+
+def git(directory: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    done = subprocess.run(
+        ["git", "-C", str(directory), *identity, *arguments], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+class Kit:
+    """Starts machines of one backend, and ends all that a test has left.
+
+    `base` are the fields of the `SandboxSpec` that names a machine with the repository of `make_repository`
+    as its workspace, and bash, coreutils, findutils, git and Python inside. A backend that `sandbox.start`
+    does not know gives its own `start` and `thaw`, with the same arguments and results. `isolated` says that
+    it promises to hold against a hostile agent, and `exact_times` that files keep theirs to the nanosecond.
+    """
+
+    def __init__(
+        self,
+        base: dict[str, Any],
+        *,
+        start: Callable[[SandboxSpec], Sandbox] = sandbox.start,
+        thaw: Callable[[Snapshot, Path, SandboxSpec], Sandbox] = sandbox.thaw,
+        isolated: bool = True,
+        exact_times: bool = True,
+    ) -> None:
+        self.owner = f"test-{secrets.token_hex(4)}"
+        self.backend = base["backend"]
+        self.isolated = isolated
+        self.exact_times = exact_times
+        self._base = base | {"owner": self.owner}
+        self._start, self._thaw = start, thaw
+        self._started: list[Sandbox] = []
+
+    def spec(self, **more: Any) -> SandboxSpec:
+        return SandboxSpec.model_validate(self._base | more)
+
+    def start(self, **more: Any) -> Sandbox:
+        return self._kept(self._start(self.spec(**more)))
+
+    def thaw(self, snapshot: Snapshot, store: Path, **more: Any) -> Sandbox:
+        return self._kept(self._thaw(snapshot, store, self.spec(**more)))
+
+    def remove_leftovers(self, owner: str, *, keep: Collection[str] | None = ()) -> None:
+        sandbox.remove_leftovers(self.backend, owner, keep=keep)
+
+    def left_behind(self, owner: str) -> set[str]:
+        """What of a run is still on this host: directories, containers, and processes named `owner`."""
+        found = {str(path) for path in depot.runs().glob(f"{owner}/*")}
+        for process in psutil.process_iter(["cmdline", "status"]):
+            if owner in (process.info["cmdline"] or ()) and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.add(str(process))
+        if self.backend == "docker":
+            from sandbox import leftovers
+
+            found.update(container.name for container in leftovers.containers(owner))
+        return found
+
+    @contextlib.contextmanager
+    def ended(self) -> Iterator[None]:
+        """End, afterwards, what is started within."""
+        before = len(self._started)
+        try:
+            yield
+        finally:
+            for machine in self._started[before:]:
+                machine.close()
+            del self._started[before:]
+
+    def _kept(self, machine: Sandbox) -> Sandbox:
+        self._started.append(machine)
+        return machine
+
+
+@pytest.fixture(scope="session")
+def lasting(kit: Kit) -> Iterator[Sandbox]:
+    with kit.ended():
+        yield kit.start()
+
+
+_RESET = """
+git reset -q --hard && git clean -qfdx && find "$HOME" "${TMPDIR:-/tmp}" -mindepth 1 -delete && chmod 644 pkg/mod.py
+"""
+
+
+@pytest.fixture
+def machine(lasting: Sandbox) -> Sandbox:
+    """One machine for all tests of a backend: each finds a new shell in the repository as it was."""
+    assert lasting.run("cd; exit", timeout_s=20).shell_ended
+    told(lasting, f"cd {lasting.workspace}; {_RESET}")
+    lasting.changes()
+    return lasting
+
+
+@pytest.fixture
+def fresh(kit: Kit) -> Iterator[Sandbox]:
+    """A machine of the test's own, as it starts."""
+    with kit.ended():
+        yield kit.start()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store" / "deep"
+
+
+def run(machine: Sandbox, command: str, timeout_s: float = 30) -> ExecResult:
+    return machine.run(command, timeout_s=timeout_s)
+
+
+def told(machine: Sandbox, command: str) -> str:
+    """The output of a command that must succeed."""
+    result = run(machine, command)
+    assert result.exit_code == 0, result
+    assert not result.shell_ended, result
+    return result.output
+
+
+def home(machine: Sandbox) -> str:
+    return told(machine, 'printf %s "$HOME"')
+
+
+def tmp(machine: Sandbox) -> str:
+    return told(machine, 'printf %s "${TMPDIR:-/tmp}"')
