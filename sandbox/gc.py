@@ -113,7 +113,8 @@ def _container(one: Leftover, wanted: Wanted, held: Callable[[str], bool | None]
         return "its process is dead since this host started anew", True
     if wanted.owner == one.owner:
         return "it has ended, and was asked for", True
-    return f"not certainly of this host: --owner {one.owner}", False
+    doubt = "another host's" if one.origin == "elsewhere" else "perhaps another host's"
+    return f"{doubt}; take it by --owner {one.owner}", False
 
 
 def _image(
@@ -132,7 +133,7 @@ def _image(
         return f"of another host (if its run is over: docker rmi {one.name})", False
     if wanted.owner == one.owner or (seen_here and held(one.owner) is False):
         return ("can be loaded again from its archive" if one.loaded else "its run is dead"), True
-    return f"not certainly of this host: --owner {one.owner}", False
+    return f"perhaps another host's; take it by --owner {one.owner}", False
 
 
 def _is_held(owner: str) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -58,7 +59,10 @@ def runs(owner: str | None = None) -> Iterator[Finding]:
     for name in sorted({*directories, *marks}):
         if name == depot.BASES or (owner is not None and name != owner):
             continue
-        found = _run(name, directories.get(name), marks.get(name))
+        try:
+            found = _run(name, directories.get(name), marks.get(name))
+        except FileNotFoundError:
+            continue  # its run has ended, or another removes it
         if found.remove is None:
             alive.add(name)
         yield found
@@ -73,24 +77,9 @@ def bases(*, wanted: bool) -> Iterator[Finding]:
     """Unpacked bases, which go only if `wanted`, and those that were never finished."""
     listed = _listed("bases")
     used = bool(listed) and depot.is_held(depot.BASES)
-    for name, path in listed.items():
-        remove = partial(_base_removed, path)
-        if name.startswith(depot.REMOVED):
-            yield _found(path, "partial", "its removal was cut short", partial(_cleared, path))
-        elif name.endswith(depot.PARTIAL):
-            if used:
-                yield _found(path, "partial", "a living run may be making it")
-            else:
-                yield _found(path, "partial", "whoever began it is dead", remove)
-        elif not _BASE.fullmatch(name) or not _is_directory(path):
-            yield _found(path, "other", "not made by this program")
-        elif used:
-            in_use = f"a living run may stand on it{_processes(depot.BASES)}"
-            yield _found(path, "base", in_use, name=_base_name(path))
-        elif wanted:
-            yield _found(path, "base", "no living run stands on it", remove, name=_base_name(path))
-        else:
-            yield _found(path, "base", "the next run starts from it: --bases", name=_base_name(path))
+    for path in listed.values():
+        with contextlib.suppress(FileNotFoundError):  # it is whole now, or another removes it
+            yield _base(path, used, wanted)
 
 
 def rooms(stores: tuple[Path, ...] = ()) -> Iterator[Finding]:
@@ -108,6 +97,23 @@ def rooms(stores: tuple[Path, ...] = ()) -> Iterator[Finding]:
                 yield _found(path, "room", reason)
         except FileNotFoundError:
             continue  # whoever made it has removed it
+
+
+def _base(path: Path, used: bool, wanted: bool) -> Finding:
+    if path.name.startswith(depot.REMOVED):
+        return _found(path, "partial", "its removal was cut short", partial(_cleared, path))
+    if path.name.endswith(depot.PARTIAL):
+        if used:
+            return _found(path, "partial", "a living run may be making it")
+        return _found(path, "partial", "whoever began it is dead", partial(_base_removed, path))
+    if not _BASE.fullmatch(path.name) or not _is_directory(path):
+        return _found(path, "other", "not made by this program")
+    name = _base_name(path)
+    if used:
+        return _found(path, "base", f"a living run may stand on it{_processes(depot.BASES)}", name=name)
+    if not wanted:
+        return _found(path, "base", "the next run starts from it: --bases", name=name)
+    return _found(path, "base", "no living run stands on it", partial(_base_removed, path), name=name)
 
 
 def is_owner(name: str) -> bool:
