@@ -169,6 +169,10 @@ def import_(
     """Put an exported snapshot into a directory, verified; prints the snapshot as JSON."""
     from sandbox import transfer
 
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _refuse(f"STORE: {store}: {error.strerror}")
     with _told_in_one_line():
         with _errors().status(f"reading {url}"):
             snapshot = transfer.import_(url, store)
@@ -199,9 +203,7 @@ def _show(found: Survey, outcome: dict[str, str | None] | None, wanted: Wanted) 
 
     console, doomed = _output(), found.doomed()
     if found.no_docker is not None:
-        console.print(
-            listing.plain(f"Docker was not looked at: {found.no_docker.partition('; start it')[0]}")
-        )
+        console.print(listing.plain(f"Docker was not looked at: {found.no_docker.partition(' (')[0]}"))
     for trouble in found.troubles:
         print(f"error: {trouble}", file=sys.stderr)
     listing.show_kept(console, found.kept())

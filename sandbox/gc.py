@@ -113,8 +113,7 @@ def _container(one: Leftover, wanted: Wanted, held: Callable[[str], bool | None]
         return "its process is dead since this host started anew", True
     if wanted.owner == one.owner:
         return "it has ended, and was asked for", True
-    doubt = "another host's" if one.origin == "elsewhere" else "perhaps another host's"
-    return f"{doubt}; take it by --owner {one.owner}", False
+    return f"perhaps another host's; take it by --owner {one.owner}", False
 
 
 def _image(
@@ -130,7 +129,8 @@ def _image(
     # An image that was loaded carries no more than its owner, so that it is the same for everybody.
     seen_here = one.origin == "here" or (one.loaded and depot.is_marked(one.owner))
     if one.origin == "elsewhere":
-        return f"of another host (if its run is over: docker rmi {one.name})", False
+        # The marks of its run, if it is alive, are where this process does not see them.
+        return f"of another host or {depot.PLACE_VARIABLE} (if its run is over: docker rmi {one.name})", False
     if wanted.owner == one.owner or (seen_here and held(one.owner) is False):
         return ("can be loaded again from its archive" if one.loaded else "its run is dead"), True
     return f"perhaps another host's; take it by --owner {one.owner}", False

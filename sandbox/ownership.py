@@ -24,7 +24,7 @@ MAKING_LABEL = "takeover.making"
 Maker = Literal["alive", "dead", "earlier", "unknown"]
 """The process that made something: `earlier` says that this host has started anew since, as far as names tell."""
 Origin = Literal["here", "elsewhere", "unknown"]
-"""`here` says that this host, with the place it uses now, would know if the run were alive."""
+"""`here` says that this host, with the place for marks that it uses now, would know if the run were alive."""
 
 
 def labels(owner: str) -> dict[str, str]:
@@ -63,10 +63,11 @@ def is_abandoned(found: Mapping[str, str]) -> bool:
 
 def origin(found: Mapping[str, str]) -> Origin:
     """Where it was made, as far as its labels tell."""
-    host = found.get(HOST_LABEL)
-    if host is not None and host != socket.gethostname():
+    here = {HOST_LABEL: socket.gethostname(), PLACE_LABEL: str(depot.root())}
+    told = {name: found[name] for name in here if name in found}
+    if any(here[name] != value for name, value in told.items()):
         return "elsewhere"
-    return "here" if host and found.get(PLACE_LABEL) == str(depot.root()) else "unknown"
+    return "here" if told == here else "unknown"
 
 
 def _state(pid: int, start: str) -> Maker:
