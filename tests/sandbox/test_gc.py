@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 import sandbox
-from sandbox import ownership
+from sandbox import depot, ownership
 from sandbox.machine import SandboxUnavailable
 
 from ..conftest import missing
@@ -247,14 +247,35 @@ print(ended)
 
 def test_who_starts_meanwhile_keeps_its_files(place: Place) -> None:
     env = place.environment()
-    collector = subprocess.Popen([sys.executable, "-c", _COLLECTOR], cwd=ROOT, env=env, stdout=-1, text=True)
-    newcomers = [
-        subprocess.Popen([sys.executable, "-c", _NEWCOMER, "100"], cwd=ROOT, env=env, stdout=-1, text=True)
-        for _ in range(2)
+    argvs = [["-c", _COLLECTOR]] * 2 + [["-c", _NEWCOMER, "100"]] * 2
+    running = [
+        subprocess.Popen([sys.executable, *argv], cwd=ROOT, env=env, stdout=-1, text=True) for argv in argvs
     ]
-    lost = [one.communicate(timeout=60)[0].strip() for one in newcomers]
-    assert lost == ["0", "0"]
-    assert int(collector.communicate(timeout=60)[0]) > 5
+    first, second, *lost = (int(one.communicate(timeout=60)[0]) for one in running)
+    assert lost == [0, 0]
+    assert first + second > 5
+
+
+def test_who_starts_while_its_files_go_waits_and_begins_afresh(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
+    (depot.runs() / "again" / "old").mkdir(parents=True)  # without a mark, as just before a run's first
+    begin = "from sandbox import depot; import sys; print(depot.new_room('again').is_dir()); sys.stdin.read()"
+    with depot.condemned("again") as alone:
+        assert alone
+        newcomer = subprocess.Popen(
+            [sys.executable, "-c", begin], cwd=ROOT, env=place.environment(), stdin=-1, stdout=-1, text=True
+        )
+        time.sleep(1)
+        assert [path.name for path in (depot.runs() / "again").iterdir()] == ["old"]
+        depot.remove_tree(depot.set_aside(depot.runs() / "again"))
+    assert newcomer.stdout is not None
+    assert newcomer.stdout.readline() == "True\n"
+    with depot.condemned("again") as alone:
+        assert not alone
+    assert depot.holders("again") == [newcomer.pid]
+    newcomer.communicate("")
 
 
 def test_machines_that_start_meanwhile_work(place: Place) -> None:
