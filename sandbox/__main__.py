@@ -211,7 +211,8 @@ def _show(found: Survey, outcome: dict[str, str | None] | None, wanted: Wanted) 
         console.print()
     if not doomed:
         whose = f" of {wanted.owner}" if wanted.owner else ""
-        console.print(listing.plain(f"Nothing{whose} is left behind that could be removed."))
+        where = " where it could be looked" if found.troubles else ""
+        console.print(listing.plain(f"Nothing{whose} is left behind that can be removed{where}."))
     elif outcome is None:
         listing.show_doomed(console, doomed, "Left behind")
         console.print()

@@ -48,19 +48,16 @@ def survey(wanted: Wanted) -> Survey:
     findings: list[Finding] = []
     troubles: list[str] = []
     no_docker = None
-    sources: list[Callable[[], Iterator[Finding]]] = [lambda: strays.runs(wanted.owner)]
-    if wanted.owner is None:
-        sources += [lambda: strays.bases(wanted=wanted.bases), lambda: strays.rooms(wanted.stores)]
-    for source in sources:
+    for source in (_in_the_place, _beside_it):
         try:
-            findings += source()
+            findings += source(wanted)
         except SandboxUnavailable as error:
             troubles.append(str(error))
     try:
         findings += _on_docker(wanted)
     except SandboxUnavailable as error:
         no_docker = str(error)
-    return Survey(tuple(findings), no_docker, tuple(dict.fromkeys(troubles)))
+    return Survey(tuple(findings), no_docker, tuple(troubles))
 
 
 def removed(finding: Finding) -> str | None:
@@ -72,6 +69,17 @@ def removed(finding: Finding) -> str | None:
         return str(error)
     except OSError as error:
         return f"{error.filename or finding.where}: {error.strerror}"
+
+
+def _in_the_place(wanted: Wanted) -> Iterator[Finding]:
+    yield from strays.runs(wanted.owner)
+    if wanted.owner is None:
+        yield from strays.bases(wanted=wanted.bases)
+
+
+def _beside_it(wanted: Wanted) -> Iterator[Finding]:
+    if wanted.owner is None:
+        yield from strays.rooms(wanted.stores)
 
 
 def _on_docker(wanted: Wanted) -> Iterator[Finding]:

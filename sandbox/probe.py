@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any, Literal
@@ -62,7 +63,7 @@ def _docker() -> list[Fact]:
                 part="docker",
                 name="daemon",
                 there="no",
-                told=str(error).partition("; start it")[0],
+                told=_without_docker(str(error)),
                 cure=_START,
             )
         ]
@@ -97,6 +98,13 @@ def _docker() -> list[Fact]:
 
 
 _START = "start it, or name one by DOCKER_HOST; your user must be one that may talk to it"
+
+
+def _without_docker(told: str) -> str:
+    """What the Docker client says, without how it came to know."""
+    system = re.search(r"\(\d+, '([^']+)'\)", told)
+    short = told.partition("; start it")[0]
+    return f"{short.partition(' (')[0]}: {system[1]}" if system else short
 
 
 def _process() -> list[Fact]:
@@ -160,6 +168,8 @@ def _fact(
         return Fact(part=part, name=name, there="yes", told=told)
     reason, bracket, named = lacking.partition(" (Debian: ")
     found = f"Debian: {named.removesuffix(')')}" if bracket else cure
+    if f"; set {depot.PLACE_VARIABLE}" in reason:
+        reason, _, found = reason.partition("; ")
     return Fact(
         part=part,
         name=name,

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -86,8 +85,7 @@ def rooms(stores: tuple[Path, ...] = ()) -> Iterator[Finding]:
     """Temporary directories and files of a dead process: in the place for such, and below `stores`."""
     places = [entry for entry in _scan(Path(tempfile.gettempdir())) if _ROOM.fullmatch(entry.name)]
     for store in stores:
-        for directory, directories, files in os.walk(store):
-            places += [Path(directory, name) for name in (*directories, *files) if _ROOM.fullmatch(name)]
+        places += [Path(entry.path) for entry in depot.below(store) if _ROOM.fullmatch(entry.name)]
     for path in sorted(places):
         try:
             reason = _may_be_wanted(path)
@@ -187,17 +185,10 @@ def _room_removed(path: Path) -> str | None:
 
 
 def _cleared(path: Path) -> str | None:
-    if path.is_dir():
-        depot.remove_tree(path)
-    try:
-        if path.is_dir():
-            shutil.rmtree(path)  # which tells why it could not
-        else:
-            path.unlink(missing_ok=True)
-    except FileNotFoundError:
-        pass  # somebody else removes it too
-    except OSError as error:
-        return f"{error.filename}: {error.strerror}"
+    if _is_directory(path):
+        error = depot.remove_tree(path)
+        return None if error is None else f"{error.filename}: {error.strerror}"
+    path.unlink(missing_ok=True)
     return None
 
 
@@ -211,9 +202,8 @@ def _scan(directory: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        cure = (
-            f"; {depot.PLACE_VARIABLE} names another place" if directory.is_relative_to(depot.root()) else ""
-        )
+        within = directory.is_relative_to(depot.root())
+        cure = f"; be its user, or set {depot.PLACE_VARIABLE} to the place to look at" if within else ""
         raise SandboxUnavailable(f"{directory}: {error.strerror}{cure}") from error
 
 

@@ -103,7 +103,7 @@ def place(repository: Path) -> Iterator[Place]:
         run.communicate()
     for process in sleepers(found.home):
         process.kill()
-    shutil.rmtree(parent, ignore_errors=True)
+    depot.remove_tree(parent)
 
 
 def killed(run: subprocess.Popen[str]) -> None:
@@ -341,6 +341,28 @@ def test_rooms_of_the_dead_go_and_those_of_the_living_stay(place: Place) -> None
     assert by_fate(place.gc("--remove")[1], "removed") == ["room"]
     assert not new.exists()
     assert other.is_dir()
+
+
+def test_what_an_agent_made_hard_to_remove(place: Place) -> None:
+    run = place.home / "runs" / "hard"
+    outside = place.home / "outside"
+    (run / "a" / "locked").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "file").write_text("")
+    (run / "a" / "link").symlink_to(outside)
+    (run / "a" / "locked" / "file").write_text("")
+    (run / "a" / "locked").chmod(0)
+    deep = os.open(run / "a", os.O_RDONLY)
+    for _ in range(3000):  # deeper than Python recurses, and than a path is long
+        os.mkdir("deep" * 10, dir_fd=deep)
+        inner = os.open("deep" * 10, os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = inner
+    os.close(deep)
+    code, told = place.gc("--remove")
+    assert (code, by_fate(told, "removed")) == (0, ["run"])
+    assert everything(place.home / "runs") == []
+    assert (outside / "file").is_file()
 
 
 def test_a_host_without_docker_or_anything(place: Place) -> None:
