@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
 import sandbox
+from sandbox.__main__ import app
 from sandbox.machine import SandboxSpec, Snapshot
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +29,13 @@ def command(*arguments: str | Path, **environment: str) -> subprocess.CompletedP
         check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def invoked(*arguments: str | Path) -> Result:
+    """The same within this process, for what needs no other."""
+    done = CliRunner().invoke(app, [*map(str, arguments)], prog_name="python -m sandbox")
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done
 
 
@@ -51,8 +60,8 @@ def frozen(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["gc", "probe", "export", "import"])
 def test_help_has_examples(name: str) -> None:
-    done = command(name, "--help")
-    assert done.returncode == 0
+    done = invoked(name, "--help")
+    assert done.exit_code == 0
     assert f"python -m sandbox {name}" in done.stdout.partition("Examples")[2]
 
 
@@ -118,8 +127,8 @@ def test_what_cannot_be_carried(frozen: Path, tmp_path: Path) -> None:
         ("import", tmp_path / "text", tmp_path / "text"): (2, "STORE: "),
     }
     for arguments, (code, reason) in cases.items():
-        done = command(*arguments)
-        assert done.returncode == code, (arguments, done.stderr)
+        done = invoked(*arguments)
+        assert done.exit_code == code, (arguments, done.stderr)
         assert done.stderr.startswith("error: ")
         assert reason in done.stderr
         assert done.stderr.count("\n") == 1
@@ -135,7 +144,7 @@ def test_what_cannot_be_carried(frozen: Path, tmp_path: Path) -> None:
     ],
 )
 def test_gc_asked_wrongly(options: tuple[str, ...], reason: str) -> None:
-    done = command("gc", *options)
-    assert done.returncode == 2
+    done = invoked("gc", *options)
+    assert done.exit_code == 2
     assert done.stderr.startswith(f"error: {reason}")
     assert done.stderr.count("\n") == 1
