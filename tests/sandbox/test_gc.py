@@ -56,8 +56,9 @@ for line in sys.stdin:
 class Place:
     """A home of this test's own for all runs that it starts, and the commands that look at it."""
 
-    def __init__(self, home: Path, directory: Path) -> None:
+    def __init__(self, home: Path, directory: Path, commands: subprocess.Popen[str]) -> None:
         self.home = home
+        self.commands = commands
         self.directory = directory
         self.no_docker = {"DOCKER_HOST": "unix:///no/such/socket"}
         self.runs: list[subprocess.Popen[str]] = []
@@ -78,25 +79,61 @@ class Place:
         return run
 
     def gc(self, *options: str, docker: bool = False) -> tuple[int, dict[str, Any]]:
-        done = self.command("gc", "--json", *options, docker=docker)
-        assert "Traceback" not in done.stderr, done.stderr
-        return done.returncode, json.loads(done.stdout)
+        code, output, complaint = self.command("gc", "--json", *options, docker=docker)
+        assert "Traceback" not in complaint, complaint
+        return code, json.loads(output)
 
-    def command(self, *arguments: str, docker: bool = False, **more: str) -> subprocess.CompletedProcess[str]:
-        env = self.environment(**({} if docker else self.no_docker), **more)
-        argv = [sys.executable, "-m", "sandbox", *arguments]
-        return subprocess.run(
-            argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False
-        )
+    def command(self, *arguments: str, docker: bool = False) -> tuple[int, str, str]:
+        """The exit code, the output and the complaints of a process of its own."""
+        env = self.environment(**({} if docker else self.no_docker))
+        assert self.commands.stdin is not None
+        assert self.commands.stdout is not None
+        self.commands.stdin.write(json.dumps([env, arguments]) + "\n")
+        self.commands.stdin.flush()
+        code, output, complaint = json.loads(self.commands.stdout.readline())
+        return code, output, complaint
+
+
+COMMANDS = """
+import json, os, sys, tempfile
+import docker
+from sandbox import leftovers, listing
+from sandbox.__main__ import app, gc
+
+for line in sys.stdin:
+    env, arguments = json.loads(line)
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        child = os.fork()
+        if child == 0:
+            os.environ.clear()
+            os.environ.update(env)
+            tempfile.tempdir = None
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            app(arguments, prog_name="python -m sandbox")
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        out.seek(0)
+        err.seek(0)
+        print(json.dumps([code, out.read(), err.read()]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[subprocess.Popen[str]]:
+    """Runs the commands, each in a process of its own that need not import everything anew."""
+    argv = [sys.executable, "-c", COMMANDS]
+    with subprocess.Popen(argv, cwd=ROOT, stdin=-1, stdout=-1, text=True) as server:
+        yield server
+        server.communicate()
 
 
 @pytest.fixture
-def place(repository: Path) -> Iterator[Place]:
+def place(repository: Path, commands: subprocess.Popen[str]) -> Iterator[Place]:
     # Machines run as a user that must be able to pass, which it cannot where pytest keeps its files.
     parent = Path(tempfile.mkdtemp(prefix="gc-", dir="/var/tmp"))
     parent.chmod(0o755)
     (parent / "home").mkdir(mode=0o755)
-    found = Place(parent / "home", repository)
+    found = Place(parent / "home", repository, commands)
     yield found
     for run in found.runs:
         run.kill()
@@ -298,11 +335,11 @@ def test_a_file_where_a_directory_should_be_is_told(place: Place, wrong: str) ->
         (place.home / "runs" / "x").mkdir(parents=True, exist_ok=True)
         shutil.rmtree(path, ignore_errors=True)
     path.write_text("")
-    done = place.command("gc", "--remove")
-    assert done.returncode == 3
-    assert "Not a directory" in done.stderr or "File exists" in done.stderr
-    assert str(path) in done.stderr
-    assert "Traceback" not in done.stderr
+    code, _, complaint = place.command("gc", "--remove")
+    assert code == 3
+    assert "Not a directory" in complaint or "File exists" in complaint
+    assert complaint.startswith(f"error: {path}")
+    assert complaint.count("\n") == 1
 
 
 def test_names_that_are_not_ours_are_told_and_left(place: Place) -> None:
@@ -314,10 +351,10 @@ def test_names_that_are_not_ours_are_told_and_left(place: Place) -> None:
     (runs / "a-file").write_text("")
     before = everything(place.home)
     for options in ((), ("--remove", "--bases")):
-        done = place.command("gc", *options)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "\x1b[31m" not in done.stdout
-        assert "Nothing is left behind" in done.stdout
+        code, output, complaint = place.command("gc", *options)
+        assert (code, complaint) == (0, "")
+        assert "\x1b[31m" not in output
+        assert "Nothing is left behind" in output
     assert everything(place.home) == before
 
 
@@ -367,10 +404,10 @@ def test_what_an_agent_made_hard_to_remove(place: Place) -> None:
 
 def test_a_host_without_docker_or_anything(place: Place) -> None:
     place.home.rmdir()
-    done = place.command("gc", "--remove")
-    assert done.returncode == 0
-    assert done.stdout.startswith("Docker was not looked at: no Docker daemon answers")
-    assert "Nothing is left behind" in done.stdout
+    code, output, _ = place.command("gc", "--remove")
+    assert code == 0
+    assert output.startswith("Docker was not looked at: no Docker daemon answers")
+    assert "Nothing is left behind" in output
     assert not place.home.exists()
 
 
