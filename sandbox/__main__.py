@@ -217,7 +217,7 @@ def _show(found: Survey, outcome: dict[str, str | None] | None, wanted: Wanted) 
         listing.show_doomed(console, doomed, "Left behind")
         console.print()
         console.print(listing.plain(f"{listing.total(doomed)}. Nothing has been removed. To remove it:"))
-        console.print(listing.plain(f"  {_again(wanted)}"), soft_wrap=True)
+        console.print(listing.plain(f"  {wanted.command()} --remove"), soft_wrap=True)
     else:
         gone = tuple(one for one in doomed if outcome[one.where] is None)
         if gone:
@@ -228,18 +228,6 @@ def _show(found: Survey, outcome: dict[str, str | None] | None, wanted: Wanted) 
             if outcome[one.where] is not None:
                 name = listing.plain(f"{one.kind} {one.name} is still there: {outcome[one.where]}")
                 print(f"error: {name}", file=sys.stderr)
-
-
-def _again(wanted: Wanted) -> str:
-    import shlex
-
-    words = ["python", "-m", "sandbox", "gc"]
-    words += ["--owner", wanted.owner] if wanted.owner else []
-    words += ["--snapshots"] if wanted.snapshots else []
-    words += ["--bases"] if wanted.bases else []
-    for path in wanted.stores:
-        words += ["--store", str(path)]
-    return shlex.join([*words, "--remove"])
 
 
 def _read(place: Path) -> Snapshot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,16 @@ class Wanted(NamedTuple):
     snapshots: bool = False
     bases: bool = False
     stores: tuple[Path, ...] = ()
+
+    def command(self) -> str:
+        """How a person asks for that."""
+        words = ["python", "-m", "sandbox", "gc"]
+        words += ["--owner", self.owner] if self.owner else []
+        words += ["--snapshots"] if self.snapshots else []
+        words += ["--bases"] if self.bases else []
+        for store in self.stores:
+            words += ["--store", str(store)]
+        return shlex.join(words)
 
 
 class Survey(NamedTuple):

@@ -18,6 +18,7 @@ import psutil
 
 from sandbox import depot, local
 from sandbox.machine import SandboxUnavailable
+from sandbox.removal import below
 
 Kind = Literal["container", "image", "process", "run", "base", "partial", "room", "other"]
 
@@ -85,7 +86,7 @@ def rooms(stores: tuple[Path, ...] = ()) -> Iterator[Finding]:
     """Temporary directories and files of a dead process: in the place for such, and below `stores`."""
     places = [entry for entry in _scan(Path(tempfile.gettempdir())) if _ROOM.fullmatch(entry.name)]
     for store in stores:
-        places += [Path(entry.path) for entry in depot.below(store) if _ROOM.fullmatch(entry.name)]
+        places += [Path(entry.path) for entry in below(store) if _ROOM.fullmatch(entry.name)]
     for path in sorted(places):
         try:
             reason = _may_be_wanted(path)
