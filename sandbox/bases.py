@@ -15,12 +15,13 @@ from sandbox import depot
 from sandbox.archive import content_digest
 from sandbox.layers import Stack
 from sandbox.machine import Frozen, OutOfDisk, SandboxSpec, SandboxUnavailable, SnapshotCorrupt
+from sandbox.removal import remove_tree
 
 ROOMS = ("workspace", "home", "tmp")
 """The writable directories of a machine that has this host's own system around it."""
 _TREE = "tree"
 _ABOUT = "base.json"
-_started: dict[tuple[Path, str], Base] = {}
+_started: dict[tuple[str, str], Base] = {}
 
 
 class Base(Frozen):
@@ -45,20 +46,24 @@ def base_of(spec: SandboxSpec) -> Base:
     Raises SandboxUnavailable when it is not to be had, OutOfDisk.
     """
     if spec.image is not None:
-        return _of_image(spec.image)
+        from sandbox.daemon import require_image
+
+        base = _of_image(require_image(spec.image).id)
+        _started[spec.image, base.digest] = base
+        return base
     assert spec.directory is not None
     directory = spec.directory.absolute()
     if not directory.is_dir():
         raise SandboxUnavailable(f"{directory}: no such directory to start a sandbox from")
     base = _of_directory(directory, _signature(directory))
-    _started[directory, base.digest] = base
+    _started[str(directory), base.digest] = base
     return base
 
 
 def base_named(digest: str, spec: SandboxSpec) -> Base:
     """The base that a snapshot was made for. Raises SnapshotCorrupt when `spec` starts from another."""
-    known = _started.get((spec.directory.absolute(), digest)) if spec.directory is not None else None
-    base = known or base_of(spec)
+    origin = spec.image or str(spec.directory and spec.directory.absolute())
+    base = _started.get((origin, digest)) or base_of(spec)
     if base.digest != digest:
         there = f"{spec.image or spec.directory} is {base.digest[:19]}…"
         raise SnapshotCorrupt(f"the snapshot was made for base {digest[:19]}…, but {there}")
@@ -102,13 +107,14 @@ def _of_directory(directory: Path, signature: str) -> Base:
 
 @functools.lru_cache(maxsize=256)
 def _of_image(name: str) -> Base:
-    from sandbox.container import client, require_image
+    from sandbox.daemon import client, require_image
+    from sandbox.ownership import labels
 
     image = require_image(name)
     environment = tuple(image.attrs["Config"].get("Env") or ())
 
     def fill(tree: Path) -> None:
-        container = client().containers.create(image.id, ["true"])
+        container = client().containers.create(image.id, ["true"], labels=labels("bases"))
         try:
             unpacking = subprocess.Popen(
                 ["tar", "-x", "-p", "--numeric-owner", "--exclude=dev/*", "-C", str(tree)],
@@ -146,7 +152,7 @@ def _laid_out(base: Base, fill: Callable[[Path], None]) -> Base:
             if not (home / _ABOUT).exists():  # else another process was faster
                 raise
     finally:
-        depot.remove_tree(partial)
+        remove_tree(partial)
     return base
 
 

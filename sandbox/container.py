@@ -180,6 +180,7 @@ def start(spec: SandboxSpec) -> ContainerEnclosure:
 
 
 def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ContainerEnclosure:
+    depot.hold(spec.owner)
     base = images.require_base(snapshot.base)
     if spec.image is not None and (wanted := require_image(spec.image).id) != base["Id"]:
         raise SnapshotCorrupt(f"the snapshot was made for base {base['Id'][:19]}, not for {wanted[:19]}")

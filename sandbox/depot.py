@@ -7,34 +7,49 @@ import fcntl
 import functools
 import os
 import secrets
-import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from sandbox.machine import SandboxUnavailable
+from sandbox.removal import below, remove_tree
 
 PLACE_VARIABLE = "TAKEOVER_HOME"
 """The environment variable that names another directory; it must lie on a disk that overlayfs can write to."""
 ROOT_UID = 0x4000_0000
 """What a machine's root is on this host when root starts it: an unprivileged user that nobody else is."""
+BASES = ".bases"
+"""Held, like a run, by every process that may stand on a base; no run has such a name."""
+REMOVED = ".removed-"
+"""What a directory is called that nobody has any more, while it is being removed."""
+PARTIAL = ".partial"
+"""How a base's name ends until it is whole."""
+_TRIES, _PAUSE_S = 4, 0.02
 _held: dict[Path, int] = {}
+
+
+def root() -> Path:
+    """Where all that lies, or will."""
+    named = os.environ.get(PLACE_VARIABLE)
+    if named:
+        found = Path(named)
+    elif os.geteuid() == 0:
+        found = Path("/var/cache/takeover")
+    else:
+        found = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "takeover")
+    return found.absolute()
 
 
 def place() -> Path:
     """The directory of all that, made on first use."""
-    named = os.environ.get(PLACE_VARIABLE)
-    if named:
-        root = Path(named)
-    elif os.geteuid() == 0:
-        root = Path("/var/cache/takeover")
-    else:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "takeover")
-    return _open_directory(root.absolute())
+    return _open_directory(root())
 
 
 def bases() -> Path:
-    """One directory for each base, named by its digest; they outlast the runs."""
-    return _open_directory(place() / "bases")
+    """One directory for each base, named by its digest; they outlast the runs, and this process's use of them."""
+    found = _open_directory(place() / "bases")
+    hold(BASES)
+    return found
 
 
 def runs() -> Path:
@@ -88,14 +103,39 @@ def is_held(owner: str) -> bool:
         return not alone
 
 
+def is_marked(owner: str) -> bool:
+    """Whether this host has ever seen a process have this run, and has not forgotten it."""
+    return os.path.lexists(_lock_of(owner))
+
+
+def holders(owner: str) -> list[int]:
+    """The processes that have a run, as far as the kernel shows them."""
+    found = set()
+    with contextlib.suppress(OSError):
+        wanted = _lock_of(owner).stat()
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.replace("-> ", "").split()
+            major, minor, inode = fields[5].split(":")
+            device = os.makedev(int(major, 16), int(minor, 16))
+            if (device, int(inode)) == (wanted.st_dev, wanted.st_ino) and int(fields[4]) > 0:
+                found.add(int(fields[4]))
+    return sorted(found)
+
+
 def owners() -> list[str]:
     """The runs that have something here."""
-    return sorted({entry.name for directory in (runs(), _locks()) for entry in directory.iterdir()})
+    names = {entry.name for directory in (runs(), _locks()) for entry in directory.iterdir()}
+    return sorted(name for name in names if not name.startswith("."))
 
 
 def remove_run(owner: str) -> None:
     """Remove everything that this host keeps of a run."""
     remove_tree(runs() / owner)
+    release(owner)
+
+
+def release(owner: str) -> None:
+    """Take this process's mark off a run, and the mark altogether if it was the last."""
     lock = _lock_of(owner)
     if (descriptor := _held.pop(lock, None)) is not None:
         os.close(descriptor)
@@ -105,19 +145,49 @@ def remove_run(owner: str) -> None:
 
 
 @contextlib.contextmanager
+def condemned(owner: str) -> Iterator[bool]:
+    """Keep everybody from a run, if no living process has it; whoever wants it waits, and begins afresh.
+
+    The mark of a run that has nothing else here goes in the end.
+    """
+    # Without one a newcomer could not be made to wait.
+    os.close(os.open(_lock_of(owner), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    for attempt in range(_TRIES):
+        if attempt:
+            time.sleep(_PAUSE_S)  # it may only have been looked at
+        with _alone(owner) as alone:
+            if alone and _lock_of(owner).exists():
+                yield True
+                if owner != BASES and not os.path.lexists(runs() / owner):
+                    _lock_of(owner).unlink(missing_ok=True)
+                return
+    yield False
+
+
+def set_aside(path: Path) -> Path:
+    """Take a directory out of its place at once, so that nobody waits for its removal; its new name."""
+    aside = path.with_name(f"{REMOVED}{secrets.token_hex(4)}")
+    path.rename(aside)
+    return aside
+
+
+@contextlib.contextmanager
 def _alone(owner: str) -> Iterator[bool]:
     """Hold a run's lock against everybody, if nobody holds it."""
+    lock = _lock_of(owner)
     try:
-        descriptor = os.open(_lock_of(owner), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         yield True
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        yield False
-    else:
-        yield True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            # One that was removed meanwhile says nothing of the one that may be there now.
+            yield _is_at(descriptor, lock)
     finally:
         os.close(descriptor)
 
@@ -125,19 +195,11 @@ def _alone(owner: str) -> Iterator[bool]:
 def size(path: Path) -> int:
     """Bytes that the files below take up."""
     total = 0
-    for directory, _, names in os.walk(path):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += Path(directory, name).lstat().st_blocks * 512
+    for entry in below(path):
+        with contextlib.suppress(OSError):
+            if not entry.is_dir(follow_symlinks=False):
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
     return total
-
-
-def remove_tree(root: Path) -> None:
-    """Remove a directory that an agent could write to."""
-    # By programs that no depth stops. It may have taken away its own right to look into a directory.
-    if os.geteuid() != 0:
-        subprocess.run(["chmod", "-R", "u+rwX", root], capture_output=True)
-    subprocess.run(["rm", "-rf", "--", root], capture_output=True)
 
 
 @contextlib.contextmanager

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import datetime
+import time
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from sandbox import depot
 from sandbox.daemon import answering, client
-from sandbox.images import LOADED_LABEL
-from sandbox.ownership import OWNER_LABEL, is_abandoned
+from sandbox.images import LOADED_LABEL, SNAPSHOTS
+from sandbox.ownership import MAKING_LABEL, OWNER_LABEL, Maker, Origin, maker, origin
+
+_CONFLICT = 409
+_PATIENCE_S = 0.2
+_TRIES = 10
 
 
 class Leftover(NamedTuple):
@@ -17,57 +24,55 @@ class Leftover(NamedTuple):
     id: str
     name: str
     owner: str
+    maker: Maker
+    origin: Origin
+    made: float
+    """Seconds since 1970."""
     loaded: bool = False
     """An image that was made from an archive, and can be made again."""
+    ended: bool = False
+    """A container that runs no more, and so is of no use to any run."""
+    others: str = ""
+    """What somebody else has done to an image's name."""
+    stands_on: str = ""
+    """A container's image."""
+    bytes: int = 0
+    """What removal gives back at least: the container's own layer, or the image's last one."""
 
 
 def abandoned() -> tuple[Leftover, ...]:
     """The containers whose process, on this host, is dead. Nothing is removed."""
-    return tuple(_container(found) for found in _containers(OWNER_LABEL) if is_abandoned(found["Labels"]))
+    return tuple(found for found in containers() if found.maker == "dead")
 
 
-def containers(owner: str) -> tuple[Leftover, ...]:
-    """The containers of a run, whatever process made them."""
-    return tuple(_container(found) for found in _containers(f"{OWNER_LABEL}={owner}"))
+def containers(owner: str | None = None, *, sizes: bool = False) -> tuple[Leftover, ...]:
+    """The containers of a run, or of all, whatever process made them."""
+    with answering("the list of containers"):
+        api = client().api
+        listed = api.containers(all=True, size=sizes, filters={"label": _label(owner)})
+        images = {found["Id"]: found["Labels"] for found in api.images(filters={"label": OWNER_LABEL})}
+    return tuple(_container(found) for found in listed if not _inherited(found, images))
 
 
-def snapshots(owner: str | None = None) -> tuple[Leftover, ...]:
+def snapshots(owner: str | None = None, *, sizes: bool = False) -> tuple[Leftover, ...]:
     """The frozen images of a run, or of all."""
-    label = OWNER_LABEL if owner is None else f"{OWNER_LABEL}={owner}"
     with answering("the list of images"):
-        listed = client().api.images(filters={"label": label})
-    return tuple(
-        Leftover(
-            "image",
-            found["Id"],
-            (found["RepoTags"] or [found["Id"][:19]])[0],
-            found["Labels"][OWNER_LABEL],
-            LOADED_LABEL in found["Labels"],
-        )
-        for found in listed
-    )
+        listed = client().api.images(filters={"label": _label(owner)})
+        return tuple(_image(found, sizes) for found in listed)
+
+
+def users(image: str) -> tuple[str, ...]:
+    """The ids of the containers that stand on an image, whosever they are."""
+    with answering("the list of containers"):
+        listed = client().api.containers(all=True, filters={"ancestor": image})
+    return tuple(found["Id"] for found in listed)
 
 
 def remove(found: Iterable[Leftover]) -> tuple[Leftover, ...]:
     """Remove them; what could not be, because something still stands on it. Raises SandboxUnavailable."""
-    from docker.errors import APIError, NotFound
-
-    api, left = client().api, list(found)
+    left = list(found)
     while left:
-        kept = []
-        for one in left:
-            with answering(f"{one.kind} {one.name} could not be removed"):
-                try:
-                    if one.kind == "container":
-                        api.remove_container(one.id, force=True, v=True)
-                    else:
-                        api.remove_image(one.id, force=True)
-                except NotFound:
-                    pass
-                except APIError as error:
-                    if error.status_code != 409:  # an image has children, or a container is being removed
-                        raise
-                    kept.append(one)
+        kept = [one for one in left if not _removed(one)]
         if len(kept) == len(left):
             break
         left = kept  # a child may have been among those that are gone now
@@ -78,13 +83,88 @@ def remove_owned(owner: str, keep: Collection[str] | None) -> None:
     """Remove an owner's containers, and its images but those to keep; None keeps all snapshots."""
     remove(containers(owner))
     remove(image for image in snapshots(owner) if image.loaded or (keep is not None and image.id not in keep))
+    depot.release(owner)
 
 
-def _containers(label: str) -> list[dict[str, Any]]:
-    with answering("the list of containers"):
-        found: list[dict[str, Any]] = client().api.containers(all=True, filters={"label": label})
-    return found
+def _removed(one: Leftover) -> bool:
+    """Whether it is gone now. An image that has a container, or another's name, is not to be forced."""
+    from docker.errors import APIError, NotFound
+
+    api = client().api
+    with answering(f"{one.kind} {one.name} could not be removed"):
+        for _ in range(_TRIES):
+            try:
+                if one.kind == "image":
+                    api.remove_image(one.id)
+                else:
+                    api.remove_container(one.id, force=True, v=True)
+            except NotFound:
+                return True
+            except APIError as error:
+                if error.status_code != _CONFLICT:
+                    raise
+                if "already in progress" not in str(error):
+                    return False
+                time.sleep(_PATIENCE_S)  # somebody else removes it
+            else:
+                return True
+    return False
 
 
-def _container(found: dict[str, Any]) -> Leftover:
-    return Leftover("container", found["Id"], found["Names"][0].lstrip("/"), found["Labels"][OWNER_LABEL])
+def _label(owner: str | None) -> str:
+    return OWNER_LABEL if owner is None else f"{OWNER_LABEL}={owner}"
+
+
+def _inherited(container: Mapping[str, Any], images: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether a container has our labels only from the image, which a person may start as well."""
+    below = images.get(container["ImageID"])
+    return below is not None and below.get(MAKING_LABEL) == container["Labels"].get(MAKING_LABEL)
+
+
+def _container(found: Mapping[str, Any]) -> Leftover:
+    labels = found["Labels"]
+    return Leftover(
+        kind="container",
+        id=found["Id"],
+        name=found["Names"][0].lstrip("/") if found["Names"] else found["Id"][:12],
+        owner=labels[OWNER_LABEL],
+        maker=maker(labels),
+        origin=origin(labels),
+        made=found["Created"],
+        ended=found["State"] in ("exited", "dead"),
+        stands_on=found["ImageID"],
+        bytes=found.get("SizeRw", 0),
+    )
+
+
+def _image(found: Mapping[str, Any], sizes: bool) -> Leftover:
+    labels, tags = found["Labels"], found["RepoTags"] or []
+    loaded = LOADED_LABEL in labels
+    ours = [tag for tag in tags if tag.startswith(f"{SNAPSHOTS}:")]
+    others = [tag for tag in tags if tag not in ours and tag != "<none>:<none>"]
+    api, made, size = client().api, found["Created"], 0
+    if sizes:
+        size = next((layer["Size"] for layer in api.history(found["Id"])), 0)
+        if loaded:  # its own date is that of its base
+            told = api.inspect_image(found["Id"]).get("Metadata", {}).get("LastTagTime", "")
+            made = _seconds(told) or made
+    return Leftover(
+        kind="image",
+        id=found["Id"],
+        name=(ours or [found["Id"][:19]])[0],
+        owner=labels[OWNER_LABEL],
+        maker=maker(labels),
+        origin=origin(labels),
+        made=made,
+        loaded=loaded,
+        others=f"also called {', '.join(others)}" if others else "" if ours else "its name was taken away",
+        bytes=size,
+    )
+
+
+def _seconds(date: str) -> float | None:
+    """A moment as Docker writes it, to the second."""
+    try:
+        return datetime.datetime.fromisoformat(f"{date[:19]}+00:00").timestamp()
+    except ValueError:
+        return None

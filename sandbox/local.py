@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import select
 import subprocess
@@ -152,10 +151,24 @@ def stopped(processes: list[psutil.Process]) -> Iterator[None]:
 
 def remove_run(owner: str) -> None:
     """Remove what this host keeps of a run, and the plain processes that a killed one left."""
-    run = depot.runs() / owner
-    for room in run.iterdir() if run.is_dir() else ():
-        kill_until_none(functools.partial(inhabitants, room / "diff" / "tmp"))
+    end_residents(depot.runs() / owner)
     depot.remove_run(owner)
+
+
+def end_residents(run: Path) -> None:
+    """Kill the plain processes that live in a run's directory."""
+    kill_until_none(lambda: [process for process, _ in residents(run)])
+
+
+def residents(within: Path) -> list[tuple[psutil.Process, Path]]:
+    """The processes whose environment names a directory below `within` as theirs, and that directory."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            tmp = process.environ().get("TMPDIR", "")
+            if tmp.startswith(f"{within}/"):
+                found.append((process, Path(tmp)))
+    return found
 
 
 def environment(path: str, home: str) -> dict[str, str]:

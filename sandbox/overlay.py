@@ -16,8 +16,7 @@ _PROGRAMS = {"unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-
 # `volatile`: an upper directory is never mounted twice, and a snapshot is synced where it is kept.
 _MOUNT = "mount -t overlay overlay -o userxattr,volatile,lowerdir={lowers},upperdir=diff,workdir=work merged"
 INTERPRETER = "interpreter"
-# Before privileges are dropped, since the way there may be closed to the user that machines run as.
-_BIND = f'mount --bind "$0" {INTERPRETER} && exec "$@"'
+_BIND = f'mount --bind "$0" {INTERPRETER}'
 _KEEP = "echo ready && exec cat >/dev/null"
 _START_S = 30.0
 MOST_LAYERS = 60
@@ -32,12 +31,18 @@ class Keeper:
     """
 
     def __init__(self, room: Path, lowers: tuple[Path, ...], interpreter: Path | None = None) -> None:
-        script = _KEEP
+        steps = []
         if lowers:
             options = ":".join(os.path.relpath(lower, room) for lower in lowers)
-            script = f"{_MOUNT.format(lowers=options)} && {_KEEP}"
+            steps.append(_MOUNT.format(lowers=options))
+        before = []
+        if interpreter is not None and depot.owner_uid() is None:
+            steps.append(_BIND)
+        elif interpreter is not None:
+            # Before privileges are dropped, since the way there may be closed to the user that machines run as.
+            before = ["unshare", "--mount", "sh", "-c", f'{_BIND} && exec "$@"', str(interpreter)]
         argv = [
-            *_binding(interpreter),
+            *before,
             *_identity(),
             "unshare",
             "--user",
@@ -49,7 +54,7 @@ class Keeper:
             "--kill-child",
         ]
         self._process = subprocess.Popen(
-            [*argv, "sh", "-c", script],
+            [*argv, "sh", "-c", " && ".join([*steps, _KEEP]), str(interpreter)],
             cwd=room,
             env={"PATH": os.defpath},
             stdin=subprocess.PIPE,
@@ -128,14 +133,6 @@ def new_room(owner: str) -> Path:
         (room / name).mkdir()
         depot.own(room / name)
     return room
-
-
-def _binding(interpreter: Path | None) -> list[str]:
-    if interpreter is None:
-        return []
-    if depot.owner_uid() is None:
-        return ["unshare", "--user", "--map-current-user", "--mount", "sh", "-c", _BIND, str(interpreter)]
-    return ["unshare", "--mount", "sh", "-c", _BIND, str(interpreter)]
 
 
 def _identity() -> list[str]:

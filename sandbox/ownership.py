@@ -2,32 +2,86 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
+
+from sandbox import depot
+from sandbox.machine import SandboxUnavailable
 
 OWNER_LABEL = "takeover.owner"
 HOST_LABEL = "takeover.host"
 PROCESS_LABEL = "takeover.process"
+PLACE_LABEL = "takeover.place"
+"""Where this host marks which runs are alive."""
+MAKING_LABEL = "takeover.making"
+"""New each time. A container that a person starts from a frozen image inherits all labels, this one too."""
+
+Maker = Literal["alive", "dead", "earlier", "unknown"]
+"""The process that made something: `earlier` says that this host has started anew since, as far as names tell."""
+Origin = Literal["here", "elsewhere", "unknown"]
+"""`here` says that this host, with the place for marks that it uses now, would know if the run were alive."""
 
 
 def labels(owner: str) -> dict[str, str]:
-    """What says that this process made something for the run `owner`."""
-    return {OWNER_LABEL: owner, HOST_LABEL: socket.gethostname(), PROCESS_LABEL: _name(os.getpid())}
+    """What says that this process made something for the run `owner`, which from now on counts as alive."""
+    found = {
+        OWNER_LABEL: owner,
+        HOST_LABEL: socket.gethostname(),
+        PROCESS_LABEL: _name(os.getpid()),
+        MAKING_LABEL: secrets.token_hex(8),
+    }
+    # Containers work where this host has no room for such marks; what is left then is never taken for dead.
+    with contextlib.suppress(SandboxUnavailable, OSError):
+        depot.hold(owner)
+        found[PLACE_LABEL] = str(depot.root())
+    return found
+
+
+def maker(found: Mapping[str, str]) -> Maker:
+    """What became of the process that made it; `unknown` whenever that is in doubt."""
+    try:
+        boot, space, pid, start = found[PROCESS_LABEL].split("/")
+        if OWNER_LABEL not in found or found[HOST_LABEL] != socket.gethostname():
+            return "unknown"
+        if boot != _boot():
+            return "earlier"
+        return _state(int(pid), start) if space == _space() else "unknown"
+    except (KeyError, ValueError, OverflowError):
+        return "unknown"
 
 
 def is_abandoned(found: Mapping[str, str]) -> bool:
     """Whether a process of this very host made it, and is gone; False whenever that is in doubt."""
+    # Of an earlier boot nothing is certain: another machine may have this one's name.
+    return maker(found) == "dead"
+
+
+def origin(found: Mapping[str, str]) -> Origin:
+    """Where it was made, as far as its labels tell."""
+    here = {HOST_LABEL: socket.gethostname(), PLACE_LABEL: str(depot.root())}
+    told = {name: found[name] for name in here if name in found}
+    if any(here[name] != value for name, value in told.items()):
+        return "elsewhere"
+    return "here" if told == here else "unknown"
+
+
+def _state(pid: int, start: str) -> Maker:
+    if pid <= 0:
+        return "unknown"
+    if _start(pid):
+        return "alive" if _start(pid) == start else "dead"
     try:
-        boot, space, pid, start = found[PROCESS_LABEL].split("/")
-        known = OWNER_LABEL in found and found[HOST_LABEL] == socket.gethostname()
-        # Of an earlier boot nothing is known: another machine may have this one's name.
-        if not known or (boot, space) != (_boot(), _space()):
-            return False
-        return _start(int(pid)) != start
-    except (KeyError, ValueError):
-        return False
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return "dead"
+    except PermissionError:
+        return "unknown"  # /proc does not show us everybody's
+    return "dead" if Path(f"/proc/{pid}").exists() else "unknown"  # it waits to be reaped
 
 
 def _name(pid: int) -> str:

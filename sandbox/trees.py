@@ -14,6 +14,7 @@ from sandbox import archive, bases, depot, overlay
 from sandbox.bases import Base
 from sandbox.layers import Stack
 from sandbox.machine import OutOfDisk, SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
+from sandbox.removal import remove_tree
 
 ARCHIVE = "snapshot.tar.zst"
 INTERPRETER = Path(sys.base_prefix)
@@ -89,7 +90,7 @@ class OverlayTree:
 
     def close(self) -> None:
         self._keeper.close()
-        depot.remove_tree(self._room)
+        remove_tree(self._room)
 
     def _open(self) -> None:
         self._room = overlay.new_room(self._owner)
@@ -133,14 +134,14 @@ class CopiedTree:
     def close(self) -> None:
         if self._keeper is not None:
             self._keeper.close()
-        depot.remove_tree(self.files.parent)
+        remove_tree(self.files.parent)
 
     def _keep(self, frozen: Path, store: Path, described: Described) -> Snapshot:
         base = _COPY + self.base.digest
         try:
             digest = _written((frozen,), Stack(), store, base)
         finally:
-            depot.remove_tree(frozen.parent)
+            remove_tree(frozen.parent)
         return described(base, digest)
 
 
@@ -232,6 +233,7 @@ def _remember(owner: str, digest: str, kept: Path, layers: tuple[Path, ...]) -> 
 
 
 def _remembered(owner: str, digest: str, kept: Path) -> tuple[Path, ...] | None:
+    depot.hold(owner)
     try:
         told = json.loads((depot.runs() / owner / f"{digest}.json").read_text())
     except FileNotFoundError:
@@ -239,7 +241,6 @@ def _remembered(owner: str, digest: str, kept: Path) -> tuple[Path, ...] | None:
     layers = tuple(map(Path, told["layers"]))
     if tuple(told["archive"]) != _identity(kept) or not all(layer.is_dir() for layer in layers):
         return None
-    depot.hold(owner)
     return layers
 
 

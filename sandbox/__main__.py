@@ -1,0 +1,292 @@
+"""Commands about machines on this host: what it can do, what was left behind, a snapshot to carry away."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sandbox.gc import Survey, Wanted
+    from sandbox.machine import Snapshot
+    from sandbox.strays import Finding
+
+DONE, USAGE, INFRASTRUCTURE_FAILURE, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Machines on this host: what it can do, what dead runs left, snapshots to carry elsewhere.",
+    epilog="Examples:\n\n  python -m sandbox probe\n\n  python -m sandbox gc\n\n  python -m sandbox gc --remove",
+)
+
+_GC_EPILOG = """
+Examples:
+
+  python -m sandbox gc
+
+  python -m sandbox gc --remove
+
+  python -m sandbox gc --owner 3f9a61c2 --snapshots --remove
+
+  python -m sandbox gc --bases --remove
+
+  python -m sandbox gc --json | jq '.findings[] | select(.fate == "removable")'
+
+What a living process has is never removed, nor what another host or a person made.
+
+Exit codes: 0 done, 2 usage, 3 something could not be looked at or removed, 130 interrupted.
+"""
+_PROBE_EPILOG = "Examples:\n\n  python -m sandbox probe\n\n  python -m sandbox probe --json"
+_EXPORT_EPILOG = """
+Examples:
+
+  python -m sandbox export runs/20260518-120000/records/ID/record.json /mnt/share/ID.snapshot
+
+  python -m sandbox export snapshot.json s3://bucket/ID.snapshot --store /data/snapshots
+
+Exit codes: 0 done, 2 usage, 3 the snapshot or the place failed, 4 disk full, 130 interrupted.
+"""
+_IMPORT_EPILOG = """
+Examples:
+
+  python -m sandbox import /mnt/share/ID.snapshot /data/snapshots >/data/snapshots/ID.json
+
+Exit codes: 0 done, 2 usage, 3 the file or the place failed, 4 disk full, 130 interrupted.
+"""
+
+AsJson = Annotated[bool, Option("--json", help="Print JSON instead of tables.")]
+
+
+@app.command(epilog=_GC_EPILOG)
+def gc(
+    remove: Annotated[bool, Option("--remove", help="Do it. Without this, nothing is removed.")] = False,
+    snapshots: Annotated[
+        bool,
+        Option(
+            "--snapshots",
+            help="Frozen Docker images of dead runs, too: takeovers from their records are then impossible.",
+        ),
+    ] = False,
+    bases: Annotated[
+        bool,
+        Option(
+            "--bases", help="Unpacked bases, too, unless a run is alive: the next run unpacks its own again."
+        ),
+    ] = False,
+    owner: Annotated[
+        str | None,
+        Option(
+            help="Only what belongs to this run, even if it cannot be told that it was made on this host.",
+            show_default=False,
+        ),
+    ] = None,
+    store: Annotated[
+        list[Path] | None,
+        Option(
+            help="Look for unfinished snapshots below this directory, too; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what dead runs left on this host and on its Docker daemon; remove it with --remove."""
+    from sandbox import strays
+    from sandbox.gc import Wanted, survey
+
+    if owner is not None and not strays.is_owner(owner):
+        _refuse(f"--owner: {owner!r} is no name of a run; the table of `gc` names them")
+    if owner is not None and (bases or store):
+        _refuse(f"{'--bases' if bases else '--store'}: belongs to no run; leave out --owner")
+    for path in store or ():
+        if not path.is_dir():
+            _refuse(f"--store: {path}: no such directory")
+    wanted = Wanted(owner, snapshots, bases, tuple(store or ()))
+    with _told_in_one_line():
+        with _errors().status("looking"):
+            found = survey(wanted)
+        outcome = _removed(found.doomed()) if remove else None
+        if as_json:
+            from sandbox import listing
+
+            print(json.dumps(listing.as_json(found, outcome), indent=1))
+        else:
+            _show(found, outcome, wanted)
+    failed = found.troubles or any((outcome or {}).values())
+    raise typer.Exit(INFRASTRUCTURE_FAILURE if failed else DONE)
+
+
+@app.command(epilog=_PROBE_EPILOG)
+def probe(as_json: AsJson = False) -> None:
+    """Show what this host can do: which machines it can have, how they are frozen, where they are kept."""
+    from sandbox import probe
+
+    with _told_in_one_line():
+        with _errors().status("trying"):
+            facts = probe.facts()
+        if as_json:
+            print(json.dumps([fact.model_dump() for fact in facts], indent=1))
+            return
+        from sandbox import listing
+
+        listing.show_facts(_output(), facts)
+
+
+@app.command(epilog=_EXPORT_EPILOG)
+def export(
+    snapshot_json: Annotated[
+        Path,
+        Argument(help="A snapshot as JSON, or JSON that has one as its `snapshot`, as a handoff record has."),
+    ],
+    url: Annotated[str, Argument(help="The file to write: a path, or a URL that fsspec knows.")],
+    store: Annotated[
+        Path | None,
+        Option(help="Where it was frozen to. [default: the directory of SNAPSHOT_JSON]", show_default=False),
+    ] = None,
+) -> None:
+    """Write a snapshot, verified, to one file that another host can import."""
+    from sandbox import transfer
+
+    snapshot = _read(snapshot_json)
+    with _told_in_one_line(), _errors().status(f"writing {url}"):
+        transfer.export(snapshot, store or snapshot_json.parent, url)
+
+
+@app.command("import", epilog=_IMPORT_EPILOG)
+def import_(
+    url: Annotated[str, Argument(help="The file to read: a path, or a URL that fsspec knows.")],
+    store: Annotated[Path, Argument(help="The directory to put its archive into; made if it is not there.")],
+) -> None:
+    """Put an exported snapshot into a directory, verified; prints the snapshot as JSON."""
+    from sandbox import transfer
+
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _refuse(f"STORE: {store}: {error.strerror}")
+    with _told_in_one_line():
+        with _errors().status(f"reading {url}"):
+            snapshot = transfer.import_(url, store)
+        print(snapshot.model_dump_json())
+
+
+def _removed(doomed: tuple[Finding, ...]) -> dict[str, str | None]:
+    """Remove them one by one; by place, why one could not be."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from sandbox import listing
+    from sandbox.gc import removed
+
+    outcome: dict[str, str | None] = {}
+    console = _errors()
+    columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        bar = progress.add_task("", total=len(doomed))
+        for one in doomed:
+            progress.update(bar, description=f"{one.kind} {listing.escaped(one.name)}")
+            outcome[one.where] = removed(one)
+            progress.advance(bar)
+    return outcome
+
+
+def _show(found: Survey, outcome: dict[str, str | None] | None, wanted: Wanted) -> None:
+    from sandbox import listing
+
+    console, doomed = _output(), found.doomed()
+    if found.no_docker is not None:
+        console.print(listing.plain(f"Docker was not looked at: {found.no_docker.partition(' (')[0]}"))
+    for trouble in found.troubles:
+        print(f"error: {trouble}", file=sys.stderr)
+    listing.show_kept(console, found.kept())
+    if found.kept() and doomed:
+        console.print()
+    if not doomed:
+        whose = f" of {wanted.owner}" if wanted.owner else ""
+        where = " where it could be looked" if found.troubles else ""
+        console.print(listing.plain(f"Nothing{whose} is left behind that can be removed{where}."))
+    elif outcome is None:
+        listing.show_doomed(console, doomed, "Left behind")
+        console.print()
+        console.print(listing.plain(f"{listing.total(doomed)}. Nothing has been removed. To remove it:"))
+        console.print(listing.plain(f"  {wanted.command()} --remove"), soft_wrap=True)
+    else:
+        gone = tuple(one for one in doomed if outcome[one.where] is None)
+        if gone:
+            listing.show_doomed(console, gone, "Removed")
+            console.print()
+        console.print(listing.plain(f"Removed: {listing.total(gone)}."))
+        for one in doomed:
+            if outcome[one.where] is not None:
+                name = listing.plain(f"{one.kind} {one.name} is still there: {outcome[one.where]}")
+                print(f"error: {name}", file=sys.stderr)
+
+
+def _read(place: Path) -> Snapshot:
+    from pydantic import ValidationError
+
+    from sandbox.machine import Snapshot
+
+    try:
+        told = json.loads(place.read_bytes())
+    except OSError as error:
+        _refuse(f"SNAPSHOT_JSON: {place}: {error.strerror}")
+    except ValueError as error:
+        _refuse(f"SNAPSHOT_JSON: {place}: is no JSON ({error})")
+    if isinstance(told, dict) and isinstance(told.get("snapshot"), dict):
+        told = told["snapshot"]
+    try:
+        return Snapshot.model_validate(told)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        _refuse(f"SNAPSHOT_JSON: {place}: is no snapshot ({where}: {first['msg']})")
+
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """What a person, and not a programmer, can mend is told without a traceback."""
+    from sandbox.machine import OutOfDisk, SandboxUnavailable
+
+    try:
+        yield
+    except SandboxUnavailable as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = NO_SPACE if isinstance(error, OutOfDisk) else INFRASTRUCTURE_FAILURE
+        raise typer.Exit(code) from None
+    except KeyboardInterrupt:
+        print("interrupted; what is not done can be done by the same command again", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _refuse(reason: str) -> NoReturn:
+    print(f"error: {reason}", file=sys.stderr)
+    raise typer.Exit(USAGE)
+
+
+def _output() -> Console:
+    from rich.console import Console
+
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
+
+
+def _errors() -> Console:
+    from rich.console import Console
+
+    return Console(file=sys.stderr, highlight=False)
+
+
+def main() -> None:
+    app(prog_name="python -m sandbox")
+
+
+if __name__ == "__main__":
+    main()

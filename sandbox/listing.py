@@ -1,0 +1,145 @@
+"""How findings and facts look on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from sandbox.gc import Survey
+from sandbox.probe import Fact
+from sandbox.strays import Finding
+
+_COLOURS = {"yes": "green", "less": "yellow", "no": "red"}
+_MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
+
+
+def show_doomed(console: Console, found: Iterable[Finding], title: str) -> None:
+    """A line for each thing that goes."""
+    table = _table(title, "kind", "run", "what", "size", "age", "why")
+    for one in found:
+        table.add_row(
+            one.kind,
+            plain(one.owner),
+            plain(_what(one)),
+            Text(decimal(one.bytes) if one.bytes else "", justify="right"),
+            Text(age(one.age_s), justify="right"),
+            plain(one.why),
+        )
+    console.print(table)
+
+
+def show_kept(console: Console, found: Iterable[Finding]) -> None:
+    """What stays, a line for all that stays for one reason."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for one in found:
+        name = _what(one) if one.kind == "other" else ""
+        groups.setdefault((name or one.kind, one.owner, one.why), []).append(one)
+    if not groups:
+        return
+    table = _table("Kept", "kind", "run", "number", "size", "why")
+    for (kind, owner, why), members in groups.items():
+        size = sum(one.bytes for one in members)
+        table.add_row(
+            plain(kind),
+            plain(owner),
+            Text(str(len(members)), justify="right"),
+            Text(decimal(size) if size else "", justify="right"),
+            plain(why),
+        )
+    console.print(table)
+
+
+def show_facts(console: Console, found: Iterable[Fact]) -> None:
+    """What there is, with the cure below what is not as it might be."""
+    table = _table("What this host can do", "", "part", "what", "found")
+    before = ""
+    for fact in found:
+        told = plain(fact.told)
+        if fact.cure:
+            told.append(f"\n→ {fact.cure}", style="italic")
+        table.add_row(
+            Text(fact.there, style=_COLOURS[fact.there]),
+            fact.part if fact.part != before else "",
+            fact.name,
+            told,
+        )
+        before = fact.part
+    console.print(table)
+
+
+def as_json(survey: Survey, outcome: dict[str, str | None] | None) -> dict[str, Any]:
+    """All that was found; `outcome` tells, by place, what became of what was to be removed."""
+
+    def entry(one: Finding) -> dict[str, Any]:
+        fate = "kept" if one.remove is None else "removable"
+        failure = None
+        if outcome is not None and one.remove is not None:
+            failure = outcome[one.where]
+            fate = "removed" if failure is None else "failed"
+        known = {
+            "kind": one.kind,
+            "owner": str(plain(one.owner)) or None,
+            "name": str(plain(one.name)),
+            "where": str(plain(one.where)),
+            "bytes": one.bytes,
+            "age_s": round(one.age_s, 1),
+            "fate": fate,
+            "why": str(plain(one.why)),
+        }
+        return known | ({"failure": failure} if failure else {})
+
+    return {
+        "findings": [entry(one) for one in (*survey.doomed(), *survey.kept())],
+        "docker": survey.no_docker or "looked at",
+        "troubles": list(survey.troubles),
+    }
+
+
+def total(found: tuple[Finding, ...]) -> str:
+    """How many, and how much."""
+    return f"{len(found)} thing{'' if len(found) == 1 else 's'}, {decimal(sum(one.bytes for one in found))}"
+
+
+def age(seconds: float) -> str:
+    """A time span in its largest unit."""
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def plain(text: str) -> Text:
+    """Text that no name of a file or a container can turn into anything else."""
+    readable = text.encode("utf-8", "backslashreplace").decode()
+    return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in readable))
+
+
+def escaped(text: str) -> str:
+    """The same for where markup is understood."""
+    return escape(str(plain(text)))
+
+
+def _what(one: Finding) -> str:
+    if one.kind == "process":
+        return f"{one.where}: {one.name}"
+    return one.name if one.kind in ("container", "image", "run", "base") else one.where
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for name in columns:
+        right = name in ("size", "age", "number")
+        table.add_column(
+            name,
+            justify="right" if right else "left",
+            no_wrap=right or name in ("kind", "part", ""),
+            overflow="fold",
+            header_style="dim",
+        )
+    return table

@@ -1,0 +1,198 @@
+"""What this host can do for machines, what it lacks, and how to get it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+from sandbox import default_backend, depot, overlay, seccomp
+from sandbox.machine import Frozen, SandboxSpec, SandboxUnavailable
+
+_FREE_ENOUGH = 5 * 10**9
+
+
+class Fact(Frozen):
+    """One thing that machines need or can use."""
+
+    part: str
+    name: str
+    there: Literal["yes", "less", "no"]
+    told: str
+    cure: str | None = None
+    """What to do about it, where it is not as it might be."""
+
+
+def facts() -> list[Fact]:
+    """Everything, part by part. Starts a few processes, and leaves nothing."""
+    return [*_host(), *_docker(), *_process(), *_place()]
+
+
+def _host() -> list[Fact]:
+    from sandbox import host
+
+    reason = host.unavailable()
+    spaces = overlay.namespaces_unavailable()
+    found = [
+        _fact("host", "bubblewrap", reason, shutil.which("bwrap") or "installed"),
+        _fact("host", "user namespaces", spaces, "can be made", _namespaces_cure()),
+    ]
+    if reason is None:
+        lacking = overlay.unavailable()
+        cure = f"set {depot.PLACE_VARIABLE} to a directory on ext4 or xfs"
+        found.append(_fact("host", "files", lacking, "layered by overlayfs", cure, instead="copied, slowly"))
+    calls = seccomp.unavailable()
+    return [
+        *found,
+        _fact("host", "system calls", calls, "filtered", "pip install pyseccomp", instead="not filtered"),
+    ]
+
+
+def _docker() -> list[Fact]:
+    from sandbox.daemon import answering, client, directories
+
+    try:
+        with answering("the Docker daemon"):
+            told: dict[str, Any] = client().info()
+        limited = _has_quota()
+    except SandboxUnavailable as error:
+        return [
+            Fact(
+                part="docker",
+                name="daemon",
+                there="no",
+                told=_without_docker(str(error)),
+                cure=_START,
+            )
+        ]
+    version, driver = told["ServerVersion"], told["Driver"]
+    upper = f"{told['DockerRootDir']}/{driver}"
+    readable = directories({"Name": driver, "Data": {"UpperDir": upper}}) is not None
+    cure = "run as root beside a daemon with overlay2: a freeze then takes a tenth of the time"
+    return [
+        Fact(
+            part="docker",
+            name="daemon",
+            there="yes",
+            told=f"version {version}, {driver} in {told['DockerRootDir']}",
+        ),
+        Fact(
+            part="docker",
+            name="freezing",
+            there="yes" if readable else "less",
+            told="by layer: the daemon's can be read"
+            if readable
+            else "by commit: the daemon's layers cannot be read",
+            cure=None if readable else cure,
+        ),
+        Fact(
+            part="docker",
+            name="disk limit",
+            there="yes" if limited else "less",
+            told="kept by the daemon" if limited else "kept by looking at how much a container has written",
+            cure=None if limited else "keep the daemon's files on xfs, mounted with prjquota",
+        ),
+    ]
+
+
+_START = "start it, or name one by DOCKER_HOST; your user must be one that may talk to it"
+
+
+def _without_docker(told: str) -> str:
+    """What the Docker client says, without how it came to know."""
+    system = re.search(r"\(\d+, '([^']+)'\)", told)
+    short = told.partition("; start it")[0]
+    return f"{short.partition(' (')[0]}: {system[1]}" if system else short
+
+
+def _process() -> list[Fact]:
+    default = default_backend()
+    told = "bubblewrap" if default == "host" else "plain processes, without isolation"
+    cure = None if default == "host" else "get what the host backend lacks, above"
+    return [
+        Fact(part="process", name="plain processes", there="yes", told="always, without isolation"),
+        Fact(
+            part="default",
+            name="backend",
+            there="yes" if default == "host" else "less",
+            told=f"{default}: {told}",
+            cure=cure,
+        ),
+    ]
+
+
+def _place() -> list[Fact]:
+    root = depot.root()
+    try:
+        depot.place()
+        with os.scandir(root):
+            pass
+        free = shutil.disk_usage(root).free
+    except SandboxUnavailable as error:
+        reason, _, cure = str(error).partition("; ")
+        return [Fact(part="place", name="directory", there="no", told=reason, cure=cure)]
+    except OSError as error:
+        cure = f"set {depot.PLACE_VARIABLE} to a directory of yours"
+        return [Fact(part="place", name="directory", there="no", told=f"{root}: {error.strerror}", cure=cure)]
+    from rich.filesize import decimal
+
+    tight = "python -m sandbox gc shows what can go"
+    return [
+        Fact(part="place", name="directory", there="yes", told=str(root)),
+        Fact(part="place", name="bases", there="yes", told=_amount(root / "bases")),
+        Fact(part="place", name="runs", there="yes", told=_amount(root / "runs")),
+        Fact(
+            part="place",
+            name="free space",
+            there="yes" if free > _FREE_ENOUGH else "less",
+            told=decimal(free),
+            cure=None if free > _FREE_ENOUGH else tight,
+        ),
+    ]
+
+
+def _amount(directory: Path) -> str:
+    from rich.filesize import decimal
+
+    number = sum(1 for _ in directory.iterdir()) if directory.is_dir() else 0
+    return f"{number}, {decimal(depot.size(directory))}" if number else "none"
+
+
+def _fact(
+    part: str, name: str, lacking: str | None, told: str, cure: str | None = None, *, instead: str = ""
+) -> Fact:
+    """What is there, or else what is lacking and, after a colon or in brackets, why."""
+    if lacking is None:
+        return Fact(part=part, name=name, there="yes", told=told)
+    reason, bracket, named = lacking.partition(" (Debian: ")
+    found = f"Debian: {named.removesuffix(')')}" if bracket else cure
+    if f"; set {depot.PLACE_VARIABLE}" in reason:
+        reason, _, found = reason.partition("; ")
+    return Fact(
+        part=part,
+        name=name,
+        there="less" if instead else "no",
+        told=f"{instead}: {reason}" if instead else reason,
+        cure=found,
+    )
+
+
+def _namespaces_cure() -> str:
+    switches = {
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": ("1", "0"),
+        "/proc/sys/kernel/unprivileged_userns_clone": ("0", "1"),
+        "/proc/sys/user/max_user_namespaces": ("0", "15000"),
+    }
+    for place, (shut, opened) in switches.items():
+        if Path(place).is_file() and Path(place).read_text().strip() == shut:
+            return f"sysctl -w {place.removeprefix('/proc/sys/').replace('/', '.')}={opened}"
+    return "in a container: start it with --privileged, or use the docker backend"
+
+
+def _has_quota() -> bool:
+    from sandbox.containment import host_config
+
+    made = host_config(SandboxSpec(backend="docker", image="any"))
+    return bool(made.get("StorageOpt"))

@@ -1,0 +1,501 @@
+"""What a killed run leaves is shown first and then removed, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import sandbox
+from sandbox import depot, ownership
+from sandbox.machine import SandboxUnavailable
+
+from ..conftest import missing
+
+ROOT = Path(__file__).parents[2]
+RUN = """
+import sys
+from pathlib import Path
+import sandbox
+
+owner, directory, image, store, *backends = sys.argv[1:]
+machines = []
+for backend in backends:
+    base = {"image": image} if backend == "docker" else {"directory": Path(directory)}
+    machine = sandbox.start(sandbox.SandboxSpec(backend=backend, owner=owner, snapshots="commit", **base))
+    machine.run("echo kept > file; (setsid sleep 4242 >/dev/null 2>&1 &)", timeout_s=20)
+    snapshot = machine.freeze(Path(store, backend)).result()
+    Path(store).mkdir(parents=True, exist_ok=True)
+    Path(store, backend + ".json").write_text(snapshot.model_dump_json())
+    machines.append(machine)
+print("ready", flush=True)
+for line in sys.stdin:
+    told = [machine.run("cat file", timeout_s=20).output.strip() for machine in machines]
+    print(*told, flush=True)
+    if line == "end\\n":
+        for machine in machines:
+            machine.close()
+        for backend in backends:
+            sandbox.remove_leftovers(backend, owner)
+"""
+
+
+class Place:
+    """A home of this test's own for all runs that it starts, and the commands that look at it."""
+
+    def __init__(self, home: Path, directory: Path, commands: subprocess.Popen[str]) -> None:
+        self.home = home
+        self.commands = commands
+        self.directory = directory
+        self.no_docker = {"DOCKER_HOST": "unix:///no/such/socket"}
+        self.runs: list[subprocess.Popen[str]] = []
+
+    def environment(self, **more: str) -> dict[str, str]:
+        own = {"TAKEOVER_HOME": str(self.home), "TMPDIR": str(self.home.parent), "COLUMNS": "200"}
+        return os.environ | own | more
+
+    def run(self, owner: str, *backends: str, image: str = "") -> subprocess.Popen[str]:
+        store = self.home.parent / f"store-{owner}"
+        argv = [sys.executable, "-c", RUN, owner, str(self.directory), image, str(store), *backends]
+        run = subprocess.Popen(
+            argv, cwd=ROOT, env=self.environment(), stdin=-1, stdout=-1, text=True, start_new_session=True
+        )
+        self.runs.append(run)
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        return run
+
+    def gc(self, *options: str, docker: bool = False) -> tuple[int, dict[str, Any]]:
+        code, output, complaint = self.command("gc", "--json", *options, docker=docker)
+        assert "Traceback" not in complaint, complaint
+        return code, json.loads(output)
+
+    def command(self, *arguments: str, docker: bool = False) -> tuple[int, str, str]:
+        """The exit code, the output and the complaints of a process of its own."""
+        env = self.environment(**({} if docker else self.no_docker))
+        assert self.commands.stdin is not None
+        assert self.commands.stdout is not None
+        self.commands.stdin.write(json.dumps([env, arguments]) + "\n")
+        self.commands.stdin.flush()
+        code, output, complaint = json.loads(self.commands.stdout.readline())
+        return code, output, complaint
+
+
+COMMANDS = """
+import json, os, sys, tempfile
+import docker
+from sandbox import leftovers, listing
+from sandbox.__main__ import app, gc
+
+for line in sys.stdin:
+    env, arguments = json.loads(line)
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        child = os.fork()
+        if child == 0:
+            os.environ.clear()
+            os.environ.update(env)
+            tempfile.tempdir = None
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            app(arguments, prog_name="python -m sandbox")
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        out.seek(0)
+        err.seek(0)
+        print(json.dumps([code, out.read(), err.read()]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[subprocess.Popen[str]]:
+    """Runs the commands, each in a process of its own that need not import everything anew."""
+    argv = [sys.executable, "-c", COMMANDS]
+    with subprocess.Popen(argv, cwd=ROOT, stdin=-1, stdout=-1, text=True) as server:
+        yield server
+        server.communicate()
+
+
+@pytest.fixture
+def place(repository: Path, commands: subprocess.Popen[str]) -> Iterator[Place]:
+    # Machines run as a user that must be able to pass, which it cannot where pytest keeps its files.
+    parent = Path(tempfile.mkdtemp(prefix="gc-", dir="/var/tmp"))
+    parent.chmod(0o755)
+    (parent / "home").mkdir(mode=0o755)
+    found = Place(parent / "home", repository, commands)
+    yield found
+    for run in found.runs:
+        run.kill()
+        run.communicate()
+    for process in sleepers(found.home):
+        process.kill()
+    depot.remove_tree(parent)
+
+
+def killed(run: subprocess.Popen[str]) -> None:
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+
+
+def answer(run: subprocess.Popen[str], line: str = "") -> str:
+    assert run.stdin is not None
+    assert run.stdout is not None
+    run.stdin.write(f"{line}\n")
+    run.stdin.flush()
+    return run.stdout.readline()
+
+
+def new_owner() -> str:
+    return f"test-{secrets.token_hex(4)}"
+
+
+def by_fate(told: dict[str, Any], fate: str, owner: str | None = None) -> list[str]:
+    """The kinds of what has this fate."""
+    findings = told["findings"]
+    return sorted(f["kind"] for f in findings if f["fate"] == fate and owner in (None, f["owner"]))
+
+
+def everything(home: Path) -> list[str]:
+    return sorted(str(path.relative_to(home)) for path in home.rglob("*"))
+
+
+def sleepers(home: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[:2] == ["sleep", "4242"] and process.status() != psutil.STATUS_ZOMBIE:
+                found += [process] if process.environ().get("TMPDIR", "").startswith(str(home)) else []
+    return found
+
+
+def embedded() -> list[str]:
+    from sandbox.host import unavailable
+
+    return ["process"] if unavailable() else ["process", "host"]
+
+
+def test_what_a_killed_run_left_is_shown_and_then_removed(place: Place) -> None:
+    dead, living = new_owner(), new_owner()
+    doomed, beside = place.run(dead, *embedded()), place.run(living, *embedded())
+    foreign = place.home / "runs" / "Somebody's"
+    foreign.mkdir()
+    killed(doomed)
+    before = everything(place.home)
+    assert len(sleepers(place.home)) == 2
+
+    code, told = place.gc()
+    assert code == 0
+    assert by_fate(told, "removable") == ["process", "run"]
+    assert by_fate(told, "kept", living) == ["run"]
+    assert everything(place.home) == before
+    assert len(sleepers(place.home)) == 2
+
+    code, told = place.gc("--remove")
+    assert code == 0
+    assert by_fate(told, "removed") == ["process", "run"]
+    left = everything(place.home)
+    assert not [path for path in left if dead in path]
+    assert [path for path in left if dead not in path] == [path for path in before if dead not in path]
+    assert len(sleepers(place.home)) == 1
+    assert set(answer(beside).split()) == {"kept"}
+    assert by_fate(place.gc("--remove")[1], "removed") == []
+    assert foreign.is_dir()
+
+
+def test_bases_go_only_when_asked_and_when_no_run_is_alive(place: Place) -> None:
+    run = place.run(new_owner(), "process")
+    half_done = place.home / "bases" / "0123456789ab.partial"
+    half_done.mkdir()
+    code, told = place.gc("--bases", "--remove")
+    assert (code, by_fate(told, "removed")) == (0, [])
+    assert answer(run) == "kept\n"
+    killed(run)
+    told = place.gc("--remove")[1]
+    assert by_fate(told, "removed") == ["partial", "process", "run"]
+    assert by_fate(told, "kept") == ["base"]
+    assert by_fate(place.gc("--bases", "--remove")[1], "removed") == ["base"]
+    assert everything(place.home / "bases") == []
+    assert answer(place.run(new_owner(), "process")) == "kept\n"
+
+
+def test_one_run_by_name_and_the_rest_by_two_at_once(place: Place) -> None:
+    named, *others = (new_owner() for _ in range(3))
+    for owner in (named, *others):
+        killed(place.run(owner, "process"))
+    assert by_fate(place.gc("--owner", named, "--remove")[1], "removed") == ["process", "run"]
+    argv = [sys.executable, "-m", "sandbox", "gc", "--remove", "--json"]
+    env = place.environment(**place.no_docker)
+    both = [subprocess.Popen(argv, cwd=ROOT, env=env, stdout=-1, stderr=-1, text=True) for _ in range(2)]
+    seen = set()
+    for one in both:
+        told, complaint = one.communicate(timeout=60)
+        assert complaint == ""
+        assert json.loads(told)["troubles"] == []
+        seen |= {f["owner"] for f in json.loads(told)["findings"]}
+    assert seen >= set(others)
+    assert named not in seen
+    assert by_fate(place.gc()[1], "removable") == []
+    assert everything(place.home / "runs") == everything(place.home / "locks")[1:] == []
+    assert sleepers(place.home) == []
+
+
+_NEWCOMER = """
+import os, sys, time
+from sandbox import depot
+
+lost = 0
+for number in range(int(sys.argv[1])):
+    child = os.fork()
+    if child == 0:
+        room = depot.new_room("again")
+        base = depot.bases() / "0123456789abcdef01234567"
+        base.mkdir(exist_ok=True)
+        (room / "file").write_text("kept")
+        time.sleep(0.004)
+        os._exit(0 if (room / "file").exists() and base.is_dir() else 1)
+    lost += os.waitpid(child, 0)[1] != 0
+print(lost)
+"""
+_COLLECTOR = """
+import time
+from sandbox.gc import Wanted, removed
+from sandbox import strays
+
+ended = 0
+until = time.monotonic() + 2.5
+while time.monotonic() < until:
+    for found in [*strays.runs(), *strays.bases(wanted=True)]:
+        if found.remove is not None:
+            ended += removed(found) is None
+print(ended)
+"""
+
+
+def test_who_starts_meanwhile_keeps_its_files(place: Place) -> None:
+    env = place.environment()
+    argvs = [["-c", _COLLECTOR]] * 2 + [["-c", _NEWCOMER, "100"]] * 2
+    running = [
+        subprocess.Popen([sys.executable, *argv], cwd=ROOT, env=env, stdout=-1, text=True) for argv in argvs
+    ]
+    first, second, *lost = (int(one.communicate(timeout=60)[0]) for one in running)
+    assert lost == [0, 0]
+    assert first + second > 5
+
+
+def test_who_starts_while_its_files_go_waits_and_begins_afresh(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
+    (depot.runs() / "again" / "old").mkdir(parents=True)  # without a mark, as just before a run's first
+    begin = "from sandbox import depot; import sys; print(depot.new_room('again').is_dir()); sys.stdin.read()"
+    with depot.condemned("again") as alone:
+        assert alone
+        newcomer = subprocess.Popen(
+            [sys.executable, "-c", begin], cwd=ROOT, env=place.environment(), stdin=-1, stdout=-1, text=True
+        )
+        time.sleep(1)
+        assert [path.name for path in (depot.runs() / "again").iterdir()] == ["old"]
+        depot.remove_tree(depot.set_aside(depot.runs() / "again"))
+    assert newcomer.stdout is not None
+    assert newcomer.stdout.readline() == "True\n"
+    with depot.condemned("again") as alone:
+        assert not alone
+    assert depot.holders("again") == [newcomer.pid]
+    newcomer.communicate("")
+
+
+def test_machines_that_start_meanwhile_work(place: Place) -> None:
+    env = place.environment()
+    collector = subprocess.Popen([sys.executable, "-c", _COLLECTOR], cwd=ROOT, env=env, stdout=-1, text=True)
+    owner = new_owner()
+    while collector.poll() is None:
+        run = place.run(owner, *embedded())
+        assert set(answer(run).split()) == {"kept"}
+        killed(run)
+    collector.communicate()
+
+
+@pytest.mark.parametrize("wrong", ["home", "runs", "locks", "bases"])
+def test_a_file_where_a_directory_should_be_is_told(place: Place, wrong: str) -> None:
+    path = place.home if wrong == "home" else place.home / wrong
+    if wrong == "home":
+        path.rmdir()
+    else:
+        (place.home / "runs" / "x").mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
+    path.write_text("")
+    code, _, complaint = place.command("gc", "--remove")
+    assert code == 3
+    assert "Not a directory" in complaint or "File exists" in complaint
+    assert complaint.startswith(f"error: {path}")
+    assert complaint.count("\n") == 1
+
+
+def test_names_that_are_not_ours_are_told_and_left(place: Place) -> None:
+    runs, locks = place.home / "runs", place.home / "locks"
+    for path in (runs / "Nobody", locks / "a-directory", place.home / "bases" / "mine"):
+        path.mkdir(parents=True)
+    os.mkdir(os.fsencode(runs) + b"/\xff\x1b[31m")  # noqa: PTH102
+    (runs / "elsewhere").symlink_to("/var/tmp")
+    (runs / "a-file").write_text("")
+    before = everything(place.home)
+    for options in ((), ("--remove", "--bases")):
+        code, output, complaint = place.command("gc", *options)
+        assert (code, complaint) == (0, "")
+        assert "\x1b[31m" not in output
+        assert "Nothing is left behind" in output
+    assert everything(place.home) == before
+
+
+def test_rooms_of_the_dead_go_and_those_of_the_living_stay(place: Place) -> None:
+    store = place.home.parent / "store"
+    old, new = store / "in" / ".importing-0123456789abcdef", place.home.parent / "takeover-image-abcdefgh"
+    old.parent.mkdir(parents=True)
+    old.write_text("part")
+    new.mkdir()
+    other = place.home.parent / "takeover-images"
+    other.mkdir()
+    import zstandard  # so that this process may be at work in the new one
+
+    assert zstandard
+    time.sleep(0.01)
+    os.utime(old, (1, 1))
+    assert by_fate(place.gc("--store", str(store), "--remove")[1], "removed") == ["room"]
+    assert not old.exists()
+    assert new.is_dir()
+    os.utime(new, (1, 1))
+    assert by_fate(place.gc("--remove")[1], "removed") == ["room"]
+    assert not new.exists()
+    assert other.is_dir()
+
+
+def test_what_an_agent_made_hard_to_remove(place: Place) -> None:
+    run = place.home / "runs" / "hard"
+    outside = place.home / "outside"
+    (run / "a" / "locked").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "file").write_text("")
+    (run / "a" / "link").symlink_to(outside)
+    (run / "a" / "locked" / "file").write_text("")
+    (run / "a" / "locked").chmod(0)
+    deep = os.open(run / "a", os.O_RDONLY)
+    for _ in range(3000):  # deeper than Python recurses, and than a path is long
+        os.mkdir("deep" * 10, dir_fd=deep)
+        inner = os.open("deep" * 10, os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = inner
+    os.close(deep)
+    code, told = place.gc("--remove")
+    assert (code, by_fate(told, "removed")) == (0, ["run"])
+    assert everything(place.home / "runs") == []
+    assert (outside / "file").is_file()
+
+
+def test_a_host_without_docker_or_anything(place: Place) -> None:
+    place.home.rmdir()
+    code, output, _ = place.command("gc", "--remove")
+    assert code == 0
+    assert output.startswith("Docker was not looked at: no Docker daemon answers")
+    assert "Nothing is left behind" in output
+    assert not place.home.exists()
+
+
+@pytest.fixture
+def image(testbed_image: Callable[[], contextlib.AbstractContextManager[str]]) -> Iterator[str]:
+    with testbed_image() as tag:
+        yield tag
+
+
+def daemon() -> Any:
+    from sandbox.daemon import client
+
+    try:
+        return client()
+    except SandboxUnavailable as error:
+        missing(str(error))
+
+
+def test_containers_and_images(place: Place, image: str) -> None:
+    """Removes by name of the run only: others use this daemon as well."""
+    dead, living = new_owner(), new_owner()
+    doomed = place.run(dead, "docker", image=image)
+    beside = place.run(living, "docker", image=image)
+    frozen = json.loads((place.home.parent / f"store-{dead}" / "docker.json").read_text())["location"]
+    foreign = daemon().containers.create(image, ["true"])
+    inherits = daemon().containers.create(frozen, ["true"])
+    try:
+        killed(doomed)
+        told = place.gc(docker=True)[1]
+        assert by_fate(told, "removable", dead) == ["container", "run"]
+        assert by_fate(told, "kept", dead) == ["image"]
+        assert by_fate(told, "kept", living) == ["container", "image", "run"]
+        assert foreign.id not in str(told)
+        assert inherits.id not in str(told)
+
+        told = place.gc("--owner", dead, "--remove", docker=True)[1]
+        assert by_fate(told, "removed") == ["container", "run"]
+        assert place.gc("--owner", living, "--snapshots", "--remove", docker=True)[1]["findings"]
+        assert answer(beside) == "kept\n"
+
+        def of_dead(*options: str) -> list[tuple[str, str]]:
+            told = place.gc("--owner", dead, "--snapshots", *options, docker=True)[1]
+            return [(one["fate"], one["why"]) for one in told["findings"]]
+
+        assert of_dead("--remove") == [("kept", f"container {inherits.id[:12]} stands on it")]
+        daemon().images.get(frozen).tag("takeover/mine", dead)
+        inherits.remove()
+        assert of_dead("--remove") == [("kept", f"also called takeover/mine:{dead}")]
+        daemon().images.remove(f"takeover/mine:{dead}")
+        assert of_dead("--remove") == [("removed", "its run is dead")]
+        assert of_dead() == []
+        foreign.reload()
+        assert answer(beside, "end") == "kept\n"
+    finally:
+        for container in (foreign, inherits):
+            with contextlib.suppress(Exception):
+                container.remove(force=True)
+        killed(beside)
+        for owner in (dead, living):
+            sandbox.remove_leftovers("docker", owner)
+
+
+def test_whose_process_is_not_certainly_dead_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, place: Place
+) -> None:
+    monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
+    mine = ownership.labels("test-labels")
+    boot, space, pid, start = mine[ownership.PROCESS_LABEL].split("/")
+
+    def maker(process: str, **more: str) -> str:
+        return ownership.maker(mine | {ownership.PROCESS_LABEL: process} | more)
+
+    assert ownership.maker(mine) == "alive"
+    assert maker(f"{boot}/{space}/{pid}/{int(start) - 1}") == "dead"
+    assert maker(f"{boot}/{space}/{2**22 + 1}/{start}") == "dead"
+    assert maker(f"other/{space}/{pid}/{start}") == "earlier"
+    for doubtful in (
+        f"{boot}/1/{pid}/{start}",
+        f"{boot}/{space}/0/",
+        f"{boot}/{space}/-1/1",
+        f"{'9' * 30}",
+        "",
+    ):
+        assert maker(doubtful) == "unknown"
+    assert maker(f"{boot}/{space}/{'9' * 30}/1") == "unknown"
+    assert ownership.origin(mine) == "here"
+    elsewhere = mine | {ownership.HOST_LABEL: "another"}
+    assert (ownership.maker(elsewhere), ownership.origin(elsewhere)) == ("unknown", "elsewhere")
+    assert ownership.origin({ownership.OWNER_LABEL: "test-labels"}) == "unknown"
+    monkeypatch.setenv("TAKEOVER_HOME", "/elsewhere")
+    assert ownership.origin(mine) == "elsewhere"

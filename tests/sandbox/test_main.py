@@ -1,0 +1,150 @@
+"""The commands about machines: what they print, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import sandbox
+from sandbox.__main__ import app
+from sandbox.machine import SandboxSpec, Snapshot
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "sandbox", *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"COLUMNS": "80"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def invoked(*arguments: str | Path) -> Result:
+    """The same within this process, for what needs no other."""
+    done = CliRunner().invoke(app, [*map(str, arguments)], prog_name="python -m sandbox")
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+@pytest.fixture(scope="module")
+def frozen(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a snapshot and its JSON."""
+    store = tmp_path_factory.mktemp("store")
+    spec = SandboxSpec(backend="process", directory=repository, owner="test-main")
+    machine = sandbox.start(spec)
+    try:
+        machine.write_file("new.txt", b"carried\n")
+        snapshot = machine.freeze(store).result()
+    finally:
+        machine.close()
+        sandbox.remove_leftovers("process", spec.owner)
+    (store / "snapshot.json").write_text(snapshot.model_dump_json())
+    (store / "record.json").write_text(
+        json.dumps({"task": "x", "snapshot": snapshot.model_dump(mode="json")})
+    )
+    return store
+
+
+@pytest.mark.parametrize("name", ["gc", "probe", "export", "import"])
+def test_help_has_examples(name: str) -> None:
+    done = invoked(name, "--help")
+    assert done.exit_code == 0
+    assert f"python -m sandbox {name}" in done.stdout.partition("Examples")[2]
+
+
+def test_probe_tells_what_there_is_and_the_cure_for_what_is_not(tmp_path: Path) -> None:
+    done = command(
+        "probe", "--json", PATH="/no/such", DOCKER_HOST="unix:///no/such", TAKEOVER_HOME=str(tmp_path)
+    )
+    assert done.returncode == 0, done.stderr
+    facts = {(fact["part"], fact["name"]): fact for fact in json.loads(done.stdout)}
+    assert facts["host", "bubblewrap"]["cure"] == "Debian: apt-get install bubblewrap"
+    assert "util-linux" in facts["host", "user namespaces"]["cure"]
+    assert facts["docker", "daemon"]["there"] == "no"
+    assert "DOCKER_HOST" in facts["docker", "daemon"]["cure"]
+    assert facts["default", "backend"]["told"].startswith("process")
+    assert facts["place", "directory"]["told"] == str(tmp_path)
+    assert all(fact["cure"] for fact in facts.values() if fact["there"] != "yes")
+
+
+def test_probe_of_this_host() -> None:
+    done = command("probe")
+    assert done.returncode == 0
+    assert f"{sandbox.default_backend()}: " in done.stdout
+
+
+def test_probe_of_a_place_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = command("probe", "--json", TAKEOVER_HOME=str(tmp_path / "file"), DOCKER_HOST="unix:///no/such")
+    facts = {(fact["part"], fact["name"]): fact for fact in json.loads(done.stdout)}
+    assert facts["place", "directory"]["there"] == "no"
+    assert "TAKEOVER_HOME" in facts["place", "directory"]["cure"]
+
+
+@pytest.mark.parametrize("name", ["snapshot.json", "record.json"])
+def test_a_snapshot_is_carried_away_and_thawed(
+    frozen: Path, tmp_path: Path, repository: Path, name: str
+) -> None:
+    done = command("export", frozen / name, tmp_path / "carried")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = command("import", f"file://{tmp_path}/carried", tmp_path / "new" / "store")
+    assert done.returncode == 0, done.stderr
+    snapshot = Snapshot.model_validate_json(done.stdout)
+    spec = SandboxSpec(backend="process", directory=repository, owner="test-main")
+    machine = sandbox.thaw(snapshot, tmp_path / "new" / "store", spec)
+    try:
+        assert machine.read_file("new.txt") == b"carried\n"
+    finally:
+        machine.close()
+        sandbox.remove_leftovers("process", spec.owner)
+
+
+def test_what_cannot_be_carried(frozen: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no snapshot")
+    (tmp_path / "empty.json").write_text('{"snapshot": {}}')
+    (tmp_path / "alone.json").write_text((frozen / "snapshot.json").read_text())
+    cases = {
+        ("export", tmp_path / "none.json", tmp_path / "out"): (2, "SNAPSHOT_JSON"),
+        ("export", tmp_path / "text", tmp_path / "out"): (2, "is no JSON"),
+        ("export", tmp_path / "empty.json", tmp_path / "out"): (2, "backend: Field required"),
+        ("export", tmp_path / "alone.json", tmp_path / "out"): (3, "archive is gone"),
+        ("export", frozen / "snapshot.json", "nowhere://x/y"): (3, "nowhere://x/y"),
+        ("import", tmp_path / "none", tmp_path / "store"): (3, "no such file"),
+        ("import", tmp_path / "text", tmp_path / "store"): (3, "is no snapshot"),
+        ("import", tmp_path / "text", tmp_path / "text"): (2, "STORE: "),
+    }
+    for arguments, (code, reason) in cases.items():
+        done = invoked(*arguments)
+        assert done.exit_code == code, (arguments, done.stderr)
+        assert done.stderr.startswith("error: ")
+        assert reason in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--owner", "Not/One"), "--owner: 'Not/One' is no name of a run"),
+        (("--owner", "x", "--bases"), "--bases: belongs to no run"),
+        (("--store", "/no/such"), "--store: /no/such: no such directory"),
+    ],
+)
+def test_gc_asked_wrongly(options: tuple[str, ...], reason: str) -> None:
+    done = invoked("gc", *options)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: {reason}")
+    assert done.stderr.count("\n") == 1
