@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import testbed
-from sandbox.machine import SandboxSpec, SandboxUnavailable
 from sandbox.daemon import client
+from sandbox.machine import SandboxSpec, SandboxUnavailable
 from sandbox.wire import ExecChannel
 
 _SWEREX_PLACE = "opt/swerex"

@@ -227,8 +227,14 @@ def _read(archive: Path, target: Path | None, owner: int | None, *, digest: str,
             zstandard.ZstdDecompressor().stream_reader(raw) as unpacked,
         ):
             base = _base(unpacked)
+            if base != base_digest:
+                raise SnapshotCorrupt(
+                    f"{archive}: made for base {_short(base)}, not for {_short(base_digest)}"
+                )
             with tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_Header) as tar:
                 found = _Reader(archive, tar, target, owner).read()
+    except SnapshotCorrupt:
+        raise  # one of the errors below
     except FileNotFoundError as error:
         raise SnapshotCorrupt(f"{archive}: the snapshot's archive is gone") from error
     except (tarfile.TarError, zstandard.ZstdError, EOFError, ValueError) as error:
@@ -237,8 +243,6 @@ def _read(archive: Path, target: Path | None, owner: int | None, *, digest: str,
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise OutOfDisk(f"{archive}: the disk is full; the snapshot was not unpacked") from error
         raise SnapshotCorrupt(f"{archive}: cannot be unpacked: {error}") from error
-    if base != base_digest:
-        raise SnapshotCorrupt(f"{archive}: made for base {_short(base)}, not for {_short(base_digest)}")
     if found != digest:
         raise SnapshotCorrupt(f"{archive}: holds {_short(found)}, but the snapshot says {_short(digest)}")
 
@@ -323,11 +327,12 @@ class _Reader:
             raise SnapshotCorrupt(f"{self._archive}: {path!r} leads out of the snapshot")
         if self._kinds.get(parent) != "directory":
             raise SnapshotCorrupt(f"{self._archive}: {path!r} does not lie in a directory of the snapshot")
-        if name == _OPAQUE:
-            return _Member(parent, "opaque", header)
         if name.startswith(_GONE) and _LITERAL not in header.pax_headers:
-            path, kind = f"{parent}/{name.removeprefix(_GONE)}".lstrip("/"), "gone"
-        if path in self._kinds or name in (_GONE, f"{_GONE}.", f"{_GONE}.."):
+            if name == _OPAQUE:
+                return _Member(parent, "opaque", header)
+            name = name.removeprefix(_GONE)
+            path, kind = f"{parent}/{name}".lstrip("/"), "gone"
+        if path in self._kinds or name in ("", ".", ".."):
             raise SnapshotCorrupt(f"{self._archive}: {path!r} comes twice or has no name")
         if kind == "hard link" and self._kinds.get(header.linkname) != "file":
             raise SnapshotCorrupt(f"{self._archive}: {path!r} is a link to no file of the snapshot")
