@@ -26,7 +26,7 @@ def client() -> Any:
         found.ping()
     except (DockerException, OSError) as error:
         raise SandboxUnavailable(
-            f"no Docker daemon answers ({_reason(error)}); start it, or choose --sandbox host"
+            f"no Docker daemon answers ({one_line(error)}); start it, or choose --sandbox host"
         ) from error
     return found
 
@@ -43,7 +43,7 @@ def answering(deed: str) -> Iterator[None]:
     except (DockerException, OSError) as error:
         if "no space left on device" in str(error).lower():
             raise OutOfDisk(f"{deed}: the Docker daemon's disk is full") from error
-        raise SandboxUnavailable(f"{deed}: {_reason(error)}") from error
+        raise SandboxUnavailable(f"{deed}: {one_line(error)}") from error
 
 
 def require_image(name: str) -> Any:
@@ -84,5 +84,6 @@ class OwnedClient:
         return getattr(self._client.containers if name == "get" else self._client, name)
 
 
-def _reason(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """What an error says, short enough for a message of ours."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
