@@ -14,6 +14,7 @@ from typing import IO
 from sandbox.machine import OutOfDisk, SandboxUnavailable
 
 _TAR = ("tar", "--sparse", "--xattrs", "--xattrs-include=*", "--numeric-owner")
+_FULL = ("No space left on device", "Wrote only", "Disk quota exceeded")
 _GONE = ".wh."
 _OPAQUE = ".wh..wh..opq"
 
@@ -77,9 +78,15 @@ def _mark(parent: Path, name: str) -> None:
 
 
 def _tar(*arguments: str) -> None:
-    done = subprocess.run([*_TAR, *arguments], capture_output=True, text=True, errors="replace")
+    done = subprocess.run(
+        [*_TAR, *arguments],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env={**os.environ, "LC_ALL": "C"},
+    )
     if done.returncode != 0:
         told = done.stderr.strip().splitlines() or ["no reason given"]
-        if "No space left on device" in done.stderr:
+        if any(words in done.stderr for words in _FULL):
             raise OutOfDisk("the disk is full; the snapshot was not taken")
         raise SandboxUnavailable(f"tar failed: {told[0][:300]}")
