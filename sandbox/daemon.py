@@ -13,16 +13,18 @@ from sandbox.machine import OutOfDisk, SandboxUnavailable
 from sandbox.ownership import labels
 
 API_TIMEOUT_S = 600
+QUICK_S = 60
+"""What a daemon that hangs may cost where an answer takes milliseconds."""
 
 
 @functools.cache
-def client() -> Any:
+def client(timeout_s: int = API_TIMEOUT_S) -> Any:
     """The Docker daemon that the environment names. Raises SandboxUnavailable when none answers."""
     import docker
     from docker.errors import DockerException
 
     try:
-        found = docker.from_env(timeout=API_TIMEOUT_S)
+        found = docker.from_env(timeout=timeout_s)
         found.ping()
     except (DockerException, OSError) as error:
         raise SandboxUnavailable(
