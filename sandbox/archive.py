@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 import zstandard
 
 from sandbox.differences import Difference, differences
-from sandbox.layers import Stack
+from sandbox.layers import Stack, opened_up
 from sandbox.machine import OutOfDisk, SnapshotCorrupt
 
 LARGEST_LAYER = 64 * 1024**3
@@ -70,7 +70,7 @@ def content_digest(layers: tuple[Path, ...], base: Stack) -> str:
         if found.kind == "file":
             inode = (found.info.st_dev, found.info.st_ino)
             if inode not in sums or found.info.st_nlink == 1:
-                with found.place.open("rb") as content:
+                with opened_up(found.place), found.place.open("rb") as content:
                     sums[inode] = hashlib.file_digest(content, "sha256").digest()
             payload = sums[inode]
         elif found.kind == "link":
@@ -161,10 +161,11 @@ class _Writer:
         elif found.kind != "file":
             header.type = tarfile.DIRTYPE
         if found.kind in ("file", "directory", "opaque"):
-            for name in os.listxattr(found.place, follow_symlinks=False):
-                if name.startswith("user.") and not name.startswith("user.overlay."):
-                    value = os.getxattr(found.place, name, follow_symlinks=False)
-                    header.pax_headers[_XATTR + name] = os.fsdecode(value)
+            with opened_up(found.place):
+                for name in os.listxattr(found.place, follow_symlinks=False):
+                    if name.startswith("user.") and not name.startswith("user.overlay."):
+                        value = os.getxattr(found.place, name, follow_symlinks=False)
+                        header.pax_headers[_XATTR + name] = os.fsdecode(value)
         return header
 
     def _add_file(self, found: Difference, header: tarfile.TarInfo) -> bytes:
@@ -174,7 +175,7 @@ class _Writer:
             header.linkname, payload = self._inodes[inode]
             self._tar.addfile(header)
             return payload
-        with found.place.open("rb") as content:
+        with opened_up(found.place), found.place.open("rb") as content:
             header.size = os.fstat(content.fileno()).st_size
             hashed = _Hashed(content)
             self._tar.addfile(header, hashed)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 from typing import IO
 
+from sandbox.layers import opened_up
 from sandbox.machine import OutOfDisk, SandboxUnavailable
 
 _TAR = ("tar", "--sparse", "--xattrs", "--xattrs-include=*", "--numeric-owner")
@@ -36,11 +37,17 @@ def lay_out(layer: IO[bytes], directory: Path) -> None:
         shutil.copyfileobj(layer, out)
     unpack(raw, directory)
     raw.unlink()
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            if name.startswith(_GONE):
-                (Path(parent) / name).unlink()
-                _mark(Path(parent), name)
+    _mark_all(directory)
+
+
+def _mark_all(directory: Path) -> None:
+    with opened_up(directory, to_write=True):
+        for place in list(directory.iterdir()):
+            if place.name.startswith(_GONE):
+                place.unlink()
+                _mark(directory, place.name)
+            elif place.is_dir() and not place.is_symlink():
+                _mark_all(place)
 
 
 def lay_out_names(layer: IO[bytes], directory: Path) -> None:

@@ -330,6 +330,58 @@ def test_a_base_that_is_not_here(kit: Kit, tmp_path: Path) -> None:
             kit.thaw(snapshot.model_copy(update={"base": missing_base}), tmp_path)
 
 
+UNPRIVILEGED = """
+import contextlib, sys, sandbox
+from pathlib import Path
+from sandbox import transfer
+from sandbox.machine import SandboxSpec
+place, spec = Path(sys.argv[1]), SandboxSpec.model_validate_json(sys.argv[2])
+with contextlib.closing(sandbox.start(spec)) as machine:
+    assert machine.run(sys.argv[3], timeout_s=20).exit_code == 0
+    assert "pkg/renamed.py" in {change.path for change in machine.changes()}
+    snapshot = machine.freeze(place / "store").result()
+with contextlib.closing(sandbox.thaw(snapshot, place / "store", spec)) as machine:
+    assert machine.run("cat tools/only", timeout_s=20).output == "new\\n"
+transfer.export(snapshot, place / "store", str(place / "file"))
+try:
+    sandbox.start(spec.model_copy(update={"snapshots": "layer"}))
+except sandbox.SandboxUnavailable as error:
+    print(error)
+"""
+DARK = (
+    "mkdir -p dark/in; echo s > dark/in/s; rm tools/*; echo new > tools/only; chmod 000 tools dark/in/s dark"
+)
+
+
+@docker
+def test_who_cannot_read_the_layers_freezes_by_commit(kit: Kit, tmp_path: Path) -> None:
+    """A user in the daemon's group; what he exports is what root finds in the layers."""
+    socket = Path("/var/run/docker.sock")
+    if os.geteuid() != 0 or os.environ.get("DOCKER_HOST") or not socket.is_socket():
+        missing("only root can become a user that a local daemon's socket is open to")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        group = socket.stat().st_gid
+        os.chown(place, 12345, group)
+        become = ["setpriv", "--reuid=12345", f"--regid={group}", "--clear-groups", sys.executable, "-c"]
+        package = str(Path(sandbox.__file__).parents[1])
+        own = {**os.environ, "HOME": place, "TAKEOVER_HOME": f"{place}/depot", "PYTHONPATH": package}
+        if subprocess.run([*become, "import docker, sandbox"], env=own, capture_output=True).returncode:
+            missing("this Python is not open to other users")
+        done = subprocess.run(
+            [*become, UNPRIVILEGED, place, kit.spec().model_dump_json(), f"{NASTY}{DARK}"],
+            env=own,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.stdout == "the daemon's layers cannot be read from here: freeze by commit instead\n", done
+        found = transfer.import_(f"{place}/file", tmp_path)
+    with kit.ended():
+        again = kit.thaw(found, tmp_path, snapshots="layer")
+        assert told(again, "stat -c %a dark dark/in/s tools").split() == ["0"] * 3
+        assert again.freeze(tmp_path).result().digest == found.digest
+
+
 THAW = """
 import sys, sandbox
 from pathlib import Path
