@@ -42,6 +42,8 @@ class Daemon:
         with (self._place / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
+                    "unshare",
+                    "--net",  # without a bridge of its own it would remove the other daemon's
                     "dockerd",
                     f"--data-root={self.data}",
                     f"--exec-root={self._place}/exec",
