@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 import zstandard
 
 from sandbox.differences import Difference, differences
-from sandbox.layers import Stack
+from sandbox.layers import Stack, opened_up
 from sandbox.machine import OutOfDisk, SnapshotCorrupt
 
 LARGEST_LAYER = 64 * 1024**3
@@ -70,7 +70,7 @@ def content_digest(layers: tuple[Path, ...], base: Stack) -> str:
         if found.kind == "file":
             inode = (found.info.st_dev, found.info.st_ino)
             if inode not in sums or found.info.st_nlink == 1:
-                with found.place.open("rb") as content:
+                with opened_up(found.place), found.place.open("rb") as content:
                     sums[inode] = hashlib.file_digest(content, "sha256").digest()
             payload = sums[inode]
         elif found.kind == "link":
@@ -161,10 +161,11 @@ class _Writer:
         elif found.kind != "file":
             header.type = tarfile.DIRTYPE
         if found.kind in ("file", "directory", "opaque"):
-            for name in os.listxattr(found.place, follow_symlinks=False):
-                if name.startswith("user.") and not name.startswith("user.overlay."):
-                    value = os.getxattr(found.place, name, follow_symlinks=False)
-                    header.pax_headers[_XATTR + name] = os.fsdecode(value)
+            with opened_up(found.place):
+                for name in os.listxattr(found.place, follow_symlinks=False):
+                    if name.startswith("user.") and not name.startswith("user.overlay."):
+                        value = os.getxattr(found.place, name, follow_symlinks=False)
+                        header.pax_headers[_XATTR + name] = os.fsdecode(value)
         return header
 
     def _add_file(self, found: Difference, header: tarfile.TarInfo) -> bytes:
@@ -174,7 +175,7 @@ class _Writer:
             header.linkname, payload = self._inodes[inode]
             self._tar.addfile(header)
             return payload
-        with found.place.open("rb") as content:
+        with opened_up(found.place), found.place.open("rb") as content:
             header.size = os.fstat(content.fileno()).st_size
             hashed = _Hashed(content)
             self._tar.addfile(header, hashed)  # type: ignore[arg-type]
@@ -227,8 +228,14 @@ def _read(archive: Path, target: Path | None, owner: int | None, *, digest: str,
             zstandard.ZstdDecompressor().stream_reader(raw) as unpacked,
         ):
             base = _base(unpacked)
+            if base != base_digest:
+                raise SnapshotCorrupt(
+                    f"{archive}: made for base {_short(base)}, not for {_short(base_digest)}"
+                )
             with tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_Header) as tar:
                 found = _Reader(archive, tar, target, owner).read()
+    except SnapshotCorrupt:
+        raise  # one of the errors below
     except FileNotFoundError as error:
         raise SnapshotCorrupt(f"{archive}: the snapshot's archive is gone") from error
     except (tarfile.TarError, zstandard.ZstdError, EOFError, ValueError) as error:
@@ -237,8 +244,6 @@ def _read(archive: Path, target: Path | None, owner: int | None, *, digest: str,
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise OutOfDisk(f"{archive}: the disk is full; the snapshot was not unpacked") from error
         raise SnapshotCorrupt(f"{archive}: cannot be unpacked: {error}") from error
-    if base != base_digest:
-        raise SnapshotCorrupt(f"{archive}: made for base {_short(base)}, not for {_short(base_digest)}")
     if found != digest:
         raise SnapshotCorrupt(f"{archive}: holds {_short(found)}, but the snapshot says {_short(digest)}")
 
@@ -323,11 +328,12 @@ class _Reader:
             raise SnapshotCorrupt(f"{self._archive}: {path!r} leads out of the snapshot")
         if self._kinds.get(parent) != "directory":
             raise SnapshotCorrupt(f"{self._archive}: {path!r} does not lie in a directory of the snapshot")
-        if name == _OPAQUE:
-            return _Member(parent, "opaque", header)
         if name.startswith(_GONE) and _LITERAL not in header.pax_headers:
-            path, kind = f"{parent}/{name.removeprefix(_GONE)}".lstrip("/"), "gone"
-        if path in self._kinds or name in (_GONE, f"{_GONE}.", f"{_GONE}.."):
+            if name == _OPAQUE:
+                return _Member(parent, "opaque", header)
+            name = name.removeprefix(_GONE)
+            path, kind = f"{parent}/{name}".lstrip("/"), "gone"
+        if path in self._kinds or name in ("", ".", ".."):
             raise SnapshotCorrupt(f"{self._archive}: {path!r} comes twice or has no name")
         if kind == "hard link" and self._kinds.get(header.linkname) != "file":
             raise SnapshotCorrupt(f"{self._archive}: {path!r} is a link to no file of the snapshot")

@@ -35,7 +35,14 @@ _KILL_ALL = (
 )
 # A bash, because it reaps: what was orphaned and killed would count against the limit for ever.
 _FIRST_PROCESS = ["bash", "-c", "while :; do sleep 3600 & wait; done"]
-_ENVIRONMENT = ("PAGER=cat", "GIT_PAGER=cat", "TERM=dumb", "PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8")
+_ENVIRONMENT = (
+    "HOME=/root",
+    "PAGER=cat",
+    "GIT_PAGER=cat",
+    "TERM=dumb",
+    "PYTHONDONTWRITEBYTECODE=1",
+    "LANG=C.UTF-8",
+)
 
 
 class ContainerEnclosure:
@@ -55,10 +62,11 @@ class ContainerEnclosure:
                 image["Id"],
                 _FIRST_PROCESS,
                 entrypoint=[],
-                user="root",
+                user="0:0",  # by number, because the agent may have lost /etc/passwd
                 working_dir=spec.workspace,
                 environment=list(_ENVIRONMENT),
                 hostname="sandbox",
+                stop_signal="SIGKILL",
                 labels=ownership.labels(spec.owner),
                 host_config=host_config(spec),
             )["Id"]

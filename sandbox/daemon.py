@@ -13,20 +13,22 @@ from sandbox.machine import OutOfDisk, SandboxUnavailable
 from sandbox.ownership import labels
 
 API_TIMEOUT_S = 600
+QUICK_S = 60
+"""What a daemon that hangs may cost where an answer takes milliseconds."""
 
 
 @functools.cache
-def client() -> Any:
+def client(timeout_s: int = API_TIMEOUT_S) -> Any:
     """The Docker daemon that the environment names. Raises SandboxUnavailable when none answers."""
     import docker
     from docker.errors import DockerException
 
     try:
-        found = docker.from_env(timeout=API_TIMEOUT_S)
+        found = docker.from_env(timeout=timeout_s)
         found.ping()
     except (DockerException, OSError) as error:
         raise SandboxUnavailable(
-            f"no Docker daemon answers ({_reason(error)}); start it, or choose --sandbox host"
+            f"no Docker daemon answers ({one_line(error)}); start it, or choose --sandbox host"
         ) from error
     return found
 
@@ -43,7 +45,7 @@ def answering(deed: str) -> Iterator[None]:
     except (DockerException, OSError) as error:
         if "no space left on device" in str(error).lower():
             raise OutOfDisk(f"{deed}: the Docker daemon's disk is full") from error
-        raise SandboxUnavailable(f"{deed}: {_reason(error)}") from error
+        raise SandboxUnavailable(f"{deed}: {one_line(error)}") from error
 
 
 def require_image(name: str) -> Any:
@@ -84,5 +86,6 @@ class OwnedClient:
         return getattr(self._client.containers if name == "get" else self._client, name)
 
 
-def _reason(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """What an error says, short enough for a message of ours."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from sandbox.layers import Stack, is_opaque, is_whiteout, require_shallow
+from sandbox.layers import Stack, is_opaque, is_whiteout, opened_up, require_shallow
 
 Kind = Literal["file", "link", "directory", "opaque", "fifo", "gone"]
 """`opaque` is a directory that hides what the base has in it; `gone` a name that only the base has."""
@@ -44,15 +45,20 @@ def _merged(path: str, places: tuple[Path, ...], base: Stack, *, hidden: bool) -
         below = f"{path}/{name}" if path else name
         place, info = named[name][0]
         if stat.S_ISDIR(info.st_mode):
-            parts, cut = _directories(named[name])
-            covers = cut and not hidden and _is_directory(base, below)
-            yield Difference(below, "opaque" if covers else "directory", place, info)
-            yield from _merged(below, parts, base, hidden=hidden or cut)
+            with opened_up(*_directories_first(named[name])):
+                parts, cut = _directories(named[name])
+                covers = cut and not hidden and _is_directory(base, below)
+                yield Difference(below, "opaque" if covers else "directory", place, info)
+                yield from _merged(below, parts, base, hidden=hidden or cut)
         elif is_whiteout(info):
             if not hidden and base.find(below) is not None:
                 yield Difference(below, "gone", place, info)
         elif (kind := _kind(info)) is not None:
             yield Difference(below, kind, place, info)
+
+
+def _directories_first(found: list[tuple[Path, os.stat_result]]) -> Iterator[Path]:
+    yield from (place for place, info in takewhile(lambda one: stat.S_ISDIR(one[1].st_mode), found))
 
 
 def _directories(found: list[tuple[Path, os.stat_result]]) -> tuple[tuple[Path, ...], bool]:

@@ -11,10 +11,11 @@ import tarfile
 from pathlib import Path
 from typing import IO
 
-from sandbox.layers import own
+from sandbox.layers import opened_up, own
 from sandbox.machine import OutOfDisk, SandboxUnavailable
 
 _TAR = ("tar", "--sparse", "--xattrs", "--xattrs-include=*", "--numeric-owner")
+_FULL = ("No space left on device", "Wrote only", "Disk quota exceeded")
 _GONE = ".wh."
 _OPAQUE = ".wh..wh..opq"
 
@@ -36,11 +37,17 @@ def lay_out(layer: IO[bytes], directory: Path) -> None:
         shutil.copyfileobj(layer, out)
     unpack(raw, directory)
     raw.unlink()
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            if name.startswith(_GONE):
-                (Path(parent) / name).unlink()
-                _mark(Path(parent), name)
+    _mark_all(directory)
+
+
+def _mark_all(directory: Path) -> None:
+    with opened_up(directory, to_write=True):
+        for place in list(directory.iterdir()):
+            if place.name.startswith(_GONE):
+                place.unlink()
+                _mark(directory, place.name)
+            elif place.is_dir() and not place.is_symlink():
+                _mark_all(place)
 
 
 def lay_out_names(layer: IO[bytes], directory: Path) -> None:
@@ -77,9 +84,15 @@ def _mark(parent: Path, name: str) -> None:
 
 
 def _tar(*arguments: str) -> None:
-    done = subprocess.run([*_TAR, *arguments], capture_output=True, text=True, errors="replace")
+    done = subprocess.run(
+        [*_TAR, *arguments],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env={**os.environ, "LC_ALL": "C"},
+    )
     if done.returncode != 0:
         told = done.stderr.strip().splitlines() or ["no reason given"]
-        if "No space left on device" in done.stderr:
+        if any(words in done.stderr for words in _FULL):
             raise OutOfDisk("the disk is full; the snapshot was not taken")
         raise SandboxUnavailable(f"tar failed: {told[0][:300]}")

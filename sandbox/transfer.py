@@ -21,6 +21,7 @@ from typing import IO
 from pydantic import ValidationError
 
 from sandbox import archive
+from sandbox.daemon import one_line
 from sandbox.machine import Frozen, OutOfDisk, SandboxUnavailable, Snapshot, SnapshotCorrupt
 
 _MAGIC = b"takeover snapshot 1\n"
@@ -62,10 +63,10 @@ def import_(url: str, store: Path) -> Snapshot:
     """
     import fsspec
 
-    store.mkdir(parents=True, exist_ok=True)
     part = store / f".importing-{secrets.token_hex(8)}"
     try:
         with _failing(url):
+            store.mkdir(parents=True, exist_ok=True)
             with fsspec.open(url, "rb") as source, part.open("xb") as out:
                 snapshot = _received(url, source, out)
                 out.flush()
@@ -74,7 +75,8 @@ def import_(url: str, store: Path) -> Snapshot:
             part.replace(store / snapshot.location)
             archive.sync_directory(store)
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where nothing can be written, there is none
+            part.unlink()
     return snapshot
 
 
@@ -141,7 +143,7 @@ def _appearing(url: str) -> Iterator[IO[bytes]]:
     """A file to write that gets its name when it is whole."""
     import fsspec
 
-    system, path = fsspec.core.url_to_fs(url)
+    system, path = fsspec.core.url_to_fs(url, skip_instance_cache=True)  # one transaction each
     if "file" not in system.protocol:
         with system.transaction, system.open(path, "wb") as out:
             yield out
@@ -171,4 +173,4 @@ def _failing(url: str) -> Iterator[None]:
     except (OSError, ImportError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise OutOfDisk(f"{url}: the disk is full") from error
-        raise SandboxUnavailable(f"{url}: {str(error).splitlines()[0][:200]}") from error
+        raise SandboxUnavailable(f"{url}: {one_line(error)}") from error

@@ -7,7 +7,8 @@ import socket
 import struct
 import time
 
-from sandbox.daemon import API_TIMEOUT_S, answering, client
+from sandbox import daemon
+from sandbox.daemon import answering
 from sandbox.machine import SandboxUnavailable
 
 _FRAME_HEADER = struct.Struct(">BxxxL")
@@ -22,7 +23,7 @@ class ExecChannel:
     limits = ":"  # the container has them
 
     def __init__(self, container_id: str) -> None:
-        api = client().api
+        self._api = api = daemon.client(daemon.QUICK_S).api
         self._container = container_id
         self._exec = api.exec_create(
             container_id, ["bash", "--norc", "--noprofile"], stdin=True, stdout=True, stderr=False, tty=False
@@ -34,7 +35,7 @@ class ExecChannel:
         self._buffer = b""
 
     def send(self, data: bytes) -> None:
-        self._socket.settimeout(API_TIMEOUT_S)
+        self._socket.settimeout(daemon.QUICK_S)
         try:
             self._socket.sendall(data)
         except OSError:
@@ -56,7 +57,7 @@ class ExecChannel:
 
     def alive(self) -> bool:
         with answering(f"container {self._container[:12]}"):
-            return bool(client().api.exec_inspect(self._exec)["Running"])
+            return bool(self._api.exec_inspect(self._exec)["Running"])
 
     def complaint(self) -> str:
         return ""
@@ -71,13 +72,13 @@ class ExecChannel:
             while self.alive() and time.monotonic() < deadline:
                 time.sleep(0.005)
             with answering("the shell's exit code"):
-                code: int | None = client().api.exec_inspect(self._exec)["ExitCode"]
+                code: int | None = self._api.exec_inspect(self._exec)["ExitCode"]
                 return code
         return None
 
     def _require_container(self) -> None:
         with answering(f"container {self._container[:12]} is lost"):
-            state = client().api.inspect_container(self._container)["State"]
+            state = self._api.inspect_container(self._container)["State"]
         if not state["Running"]:
             raise SandboxUnavailable(f"container {self._container[:12]} was stopped while a command ran")
 
