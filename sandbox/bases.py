@@ -10,6 +10,7 @@ import secrets
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sandbox import depot
 from sandbox.archive import content_digest
@@ -48,22 +49,32 @@ def base_of(spec: SandboxSpec) -> Base:
     if spec.image is not None:
         from sandbox.daemon import require_image
 
-        base = _of_image(require_image(spec.image).id)
+        base = _there(_of_image, require_image(spec.image).id)
         _started[spec.image, base.digest] = base
         return base
     assert spec.directory is not None
     directory = spec.directory.absolute()
     if not directory.is_dir():
         raise SandboxUnavailable(f"{directory}: no such directory to start a sandbox from")
-    base = _of_directory(directory, _signature(directory))
+    base = _there(_of_directory, directory, _signature(directory))
     _started[str(directory), base.digest] = base
+    return base
+
+
+def _there(lay_out: Any, *arguments: object) -> Base:
+    """A base that was laid out before, if nobody has removed it since; else laid out now."""
+    base: Base = lay_out(*arguments)
+    if not base.tree.is_dir():
+        lay_out.cache_clear()
+        base = lay_out(*arguments)
     return base
 
 
 def base_named(digest: str, spec: SandboxSpec) -> Base:
     """The base that a snapshot was made for. Raises SnapshotCorrupt when `spec` starts from another."""
     origin = spec.image or str(spec.directory and spec.directory.absolute())
-    base = _started.get((origin, digest)) or base_of(spec)
+    known = _started.get((origin, digest))
+    base = known if known is not None and known.tree.is_dir() else base_of(spec)
     if base.digest != digest:
         there = f"{spec.image or spec.directory} is {base.digest[:19]}…"
         raise SnapshotCorrupt(f"the snapshot was made for base {digest[:19]}…, but {there}")

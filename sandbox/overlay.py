@@ -65,14 +65,19 @@ class Keeper:
         assert self._process.stdout is not None
         if self._process.stdout.readline() != b"ready\n":
             _, told = self._process.communicate()
-            reason = told.decode(errors="replace").strip()[-300:]
-            raise SandboxUnavailable(f"no overlay could be mounted in {room}: {reason or 'no reason given'}")
+            reason = told.decode(errors="replace").strip().partition("\n")[0][:300] or "no reason given"
+            raise SandboxUnavailable(
+                f"no overlay could be mounted: {reason}; "
+                f"set {depot.PLACE_VARIABLE} to a directory on a disk that overlayfs can write to, such as ext4 or xfs"
+            )
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         self._first = int(children.read_text().split()[0])
 
     def entering(self) -> list[str]:
         """The beginning of a command line that runs the rest of it inside the namespaces."""
-        return ["nsenter", f"--target={self._first}", "--user", "--mount", "--pid"]
+        # Who is root already becomes the root that lives there; anybody else is that by the map of users.
+        credentials = ["--preserve-credentials"] if depot.owner_uid() is None else []
+        return ["nsenter", f"--target={self._first}", "--user", "--mount", "--pid", *credentials]
 
     def close(self) -> None:
         """End every process inside; when this returns, none writes any more. May be called twice."""
