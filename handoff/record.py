@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -14,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from handoff.event import Event, HandoffPoint, Usage
 from sandbox.machine import Frozen, Snapshot
+from sandbox.removal import remove_tree
 
 SCHEMA_VERSION = 1
 RECORD_FILE = "record.json"
@@ -96,15 +96,15 @@ class RecordStore:
     def create(self, record_id: str, make: Callable[[Path], HandoffRecord]) -> HandoffRecord:
         """Save what `make` returns, whole or not at all; it may put files into the directory it is given."""
         partial = self.root / f".partial-{record_id}"
-        shutil.rmtree(partial, ignore_errors=True)
+        remove_tree(partial)
         partial.mkdir(parents=True)
         try:
             record = make(partial).sealed()
             write_durably(partial / RECORD_FILE, _as_json(record, exclude={"notes"}))
-            shutil.rmtree(self.directory(record_id), ignore_errors=True)
+            remove_tree(self.directory(record_id))
             partial.rename(self.directory(record_id))
         except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
+            remove_tree(partial)
             raise
         _sync_directory(self.root)
         return record
@@ -139,7 +139,7 @@ class RecordStore:
     def remove_partial(self) -> None:
         """Remove what a kill left of records that were never saved whole."""
         for partial in self.root.glob(".partial-*"):
-            shutil.rmtree(partial, ignore_errors=True)
+            remove_tree(partial)
 
 
 def _as_json(value: Frozen, *, exclude: set[str] | None = None) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
+import random
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -82,6 +84,7 @@ class HostEnclosure:
         self._tree = tree
         self._channels: list[PipeChannel] = []
         self.workspace = spec.workspace
+        self._processors = _bound_to(spec.cpus)
         self.watch = MemoryWatch(
             lambda: bytes_used(tree.layers().layers[0]),
             spec.disk_mb << 20,
@@ -102,7 +105,7 @@ class HostEnclosure:
         filtered = [] if calls is None else ["--seccomp", str(calls)]
         try:
             channel = PipeChannel(
-                [*self._tree.entering(), "bwrap", *filtered, *self._argv()],
+                [*self._tree.entering(), *self._processors, "bwrap", *filtered, *self._argv()],
                 env={"PATH": os.defpath},
                 inherits=() if calls is None else (calls,),
                 limits=f"ulimit -u {spec.pids} -v {spec.memory_mb << 10} -n {spec.open_files} "
@@ -209,6 +212,14 @@ def _is_at_work(process: psutil.Process) -> bool:
                 int(entry.name) not in _SHELLS_FILES for entry in os.scandir(f"/proc/{process.pid}/fd")
             )
     return place > _SHELL_PID
+
+
+def _bound_to(cpus: float | None) -> list[str]:
+    """The beginning of a command line that binds the rest to so many of this host's processors, rounded up."""
+    ours = sorted(os.sched_getaffinity(0))
+    if cpus is None or cpus >= len(ours):
+        return []
+    return ["taskset", "--cpu-list", ",".join(map(str, random.sample(ours, math.ceil(cpus))))]
 
 
 def _directories(path: Path) -> list[str]:

@@ -12,7 +12,13 @@ from pathlib import Path
 from sandbox import depot
 from sandbox.machine import SandboxUnavailable
 
-_PROGRAMS = {"unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux", "mount": "mount"}
+_PROGRAMS = {
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+    "taskset": "util-linux",
+    "mount": "mount",
+}
 # `volatile`: an upper directory is never mounted twice, and a snapshot is synced where it is kept.
 _MOUNT = "mount -t overlay overlay -o userxattr,volatile,lowerdir={lowers},upperdir=diff,workdir=work merged"
 INTERPRETER = "interpreter"

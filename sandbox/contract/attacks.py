@@ -193,6 +193,14 @@ def test_memory_is_limited(confined: Sandbox) -> None:
     assert told(confined, "echo usable") == "usable\n"
 
 
+def test_processors_are_limited(kit: Kit, victim: Sandbox) -> None:
+    limited = kit.start(cpus=1)
+    spin = "end=$((SECONDS + 2)); while ((SECONDS < end)); do :; done"
+    told(limited, f"for i in 1 2 3; do ({spin}) & done; wait; times >/tmp/times")
+    minutes, _, seconds = told(limited, "tail -1 /tmp/times").split()[0].rstrip("s").partition("m")
+    assert float(minutes) * 60 + float(seconds) < 2.6
+
+
 def test_two_machines_do_not_share_a_limit(kit: Kit, victim: Sandbox) -> None:
     other = kit.start(pids=PIDS)
     told(victim, f"for i in $(seq {PIDS - 20}); do sleep 60 & done")

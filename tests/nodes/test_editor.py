@@ -184,6 +184,7 @@ def test_str_replace(bench: Bench, before: bytes, old: str, new: str, after: byt
     bench.put("a.py", before)
     machine = bench.workbench.machine()
     machine.run("chmod 755 a.py", timeout_s=5)
+    machine.changes()
     (event,) = bench.run(edit("str_replace", old=old, new=new))
     assert not event.refused, event.text
     assert bench.content("a.py") == after
