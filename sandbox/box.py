@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,8 @@ from sandbox.shell import Channel, Hand, Shell, shown
 from sandbox.watch import DiskWatch
 
 _STATE_TIMEOUT_S = 30.0
+_GIVE_WAY_S = 0.02
+"""The command that comes right after a freeze goes before the work that the freeze leaves."""
 _INSPECT_TIMEOUT_S = 300.0
 
 
@@ -40,10 +43,14 @@ class Enclosure(Protocol):
     watch: DiskWatch | None
     """Tells while a command runs whether the machine uses too much; None where nothing can tell."""
 
-    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Callable[[], Snapshot]:
+    def at_rest(self) -> bool:
+        """Whether nothing runs inside but shells that wait, so that a freeze may put new ones in their place."""
+
+    def freeze(self, store: Path, labels: Mapping[str, str], *, at_rest: bool) -> Callable[[str], Snapshot]:
         """Freeze the files as they are; what is returned makes the snapshot last, and may take its time.
 
-        When it puts other layers in the place of the old ones, it ends the shells.
+        It is called with the state of the agent's shell. A machine at rest may have other layers afterwards,
+        which new shells see; the old ones are there, for that state, until what is returned has killed them.
         """
 
     def close(self) -> None: ...
@@ -119,17 +126,32 @@ class Box:
         return shown(self._agent.cwd)
 
     def freeze(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
-        # A shell that the agent broke loses what it held, and the snapshot is taken all the same.
-        state = self._agent.state(_STATE_TIMEOUT_S) or _standing(self._agent.cwd)
         before = self._enclosure.layers()
-        keep = self._enclosure.freeze(store, state, labels or {})
+        at_rest = self._enclosure.at_rest()
+        state = self._agent.begin_state()
+        keep = self._enclosure.freeze(store, labels or {}, at_rest=at_rest)
         after = self._enclosure.layers()
-        if before is not None and after is not None and after.layers != before.layers:
+        moved = before is not None and after is not None and after.layers != before.layers
+        successor = self._prepared_shell() if moved else None
+        # A shell that the agent broke loses what it held, and the snapshot is taken all the same.
+        told = state(_STATE_TIMEOUT_S) or _standing(self._agent.cwd)
+        old: tuple[Shell | Hand, ...] = ()
+        if successor is not None and after is not None:
+            old = (self._agent, self._hand)
             self._report.rest_on(after)
-            self._agent.close()
-            self._hand.close()
-            self._agent = self._new_agent_shell(state, self.workspace)
-        return self._keeping.submit(keep)
+            self._hand = Hand(self._enclosure.open_shell)
+            self._files.use(self._hand)
+            self._agent = self._standing_shell(successor, told, self._agent.cwd)
+
+        def finish() -> Snapshot:
+            time.sleep(_GIVE_WAY_S)
+            try:
+                return keep(told)
+            finally:
+                for shell in old:
+                    shell.close()
+
+        return self._keeping.submit(finish)
 
     def close(self) -> None:
         """Waits for the freezes that are under way; each has its own future to tell how it ended."""
@@ -146,14 +168,20 @@ class Box:
 
     def _new_agent_shell(self, state: str | None, cwd: str) -> Shell:
         """A new shell for the agent, with the old one's state, or else in its directory."""
+        return self._standing_shell(self._prepared_shell(), state, cwd)
+
+    def _prepared_shell(self) -> Shell:
         shell = Shell(self._enclosure.open_shell())
         shell.prepare(f"{self._shell_init}\n:")
-        if not shell.restore(state or _standing(cwd), timeout_s=_STATE_TIMEOUT_S):
-            shell.close()
-            if state is None:
-                raise SandboxUnavailable("the sandbox's shell ended while it was started")
-            return self._new_agent_shell(None, cwd)
         return shell
+
+    def _standing_shell(self, shell: Shell, state: str | None, cwd: str) -> Shell:
+        if shell.restore(state or _standing(cwd), timeout_s=_STATE_TIMEOUT_S):
+            return shell
+        shell.close()
+        if state is None:
+            raise SandboxUnavailable("the sandbox's shell ended while it was started")
+        return self._new_agent_shell(None, cwd)
 
 
 def _standing(directory: str) -> str:

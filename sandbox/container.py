@@ -96,13 +96,16 @@ class ContainerEnclosure:
         spared = leaving.pid if leaving is not None else ""
         hand.run(_KILL_ALL.format(spared=spared, leave=int(LEAVE)), timeout_s=30)
 
-    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Callable[[], Snapshot]:
+    def at_rest(self) -> bool:
+        return False
+
+    def freeze(self, store: Path, labels: Mapping[str, str], *, at_rest: bool) -> Callable[[str], Snapshot]:
         if self._places is not None and self._spec.snapshots != "commit":
             finish = self._keep_layer(self._places[0], store)
         else:
             finish = self._commit(labels)
 
-        def snapshot() -> Snapshot:
+        def snapshot(shell_state: str) -> Snapshot:
             location, digest = finish()
             return Snapshot(
                 backend="docker",

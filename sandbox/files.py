@@ -46,6 +46,10 @@ class Files:
         self._hand = hand
         self._workspace = workspace
 
+    def use(self, hand: Hand) -> None:
+        """Work with another shell from now on."""
+        self._hand = hand
+
     def read(self, path: str) -> bytes:
         quoted = self._quoted(path)
         encoded = self._ask(

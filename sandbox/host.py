@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import math
 import os
 import random
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
-from sandbox import overlay, seccomp, trees
+from sandbox import depot, overlay, seccomp, trees
 from sandbox.bases import ROOMS
 from sandbox.changes import Mount
 from sandbox.layers import Stack
 from sandbox.local import PipeChannel, descendants, environment, kill_until_none, stopped
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot
+from sandbox.overlay import INTERPRETER
+from sandbox.removal import remove_tree
 from sandbox.shell import ASIDE, LEAVE, Channel, Hand, Shell
-from sandbox.trees import INTERPRETER
 from sandbox.watch import MemoryWatch, bytes_used
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
-_ETC = (
-    "/etc/alternatives",
-    "/etc/group",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/localtime",
-    "/etc/passwd",
-)
+_ETC = ("alternatives", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd")
 _HOME = "/home/agent"
 _SHELL_PID = 2  # in its own namespace, where 1 is bubblewrap's reaper
 _SHELLS_FILES = (0, 1, 2, ASIDE, 255)
@@ -83,6 +78,7 @@ class HostEnclosure:
         self._spec = spec
         self._tree = tree
         self._channels: list[PipeChannel] = []
+        self._found: list[psutil.Process] = []
         self.workspace = spec.workspace
         self._processors = _bound_to(spec.cpus)
         self.watch = MemoryWatch(
@@ -115,6 +111,7 @@ class HostEnclosure:
             if calls is not None:
                 os.close(calls)
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
+        overlay.prepare()
         return channel
 
     def kill_all(self, hand: Hand, leaving: Shell | None) -> None:
@@ -124,20 +121,22 @@ class HostEnclosure:
                     process.send_signal(LEAVE)
         kill_until_none(self._busy)
 
-    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Callable[[], Snapshot]:
-        def described(base: str, digest: str) -> Snapshot:
-            return Snapshot(
-                backend="host",
-                base=base,
-                location=trees.ARCHIVE,
-                digest=digest,
-                workspace=self.workspace,
-                shell_state=shell_state,
-            )
+    def at_rest(self) -> bool:
+        self._found = self._inside(self._channels)
+        return self._tree.layered and not any(map(_is_at_work, self._found))
 
-        inside = self._inside(self._channels)
-        at_rest = not any(map(_is_at_work, inside))
-        return self._tree.freeze(store, described, at_rest=at_rest, stopped=lambda: stopped(inside))
+    def freeze(self, store: Path, labels: Mapping[str, str], *, at_rest: bool) -> Callable[[str], Snapshot]:
+        inside = self._found
+        finish = self._tree.freeze(store, at_rest=at_rest, stopped=lambda: stopped(inside))
+
+        def finish_at_rest() -> trees.Kept:
+            for process in inside:
+                # What has been killed runs no instruction more, wherever it stands, not even what it trapped.
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            return finish()
+
+        return trees.described("host", self.workspace, finish_at_rest if at_rest else finish)
 
     def close(self) -> None:
         for channel in self._channels:
@@ -173,12 +172,9 @@ class HostEnclosure:
                 argv += ["--symlink", str(Path(path).readlink()), path]
             else:
                 argv += ["--ro-bind-try", path, path]
-        argv += ["--perms", "0755", "--dir", "/etc"]
-        for path in _ETC:
-            argv += ["--ro-bind-try", path, path]
+        argv += ["--ro-bind", str(_settings()), "/etc"]
         if not INTERPRETER.is_relative_to("/usr"):
-            seen = self._tree.files.parent / overlay.INTERPRETER
-            argv += [*_directories(INTERPRETER), "--ro-bind", str(seen), str(INTERPRETER)]
+            argv += [*_directories(INTERPRETER), "--ro-bind", str(overlay.interpreter()), str(INTERPRETER)]
         for hidden in self._spec.hidden:
             if hidden.is_dir() and any(hidden.is_relative_to(path) for path in ("/usr", INTERPRETER)):
                 argv += ["--tmpfs", str(hidden)]
@@ -212,6 +208,22 @@ def _is_at_work(process: psutil.Process) -> bool:
                 int(entry.name) not in _SHELLS_FILES for entry in os.scandir(f"/proc/{process.pid}/fd")
             )
     return place > _SHELL_PID
+
+
+@functools.cache
+def _settings() -> Path:
+    """The little of this host's /etc that programs need, as one directory: each mount takes its time."""
+    present = [path for path in (Path("/etc") / name for name in _ETC) if path.exists()]
+    stamps = repr([(path.name, path.stat().st_mtime_ns, path.stat().st_ino) for path in present])
+    made = depot.place() / f"etc-{hashlib.sha256(stamps.encode()).hexdigest()[:16]}"
+    if not made.exists():
+        partial = Path(tempfile.mkdtemp(prefix=".etc-", dir=made.parent))
+        subprocess.run(["cp", "-a", *present, partial], check=True)
+        partial.chmod(0o755)
+        with contextlib.suppress(OSError):  # another process was faster
+            partial.rename(made)
+        remove_tree(partial)
+    return made
 
 
 def _bound_to(cpus: float | None) -> list[str]:

@@ -94,10 +94,21 @@ class PipeChannel:
 
 def descendants(pid: int) -> list[psutil.Process]:
     """Every living process below `pid`, parents first."""
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
+    found, waiting = [], [pid]
+    while waiting:
+        for child in _children(waiting.pop(0)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(child))
+                waiting.append(child)
+    return found
+
+
+def _children(pid: int) -> Iterator[int]:
+    """As the kernel lists them, which is faster than to ask every process for its parent."""
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                yield from map(int, (thread / "children").read_text().split())
 
 
 def inhabitants(tmp: Path) -> list[psutil.Process]:

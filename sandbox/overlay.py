@@ -7,6 +7,8 @@ import functools
 import os
 import shutil
 import subprocess
+import sys
+import threading
 from pathlib import Path
 
 from sandbox import depot
@@ -19,63 +21,113 @@ _PROGRAMS = {
     "taskset": "util-linux",
     "mount": "mount",
 }
-# `volatile`: an upper directory is never mounted twice, and a snapshot is synced where it is kept.
-_MOUNT = "mount -t overlay overlay -o userxattr,volatile,lowerdir={lowers},upperdir=diff,workdir=work merged"
-INTERPRETER = "interpreter"
-_BIND = f'mount --bind "$0" {INTERPRETER}'
-_KEEP = "echo ready && exec cat >/dev/null"
-_START_S = 30.0
+# `volatile`: an upper directory is never mounted twice, and a snapshot is synced where it is kept. Without `index`
+# an old upper directory can be a lower one while the kernel has not let go of it; it says so in its log.
+_MOUNT = 'mount -t overlay overlay -o "userxattr,volatile,index=off,lowerdir=$lowers,upperdir=diff,workdir=work" "$2"'
+# Waits, in its namespaces, for the room to be in and the layers to mount there, if there are any.
+_KEEP = f"""
+echo ready; IFS= read -r room && IFS= read -r lowers && cd -- "$room" &&
+if [ -n "$lowers" ]; then {_MOUNT}; fi && echo mounted && exec cat >/dev/null
+"""
+_UNSHARE = (
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--mount",
+    "--pid",
+    "--mount-proc",
+    "--fork",
+    "--kill-child",
+)
+_BIND = 'mount --bind "$0" "$1"'
+INTERPRETER = Path(sys.base_prefix)
+"""What runs this program, which machines with this host's own system have as well."""
+_LATER_S = 0.3
 MOST_LAYERS = 60
 """Beyond this many, layers are merged into one: the kernel's mount options hold about 4,000 characters."""
 
 
-class Keeper:
-    """User, mount and process namespaces of one machine, alive while this process holds its pipe.
+class _Namespaces:
+    """User, mount and process namespaces with nothing in them yet but a way to the interpreter."""
 
-    `room` holds `diff`, `work` and `merged`; all paths in it are as on this host, the merged tree is to be
-    seen only from inside. So is `interpreter`, a directory of this host, as `room/interpreter`.
-    """
-
-    def __init__(self, room: Path, lowers: tuple[Path, ...], interpreter: Path | None = None) -> None:
-        steps = []
-        if lowers:
-            options = ":".join(os.path.relpath(lower, room) for lower in lowers)
-            steps.append(_MOUNT.format(lowers=options))
-        before = []
-        if interpreter is not None and depot.owner_uid() is None:
-            steps.append(_BIND)
-        elif interpreter is not None:
-            # Before privileges are dropped, since the way there may be closed to the user that machines run as.
-            before = ["unshare", "--mount", "sh", "-c", f'{_BIND} && exec "$@"', str(interpreter)]
-        argv = [
-            *before,
-            *_identity(),
-            "unshare",
-            "--user",
-            "--map-root-user",
-            "--mount",
-            "--pid",
-            "--mount-proc",
-            "--fork",
-            "--kill-child",
-        ]
+    def __init__(self) -> None:
+        self.origin = (os.getpid(), depot.place())
+        binding = (str(INTERPRETER), str(interpreter()), str(merged()))
+        # Before privileges are dropped, since the way there may be closed to the user that machines run as.
+        before, first = ["unshare", "--mount", "sh", "-c", f'{_BIND}; shift 2; exec "$@"', *binding], ""
+        if depot.owner_uid() is None:
+            before, first = [], f"{_BIND};"
         self._process = subprocess.Popen(
-            [*argv, "sh", "-c", " && ".join([*steps, _KEEP]), str(interpreter)],
-            cwd=room,
+            [*before, *_identity(), *_UNSHARE, "sh", "-c", first + _KEEP, *binding],
             env={"PATH": os.defpath},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        assert self._process.stdout is not None
-        if self._process.stdout.readline() != b"ready\n":
-            _, told = self._process.communicate()
+
+    def take(self, room: Path, layers: str) -> subprocess.Popen[bytes]:
+        """Make these the namespaces of a room, with its layers mounted."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(os.fsencode(f"{room}\n{layers}\n"))
+            process.stdin.flush()
+        if process.stdout.readline() != b"ready\n" or process.stdout.readline() != b"mounted\n":
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            process.stdin = None
+            _, told = process.communicate()
             reason = told.decode(errors="replace").strip().partition("\n")[0][:300] or "no reason given"
             raise SandboxUnavailable(
                 f"no overlay could be mounted: {reason}; "
                 f"set {depot.PLACE_VARIABLE} to a directory on a disk that overlayfs can write to, such as ext4 or xfs"
             )
+        return process
+
+    def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate()
+
+
+class _Spare:
+    """One set of namespaces made ahead, since making them is half of what a machine's start takes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: _Namespaces | None = None
+
+    def take(self) -> _Namespaces:
+        with self._lock:
+            found, self._made = self._made, None
+        if found is not None and found.origin == (os.getpid(), depot.place()):
+            return found
+        return _Namespaces()
+
+    def make(self) -> None:
+        with self._lock:
+            if self._made is None or self._made.origin != (os.getpid(), depot.place()):
+                self._made = _Namespaces()
+
+
+_spare = _Spare()
+
+
+def prepare() -> None:
+    """Make ahead, while others work, what the next machine or freeze needs."""
+    _spare.make()
+
+
+class Keeper:
+    """The namespaces of one machine, alive while this process holds its pipe, and its layers mounted in them.
+
+    `room` holds `diff` and `work`; what they and the lower layers come to is `merged`, seen only from inside.
+    """
+
+    def __init__(self, room: Path, lowers: tuple[Path, ...]) -> None:
+        namespaces = _spare.take()
+        self._process = namespaces.take(room, ":".join(os.path.relpath(lower, room) for lower in lowers))
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         self._first = int(children.read_text().split()[0])
 
@@ -84,6 +136,12 @@ class Keeper:
         # Who is root already becomes the root that lives there; anybody else is that by the map of users.
         credentials = ["--preserve-credentials"] if depot.owner_uid() is None else []
         return ["nsenter", f"--target={self._first}", "--user", "--mount", "--pid", *credentials]
+
+    def abandon(self) -> None:
+        """Close later: the kernel takes its time to let go of a mount, and holds up who makes one meanwhile."""
+        closing = threading.Timer(_LATER_S, self.close)
+        closing.daemon = True
+        closing.start()
 
     def close(self) -> None:
         """End every process inside; when this returns, none writes any more. May be called twice."""
@@ -94,6 +152,20 @@ class Keeper:
                 if pipe is not None:
                     pipe.close()
         self._process.wait()
+
+
+def merged() -> Path:
+    """Where every machine's files are found in its namespaces."""
+    found = depot.place() / "merged"
+    found.mkdir(exist_ok=True)
+    return found
+
+
+def interpreter() -> Path:
+    """Where the interpreter is found in every machine's namespaces, whoever may not go the way to it here."""
+    found = depot.place() / "interpreter"
+    found.mkdir(exist_ok=True)
+    return found
 
 
 def missing_programs() -> str | None:
@@ -109,12 +181,7 @@ def namespaces_unavailable() -> str | None:
     """Why no user namespace can be had here, in one line; None when one can."""
     if (reason := missing_programs()) is not None:
         return reason
-    done = subprocess.run(
-        [*_identity(), "unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "true"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run([*_identity(), *_UNSHARE, "true"], capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else f"no user namespaces here: {done.stderr.strip()[-200:]}"
 
 
@@ -140,7 +207,7 @@ def unavailable() -> str | None:
 def new_room(owner: str) -> Path:
     """A room with the directories that a keeper needs."""
     room = depot.new_room(owner)
-    for name in ("diff", "work", "merged", INTERPRETER):
+    for name in ("diff", "work"):
         (room / name).mkdir()
         depot.own(room / name)
     return room

@@ -47,18 +47,12 @@ class ProcessEnclosure:
                 os.kill(leaving.pid, LEAVE)
         kill_until_none(self._processes)
 
-    def freeze(self, store: Path, shell_state: str, labels: Mapping[str, str]) -> Callable[[], Snapshot]:
-        def described(base: str, digest: str) -> Snapshot:
-            return Snapshot(
-                backend="process",
-                base=base,
-                location=trees.ARCHIVE,
-                digest=digest,
-                workspace=self.workspace,
-                shell_state=shell_state,
-            )
+    def at_rest(self) -> bool:
+        return False
 
-        return self._tree.freeze(store, described, at_rest=False, stopped=lambda: stopped(self._processes()))
+    def freeze(self, store: Path, labels: Mapping[str, str], *, at_rest: bool) -> Callable[[str], Snapshot]:
+        finish = self._tree.freeze(store, at_rest=at_rest, stopped=lambda: stopped(self._processes()))
+        return trees.described("process", self.workspace, finish)
 
     def close(self) -> None:
         kill_until_none(self._processes)

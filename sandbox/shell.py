@@ -139,6 +139,10 @@ class Shell:
         On a time-out, or as soon as `stopped` says so, the command still runs, and this shell is of no
         more use but for its `last_words`.
         """
+        self._begin(command, payload, output_limit)
+        return self._wait(timeout_s, stopped)
+
+    def _begin(self, command: str, payload: bytes | None = None, output_limit: int | None = None) -> None:
         nonce = secrets.token_hex(16)
         line = _framed(command, nonce, reads=payload is not None)
         self._sentinel = re.compile(b"\n" + nonce.encode() + rb" (\d+) ([^\0]*)\0")
@@ -147,19 +151,23 @@ class Shell:
         self._started = time.monotonic()
         self._absorb(self._early)
         self._early = b""
-        try:
+        with contextlib.suppress(OSError):  # one that has ended says so when it is waited for
             self.channel.send(line + (payload or b""))
-        except OSError:
-            return self._ended()
-        return self._wait(timeout_s, stopped)
 
-    def state(self, timeout_s: float) -> str | None:
-        """Text that a new bash can source to go on where this one stands; None if it does not tell."""
+    def begin_state(self) -> Callable[[float], str | None]:
+        """Let the shell tell its state while others work; what is returned waits for it, so many seconds.
+
+        It is text that a new bash can source to go on where this one stands; None if the shell does not tell it.
+        """
         mark = secrets.token_hex(16)
         # In a subshell, since the agent's traps do not act there.
-        tell = f"({_TELL.format(mark=mark)}) 2>/dev/null"
-        told = self.run(tell, timeout_s=timeout_s, output_limit=ANSWER_LIMIT).output
-        return _between(told.replace(f"trap -- '{self._leave}' SIGRTMAX\n", ""), mark)
+        self._begin(f"({_TELL.format(mark=mark)}) 2>/dev/null", output_limit=ANSWER_LIMIT)
+
+        def told(timeout_s: float) -> str | None:
+            output = self._wait(timeout_s).output
+            return _between(output.replace(f"trap -- '{self._leave}' SIGRTMAX\n", ""), mark)
+
+        return told
 
     def last_words(self) -> str | None:
         """What `state` tells, of a shell that was sent `LEAVE`; it is gone then, or hangs."""

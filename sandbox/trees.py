@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -13,18 +12,16 @@ from typing import NamedTuple, Protocol
 from sandbox import archive, bases, depot, overlay
 from sandbox.bases import Base
 from sandbox.layers import Stack
-from sandbox.machine import OutOfDisk, SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
+from sandbox.machine import BackendName, OutOfDisk, SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
 from sandbox.removal import remove_tree
 
 ARCHIVE = "snapshot.tar.zst"
-INTERPRETER = Path(sys.base_prefix)
-"""What runs this program, which machines with this host's own system have as well."""
 _COPY = "copy of "
 _DIFF = "diff"
 
 Stopped = Callable[[], contextlib.AbstractContextManager[None]]
-Described = Callable[[str, str], Snapshot]
-"""From a base's and a content's digest to the snapshot."""
+Kept = tuple[str, str]
+"""A base's digest and that of what was changed there."""
 
 
 class Tree(Protocol):
@@ -33,18 +30,20 @@ class Tree(Protocol):
     base: Base
     files: Path
     """The whole tree, as it is found after `entering`."""
+    layered: bool
+    """Whether a freeze of a machine at rest puts new layers in the place of the old ones."""
 
     def entering(self) -> list[str]:
         """The beginning of a command line that comes to see `files`."""
 
     def layers(self) -> Stack: ...
 
-    def freeze(
-        self, store: Path, described: Described, *, at_rest: bool, stopped: Stopped
-    ) -> Callable[[], Snapshot]:
+    def freeze(self, store: Path, *, at_rest: bool, stopped: Stopped) -> Callable[[], Kept]:
         """Freeze; what is returned keeps the result in `store`, while the machine goes on.
 
-        `at_rest` says that nothing runs inside but shells that may be ended; `stopped` holds still what
+        It also ends what the namespaces before it still hold.
+
+        `at_rest` says that nothing runs inside but shells that wait; `stopped` holds still what
         runs otherwise.
         """
 
@@ -57,11 +56,14 @@ class OverlayTree:
     That takes the same time however many files changed, and nothing is copied for a successor either.
     """
 
+    layered = True
+
     def __init__(self, base: Base, owner: str, lowers: tuple[Path, ...] = ()) -> None:
         self.base = base
         self._owner = owner
-        self._lowers = lowers
-        self._open()
+        self.files = overlay.merged()
+        self._left: list[overlay.Keeper] = []
+        self._open(lowers)
 
     def entering(self) -> list[str]:
         return self._keeper.entering()
@@ -69,45 +71,48 @@ class OverlayTree:
     def layers(self) -> Stack:
         return Stack(self._room / _DIFF, *self._lowers, self.base.tree)
 
-    def freeze(
-        self, store: Path, described: Described, *, at_rest: bool, stopped: Stopped
-    ) -> Callable[[], Snapshot]:
+    def freeze(self, store: Path, *, at_rest: bool, stopped: Stopped) -> Callable[[], Kept]:
         if not at_rest:
             # What goes on running keeps its files: the top layer stays where it is, and is copied.
             with stopped():
                 frozen = (_copied(self._room / _DIFF, self._owner), *self._lowers)
-            return lambda: self._keep(frozen, store, described)
-        self._keeper.close()
-        self._lowers = frozen = (self._room / _DIFF, *self._lowers)
+            return lambda: self._keep(frozen, store)
+        frozen, before = (self._room / _DIFF, *self._lowers), self._keeper
         if len(frozen) < overlay.MOST_LAYERS:
-            self._open()
-            return lambda: self._keep(frozen, store, described)
+            self._open(frozen)
+            self._left.append(before)
+            return lambda: self._keep(frozen, store, before)
         # An archive holds what all its layers come to, and so is the one layer to go on with.
-        kept = self._keep(frozen, store, described)
-        self._lowers = (_unpacked(store / ARCHIVE, kept, self._owner),)
-        self._open()
+        kept = self._keep(frozen, store)
+        self._open((_unpacked(store / ARCHIVE, *kept, self._owner),))
+        self._left.append(before)
         return lambda: kept
 
     def close(self) -> None:
-        self._keeper.close()
+        for keeper in (*self._left, self._keeper):
+            keeper.close()
         remove_tree(self._room)
 
-    def _open(self) -> None:
-        self._room = overlay.new_room(self._owner)
-        self.files = self._room / "merged"
-        with depot.removed_on_failure(self._room):
-            self._keeper = overlay.Keeper(
-                self._room, (*self._lowers, self.base.tree), None if self.base.whole else INTERPRETER
-            )
+    def _open(self, lowers: tuple[Path, ...]) -> None:
+        """Mount an empty layer on these; when that fails, all is as before."""
+        room = overlay.new_room(self._owner)
+        with depot.removed_on_failure(room):
+            self._keeper = overlay.Keeper(room, (*lowers, self.base.tree))
+        self._room, self._lowers = room, lowers
 
-    def _keep(self, frozen: tuple[Path, ...], store: Path, described: Described) -> Snapshot:
+    def _keep(self, frozen: tuple[Path, ...], store: Path, before: overlay.Keeper | None = None) -> Kept:
+        if before is not None:
+            before.abandon()
+            self._left.remove(before)
         digest = _written(frozen, Stack(self.base.tree), store, self.base.digest)
         _remember(self._owner, digest, store / ARCHIVE, frozen)
-        return described(self.base.digest, digest)
+        return self.base.digest, digest
 
 
 class CopiedTree:
     """A copy of the base, for where overlayfs is not to be had; frozen by copying it once more."""
+
+    layered = False
 
     def __init__(self, base: Base, owner: str, origin: Path | None = None, *, enclosed: bool) -> None:
         self.base = base
@@ -116,7 +121,7 @@ class CopiedTree:
         self._keeper: overlay.Keeper | None = None
         with depot.removed_on_failure(self.files.parent):
             if enclosed:
-                self._keeper = overlay.Keeper(self.files.parent, (), None if base.whole else INTERPRETER)
+                self._keeper = overlay.Keeper(self.files.parent, ())
 
     def entering(self) -> list[str]:
         return self._keeper.entering() if self._keeper is not None else []
@@ -124,25 +129,23 @@ class CopiedTree:
     def layers(self) -> Stack:
         return Stack(self.files)
 
-    def freeze(
-        self, store: Path, described: Described, *, at_rest: bool, stopped: Stopped
-    ) -> Callable[[], Snapshot]:
+    def freeze(self, store: Path, *, at_rest: bool, stopped: Stopped) -> Callable[[], Kept]:
         with stopped():
             frozen = _copied(self.files, self._owner)
-        return lambda: self._keep(frozen, store, described)
+        return lambda: self._keep(frozen, store)
 
     def close(self) -> None:
         if self._keeper is not None:
             self._keeper.close()
         remove_tree(self.files.parent)
 
-    def _keep(self, frozen: Path, store: Path, described: Described) -> Snapshot:
+    def _keep(self, frozen: Path, store: Path) -> Kept:
         base = _COPY + self.base.digest
         try:
             digest = _written((frozen,), Stack(), store, base)
         finally:
             remove_tree(frozen.parent)
-        return described(base, digest)
+        return base, digest
 
 
 def started(spec: SandboxSpec, *, layered: bool, enclosed: bool) -> Tree:
@@ -161,7 +164,10 @@ def thawed(snapshot: Snapshot, store: Path, spec: SandboxSpec, *, enclosed: bool
     kept = store / snapshot.location
     if snapshot.base.startswith(_COPY):
         return CopiedTree(
-            base, spec.owner, _unpacked(kept, snapshot, spec.owner, ours=not enclosed), enclosed=enclosed
+            base,
+            spec.owner,
+            _unpacked(kept, snapshot.base, snapshot.digest, spec.owner, ours=not enclosed),
+            enclosed=enclosed,
         )
     if not enclosed or overlay.unavailable() is not None:
         raise SandboxUnavailable(
@@ -169,9 +175,26 @@ def thawed(snapshot: Snapshot, store: Path, spec: SandboxSpec, *, enclosed: bool
         )
     lowers = _remembered(spec.owner, snapshot.digest, kept)
     if lowers is None:
-        lowers = (_unpacked(kept, snapshot, spec.owner),)
+        lowers = (_unpacked(kept, snapshot.base, snapshot.digest, spec.owner),)
         _remember(spec.owner, snapshot.digest, kept, lowers)
     return OverlayTree(base, spec.owner, lowers)
+
+
+def described(backend: BackendName, workspace: str, finish: Callable[[], Kept]) -> Callable[[str], Snapshot]:
+    """From the state of the agent's shell to the snapshot, when the files are kept."""
+
+    def snapshot(shell_state: str) -> Snapshot:
+        base, digest = finish()
+        return Snapshot(
+            backend=backend,
+            base=base,
+            location=ARCHIVE,
+            digest=digest,
+            workspace=workspace,
+            shell_state=shell_state,
+        )
+
+    return snapshot
 
 
 def _written(layers: tuple[Path, ...], base: Stack, store: Path, base_digest: str) -> str:
@@ -184,14 +207,14 @@ def _written(layers: tuple[Path, ...], base: Stack, store: Path, base_digest: st
     )
 
 
-def _unpacked(kept: Path, snapshot: Snapshot, owner: str, *, ours: bool = False) -> Path:
+def _unpacked(kept: Path, base: str, digest: str, owner: str, *, ours: bool = False) -> Path:
     room = overlay.new_room(owner)
     with depot.removed_on_failure(room):
         archive.unpack(
             kept,
             room / _DIFF,
-            digest=snapshot.digest,
-            base_digest=snapshot.base,
+            digest=digest,
+            base_digest=base,
             owner=None if ours else depot.owner_uid(),
         )
     return room / _DIFF

@@ -65,6 +65,10 @@ class MemoryWatch(DiskWatch):
         self._memory_limit = memory_limit
         self._next_count = 0.0
 
+    def begin(self) -> None:
+        super().begin()
+        self._next_count = time.monotonic() + _COUNT_S
+
     def over(self) -> bool:
         now = time.monotonic()
         if now >= self._next_count:

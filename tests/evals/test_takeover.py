@@ -62,7 +62,11 @@ def test_the_views_differ_as_their_information_does(undisturbed: Path) -> None:
 
 def test_records_are_self_contained(undisturbed: Path) -> None:
     for directory in (undisturbed / "records").iterdir():
-        assert {path.name for path in directory.iterdir()} == {"record.json", "notes.json", "snapshot.tar"}
+        assert {path.name for path in directory.iterdir()} == {
+            "record.json",
+            "notes.json",
+            "snapshot.tar.zst",
+        }
 
 
 def test_two_workers_make_the_same_rows(undisturbed: Path, takeover: Run, tmp_path: Path) -> None:
