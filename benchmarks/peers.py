@@ -130,7 +130,10 @@ def swerex(python: str | None, base: str | None) -> Iterator[Swerex]:
     """
     python = python or sys.executable
     asked = "import sysconfig, aiohttp, swerex.server; print(sysconfig.get_paths()['purelib'])"
-    packages = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=False)
+    try:
+        packages = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise SandboxUnavailable(f"--peer-python {python}: {error.strerror}") from error
     if packages.returncode != 0:
         told = packages.stderr.strip().splitlines()[-1]
         raise SandboxUnavailable(f"no swe-rex and aiohttp for --peer-python ({told})")

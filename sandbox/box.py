@@ -129,12 +129,14 @@ class Box:
         before = self._enclosure.layers()
         at_rest = self._enclosure.at_rest()
         state = self._agent.begin_state()
-        keep = self._enclosure.freeze(store, labels or {}, at_rest=at_rest)
-        after = self._enclosure.layers()
-        moved = before is not None and after is not None and after.layers != before.layers
-        successor = self._prepared_shell() if moved else None
-        # A shell that the agent broke loses what it held, and the snapshot is taken all the same.
-        told = state(_STATE_TIMEOUT_S) or _standing(self._agent.cwd)
+        try:
+            keep = self._enclosure.freeze(store, labels or {}, at_rest=at_rest)
+            after = self._enclosure.layers()
+            moved = before is not None and after is not None and after.layers != before.layers
+            successor = self._prepared_shell() if moved else None
+        finally:
+            # A shell that the agent broke loses what it held, and the snapshot is taken all the same.
+            told = state(_STATE_TIMEOUT_S) or _standing(self._agent.cwd)
         old: tuple[Shell | Hand, ...] = ()
         if successor is not None and after is not None:
             old = (self._agent, self._hand)

@@ -139,10 +139,12 @@ class Shell:
         On a time-out, or as soon as `stopped` says so, the command still runs, and this shell is of no
         more use but for its `last_words`.
         """
-        self._begin(command, payload, output_limit)
+        if not self._begin(command, payload, output_limit):
+            return self._ended()
         return self._wait(timeout_s, stopped)
 
-    def _begin(self, command: str, payload: bytes | None = None, output_limit: int | None = None) -> None:
+    def _begin(self, command: str, payload: bytes | None = None, output_limit: int | None = None) -> bool:
+        """Send the command; whether there is a shell that can take it."""
         nonce = secrets.token_hex(16)
         line = _framed(command, nonce, reads=payload is not None)
         self._sentinel = re.compile(b"\n" + nonce.encode() + rb" (\d+) ([^\0]*)\0")
@@ -151,8 +153,11 @@ class Shell:
         self._started = time.monotonic()
         self._absorb(self._early)
         self._early = b""
-        with contextlib.suppress(OSError):  # one that has ended says so when it is waited for
+        try:
             self.channel.send(line + (payload or b""))
+        except OSError:
+            return False
+        return True
 
     def begin_state(self) -> Callable[[float], str | None]:
         """Let the shell tell its state while others work; what is returned waits for it, so many seconds.
@@ -161,9 +166,11 @@ class Shell:
         """
         mark = secrets.token_hex(16)
         # In a subshell, since the agent's traps do not act there.
-        self._begin(f"({_TELL.format(mark=mark)}) 2>/dev/null", output_limit=ANSWER_LIMIT)
+        sent = self._begin(f"({_TELL.format(mark=mark)}) 2>/dev/null", output_limit=ANSWER_LIMIT)
 
         def told(timeout_s: float) -> str | None:
+            if not sent:
+                return None
             output = self._wait(timeout_s).output
             return _between(output.replace(f"trap -- '{self._leave}' SIGRTMAX\n", ""), mark)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,20 @@ def missing(reason: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _home_of_machines() -> Iterator[None]:
+    """What machines stand on lies apart from what this host's user has, and is gone afterwards."""
+    from sandbox.depot import PLACE_VARIABLE
+    from sandbox.removal import remove_tree
+
+    place = Path(tempfile.mkdtemp(prefix="takeover-tests-"))
+    place.chmod(0o711)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(PLACE_VARIABLE, str(place))
+        yield
+    remove_tree(place)
 
 
 @pytest.fixture(scope="session")

@@ -20,10 +20,10 @@ import pytest
 
 import sandbox
 from sandbox import daemon, transfer
+from sandbox.contract import told
 from sandbox.machine import OutOfDisk, SandboxSpec, SandboxUnavailable, Snapshot
 
 from ..conftest import missing
-from .conftest import told
 
 OWNER = "test-daemon"
 PASSWD = "test -e /etc/passwd || echo gone"

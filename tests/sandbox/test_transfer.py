@@ -21,11 +21,11 @@ import pytest
 
 import sandbox
 from sandbox import archive, transfer
+from sandbox.contract import Kit, told
 from sandbox.layers import Stack
 from sandbox.machine import OutOfDisk, SandboxUnavailable, Snapshot, SnapshotCorrupt
 
 from ..conftest import missing
-from .conftest import Kit, told
 
 BASE = "sha256:" + "b" * 64
 MAGIC = b"takeover snapshot 1\n"

@@ -1,0 +1,72 @@
+"""The contract run as another project would run it: on a backend of its own, one good and one that breaks it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_THEIRS = '''
+import pytest
+import sandbox
+from sandbox.contract import *
+
+BROKEN = {broken!r}
+
+
+class Theirs:
+    """A machine of another project's, which forgets what it was asked to."""
+
+    def __init__(self, machine):
+        self._machine = machine
+
+    def __getattr__(self, name):
+        return getattr(self._machine, name)
+
+    def run(self, command, *, timeout_s):
+        return self._machine.run("cd; " + command if BROKEN == "directory" else command, timeout_s=timeout_s)
+
+    def changes(self):
+        return () if BROKEN == "changes" else self._machine.changes()
+
+
+@pytest.fixture(scope="session")
+def kit(tmp_path_factory):
+    repository = tmp_path_factory.mktemp("repository") / "testbed"
+    make_repository(repository)
+    kit = Kit(
+        {{"backend": "process", "directory": repository}},
+        start=lambda spec: Theirs(sandbox.start(spec)),
+        thaw=lambda snapshot, store, spec: Theirs(sandbox.thaw(snapshot, store, spec)),
+        isolated=False,
+    )
+    with kit.ended():
+        yield kit
+    kit.remove_leftovers(kit.owner)
+'''
+
+
+@pytest.mark.parametrize("broken", ["", "directory", "changes"])
+def test_another_projects_backend(tmp_path: Path, broken: str) -> None:
+    (tmp_path / "test_theirs.py").write_text(_THEIRS.format(broken=broken))
+    chosen = "exit_codes or last or renames or modes or two_thaws"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, tmp_path],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode == 0) == (not broken), done.stdout
+    failed = {
+        "": [],
+        "directory": ["test_directory_variables_functions_and_options_last"],
+        "changes": ["test_modes_are_told", "test_renames_are_told"],
+    }
+    for name in failed[broken]:
+        assert f"::{name}" in done.stdout
+    assert "passed" in done.stdout
