@@ -1,4 +1,13 @@
-"""Machines: run a command, edit a file, tell what changed, freeze, thaw."""
+"""Machines: run a command, edit a file, tell what changed, freeze, thaw.
+
+promises and values     machine
+what all machines have  box, shell, files, changes, watch; workbench, repository
+host, process           host, process, local; trees, overlay, bases, depot; seccomp
+docker                  container, containment, daemon, wire, freezer; images, tarballs; ownership, leftovers
+snapshots as files      layers, differences, archive, transfer
+upkeep, on the command  __main__, probe, gc, strays, listing, removal
+for other backends      contract
+"""
 
 from __future__ import annotations
 
@@ -74,13 +83,13 @@ def default_backend() -> BackendName:
 
 def describe(backend: BackendName) -> str:
     """One line on how far a backend isolates, for the person who runs it."""
-    from sandbox.host import unavailable
+    from sandbox.host import files_way, unavailable
 
-    return {
-        "docker": "a container each: no network, no host files",
-        "host": "bubblewrap: no network, no host files but the read-only system",
-        "process": f"plain processes without isolation ({unavailable() or 'as asked'})",
-    }[backend]
+    if backend == "docker":
+        return "a container each: no network, no host files"
+    if backend == "host":
+        return f"bubblewrap: no network, no host files but the read-only system; {files_way()}"
+    return f"plain processes without isolation ({unavailable() or 'as asked'})"
 
 
 def remove_leftovers(backend: BackendName, owner: str, *, keep: Collection[str] | None = ()) -> None:

@@ -18,6 +18,7 @@ _CHUNK = 64 * 1024
 _KILL_ROUNDS = 20
 _PATIENCE_S = 0.3
 _END_S = 5.0
+_LISTED = Path("/proc/thread-self/children")
 
 
 class PipeChannel:
@@ -105,6 +106,10 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 def _children(pid: int) -> Iterator[int]:
     """As the kernel lists them, which is faster than to ask every process for its parent."""
+    if not _LISTED.exists():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield from (child.pid for child in psutil.Process(pid).children())
+        return
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 from sandbox import depot
+from sandbox.local import descendants
 from sandbox.machine import SandboxUnavailable
 
 _PROGRAMS = {
@@ -98,12 +99,10 @@ class _Spare:
         self._lock = threading.Lock()
         self._made: _Namespaces | None = None
 
-    def take(self) -> _Namespaces:
+    def take(self) -> _Namespaces | None:
         with self._lock:
             found, self._made = self._made, None
-        if found is not None and found.origin == (os.getpid(), depot.place()):
-            return found
-        return _Namespaces()
+        return found if found is not None and found.origin == (os.getpid(), depot.place()) else None
 
     def make(self) -> None:
         with self._lock:
@@ -126,10 +125,15 @@ class Keeper:
     """
 
     def __init__(self, room: Path, lowers: tuple[Path, ...]) -> None:
-        namespaces = _spare.take()
-        self._process = namespaces.take(room, ":".join(os.path.relpath(lower, room) for lower in lowers))
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        self._first = int(children.read_text().split()[0])
+        layers = ":".join(os.path.relpath(lower, room) for lower in lowers)
+        spare = _spare.take()
+        try:
+            self._process = (spare or _Namespaces()).take(room, layers)
+        except SandboxUnavailable:
+            if spare is None:
+                raise
+            self._process = _Namespaces().take(room, layers)  # something may have ended the one made ahead
+        self._first = descendants(self._process.pid)[0].pid
 
     def entering(self) -> list[str]:
         """The beginning of a command line that runs the rest of it inside the namespaces."""

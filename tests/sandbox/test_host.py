@@ -145,6 +145,16 @@ def test_processes_that_thaw_one_snapshot_at_once(
     sandbox.remove_leftovers("host", host.owner)
 
 
+def test_namespaces_made_ahead_that_somebody_ends(host: Kit) -> None:
+    with host.ended():
+        host.start()
+        made = overlay._spare._made
+        assert made is not None
+        made._process.kill()
+        made._process.wait()
+        assert told(host.start(), "cat README.txt") == "a small repository\n"
+
+
 def test_a_killed_run_leaves_no_process_and_no_mount(host: Kit, tmp_path: Path) -> None:
     with host.ended():
         machine = host.start()
