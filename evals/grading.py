@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 import sandbox
 from evals.tasks import BadTasks, Task
-from sandbox.machine import FileRefused, Frozen, SandboxSpec
+from sandbox.machine import FileRefused, Frozen, Sandbox, SandboxSpec
 
 HandoffState = Literal["needs_completion", "already_solved", "behavior_broken"]
 EVAL_TIMEOUT_S = 1800
 _PATCH_NAME = "patch.diff"
 _LOG_NAME = "test_output.txt"
+_PIECE, _MOST_PIECES = 15_000_000, 40
 
 
 class GradingFailed(Exception):
@@ -128,7 +129,7 @@ def _by_log(task: Task, patch: str, spec: SandboxSpec, place: Path) -> Verdict:
         if run.timed_out:
             return Verdict(resolved=False, detail="the tests timed out")
         try:
-            log = machine.read_file(f"{home}/{_LOG_NAME}")
+            log = _long_file(machine, f"{home}/{_LOG_NAME}")
         except FileRefused as error:
             return Verdict(resolved=False, detail=f"the tests' log cannot be read: {error}")
     except FileRefused as error:
@@ -139,6 +140,18 @@ def _by_log(task: Task, patch: str, spec: SandboxSpec, place: Path) -> Verdict:
     log_path.write_text(log.decode("utf-8", "replace"))
     prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch}
     return _verdict(get_eval_report(test_spec, prediction, str(log_path), True)[task.id])
+
+
+def _long_file(machine: Sandbox, path: str) -> bytes:
+    """A file of any length up to what a log may have, in pieces of what a machine gives at once."""
+    told = machine.inspect(f"stat -Lc %s -- {path}").output.strip()
+    size = int(told) if told.isdigit() else 0
+    if size <= _PIECE:
+        return machine.read_file(path)
+    if size > _PIECE * _MOST_PIECES:
+        raise FileRefused(f"{path}: longer than {_PIECE * _MOST_PIECES:,} bytes")
+    machine.inspect(f"split --bytes={_PIECE} --numeric-suffixes --suffix-length=2 -- {path} {path}.")
+    return b"".join(machine.read_file(f"{path}.{number:02}") for number in range(-(-size // _PIECE)))
 
 
 def _verdict(report: dict[str, Any]) -> Verdict:

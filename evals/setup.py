@@ -123,6 +123,20 @@ def _check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     check_gradable(tasks)
 
 
+def _check_image(task: Task, config: RunConfig) -> None:
+    from sandbox.container import require_image
+
+    image = task.spec(config.sandbox, config.run_id, Path()).image
+    if image is None:
+        return
+    try:
+        require_image(image)
+    except SandboxUnavailable as error:
+        dockerfile = task.directory is not None and (task.directory / "Dockerfile").is_file()
+        cure = f"docker build -t {image} {task.directory}" if dockerfile else f"docker pull {image}"
+        raise BadUsage(f"task {task.id}: its image is not on this Docker daemon; get it: {cure}") from error
+
+
 def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
     if config.sandbox == "process" and not config.allow_unisolated:
         strangers = [name for name in (config.predecessor, config.successor) if name != models.ORACLE]
@@ -138,20 +152,13 @@ def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
         if reason is not None:
             raise BadUsage(f"--sandbox host: {reason}; or choose docker or process")
     if config.sandbox == "docker":
-        from sandbox.container import client, require_image
+        from sandbox.container import client
 
         client()
         if shutil.which("docker") is None:
             raise BadUsage(
                 "--sandbox docker: the docker command, which swebench's harness uses, is not installed"
             )
+    if config.sandbox != "process":
         for task in tasks:
-            image = str(task.instance["image"])
-            try:
-                require_image(image)
-            except SandboxUnavailable as error:
-                dockerfile = task.directory is not None and (task.directory / "Dockerfile").is_file()
-                cure = f"docker build -t {image} {task.directory}" if dockerfile else f"docker pull {image}"
-                raise BadUsage(
-                    f"task {task.id}: its image is not on this Docker daemon; get it: {cure}"
-                ) from error
+            _check_image(task, config)

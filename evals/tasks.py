@@ -64,16 +64,16 @@ class Task(BaseModel):
 
     def spec(self, backend: BackendName, owner: str, work: Path) -> SandboxSpec:
         """The machine that the task starts on. Raises BadTasks where there can be none."""
-        if backend == "docker":
-            image = self.instance.get("image")
-            if not image:
-                raise BadTasks(
-                    f"task {self.id}: it names no image; add the column 'image' or choose another --sandbox"
-                )
+        image = self.instance.get("image")
+        if image and (backend == "docker" or (backend == "host" and self.stream is None)):
             return SandboxSpec(backend=backend, image=str(image), shell_init=_SHELL_INIT, owner=owner)
+        if backend == "docker":
+            raise BadTasks(
+                f"task {self.id}: it names no image; add the column 'image' or choose another --sandbox"
+            )
         if self.stream is None:
             raise BadTasks(
-                f"task {self.id}: its repository comes only as a Docker image; choose --sandbox docker"
+                f"task {self.id}: its repository comes only as a Docker image; choose --sandbox docker or host"
             )
         # Where this package is installed below the system's own directories, its solutions lie there too.
         return SandboxSpec(backend=backend, directory=work / self.id, hidden=(_SUITE,), owner=owner)

@@ -65,7 +65,10 @@ def test_a_bundled_task_in_docker(images: Any, takeover: Run, tmp_path: Path) ->
     only_snapshots_left(out)
 
 
-def test_a_real_task_from_its_trajectory(images: Any, takeover: Run, shared: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine", ["docker", "host"])
+def test_a_real_task_from_its_trajectory(
+    images: Any, takeover: Run, shared: Path, tmp_path: Path, machine: str
+) -> None:
     import pyarrow.parquet
 
     source = shared / "data" / "swebench_verified_v5.parquet"
@@ -74,7 +77,9 @@ def test_a_real_task_from_its_trajectory(images: Any, takeover: Run, shared: Pat
     replay = f"replay:{shared / 'trajectories' / 'mini-swe-agent-v1' / SYMPY}.traj.json"
     out = tmp_path / "out"
     chosen = ("--tasks", source, "--task-ids", SYMPY, "--predecessor", replay, "--successor", replay)
-    done = takeover(*chosen, "--view", "trace", "--points", "first_source_edit", "--out", out)
+    done = takeover(
+        *chosen, "--sandbox", machine, "--view", "trace", "--points", "first_source_edit", "--out", out
+    )
     assert done.returncode == 0, (done.stdout, done.stderr)
     (record,) = (out / "records").glob("*/record.json")
     point = json.loads(record.read_text())["point"]
