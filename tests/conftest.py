@@ -27,7 +27,7 @@ def _home_of_machines() -> Iterator[None]:
     from sandbox.depot import PLACE_VARIABLE
     from sandbox.removal import remove_tree
 
-    place = Path(tempfile.mkdtemp(prefix="takeover-tests-"))
+    place = Path(tempfile.mkdtemp(prefix="takeover-tests-", dir="/var/tmp"))
     place.chmod(0o711)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(PLACE_VARIABLE, str(place))

@@ -75,8 +75,9 @@ def test_two_workers_make_the_same_rows(undisturbed: Path, takeover: Run, tmp_pa
     assert comparable(tmp_path / "out") == comparable(undisturbed)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-@pytest.mark.parametrize("after", ["predecessors", "takeovers", "takeovers_late"])
+@pytest.mark.parametrize(
+    ("after", "workers"), [("predecessors", "2"), ("takeovers", "1"), ("takeovers_late", "2")]
+)
 def test_kill_and_resume(undisturbed: Path, takeover: Run, tmp_path: Path, after: str, workers: str) -> None:
     out = tmp_path / "out"
     process = start_takeover("--view", "all", *TWO, "--out", out, "--workers", workers)

@@ -39,7 +39,7 @@ def host(repository: Path) -> Iterator[Kit]:
 @pytest.fixture
 def other_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Another place for all that machines stand on: what one more host would have."""
-    place = Path(tempfile.mkdtemp(prefix="takeover-home-"))
+    place = Path(tempfile.mkdtemp(prefix="takeover-home-", dir="/var/tmp"))
     place.chmod(0o711)
     monkeypatch.setenv(depot.PLACE_VARIABLE, str(place))
     yield place
@@ -287,7 +287,7 @@ def test_as_an_ordinary_user(repository: Path, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("all other tests are run as one")
     uid = 54_321
-    place = Path(tempfile.mkdtemp(prefix="takeover-user-"))
+    place = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
     try:
         subprocess.run(["cp", "-a", repository, place / "testbed"], check=True)
         subprocess.run(["chown", "-R", f"{uid}:{uid}", place], check=True)
