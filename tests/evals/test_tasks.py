@@ -55,8 +55,9 @@ def test_jsonl_and_json(tmp_path: Path) -> None:
     (task,) = load_tasks(str(whole))
     assert "\r" not in task.prompt
     assert task.spec("docker", "me", tmp_path).image == "a:latest"
-    with pytest.raises(BadTasks, match="choose --sandbox docker"):
-        task.spec("host", "me", tmp_path)
+    assert task.spec("host", "me", tmp_path).image == "a:latest"
+    with pytest.raises(BadTasks, match="choose --sandbox docker or host"):
+        task.spec("process", "me", tmp_path)
 
 
 @pytest.mark.parametrize(
