@@ -185,7 +185,8 @@ def _finding(one: Leftover, why: str, remove: Remover | None) -> Finding:
         name=one.name,
         where=one.id,
         bytes=one.bytes,
-        age_s=max(0.0, time.time() - one.made),
+        # Equal archives make equal images, which therefore do not say when.
+        age_s=max(0.0, time.time() - one.made) if one.made > 0 else 0.0,
         why=why,
         remove=remove,
     )

@@ -107,7 +107,9 @@ def total(found: tuple[Finding, ...]) -> str:
 
 
 def age(seconds: float) -> str:
-    """A time span in its largest unit."""
+    """A time span in its largest unit; nothing where it is not known."""
+    if not seconds:
+        return ""
     for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
         if seconds >= unit:
             return f"{seconds / unit:.0f} {name}"
