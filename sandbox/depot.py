@@ -122,12 +122,6 @@ def holders(owner: str) -> list[int]:
     return sorted(found)
 
 
-def owners() -> list[str]:
-    """The runs that have something here."""
-    names = {entry.name for directory in (runs(), _locks()) for entry in directory.iterdir()}
-    return sorted(name for name in names if not name.startswith("."))
-
-
 def remove_run(owner: str) -> None:
     """Remove everything that this host keeps of a run."""
     remove_tree(runs() / owner)

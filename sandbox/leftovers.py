@@ -40,11 +40,6 @@ class Leftover(NamedTuple):
     """What removal gives back at least: the container's own layer, or the image's last one."""
 
 
-def abandoned() -> tuple[Leftover, ...]:
-    """The containers whose process, on this host, is dead. Nothing is removed."""
-    return tuple(found for found in containers() if found.maker == "dead")
-
-
 def containers(owner: str | None = None, *, sizes: bool = False) -> tuple[Leftover, ...]:
     """The containers of a run, or of all, whatever process made them."""
     with answering("the list of containers"):

@@ -55,12 +55,6 @@ def maker(found: Mapping[str, str]) -> Maker:
         return "unknown"
 
 
-def is_abandoned(found: Mapping[str, str]) -> bool:
-    """Whether a process of this very host made it, and is gone; False whenever that is in doubt."""
-    # Of an earlier boot nothing is certain: another machine may have this one's name.
-    return maker(found) == "dead"
-
-
 def origin(found: Mapping[str, str]) -> Origin:
     """Where it was made, as far as its labels tell."""
     here = {HOST_LABEL: socket.gethostname(), PLACE_LABEL: str(depot.root())}

@@ -285,7 +285,7 @@ print(json.dumps({"told": told.output, "changes": changes, "outputs": outputs, "
 
 def test_as_an_ordinary_user(repository: Path, tmp_path: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("all other tests are run as one")
+        pytest.skip("not started by root: every other test here is an ordinary user's already")
     uid = 54_321
     place = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
     try:

@@ -158,14 +158,16 @@ def test_calls_newer_than_the_list_are_unknown() -> None:
     assert set(answers([[number, -1, -1, -1] for number in newer])) == {errno.ENOSYS}
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="another architecture has no such ways in")
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="only x86-64 has the x32 and the 32-bit way into the kernel"
+)
 def test_no_way_around_by_another_architecture() -> None:
     x32 = 0x4000_0000
     assert answers([[x32 | resolve("mount"), -1], [x32 | resolve("getpid")]]) == [errno.ENOSYS] * 2
     get_pid, mount, stime, set_host_name, socket_call, unshare = 20, 21, 25, 74, 102, 310
     plain = python(_CALLS_32, json.dumps([[get_pid, 0]]), filtered=False)
     if plain.returncode != 0:
-        pytest.skip("this kernel runs no 32-bit programs")
+        missing("this kernel runs no 32-bit programs, so that their way in cannot be tried")
     refused = [[number, -1] for number in (mount, stime, set_host_name, unshare)] + [[socket_call, 1]]
     assert answers([[get_pid, 0], *refused], code=_CALLS_32) == [0] + [errno.EPERM] * 5
 
