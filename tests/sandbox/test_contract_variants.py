@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from sandbox import images
 from sandbox.contract.files import *  # noqa: F403
-from sandbox.contract.kit import Kit
+from sandbox.contract.kit import Kit, told
 from sandbox.contract.snapshots import *  # noqa: F403
 
 from .conftest import kit_of
@@ -19,3 +20,21 @@ from .conftest import kit_of
 def kit(request: pytest.FixtureRequest, repository: Path, testbed_image: Any) -> Iterator[Kit]:
     with kit_of(request.param, repository, testbed_image) as found:
         yield found
+
+
+def test_an_image_of_too_many_layers_is_made_one(
+    repository: Path, testbed_image: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kit_of("docker-commit", repository, testbed_image) as kit:
+        machine = kit.start()
+        below = len(images.require_base(str(kit.spec().image))["RootFS"]["Layers"])
+        monkeypatch.setattr("sandbox.container._MOST_LAYERS", below + 2)
+        for step in range(4):
+            told(machine, f"echo {step} >step; touch step-{step}; rm -f step-{step - 1}")
+            snapshot = machine.freeze(tmp_path).result()
+            found = images.find(snapshot.location)
+            assert found is not None
+            assert len(found["RootFS"]["Layers"]) <= below + 2
+            machine.close()
+            machine = kit.thaw(snapshot, tmp_path)
+        assert told(machine, "cat step; ls step-*") == "3\nstep-3\n"
