@@ -1,4 +1,4 @@
-"""What several packages' tests need of this host: a Docker daemon and an image to start from."""
+"""What several packages' tests need of this host: Docker with an image to start from, and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from . import postgres
+from .chat_server import ChatServer
 
 BASE_IMAGE = "takeover/base:latest"
 _BUILDER = Path(__file__).parents[1] / "examples" / "offline_images.py"
@@ -52,6 +55,29 @@ def base_image() -> str:
             missing(f"{BASE_IMAGE} is not on this daemon and {_BUILDER.name}, which makes it, is not here")
         _build()
     return BASE_IMAGE
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The URL of a PostgreSQL server of this process's own."""
+    if reason := postgres.unavailable():
+        missing(reason)
+    with postgres.server() as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_database(postgres_url: str) -> Iterator[str]:
+    """The URL of a fresh database on that server."""
+    with postgres.database(postgres_url) as url:
+        yield url
+
+
+@pytest.fixture
+def chat_server() -> Iterator[ChatServer]:
+    server = ChatServer()
+    yield server
+    server.close()
 
 
 def _build() -> None:

@@ -1,0 +1,84 @@
+"""A PostgreSQL server of the tests' own, and fresh databases on it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_STARTS = 5
+
+
+def unavailable() -> str:
+    """Why no server can be had, or nothing."""
+    if _pg_ctl() is None:
+        return "PostgreSQL's server is not on this machine: install Debian's package `postgresql`"
+    if importlib.util.find_spec("psycopg") is None:
+        return "psycopg is not installed: install this project with its extra `postgres`"
+    return ""
+
+
+@contextlib.contextmanager
+def server() -> Iterator[str]:
+    """The URL of a server on loopback that keeps what it commits; it and its files are gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="takeover-postgres-", dir="/var/tmp") as place:
+        identity: dict[str, Any] = {}
+        if os.geteuid() == 0:  # whom the server refuses
+            shutil.chown(place, "nobody")
+            identity = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": []}
+
+        def control(*arguments: str) -> subprocess.CompletedProcess[str]:
+            asked = [str(_pg_ctl()), "-D", f"{place}/data", *arguments]
+            return subprocess.run(asked, cwd=place, capture_output=True, text=True, check=False, **identity)
+
+        log = Path(place, "log")
+        made = control("init", "-o", "--username=postgres --auth=trust --encoding=UTF8 --locale=C --no-sync")
+        if made.returncode != 0:
+            raise RuntimeError(f"no PostgreSQL cluster: {made.stderr}")
+        try:
+            for _ in range(_STARTS):  # another process may take the port first
+                port = _free_port()
+                options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=on"
+                if control("start", "--wait", "--log", str(log), "-o", options).returncode == 0:
+                    break
+            else:
+                raise RuntimeError(f"PostgreSQL does not start: {log.read_text()}")
+            yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        finally:
+            control("stop", "--wait", "--mode=fast")
+
+
+@contextlib.contextmanager
+def database(url: str) -> Iterator[str]:
+    """The URL of a new database on a server, dropped afterwards with whoever is still connected."""
+    import psycopg
+    from psycopg import sql
+
+    name = f"takeover_{secrets.token_hex(6)}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            yield f"{url.rpartition('/')[0]}/{name}"
+        finally:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def _pg_ctl() -> str | None:
+    """Debian keeps the server's programs off the PATH."""
+    packaged = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return shutil.which("pg_ctl", path=os.pathsep.join([os.environ.get("PATH", ""), *map(str, packaged)]))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
