@@ -125,6 +125,9 @@ class Box:
     def cwd(self) -> str:
         return shown(self._agent.cwd)
 
+    def shell_state(self) -> str:
+        return self._agent.begin_state()(_STATE_TIMEOUT_S) or _standing(self._agent.cwd)
+
     def freeze(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
         before = self._enclosure.layers()
         at_rest = self._enclosure.at_rest()

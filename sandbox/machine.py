@@ -159,6 +159,9 @@ class Sandbox(Protocol):
     def cwd(self) -> str:
         """The directory that the agent's shell stands in."""
 
+    def shell_state(self) -> str:
+        """Where and how the agent's shell stands, as text that a snapshot keeps beside the files."""
+
     def freeze(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
         """Freeze the whole machine, which goes on when this returns.
 

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -32,6 +33,38 @@ _BLOCK = 1024 * 1024
 
 class _Header(Frozen):
     snapshot: Snapshot
+
+
+def bring(snapshot: Snapshot, store: Path, other: Path) -> None:
+    """Let a snapshot that lies in one store lie in another as well; one that lies on a daemon needs nothing.
+
+    Raises SnapshotCorrupt when it is gone, OutOfDisk when there is no room.
+    """
+    source, target = store / snapshot.location, other / snapshot.location
+    if snapshot.location.startswith("sha256:") or target.exists():
+        return
+    other.mkdir(parents=True, exist_ok=True)
+    part = other / f".bringing-{secrets.token_hex(8)}"
+    try:
+        try:
+            os.link(source, part)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
+                raise
+            with source.open("rb") as content, part.open("xb") as out:
+                shutil.copyfileobj(content, out)
+                out.flush()
+                os.fsync(out.fileno())
+        part.replace(target)
+        archive.sync_directory(other)
+    except FileNotFoundError as error:
+        raise SnapshotCorrupt(f"{source}: the snapshot is gone") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OutOfDisk(f"{target}: the disk is full") from error
+        raise
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def export(snapshot: Snapshot, store: Path, url: str) -> None:

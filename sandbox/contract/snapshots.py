@@ -54,6 +54,17 @@ def test_the_shell_is_carried_over(kit: Kit, fresh: Sandbox, store: Path) -> Non
     ]
 
 
+def test_the_state_of_the_shell_is_told_as_a_snapshot_keeps_it(fresh: Sandbox, store: Path) -> None:
+    assert fresh.run("cd /tmp; SAID='one two'", timeout_s=20).exit_code == 0
+    first, kept = fresh.shell_state(), fresh.freeze(store).result().shell_state
+    # Bash gives some of its own variables a value only once somebody has asked for it.
+    changed = set(first.splitlines()) ^ set(kept.splitlines())
+    assert all("BASH" in line for line in changed)
+    assert any("SAID" in line for line in first.splitlines())
+    fresh.run("cd /; SAID=three", timeout_s=20)
+    assert "one two" not in fresh.shell_state()
+
+
 def test_a_shell_that_the_agent_broke_does_not_stop_a_freeze(kit: Kit, fresh: Sandbox, store: Path) -> None:
     tricks = "trap 'echo debug >&2' DEBUG; declare() { exit 3; }; set() { :; }; enable -n trap shopt"
     run(fresh, f"echo kept > note; cd pkg; {tricks}; alias printf=false builtin=exit; set -eu -o posix; x=1")
