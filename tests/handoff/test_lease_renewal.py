@@ -1,0 +1,16 @@
+"""A lease that was given back stays so, however late its last renewal comes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from handoff.ledger import Ledger, acquire
+
+
+def test_a_renewal_that_comes_after_the_release_holds_nobody_up(tmp_path: Path) -> None:
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    lease = acquire(ledger, "thread")
+    lease.release()
+    lease.renew(30.0)
+    acquire(ledger, "thread").release()
+    ledger.close()
