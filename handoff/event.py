@@ -23,11 +23,13 @@ class FileRead(Frozen):
 
 
 class Usage(Frozen):
-    """What one model call cost, in tokens as the server counted them; None where it did not say."""
+    """What one model call cost, in tokens as the server counted them; None where nobody did."""
 
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
+    estimated: bool = False
+    """The server did not say: they were counted here, at four characters each."""
 
 
 class Event(Frozen):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
+import re
+import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -18,6 +22,9 @@ from sandbox.removal import remove_tree
 SCHEMA_VERSION = 2
 RECORD_FILE = "record.json"
 NOTES_FILE = "notes.json"
+REVIEW_FILE = "review.json"
+ViewName = Literal["repository", "trace", "summary", "structured"]
+_ID = re.compile(r"[\w+-][\w.+-]{0,199}")
 _Kind = TypeVar("_Kind", bound=Frozen)
 
 
@@ -50,10 +57,22 @@ class Notes(Frozen):
     structured_usage: Usage
 
 
-class HandoffRecord(Frozen):
-    """The durable whole of one handoff: point, snapshot, checkpoint, trace prefix, notes, digest.
+class Review(Frozen):
+    """What a person decided on a record: hand over, and how, or refuse."""
 
-    `digest` covers everything but itself and the notes, which are written later.
+    decision: Literal["approve", "refuse"] = "approve"
+    view: ViewName = "structured"
+    """The view that the successor is to get."""
+    successor: str = ""
+    """The model that is to go on; empty leaves it open."""
+    note: str = ""
+    """The note as the person rewrote it, shown in the structured view instead of the draft."""
+
+
+class HandoffRecord(Frozen):
+    """The durable whole of one handoff: point, snapshot, checkpoint, trace prefix, notes, review, digest.
+
+    `digest` covers everything but itself, the notes and the review, which are written later.
     """
 
     schema_version: Literal[2] = 2
@@ -69,6 +88,7 @@ class HandoffRecord(Frozen):
     trace: tuple[Event, ...]
     created_at: str
     notes: Notes | None = None
+    review: Review | None = None
     digest: str = Field(default="")
 
     def sealed(self) -> HandoffRecord:
@@ -82,7 +102,7 @@ class HandoffRecord(Frozen):
             raise RecordRefused(f"record {self.id}: its trace does not end at its handoff point")
 
     def _content_digest(self) -> str:
-        content = self.model_dump(mode="json", exclude={"digest", "notes"})
+        content = self.model_dump(mode="json", exclude={"digest", "notes", "review"})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -95,16 +115,29 @@ class RecordStore:
     def directory(self, record_id: str) -> Path:
         return self.root / record_id
 
-    def create(self, record_id: str, make: Callable[[Path], HandoffRecord]) -> HandoffRecord:
-        """Save what `make` returns, whole or not at all; it may put files into the directory it is given."""
-        partial = self.root / f".partial-{record_id}"
-        remove_tree(partial)
+    def create(
+        self,
+        record_id: str,
+        make: Callable[[Path], HandoffRecord],
+        *,
+        alone: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> HandoffRecord:
+        """Save what `make` returns, whole or not at all; it may put files into the directory it is given.
+
+        The record gets its name inside `alone()`, which raises where somebody else may have made it by now.
+        """
+        # What another process is making has another name; what a dead one was, nobody finishes.
+        partial = self.root / f".partial-{record_id}.{secrets.token_hex(4)}"
         partial.mkdir(parents=True)
         try:
             record = make(partial).sealed()
-            write_durably(partial / RECORD_FILE, _as_json(record, exclude={"notes"}))
-            remove_tree(self.directory(record_id))
-            partial.rename(self.directory(record_id))
+            write_durably(partial / RECORD_FILE, _as_json(record, exclude={"notes", "review"}))
+            with alone():
+                remove_tree(self.directory(record_id))
+                partial.rename(self.directory(record_id))
+                dead = glob.escape(f".partial-{record_id}")
+                for left in (*self.root.glob(dead), *self.root.glob(f"{dead}.????????")):
+                    remove_tree(left)
         except BaseException:
             remove_tree(partial)
             raise
@@ -113,23 +146,40 @@ class RecordStore:
 
     def load(self, record_id: str) -> HandoffRecord:
         """The record with its notes, verified. Raises RecordRefused."""
+        if not isinstance(record_id, str) or not _ID.fullmatch(record_id):
+            raise RecordRefused(f"{record_id!r:.60} is no record's id; {self._there()}")
         path = self.directory(record_id) / RECORD_FILE
+        if not path.is_file():
+            raise RecordRefused(f"{path}: no such record; {self._there()}")
         record = _read(path, HandoffRecord)
         if record.id != record_id:
             raise RecordRefused(f"{path}: holds the record {record.id}")
         record.verify()
-        return record.model_copy(update={"notes": self.notes(record_id)})
+        return record.model_copy(update={"notes": self.notes(record_id), "review": self.review(record_id)})
 
     def notes(self, record_id: str) -> Notes | None:
         """The notes, if they have been written. Raises RecordRefused when they cannot be read."""
         path = self.directory(record_id) / NOTES_FILE
         return _read(path, Notes) if path.is_file() else None
 
+    def review(self, record_id: str) -> Review | None:
+        """What a person decided, if anybody did. Raises RecordRefused when it cannot be read."""
+        path = self.directory(record_id) / REVIEW_FILE
+        return _read(path, Review) if path.is_file() else None
+
+    def add_review(self, record_id: str, review: Review) -> None:
+        write_durably(self.directory(record_id) / REVIEW_FILE, _as_json(review))
+
     def add_notes(self, record_id: str, notes: Notes) -> None:
         write_durably(self.directory(record_id) / NOTES_FILE, _as_json(notes))
 
     def ids(self) -> tuple[str, ...]:
         return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{RECORD_FILE}")))
+
+    def _there(self) -> str:
+        ids = self.ids()
+        shown = ", ".join(ids[:10]) + (", …" if len(ids) > 10 else "")
+        return f"there are {shown}" if ids else "there is none yet"
 
     def snapshot_locations(self) -> frozenset[str] | None:
         """Where the snapshots of all records lie; None when a record cannot be read and so might lie anywhere."""

@@ -31,8 +31,9 @@ def summary(record: HandoffRecord) -> list[BaseMessage]:
 
 
 def structured(record: HandoffRecord) -> list[BaseMessage]:
-    """The note with fixed fields."""
-    return _prompt(record, "# Note on the earlier work\n\n" + structured_note(record))
+    """The note with fixed fields, or what a person made of it."""
+    note = record.review.note if record.review and record.review.note else structured_note(record)
+    return _prompt(record, "# Note on the earlier work\n\n" + note)
 
 
 VIEWS: dict[str, View] = {view.__name__: view for view in (repository, trace, summary, structured)}
@@ -40,10 +41,14 @@ NEED_NOTES = ("summary", "structured")
 """The views that show what the predecessor's model wrote."""
 
 
+class NoSuchView(ValueError):
+    """There is no view of that name; the line names those there are."""
+
+
 def named(name: str) -> View:
-    """The view of that name. Raises ValueError, naming those there are."""
+    """The view of that name. Raises NoSuchView."""
     if name not in VIEWS:
-        raise ValueError(f"there is no view {name!r}; there are {', '.join(VIEWS)}")
+        raise NoSuchView(f"there is no view {name!r:.60}; there are {', '.join(VIEWS)}")
     return VIEWS[name]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ from langchain_core.messages import HumanMessage
 from handoff import detectors
 from handoff.event import Event, FileRead, HandoffPoint, Usage
 from handoff.note import MODEL_FIELDS
-from handoff.record import HandoffRecord, Notes, TaskBrief
+from handoff.record import HandoffRecord, Notes, TaskBrief, ViewName
 from handoff.views import NEED_NOTES, VIEWS, named, prompt_text
 from sandbox.machine import FileChange, Snapshot
 
@@ -191,3 +191,7 @@ def test_a_view_that_is_not_there() -> None:
         ValueError, match="there is no view 'x'; there are repository, trace, summary, structured"
     ):
         named("x")
+
+
+def test_a_reviewer_can_name_every_view_there_is() -> None:
+    assert get_args(ViewName) == tuple(VIEWS)
