@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from langchain_core.messages import AIMessage
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from handoff.event import UNREADABLE
 from nodes.markup import SHELL_LANGUAGES, Broken, Call, Fence, Tag, pieces
@@ -45,8 +47,17 @@ _FIELDS = {
 }
 
 
+BUILT_IN = tuple(_REQUIRED)
+"""The tools that every agent has, or can have."""
+RESERVED = frozenset({*BUILT_IN, *_ALIASES, UNREADABLE})
+"""The names that a further tool cannot have."""
+
+
 class Action(NamedTuple):
-    """One readable action: a tool and its arguments, all of them text."""
+    """One readable action: a tool and its arguments, all of them text.
+
+    A tool beside the built-in ones has one argument, `arguments`: JSON.
+    """
 
     tool: str
     arguments: dict[str, str]
@@ -59,10 +70,12 @@ class Unreadable(NamedTuple):
     tool: str = UNREADABLE
 
 
-def read_action(reply: AIMessage, protocol: Protocol, *, offer_handoff: bool) -> Action | Unreadable:
-    """The one action in a model's reply."""
+def read_action(
+    reply: AIMessage, protocol: Protocol, *, offer_handoff: bool, others: Sequence[str] = ()
+) -> Action | Unreadable:
+    """The one action in a model's reply; `others` are the names of tools beside the built-in ones."""
     found = _native_calls(reply) if protocol == "native" else _textual_calls(reply.text)
-    tools = ("shell", "editor", "finish", *(("handoff",) if offer_handoff else ()))
+    tools = ("shell", "editor", "finish", *(("handoff",) if offer_handoff else ()), *others)
     cut = " Your reply was cut off at its length limit: send a shorter one." if was_cut(reply) else ""
     if not found:
         return Unreadable(f"Your reply holds no action.{cut} {_how(protocol)}")
@@ -81,7 +94,7 @@ def was_cut(reply: AIMessage) -> bool:
     return reply.response_metadata.get("finish_reason") == "length"
 
 
-def native_tools(*, offer_handoff: bool) -> list[dict[str, Any]]:
+def native_tools(*, offer_handoff: bool, others: Sequence[BaseTool] = ()) -> list[dict[str, Any]]:
     """The tools as JSON schemas, for models that are given provider-native tool calls."""
     text = {"type": "string"}
     shell = {"command": {**text, "description": "A bash command. Directory and variables last."}}
@@ -103,7 +116,7 @@ def native_tools(*, offer_handoff: bool) -> list[dict[str, Any]]:
     ]
     if offer_handoff:
         tools.append(_schema("handoff", "Let another agent continue from here.", message, []))
-    return tools
+    return [*tools, *map(convert_to_openai_tool, others)]
 
 
 def _schema(name: str, description: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
@@ -187,6 +200,8 @@ def _json_call(call: Any) -> Action | Unreadable | None:
 
 def _action(name: str, arguments: Mapping[str, Any], protocol: Protocol) -> Action | Unreadable:
     tool = _ALIASES.get(name, name)
+    if tool not in BUILT_IN:
+        return Action(tool, {"arguments": json.dumps(arguments)})
     texts = {}
     for key, value in arguments.items():
         if isinstance(value, list | dict):
@@ -202,7 +217,9 @@ def _action(name: str, arguments: Mapping[str, Any], protocol: Protocol) -> Acti
 def _checked(action: Action, tools: tuple[str, ...], protocol: Protocol) -> Action | Unreadable:
     tool, arguments = action
     if tool not in tools:
-        return Unreadable(f"There is no tool {tool!r}; there are {', '.join(tools)}. {_how(protocol)}")
+        return Unreadable(f"There is no tool {tool[:100]!r}; there are {', '.join(tools)}. {_how(protocol)}")
+    if tool not in BUILT_IN:
+        return action
     command = arguments.get("command", "")
     instead = f"Send {_example(tool, arguments, protocol)}"
     if tool == "editor" and "command" in arguments and command not in EDITOR_COMMANDS:

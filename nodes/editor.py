@@ -11,7 +11,11 @@ from typing import Any
 from langgraph.runtime import Runtime
 
 from handoff.event import FileRead
-from nodes.state import AgentContext, AgentState, clipped, last_action, observed
+from nodes.acting import acted
+from nodes.events import clipped, last_action
+from nodes.observation import Observation
+from nodes.settings import AgentContext, given
+from nodes.state import AgentState
 from sandbox.machine import FileRefused, Sandbox
 
 _SHOWN_AROUND_EDIT = 4
@@ -22,19 +26,24 @@ class EditRefused(Exception):
 
 
 def editor(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    context = runtime.context
-    machine = context.workbench.machine()
+    context = given(runtime)
     arguments = last_action(state).arguments
-    try:
-        if arguments["command"] == "view":
-            text, reads = _view(machine, arguments)
-            return observed(state, context, clipped(text, context.observation_chars), reads=reads)
-        edit, told = _edit(machine, arguments, state.get("edits", []))
-    except (EditRefused, FileRefused) as error:
-        return observed(state, context, f"Not done: {error}", refused=True)
-    update = observed(state, context, clipped(told, context.observation_chars), changes=machine.changes())
-    update["edits"] = [edit]
-    return update
+    earlier = state.get("edits", [])
+    views = arguments["command"] == "view"
+
+    def do(machine: Sandbox) -> Observation:
+        try:
+            if views:
+                text, reads = _view(machine, arguments)
+                return Observation(text=clipped(text, context.observation_chars), reads=reads)
+            edit, told = _edit(machine, arguments, earlier)
+        except (EditRefused, FileRefused) as error:
+            return Observation(text=f"Not done: {error}", refused=True)
+        return Observation(
+            text=clipped(told, context.observation_chars), changes=machine.changes(), edit=edit
+        )
+
+    return acted(state, runtime, do, "nothing" if views else "anything")
 
 
 def _view(machine: Sandbox, arguments: Mapping[str, str]) -> tuple[str, tuple[FileRead, ...]]:

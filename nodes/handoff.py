@@ -5,15 +5,17 @@ from __future__ import annotations
 from langgraph.runtime import Runtime
 
 from handoff.event import HandoffPoint
-from nodes.state import AgentContext, AgentState, last_action, observed
+from nodes.events import last_action, observed
+from nodes.observation import Observation
+from nodes.settings import AgentContext, given
+from nodes.state import AgentState
 
 
 def handoff(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     message = last_action(state).arguments.get("message", "").strip()
-    update = observed(state, runtime.context, "[handed over]")
+    update = observed(state, given(runtime), Observation(text="[handed over]"))
     point = HandoffPoint(
         kind="requested", event_index=len(state["events"]), detail=message[:200] or "requested by the agent"
     )
-    update["fired"] = [*update["fired"], point.model_dump(mode="json")]
-    update["stop_reason"] = "handoff"
+    update["fired"] = [*update.get("fired", []), point.model_dump(mode="json")]
     return update

@@ -1,56 +1,154 @@
-"""The node that freezes machine and state at a handoff point and makes a record of both."""
+"""The node that freezes machine and state at a handoff point, makes a record of both, and decides who goes on."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from langgraph.runtime import Runtime
+from langgraph.types import interrupt
 
-from handoff.event import Event, HandoffPoint
-from handoff.record import HandoffRecord
-from nodes.state import AgentContext, AgentState
+from handoff.event import Event, HandoffPoint, Usage
+from handoff.note import structured_note
+from handoff.note_writing import TooLong, write_notes
+from handoff.record import HandoffRecord, RecordRefused, Review
+from handoff.views import VIEWS
+from nodes.progress import tell
+from nodes.replies import ContextOverflow, ModelFailed, ask, usage_of
+from nodes.settings import AgentContext, given
+from nodes.state import AgentState, task_of
 from sandbox.machine import Sandbox
 from sandbox.repository import RepositoryBroken, patch_since
+from sandbox.transfer import bring
+
+_LONGEST_NAME = 120
 
 
 def interruption(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    """Make one record for each point that the last step fired; `stop` ends the run after that."""
+    """Make one record for each point that the last step fired, then do as the policy says.
+
+    `record` goes on, unless the handoff was requested; `stop` and `takeover` end the run, the one for good,
+    the other for a successor; `review` waits for a person, who hands over or refuses.
+    """
+    context = given(runtime)
     points = [HandoffPoint.model_validate(point) for point in state["fired"]]
-    made = [_record(state, runtime, point).id for point in points]
-    update = AgentState(records=made, fired=[])
-    if runtime.context.policy == "stop" and "stop_reason" not in state:
-        update["stop_reason"] = "point"
+    made = [_record(state, runtime, point) for point in points]
+    requested = any(point.kind == "requested" for point in points)
+    update = AgentState(records=[record.id for record in made], fired=[])
+    if context.policy == "review":
+        if _reviewed(state, runtime, made[0]):
+            update["stop_reason"] = state.get("stop_reason") or "handoff"
+    elif not state.get("stop_reason"):
+        if context.policy == "takeover" or requested:
+            update["stop_reason"] = "handoff"
+        elif context.policy == "stop":
+            update["stop_reason"] = "point"
+    if requested:
+        context.session.handed_over()
     return update
 
 
 def record_id(run_id: str, point: HandoffPoint) -> str:
     """The name of a point's record, the same however often it is made."""
-    return f"{run_id}.{point.kind}"
+    plain = re.sub(r"[^\w.+-]", "_", run_id)
+    if len(plain.encode()) > _LONGEST_NAME:
+        # A file's name holds 255 bytes, of which a point's kind and a checkpoint's id take some.
+        digest = hashlib.sha256(run_id.encode()).hexdigest()[:12]
+        plain = f"{plain.encode()[: _LONGEST_NAME - 13].decode(errors='ignore')}-{digest}"
+    return f"{plain}.{point.kind}".lstrip(".")
 
 
 def _record(state: AgentState, runtime: Runtime[AgentContext], point: HandoffPoint) -> HandoffRecord:
-    context = runtime.context
+    context = given(runtime)
+    session, store, task = context.session, context.session.records, task_of(state)
     placed = runtime.execution_info
+    checkpoint = placed.checkpoint_id if placed else ""
+    name = record_id(context.run_id or session.thread, point)
 
     def make(directory: Path) -> HandoffRecord:
-        machine = context.workbench.machine()
-        frozen = machine.freeze(directory)
-        # Only what is bound to its snapshot and checkpoint counts; that it is written down takes a moment.
+        machine = session.enter(state["machine"], task)
+        snapshot = session.keep(state["machine"])
+        bring(snapshot, session.store_of(snapshot), directory)
         return HandoffRecord(
-            id=record_id(context.run_id, point),
-            task=context.task,
+            id=name,
+            task=task,
             predecessor=context.model_name,
             point=point,
-            patch=_patch(machine, context.task.base_commit),
-            snapshot=frozen.result(),
-            thread_id=(placed.thread_id if placed else None) or "",
-            checkpoint_id=placed.checkpoint_id if placed else "",
+            patch=_patch(machine, task.base_commit),
+            snapshot=snapshot,
+            thread_id=session.thread,
+            checkpoint_id=checkpoint,
             trace=tuple(Event.model_validate(event) for event in state["events"]),
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
-    return context.store.create(record_id(context.run_id, point), make)
+    if (there := _made_before(context, name)) is not None:
+        if there.checkpoint_id == checkpoint and there.thread_id == session.thread:
+            return there
+        # Another branch of the run, or another of its requests: its record stays.
+        name = f"{name}.{checkpoint[-12:]}"
+        if (there := _made_before(context, name)) is not None:
+            return there
+    tell(runtime, "point", state, kind=point.kind, text=point.detail)
+    record = store.create(name, make, alone=session.holding)
+    tell(runtime, "record", state, kind=point.kind, record=record.id)
+    return record
+
+
+def _made_before(context: AgentContext, name: str) -> HandoffRecord | None:
+    try:
+        return context.session.records.load(name)
+    except RecordRefused:
+        return None
+
+
+def _reviewed(state: AgentState, runtime: Runtime[AgentContext], record: HandoffRecord) -> bool:
+    """Whether a person hands the run over; what they decided is kept with the record."""
+    context = given(runtime)
+    if record.review is not None:
+        return True  # decided, and then this process died
+    record = _with_notes(context, record)
+    tell(runtime, "review", state, record=record.id)
+    answer = interrupt(
+        {
+            "record": record.id,
+            "point": record.point.kind,
+            "why": record.point.detail,
+            "note": structured_note(record),
+            "views": list(VIEWS),
+        },
+        response_schema=Review,
+    )
+    decided = Review.model_validate(answer)
+    if decided.decision == "refuse":
+        return False
+    with context.session.holding():
+        context.session.records.add_review(record.id, decided)
+    return True
+
+
+def _with_notes(context: AgentContext, record: HandoffRecord) -> HandoffRecord:
+    """The record with what the agent's model wrote about it; a model that fails leaves its fields unknown."""
+    if record.notes is not None:
+        return record
+
+    def asked(messages: list[Any]) -> tuple[str, Usage]:
+        try:
+            reply = ask(context.model, messages, timeout_s=context.model_timeout_s)
+        except ContextOverflow as error:
+            raise TooLong(str(error)) from error
+        return reply.text, usage_of(reply, messages)
+
+    try:
+        notes = write_notes(record, asked, context.model_name)
+    except ModelFailed:
+        return record
+    with context.session.holding():
+        context.session.records.add_notes(record.id, notes)
+    return record.model_copy(update={"notes": notes})
 
 
 def _patch(machine: Sandbox, base_commit: str) -> str:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
-from handoff import detectors, views
-from handoff.trace import differences
-from nodes.state import AgentContext, AgentState, first_state
+from handoff import views
+from nodes.progress import tell
+from nodes.settings import AgentContext, given
+from nodes.state import AgentState, BadInput, first_state
 from nodes.think import instructions
 
 
 def receive(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    """Raises RecordRefused or SnapshotCorrupt when the record is not whole."""
-    context = runtime.context
-    record = context.store.load(state["record"])
-    messages = views.named(state["view"])(record)
-    context.workbench.thaw(record.snapshot, context.store.directory(record.id))
-    return first_state(
-        [instructions(context.protocol, offer_handoff=context.offer_handoff), *messages],
-        detectors.start(record.task.base_directories, record.task.workspace),
-        differences(record.trace),
-    )
+    """Raises BadInput or NoSuchView, and RecordRefused or SnapshotCorrupt when the record is not whole."""
+    context = given(runtime)
+    if "record" not in state:
+        raise BadInput('the takeover takes {"record": id, "view": name}')
+    record = context.session.records.load(state["record"])
+    view = state.get("view") or (record.review.view if record.review else "structured")
+    messages = views.named(view)(record)
+    machine = context.session.adopt(record)
+    context.session.enter(machine)
+    tell(runtime, "started", state, text=f"{record.id} under the view {view}")
+    return first_state([instructions(context), *messages], record.task, machine) | AgentState(view=view)

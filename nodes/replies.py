@@ -8,12 +8,22 @@ import queue
 import re
 import sys
 import threading
+import time
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable
 from pydantic import SecretStr
+from tenacity import (
+    Retrying,
+    retry_if_exception,
+    stop_after_attempt,
+    stop_before_delay,
+    wait_exponential,
+    wait_random,
+)
 
 from handoff.event import Usage
 
@@ -27,14 +37,28 @@ _OF_CONTEXT = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_LINE = 300
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+CHARS_A_TOKEN = 4
+"""The estimate where nobody counts tokens; whatever rests on it says so."""
 
 
 class ModelFailed(Exception):
     """The model or its endpoint failed; nothing that the agent did, and never graded."""
 
+    passes = True
+    """Whether it may go better when it is asked again."""
+
+
+class ModelRefuses(ModelFailed):
+    """The endpoint will answer the same however often it is asked: no such model, a wrong key, no money left."""
+
+    passes = False
+
 
 class ReplyOverdue(ModelFailed, TimeoutError):
     """The model had not replied when its time was over."""
+
+    passes = False
 
 
 class ContextOverflow(Exception):
@@ -61,15 +85,39 @@ def ask(model: Runnable[Any, Any], messages: list[BaseMessage], *, timeout_s: fl
     return _tidied(reply)
 
 
-def usage_of(reply: AIMessage) -> Usage:
+def ask_patiently(
+    model: Runnable[Any, Any], messages: list[BaseMessage], *, timeout_s: float, tries: int
+) -> AIMessage:
+    """As `ask`, and again after a pause when what failed may pass, `tries` times in all, within `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    retrying = Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, ModelFailed) and error.passes),
+        stop=stop_after_attempt(tries) | stop_before_delay(timeout_s),
+        wait=wait_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S)
+        + wait_random(0, _FIRST_PAUSE_S),
+        reraise=True,
+    )
+    return retrying(lambda: ask(model, messages, timeout_s=max(deadline - time.monotonic(), 0.01)))
+
+
+def usage_of(reply: AIMessage, asked: Sequence[BaseMessage]) -> Usage:
+    """What a call cost; where the server does not say, an estimate that is marked as one."""
     counted = reply.usage_metadata
     if counted is None:
-        return Usage()
+        return Usage(prompt_tokens=_estimate(asked), completion_tokens=_estimate([reply]), estimated=True)
     return Usage(
         prompt_tokens=counted["input_tokens"],
         cached_tokens=counted.get("input_token_details", {}).get("cache_read"),
         completion_tokens=counted["output_tokens"],
     )
+
+
+def _estimate(messages: Sequence[BaseMessage]) -> int:
+    characters = sum(
+        len(message.text) + sum(len(str(call)) for call in getattr(message, "tool_calls", []))
+        for message in messages
+    )
+    return -(-characters // CHARS_A_TOKEN)
 
 
 def _within(timeout_s: float, model: Runnable[Any, Any], messages: list[BaseMessage]) -> Any:
@@ -125,7 +173,9 @@ def _told_apart(error: Exception, model: Runnable[Any, Any]) -> Exception:
             f"{error.code} {error.body} {error}"
         ):
             return ContextOverflow(text)
-        return ModelFailed(f"the endpoint answered {error.status_code}: {text}")
+        passes = error.status_code in (408, 409, 429) or error.status_code >= 500
+        failure = ModelFailed if passes and error.code != "insufficient_quota" else ModelRefuses
+        return failure(f"the endpoint answered {error.status_code}: {text}")
     if isinstance(error, openai.APITimeoutError):
         return ModelFailed("the endpoint did not answer in time")
     if isinstance(error, openai.APIConnectionError):

@@ -8,31 +8,37 @@ from langgraph.runtime import Runtime
 
 from handoff.event import FileRead
 from handoff.inspection import reads
-from nodes.state import AgentContext, AgentState, clipped, last_action, observed
+from handoff.reach import reach
+from nodes.acting import acted
+from nodes.events import clipped, last_action
+from nodes.observation import Observation
+from nodes.settings import AgentContext, given
+from nodes.state import AgentState
 from sandbox.machine import ExecResult, Sandbox
 
 
 def shell(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    context = runtime.context
-    machine = context.workbench.machine()
+    context = given(runtime)
     command = last_action(state).arguments["command"]
-    cwd = machine.cwd()
-    try:
-        result = machine.run(command, timeout_s=context.command_timeout_s)
-    except ValueError as error:
-        return observed(state, context, f"Not run: {error}.", refused=True)
-    changes = machine.changes()
-    return observed(
-        state,
-        context,
-        _told(result, context, machine),
-        changes=changes,
-        reads=_reads(command, cwd, machine) if result.exit_code is not None else (),
-        exit_code=result.exit_code,
-        cwd=_named(cwd, machine),
-        timed_out=result.timed_out,
-        seconds=result.seconds,
-    )
+
+    def run(machine: Sandbox) -> Observation:
+        cwd = machine.cwd()
+        try:
+            result = machine.run(command, timeout_s=context.command_timeout_s)
+        except ValueError as error:
+            return Observation(text=f"Not run: {error}.", refused=True)
+        return Observation(
+            text=_told(result, context, machine),
+            changes=machine.changes(),
+            reads=_reads(command, cwd, machine) if result.exit_code is not None else (),
+            exit_code=result.exit_code,
+            cwd=_named(cwd, machine),
+            timed_out=result.timed_out,
+            shell_ended=result.shell_ended,
+            seconds=result.seconds,
+        )
+
+    return acted(state, runtime, run, reach(command))
 
 
 def _told(result: ExecResult, context: AgentContext, machine: Sandbox) -> str:

@@ -7,62 +7,101 @@ import time
 from importlib.resources import files
 
 from langchain_core.messages import AIMessage, SystemMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.runtime import Runtime
 
-from nodes.actions import Protocol, Unreadable, native_tools, read_action
-from nodes.replies import ContextOverflow, ReplyOverdue, ask, usage_of
-from nodes.state import AgentContext, AgentState, StopReason, next_action_event, observed
+from handoff.event import HandoffPoint
+from nodes.actions import Unreadable, native_tools, read_action
+from nodes.events import next_action_event, observed
+from nodes.observation import Observation
+from nodes.progress import tell
+from nodes.replies import ContextOverflow, ReplyOverdue, ask_patiently, usage_of
+from nodes.settings import AgentContext, given
+from nodes.state import AgentState, Spent, StopReason
 
 
 def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    context = runtime.context
-    spent = _spent(state, context)
-    if spent is not None:
-        return AgentState(stop_reason=spent)
+    """The model's next action; where a budget is spent, the end of the run and a point to hand over at."""
+    context = given(runtime)
+    reason = spent(state, context)
+    if reason is not None:
+        return _stopped(state, context, reason)
     model = (
-        context.model.bind_tools(native_tools(offer_handoff=context.offer_handoff))
+        context.model.bind_tools(native_tools(offer_handoff=context.offer_handoff, others=context.tools))
         if context.protocol == "native"
         else context.model
     )
+    tell(runtime, "thinking", state)
     started = time.monotonic()
-    left = state["started_at"] + context.max_seconds - time.time()
+    left = context.max_seconds - state["spent"]["seconds"]
     try:
-        reply = ask(model, list(state["messages"]), timeout_s=min(context.model_timeout_s, max(left, 1.0)))
+        reply = ask_patiently(
+            model,
+            list(state["messages"]),
+            timeout_s=min(context.model_timeout_s, max(left, 1.0)),
+            tries=context.model_tries,
+        )
     except ContextOverflow:
-        return AgentState(stop_reason="context_overflow")
+        return _stopped(state, context, "context_overflow")
     except ReplyOverdue:
         # A call that the agent's own time ended is no failure of the model.
         if left > context.model_timeout_s:
             raise
-        return AgentState(stop_reason="max_seconds")
+        # It counts as spent, or a run that is resumed would wait for it once more.
+        waited = max(time.monotonic() - started, left)
+        so_far = state["spent"]
+        return _stopped(state, context, "max_seconds") | AgentState(
+            spent={**so_far, "seconds": so_far["seconds"] + waited}
+        )
     return _taken_up(state, context, reply, time.monotonic() - started)
 
 
-def instructions(protocol: Protocol, *, offer_handoff: bool) -> SystemMessage:
+def instructions(context: AgentContext) -> SystemMessage:
     """The system message that says how to act."""
     prompts = files("nodes") / "prompts"
-    text = (prompts / f"{protocol}.md").read_text(encoding="utf-8")
-    if offer_handoff and protocol == "text":
-        text += (prompts / "handoff.md").read_text(encoding="utf-8")
+    text = (prompts / f"{context.protocol}.md").read_text(encoding="utf-8")
+    if context.protocol == "text":
+        if context.offer_handoff:
+            text += (prompts / "handoff.md").read_text(encoding="utf-8")
+        if context.tools:
+            text += (prompts / "tools.md").read_text(encoding="utf-8")
+            text += "".join(
+                f"\n- `{tool.name}`: {' '.join(tool.description.split())} "
+                f"Arguments: {json.dumps(each['function'].get('parameters', {}).get('properties', {}))}"
+                for tool, each in zip(context.tools, map(convert_to_openai_tool, context.tools), strict=True)
+            )
+            text += "\n"
     return SystemMessage(text)
 
 
 def _taken_up(state: AgentState, context: AgentContext, reply: AIMessage, seconds: float) -> AgentState:
-    action = read_action(reply, context.protocol, offer_handoff=context.offer_handoff)
+    action = read_action(
+        reply, context.protocol, offer_handoff=context.offer_handoff, others=[t.name for t in context.tools]
+    )
     arguments = {} if isinstance(action, Unreadable) else action.arguments
-    usage = usage_of(reply)
-    event = next_action_event(state, action.tool, _shown(reply), arguments, usage, seconds)
+    usage, before = usage_of(reply, state["messages"]), state["spent"]
+    event = next_action_event(state, context, action.tool, _shown(reply), arguments, usage, seconds)
     update = AgentState(
         messages=[reply],
         events=[event.model_dump(mode="json")],
-        fired=[],
         steps=state["steps"] + 1,
-        prompt_tokens=state["prompt_tokens"] + (usage.prompt_tokens or 0),
-        completion_tokens=state["completion_tokens"] + (usage.completion_tokens or 0),
+        spent=Spent(
+            prompt_tokens=before["prompt_tokens"] + (usage.prompt_tokens or 0),
+            completion_tokens=before["completion_tokens"] + (usage.completion_tokens or 0),
+            cost=before["cost"] + (context.prices.of(usage) if context.prices else 0.0),
+            seconds=before["seconds"] + seconds,
+        ),
     )
     if isinstance(action, Unreadable):
-        after = AgentState(**{**state, "messages": [reply], "events": [*state["events"], *update["events"]]})
-        told = observed(after, context, action.correction, refused=True)
+        after = AgentState(
+            **{
+                **state,
+                **update,
+                "messages": [reply],
+                "events": [*state.get("events", []), *update["events"]],
+            }
+        )
+        told = observed(after, context, Observation(text=action.correction, refused=True))
         told["messages"] = [reply, *told["messages"]]
         told["events"] = [*update["events"], *told["events"]]
         update |= told
@@ -78,12 +117,30 @@ def _shown(reply: AIMessage) -> str:
     return "\n".join(part for part in (reply.text, *calls) if part)
 
 
-def _spent(state: AgentState, context: AgentContext) -> StopReason | None:
+def spent(state: AgentState, context: AgentContext) -> StopReason | None:
+    """The budget that is used up, if any is."""
     if state["steps"] >= context.max_steps:
         return "max_steps"
-    tokens = state["prompt_tokens"] + state["completion_tokens"]
+    if context.max_events is not None and len(state.get("events", [])) >= context.max_events:
+        return "max_events"
+    so_far = state["spent"]
+    tokens = so_far["prompt_tokens"] + so_far["completion_tokens"]
     if context.max_tokens is not None and tokens >= context.max_tokens:
         return "max_tokens"
-    if time.time() - state["started_at"] >= context.max_seconds:
+    if context.max_cost is not None and so_far["cost"] >= context.max_cost:
+        return "max_cost"
+    if so_far["seconds"] >= context.max_seconds:
         return "max_seconds"
     return None
+
+
+def _stopped(state: AgentState, context: AgentContext, reason: StopReason) -> AgentState:
+    """The end of a run whose budget is spent, and the point at which another can go on from there."""
+    update = AgentState(stop_reason=reason)
+    events = state.get("events", [])
+    if events and "requested" in context.points:
+        point = HandoffPoint(
+            kind="requested", event_index=len(events) - 1, detail=f"{reason} after {state['steps']} steps"
+        )
+        update["fired"] = [point.model_dump(mode="json")]
+    return update

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,22 +11,25 @@ import pytest
 
 from evals.replay import ReplayModel
 from evals.scripted import Turn
-from graph.agent import build_agent
-from graph.running import start_run
+from graph import build_agent, open_home
 from handoff.event import Event, FileRead
-from handoff.record import RecordStore, TaskBrief
 from nodes.actions import Action
-from nodes.state import AgentContext
-from sandbox.machine import FileChange, SandboxSpec
-from sandbox.workbench import Workbench
+from nodes.session import BASE, Session
+from nodes.settings import AgentContext
+from sandbox.machine import FileChange, Sandbox, SandboxSpec
 
 
 class Bench:
-    """A machine with a directory in it, and the events of actions carried out there."""
+    """A machine with a repository in it, and the events of actions carried out there."""
 
-    def __init__(self, base: Path, store: Path) -> None:
-        self.base, self.store = base, store
-        self.workbench = Workbench(SandboxSpec(backend="process", directory=base, owner="test-editor"))
+    def __init__(self, base: Path, session: Session) -> None:
+        self.base, self._session = base, session
+        self._machine: Sandbox | None = None
+
+    def machine(self) -> Sandbox:
+        if self._machine is None:
+            self._machine = self._session.enter(BASE)
+        return self._machine
 
     def put(self, name: str, content: bytes) -> None:
         path = self.base / name
@@ -34,28 +38,34 @@ class Bench:
 
     def run(self, *actions: Action) -> list[Event]:
         """The observations of the actions, one each."""
+        machine = self.machine()
         context = AgentContext(
             model=ReplayModel(turns=tuple(Turn("", action) for action in actions)),
             model_name="replay",
-            task=TaskBrief(id="t", prompt="Do it.", base_commit="HEAD", base_directories=()),
-            workbench=self.workbench,
-            store=RecordStore(self.store),
+            session=self._session,
             observation_chars=100_000,
         )
-        state = start_run(build_agent(), context, "t")
+        state = build_agent().invoke({"task": {"id": "t", "prompt": "Do it."}}, context=context)
+        assert self._session.enter(state["machine"]) is machine
         events = [Event.model_validate(event) for event in state["events"]]
         return [event for event in events if event.kind == "observation"]
 
     def content(self, name: str) -> bytes:
-        return (Path(self.workbench.machine().workspace) / name).read_bytes()
+        return (Path(self.machine().workspace) / name).read_bytes()
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    (tmp_path / "base").mkdir()
-    made = Bench(tmp_path / "base", tmp_path / "records")
-    with made.workbench:
-        yield made
+    base = tmp_path / "base"
+    subprocess.run(["git", "init", "-q", base], check=True)
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", base]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "base"], check=True)
+    spec = SandboxSpec(backend="process", directory=base, owner="test-editor")
+    with (
+        open_home(tmp_path / "home") as home,
+        home.session("t", spec, snapshot_every="point") as (session, _),
+    ):
+        yield Bench(base, session)
 
 
 def edit(command: str, path: str = "a.py", **arguments: str) -> Action:
@@ -88,7 +98,7 @@ def test_view_shows_numbered_lines_and_records_the_read(bench: Bench) -> None:
         edit("view", "src/a.py"),
         edit("view", "./src/../src/a.py", start="3", end="4"),
         edit("view", "src/a.py", start="9", end="99"),
-        edit("view", str(bench.workbench.machine().workspace) + "/src/a.py", end="1"),
+        edit("view", str(bench.machine().workspace) + "/src/a.py", end="1"),
     )
     assert whole.text.splitlines()[0] == "src/a.py, lines 1 to 10 of 10:"
     assert whole.text.splitlines()[10] == "    10\tline 10"
@@ -104,7 +114,7 @@ def test_a_view_hashes_what_it_shows(bench: Bench) -> None:
     bench.put("a.py", b"old\n")
     bench.run(edit("view"))
     # As a process left behind would: unseen by any action.
-    (Path(bench.workbench.machine().workspace) / "a.py").write_bytes(b"new\n")
+    (Path(bench.machine().workspace) / "a.py").write_bytes(b"new\n")
     (event,) = bench.run(edit("view"))
     assert event.text.endswith("\tnew")
     assert event.reads == (FileRead(path="a.py", sha256=sha256(b"new\n")),)
@@ -182,7 +192,7 @@ def test_create(bench: Bench) -> None:
 )
 def test_str_replace(bench: Bench, before: bytes, old: str, new: str, after: bytes) -> None:
     bench.put("a.py", before)
-    machine = bench.workbench.machine()
+    machine = bench.machine()
     machine.run("chmod 755 a.py", timeout_s=5)
     machine.changes()
     (event,) = bench.run(edit("str_replace", old=old, new=new))

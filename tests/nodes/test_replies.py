@@ -122,9 +122,9 @@ def error_body(message: str, code: str | None = None) -> dict[str, Any]:
 
 def test_a_good_reply() -> None:
     with served(completion()) as endpoint:
-        reply = ask(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
+        reply = ask(client(endpoint.url), asked := [HumanMessage("hello")], timeout_s=20)
     assert reply.text == "```bash\nls\n```"
-    assert usage_of(reply) == Usage(prompt_tokens=7, completion_tokens=3)
+    assert usage_of(reply, asked) == Usage(prompt_tokens=7, completion_tokens=3)
 
 
 def test_cached_tokens_are_counted() -> None:
@@ -135,14 +135,15 @@ def test_cached_tokens_are_counted() -> None:
         "prompt_tokens_details": {"cached_tokens": 64},
     }
     with served(completion(usage=usage)) as endpoint:
-        reply = ask(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
-    assert usage_of(reply) == Usage(prompt_tokens=70, cached_tokens=64, completion_tokens=3)
+        reply = ask(client(endpoint.url), asked := [HumanMessage("hello")], timeout_s=20)
+    assert usage_of(reply, asked) == Usage(prompt_tokens=70, cached_tokens=64, completion_tokens=3)
 
 
-def test_usage_that_is_not_told_is_unknown() -> None:
+def test_usage_that_is_not_told_is_estimated_and_says_so() -> None:
     with served(completion(usage=None)) as endpoint:
-        reply = ask(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
-    assert usage_of(reply) == Usage()
+        reply = ask(client(endpoint.url), asked := [HumanMessage("hello, you")], timeout_s=20)
+    # Four characters a token, rounded up: of what was asked, and of the reply.
+    assert usage_of(reply, asked) == Usage(prompt_tokens=3, completion_tokens=4, estimated=True)
 
 
 def test_lone_surrogates_never_enter() -> None:

@@ -1,0 +1,45 @@
+"""How a tool's node acts: on the machine that the state names, once, and told as an event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from langgraph.runtime import Runtime
+
+from handoff.reach import Reach
+from nodes.events import last_action, observed
+from nodes.observation import Observation
+from nodes.progress import tell
+from nodes.settings import AgentContext, given
+from nodes.state import AgentState, task_of
+from sandbox.machine import Sandbox
+
+
+def acted(
+    state: AgentState,
+    runtime: Runtime[AgentContext],
+    do: Callable[[Sandbox], Observation],
+    reach: Reach = "anything",
+) -> AgentState:
+    """The update of an action that is done to the machine.
+
+    Raises MachineNotKept, SnapshotCorrupt or SandboxUnavailable before anything is done, and Fenced.
+    """
+    context = given(runtime)
+    placed = runtime.execution_info
+    action = last_action(state)
+    shown = [action.arguments[name] for name in ("command", "path", "arguments") if name in action.arguments]
+    tell(runtime, "acting", state, tool=action.tool, text=" ".join(shown))
+    seen, machine = context.session.act(
+        placed.task_id if placed else f"event-{action.index}",
+        str(action.index),
+        state["machine"],
+        task_of(state),
+        do,
+        reach,
+    )
+    update = observed(state, context, seen)
+    if machine != state["machine"]:
+        update["machine"] = machine
+    tell(runtime, "observed", state, exit_code=seen.exit_code, refused=seen.refused, text=seen.text)
+    return update

@@ -1,0 +1,158 @@
+"""What a run is given from outside and never stores: settings, model, tools, and the hold on its thread."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.tools import BaseTool
+from langgraph.runtime import Runtime
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from handoff.event import PointKind, Usage
+from nodes.actions import RESERVED, Protocol
+from nodes.session import Session
+
+Policy = Literal["record", "stop", "review", "takeover"]
+POLICIES: tuple[Policy, ...] = ("record", "stop", "review", "takeover")
+EVERY_POINT: tuple[PointKind, ...] = (
+    "first_source_edit",
+    "first_validation",
+    "first_post_failure_edit",
+    "requested",
+)
+
+
+class Prices(BaseModel):
+    """What a million tokens cost, in any one currency."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt: float = Field(ge=0)
+    completion: float = Field(ge=0)
+    cached: float | None = Field(default=None, ge=0)
+    """Prompt tokens that the server had cached; None: as dear as others."""
+
+    def of(self, usage: Usage) -> float:
+        cached = usage.cached_tokens or 0
+        dear = self.prompt if self.cached is None else self.cached
+        fresh = (usage.prompt_tokens or 0) - cached
+        return (
+            fresh * self.prompt + cached * dear + (usage.completion_tokens or 0) * self.completion
+        ) / 1_000_000
+
+
+class Settings(BaseModel):
+    """How an agent is to run: protocol, points, policy, budgets. It holds no secret and no live object."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    protocol: Protocol = "text"
+    offer_handoff: bool = False
+    """Give the agent a tool to ask for a handoff."""
+    points: tuple[PointKind, ...] = EVERY_POINT
+    """The point kinds to interrupt at; `requested` are those of the tool, of budgets and from outside."""
+    policy: Policy = "record"
+    max_steps: int = Field(default=500, gt=0)
+    max_events: int | None = Field(default=None, gt=0)
+    max_tokens: int | None = Field(default=None, gt=0)
+    """Prompt and completion tokens of all calls together."""
+    max_cost: float | None = Field(default=None, gt=0)
+    """In the currency of `prices`, without which there is no cost."""
+    max_seconds: float = Field(default=4 * 3600.0, gt=0)
+    prices: Prices | None = None
+    model_timeout_s: float = Field(default=600.0, gt=0)
+    """For one call of the model, retries and all."""
+    model_tries: int = Field(default=3, ge=1)
+    command_timeout_s: float = Field(default=120.0, gt=0)
+    observation_chars: int = Field(default=10_000, ge=200)
+
+    @model_validator(mode="after")
+    def _cost_needs_prices(self) -> Settings:
+        if self.max_cost is not None and self.prices is None:
+            raise ValueError("max_cost needs prices; give prices=Prices(prompt=…, completion=…) too")
+        return self
+
+
+class Equipment(Settings):
+    """What a run is given and never stores: beside its settings, the model and further tools."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    model: BaseChatModel
+    model_name: str = ""
+    run_id: str = ""
+    """What its records' names begin with; the thread's id where it is empty."""
+    tools: tuple[BaseTool, ...] = ()
+    """Tools beside shell and editor. They run in this process, outside the sandbox."""
+
+    @field_validator("tools")
+    @classmethod
+    def _have_names_of_their_own(cls, tools: tuple[BaseTool, ...]) -> tuple[BaseTool, ...]:
+        names = [tool.name for tool in tools]
+        for name in names:
+            if name in RESERVED:
+                raise ValueError(f"{name!r} means a tool that every agent has; give yours another name")
+            if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+                raise ValueError(
+                    f"{name[:80]!r} is no tool's name; take up to 64 letters, digits, '_' and '-'"
+                )
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two tools are named {twice[0]!r}; give one another name")
+        return tools
+
+
+class AgentContext(Equipment):
+    """What a run's nodes are given: its equipment, and the hold on its thread."""
+
+    session: Session
+
+
+class BadSettings(ValueError):
+    """A run was given what it cannot use; the line names it, and what could be given instead."""
+
+
+def equipped(**given: Any) -> Equipment:
+    """What a run is given, checked. Raises BadSettings."""
+    try:
+        return Equipment(**given)
+    except ValidationError as error:
+        raise BadSettings(told(error, Equipment)) from None
+
+
+def told(error: ValidationError, kind: type[BaseModel]) -> str:
+    """What is wrong with a value, in one line: the first of its fields, and what is allowed there."""
+    first = error.errors()[0]
+    field = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+        names = list(kind.model_fields)
+        near = get_close_matches(field, names, 1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        return f"there is no setting {field!r}; {meant}there are {', '.join(names)}"
+    said = first["msg"].removeprefix("Value error, ").replace("a valid dictionary or instance of", "a")
+    if first["type"] != "value_error":
+        said = f"{said}, not {shown(first['input'])}"
+    return f"{field}: {said}" if field else said
+
+
+def shown(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+class NoContext(TypeError):
+    """The graph was run without what it needs from outside."""
+
+
+def given(runtime: Runtime[AgentContext]) -> AgentContext:
+    """The run's context. Raises NoContext, which says what is missing."""
+    context: Any = runtime.context
+    if isinstance(context, AgentContext):
+        return context
+    raise NoContext(
+        "the graph needs context=AgentContext(model=…, model_name=…, session=…); graph.running.open_run makes it, "
+        f"and it must be given anew on every resume; it was {type(context).__name__}"
+    )

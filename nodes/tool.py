@@ -1,0 +1,101 @@
+"""The node that calls a tool which the embedding program brought, outside the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from langchain_core.tools import BaseTool, ToolException
+from langgraph.runtime import Runtime
+from pydantic import ValidationError
+
+from nodes.acting import acted
+from nodes.events import clipped, encodable, last_action
+from nodes.observation import Observation
+from nodes.settings import AgentContext, BadSettings, given
+from nodes.state import AgentState
+from sandbox.machine import Sandbox
+
+
+def tool(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+    """Call the tool with what the model gave it; a tool that refuses or is called wrongly is told to the model.
+
+    It finds the machine as `config["configurable"]["sandbox"]` and, because it may be called once more after a
+    crash, the call's own key as `config["configurable"]["idempotency_key"]`. A bug of the tool's goes through.
+    Raises BadSettings where the run was resumed without the tool.
+    """
+    context = given(runtime)
+    action = last_action(state)
+    chosen = next((each for each in context.tools if each.name == action.tool), None)
+    if chosen is None:
+        raise BadSettings(
+            f"tools: the thread goes on with a call of {action.tool!r:.60}, which is not among them; give it again"
+        )
+    placed = runtime.execution_info
+    key = f"{context.session.thread}/{placed.task_id if placed else ''}/{action.index}"
+
+    def call(machine: Sandbox) -> Observation:
+        started = time.monotonic()
+        seen = _called(
+            chosen, json.loads(action.arguments["arguments"]), {"sandbox": machine, "idempotency_key": key}
+        )
+        return seen.model_copy(
+            update={
+                "text": clipped(encodable(seen.text), context.observation_chars),
+                "changes": machine.changes(),
+                "seconds": time.monotonic() - started,
+            }
+        )
+
+    return acted(state, runtime, call)
+
+
+def _called(chosen: BaseTool, arguments: dict[str, Any], configurable: dict[str, Any]) -> Observation:
+    if wrong := _against_schema(chosen.args_schema, arguments):
+        return Observation(text=f"Not done: {wrong}", refused=True)
+    try:
+        result = _result(chosen, arguments, {"configurable": configurable})
+    except ValidationError as error:
+        schema = chosen.args_schema
+        if not isinstance(schema, type) or error.title != schema.__name__:
+            raise  # the tool's own, and no fault of the model's
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
+        return Observation(text=f"Not done: {wrong}", refused=True)
+    except ToolException as error:
+        return Observation(text=f"Not done: {error}", refused=True)
+    return Observation(text=_as_text(result))
+
+
+def _against_schema(schema: Any, arguments: dict[str, Any]) -> str:
+    """What is wrong with arguments where only a JSON schema tells, which nobody else looks at."""
+    if not isinstance(schema, dict):
+        return ""
+    missing = [f"{name}: Field required" for name in schema.get("required", ()) if name not in arguments]
+    known = schema.get("properties", {})
+    unknown = [] if schema.get("additionalProperties") else [name for name in arguments if name not in known]
+    return "; ".join([*missing, *(f"{name[:100]}: there is no such argument" for name in unknown)][:5])
+
+
+def _result(chosen: BaseTool, arguments: dict[str, Any], config: Any) -> Any:
+    has_only_a_coroutine = (
+        getattr(chosen, "coroutine", None) is not None and getattr(chosen, "func", None) is None
+    )
+    if not has_only_a_coroutine:
+        return chosen.invoke(arguments, config=config)
+    # In a thread of its own, because a loop may run in this one.
+    with ThreadPoolExecutor(1) as aside:
+        context = contextvars.copy_context()
+        return aside.submit(context.run, asyncio.run, chosen.ainvoke(arguments, config=config)).result()
+
+
+def _as_text(result: Any) -> str:
+    if isinstance(result, str):
+        return result
+    try:
+        return json.dumps(result, default=str, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):  # keys that are no text, or an object that holds itself
+        return str(result)

@@ -1,0 +1,208 @@
+"""An endpoint that fails is asked again where that may help, and what its calls cost is counted and capped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
+
+from graph import open_home
+from handoff.event import Event, Usage
+from nodes.replies import ContextOverflow, ModelFailed, ModelRefuses, ReplyOverdue, ask_patiently
+from nodes.settings import Prices
+
+from ..chat_server import ChatServer
+from ..graph.conftest import Bench
+from .test_replies import served
+
+Answer = tuple[int, bytes]
+LOOK = "```bash\nls\n```"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with open_home(tmp_path / "home") as home:
+        yield Bench(tmp_path, home)
+
+
+def client(url: str, **settings: Any) -> ChatOpenAI:
+    return ChatOpenAI(model="m", base_url=url, api_key=SecretStr("k"), max_retries=0, **settings)
+
+
+def failed(status: int, message: str = "try again", code: str | None = None) -> Answer:
+    return status, json.dumps({"error": {"message": message, "code": code}}).encode()
+
+
+def in_turn(*answers: Answer) -> Callable[[dict[str, Any]], Answer]:
+    left = iter(answers)
+    return lambda request: next(left)
+
+
+def asked(server: ChatServer, *, tries: int = 3, timeout_s: float = 60.0) -> AIMessage:
+    return ask_patiently(client(server.url), [HumanMessage("hello")], timeout_s=timeout_s, tries=tries)
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503])
+def test_what_may_pass_is_asked_again(chat_server: ChatServer, status: int) -> None:
+    chat_server.answer = in_turn(failed(status), chat_server.reply("fine"))
+    assert asked(chat_server).text == "fine"
+    assert len(chat_server.requests) == 2
+    assert chat_server.requests[0] == chat_server.requests[1]
+
+
+@pytest.mark.parametrize("tries", [1, 2, 3])
+def test_it_is_asked_so_many_times(chat_server: ChatServer, tries: int) -> None:
+    chat_server.answer = lambda request: failed(503, "loading")
+    with pytest.raises(ModelFailed, match=r"^the endpoint answered 503: loading$"):
+        asked(chat_server, tries=tries)
+    assert len(chat_server.requests) == tries
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(400, None), (401, "invalid_api_key"), (403, None), (404, None), (429, "insufficient_quota")],
+)
+def test_what_will_not_pass_is_not_asked_again(
+    chat_server: ChatServer, status: int, code: str | None
+) -> None:
+    chat_server.answer = lambda request: failed(status, "no", code)
+    with pytest.raises(ModelRefuses, match=f"^the endpoint answered {status}: no$"):
+        asked(chat_server)
+    assert len(chat_server.requests) == 1
+
+
+def test_an_overflow_is_not_asked_again(chat_server: ChatServer) -> None:
+    chat_server.answer = lambda request: failed(400, "too long", "context_length_exceeded")
+    with pytest.raises(ContextOverflow):
+        asked(chat_server)
+    assert len(chat_server.requests) == 1
+
+
+def test_a_body_that_drips_ends_at_the_deadline_of_all_tries() -> None:
+    with served(b"", drip=True) as endpoint:
+        with pytest.raises(ReplyOverdue, match=r"^no whole reply within "):
+            ask_patiently(client(endpoint.url), [HumanMessage("hello")], timeout_s=0.5, tries=3)
+        assert len(endpoint.requests) == 1
+
+
+def test_no_pause_outlasts_the_deadline(chat_server: ChatServer) -> None:
+    chat_server.answer = lambda request: failed(503, "loading")
+    with pytest.raises(ModelFailed, match="loading"):
+        asked(chat_server, tries=1_000, timeout_s=2.0)
+    assert 1 < len(chat_server.requests) < 10
+
+
+def test_a_reply_that_was_cut_is_asked_for_again(chat_server: ChatServer) -> None:
+    cut, whole = chat_server.reply("ls -", finish_reason=None), chat_server.reply("whole")
+    chat_server.answer = in_turn(cut, cut, whole)
+    assert asked(chat_server).text == "whole"
+    chat_server.answer = lambda request: cut
+    with pytest.raises(ModelFailed, match=r"^the reply was cut off: it ended without a finish reason$"):
+        asked(chat_server)
+
+
+# Costs and caps
+
+
+def priced(text: str, prompt: int, cached: int, completion: int) -> Answer:
+    status, body = ChatServer.reply(text)
+    usage = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+    return status, json.dumps(json.loads(body) | {"usage": usage}).encode()
+
+
+def test_prices_tell_cached_tokens_from_others() -> None:
+    usage = Usage(prompt_tokens=1_000_000, cached_tokens=400_000, completion_tokens=100_000)
+    assert Prices(prompt=2, completion=10, cached=0.5).of(usage) == pytest.approx(1.2 + 0.2 + 1.0)
+    assert Prices(prompt=2, completion=10, cached=0).of(usage) == pytest.approx(1.2 + 1.0)
+    assert Prices(prompt=2, completion=10).of(usage) == pytest.approx(2.0 + 1.0)
+    assert Prices(prompt=2, completion=10).of(Usage()) == 0
+
+
+def test_a_run_adds_up_what_it_cost(bench: Bench, chat_server: ChatServer) -> None:
+    chat_server.answer = in_turn(
+        priced(LOOK, 1_000, 0, 10),
+        priced(LOOK, 1_100, 1_000, 20),
+        priced("<finish></finish>", 1_200, 1_100, 5),
+    )
+    prices = Prices(prompt=10, completion=100, cached=1)
+    state = bench.run(client(chat_server.url), prices=prices)
+    assert (state["spent"]["prompt_tokens"], state["spent"]["completion_tokens"]) == (3_300, 35)
+    assert state["spent"]["cost"] == pytest.approx((1_200 * 10 + 2_100 * 1 + 35 * 100) / 1e6)
+
+
+def test_usage_that_the_server_keeps_to_itself_is_marked_as_estimated(
+    bench: Bench, chat_server: ChatServer
+) -> None:
+    def untold(text: str) -> Answer:
+        status, body = chat_server.reply(text)
+        return status, json.dumps(json.loads(body) | {"usage": None}).encode()
+
+    chat_server.answer = in_turn(untold(LOOK), chat_server.reply("<finish></finish>", prompt_tokens=7))
+    state = bench.run(client(chat_server.url))
+    first, last = (Event.model_validate(state["events"][index]).usage for index in (0, 2))
+    assert first is not None
+    assert last is not None
+    characters = sum(len(message.text) for message in state["messages"][:2])
+    assert first.estimated
+    assert first.prompt_tokens == -(-characters // 4)
+    assert (last.estimated, last.prompt_tokens) == (False, 7)
+
+
+@pytest.mark.parametrize(
+    ("cap", "reason", "calls"),
+    [
+        ({"max_steps": 2}, "max_steps", 2),
+        ({"max_events": 4}, "max_events", 2),
+        ({"max_tokens": 250}, "max_tokens", 3),
+        ({"max_cost": 0.0025, "prices": Prices(prompt=10, completion=1)}, "max_cost", 3),
+        ({"max_seconds": 0.5}, "max_seconds", None),
+    ],
+)
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_each_cap_stops_and_hands_over_where_that_is_asked_for(
+    bench: Bench,
+    chat_server: ChatServer,
+    cap: dict[str, Any],
+    reason: str,
+    calls: int | None,
+    asked_for: bool,
+) -> None:
+    chat_server.answer = lambda request: chat_server.reply("```bash\nsleep 0.2\n```", prompt_tokens=100)
+    state = bench.run(client(chat_server.url), points=("requested",) if asked_for else (), **cap)
+    assert state["stop_reason"] == reason
+    made = len(chat_server.requests)
+    assert made == calls or calls is None
+    if not asked_for:
+        assert bench.store.ids() == ()
+        return
+    (name,) = state["records"]
+    record = bench.store.load(name)
+    assert (record.point.kind, record.point.detail) == ("requested", f"{reason} after {state['steps']} steps")
+    assert len(record.trace) == len(state["events"])
+    # The successor has a budget of its own.
+    chat_server.answer = lambda request: chat_server.reply("<finish>Done.</finish>")
+    done = bench.take(client(chat_server.url), "trace", name)
+    assert (done["stop_reason"], done["steps"]) == ("finished", 1)
+    # And so has a run that is gone on with, once it is given more.
+    more = {name: 1_000 for name in cap if name != "prices"} | {n: v for n, v in cap.items() if n == "prices"}
+    assert bench.resume(client(chat_server.url), **more).stop_reason == "finished"
+
+
+def test_a_run_whose_endpoint_failed_goes_on(bench: Bench, chat_server: ChatServer) -> None:
+    chat_server.answer = in_turn(chat_server.reply(LOOK), failed(401, "expired"))
+    with pytest.raises(ModelRefuses, match="expired"):
+        bench.run(client(chat_server.url))
+    chat_server.answer = in_turn(failed(500), chat_server.reply("<finish></finish>"))
+    done = bench.resume(client(chat_server.url))
+    assert (done.stop_reason, done.steps) == ("finished", 2)

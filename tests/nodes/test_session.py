@@ -1,0 +1,195 @@
+"""One hold on one thread: actions that are done once, and machines that are entered as they were."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handoff.ledger import Ledger, acquire, effects, machines
+from handoff.ledger.effects import Key
+from handoff.record import RecordStore, TaskBrief
+from nodes.begin import brief
+from nodes.observation import Observation
+from nodes.session import BASE, MachineNotKept, Session, SnapshotEvery
+from sandbox.machine import Sandbox, SandboxSpec, SandboxUnavailable
+
+
+class Hall:
+    """A ledger, a base, and as many holds on one thread, one after another, as a test wants."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        base = root / "base"
+        base.mkdir()
+        (base / "notes.txt").write_text("")
+        self.git = ["git", "-C", str(base), "-c", "user.name=t", "-c", "user.email=t@t"]
+        for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "base"]):
+            subprocess.run([*self.git, *words], check=True)
+        self.spec = SandboxSpec(backend="process", directory=base, owner="test-session")
+        self.ledger = Ledger(f"sqlite:///{root / 'ledger.sqlite'}")
+        self.held: Session | None = None
+
+    def enter(self, every: SnapshotEvery = "step") -> Session:
+        """A new hold, after the death of the one before, whose machine is gone with it."""
+        if self.held is not None:
+            self.held.close()
+        lease = acquire(self.ledger, "thread")
+        records = RecordStore(self.root / "records")
+        self.held = Session(lease, self.spec, records, self.root / "machines", snapshot_every=every)
+        return self.held
+
+
+@pytest.fixture
+def hall(tmp_path: Path) -> Iterator[Hall]:
+    made = Hall(tmp_path)
+    yield made
+    if made.held is not None:
+        made.held.close()
+    made.ledger.close()
+
+
+def note(text: str) -> Callable[[Sandbox], Observation]:
+    def do(machine: Sandbox) -> Observation:
+        result = machine.run(f"echo {text} >> notes.txt", timeout_s=10)
+        return Observation(text=f"noted {text}", changes=machine.changes(), exit_code=result.exit_code)
+
+    return do
+
+
+def look(machine: Sandbox) -> Observation:
+    result = machine.run("cat notes.txt; pwd; echo $SAID", timeout_s=10)
+    return Observation(text=result.output, changes=machine.changes())
+
+
+def do_nothing(machine: Sandbox) -> Observation:
+    raise AssertionError("it is done already")
+
+
+def begun(session: Session) -> TaskBrief:
+    return brief("t", "prompt", session.enter(BASE))
+
+
+def test_an_action_that_ended_is_not_done_again(hall: Hall) -> None:
+    session = hall.enter()
+    task = begun(session)
+    seen, after = session.act("task", "1", BASE, task, note("one"), "anything")
+    session = hall.enter()
+    again = session.act("task", "1", BASE, task, do_nothing, "anything")
+    assert again == (seen, after)
+    shown, _ = session.act("next", "2", after, task, look, "nothing")
+    assert shown.text.startswith("one\n/")
+
+
+def test_an_action_that_did_not_end_is_undone_and_done_again(hall: Hall) -> None:
+    session = hall.enter()
+    task = begun(session)
+    _, first = session.act("task", "1", BASE, task, note("one"), "anything")
+
+    def cut_short(machine: Sandbox) -> Observation:
+        note("half")(machine)
+        raise SandboxUnavailable("cut short")
+
+    with pytest.raises(SandboxUnavailable):
+        session.act("task 2", "2", first, task, cut_short, "anything")
+    _, second = session.act("task 2", "2", first, task, note("two"), "anything")
+    shown, _ = session.act("task 3", "3", second, task, look, "nothing")
+    assert shown.text.splitlines()[:2] == ["one", "two"]
+
+
+def test_a_process_that_died_in_an_action_has_it_done_again(hall: Hall) -> None:
+    session = hall.enter()
+    task = begun(session)
+    _, first = session.act("task", "1", BASE, task, note("one"), "anything")
+    effects.begin(acquire(hall.ledger, "thread 2"), Key("thread", "task 2", "2"), first)
+    session.enter(first).write_file("notes.txt", b"half done\n")
+    session = hall.enter()
+    _, second = session.act("task 2", "2", first, task, note("two"), "anything")
+    assert session.enter(second).read_file("notes.txt") == b"one\ntwo\n"
+
+
+def test_the_same_call_of_another_task_is_another_action(hall: Hall) -> None:
+    session = hall.enter()
+    task = begun(session)
+    _, first = session.act("task", "1", BASE, task, note("one"), "anything")
+    _, fork = session.act("a fork's task", "1", BASE, task, note("other"), "anything")
+    assert fork != first
+    for machine, said in ((first, "one"), (fork, "other"), (first, "one")):
+        assert session.enter(machine).read_file("notes.txt") == f"{said}\n".encode()
+
+
+def test_the_shell_stands_where_it_stood(hall: Hall) -> None:
+    session = hall.enter()
+    task = begun(session)
+
+    def move(machine: Sandbox) -> Observation:
+        machine.run("mkdir -p deep; cd deep; SAID=hello", timeout_s=10)
+        return Observation(text="", changes=machine.changes())
+
+    def move_on(machine: Sandbox) -> Observation:
+        machine.run("cd ..", timeout_s=10)
+        return Observation(text="", changes=machine.changes())
+
+    _, deep = session.act("task", "1", BASE, task, move, "anything")
+    _, back = session.act("task 2", "2", deep, task, move_on, "shell")
+    assert back != deep
+    session = hall.enter()
+    standing = session.enter(deep)
+    assert standing.run("pwd; echo $SAID", timeout_s=10).output.endswith("/deep\nhello\n")
+    standing = session.enter(back)
+    assert not standing.cwd().endswith("/deep")
+    assert standing.run("echo $SAID", timeout_s=10).output == "hello\n"
+
+
+def test_a_look_leaves_the_machine_what_it_was(hall: Hall) -> None:
+    session = hall.enter()
+    task = begun(session)
+    _, same = session.act("task", "1", BASE, task, look, "nothing")
+    assert same == BASE
+    # A name may stand for something else than it says: what it changed tells.
+    _, other = session.act("task", "2", BASE, task, note("meant to look"), "nothing")
+    assert other != BASE
+    assert hall.enter().enter(other).read_file("notes.txt") == b"meant to look\n"
+
+
+def test_a_machine_that_was_not_kept_is_not_replaced(hall: Hall) -> None:
+    session = hall.enter("point")
+    task = begun(session)
+    _, after = session.act("task", "1", BASE, task, note("one"), "anything")
+    _, later = session.act("task 2", "2", after, task, note("two"), "anything")
+    session.keep(later)
+    assert machines.kept(hall.ledger, "thread") == {later}
+    session = hall.enter("point")
+    with pytest.raises(MachineNotKept, match="was not kept"):
+        session.enter(after)
+    assert session.enter(later).read_file("notes.txt") == b"one\ntwo\n"
+
+
+def test_another_base_is_told_apart(hall: Hall) -> None:
+    session = hall.enter()
+    task = begun(session)
+    subprocess.run([*hall.git, "commit", "-qm", "later", "--allow-empty"], check=True)
+    session = hall.enter()
+    with pytest.raises(MachineNotKept, match=r"is at commit .* now"):
+        session.enter(BASE, task)
+
+
+def test_what_a_fork_adds_is_folded_from_its_own_events(hall: Hall) -> None:
+    session = hall.enter()
+    task = begun(session)
+    events: list[dict[str, Any]] = [
+        {
+            "index": 0,
+            "kind": "action",
+            "tool": "shell",
+            "text": "",
+            "arguments": {"command": "ls"},
+            "tree": "0",
+        },
+    ]
+    first = session.fold(events, task, None)
+    assert session.fold(events, task, None) is first
+    assert session.fold([dict(events[0])], task, None) is not first
