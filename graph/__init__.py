@@ -1,3 +1,74 @@
-"""The state machines: the agent, its takeover, and how both are run."""
+"""The state machines: the agent and its takeover, and how both are run, resumed and looked back upon.
+
+agent     the graphs, each wholly visible
+running   run, resume, take_over, and open_run for more than one of these
+hold      what can be done under one hold on a thread, to its outcome, and how it is stopped
+home      where runs leave everything, and the history of a thread
+savers    checkpoints that only a thread's holder can write
+serving   the graphs as LangGraph's own server runs them, each run with its hold on the thread
+
+What a caller can mend is BadSettings, BadInput, BadThread, NoSuchThread, ThreadTaken or NotWaiting; one line each.
+"""
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graph.agent import build_agent, build_takeover
+    from graph.hold import NotWaiting, Run, ThreadTaken
+    from graph.home import Home, Moment, NoSuchThread, open_home
+    from graph.outcome import Outcome
+    from graph.running import open_run, resume, run, take_over
+    from handoff.ledger import BadThread
+    from nodes.settings import BadSettings, Prices
+    from nodes.state import BadInput
+
+_HOMES = {
+    "BadInput": "nodes.state",
+    "BadSettings": "nodes.settings",
+    "BadThread": "handoff.ledger",
+    "Prices": "nodes.settings",
+    "build_agent": "graph.agent",
+    "build_takeover": "graph.agent",
+    "Home": "graph.home",
+    "Moment": "graph.home",
+    "NoSuchThread": "graph.home",
+    "open_home": "graph.home",
+    "NotWaiting": "graph.hold",
+    "Outcome": "graph.outcome",
+    "Run": "graph.hold",
+    "ThreadTaken": "graph.hold",
+    "open_run": "graph.running",
+    "resume": "graph.running",
+    "run": "graph.running",
+    "take_over": "graph.running",
+}
+__all__ = [
+    "BadInput",
+    "BadSettings",
+    "BadThread",
+    "Home",
+    "Moment",
+    "NoSuchThread",
+    "NotWaiting",
+    "Outcome",
+    "Prices",
+    "Run",
+    "ThreadTaken",
+    "build_agent",
+    "build_takeover",
+    "open_home",
+    "open_run",
+    "resume",
+    "run",
+    "take_over",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, imported at their first use: LangGraph and a database take a while."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -2,50 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 from handoff.event import UNREADABLE
+from nodes.actions import BUILT_IN
+from nodes.begin import begin
 from nodes.editor import editor
+from nodes.events import last_action
 from nodes.finish import finish
 from nodes.handoff import handoff
 from nodes.interruption import interruption
 from nodes.receive import receive
+from nodes.settings import AgentContext
 from nodes.shell import shell
-from nodes.state import AgentContext, AgentState, last_action
+from nodes.state import AgentState
 from nodes.think import think
+from nodes.tool import tool
 
 Saver = BaseCheckpointSaver[str] | None
-Graph = CompiledStateGraph[AgentState, AgentContext, AgentState, AgentState]
-Doing = Literal["think", "shell", "editor", "handoff", "finish", "__end__"]
+Graph = CompiledStateGraph[AgentState, Any, Any, Any]
+Node = Callable[..., AgentState]
+Doing = Literal["think", "shell", "editor", "tool", "handoff", "finish", "interruption", "__end__"]
 
 
-def build_agent(saver: Saver = None) -> Graph:
-    """A predecessor: its first state holds the task; see `graph.running.start_run`."""
-    loop = _loop()
-    loop.add_edge(START, "think")
-    return loop.compile(checkpointer=saver, name="agent")
+def build_agent(saver: Saver = None, **schemas: Any) -> Graph:
+    """A predecessor; its input is `{"task": {"id": …, "prompt": …}}`."""
+    return _graph(begin, schemas).compile(checkpointer=saver, name="agent")
 
 
-def build_takeover(saver: Saver = None) -> Graph:
-    """A successor: its input is `{"record": id, "view": name}`."""
-    loop = _loop()
-    loop.add_node("receive", receive)
-    loop.add_edge(START, "receive")
-    loop.add_edge("receive", "think")
-    return loop.compile(checkpointer=saver, name="takeover")
+def build_takeover(saver: Saver = None, **schemas: Any) -> Graph:
+    """A successor; its input is `{"record": id, "view": name}`."""
+    return _graph(receive, schemas).compile(checkpointer=saver, name="takeover")
 
 
-def _loop() -> StateGraph[AgentState, AgentContext, AgentState, AgentState]:
-    graph = StateGraph(AgentState, context_schema=AgentContext)
-    for node in (think, shell, editor, handoff, finish, interruption):
-        graph.add_node(node.__name__, node)
+def _graph(first: Node, schemas: dict[str, Any]) -> StateGraph[AgentState, Any, Any, Any]:
+    """`schemas` may name another `context_schema` and `input_schema`, and `entered`, which wraps every node."""
+    entered = schemas.pop("entered", lambda node: node)
+    graph = StateGraph(AgentState, **{"context_schema": AgentContext, **schemas})
+    for node in (first, think, shell, editor, tool, handoff, finish, interruption):
+        graph.add_node(node.__name__, entered(node))
+    graph.add_edge(START, first.__name__)
+    graph.add_edge(first.__name__, "think")
     graph.add_conditional_edges("think", what_to_do)
-    graph.add_conditional_edges("shell", after_action)
-    graph.add_conditional_edges("editor", after_action)
+    for acting in ("shell", "editor", "tool"):
+        graph.add_conditional_edges(acting, after_action)
     graph.add_edge("handoff", "interruption")
     graph.add_edge("finish", END)
     graph.add_conditional_edges("interruption", after_interruption)
@@ -54,12 +59,14 @@ def _loop() -> StateGraph[AgentState, AgentContext, AgentState, AgentState]:
 
 def what_to_do(state: AgentState) -> Doing:
     """The node that the model's last action belongs to."""
-    if "stop_reason" in state:
+    if state["fired"]:
+        return "interruption"
+    if state.get("stop_reason"):
         return "__end__"
     action = last_action(state)
     if action.kind == "observation" or action.tool == UNREADABLE:
         return "think"
-    return action.tool  # type: ignore[return-value]
+    return action.tool if action.tool in BUILT_IN else "tool"  # type: ignore[return-value]
 
 
 def after_action(state: AgentState) -> Literal["interruption", "think"]:
@@ -67,4 +74,4 @@ def after_action(state: AgentState) -> Literal["interruption", "think"]:
 
 
 def after_interruption(state: AgentState) -> Literal["think", "__end__"]:
-    return "__end__" if "stop_reason" in state else "think"
+    return "__end__" if state.get("stop_reason") else "think"

@@ -1,49 +1,98 @@
-"""Starting a run and taking one over, each on a thread of its own."""
+"""Running, resuming and taking over, each in one call, or several of them under one hold."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, get_args
 
-from langchain_core.messages import HumanMessage
+from langchain_core.language_models import BaseChatModel
 
-from graph.agent import Graph
-from handoff import detectors
-from nodes.state import AgentContext, AgentState, first_state
-from nodes.think import instructions
+from graph.hold import Progress, Run
+from graph.home import Home
+from graph.outcome import Outcome
+from handoff.ledger.leases import TTL_S
+from handoff.record import Review
+from nodes.session import SnapshotEvery
+from nodes.settings import AgentContext, BadSettings, equipped
+from sandbox.machine import SandboxSpec
 
-# A step is at most three nodes; our own caps stop a run long before this.
-_NODES_A_STEP = 4
 
+@contextmanager
+def open_run(
+    home: Home,
+    thread: str,
+    *,
+    model: BaseChatModel,
+    sandbox: SandboxSpec,
+    model_name: str = "",
+    snapshot_every: SnapshotEvery = "step",
+    lease_s: float = TTL_S,
+    on_progress: Progress | None = None,
+    **settings: Any,
+) -> Iterator[Run]:
+    """The sole hold on a thread, with what its agent needs; nobody else works on it meanwhile.
 
-def start_run(graph: Graph, context: AgentContext, thread_id: str) -> AgentState:
-    """Run the task from its beginning to the run's end; the state at the end.
-
-    Raises ModelFailed when the model fails and SandboxUnavailable when the machine does.
+    `settings` are those of `nodes.settings.AgentContext`: protocol, policy, points, budgets, prices, tools.
+    Raises ThreadHeld, which names who holds it, BadThread, and BadSettings for settings that cannot be.
     """
-    messages = [
-        instructions(context.protocol, offer_handoff=context.offer_handoff),
-        HumanMessage(context.task.prompt),
-    ]
-    detector = detectors.start(context.task.base_directories, context.task.workspace)
-    state = first_state(messages, detector, {})
-    return _run(graph, state, context, thread_id)
+    name = model_name or str(getattr(model, "model_name", "") or type(model).__name__)
+    given = equipped(model=model, model_name=name, **settings)
+    if not isinstance(sandbox, SandboxSpec):
+        raise BadSettings(
+            f"sandbox: give a SandboxSpec, such as SandboxSpec(backend='host', directory=Path('repository')), not {sandbox!r:.60}"
+        )
+    if snapshot_every not in get_args(SnapshotEvery):
+        raise BadSettings(f"snapshot_every: there is no {snapshot_every!r}; give 'step' or 'point'")
+    with home.session(thread, sandbox, snapshot_every=snapshot_every, lease_s=lease_s) as (session, saver):
+        context = AgentContext(**dict(given), session=session)
+        yield Run(home, session, saver, context, on_progress)
 
 
-def take_over(
-    graph: Graph, context: AgentContext, thread_id: str, *, record_id: str, view: str
-) -> AgentState:
-    """Continue from a record under a view to the run's end; the state at the end.
+def run(
+    home: Home,
+    thread: str,
+    task_id: str,
+    prompt: str,
+    *,
+    model: BaseChatModel,
+    sandbox: SandboxSpec,
+    successor: BaseChatModel | None = None,
+    **options: Any,
+) -> Outcome:
+    """Run a task on a new thread, to its end or its first wait. Options are those of `open_run`.
 
-    Raises RecordRefused or SnapshotCorrupt beside what `start_run` raises.
+    Under the policy `takeover`, `successor` goes on at the first handoff, on the thread `<thread>.successor`, to
+    its own end.
     """
-    return _run(graph, AgentState(record=record_id, view=view), context, thread_id)
+    if options.get("policy") == "takeover" and successor is None:
+        raise BadSettings("policy='takeover' needs successor=, the model that takes over")
+    with open_run(home, thread, model=model, sandbox=sandbox, **options) as begun:
+        outcome = begun.start(task_id, prompt)
+    if successor is None or outcome.stop_reason in (None, "finished") or not outcome.records:
+        return outcome
+    options |= {"policy": "record", "model_name": ""}
+    last = take_over(
+        home, f"{thread}.successor", outcome.records[-1], model=successor, sandbox=sandbox, **options
+    )
+    return last.model_copy(update={"predecessor": outcome})
 
 
-def _run(graph: Graph, state: AgentState, context: AgentContext, thread_id: str) -> AgentState:
-    config: Any = {
-        "configurable": {"thread_id": thread_id},
-        "recursion_limit": _NODES_A_STEP * context.max_steps + 10,
-    }
-    # Each step is on disk before the next begins, so that a record's checkpoint is there when it is.
-    durability: Any = "sync" if graph.checkpointer else None
-    return cast(AgentState, graph.invoke(state, config, context=context, durability=durability))
+def resume(
+    home: Home,
+    thread: str,
+    answer: Review | dict[str, Any] | None = None,
+    *,
+    checkpoint: str | None = None,
+    go_back: bool = False,
+    **options: Any,
+) -> Outcome:
+    """Go on with a thread after a crash, a stop or a wait: `Run.resume`. Options are those of `open_run`."""
+    with open_run(home, thread, **options) as going:
+        return going.resume(answer, checkpoint=checkpoint, go_back=go_back)
+
+
+def take_over(home: Home, thread: str, record_id: str, view: str = "", **options: Any) -> Outcome:
+    """Let another agent continue from a record, on a new thread: `Run.take_over`. Options are those of `open_run`."""
+    with open_run(home, thread, **options) as taking:
+        return taking.take_over(record_id, view)

@@ -13,12 +13,13 @@ LAYERS = ("sandbox", "handoff", "nodes", "graph", "evals")
 HOMES = {
     "docker": {"sandbox"},
     "swebench": {"evals"},
-    "langgraph": {"nodes", "graph", "evals"},
+    "langgraph": {"nodes", "graph"},
     "langchain_core": {"handoff", "nodes", "graph", "evals"},
     "langchain_openai": {"evals"},
+    "sqlalchemy": {"handoff", "graph"},
+    "psycopg": {"graph"},
+    "tenacity": {"nodes"},
 }
-# The experiment opens the saver that its graphs are given.
-ONLY_SAVERS = ("evals", "langgraph.checkpoint")
 
 
 def _imports(path: Path) -> Iterator[str]:
@@ -41,8 +42,13 @@ def test_imports_point_left(path: Path) -> None:
         top = name.split(".")[0]
         assert top not in LAYERS or top in allowed, f"{path.name} imports {name} from the right"
         assert layer in HOMES.get(top, {layer}), f"{path.name} imports {name}, which lives elsewhere"
-        if layer == ONLY_SAVERS[0] and top == "langgraph":
-            assert name.startswith(ONLY_SAVERS[1]), f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_what_langgraph_makes_public_is_used(path: Path) -> None:
+    for name in _imports(path):
+        if name.split(".")[0] in ("langgraph", "langchain_core", "langchain_openai"):
+            assert not any(part.startswith("_") for part in name.split(".")), f"{path.name} imports {name}"
 
 
 def test_every_layer_has_modules() -> None:

@@ -1,0 +1,323 @@
+"""One process's hold on one thread: what can be done with it, from its start to its outcome."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Literal, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.errors import GraphDrained
+from langgraph.runtime import RunControl
+from langgraph.types import Command, StateSnapshot
+from pydantic import ValidationError
+
+from graph.agent import Graph, build_agent, build_takeover
+from graph.home import Home, Moment, NoSuchThread
+from graph.outcome import Outcome
+from graph.savers import Saver
+from graph.stopping import stopping
+from handoff import views
+from handoff.record import Review, TaskBrief
+from nodes.session import BASE, MachineNotKept, Session
+from nodes.settings import AgentContext
+from nodes.state import NOTHING_SPENT, AgentState, BadInput, state_values
+from nodes.think import spent
+from sandbox.machine import Sandbox
+from sandbox.repository import RepositoryBroken, patch_since
+
+Kind = Literal["agent", "takeover"]
+Progress = Callable[[dict[str, Any]], None]
+# A step is at most three nodes; our own caps stop a run long before this.
+_NODES_A_STEP = 4
+
+
+class ThreadTaken(ValueError):
+    """The thread holds a run already, of this task or of another."""
+
+
+class NotWaiting(ValueError):
+    """An answer was given to a thread that waits for none, or one that is no answer."""
+
+
+class Run:
+    """The sole hold on one thread: start it, resume it, or let it take a record over.
+
+    `agent` and `takeover` are the compiled graphs themselves, for `stream`, `ainvoke` and the like:
+    `async for told in run.agent.astream({"task": {"id": …, "prompt": …}}, **run.options)`; `outcome` tells
+    afterwards what came of it.
+    """
+
+    def __init__(
+        self, home: Home, session: Session, saver: Saver, context: AgentContext, on_progress: Progress | None
+    ) -> None:
+        self.home = home
+        self.thread = session.thread
+        self.session = session
+        self.context = context
+        self._saver = saver
+        self._on_progress = on_progress
+
+    @cached_property
+    def agent(self) -> Graph:
+        return build_agent(self._saver).with_config(metadata={"graph": "agent"})
+
+    @cached_property
+    def takeover(self) -> Graph:
+        return build_takeover(self._saver).with_config(metadata={"graph": "takeover"})
+
+    @property
+    def config(self) -> RunnableConfig:
+        return {
+            "configurable": {"thread_id": self.thread},
+            "recursion_limit": _NODES_A_STEP * self.context.max_steps + 10,
+        }
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `agent` and `takeover` are to be called with: config, context and durability."""
+        return {"config": self.config, "context": self.context, "durability": "sync"}
+
+    def outcome(self) -> Outcome:
+        """What the thread has come to by now. Raises NoSuchThread."""
+        state = self._graph(_kind(self._found(None))).get_state(self.config)
+        return self._outcome(cast(AgentState, state.values), state.interrupts)
+
+    def start(self, task_id: str, prompt: str) -> Outcome:
+        """Run a task from its beginning. Raises BadInput, ThreadTaken, ModelFailed, SandboxUnavailable or Fenced."""
+        if not isinstance(task_id, str) or not isinstance(prompt, str) or not prompt.strip():
+            raise BadInput(
+                f"a task is an id and a prompt, both text; they were {task_id!r:.60} and {prompt!r:.60}"
+            )
+        self._must_be_new(f"task {task_id}")
+        return self._go("agent", {"task": {"id": task_id, "prompt": prompt}}, self.config)
+
+    def take_over(self, record_id: str, view: str = "") -> Outcome:
+        """Continue from a record under a view; left out, the one that a review chose, else `structured`.
+
+        Raises RecordRefused, NoSuchView or SnapshotCorrupt beside what `start` raises.
+        """
+        # Before anything is written: a thread on which nothing began can be used again.
+        self.home.records.load(record_id)
+        if view:
+            views.named(view)
+        self._must_be_new(f"a takeover of {record_id}")
+        return self._go("takeover", {"record": record_id, "view": view}, self.config)
+
+    def resume(
+        self,
+        answer: Review | dict[str, Any] | None = None,
+        *,
+        checkpoint: str | None = None,
+        go_back: bool = False,
+    ) -> Outcome:
+        """Go on from where the thread stands, or from an earlier checkpoint, which makes a fork.
+
+        `answer` is what a person decided, where the run waits for it. A run that had stopped goes on too,
+        where what stopped it does not stop it any more; one that finished, or waits, is told as it is.
+        Where the checkpoint's machine was not kept, MachineNotKept names one whose machine was; `go_back`
+        takes that one. Raises NoSuchThread, NotWaiting, MachineNotKept or SnapshotCorrupt beside what `start` raises.
+        """
+        found = self._found(checkpoint)
+        kind = _kind(found)
+        if not self.session.can_enter(_machine_to_come(found, redone=checkpoint is not None)):
+            kept = self._kept_before(found.config["configurable"]["checkpoint_id"])
+            if not go_back or kept is None:
+                raise _not_kept(self.thread, checkpoint, kept)
+            if self._on_progress is not None:
+                self._on_progress({"moment": "went_back", "step": kept.step, "checkpoint": kept.checkpoint})
+            checkpoint = kept.checkpoint
+        state = self._graph(kind).get_state(self._at(checkpoint))
+        if answer is not None:
+            return self._go(kind, Command(resume=_checked(answer, self.thread, state)), self._at(checkpoint))
+        if state.interrupts and checkpoint is None:
+            return self._outcome(cast(AgentState, state.values), state.interrupts)
+        at = self._at(checkpoint)
+        # A node that ended just before a crash has left its writes, and `next` does not name it any more.
+        if not state.tasks:
+            values = cast(AgentState, state.values)
+            if values.get("stop_reason") == "finished" or spent(values, self.context):
+                return self._outcome(values)
+            changed = self.change({"stop_reason": None}, checkpoint=checkpoint, as_node="interruption")
+            at = self._at(changed)
+        return self._go(kind, None, at)
+
+    def change(self, values: dict[str, Any], *, checkpoint: str | None = None, as_node: str = "think") -> str:
+        """Write to the state, as if a node had, and so begin a fork; the checkpoint to resume from.
+
+        Raises BadInput, Unstorable, NoSuchThread, or MachineNotKept for a machine that cannot be entered.
+        """
+        written = state_values(values)
+        if not self.session.can_enter(written.get("machine", BASE)):
+            raise MachineNotKept(
+                f"thread {self.thread!r}: there is no machine {written['machine']!r:.60}; see `home.history`"
+            )
+        if as_node not in self.agent.nodes.keys() | self.takeover.nodes.keys():
+            raise BadInput(
+                f"as_node: there is no node {as_node!r:.60}; there are {', '.join(list(self.agent.nodes)[1:])}"
+            )
+        graph = self._graph(_kind(self._found(checkpoint)))
+        return str(
+            graph.update_state(self._at(checkpoint), dict(written), as_node=as_node)["configurable"][
+                "checkpoint_id"
+            ]
+        )
+
+    def machine(self, state: AgentState) -> Sandbox:
+        """The machine as it belongs to that state. Raises MachineNotKept, SnapshotCorrupt or SandboxUnavailable."""
+        return self.session.enter(state["machine"])
+
+    def prune(self) -> None:
+        """Keep where the thread stands now, and give its history back with the machines of it; records stay.
+
+        All of it is done, or nothing.
+        """
+        kind = _kind(self._found(None))
+        state = self._graph(kind).get_state(self.config)
+        values = cast(AgentState, state.values)
+        last = "think" if values.get("events") else {"agent": "begin", "takeover": "receive"}[kind]
+        if "machine" not in values:
+            return  # nothing has been done yet
+        if not self.session.can_enter(values["machine"]):
+            raise _not_kept(
+                self.thread, None, self._kept_before(state.config["configurable"]["checkpoint_id"])
+            )
+        with self._saver.whole(self.thread):
+            self._saver.delete_thread(self.thread)
+            self._graph(kind).update_state(self.config, values, as_node=last)
+        self.session.forget_machines(but={values["machine"]})
+        self.home.remove_unused_machines()
+
+    def forget_machines(self) -> None:
+        """Give back the disk that the thread's machines take, once nobody wants to go on from it; records stay."""
+        self.session.forget_machines()
+        self.home.remove_unused_machines()
+
+    def _graph(self, kind: Kind) -> Graph:
+        return self.agent if kind == "agent" else self.takeover
+
+    def _at(self, checkpoint: str | None) -> RunnableConfig:
+        config = self.config
+        if checkpoint is not None:
+            config["configurable"] |= {"checkpoint_id": checkpoint, "checkpoint_ns": ""}
+        return config
+
+    def _go(self, kind: Kind, given: Any, config: RunnableConfig) -> Outcome:
+        graph, values = self._graph(kind), None
+        control = RunControl()
+        # Where nobody listens, LangGraph runs the nodes in this thread, which takes half the time.
+        modes: list[Any] = ["values", "custom"] if self._on_progress else ["values"]
+        with stopping(control):
+            try:
+                # Each step is on disk before the next begins, and so is what it did to the machine.
+                for mode, told in graph.stream(
+                    given,
+                    config,
+                    context=self.context,
+                    stream_mode=modes,
+                    durability="sync",
+                    control=control,
+                ):
+                    if mode == "custom" and self._on_progress is not None:
+                        self._on_progress(cast(dict[str, Any], told))
+                    else:
+                        values = cast(dict[str, Any], told)
+            except GraphDrained:
+                values = graph.get_state(self.config).values
+            if values is None:
+                values = graph.get_state(self.config).values
+            interrupts = values.pop("__interrupt__", ())
+            return self._outcome(cast(AgentState, values), interrupts)
+
+    def _outcome(self, state: AgentState, interrupts: Any = ()) -> Outcome:
+        self.session.keep_standing()
+        patch, trouble = self._patch(state)
+        return Outcome(
+            thread=self.thread,
+            stop_reason=state.get("stop_reason"),
+            waiting=interrupts[0].value if interrupts else None,
+            records=tuple(state.get("records", ())),
+            steps=state.get("steps", 0),
+            events=len(state.get("events", ())),
+            **state.get("spent", NOTHING_SPENT),
+            patch=patch,
+            trouble=trouble,
+            state=state,
+        )
+
+    def _patch(self, state: AgentState) -> tuple[str, str]:
+        if "machine" not in state:
+            return "", "no patch: the run has not begun"
+        try:
+            base = TaskBrief.model_validate(state["task"]).base_commit
+            return patch_since(self.session.enter(state["machine"]), base), ""
+        except (RepositoryBroken, MachineNotKept) as error:
+            return "", f"no patch: {error}"
+
+    def _must_be_new(self, asked: str) -> None:
+        found = self._saver.get_tuple(self.config)
+        if found is not None:
+            values = self._graph(_kind(found)).get_state(self.config).values
+            there = values.get("record") or values.get("task", {}).get("id") or "a run"
+            raise ThreadTaken(
+                f"thread {self.thread!r} holds {there:.60} already; resume it, or give {asked:.80} a thread of its own"
+            )
+
+    def _kept_before(self, checkpoint: str) -> Moment | None:
+        """The nearest checkpoint on the way to this one whose machine can be entered."""
+        moments = {each.checkpoint: each for each in self.home.history(self.thread)}
+        found: Moment | None = moments.get(checkpoint)
+        while found is not None and not found.kept:
+            found = moments.get(found.parent) if found.parent else None
+        return found
+
+    def _found(self, checkpoint: str | None) -> CheckpointTuple:
+        is_id = checkpoint is None or re.fullmatch(r"[0-9a-f-]{1,64}", str(checkpoint))
+        found = self._saver.get_tuple(self._at(checkpoint)) if is_id else None
+        if found is None:
+            raise self._unknown(checkpoint)
+        return found
+
+    def _unknown(self, checkpoint: str | None) -> NoSuchThread:
+        newest = self.home.history(self.thread)[0]  # raises where the thread itself is unknown
+        return NoSuchThread(
+            f"thread {self.thread!r} has no checkpoint {checkpoint!r:.60}; its newest is {newest.checkpoint}, "
+            "and `home.history(thread)` lists them all"
+        )
+
+
+def _machine_to_come(found: CheckpointTuple, *, redone: bool) -> str:
+    """The machine that going on from a checkpoint needs, which a node may have left just before a crash.
+
+    LangGraph takes such a node's writes up, unless the checkpoint is named: then the node is `redone`.
+    """
+    written = [value for _, channel, value in found.pending_writes or () if channel == "machine"]
+    if written and not redone:
+        return str(written[-1])
+    return str(found.checkpoint["channel_values"].get("machine", BASE))
+
+
+def _kind(found: CheckpointTuple) -> Kind:
+    return cast(Kind, found.metadata.get("graph", "agent"))
+
+
+def _checked(answer: Review | dict[str, Any], thread: str, state: StateSnapshot) -> dict[str, Any]:
+    if not state.interrupts:
+        raise NotWaiting(f"thread {thread!r} waits for no answer; resume it without one")
+    try:
+        return Review.model_validate(answer).model_dump(mode="json")
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise NotWaiting(f"answer: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def _not_kept(thread: str, checkpoint: str | None, kept: Moment | None) -> MachineNotKept:
+    which = f"checkpoint {checkpoint}" if checkpoint else "newest checkpoint"
+    cure = (
+        f"resume(checkpoint={kept.checkpoint!r}) or go_back=True goes on from step {kept.step}, whose machine was kept"
+        if kept
+        else "no earlier one was kept either"
+    )
+    return MachineNotKept(f"thread {thread!r}: the machine of its {which} was not kept; {cure}")

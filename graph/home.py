@@ -1,0 +1,194 @@
+"""Where runs leave everything: checkpoints and ledger in one database, records and machines in a directory."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from langchain_core.runnables import RunnableConfig
+
+from graph.savers import Saver, open_saver
+from handoff.ledger import Ledger, LedgerUnusable, ThreadHeld, acquire, leases, machines
+from handoff.record import RecordStore
+from nodes.session import BASE, Session, SnapshotEvery, directories, owned
+from sandbox import remove_leftovers
+from sandbox.machine import BackendName, SandboxSpec, SandboxUnavailable
+from sandbox.removal import remove_tree
+
+DATABASE_FILE = "takeover.sqlite"
+_LONGEST_FREEZE_S = 24 * 3600.0
+
+
+class NoSuchThread(LookupError):
+    """Nothing has ever run on the thread, or it has no such checkpoint."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Moment(NamedTuple):
+    """One checkpoint of a thread, as its history lists it."""
+
+    checkpoint: str
+    parent: str | None
+    step: int
+    """How many replies of the model lie before it."""
+    next: tuple[str, ...]
+    """The nodes that would run from it."""
+    machine: str
+    kept: bool
+    """Whether its machine can be entered."""
+    made_at: str
+
+
+class Home:
+    """One place of work for any number of threads; several processes and hosts may share its database."""
+
+    def __init__(self, directory: Path, ledger: Ledger, saver: Saver) -> None:
+        self.directory = directory
+        self.ledger = ledger
+        self.saver = saver
+        """For reading: it refuses to write. `open_run` brings the one that can."""
+        self.records = RecordStore(directory / "records")
+        self.machines = directory / "machines"
+
+    @contextmanager
+    def session(
+        self,
+        thread: str,
+        sandbox: SandboxSpec,
+        *,
+        snapshot_every: SnapshotEvery = "step",
+        lease_s: float = leases.TTL_S,
+    ) -> Iterator[tuple[Session, Saver]]:
+        """The sole hold on a thread, and a saver that writes under it. Raises ThreadHeld or BadThread.
+
+        `lease_s` is how long others wait for a holder on another host that does not renew its hold any more.
+        """
+        leases.check_thread(thread)
+        own = owned(sandbox, self.ledger, thread)
+        lease = acquire(self.ledger, thread, place=f"{own.backend} {own.owner}", ttl_s=lease_s)
+        session = Session(lease, own, self.records, self.machines, snapshot_every=snapshot_every)
+        try:
+            with contextlib.suppress(SandboxUnavailable):  # whoever needs a machine is told then
+                _end_machine(lease.left)
+            with open_saver(self.ledger, lease) as saver:
+                yield session, saver
+        finally:
+            session.close()
+
+    def history(self, thread: str) -> list[Moment]:
+        """The thread's checkpoints, newest first, those of forks among them. Raises NoSuchThread or BadThread."""
+        leases.check_thread(thread)
+        kept = machines.kept(self.ledger, thread) | {BASE}
+        found = [_moment(each, kept) for each in self.saver.list(_config(thread))]
+        if not found:
+            raise NoSuchThread(f"thread {thread!r}: nothing has run on it; {self._others(thread)}")
+        return found
+
+    def threads(self) -> tuple[str, ...]:
+        """Every thread that anything was ever run on."""
+        return leases.threads(self.ledger)
+
+    def request_handoff(self, thread: str, reason: str = "") -> None:
+        """Ask the run on a thread to hand over after its step, now or when it goes on. Raises NoSuchThread."""
+        if not leases.request_handoff(self.ledger, thread, reason):
+            raise NoSuchThread(f"thread {thread!r}: nothing has run on it; {self._others(thread)}")
+
+    def bury(self) -> tuple[str, ...]:
+        """End the machines of runs on this host that were killed, and let go of their threads; which those were."""
+        buried = []
+        for thread in leases.abandoned(self.ledger):
+            with contextlib.suppress(ThreadHeld):
+                lease = acquire(self.ledger, thread)
+                try:
+                    _end_machine(lease.left)
+                finally:
+                    lease.release()
+                buried.append(thread)
+        return tuple(buried)
+
+    def remove_unused_machines(self, *, alone: bool = False) -> int:
+        """Remove what no checkpoint's machine and no record lies in any more; how many directories those were.
+
+        `alone` says that nobody else works here, so that what is half made is of no use to anybody.
+        """
+        with self.ledger.filing():
+            used = directories(machines.snapshots(self.ledger))
+            unused = [
+                each
+                for each in _below(self.machines)
+                if each.name not in used and (alone or not _in_work(each))
+            ]
+            for each in unused:
+                remove_tree(each)
+        return len(unused)
+
+    def _others(self, thread: str) -> str:
+        known = [each for each in self.threads() if each != thread]
+        shown = ", ".join(each if len(each) <= 60 else f"{each[:59]}…" for each in known[:10]) + (
+            ", …" if len(known) > 10 else ""
+        )
+        return f"there are {shown}" if known else f"{self.directory} holds no other"
+
+
+@contextmanager
+def open_home(directory: str | Path, database: str | None = None) -> Iterator[Home]:
+    """The home in a directory, made where there is none.
+
+    `database` is a URL, such as `postgresql://user@host/name`; left out, it is an SQLite file in the directory.
+    Raises LedgerUnusable.
+    """
+    place = Path(directory)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LedgerUnusable(f"{place}: {error.strerror}; name a directory that can be written to") from error
+    ledger = Ledger(database or f"sqlite:///{place.absolute() / DATABASE_FILE}")
+    try:
+        with open_saver(ledger) as saver:
+            yield Home(place, ledger, saver)
+    finally:
+        ledger.close()
+
+
+def _moment(found: Any, kept: frozenset[str]) -> Moment:
+    values = found.checkpoint["channel_values"]
+    machine = values.get("machine", BASE)
+    prefix = "branch:to:"
+    return Moment(
+        checkpoint=found.config["configurable"]["checkpoint_id"],
+        parent=found.parent_config["configurable"]["checkpoint_id"] if found.parent_config else None,
+        step=values.get("steps", 0),
+        next=tuple(sorted(name.removeprefix(prefix) for name in values if name.startswith(prefix))),
+        machine=machine,
+        kept=machine in kept,
+        made_at=found.checkpoint["ts"],
+    )
+
+
+def _config(thread: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+
+
+def _end_machine(place: str) -> None:
+    """End what a holder that is gone has left running, if it was on this host."""
+    if place:
+        backend, _, owner = place.partition(" ")
+        remove_leftovers(cast(BackendName, backend), owner, keep=None)
+
+
+def _in_work(directory: Path) -> bool:
+    """Whether somebody may be freezing a machine into it."""
+    try:
+        return directory.name.startswith(".") and time.time() - directory.stat().st_mtime < _LONGEST_FREEZE_S
+    except FileNotFoundError:
+        return True  # and has just ended that
+
+
+def _below(directory: Path) -> list[Path]:
+    return list(directory.iterdir()) if directory.is_dir() else []

@@ -1,0 +1,222 @@
+"""Savers that write a checkpoint only while the writer holds the thread's lease, in one transaction with that look."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.serde.types import ERROR
+from langgraph.checkpoint.sqlite import SqliteSaver
+from sqlalchemy import make_url
+
+from handoff.ledger import Fenced, Lease, Ledger
+from handoff.ledger.leases import LOOK
+from handoff.ledger.store import BUSY_S
+
+Writes = Sequence[tuple[str, Any]]
+
+
+class _InThreads(BaseCheckpointSaver[str]):
+    """The asynchronous half of a saver that has only the other: each call in a thread of its own."""
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return await asyncio.to_thread(self.get_tuple, config)
+
+    async def alist(self, config: RunnableConfig | None, **named: Any) -> AsyncIterator[CheckpointTuple]:
+        for found in await asyncio.to_thread(lambda: list(self.list(config, **named))):
+            yield found
+
+    async def aput(self, *given: Any) -> RunnableConfig:
+        return await asyncio.to_thread(self.put, *given)
+
+    async def aput_writes(self, *given: Any, **named: Any) -> None:
+        await asyncio.to_thread(self.put_writes, *given, **named)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await asyncio.to_thread(self.delete_thread, thread_id)
+
+    async def aget_delta_channel_history(self, **named: Any) -> Any:
+        return await asyncio.to_thread(lambda: self.get_delta_channel_history(**named))
+
+
+class FencedSqliteSaver(_InThreads, SqliteSaver):
+    """LangGraph's own saver on SQLite, whose writes are refused without, and after the loss of, the thread's lease."""
+
+    def __init__(self, connection: sqlite3.Connection, ledger: Ledger, lease: Lease | None) -> None:
+        super().__init__(connection)
+        self._ledger = ledger
+        self._lease = lease
+        self._writing = threading.local()
+        self.lock = threading.RLock()  # type: ignore[assignment]  # one transaction may read, too
+
+    @contextmanager
+    def cursor(self, transaction: bool = True) -> Iterator[sqlite3.Cursor]:
+        thread = getattr(self._writing, "thread", None)
+        if thread is None or not transaction:
+            with self._ledger.telling(sqlite3.Error), super().cursor(False) as cursor:
+                yield cursor
+        elif getattr(self._writing, "cursor", None) is not None:
+            yield self._writing.cursor
+        else:
+            # Not as it was born, which commits what an error has left half done.
+            with self._ledger.telling(sqlite3.Error), self.lock, closing(self.conn.cursor()) as cursor:
+                cursor.execute("BEGIN IMMEDIATE")
+                try:
+                    row = cursor.execute(f"{LOOK}?", (thread,)).fetchone()
+                    _require(thread, self._lease, row)
+                    yield cursor
+                except BaseException:
+                    self.conn.rollback()
+                    raise
+                self.conn.commit()
+
+    def get_next_version(self, current: Any, channel: None = None) -> Any:
+        # SQLite keeps the values in the checkpoint itself, so no two branches can mistake each other's for theirs.
+        return (current or 0) + 1
+
+    def put(self, config: RunnableConfig, *rest: Any) -> RunnableConfig:
+        with self._on(config), _storing():
+            return super().put(config, *rest)
+
+    def put_writes(self, config: RunnableConfig, writes: Writes, *rest: Any, **named: Any) -> None:
+        with self._on(config), _storing():
+            super().put_writes(config, _whole(writes), *rest, **named)
+
+    def delete_thread(self, thread_id: str) -> None:
+        with self._on({"configurable": {"thread_id": thread_id}}):
+            super().delete_thread(thread_id)
+
+    @contextmanager
+    def whole(self, thread: str) -> Iterator[None]:
+        """Everything that this thread of the program writes on the run's thread meanwhile, or nothing of it."""
+        with self._on({"configurable": {"thread_id": thread}}), self.cursor() as cursor:
+            self._writing.cursor = cursor
+            try:
+                yield
+            finally:
+                self._writing.cursor = None
+
+    @contextmanager
+    def _on(self, config: RunnableConfig) -> Iterator[None]:
+        before = getattr(self._writing, "thread", None)
+        self._writing.thread = str(config["configurable"]["thread_id"])
+        try:
+            yield
+        finally:
+            self._writing.thread = before
+
+
+def _postgres(connection: Any, ledger: Ledger, lease: Lease | None) -> Saver:
+    import psycopg
+    from langgraph.checkpoint.postgres import PostgresSaver
+
+    class FencedPostgresSaver(_InThreads, PostgresSaver):
+        """LangGraph's own saver on PostgreSQL, whose writes are refused without, and after the loss of, the lease."""
+
+        def __init__(self) -> None:
+            super().__init__(connection)
+            self.order = threading.RLock()
+
+        def put(self, config: RunnableConfig, *rest: Any) -> RunnableConfig:
+            with self.whole(config["configurable"]["thread_id"]), _storing():
+                return super().put(config, *rest)
+
+        def put_writes(self, config: RunnableConfig, writes: Writes, *rest: Any, **named: Any) -> None:
+            with self.whole(config["configurable"]["thread_id"]), _storing():
+                super().put_writes(config, _whole(writes), *rest, **named)
+
+        def delete_thread(self, thread_id: str) -> None:
+            with self.whole(thread_id):
+                super().delete_thread(thread_id)
+
+        def prune(self, thread_ids: Sequence[str], **named: Any) -> None:
+            for thread in thread_ids:
+                with self.whole(thread):
+                    super().prune([thread], **named)
+
+        @contextmanager
+        def whole(self, thread: str) -> Iterator[None]:
+            with ledger.telling(psycopg.Error), self.order, connection.transaction():
+                # The row stays as it is to the end of the transaction: whoever takes the lease waits.
+                found = connection.execute(f"{LOOK}%s FOR SHARE", (str(thread),)).fetchone()
+                _require(str(thread), lease, tuple(found.values()) if found else None)
+                yield
+
+    saver = FencedPostgresSaver()
+    saver.setup()
+    return saver
+
+
+@contextmanager
+def open_saver(ledger: Ledger, lease: Lease | None = None) -> Iterator[Saver]:
+    """A saver in the ledger's own database; without a lease it can only read."""
+    url = make_url(ledger.url)
+    if ledger.on_sqlite:
+        with ledger.telling(sqlite3.Error):
+            connection = sqlite3.connect(url.database or "", check_same_thread=False, timeout=BUSY_S)
+        with closing(connection):
+            with ledger.telling(sqlite3.Error):
+                connection.execute("PRAGMA synchronous=NORMAL")
+                saver = FencedSqliteSaver(connection, ledger, lease)
+                saver.setup()
+            with _closed_in_order(connection, saver.lock):
+                yield saver
+        return
+    import psycopg
+    from psycopg.rows import dict_row
+
+    plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with ledger.telling(psycopg.Error):
+        connected = psycopg.connect(plain, autocommit=True, prepare_threshold=0, row_factory=dict_row)
+    with closing(connected):
+        opened: Any = _postgres(connected, ledger, lease)
+        with _closed_in_order(connected, opened.order):
+            yield opened
+
+
+@contextmanager
+def _closed_in_order(connection: Any, lock: Any) -> Iterator[None]:
+    """Close a connection when nobody writes: a stream that was left early may, in a thread of its own."""
+    try:
+        yield
+    finally:
+        with lock:
+            connection.close()
+
+
+class Unstorable(TypeError):
+    """A state came to hold something that no checkpoint can; the line names its type."""
+
+
+@contextmanager
+def _storing() -> Iterator[None]:
+    try:
+        yield
+    except TypeError as error:
+        if "msgpack" not in str(error):
+            raise
+        raise Unstorable(
+            f"{error}: a state holds messages, text, numbers, and lists and dicts of them; put nothing else there"
+        ) from error
+
+
+def _whole(writes: Writes) -> Writes:
+    """A node's writes, but not those of one that failed or was cancelled: it is to be run again."""
+    if any(channel == ERROR for channel, _ in writes):
+        return [write for write in writes if write[0] in WRITES_IDX_MAP]
+    return writes
+
+
+def _require(thread: str, lease: Lease | None, row: Sequence[Any] | None) -> None:
+    if lease is None or lease.thread != thread:
+        raise Fenced(thread, row[1] if row else "nobody")
+    lease.take(row)
+
+
+Saver = FencedSqliteSaver | Any

@@ -1,0 +1,149 @@
+"""A small repository on a real machine, a home for its runs, and a model that says what it is told to."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.types import StateSnapshot
+
+from graph import Home, Outcome, build_agent, open_home, open_run, resume, run, take_over
+from handoff.event import Event
+from nodes.state import AgentState
+from sandbox.machine import SandboxSpec
+
+PROMPT = "# Make `double` double\n\nIt returns `n + 1`.\n\n  Trailing spaces stay.  \n"
+EDIT = "```bash\nsed -i 's/n + 1/n * 3/' pkg/core.py\n```"
+FIX = "```bash\nsed -i 's/n \\* 3/n * 2/' pkg/core.py\n```"
+TEST = "```bash\npython3 -m unittest -q\n```"
+DONE = "<finish>Done.</finish>"
+POINTS = ("first_source_edit", "first_validation", "first_post_failure_edit")
+
+
+class Scripted(BaseChatModel):
+    """A model that sends what it is given, one reply after another, and keeps what it was sent."""
+
+    replies: list[Any]
+    tokens: int = 10
+    delay_s: float = 0.0
+    seen: list[list[BaseMessage]]
+    tools: list[Any]
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
+        self.tools[:] = tools
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        time.sleep(self.delay_s)
+        self.seen.append(list(messages))
+        reply = self.replies[sum(isinstance(message, AIMessage) for message in messages)]
+        if isinstance(reply, Exception):
+            raise reply
+        message = reply.model_copy() if isinstance(reply, AIMessage) else AIMessage(reply)
+        message.usage_metadata = UsageMetadata(
+            input_tokens=self.tokens, output_tokens=1, total_tokens=self.tokens + 1
+        )
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def scripted(*replies: Any, **settings: Any) -> Scripted:
+    return Scripted(replies=list(replies), seen=[], tools=[], **settings)
+
+
+def called(*calls: tuple[str, str], ids: bool = True) -> AIMessage:
+    """A reply with native calls whose arguments are JSON text, as the client reads it from the wire."""
+    made = [(name, text, f"call_{n}_{name}" if ids else None) for n, (name, text) in enumerate(calls)]
+    return AIMessage(
+        "",
+        tool_calls=[{"name": n, "args": json.loads(text), "id": i} for n, text, i in made if _valid(text)],
+        invalid_tool_calls=[
+            {"name": n, "args": text, "id": i, "error": "bad"} for n, text, i in made if not _valid(text)
+        ],
+    )
+
+
+def _valid(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def events(state: AgentState) -> list[Event]:
+    return [Event.model_validate(event) for event in state.get("events", [])]
+
+
+class Bench:
+    """A small repository on a real machine, a saver on disk, and a store of records."""
+
+    def __init__(self, root: Path, home: Home) -> None:
+        base = root / "base"
+        (base / "pkg").mkdir(parents=True)
+        (base / "pkg" / "__init__.py").touch()
+        (base / "pkg" / "core.py").write_text("def double(n):\n    return n + 1\n")
+        (base / "test_core.py").write_text(
+            "import unittest\nfrom pkg.core import double\n\n\nclass T(unittest.TestCase):\n"
+            "    def test_double(self):\n        self.assertEqual(double(3), 6)\n"
+        )
+        git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(base)]
+        subprocess.run([*git[:5], "init", "-q", str(base)], check=True)
+        subprocess.run([*git, "add", "-A"], check=True)
+        subprocess.run([*git, "commit", "-qm", "base"], check=True)
+        self.spec = SandboxSpec(backend="process", directory=base, owner="test-agent")
+        self.home = home
+        self.store = home.records
+
+    def run(self, model: BaseChatModel, *, thread: str = "thread", **settings: Any) -> AgentState:
+        settings = {"points": (), "run_id": "run", **settings}
+        return run(
+            self.home, thread, "t", PROMPT, model=model, model_name="scripted", sandbox=self.spec, **settings
+        ).state
+
+    def opened(self, model: BaseChatModel, thread: str = "thread", **settings: Any) -> Any:
+        return open_run(self.home, thread, model=model, sandbox=self.spec, **{"points": (), **settings})
+
+    def resume(self, model: BaseChatModel, answer: Any = None, **settings: Any) -> Outcome:
+        settings = {"points": (), "run_id": "run", **settings}
+        thread = settings.pop("thread", "thread")
+        return resume(
+            self.home, thread, answer, model=model, model_name="scripted", sandbox=self.spec, **settings
+        )
+
+    def take(
+        self, model: BaseChatModel, view: str = "repository", record: str = "", **settings: Any
+    ) -> AgentState:
+        record, settings = record or "run.first_source_edit", {"points": (), **settings}
+        return take_over(
+            self.home,
+            f"taking {len(self.home.threads())}",
+            record,
+            view,
+            model=model,
+            sandbox=self.spec,
+            **settings,
+        ).state
+
+    def saved(self, checkpoint: str | None = None) -> StateSnapshot:
+        config: Any = {"configurable": {"thread_id": "thread"}}
+        if checkpoint:
+            config["configurable"]["checkpoint_id"] = checkpoint
+        return build_agent(self.home.saver).get_state(config)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with open_home(tmp_path / "home") as home:
+        yield Bench(tmp_path, home)

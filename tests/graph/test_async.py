@@ -1,0 +1,220 @@
+"""Runs in asyncio and in threads: the same checkpoints, leases and machines as anywhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.types import Command
+
+from graph import Home, NoSuchThread, Outcome, open_home, open_run, run
+from handoff.ledger import Fenced, Ledger, ThreadHeld, acquire
+from nodes.replies import ModelFailed
+from sandbox.machine import SandboxSpec
+
+from .conftest import DONE, EDIT, PROMPT, Bench, scripted
+
+GIVEN = {"task": {"id": "t", "prompt": PROMPT}}
+NOTE = "```bash\necho {} >> notes.txt\n```"
+SHOW = "```bash\ncat notes.txt\n```"
+NOTES = [NOTE.format(number) for number in (1, 2, 3)]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    url = request.getfixturevalue("postgres_database") if request.param == "postgres" else None
+    with open_home(tmp_path / "home", url) as home:
+        yield Bench(tmp_path, home)
+
+
+def shown(state: Any) -> list[str]:
+    """The lines of the file of notes when it was shown last."""
+    texts = [event["text"] for event in state["events"] if event["kind"] == "observation"]
+    return str(texts[-1]).splitlines()[1:]
+
+
+def test_ainvoke(bench: Bench) -> None:
+    with open_run(bench.home, "thread", model=scripted(*NOTES, SHOW, DONE), sandbox=bench.spec) as held:
+        state = asyncio.run(held.agent.ainvoke(GIVEN, **held.options))
+        outcome = held.outcome()
+    assert shown(state) == ["1", "2", "3"]
+    assert (outcome.stop_reason, outcome.steps) == ("finished", 5)
+    assert "+3" in outcome.patch
+    moments = bench.home.history("thread")
+    assert moments[0].next == ()
+    assert all(moment.kept for moment in moments)
+
+
+def test_astream(bench: Bench) -> None:
+    async def watched() -> list[tuple[int, str]]:
+        with open_run(bench.home, "thread", model=scripted(*NOTES, DONE), sandbox=bench.spec) as held:
+            stream = held.agent.astream(GIVEN, **held.options, stream_mode="custom")
+            return [(told["step"], told["moment"]) async for told in stream]
+
+    moments = ("acting", "observed", "thinking")
+    steps = [(step, moment) for step in (1, 2, 3) for moment in moments]
+    assert asyncio.run(watched()) == [(0, "started"), (0, "thinking"), *steps]
+
+
+def test_a_stream_that_is_left_early_is_gone_on_from(bench: Bench) -> None:
+    async def left() -> None:
+        with open_run(bench.home, "thread", model=scripted(*NOTES, SHOW, DONE), sandbox=bench.spec) as held:
+            stream = held.agent.astream(GIVEN, **held.options, stream_mode="custom")
+            async for told in stream:
+                if (told["step"], told["moment"]) == (2, "observed"):
+                    break
+            await stream.aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(left())
+    outcome = bench.resume(scripted(*NOTES, SHOW, DONE))
+    assert shown(outcome.state) == ["1", "2", "3"]
+
+
+def test_a_failure_and_a_resume(bench: Bench) -> None:
+    broken = scripted(NOTES[0], ModelFailed("gone"))
+    with (
+        open_run(bench.home, "thread", model=broken, sandbox=bench.spec, model_tries=1) as held,
+        pytest.raises(ModelFailed),
+    ):
+        asyncio.run(held.agent.ainvoke(GIVEN, **held.options))
+    with open_run(bench.home, "thread", model=scripted(*NOTES, SHOW, DONE), sandbox=bench.spec) as held:
+        state = asyncio.run(held.agent.ainvoke(None, **held.options))
+    assert shown(state) == ["1", "2", "3"]
+
+
+def test_a_review(bench: Bench) -> None:
+    async def reviewed() -> Outcome:
+        settings: Any = {"policy": "review", "points": ("first_source_edit",)}
+        model = scripted(EDIT, "Summary.", "Fields.", DONE)
+        with open_run(bench.home, "thread", model=model, sandbox=bench.spec, **settings) as held:
+            state = await held.agent.ainvoke(GIVEN, **held.options)
+            (asked,) = state["__interrupt__"]
+            assert "pkg/core.py" in asked.value["note"]
+            assert held.outcome().waiting == asked.value
+        with open_run(bench.home, "thread", model=model, sandbox=bench.spec, **settings) as held:
+            answer = {"decision": "approve", "view": "trace", "note": "Mind it."}
+            await held.agent.ainvoke(Command(resume=answer), **held.options)
+            return held.outcome()
+
+    outcome = asyncio.run(reviewed())
+    assert (outcome.stop_reason, outcome.waiting) == ("handoff", None)
+    review = bench.store.load(outcome.records[0]).review
+    assert review is not None
+    assert (review.view, review.note) == ("trace", "Mind it.")
+
+
+def test_a_takeover_that_failed_is_resumed_as_one(bench: Bench) -> None:
+    bench.run(scripted(EDIT, DONE), points=("first_source_edit",))
+    given: Any = {"record": "run.first_source_edit", "view": "trace"}
+    broken = scripted(ModelFailed("gone"))
+    with (
+        open_run(bench.home, "taking", model=broken, sandbox=bench.spec, model_tries=1) as held,
+        pytest.raises(ModelFailed),
+    ):
+        asyncio.run(held.takeover.ainvoke(given, **held.options))
+    done = bench.resume(scripted(DONE), thread="taking")
+    assert (done.stop_reason, done.state["view"]) == ("finished", "trace")
+    assert "n * 3" in done.patch
+
+
+def test_tasks_on_different_threads_at_once(bench: Bench) -> None:
+    together = asyncio.Barrier(3)
+
+    async def one(name: str) -> Outcome:
+        model = scripted(NOTE.format(name), SHOW, DONE)
+        with open_run(bench.home, name, model=model, sandbox=bench.spec) as held:
+            await together.wait()
+            async for _ in held.agent.astream(GIVEN, **held.options):
+                await asyncio.sleep(0)
+            return await asyncio.to_thread(held.outcome)
+
+    async def all_of_them() -> list[Outcome]:
+        return await asyncio.gather(*map(one, ("a", "b", "c")))
+
+    for name, outcome in zip("abc", asyncio.run(all_of_them()), strict=True):
+        assert (outcome.thread, outcome.stop_reason) == (name, "finished")
+        assert shown(outcome.state) == [name]
+
+
+def test_tasks_on_one_thread_are_told_who_holds_it(bench: Bench) -> None:
+    async def both() -> None:
+        model = scripted(*NOTES, SHOW, DONE)
+        with open_run(bench.home, "thread", model=model, sandbox=bench.spec) as held:
+            async for _ in held.agent.astream(GIVEN, **held.options, stream_mode="custom"):
+                with pytest.raises(ThreadHeld, match="held by process"):
+                    bench.run(model)
+            assert shown(held.outcome().state) == ["1", "2", "3"]
+
+    asyncio.run(both())
+
+
+def test_runs_in_threads_of_one_process(bench: Bench) -> None:
+    together = threading.Barrier(4)
+
+    def one(name: str) -> Outcome:
+        together.wait()
+        model = scripted(NOTE.format(name), NOTE.format(name), SHOW, DONE)
+        return run(
+            bench.home, name, name, PROMPT, model=model, sandbox=bench.spec, on_progress=lambda _: None
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        for name, outcome in zip("abcd", pool.map(one, "abcd"), strict=True):
+            assert (outcome.thread, outcome.stop_reason) == (name, "finished")
+            assert shown(outcome.state) == [name, name]
+    assert bench.home.threads() == ("a", "b", "c", "d")
+
+
+def test_a_lease_that_was_lost_stops_an_asynchronous_run(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def robbed(other: Ledger) -> None:
+        with open_run(bench.home, "thread", model=scripted(*NOTES, SHOW, DONE), sandbox=bench.spec) as held:
+            async for told in held.agent.astream(GIVEN, **held.options, stream_mode="custom"):
+                if (told["step"], told["moment"]) == (2, "thinking"):
+                    with other.writing() as connection:
+                        connection.exec_driver_sql("UPDATE takeover_leases SET expires_at = 0")
+                    acquire(other, "thread").release()
+
+    other = Ledger(bench.home.ledger.url)
+    with pytest.raises(Fenced):
+        asyncio.run(robbed(other))
+    other.close()
+    assert bench.home.history("thread")[0].step == 2
+    assert shown(bench.resume(scripted(*NOTES, SHOW, DONE)).state) == ["1", "2", "3"]
+
+
+def test_an_outcome_before_there_is_a_run(bench: Bench) -> None:
+    with (
+        open_run(bench.home, "thread", model=scripted(DONE), sandbox=bench.spec) as held,
+        pytest.raises(NoSuchThread, match="nothing has run on it"),
+    ):
+        held.outcome()
+
+
+def test_reading_while_a_run_writes(bench: Bench, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    async def watched(home: Home, spec: SandboxSpec) -> None:
+        with open_run(home, "thread", model=scripted(*NOTES, DONE), sandbox=spec) as held:
+            async for _ in held.agent.astream(GIVEN, **held.options, stream_mode="custom"):
+                seen.append(len(await asyncio.to_thread(home.history, "thread")))
+
+    asyncio.run(watched(bench.home, bench.spec))
+    assert seen == sorted(seen)
+    assert seen[-1] > seen[0] >= 1
+
+
+def test_a_node_that_was_cancelled_half_written_is_run_again(bench: Bench) -> None:
+    bench.run(scripted(DONE))
+    with bench.home.session("thread", bench.spec) as (_, saver):
+        newest = saver.get_tuple({"configurable": {"thread_id": "thread"}})
+        writes = [("messages", []), ("seconds", 1.0), ("__error__", asyncio.CancelledError())]
+        saver.put_writes(newest.config, writes, "task")
+        again = saver.get_tuple(newest.config)
+    assert [(task, channel) for task, channel, _ in again.pending_writes] == [("task", "__error__")]

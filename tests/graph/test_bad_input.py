@@ -1,0 +1,545 @@
+"""What a caller, a model or a disk can get wrong: one typed line that says the cure, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from graph import (
+    BadInput,
+    BadSettings,
+    BadThread,
+    NoSuchThread,
+    NotWaiting,
+    ThreadTaken,
+    build_agent,
+    build_takeover,
+    open_home,
+    open_run,
+    run,
+    take_over,
+)
+from graph.savers import Unstorable
+from handoff.ledger import LedgerUnusable
+from handoff.record import RecordRefused
+from handoff.views import NoSuchView
+from nodes.replies import ModelFailed
+from nodes.session import MachineNotKept
+from nodes.settings import NoContext
+from sandbox.machine import OutOfDisk, SandboxUnavailable
+
+from .conftest import DONE, EDIT, PROMPT, Bench, called, scripted
+
+NOTE = "```bash\necho {} >> notes.txt\n```"
+SHOW = "```bash\ncat notes.txt\n```"
+HOSTILE = ["", " ", "nul\0", "new\nline", "\ud800", "x" * 5_000, None, 5]
+
+
+@pytest.fixture
+def postgres_bench(postgres_database: str, tmp_path: Path) -> Iterator[Bench]:
+    with open_home(tmp_path / "home", postgres_database) as home:
+        yield Bench(tmp_path, home)
+
+
+@contextmanager
+def refused(kind: type[Exception], says: str) -> Iterator[None]:
+    """One line of that kind, which says that."""
+    with pytest.raises(kind) as caught:
+        yield
+    line = str(caught.value)
+    assert re.search(says, line), line
+    assert "\n" not in line
+    assert len(line) < 500
+
+
+def shown(state: Any) -> list[str]:
+    texts = [event["text"] for event in state["events"] if event["kind"] == "observation"]
+    return str(texts[-1]).splitlines()[1:]
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"max_step": 3}, r"^there is no setting 'max_step'; did you mean max_steps\? there are protocol, .*max_steps"),
+        ({"zzz": 3}, r"^there is no setting 'zzz'; there are protocol, "),
+        ({"max_steps": 0}, "^max_steps: Input should be greater than 0, not 0$"),
+        ({"max_seconds": "long"}, "^max_seconds: .*valid number.*, not 'long'$"),
+        ({"policy": "reviews"}, "^policy: Input should be 'record', 'stop', 'review' or 'takeover', not 'reviews'$"),
+        ({"points": ("edit",)}, "^points.0: Input should be 'first_source_edit', .* not 'edit'$"),
+        ({"protocol": "json"}, "^protocol: Input should be 'text' or 'native', not 'json'$"),
+        ({"max_cost": 1.0}, r"^max_cost needs prices; give prices=Prices\("),
+        ({"prices": {"prompt": 1}}, "^prices.completion: Field required"),
+        ({"prices": {"prompt": 1, "completion": -1}}, "^prices.completion: .*greater than or equal to 0"),
+        ({"model": None}, "^model: Input should be a BaseChatModel, not None$"),
+        ({"model": "gpt-5"}, "^model: Input should be a BaseChatModel, not 'gpt-5'$"),
+        ({"tools": [print]}, "^tools.0: Input should be a BaseTool, not <built-in function print>$"),
+        ({"sandbox": None}, r"^sandbox: give a SandboxSpec, such as SandboxSpec\(backend='host'.* not None$"),
+        ({"snapshot_every": "steps"}, "^snapshot_every: there is no 'steps'; give 'step' or 'point'$"),
+        ({"policy": "takeover"}, "^policy='takeover' needs successor=, the model that takes over$"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be(bench: Bench, settings: dict[str, Any], says: str) -> None:
+    given: dict[str, Any] = {"model": scripted(DONE), "sandbox": bench.spec, **settings}
+    with refused(BadSettings, says):
+        run(bench.home, "thread", "t", PROMPT, **given)
+    assert bench.home.threads() == ()
+    assert bench.run(scripted(DONE))["stop_reason"] == "finished"
+
+
+def test_a_graph_without_its_context(bench: Bench) -> None:
+    for graph, given in ((build_agent(), {"task": {}}), (build_takeover(), {"record": "r"})):
+        with refused(NoContext, r"needs context=AgentContext\(.*open_run makes it.*it was NoneType$"):
+            graph.invoke(given)
+    with open_run(bench.home, "thread", model=scripted(EDIT, DONE), sandbox=bench.spec) as held:
+        with refused(NoContext, "it was NoneType$"):
+            held.agent.invoke({"task": {"id": "t", "prompt": PROMPT}}, held.config)
+        assert held.agent.invoke(None, **held.options)["stop_reason"] == "finished"
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"task": {}}, {"task": {"id": "t"}}, {"messages": [HumanMessage("hi")]}]
+)
+def test_a_graph_without_its_task(bench: Bench, given: Any) -> None:
+    with open_run(bench.home, "thread", model=scripted(DONE), sandbox=bench.spec) as held:
+        with refused(BadInput, r'^the agent takes \{"task": \{"id": …, "prompt": …\}\}, both of them text$'):
+            held.agent.invoke(given, **held.options)
+        task = {"task": {"id": "t", "prompt": PROMPT}}
+        assert held.agent.invoke(task, **held.options)["stop_reason"] == "finished"
+
+
+# Names
+
+
+@pytest.mark.parametrize("thread", HOSTILE)
+@pytest.mark.parametrize("database", ["bench", "postgres_bench"])
+def test_threads_whose_ids_cannot_be(request: pytest.FixtureRequest, thread: Any, database: str) -> None:
+    bench: Bench = request.getfixturevalue(database)
+    actions: list[Callable[[], Any]] = [
+        lambda: bench.run(scripted(DONE), thread=thread),
+        lambda: bench.resume(scripted(DONE), thread=thread),
+        lambda: bench.home.history(thread),
+        lambda: bench.home.request_handoff(thread),
+    ]
+    for act in actions:
+        with refused(BadThread, "give 1 to 255 characters, none of them a control character$|is text, not"):
+            act()
+    assert bench.home.threads() == ()
+
+
+@pytest.mark.parametrize("database", ["bench", "postgres_bench"])
+def test_odd_threads_keep_apart(request: pytest.FixtureRequest, database: str) -> None:
+    bench: Bench = request.getfixturevalue(database)
+    threads = [
+        "..",
+        ".",
+        "a/b",
+        "a_b",
+        "../../x",
+        "/etc",
+        "ü🎉" * 60,
+        "x" * 255,
+        "'; DROP TABLE takeover_leases",
+        "%s{}",
+    ]
+    names = set()
+    for thread in threads:
+        state = bench.run(scripted(EDIT, DONE), thread=thread, run_id="", points=("first_source_edit",))
+        (name,) = state["records"]
+        names.add(name)
+        assert bench.store.load(name).thread_id == thread
+        assert bench.home.history(thread)[0].step == 2
+    assert len(names) == len(threads)
+    assert set(bench.store.ids()) == names
+    assert set(bench.home.threads()) == set(threads)
+    assert {path.name for path in bench.store.root.iterdir()} == names
+
+
+@pytest.mark.parametrize("record", [*HOSTILE, "..", "../records/r", "/etc/passwd", "nothing.here"])
+def test_records_that_are_not_there(bench: Bench, record: Any) -> None:
+    bench.run(scripted(EDIT, DONE), points=("first_source_edit",))
+    settings: Any = {"model": scripted(DONE), "sandbox": bench.spec}
+    with refused(RecordRefused, "(is no record's id|no such record); there are run.first_source_edit$"):
+        take_over(bench.home, "taking", record, "trace", **settings)
+    # Nothing began there, so the thread is free.
+    done = take_over(bench.home, "taking", "run.first_source_edit", "trace", **settings)
+    assert done.stop_reason == "finished"
+
+
+@pytest.mark.parametrize("view", ["nothing", "x" * 5_000, "nul\0", "../trace", 5])
+def test_views_that_are_not_there(bench: Bench, view: Any) -> None:
+    bench.run(scripted(EDIT, DONE), points=("first_source_edit",))
+    settings: Any = {"model": scripted(DONE), "sandbox": bench.spec}
+    with refused(NoSuchView, "^there is no view .*; there are repository, trace, summary, structured$"):
+        take_over(bench.home, "taking", "run.first_source_edit", view, **settings)
+    assert take_over(bench.home, "taking", "run.first_source_edit", **settings).state["view"] == "structured"
+
+
+@pytest.mark.parametrize(
+    ("task", "prompt"), [(None, "p"), ("t", None), (5, "p"), ("t", ""), ("t", " \n"), ("t", b"p")]
+)
+def test_tasks_that_are_none(bench: Bench, task: Any, prompt: Any) -> None:
+    with refused(BadInput, "^a task is an id and a prompt, both text; they were "):
+        run(bench.home, "thread", task, prompt, model=scripted(DONE), sandbox=bench.spec)
+    assert bench.run(scripted(DONE))["stop_reason"] == "finished"
+
+
+@pytest.mark.parametrize("database", ["bench", "postgres_bench"])
+@pytest.mark.parametrize("task", ["", "../..", "a/b", "nul\0", "x" * 100_000, "ü🎉"])
+def test_odd_tasks(request: pytest.FixtureRequest, database: str, task: str) -> None:
+    bench: Bench = request.getfixturevalue(database)
+    model = scripted(EDIT, ModelFailed("gone"))
+    with pytest.raises(ModelFailed):
+        run(bench.home, "thread", task, f"{task} prompt", model=model, sandbox=bench.spec, model_tries=1)
+    with pytest.raises(ThreadTaken) as caught:
+        run(bench.home, "thread", "other", PROMPT, model=scripted(DONE), sandbox=bench.spec)
+    assert len(str(caught.value)) < 300
+    done = bench.resume(scripted("", DONE))
+    assert (done.stop_reason, done.state["task"]["id"]) == ("finished", task)
+    assert bench.store.load("thread.first_source_edit").task.prompt == f"{task} prompt"
+
+
+def test_checkpoints_that_are_not_there(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    bench.run(scripted(DONE))
+    for checkpoint in ("", "nul\0", "x" * 5_000, "'; --", "1f0"):
+        with refused(NoSuchThread, "has no checkpoint .*; its newest is .* lists them all$"):
+            bench.resume(scripted(DONE), checkpoint=checkpoint)
+
+
+# States
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (
+            {"messages": [object()]},
+            r"^messages: give LangChain messages such as HumanMessage\('…'\), not <object",
+        ),
+        ({"messages": "hi"}, "^messages: give a list of messages, not 'hi'$"),
+        ({"messages": None}, "^messages: give a list of messages, not None$"),
+        ({"nonsense": 1}, "^a state holds no 'nonsense'; there are messages, task, "),
+        ({"events": [{"a": 1}]}, "^events.0.index: Field required"),
+        ({"fired": [object()]}, "^fired.0: "),
+        ({"steps": "many"}, "^steps: .*valid integer.* not 'many'$"),
+        ({"spent": {"seconds": len}}, "^spent.prompt_tokens: Field required"),
+        ({"stop_reason": "tired"}, "^stop_reason: "),
+        ({"edits": [{"a": object()}]}, "^edits.0.a"),
+        ({"task": {"id": "t"}}, "^task.prompt: Field required"),
+        (None, "^a change is a dict of what is to be written, not None$"),
+    ],
+)
+def test_changes_that_cannot_be(bench: Bench, values: Any, says: str) -> None:
+    bench.run(scripted(EDIT, DONE))
+    before = bench.home.history("thread")
+    with open_run(bench.home, "thread", model=scripted(DONE), sandbox=bench.spec) as held:
+        with refused(BadInput, says):
+            held.change(values)
+        with refused(BadInput, "^as_node: there is no node 'nowhere'; there are begin, think, shell, "):
+            held.change({}, as_node="nowhere")
+        with refused(MachineNotKept, "there is no machine 'gone'"):
+            held.change({"machine": "gone"})
+        assert bench.home.history("thread") == before
+        assert held.resume().stop_reason == "finished"
+
+
+def test_a_change_that_can_be(bench: Bench) -> None:
+    bench.run(scripted(EDIT, DONE))
+    before = next(moment for moment in bench.home.history("thread") if moment.step == 1)
+    with open_run(bench.home, "thread", model=scripted("", DONE), sandbox=bench.spec) as held:
+        at = held.change(
+            {"messages": [HumanMessage("Stop now.")]}, checkpoint=before.checkpoint, as_node="shell"
+        )
+        done = held.resume(checkpoint=at)
+    assert [message.text for message in done.state["messages"]][-2:] == ["Stop now.", DONE]
+
+
+@pytest.mark.parametrize("database", ["bench", "postgres_bench"])
+def test_a_message_that_no_checkpoint_can_hold(request: pytest.FixtureRequest, database: str) -> None:
+    bench: Bench = request.getfixturevalue(database)
+    odd = AIMessage(EDIT, additional_kwargs={"socket": object()})
+    with refused(Unstorable, "AIMessage: a state holds messages, text, numbers"):
+        bench.run(scripted(NOTE.format(1), odd, DONE))
+    done = bench.resume(scripted("", SHOW, DONE))
+    assert shown(done.state) == ["1"]
+    with (
+        open_run(bench.home, "thread", model=scripted(DONE), sandbox=bench.spec) as held,
+        refused(Unstorable, "put nothing else there$"),
+    ):
+        held.change({"messages": [odd]})
+
+
+def test_answers_that_are_none(bench: Bench) -> None:
+    settings: Any = {"policy": "review", "points": ("first_source_edit",)}
+    model = scripted(EDIT, "Summary.", "Fields.", DONE)
+    bench.run(model, **settings)
+    for answer, says in (
+        ({"decision": "perhaps"}, "^answer: decision: "),
+        ({"view": "nothing"}, "^answer: view: Input should be 'repository', "),
+        ({"veiw": "trace"}, "^answer: veiw: "),
+        ("yes", "^answer: "),
+        ([], "^answer: "),
+    ):
+        with refused(NotWaiting, says):
+            bench.resume(model, answer, **settings)
+    assert bench.resume(model, {"decision": "approve"}, **settings).stop_reason == "handoff"
+
+
+# Replies
+
+
+def corrections(state: Any) -> list[str]:
+    return [event["text"] for event in state["events"] if event["refused"]]
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ('```json\n{"name": "browser", "arguments": {"url": "x"}}\n```', "There is no tool 'browser'; there are shell,"),
+        ('```json\n{"name": "", "arguments": {}}\n```', "There is no tool ''|holds no action"),
+        ('```json\n{"name": "shell", "arguments": {"command": ["ls"]}}\n```', "command must be text, not a list"),
+        ('<editor command="insert" path="a" line="x"><new>y</new></editor>', "line must be a line number"),
+        (f"{EDIT}\n{EDIT}", "holds 2 actions .*nothing was run"),
+        ("```bash\ntouch unfinished", "never closed|not closed|end|close"),
+        ("```bash\n\n```", "empty"),
+        ("I am thinking.", "holds no action"),
+        ("", "holds no action"),
+    ],
+)  # fmt: skip
+def test_replies_that_are_no_action(bench: Bench, reply: str, says: str) -> None:
+    state = bench.run(scripted(reply, SHOW.replace("notes.txt", "pkg/core.py"), DONE))
+    (correction,) = corrections(state)
+    assert re.search(says, correction), correction
+    assert state["stop_reason"] == "finished"
+    assert shown(state) == ["def double(n):", "    return n + 1"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (called(("browser", '{"url": "x"}')), "There is no tool 'browser'"),
+        (called(("shell", '{"command": {"a": 1}}')), "command must be text, not a dict"),
+        (called(("shell", "{not json")), "not valid JSON"),
+        (called(("shell", '{"command": "ls"}'), ("shell", '{"command": "pwd"}')), "holds 2 actions"),
+    ],
+)
+def test_native_calls_that_are_no_action(bench: Bench, reply: AIMessage, says: str) -> None:
+    state = bench.run(scripted(reply, called(("finish", "{}"))), protocol="native")
+    (correction,) = corrections(state)
+    assert says in correction
+    assert state["stop_reason"] == "finished"
+
+
+@pytest.mark.parametrize(
+    "filling", ["word ", "`", "```", "<", "{", "```\nx\n", '{"name": ', "<editor>", "\n"]
+)
+def test_a_megabyte_of_reasoning(bench: Bench, filling: str) -> None:
+    reasoning = filling * (1_000_000 // len(filling))
+    replies = [f"{reasoning}\n\n{NOTE.format(1)}", *[NOTE.format(2)] * 10, DONE]
+    state = bench.run(scripted(*replies))
+    assert state["stop_reason"] == "finished"
+    assert state["events"][0]["text"] == replies[0]
+    # Said once and journaled once, and not again with each of ten further steps.
+    kept = sum(path.stat().st_size for path in bench.home.directory.glob("takeover.sqlite*"))
+    assert kept < 8_000_000
+
+
+def test_a_megabyte_of_output(bench: Bench) -> None:
+    state = bench.run(scripted("```bash\nhead -c 1000000 /dev/zero | tr '\\0' x\n```", DONE))
+    assert len(state["events"][1]["text"]) < 11_000
+    assert "characters left out" in state["events"][1]["text"]
+
+
+# Databases and disks
+
+
+@pytest.mark.parametrize("database", ["bench", "postgres_bench"])
+def test_a_database_of_a_newer_program(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> None:
+    bench: Bench = request.getfixturevalue(database)
+    bench.run(scripted(DONE))
+    url = bench.home.ledger.url
+    with bench.home.ledger.writing() as connection:
+        connection.exec_driver_sql("UPDATE takeover_schema SET version = 99")
+    with (
+        refused(LedgerUnusable, "a newer program made it .schema 99; .*update the program, or use another"),
+        open_home(tmp_path / "home", url),
+    ):
+        pass
+    with bench.home.ledger.writing() as connection:
+        connection.exec_driver_sql("UPDATE takeover_schema SET version = 1")
+    with open_home(tmp_path / "home", url) as home:
+        assert home.history("thread")[0].step == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("nonsense", "'nonsense' is no database URL; give sqlite:///FILE or postgresql://"),
+        ("sqlite:////nowhere/at/all/x.sqlite", "there is no directory /nowhere/at/all"),
+        ("postgresql://me:secret@127.0.0.1:1/none", "is the server running, and the URL right"),
+        ("oracle://x", "driver is not installed"),
+    ],
+)
+def test_databases_that_are_not_there(tmp_path: Path, url: str, says: str) -> None:
+    with refused(LedgerUnusable, says), open_home(tmp_path, url):
+        pass
+
+
+def test_files_that_are_no_database(tmp_path: Path) -> None:
+    (tmp_path / "takeover.sqlite").write_text("Dear diary, " * 1_000)
+    with refused(LedgerUnusable, "not a database; .*name another file$"), open_home(tmp_path):
+        pass
+    (tmp_path / "file").write_text("")
+    with (
+        refused(LedgerUnusable, "; name a directory that can be written to$"),
+        open_home(tmp_path / "file" / "home"),
+    ):
+        pass
+
+
+@contextmanager
+def mounted(*arguments: str | Path) -> Iterator[None]:
+    """Something mounted where the last argument says; skipped where nobody may."""
+    done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"no mounting here: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(arguments[-1])], check=True)
+
+
+def test_a_home_that_can_only_be_read(tmp_path: Path) -> None:
+    place = tmp_path / "home"
+    with open_home(place) as home:
+        bench = Bench(tmp_path, home)
+        with pytest.raises(ModelFailed):
+            bench.run(scripted(NOTE.format(1), ModelFailed("gone")), model_tries=1)
+    with mounted("--bind", place, place):
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
+        with refused(LedgerUnusable, "can be written to"), open_home(place):
+            pass
+        with refused(LedgerUnusable, "can be written to"), open_home(place / "below"):
+            pass
+    with open_home(place) as home:
+        bench.home = home
+        assert shown(bench.resume(scripted("", SHOW, DONE)).state) == ["1"]
+
+
+def test_a_home_that_comes_to_be_read_only(tmp_path: Path) -> None:
+    place = tmp_path / "home"
+    place.mkdir()
+    with mounted("-t", "tmpfs", "-o", "size=64m", "none", place):
+        with open_home(place) as home:
+            bench = Bench(tmp_path, home)
+            model = scripted(NOTE.format(1), NOTE.format(2), SHOW, DONE)
+
+            def listen(moment: dict[str, Any]) -> None:
+                if (moment["moment"], moment["step"]) == ("thinking", 1):
+                    for path in (*place.glob("takeover.sqlite*"), place / "machines"):
+                        _set_immutable(path, True)
+
+            try:
+                with pytest.raises((LedgerUnusable, OSError, SandboxUnavailable)) as caught:
+                    bench.run(model, on_progress=listen)
+            finally:
+                for path in (*place.glob("takeover.sqlite*"), place / "machines"):
+                    _set_immutable(path, False)
+            assert "\n" not in str(caught.value)
+        with open_home(place) as home:
+            bench.home = home
+            assert shown(bench.resume(model).state) == ["1", "2"]
+
+
+def _set_immutable(path: Path, immutable: bool) -> None:
+    done = subprocess.run(
+        ["chattr", "+i" if immutable else "-i", str(path)], capture_output=True, check=False
+    )
+    if done.returncode != 0 and immutable:
+        pytest.skip(f"no immutable files here: {done.stderr.decode().strip()}")
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    place = tmp_path / "home"
+    place.mkdir()
+    with mounted("-t", "tmpfs", "-o", "size=24m", "none", place):
+        with open_home(place) as home:
+            bench = Bench(tmp_path, home)
+            filler = place / "filler"
+
+            def listen(moment: dict[str, Any]) -> None:
+                if (moment["moment"], moment["step"]) == ("thinking", 1):
+                    _fill(filler)
+
+            big = "```bash\nhead -c 2000000 /dev/urandom > big; echo 2 >> notes.txt\n```"
+            model = scripted(NOTE.format(1), big, SHOW, DONE)
+            with pytest.raises((OutOfDisk, LedgerUnusable)) as caught:
+                bench.run(model, on_progress=listen)
+            line = str(caught.value)
+            assert "\n" not in line
+            assert re.search("disk is full|no room|No space|room", line), line
+            assert bench.home.history("thread")[0].step >= 1
+        filler.unlink()
+        with open_home(place) as home:
+            bench.home = home
+            assert shown(bench.resume(model).state) == ["1", "2"]
+            assert not list((place / "machines").glob(".freezing-*"))
+
+
+def test_a_disk_that_is_full_of_checkpoints(tmp_path: Path) -> None:
+    place = tmp_path / "home"
+    place.mkdir()
+    with mounted("-t", "tmpfs", "-o", "size=24m", "none", place):
+        with open_home(place) as home:
+            bench = Bench(tmp_path, home)
+            filler = place / "filler"
+
+            def listen(moment: dict[str, Any]) -> None:
+                if (moment["moment"], moment["step"]) == ("thinking", 1):
+                    _fill(filler)
+
+            model = scripted(NOTE.format(1), "long " * 200_000 + "\n\n" + NOTE.format(2), SHOW, DONE)
+            with refused(LedgerUnusable, "disk is full; make room and go on"):
+                bench.run(model, on_progress=listen)
+        filler.unlink()
+        with open_home(place) as home:
+            bench.home = home
+            assert shown(bench.resume(model).state) == ["1", "2"]
+            connection = sqlite3.connect(place / "takeover.sqlite")
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            connection.close()
+
+
+def _fill(path: Path) -> None:
+    """Take all the room that the disk has left, but for a page or two."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12):
+            while shutil.disk_usage(path.parent).free >= size:
+                try:
+                    file.write(b"\0" * size)
+                except OSError:
+                    break
+        os.fsync(file.fileno())
+
+
+def test_the_lines_are_fit_for_json(bench: Bench) -> None:
+    bench.run(scripted(DONE))
+    with pytest.raises(NoSuchThread) as caught:
+        bench.resume(scripted(DONE), thread="other")
+    assert (
+        json.loads(json.dumps(str(caught.value))) == "thread 'other': nothing has run on it; there are thread"
+    )

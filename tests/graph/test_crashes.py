@@ -1,0 +1,69 @@
+"""Runs that are killed lose nothing and do nothing twice: a sample of `tests/crash_matrix.py`, another one each time.
+
+With `TAKEOVER_CRASHES=all` in the environment every place is taken, which takes hours.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..conftest import missing
+
+_MATRIX = Path(__file__).parents[1] / "crash_matrix.py"
+_ALL = os.environ.get("TAKEOVER_CRASHES") == "all"
+
+
+@pytest.mark.timeout(0 if _ALL else 900)
+@pytest.mark.parametrize(
+    ("backend", "saver", "kept_at", "points", "randomly"),
+    [
+        ("process", "sqlite", "step", "every-20th", 2),
+        ("host", "sqlite", "point", "every-100th", 1),
+        ("docker", "sqlite", "step", "every-150th", 1),
+        ("process", "postgres", "step", "every-100th", 1),
+    ],
+)
+def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
+    backend: str, saver: str, kept_at: str, points: str, randomly: int, request: pytest.FixtureRequest
+) -> None:
+    if backend == "docker":
+        request.getfixturevalue("base_image")
+    if backend == "host":
+        from sandbox.host import unavailable
+
+        if reason := unavailable():
+            missing(reason)
+    if saver == "postgres" and importlib.util.find_spec("psycopg") is None:
+        missing("psycopg is not installed: install this project with its extra `postgres`")
+    seed = random.randrange(1_000_000)
+    words = ["--backends", backend, "--savers", saver, "--snapshots", kept_at, "--seed", str(seed)]
+    words += ["--points", "all" if _ALL else points, "--random", str(20 if _ALL else randomly), "--json"]
+    done = subprocess.run([sys.executable, str(_MATRIX), *words], capture_output=True, text=True, check=False)
+    print(f"python {_MATRIX} {' '.join(words)}\n{done.stderr}")
+    assert done.stdout, done.stderr
+    runs = json.loads(done.stdout)["runs"]
+    assert [run for run in runs if run["wrong"]] == []
+    # One that was to die at a random time may have ended before it.
+    assert sum(run["deaths"] for run in runs) >= len(runs) - (20 if _ALL else randomly) > 0
+
+
+def test_the_matrix_says_what_it_can_be_given() -> None:
+    for words, said in (
+        (["--backends", "vax"], "--backends 'vax': give one or more of process, host, docker"),
+        (
+            ["--points", "every-0th"],
+            "--points 'every-0th': give all, none, numbers such as 3,14 or every-5th",
+        ),
+    ):
+        done = subprocess.run([sys.executable, str(_MATRIX), *words], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(said)
+        assert done.stderr.count("\n") == 1

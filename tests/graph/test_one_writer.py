@@ -1,0 +1,178 @@
+"""One thread has one writer: who comes second is told, and who was away too long can write nothing any more."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from sqlalchemy import text
+
+from graph import Home, open_home, take_over
+from sandbox.local import residents
+
+from .conftest import DONE, Bench, scripted
+
+HELD, FENCED = 3, 4
+_WRITER = Path(__file__).with_name("writer.py")
+_LONGEST_S = 120.0
+
+
+class Writer(NamedTuple):
+    """A process that works on the thread, or would like to."""
+
+    process: subprocess.Popen[str]
+    place: Path
+
+    def is_at(self, where: str) -> bool:
+        return (self.place / f"at-{where}-{self.process.pid}").exists()
+
+    def ended(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=_LONGEST_S)
+        return self.process.returncode, out, err
+
+
+class Desk:
+    """A home on one database, and the processes that share it."""
+
+    def __init__(self, bench: Bench, place: Path, database: str) -> None:
+        self.bench = bench
+        self.place = place
+        self.database = database
+        self.writers: list[Writer] = []
+        place.mkdir()
+
+    def start(self, lease_s: float = 30.0) -> Writer:
+        base = self.bench.spec.directory
+        words = [sys.executable, str(_WRITER), str(self.place), self.database, str(base), str(lease_s)]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.writers.append(Writer(process, self.place))
+        return self.writers[-1]
+
+    def hold(self, where: str) -> None:
+        (self.place / f"hold-{where}").touch()
+
+    def let_go(self, where: str) -> None:
+        (self.place / f"hold-{where}").unlink()
+
+    def home(self) -> Any:
+        return open_home(self.place / "home", self.database or None)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def desk(request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> Iterator[Desk]:
+    database = "" if request.param == "sqlite" else str(request.getfixturevalue("postgres_database"))
+    found = Desk(bench, tmp_path / "desk", database)
+    yield found
+    for writer in found.writers:
+        if writer.process.poll() is None:
+            writer.process.kill()
+            writer.process.communicate()
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _LONGEST_S
+    while not true():
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.02)
+
+
+def written(home: Home) -> dict[str, Any]:
+    """Everything that a writer can write: all rows of all tables, and all records."""
+    tables = ["takeover_leases", "takeover_effects", "takeover_machines", "checkpoints", "writes"]
+    tables += [] if home.ledger.on_sqlite else ["checkpoint_blobs", "checkpoint_writes"]
+    found: dict[str, Any] = {}
+    with home.ledger.reading() as connection:
+        for table in tables:
+            if table == "writes" and not home.ledger.on_sqlite:
+                continue
+            found[table] = sorted(map(repr, connection.execute(text(f"SELECT * FROM {table}"))))
+    for path in home.records.root.rglob("*"):
+        info = path.lstat()
+        found[str(path)] = (info.st_ino, path.read_bytes() if path.is_file() else None)
+    return found
+
+
+def notes(state: Any) -> str:
+    shown = [event["text"] for event in state["events"] if event["kind"] == "observation"]
+    return str(shown[-1])
+
+
+def test_of_three_that_resume_at_once_one_works_and_two_are_told_who(desk: Desk) -> None:
+    desk.hold("model-1")
+    first = desk.start()
+    until(lambda: first.is_at("model-1"))
+    first.process.kill()
+    first.process.wait()
+
+    writers = [desk.start() for _ in range(3)]
+    until(lambda: sum(writer.process.poll() is None for writer in writers) == 1)
+    (winner,) = [writer for writer in writers if writer.process.poll() is None]
+    for loser in writers:
+        if loser is not winner:
+            code, out, err = loser.ended()
+            assert (code, out) == (HELD, "")
+            assert err.startswith(f"thread 'thread' is held by process {winner.process.pid} on ")
+            assert err.count("\n") == 1
+    desk.let_go("model-1")
+    code, out, err = winner.ended()
+    assert (code, err) == (0, "")
+    done = json.loads(out)
+    assert (done["stop"], done["steps"]) == ("finished", 5)
+    assert "n * 2" in done["patch"]
+    with desk.home() as home:
+        assert home.records.ids() == ("run.first_source_edit",)
+        again = home.history("thread")[0]
+        assert (again.step, again.next, again.kept) == (5, (), True)
+        assert "+1\n+2\n+3\n" in done["patch"]
+
+
+@pytest.mark.parametrize("where", ["model-2", "command", "record"])
+def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, where: str) -> None:
+    desk.hold(where)
+    away = desk.start(lease_s=1.0)
+    until(lambda: away.is_at(where))
+    away.process.send_signal(signal.SIGSTOP)
+    until(lambda: _lease_ended(desk))
+
+    desk.let_go(where)
+    other = desk.start()
+    code, out, err = other.ended()
+    assert (code, err) == (0, "")
+    done = json.loads(out)
+    assert (done["stop"], done["steps"]) == ("finished", 5)
+    assert "+1\n+2\n+3\n" in done["patch"]
+
+    with desk.home() as home:
+        before = written(home)
+        away.process.send_signal(signal.SIGCONT)
+        code, out, err = away.ended()
+        assert code == FENCED, err
+        assert out == ""
+        assert f"thread 'thread' was taken over by process {other.process.pid} on " in err
+        assert written(home) == before
+        assert home.records.ids() == ("run.first_source_edit",)
+        taken = take_over(
+            home,
+            "successor",
+            "run.first_source_edit",
+            model=scripted("```bash\ncat notes.txt\n```", DONE),
+            sandbox=desk.bench.spec,
+            points=(),
+        )
+        assert notes(taken.state) == "[exit code 0]\n1\n"
+    from sandbox import depot
+
+    assert residents(depot.runs() / desk.place.parent.name) == []
+
+
+def _lease_ended(desk: Desk) -> bool:
+    with desk.home() as home, home.ledger.reading() as connection:
+        ends = connection.execute(text("SELECT expires_at FROM takeover_leases")).scalar_one()
+        return bool(ends < home.ledger.now(connection))

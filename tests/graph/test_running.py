@@ -1,0 +1,309 @@
+"""Going on: after a crash, a stop, a wait or a signal, from any checkpoint, with the machine that belongs to it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graph import NoSuchThread, NotWaiting, ThreadTaken, build_agent, open_home, open_run, run
+from handoff.ledger import Fenced, LedgerUnusable, ThreadHeld
+from nodes.replies import ModelFailed
+from nodes.session import MachineNotKept
+from sandbox.machine import SnapshotCorrupt
+
+from .conftest import DONE, EDIT, FIX, PROMPT, TEST, Bench, scripted
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    url = request.getfixturevalue("postgres_database") if request.param == "postgres" else None
+    with open_home(tmp_path / "home", url) as home:
+        yield Bench(tmp_path, home)
+
+
+NOTE = "```bash\necho {} >> notes.txt\n```"
+SHOW = "```bash\ncat notes.txt\n```"
+
+
+def noted(state: Any) -> str:
+    """What the file of notes held when it was shown last."""
+    shown = [
+        event["text"]
+        for event in state["events"]
+        if event["kind"] == "observation" and event["exit_code"] == 0
+    ]
+    return str(shown[-1]).partition("\n")[2].strip()
+
+
+def test_a_model_that_failed_is_asked_again_where_it_stopped(bench: Bench) -> None:
+    broken = scripted(NOTE.format(1), NOTE.format(2), ModelFailed("gone"))
+    with pytest.raises(ModelFailed):
+        bench.run(broken, model_tries=1)
+    done = bench.resume(scripted("", "", NOTE.format(3), SHOW, DONE))
+    assert done.stop_reason == "finished"
+    assert noted(done.state) == "1\n2\n3"
+    assert done.steps == 5
+
+
+@pytest.mark.parametrize("kept_at", ["step", "point"])
+def test_a_node_whose_checkpoint_was_never_written_is_not_lost(bench: Bench, kept_at: Any) -> None:
+    away = False
+
+    def listen(moment: dict[str, Any]) -> None:
+        nonlocal away
+        away = away or (moment["moment"] == "observed")
+
+    model = scripted(NOTE.format(1), NOTE.format(2), NOTE.format(3), SHOW, DONE)
+    options: Any = {"model": model, "sandbox": bench.spec, "points": (), "snapshot_every": kept_at}
+    with open_run(bench.home, "thread", on_progress=listen, **options) as begun:
+        saver: Any = begun.agent.checkpointer
+        put = saver.put
+
+        def put_or_fail(*given: Any) -> Any:
+            if away:
+                raise LedgerUnusable("the database is away")
+            return put(*given)
+
+        saver.put = put_or_fail
+        with pytest.raises(LedgerUnusable):
+            begun.start("t", PROMPT)
+    found = bench.home.saver.get_tuple({"configurable": {"thread_id": "thread"}})
+    assert found is not None
+    assert "machine" in [channel for _, channel, _ in found.pending_writes or ()]
+    if kept_at == "point":
+        with pytest.raises(MachineNotKept, match="goes on from step 1"):
+            bench.resume(model, snapshot_every=kept_at)
+    done = bench.resume(model, snapshot_every=kept_at, go_back=True)
+    assert (done.stop_reason, done.steps) == ("finished", 5)
+    assert noted(done.state) == "1\n2\n3"
+    assert len(model.seen) == 5
+
+
+def test_a_fork_has_the_machine_of_its_checkpoint(bench: Bench) -> None:
+    bench.run(scripted(NOTE.format(1), NOTE.format(2), NOTE.format(3), DONE))
+    for step in (0, 1, 2, 3):
+        (moment,) = [
+            each
+            for each in bench.home.history("thread")
+            if each.step == step and each.next == ("think",) and each.kept
+        ][-1:]
+        replies = [""] * step + ["```bash\ncat notes.txt; true\n```", DONE]
+        done = bench.resume(scripted(*replies), checkpoint=moment.checkpoint)
+        assert noted(done.state).splitlines()[:3] == [*map(str, range(1, step + 1))] or step == 0
+
+
+def test_a_step_that_is_replayed_is_done_anew_from_its_own_machine(bench: Bench) -> None:
+    bench.run(scripted(NOTE.format(1), NOTE.format(2), DONE))
+    before = [m for m in bench.home.history("thread") if m.next == ("shell",) and m.step == 2]
+    done = bench.resume(scripted("", "", SHOW, DONE), checkpoint=before[0].checkpoint)
+    assert noted(done.state) == "1\n2"
+
+
+def test_the_machines_of_points_only(bench: Bench) -> None:
+    broken = scripted(NOTE.format(1), EDIT, NOTE.format(2), ModelFailed("gone"))
+    settings: Any = {"snapshot_every": "point", "points": ("first_source_edit",)}
+    with pytest.raises(ModelFailed):
+        bench.run(broken, model_tries=1, **settings)
+    moments = bench.home.history("thread")
+    assert not moments[0].kept
+    assert {moment.step for moment in moments if moment.kept and moment.next == ("think",)} == {0, 2}
+    with pytest.raises(MachineNotKept, match="goes on from step 3"):
+        bench.resume(scripted("", "", SHOW, DONE), **settings)
+    done = bench.resume(scripted("", "", "", SHOW, DONE), go_back=True, **settings)
+    assert noted(done.state) == "1\n2"
+
+
+def test_a_stop_by_budget_can_be_gone_on_from_with_more(bench: Bench) -> None:
+    model = scripted(NOTE.format(1), NOTE.format(2), NOTE.format(3), SHOW, DONE)
+    state = bench.run(model, max_steps=2)
+    assert state["stop_reason"] == "max_steps"
+    same = bench.resume(model, max_steps=2)
+    assert (same.stop_reason, same.steps) == ("max_steps", 2)
+    done = bench.resume(model, max_steps=9)
+    assert done.stop_reason == "finished"
+    assert noted(done.state) == "1\n2\n3"
+    assert bench.resume(model).steps == 5
+
+
+def test_a_person_reviews(bench: Bench) -> None:
+    model = scripted(NOTE.format(1), EDIT, NOTE.format(2), DONE)
+    state = bench.run(model, policy="review", points=("first_source_edit",))
+    assert state.get("stop_reason") is None
+    waiting = bench.resume(model, policy="review", points=("first_source_edit",))
+    assert waiting.waiting is not None
+    assert waiting.waiting["record"] == "run.first_source_edit"
+    assert "pkg/core.py" in waiting.waiting["note"]
+    with pytest.raises(NotWaiting, match="decision"):
+        bench.resume(model, {"decision": "perhaps"}, policy="review")
+    refused = bench.resume(model, {"decision": "refuse"}, policy="review")
+    assert refused.stop_reason == "finished"
+    with pytest.raises(NotWaiting, match="waits for no answer"):
+        bench.resume(model, {"decision": "approve"}, policy="review")
+
+
+def test_a_reviewed_handoff_shows_what_the_person_wrote(bench: Bench) -> None:
+    model = scripted(EDIT, DONE)
+    bench.run(model, policy="review", points=("first_source_edit",))
+    answer = {"decision": "approve", "view": "structured", "successor": "other", "note": "Mind the tests."}
+    done = bench.resume(model, answer, policy="review")
+    assert done.stop_reason == "handoff"
+    successor = scripted(DONE)
+    bench.take(successor, "", "run.first_source_edit")
+    assert "Mind the tests." in "".join(message.text for message in successor.seen[0])
+
+
+def test_a_handoff_asked_for_from_outside(bench: Bench) -> None:
+    with pytest.raises(NoSuchThread):
+        bench.home.request_handoff("thread", "lunch")
+    told: list[Any] = []
+
+    def listen(moment: dict[str, Any]) -> None:
+        told.append(moment)
+        if moment["moment"] == "observed" and moment["step"] == 1:
+            bench.home.request_handoff("thread", "lunch")
+
+    model = scripted(NOTE.format(1), NOTE.format(2), NOTE.format(3), DONE)
+    state = bench.run(model, points=("requested",), on_progress=listen)
+    assert state["stop_reason"] == "handoff"
+    record = bench.store.load("run.requested")
+    assert record.point.detail == "lunch"
+    assert state["steps"] <= 3
+    again = bench.resume(model)
+    assert again.stop_reason == "finished"
+
+
+def test_the_policy_takeover_lets_the_successor_go_on(bench: Bench) -> None:
+    done = run(
+        bench.home,
+        "thread",
+        "t",
+        PROMPT,
+        model=scripted(EDIT, DONE),
+        successor=scripted(TEST, FIX, DONE),
+        sandbox=bench.spec,
+        policy="takeover",
+        points=("first_source_edit",),
+    )
+    assert done.predecessor is not None
+    assert done.predecessor.stop_reason == "handoff"
+    assert done.thread == "thread.successor"
+    assert done.stop_reason == "finished"
+    assert "n * 2" in done.patch
+
+
+def test_a_thread_holds_one_run(bench: Bench) -> None:
+    bench.run(scripted(DONE))
+    with pytest.raises(ThreadTaken, match="holds t already"):
+        bench.run(scripted(DONE))
+    with pytest.raises(NoSuchThread, match=r"there are thread$"):
+        bench.resume(scripted(DONE), thread="other")
+    with pytest.raises(NoSuchThread, match="has no checkpoint"):
+        bench.resume(scripted(DONE), checkpoint="1f0")
+
+
+def test_a_second_writer_is_told_who_holds_the_thread(bench: Bench) -> None:
+    with open_run(bench.home, "thread", model=scripted(DONE), sandbox=bench.spec) as first:
+        with pytest.raises(ThreadHeld, match="held by process"):
+            bench.run(scripted(DONE))
+        assert first.start("t", PROMPT).stop_reason == "finished"
+    assert bench.resume(scripted(DONE)).stop_reason == "finished"
+
+
+def test_a_saver_without_a_lease_refuses_to_write(bench: Bench) -> None:
+    bench.run(scripted(DONE))
+    with pytest.raises(Fenced):
+        build_agent(bench.home.saver).update_state({"configurable": {"thread_id": "thread"}}, {"steps": 9})
+
+
+def test_a_machine_that_is_gone_or_damaged_is_never_replaced(bench: Bench) -> None:
+    with pytest.raises(ModelFailed):
+        bench.run(scripted(NOTE.format(1), ModelFailed("gone")), model_tries=1)
+    archives = [path for path in bench.home.machines.rglob("*") if path.is_file()]
+    archive = max(archives, key=lambda path: path.stat().st_mtime_ns)
+    whole = archive.read_bytes()
+    for content in (whole[:-20], b""):
+        archive.write_bytes(content)
+        with pytest.raises(SnapshotCorrupt):
+            bench.resume(scripted("", SHOW, DONE))
+    archive.unlink()
+    with pytest.raises(SnapshotCorrupt):
+        bench.resume(scripted("", SHOW, DONE))
+    archive.write_bytes(whole)
+    assert noted(bench.resume(scripted("", SHOW, DONE)).state) == "1"
+
+
+def test_sigterm_ends_the_run_after_its_step(bench: Bench) -> None:
+    def listen(moment: dict[str, Any]) -> None:
+        if moment["moment"] == "acting" and moment["step"] == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    model = scripted(NOTE.format(1), NOTE.format(2), NOTE.format(3), SHOW, DONE)
+    assert threading.current_thread() is threading.main_thread()
+    with pytest.raises(SystemExit) as ended:
+        bench.run(model, on_progress=listen)
+    assert ended.value.code == 143
+    newest = bench.home.history("thread")[0]
+    assert newest.kept
+    done = bench.resume(model)
+    assert noted(done.state) == "1\n2\n3"
+
+
+def directories(bench: Bench) -> set[str]:
+    return {path.name for path in bench.home.machines.iterdir()}
+
+
+def test_history_and_machines_are_pruned_together(bench: Bench) -> None:
+    model = scripted(NOTE.format(1), EDIT, NOTE.format(2), NOTE.format(3), SHOW, DONE)
+    before = bench.run(model, points=("first_source_edit",), max_steps=4)
+    assert len(directories(bench)) == 5
+    with bench.opened(model) as run:
+        run.prune()
+    (moment,) = bench.home.history("thread")
+    assert (moment.step, moment.kept, len(directories(bench))) == (4, True, 1)
+    assert bench.saved().values == before
+    done = bench.resume(model)
+    assert noted(done.state) == "1\n2\n3"
+    taken = bench.take(scripted(SHOW, DONE))
+    assert noted(taken) == "1"
+
+
+def test_a_pruned_thread_goes_on_where_it_was(bench: Bench) -> None:
+    broken = scripted(NOTE.format(1), EDIT, ModelFailed("gone"))
+    settings: Any = {"points": ("first_source_edit",), "policy": "review"}
+    bench.run(broken, **settings)
+    with bench.opened(broken) as run:
+        run.prune()
+    assert bench.saved().next == ("interruption",)
+    assert bench.resume(broken, **settings).waiting is not None
+    done = bench.resume(scripted("", "", SHOW, DONE), {"decision": "refuse"}, **settings)
+    assert noted(done.state) == "1"
+
+
+def test_nothing_is_pruned_when_it_fails_halfway(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = scripted(NOTE.format(1), SHOW, DONE)
+    bench.run(model, max_steps=1)
+    before = bench.home.history("thread")
+    with bench.opened(model) as run:
+        monkeypatch.setattr(type(run.agent), "update_state", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run.prune()
+        monkeypatch.undo()
+    assert bench.home.history("thread") == before
+    assert bench.resume(model).stop_reason == "finished"
+
+
+def test_a_base_that_changes_later_is_not_what_a_run_began_with(bench: Bench) -> None:
+    look = "```bash\ncat pkg/core.py; cat notes.txt\n```"
+    bench.run(scripted(NOTE.format(1), look, DONE))
+    assert bench.spec.directory is not None
+    (bench.spec.directory / "pkg" / "core.py").write_text("later\n")
+    first = [moment for moment in bench.home.history("thread") if moment.next == ("think",)][-1]
+    done = bench.resume(scripted(look, DONE), checkpoint=first.checkpoint)
+    shown = [event["text"] for event in done.state["events"] if event["kind"] == "observation"]
+    assert "return n + 1" in shown[0]
+    assert "notes.txt: No such file" in shown[0]

@@ -1,0 +1,88 @@
+"""One process that goes on with a thread, and waits wherever a file of its place asks it to; run by tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+# In the directory above a directory has the name of the package that is tested.
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+
+import handoff.record
+from graph import NoSuchThread, open_home, open_run
+from handoff.ledger import Fenced, ThreadHeld
+from sandbox.machine import SandboxSpec
+
+REPLIES = (
+    "```bash\necho 1 >>notes.txt\n```",
+    "```bash\nsed -i 's/n + 1/n * 2/' pkg/core.py\n```",
+    "```bash\n{wait}; echo 2 >>notes.txt\n```",
+    "```bash\necho 3 >>notes.txt; cat notes.txt\n```",
+    "<finish>Done.</finish>",
+)
+HELD, FENCED = 3, 4
+
+
+class Waiting(BaseChatModel):
+    """A model that says the next of its replies, once it may."""
+
+    place: Path
+
+    @property
+    def _llm_type(self) -> str:
+        return "waiting"
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        number = sum(isinstance(message, AIMessage) for message in messages)
+        pause(self.place, f"model-{number}")
+        # The command waits in the machine, and tells that it does.
+        hold, at = self.place / "hold-command", self.place / f"at-command-{os.getpid()}"
+        wait = f"while [ -e {hold} ]; do : >{at}; sleep 0.02; done"
+        return ChatResult(
+            generations=[ChatGeneration(message=AIMessage(REPLIES[number].replace("{wait}", wait)))]
+        )
+
+
+def pause(place: Path, where: str) -> None:
+    """Wait, and tell so, as long as there is a file that says to."""
+    while (place / f"hold-{where}").exists():
+        (place / f"at-{where}-{os.getpid()}").touch()
+        time.sleep(0.02)
+
+
+def main(place: Path, database: str, base: Path, lease_s: float) -> int:
+    write = handoff.record.write_durably
+
+    def writing(path: Path, text: str) -> None:
+        write(path, text)
+        pause(place, "record")
+
+    handoff.record.write_durably = writing
+    spec = SandboxSpec(backend="process", directory=base, owner=place.parent.name)
+    options: Any = {"points": ("first_source_edit",), "run_id": "run", "lease_s": lease_s}
+    try:
+        with (
+            open_home(place / "home", database or None) as home,
+            open_run(home, "thread", model=Waiting(place=place), sandbox=spec, **options) as going,
+        ):
+            try:
+                done = going.resume()
+            except NoSuchThread:
+                done = going.start("t", "Note.")
+    except (ThreadHeld, Fenced) as error:
+        print(error, file=sys.stderr)
+        return HELD if isinstance(error, ThreadHeld) else FENCED
+    print(json.dumps({"stop": done.stop_reason, "steps": done.steps, "patch": done.patch}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), float(sys.argv[4])))
