@@ -1,0 +1,379 @@
+"""One run that is killed and resumed: what it does, where it can die, and what must be true of it in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from sqlalchemy import func, select
+
+import graph.home
+import handoff.record
+import nodes.interruption
+import nodes.session
+import sandbox
+from graph.home import Home, NoSuchThread, open_home
+from graph.running import open_run, take_over
+from handoff.ledger import effects, leases, machines, store
+from nodes.session import Session, SnapshotEvery
+from sandbox import archive, box
+from sandbox.machine import BackendName, SandboxSpec
+
+IMAGE = "takeover/base:latest"
+REPOSITORY_IMAGE = "takeover/crash-matrix:latest"
+WORKSPACE = "/testbed"
+RECORD = "matrix.first_source_edit"
+_OUTSIDE = '"${TMPDIR:-/tmp}/outside.txt"'
+
+
+def _noting(number: int, then: str = "") -> str:
+    """A command that puts a line into a file of the workspace and into one outside it."""
+    return f'echo {number} >>"$TOP/log.txt"; echo {number} >>{_OUTSIDE}{then}'
+
+
+def _command(text: str) -> str:
+    return f"```bash\n{text}\n```"
+
+
+REPLIES = (
+    _command(f'TOP="$PWD"; {_noting(1)}'),
+    _command("cd pkg"),
+    _command('export MARK=kept; marked() { echo "$MARK"; }'),
+    '<editor command="create" path="pkg/extra.py">\n<content>\nONE = 1\n</content>\n</editor>',
+    '<editor command="str_replace" path="pkg/extra.py">\n<old>\nONE = 1\n</old>\n<new>\nONE = 11\n</new>\n</editor>',
+    _command("cat ../log.txt"),
+    _command(_noting(2, "; sleep 0.05; false")),
+    '```json\n{"name": "note", "arguments": {"number": 3}}\n```',
+    _command(
+        f'{_noting(4)}; marked; basename "$PWD"; cat "$TOP/log.txt" {_OUTSIDE} extra.py; echo "$(marked)"'
+    ),
+    "<finish>Done.</finish>",
+)
+SUCCESSOR = (
+    _command(f'marked; basename "$PWD"; cat ../log.txt {_OUTSIDE} extra.py; echo "$(marked)"'),
+    "<finish>Done.</finish>",
+)
+
+
+class Case(NamedTuple):
+    """Where one run works, and how."""
+
+    name: str
+    backend: BackendName
+    every: SnapshotEvery
+    place: Path
+    """A directory of its own, for its home and for what its processes tell."""
+    base: Path
+    """The repository that machines with this host's system start from."""
+    database: str | None = None
+    """A URL; None stands for an SQLite file in the home."""
+
+    @property
+    def spec(self) -> SandboxSpec:
+        if self.backend == "docker":
+            return SandboxSpec(backend="docker", image=REPOSITORY_IMAGE, workspace=WORKSPACE, owner=self.name)
+        return SandboxSpec(backend=self.backend, directory=self.base, owner=self.name)
+
+    @contextlib.contextmanager
+    def home(self) -> Iterator[Home]:
+        with open_home(self.place / "home", self.database) as home:
+            yield home
+
+    def told(self, name: str) -> list[str]:
+        """The lines that its processes have put into one of their files."""
+        path = self.place / name
+        return path.read_text().splitlines() if path.exists() else []
+
+
+class Crossings:
+    """Counts what this process crosses, writes it down, and ends it at one crossing."""
+
+    def __init__(self, case: Case, die_at: int) -> None:
+        self._file = os.open(case.place / "crossings", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._die_at = die_at
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def cross(self, name: str) -> None:
+        with self._lock:
+            self._count += 1
+            os.write(self._file, f"{name}\n".encode())
+            if self._count == self._die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(60)
+
+    def around(
+        self, owner: Any, name: str, told: str = "", *, only: Callable[..., bool] | None = None
+    ) -> None:
+        """Count what lies before and after each call of a function."""
+        original, told = getattr(owner, name), told or name
+
+        def crossing(*given: Any, **named: Any) -> Any:
+            if only is not None and not only(*given):
+                return original(*given, **named)
+            self.cross(f"before {told}")
+            result = original(*given, **named)
+            self.cross(f"after {told}")
+            return result
+
+        setattr(owner, name, crossing)
+
+    def around_all(self) -> None:
+        """Everything that becomes durable or acts in a run."""
+        self.around(effects, "begin", "effects.begin")
+        self.around(effects, "end", "effects.end")
+        self.around(machines, "keep", "machines.keep")
+        self.around(sandbox, "start", "sandbox.start")
+        self.around(sandbox, "thaw", "sandbox.thaw")
+        for name in ("run", "inspect", "write_file", "freeze", "close"):
+            self.around(box.Box, name, f"machine.{name}")
+        self.around(archive, "write", "archive.write")
+        self.around(nodes.session, "bring", "session.bring")
+        self.around(nodes.interruption, "bring", "record.bring")
+        self.around(nodes.session, "remove_tree", "session.remove_tree")
+        self.around(handoff.record, "write_durably", "record.write")
+        self.around(handoff.record, "remove_tree", "record.remove_tree")
+        self.around(Path, "rename", only=lambda path, target: path.name.startswith((".freezing", ".partial")))
+        self.around(graph.home, "acquire", "lease.acquire")
+        self.around(leases.Lease, "release", "lease.release")
+        self.around(leases, "answer_request", "lease.answer_request")
+        self.around(Session, "enter", "session.enter")
+        self.around(Model, "_generate", "model")
+        self._around_deeds()
+        self._around_saver()
+
+    def _around_deeds(self) -> None:
+        act = Session.act
+
+        def acting(
+            session: Session, task_id: str, call: str, machine_id: str, task: Any, do: Any, reach: Any
+        ) -> Any:
+            def deed(machine: Any) -> Any:
+                self.cross("before do")
+                seen = do(machine)
+                self.cross("after do")
+                return seen
+
+            return act(session, task_id, call, machine_id, task, deed, reach)
+
+        Session.act = acting  # type: ignore[method-assign]
+
+    def _around_saver(self) -> None:
+        opened = graph.home.open_saver
+
+        @contextlib.contextmanager
+        def opening(*given: Any) -> Iterator[Any]:
+            with opened(*given) as saver:
+                self.around(saver, "put", "saver.put")
+                self.around(saver, "put_writes", "saver.put_writes")
+                yield saver
+
+        graph.home.open_saver = opening
+
+
+class Model(BaseChatModel):
+    """A model that says the next of its replies, and writes every call down."""
+
+    replies: tuple[str, ...]
+    calls: Path
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        number = sum(isinstance(message, AIMessage) for message in messages)
+        with self.calls.open("a") as calls:
+            calls.write(f"{number}\n")
+        reply = AIMessage(self.replies[number])
+        reply.usage_metadata = UsageMetadata(input_tokens=10, output_tokens=1, total_tokens=11)
+        return ChatResult(generations=[ChatGeneration(message=reply)])
+
+
+def live(case: Case, die_at: int = 0) -> None:
+    """One process's share of the run: begin it, or go on with it, to its end or this process's."""
+    crossings = Crossings(case, die_at)
+
+    @tool
+    def note(number: int, config: RunnableConfig) -> str:
+        """Note a number."""
+        machine = config["configurable"]["sandbox"]
+        machine.inspect(f"echo {number} >>log.txt")
+        crossings.cross("between the tool's two effects")
+        machine.inspect(f"echo {number} >>{_OUTSIDE}")
+        return f"noted {number}"
+
+    crossings.around_all()
+    model = Model(replies=REPLIES, calls=case.place / "calls")
+    with (
+        case.home() as home,
+        open_run(
+            home,
+            case.name,
+            model=model,
+            model_name="scripted",
+            sandbox=case.spec,
+            snapshot_every=case.every,
+            run_id="matrix",
+            points=("first_source_edit",),
+            tools=(note,),
+        ) as running,
+    ):
+        try:
+            done = running.resume(go_back=case.every == "point")
+        except NoSuchThread:
+            done = running.start("t", "Note what you do.")
+    state = done.state
+    facts = {
+        "stop_reason": done.stop_reason,
+        "steps": done.steps,
+        "tokens": [done.prompt_tokens, done.completion_tokens],
+        "patch": done.patch,
+        "trouble": done.trouble,
+        "records": done.records,
+        "messages": [[message.type, message.text] for message in state["messages"]],
+        "events": [_plain(event, case) for event in state["events"]],
+        "edits": state["edits"],
+    }
+    (case.place / "outcome").write_text(_same(json.dumps(facts)))
+
+
+def audit(case: Case) -> None:
+    """Look at what a finished run has left, and let a successor take its record over."""
+    with case.home() as home:
+        ledger, found = home.ledger, {}
+        with ledger.reading() as connection:
+            now = ledger.now(connection)
+            of_thread = store.leases.c.thread == case.name
+            held = select(func.count()).where(of_thread, store.leases.c.expires_at > now)
+            found["leases held"] = connection.execute(held).scalar_one()
+            begun = select(func.count()).where(store.effects.c.thread == case.name)
+            found["more than one effect"] = connection.execute(begun).scalar_one() > 1
+        found["newest kept"] = home.history(case.name)[0].kept
+        found["records"] = [_record(home, name) for name in home.records.ids()]
+        for part in home.machines.glob(".*"):
+            os.utime(part, (0, 0))
+        if case.database is None:  # elsewhere the database is shared with other homes
+            home.remove_unused_machines()
+            found["unused machines"] = [part.name for part in home.machines.glob(".*")]
+            used = nodes.session.directories(machines.snapshots(ledger))
+            found["unknown machines"] = [
+                part.name for part in home.machines.iterdir() if part.name not in used
+            ]
+        found["partial records"] = [part.name for part in home.records.root.glob(".*")]
+        model = Model(replies=SUCCESSOR, calls=case.place / "successor")
+        taken = take_over(home, f"{case.name}.next", RECORD, model=model, sandbox=case.spec, points=())
+        found["successor"] = [taken.stop_reason, taken.state["events"][1]["text"], taken.patch]
+        with home.session(case.name, case.spec) as (session, _):
+            machine = session.enter(
+                home.saver.get_tuple(_config(case)).checkpoint["channel_values"]["machine"]
+            )
+            found["machine"] = machine.inspect(f"cat log.txt {_OUTSIDE} pkg/extra.py").output
+    (case.place / "audit").write_text(_same(json.dumps(found)))
+
+
+def lay_image(base: Path) -> None:
+    """The image of that repository, upon one that has bash, git and Python."""
+    from sandbox.daemon import client, require_image
+
+    container = client().containers.create(require_image(IMAGE).id, ["true"])
+    try:
+        with tempfile.TemporaryFile() as packed:
+            with tarfile.open(fileobj=packed, mode="w") as tar:
+                tar.add(base, WORKSPACE, filter=lambda found: found.replace(uid=0, gid=0, deep=False))
+            packed.seek(0)
+            container.put_archive("/", packed)
+        repository, _, tag = REPOSITORY_IMAGE.partition(":")
+        container.commit(repository, tag)
+    finally:
+        container.remove(force=True)
+
+
+def end_containers(case: Case) -> None:
+    """Write down the containers that a run has left, and remove them."""
+    from sandbox.leftovers import containers, remove
+
+    # Each thread's machines have an owner of their own, whose name begins with the one that was given.
+    found = [one for one in containers() if one.owner.startswith(case.name)]
+    (case.place / "containers").write_text("".join(f"{one.name}\n" for one in found))
+    remove(found)
+
+
+def lay_base(place: Path) -> Path:
+    """A small repository to start machines from."""
+    base = place / "base"
+    (base / "pkg").mkdir(parents=True)
+    (base / "pkg" / "__init__.py").touch()
+    (base / "pkg" / "core.py").write_text("def double(n):\n    return n + 1\n")
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(base)]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "base"]):
+        subprocess.run([*git, *words], check=True)
+    return base
+
+
+def wrong(case: Case, expected: dict[str, Any], deaths: int) -> list[str]:
+    """What is not as after the run that nobody disturbed, a line each."""
+    found = []
+    for part in ("outcome", "audit"):
+        told = case.place / part
+        if not told.exists():
+            return [f"no {part}: {' / '.join(case.told('failure')[-1:]) or 'it never ended'}"]
+        now = json.loads(told.read_text())
+        for name, value in expected[part].items():
+            if now.get(name) != value:
+                found.append(f"{part}: {name} is {_difference(now.get(name), value)}")
+    calls = len(case.told("calls"))
+    most = (expected["calls"] + deaths) if case.every == "step" else expected["calls"] * (deaths + 1)
+    if calls > most:
+        found.append(f"the model was called {calls} times; {most} would do")
+    return found
+
+
+def _difference(now: Any, value: Any) -> str:
+    if isinstance(now, list) and isinstance(value, list) and len(now) == len(value):
+        pairs = [(a, b) for a, b in zip(now, value, strict=True) if a != b]
+        return f"{str(pairs[0][0])[:1500]}, not {str(pairs[0][1])[:1500]}"
+    return f"{str(now)[:1500]}, not {str(value)[:1500]}"
+
+
+def _plain(event: dict[str, Any], case: Case) -> dict[str, Any]:
+    """An event without what may differ: times, and where a plain process's files lie."""
+    left_out = {"seconds", *({"tree"} if case.backend == "process" else ())}
+    return {name: value for name, value in event.items() if name not in left_out}
+
+
+def _record(home: Home, name: str) -> dict[str, Any]:
+    record = home.records.load(name).model_dump(mode="json")
+    left_out = ("created_at", "checkpoint_id", "digest", "thread_id")
+    process = record["snapshot"]["backend"] == "process"
+    for event in record["trace"]:
+        event.pop("seconds")
+        event.pop("tree" if process else "seconds", None)
+    snapshot = {key: record["snapshot"][key] for key in ("backend", "base", "digest")}
+    return {key: value for key, value in record.items() if key not in left_out} | {"snapshot": snapshot}
+
+
+def _same(text: str) -> str:
+    """The text without the names of rooms, which are new in every process."""
+    return re.sub(r"/[^\" \\:]*/runs/[^/\" ]+/[0-9a-f]{8}/", "ROOM/", text)
+
+
+def _config(case: Case) -> RunnableConfig:
+    return {"configurable": {"thread_id": case.name, "checkpoint_ns": ""}}

@@ -1,0 +1,358 @@
+"""Kill a run wherever something becomes durable or acts, resume it, and see whether anything was lost or done twice."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+# In this directory a directory has the name of the package that is tested.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import psutil
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sandbox.depot import PLACE_VARIABLE
+from sandbox.removal import remove_tree
+from tests import crash_case, postgres
+from tests.crash_case import Case
+
+_PR_SET_CHILD_SUBREAPER = 36
+_LONGEST_LIFE_S = 180.0
+_MOST_KILLS = 4
+_BACKENDS, _SAVERS, _EVERY = ("process", "host", "docker"), ("sqlite", "postgres"), ("step", "point")
+_EPILOG = """Examples:
+
+python tests/crash_matrix.py
+
+python tests/crash_matrix.py --backends process,host,docker --savers sqlite,postgres --snapshots step,point
+
+python tests/crash_matrix.py --points every-7th --random 5 --seed 3 --json >matrix.json
+"""
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+class Result(NamedTuple):
+    """What one case came to."""
+
+    backend: str
+    saver: str
+    every: str
+    death: str
+    """Where the first process died; for random deaths, after how many seconds each did."""
+    deaths: int
+    seconds: float
+    wrong: tuple[str, ...]
+
+
+class Setting(NamedTuple):
+    """One cell of the matrix, with what an undisturbed run came to in it."""
+
+    backend: str
+    saver: str
+    every: str
+    place: Path
+    base: Path
+    database: str | None
+    expected: dict[str, Any]
+    crossings: tuple[str, ...]
+    seconds: float
+
+    def case(self, name: str) -> Case:
+        place = self.place / name
+        place.mkdir()
+        return Case(name, self.backend, self.every, place, self.base, self.database)  # type: ignore[arg-type]
+
+    def run(self, number: int) -> Result:
+        """The run whose first process dies at its nth crossing."""
+        case = self.case(f"{_prefix(self)}-at-{number:04}")
+        began = time.monotonic()
+        status = _wait(_fork(case.place, lambda: crash_case.live(case, die_at=number)))
+        if status != -signal.SIGKILL:
+            wrong = [f"crossing {number} was never reached: the process ended with {status}"]
+        else:
+            wrong = self._finish(case, 1)
+        return self._result(f"{number}, {self.crossings[number - 1]}", 1, began, wrong, case)
+
+    def run_randomly(self, number: int, chance: random.Random) -> Result:
+        """The run whose processes are killed from outside after random times, several times over."""
+        case = self.case(f"{_prefix(self)}-random-{number:04}")
+        began, deaths = time.monotonic(), []
+        for _ in range(chance.randint(2, _MOST_KILLS)):
+            after = chance.uniform(0.02, self.seconds)
+            pid = _fork(case.place, lambda: crash_case.live(case))
+            status = _wait(pid, kill_after=after)
+            if status != -signal.SIGKILL:
+                break
+            deaths.append(f"{after:.3f}")
+        return self._result(" ".join(deaths), len(deaths), began, self._finish(case, len(deaths)), case)
+
+    def _finish(self, case: Case, deaths: int) -> list[str]:
+        _wait(_fork(case.place, lambda: crash_case.live(case)))
+        left = _left_over(case)
+        if (case.place / "outcome").exists():
+            _wait(_fork(case.place, lambda: crash_case.audit(case)))
+        return crash_case.wrong(case, self.expected, deaths) + left + _left_over(case)
+
+    def _result(self, death: str, deaths: int, began: float, wrong: list[str], case: Case) -> Result:
+        if not wrong:
+            _forget(case)
+        took = time.monotonic() - began
+        return Result(self.backend, self.saver, self.every, death, deaths, took, tuple(wrong))
+
+
+@app.command(epilog=_EPILOG)
+def main(
+    backends: Annotated[str, typer.Option(help="Which machines, of process, host, docker.")] = "process",
+    savers: Annotated[str, typer.Option(help="Which databases, of sqlite, postgres.")] = "sqlite",
+    snapshots: Annotated[str, typer.Option(help="When machines are kept, of step, point.")] = "step",
+    points: Annotated[
+        str, typer.Option(help="Places to die at: all, none, every-nth, or numbers: 3,14.")
+    ] = "all",
+    randomly: Annotated[int, typer.Option("--random", help="Runs a cell with deaths at random times.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of what is drawn by chance.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="How many runs at a time.")] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
+    keep: Annotated[bool, typer.Option(help="Keep the directory, for what went wrong.")] = False,
+) -> None:
+    """Kill a run wherever something becomes durable or acts, resume it, and compare it with an undisturbed one."""
+    _taken(points, 0, random.Random())  # or what is wrong with it would be told late
+    cells = [
+        (backend, saver, when)
+        for backend in _chosen(backends, _BACKENDS, "--backends")
+        for saver in _chosen(savers, _SAVERS, "--savers")
+        for when in _chosen(snapshots, _EVERY, "--snapshots")
+    ]
+    results: list[Result] = []
+    place = Path(tempfile.mkdtemp(prefix="takeover-crashes-", dir="/var/tmp"))
+    place.chmod(0o711)
+    os.environ[PLACE_VARIABLE] = str(place / "machines")
+    try:
+        with _database_server("postgres" in savers) as server:
+            _adopt_orphans()
+            base = crash_case.lay_base(place)
+            if "docker" in backends and _wait(_fork(place, lambda: crash_case.lay_image(base))):
+                raise SystemExit((place / "failure").read_text().splitlines()[-1])
+            for number, cell in enumerate(cells):
+                results += _cell(
+                    cell, place, base, server, points, randomly, jobs, random.Random(f"{seed}/{number}")
+                )
+    finally:
+        if not keep or not any(result.wrong for result in results):
+            remove_tree(place)
+        else:
+            print(f"kept {place}", file=sys.stderr)
+    _print(results, seed, as_json)
+    raise typer.Exit(1 if any(result.wrong for result in results) else 0)
+
+
+def _cell(
+    cell: tuple[str, str, str],
+    place: Path,
+    base: Path,
+    server: str | None,
+    points: str,
+    randomly: int,
+    jobs: int,
+    chance: random.Random,
+) -> list[Result]:
+    backend, saver, when = cell
+    here = place / "-".join(cell)
+    here.mkdir()
+    with (
+        postgres.database(server) if saver == "postgres" and server else contextlib.nullcontext() as database
+    ):
+        undisturbed = Setting(backend, saver, when, here, base, database, {}, (), 0.0)
+        case = undisturbed.case(f"{_prefix(undisturbed)}-undisturbed")
+        began = time.monotonic()
+        _wait(_fork(case.place, lambda: crash_case.live(case)))
+        seconds = time.monotonic() - began
+        crossings = tuple(case.told("crossings"))
+        left = _left_over(case)
+        _wait(_fork(case.place, lambda: crash_case.audit(case)))
+        if not (case.place / "audit").exists() or left:
+            raise SystemExit(f"{' '.join(cell)}: the undisturbed run: {left or case.told('failure')[-1:]}")
+        expected = {part: json.loads((case.place / part).read_text()) for part in ("outcome", "audit")}
+        expected["calls"] = len(case.told("calls"))
+        _forget(case)
+        setting = undisturbed._replace(expected=expected, crossings=crossings, seconds=seconds)
+        numbers = _taken(points, len(crossings), chance)
+        seeds = [(number, chance.random()) for number in range(randomly)]
+        todo: list[Callable[[], Result]] = [partial(setting.run, number) for number in numbers]
+        todo += [partial(setting.run_randomly, number, random.Random(drawn)) for number, drawn in seeds]
+        results = _shared_out(todo, jobs, here)
+        for result in results:
+            for line in result.wrong:
+                print(f"{' '.join(cell)}: {result.death}: {line}", file=sys.stderr, flush=True)
+        print(f"{' '.join(cell)}: {len(crossings)} places, {len(results)} runs", file=sys.stderr, flush=True)
+        return results
+
+
+def _shared_out(todo: list[Callable[[], Result]], jobs: int, place: Path) -> list[Result]:
+    """What all of these come to, done by so many processes at a time, each the parent of its own orphans."""
+    workers = []
+    for worker in range(jobs):
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                _adopt_orphans()
+                with (place / f"results-{worker}").open("w") as out:
+                    for work in todo[worker::jobs]:
+                        out.write(json.dumps(work()) + "\n")
+                        out.flush()
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        workers.append(pid)
+    ended = [os.waitpid(pid, 0)[1] for pid in workers]
+    if any(ended):
+        raise SystemExit("a worker failed; what it says stands above")
+    lines = [
+        line for worker in range(jobs) for line in (place / f"results-{worker}").read_text().splitlines()
+    ]
+    return [Result(*found[:-1], tuple(found[-1])) for found in map(json.loads, lines)]
+
+
+def _fork(place: Path, work: Callable[[], None]) -> int:
+    """A process that has done nothing yet, to do this; what it fails with is found in the file `failure`."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException as error:
+        text = "".join(traceback.format_exception(error))
+        (place / "failure").write_text(f"{text}\n{type(error).__name__}: {error}\n")
+    finally:
+        os._exit(code)
+
+
+def _wait(pid: int, kill_after: float = _LONGEST_LIFE_S) -> int:
+    """How a process ended, as `subprocess` counts it; it is killed after so many seconds."""
+    deadline = time.monotonic() + kill_after
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() >= deadline:
+            os.kill(pid, signal.SIGKILL)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        time.sleep(0.005)
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of whatever the dead leave running, so that nothing of it can hide."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise SystemExit("this kernel hands no orphans over: prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def _left_over(case: Case) -> list[str]:
+    """What a run has left running, processes and containers, a line each; it is ended then."""
+    deadline = time.monotonic() + 5
+    while (found := _orphans()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    wrong = [f"left running: {' '.join(process.cmdline())[:200]}" for process in found]
+    for process in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    if case.backend == "docker":
+        # In a process of its own: a connection to the daemon must not be handed on to those that come.
+        _wait(_fork(case.place, lambda: crash_case.end_containers(case)))
+        wrong += [f"left running: container {name}" for name in case.told("containers")]
+    return wrong
+
+
+def _orphans() -> list[psutil.Process]:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return psutil.Process().children(recursive=True)
+
+
+def _forget(case: Case) -> None:
+    _wait(_fork(case.place, lambda: _remove_machines(case)))
+    shutil.rmtree(case.place)
+
+
+def _remove_machines(case: Case) -> None:
+    import sandbox
+
+    sandbox.remove_leftovers(case.backend, case.name)
+
+
+def _prefix(setting: Setting) -> str:
+    return f"crash-{os.getpid()}-{setting.backend}-{setting.saver}-{setting.every}"
+
+
+@contextlib.contextmanager
+def _database_server(wanted: bool) -> Iterator[str | None]:
+    if not wanted:
+        yield None
+        return
+    if reason := postgres.unavailable():
+        raise SystemExit(reason)
+    with postgres.server() as url:
+        yield url
+
+
+def _chosen(text: str, known: tuple[str, ...], option: str) -> list[str]:
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    if not found or set(found) - set(known):
+        raise SystemExit(f"{option} {text!r}: give one or more of {', '.join(known)}, with commas between")
+    return found
+
+
+def _taken(points: str, count: int, chance: random.Random) -> Sequence[int]:
+    """The numbers of the places to die at, of so many."""
+    if points in ("all", "none"):
+        return range(1, count + 1) if points == "all" else ()
+    if re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", points):
+        return [number for number in map(int, points.split(",")) if number <= count]
+    every = re.fullmatch(r"every-([1-9]\d*)(st|nd|rd|th)", points)
+    if every is None:
+        raise SystemExit(
+            f"--points {points!r}: give all, none, numbers such as 3,14 or every-5th and the like"
+        )
+    return range(1 + chance.randrange(int(every[1])), count + 1, int(every[1]))
+
+
+def _print(results: list[Result], seed: int, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"seed": seed, "runs": [result._asdict() for result in results]}))
+        return
+    table = Table(title=f"{len(results)} runs, {sum(r.deaths for r in results)} deaths, seed {seed}")
+    for head in ("machine", "database", "kept at", "runs", "deaths", "wrong", "s a run"):
+        table.add_column(head, justify="left" if head in ("machine", "database", "kept at") else "right")
+    cells = collections.defaultdict(list)
+    for result in results:
+        cells[result[:3]].append(result)
+    for cell, found in cells.items():
+        wrong = sum(bool(result.wrong) for result in found)
+        mean = sum(result.seconds for result in found) / len(found)
+        table.add_row(*cell, str(len(found)), str(sum(r.deaths for r in found)), str(wrong), f"{mean:.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    app()
