@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from evals.journal import Row
 
+TERMINATED = 128 + signal.SIGTERM
+
 
 class Executor(Protocol):
     """Runs one function over many jobs and yields the rows as they come."""
@@ -35,12 +37,15 @@ class Processes:
         self._pool = pool
 
     def run(self, stage: Callable[..., Row], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Row]:
-        for future in as_completed([self._pool.submit(stage, *job) for job in jobs]):
+        for future in as_completed([self._pool.submit(_work, stage, *job) for job in jobs]):
             yield future.result()
 
 
 def executor(workers: int) -> AbstractContextManager[Executor]:
-    """An executor for so many jobs at once; an interrupt ends the jobs that have begun."""
+    """An executor for so many jobs at once; an interrupt ends the jobs that have begun.
+
+    SystemExit, as `end_on_sigterm` raises it, lets their agents end the action they are at.
+    """
     return _inline() if workers == 1 else _processes(workers)
 
 
@@ -56,8 +61,13 @@ def _processes(workers: int) -> Iterator[Executor]:
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_serve_one_parent)
     try:
         yield Processes(pool)
+    except SystemExit:
+        # An agent that waits for a reply has it paid for: it takes it up first.
+        for process in list(pool._processes.values()):
+            process.terminate()
+        raise
     except BaseException:
-        # Nobody takes the rows of the jobs that still run; --resume does them anew.
+        # Nobody takes the rows of the jobs that still run; --resume goes on with them.
         for process in list(pool._processes.values()):
             process.kill()
         raise
@@ -65,9 +75,44 @@ def _processes(workers: int) -> Iterator[Executor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def end_on_sigterm() -> None:
+    """Let SIGTERM end this process by SystemExit, once; an agent that runs in it ends after what it is at."""
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise SystemExit(TERMINATED)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+class _Ending:
+    """Whether a worker is at a job, and whether it was told to end."""
+
+    working = False
+    told = False
+
+
+def _work(stage: Callable[..., Row], *job: Any) -> Row:
+    _Ending.working = True
+    try:
+        if _Ending.told:
+            raise SystemExit(TERMINATED)
+        return stage(*job)
+    finally:
+        _Ending.working = False
+
+
+def _end_job(number: int, frame: object) -> None:
+    """End the job, once; the worker itself ends when its parent lets it, or the pool would be broken."""
+    before, _Ending.told = _Ending.told, True
+    if _Ending.working and not before:
+        raise SystemExit(TERMINATED)
+
+
 def _serve_one_parent() -> None:
     """Leave interrupts to the parent, and end when it does, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end_job)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

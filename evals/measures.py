@@ -24,7 +24,8 @@ class Tokens(NamedTuple):
 
 
 def tokens(events: Iterable[Event]) -> Tokens:
-    usages = [event.usage for event in events if event.usage is not None]
+    # What the runtime only estimated is good enough for its budgets, not for a measurement.
+    usages = [event.usage for event in events if event.usage is not None and not event.usage.estimated]
 
     def total(name: str) -> int | None:
         said = [value for usage in usages if (value := getattr(usage, name)) is not None]

@@ -107,7 +107,8 @@ Resume = Annotated[
     bool,
     Option(
         "--resume",
-        help="Go on with the run in --out: what is done stays, what failed for its infrastructure is redone.",
+        help="Go on with the run in --out: what is done stays, what was cut short goes on where it stood, "
+        "what failed for its infrastructure is tried again.",
     ),
 ]
 
@@ -124,5 +125,5 @@ Examples:
 
   python -m evals.takeover --resume --out runs/20260518-120000
 
-Exit codes: 0 done, 2 usage, 3 finished with infrastructure failures, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 finished with infrastructure failures, 4 disk full, 130 interrupted, 143 terminated.
 """

@@ -22,6 +22,7 @@ from evals.config import (
 from evals.grading import check_gradable
 from evals.journal import BadJournal, OutInUse
 from evals.tasks import BadTasks, Task, load_tasks
+from handoff.ledger import LedgerUnusable
 from sandbox.machine import BackendName, SandboxUnavailable
 
 _AS_IS = (
@@ -38,7 +39,7 @@ _AS_IS = (
     "allow_unisolated",
     "grading_network",
 )
-USAGE_ERRORS = (BadUsage, models.BadModel, BadTasks, BadJournal, OutInUse, SandboxUnavailable)
+USAGE_ERRORS = (BadUsage, models.BadModel, BadTasks, BadJournal, OutInUse, LedgerUnusable, SandboxUnavailable)
 """What a person can mend by asking otherwise; each says how."""
 _CHOICES = {"protocol": ("text", "native"), "sandbox": ("auto", "docker", "host", "process")}
 

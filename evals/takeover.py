@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import errno
-import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from evals.journal import Journal, Row
     from evals.stages import Places
     from evals.tasks import Task
+    from graph.home import Home
 
 DONE, USAGE, INFRASTRUCTURE_FAILURES, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
 
@@ -59,8 +59,10 @@ def command(
     """Measure what it costs when one coding agent must continue another's unfinished work."""
     from rich.console import Console
 
+    from evals.executors import TERMINATED, end_on_sigterm
     from evals.setup import USAGE_ERRORS, prepared
 
+    end_on_sigterm()
     terminal = sys.stdout.isatty()
     console = Console(file=sys.stdout, width=None if terminal else 160)
     asked = {
@@ -74,20 +76,23 @@ def command(
     try:
         config, chosen = prepared(asked, given, where, resume=resume)
         code = run(console, config, chosen, where, workers=workers)
-    except USAGE_ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(USAGE) from None
     except KeyboardInterrupt:
         print(f"\ninterrupted; what is done is safe. {_go_on(where)}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    except (OSError, sqlite3.OperationalError) as error:
-        if not _is_full(error):
+    except SystemExit:
+        print(f"terminated; what is done is safe. {_go_on(where)}", file=sys.stderr)
+        raise typer.Exit(TERMINATED) from None
+    except (*USAGE_ERRORS, OSError) as error:
+        if _is_full(error):
+            print(
+                f"error: {where}: no space left; what is done is safe. Free some. {_go_on(where)}",
+                file=sys.stderr,
+            )
+            raise typer.Exit(NO_SPACE) from None
+        if not isinstance(error, USAGE_ERRORS):
             raise
-        print(
-            f"error: {where}: no space left; what is done is safe. Free some. {_go_on(where)}",
-            file=sys.stderr,
-        )
-        raise typer.Exit(NO_SPACE) from None
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(USAGE) from None
     raise typer.Exit(code)
 
 
@@ -99,19 +104,38 @@ def run(console: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path,
     from handoff.views import NEED_NOTES
 
     places = stages.Places(out)
+    by_id = {task.id: task for task in tasks}
     _introduce(config, tasks, out)
-    with sole_user(out), _tidied(config, places), executor(workers) as machinery:
+    with (
+        sole_user(out),
+        places.home() as home,
+        _tidied(config, places, home),
+        executor(workers) as machinery,
+    ):
         predecessors, labels, notes, takeovers = open_journals(out)
         for task in tasks:
             task.check_out(places.work)
 
-        def carry_out(stage: Callable[..., Row], journal: Journal, jobs: Iterable[tuple[Any, ...]]) -> None:
-            _carry_out(console, machinery, stage, journal, [(config, out, *job) for job in jobs])
+        def forget(row: Row) -> None:
+            if row["task_id"] in by_id:
+                stages.forget_machines(config, home, by_id[row["task_id"]], row)
+
+        def carry_out(
+            stage: Callable[..., Row],
+            journal: Journal,
+            jobs: Iterable[tuple[Any, ...]],
+            then: Callable[[Row], None] = lambda row: None,
+        ) -> None:
+            _carry_out(console, machinery, stage, journal, [(config, out, *job) for job in jobs], then)
+
+        for row in (*predecessors.rows(), *takeovers.rows()):
+            forget(row)
 
         carry_out(
             stages.run_predecessor,
             predecessors,
             [(task,) for task in tasks if (task.id,) not in predecessors],
+            forget,
         )
         points = _points(predecessors, tasks)
         carry_out(stages.label, labels, [point for point in points if (point[1],) not in labels])
@@ -127,6 +151,7 @@ def run(console: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path,
                 for repeat in range(1, config.repeats + 1)
                 if (record, view, config.successor, repeat) not in takeovers
             ],
+            forget,
         )
         return _report(console, config, out, predecessors, labels, notes, takeovers)
 
@@ -159,6 +184,7 @@ def _carry_out(
     stage: Callable[..., Row],
     journal: Journal,
     jobs: list[tuple[Any, ...]],
+    then: Callable[[Row], None],
 ) -> None:
     """Run a stage over the jobs that are left, journaling each row as it comes."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -170,6 +196,7 @@ def _carry_out(
         bar = progress.add_task(journal.name, total=len(jobs))
         for row in executor.run(stage, jobs):
             journal.append(row)
+            then(row)
             progress.advance(bar)
             if not console.is_terminal:
                 print(f"{journal.name}: {_in_words(row)}", flush=True)
@@ -190,21 +217,26 @@ def _in_words(row: Row) -> str:
 
 
 @contextmanager
-def _tidied(config: RunConfig, places: Places) -> Iterator[None]:
+def _tidied(config: RunConfig, places: Places, home: Home) -> Iterator[None]:
     """Before and after a run, however it ends, no machine of it is left."""
-    _tidy(config, places)
+    _tidy(config, places, home)
     try:
         yield
     finally:
-        _tidy(config, places)
+        _tidy(config, places, home)
 
 
-def _tidy(config: RunConfig, places: Places) -> None:
-    """Remove what a killed run left: its machines, and frozen images that no record holds."""
+def _tidy(config: RunConfig, places: Places, home: Home) -> None:
+    """Remove what a killed run left: its machines, and frozen images that no record and no checkpoint needs."""
     import sandbox
+    from handoff.ledger import machines
 
     places.records.remove_partial()
-    sandbox.remove_leftovers(config.sandbox, config.run_id, keep=places.records.snapshot_locations())
+    home.remove_unused_machines(alone=True)
+    keep = places.records.snapshot_locations()
+    if keep is not None:
+        keep |= {snapshot.location for snapshot in machines.snapshots(home.ledger)}
+    sandbox.remove_leftovers(config.sandbox, config.run_id, keep=keep)
 
 
 def _report(console: Console, config: RunConfig, out: Path, *journals: Journal) -> int:

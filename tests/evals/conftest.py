@@ -1,4 +1,4 @@
-"""The main command as a person runs it, and a chat server that answers as it is told."""
+"""The main command as a person runs it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -80,60 +78,3 @@ def comparable(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
         assert key not in found, f"{key} has two rows"
         found[key] = {name: value for name, value in row.items() if name != "seconds"}
     return found
-
-
-class ChatServer:
-    """An OpenAI-compatible endpoint on loopback; `answer` decides what each request gets."""
-
-    def __init__(self) -> None:
-        self.requests: list[dict[str, Any]] = []
-        self.answer: Callable[[dict[str, Any]], tuple[int, bytes]] = lambda request: self.reply("ok")
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                request = json.loads(body)
-                outer.requests.append(request)
-                status, content = outer.answer(request)
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    @staticmethod
-    def reply(text: str, finish_reason: str | None = "stop", prompt_tokens: int = 100) -> tuple[int, bytes]:
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": text},
-            "finish_reason": finish_reason,
-        }
-        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 10, "total_tokens": prompt_tokens + 10}
-        body = {
-            "id": "1",
-            "object": "chat.completion",
-            "created": 1,
-            "model": "m",
-            "choices": [choice],
-            "usage": usage,
-        }
-        return 200, json.dumps(body).encode()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-@pytest.fixture
-def chat_server() -> Iterator[ChatServer]:
-    server = ChatServer()
-    yield server
-    server.close()

@@ -107,3 +107,7 @@ def test_tokens_nobody_counted_stay_unknown() -> None:
     )
     assert tokens([silent]) == (None, None, None)
     assert tokens([silent, counted, counted]) == (10, None, 4)
+    guess = Usage(prompt_tokens=900, completion_tokens=90, estimated=True)
+    guessed = Event(index=2, kind="action", tool="shell", text="", usage=guess)
+    assert tokens([guessed]) == (None, None, None)
+    assert tokens([guessed, counted]) == (5, None, 2)

@@ -10,15 +10,12 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from evals.models import BadModel, read_name
 from evals.replay import BadTrajectory, ReplayModel, read_trajectory
-from graph.agent import build_agent
-from graph.running import start_run
+from graph import open_home, open_run
 from handoff import detectors
 from handoff.event import Event
-from handoff.record import RecordStore, TaskBrief
+from nodes import session
 from nodes.actions import Action, read_action
-from nodes.state import AgentContext
 from sandbox.machine import SandboxSpec
-from sandbox.workbench import Workbench
 
 
 def written(tmp_path: Path, *replies: str) -> Path:
@@ -226,18 +223,18 @@ def test_a_recording_of_any_kind_is_carried_out_in_a_real_machine(kind: str, tmp
     subprocess.run(["git", "init", "-q", str(base)], check=True)
     file = tmp_path / "recorded.json"
     file.write_text(json.dumps(RECORDINGS[kind]))
-    with Workbench(SandboxSpec(backend="process", directory=base, owner="test-replay")) as workbench:
-        machine = workbench.machine()
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(base)]
+    subprocess.run([*git, "add", "-A"], check=True)
+    subprocess.run([*git, "commit", "-qm", "base"], check=True)
+    spec = SandboxSpec(backend="process", directory=base, owner="test-replay")
+    with (
+        open_home(tmp_path / "home") as home,
+        open_run(home, "thread", model=ReplayModel(turns=()), sandbox=spec, snapshot_every="point") as run,
+    ):
+        machine = run.session.enter(session.BASE)
         model = ReplayModel(turns=read_trajectory(file, workspace=machine.workspace))
-        brief = TaskBrief(id="t", prompt="p", base_commit="HEAD", base_directories=("pkg",))
-        context = AgentContext(
-            model=model,
-            model_name="replay",
-            task=brief,
-            workbench=workbench,
-            store=RecordStore(tmp_path / "records"),
-        )
-        state = start_run(build_agent(), context, "thread")
+        run.context = run.context.model_copy(update={"model": model})
+        state = run.start("t", "p").state
         assert machine.read_file("pkg/a.py").decode() == EDITED
     told = [Event.model_validate(event) for event in state["events"]]
     assert not any(event.refused for event in told)

@@ -8,14 +8,21 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import ROOT, TWO, ChatServer, comparable, rows, start_takeover
+from graph import open_home
+from sandbox.machine import SandboxSpec
+
+from ..chat_server import ChatServer
+from .conftest import ROOT, TWO, comparable, rows, start_takeover
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COLUMNS = {
@@ -78,6 +85,7 @@ def test_kill_and_resume(undisturbed: Path, takeover: Run, tmp_path: Path, after
     done = takeover("--resume", "--out", out)
     assert done.returncode == 0, done.stderr
     assert comparable(out) == comparable(undisturbed)
+    assert list((out / "machines").iterdir()) == []
     run_id = json.loads((out / "config.json").read_text())["run_id"]
     assert not list(Path("/tmp").glob(f"takeover-{run_id}-*"))
 
@@ -93,6 +101,29 @@ def test_interrupt_and_resume(undisturbed: Path, takeover: Run, tmp_path: Path) 
     assert "Traceback" not in err
     assert takeover("--resume", "--out", out).returncode == 0
     assert comparable(out) == comparable(undisturbed)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_terminate_and_resume(undisturbed: Path, takeover: Run, tmp_path: Path, workers: str) -> None:
+    out = tmp_path / "out"
+    process = start_takeover("--view", "all", *TWO, "--out", out, "--workers", workers)
+    _wait_for(lambda: len(rows_so_far(out, "takeovers")) >= 2, process)
+    process.terminate()
+    _terminated(process)
+    assert takeover("--resume", "--out", out).returncode == 0
+    assert comparable(out) == comparable(undisturbed)
+    assert list((out / "machines").iterdir()) == []
+
+
+def test_no_machine_is_left_and_every_thread_can_be_looked_back_upon(undisturbed: Path) -> None:
+    assert list((undisturbed / "machines").iterdir()) == []
+    with open_home(undisturbed) as home:
+        for row in rows(undisturbed):
+            moments = home.history(f"takeover.{row['record_id']}.{row['view']}.{row['repeat']}")
+            assert {moment.step for moment in moments} == set(range(row["steps"] + 1))
+        for row in rows(undisturbed, "predecessors"):
+            assert home.history(f"predecessor.{row['task_id']}")[0].step == row["steps"]
+        assert len(home.threads()) == len(rows(undisturbed)) + len(rows(undisturbed, "predecessors"))
 
 
 def test_a_torn_last_line_does_not_count(undisturbed: Path, takeover: Run, tmp_path: Path) -> None:
@@ -204,6 +235,143 @@ def _refused(done: subprocess.CompletedProcess[str], message: str) -> None:
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def _terminated(process: subprocess.Popen[str]) -> None:
+    """It ends as one that SIGTERM ends, in one line, and says how to go on."""
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 143, err
+    assert len(err.splitlines()) == 1, err
+    assert "--resume" in err
+
+
+class NoteTaker:
+    """A model that writes a line a step, and stops at the door of one step until somebody has acted."""
+
+    STEPS = 6
+
+    def __init__(self, server: ChatServer, stop_at: int | None = None) -> None:
+        self.asked: Counter[tuple[str, int]] = Counter()
+        """How often each step of each conversation was asked for."""
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self._stop_at = stop_at
+        server.answer = self.answer
+
+    def answer(self, request: dict[str, Any]) -> tuple[int, bytes]:
+        messages = request["messages"]
+        step = sum(message["role"] == "assistant" for message in messages)
+        told = takewhile(lambda message: message["role"] != "assistant", messages)
+        self.asked["".join(message["content"] for message in told), step] += 1
+        if step == self._stop_at and not self.reached.is_set():
+            self.reached.set()
+            self.go_on.wait(300)
+        if step == self.STEPS:
+            return ChatServer.reply("<finish>It is written down.</finish>")
+        return ChatServer.reply(f"I note it.\n\n```bash\necho {step} >> notes.txt\n```")
+
+
+def _noting(server: ChatServer, out: Path, *more: str) -> tuple[str | Path, ...]:
+    asked = ("--successor", "openai:m", "--base-url", server.url, "--view", "trace", "--out", out)
+    chosen = ("--task-ids", "galley__galley-31", "--points", "first_source_edit", *_isolated())
+    return (*asked, *chosen, *more)
+
+
+@pytest.fixture(scope="module")
+def noted(takeover: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the note taker that nothing disturbed."""
+    server, out = ChatServer(), tmp_path_factory.mktemp("noted") / "out"
+    taker = NoteTaker(server)
+    done = takeover(*_noting(server, out))
+    server.close()
+    assert done.returncode == 0, done.stderr
+    assert len(taker.asked) == 2 * (taker.STEPS + 1)
+    return out
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_takeover_that_is_killed_goes_on_where_it_stood(
+    takeover: Run, chat_server: ChatServer, noted: Path, tmp_path: Path, workers: str
+) -> None:
+    out, taker = tmp_path / "out", NoteTaker(chat_server, stop_at=4)
+    process = start_takeover(*_noting(chat_server, out, "--workers", workers))
+    assert taker.reached.wait(300), process.communicate()
+    process.kill()
+    process.communicate()
+    taker.go_on.set()
+    assert len(rows(out)) < 2
+    with open_home(out) as home:
+        begun = {thread: len(home.history(thread)) for thread in home.threads()}
+    done = takeover("--resume", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert comparable(out) == comparable(noted)
+    notes = [f"+{step}" for step in range(taker.STEPS)]
+    assert all([line for line in row["patch"].splitlines() if line in notes] == notes for row in rows(out))
+    # Only what was being asked for when it died is asked for again.
+    again = [key for key, times in taker.asked.items() if times > 1]
+    assert all(times <= 2 for times in taker.asked.values())
+    assert len(again) == len({conversation for conversation, _ in again}) <= int(workers)
+    assert 4 in {step for _, step in again}
+    with open_home(out) as home:
+        assert all(len(home.history(thread)) >= count for thread, count in begun.items())
+        assert len(home.threads()) == 3
+    assert list((out / "machines").iterdir()) == []
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_takeover_that_is_told_to_end_keeps_the_reply_that_it_waits_for(
+    takeover: Run, chat_server: ChatServer, noted: Path, tmp_path: Path, workers: str
+) -> None:
+    out, taker = tmp_path / "out", NoteTaker(chat_server, stop_at=4)
+    process = start_takeover(*_noting(chat_server, out, "--workers", workers))
+    assert taker.reached.wait(300), process.communicate()
+    process.terminate()
+    time.sleep(2)  # so that its workers are told, too, before the reply comes
+    taker.go_on.set()
+    _terminated(process)
+    assert len(rows(out)) < 2
+    assert takeover("--resume", "--out", out).returncode == 0
+    assert comparable(out) == comparable(noted)
+    assert set(taker.asked.values()) == {1}
+
+
+def test_a_takeover_whose_machine_is_lost_fails_once_and_then_begins_anew(
+    takeover: Run, chat_server: ChatServer, noted: Path, tmp_path: Path
+) -> None:
+    out, taker = tmp_path / "out", NoteTaker(chat_server, stop_at=4)
+    process = start_takeover(*_noting(chat_server, out))
+    assert taker.reached.wait(300), process.communicate()
+    process.kill()
+    process.communicate()
+    taker.go_on.set()
+    for archive in (out / "machines").glob("*/*"):
+        archive.unlink()
+    done = takeover("--resume", "--out", out)
+    assert done.returncode == 3, (done.stdout, done.stderr)
+    (lost,) = [row for row in rows(out) if row["outcome"] == "infrastructure_failure"]
+    assert "cannot go on where it stood" in lost["detail"]
+    assert "begins anew" in lost["detail"]
+    assert takeover("--resume", "--out", out).returncode == 0
+    assert comparable(out) == comparable(noted)
+
+
+def test_a_thread_that_somebody_else_holds_fails_until_it_is_free(takeover: Run, tmp_path: Path) -> None:
+    out, thread = tmp_path / "out", "takeover.galley__galley-31.first_source_edit.repository.1"
+    spec = SandboxSpec(backend="process", directory=tmp_path)
+    chosen = ("--task-ids", "galley__galley-31", "--points", "first_source_edit", "--view", "repository")
+    with open_home(out) as home, home.session(thread, spec):
+        assert takeover(*chosen, "--out", out).returncode == 3
+    (row,) = rows(out)
+    assert row["outcome"] == "infrastructure_failure"
+    assert f"thread '{thread}' is held by process {os.getpid()}" in row["detail"]
+    assert takeover("--resume", "--out", out).returncode == 0
+    assert [row["outcome"] for row in rows(out)] == ["graded"]
+
+
+def test_a_database_that_is_none(takeover: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "takeover.sqlite").write_text("This is a letter. " * 100)
+    _refused(takeover("--out", out), "it is no SQLite database")
 
 
 FAILURES: dict[str, tuple[Callable[[ChatServer], tuple[int, bytes]], str]] = {

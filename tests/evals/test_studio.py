@@ -1,0 +1,478 @@
+"""LangGraph's own development server with both graphs, driven as Studio drives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from langgraph_sdk import get_sync_client
+
+from graph import open_home
+from handoff.ledger import acquire
+from handoff.record import RecordStore
+from handoff.views import VIEWS
+from nodes.state import AgentState
+from sandbox import default_backend
+
+from .conftest import ROOT, ChatServer
+
+NODES = {"think", "shell", "editor", "tool", "handoff", "finish", "interruption"}
+STARTS_WITHIN_S = 120
+ENDS_WITHIN_S = 60
+FINISH = "<finish>Done.</finish>"
+
+
+def bash(command: str) -> str:
+    return f"```bash\n{command}\n```"
+
+
+# What each model says, reply after reply; the number of its replies so far tells which is next.
+SCRIPTS: dict[str, list[str | None]] = {
+    "notes": [bash("echo one >> notes.txt"), bash("echo two >> notes.txt"), bash("cat notes.txt"), FINISH],
+    "reader": ["", "", bash("cat notes.txt; pwd"), FINISH],
+    "other": ["", bash("cat notes.txt"), FINISH],
+    "sleeper": [bash("echo up; sleep 300"), FINISH],
+    "breaker": [bash("echo one >> notes.txt"), None],
+    "mender": ["", bash("cat notes.txt"), FINISH],
+}
+
+
+def said(request: dict[str, Any]) -> tuple[int, bytes]:
+    before = sum(message["role"] == "assistant" for message in request["messages"])
+    reply = SCRIPTS[request["model"]][before]
+    if reply is None:
+        return 400, b'{"error": {"message": "out of order"}}'
+    return (200, streamed(reply)) if request.get("stream") else ChatServer.reply(reply)
+
+
+def streamed(text: str) -> bytes:
+    """The reply as a server sends it to a client that wants it word by word."""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": word} for word in re.findall(r"\S+\s*|\s+", text)]
+    choices: list[dict[str, Any]] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices += [{"index": 0, "delta": {}, "finish_reason": "stop"}]
+    head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    lines = [json.dumps({**head, "choices": [choice]}) for choice in choices]
+    return "".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"]).encode()
+
+
+class Studio:
+    """The real server on a port of its own, and its client."""
+
+    def __init__(self, place: Path, base_url: str) -> None:
+        self.place = place
+        self.home = place / "home"
+        self._base_url = base_url
+        self._process: subprocess.Popen[bytes] | None = None
+        self.client: Any = None
+        self.start()
+
+    def start(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        env = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+        env |= {
+            "PYTHONPATH": str(ROOT),
+            "TAKEOVER_RUNS": str(self.home),
+            "TAKEOVER_MODELS": "openai:notes,openai:reader",
+            "OPENAI_BASE_URL": self._base_url,
+            "LANGGRAPH_NO_VERSION_CHECK": "true",
+            "LANGGRAPH_CLI_NO_ANALYTICS": "1",
+            "LANGSMITH_TRACING": "false",
+        }
+        command = ["-m", "langgraph_cli", "dev", "--config", str(ROOT / "langgraph.json"), "--no-browser"]
+        with (self.place / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *command, "--no-reload", "--host", "127.0.0.1", "--port", str(port)],
+                cwd=self.place,
+                env=env,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.client = get_sync_client(url=f"http://127.0.0.1:{port}")
+        deadline = time.monotonic() + STARTS_WITHIN_S
+        while not self._is_up(port):
+            assert self._process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def log(self) -> str:
+        return (self.place / "server.log").read_text(errors="replace")[-5000:]
+
+    def thread(self) -> str:
+        return str(self.client.threads.create()["thread_id"])
+
+    def run(self, thread: str | None, graph: str = "agent", **asked: Any) -> list[Any]:
+        """Everything that one run streams."""
+        asked = {"input": {}, "stream_mode": ["custom", "updates"], **asked}
+        return list(self.client.runs.stream(thread, graph, **asked))
+
+    def values(self, thread: str) -> dict[str, Any]:
+        values = self.client.threads.get_state(thread)["values"]
+        assert isinstance(values, dict)
+        return values
+
+    def checkpoint(self, thread: str, step: int, node: str) -> dict[str, Any]:
+        """The newest checkpoint after so many replies from which that node would run."""
+        history = self.client.threads.get_history(thread, limit=200)
+        found = [each for each in history if each["next"] == [node] and each["values"].get("steps") == step]
+        return dict(found[0]["checkpoint"])
+
+    def require_free(self, thread: str) -> None:
+        """Raises ThreadHeld where a run has left the thread held."""
+        with open_home(self.home) as home:
+            acquire(home.ledger, thread).release()
+
+    def wait_until_idle(self, thread: str) -> None:
+        """The server answers that a run is cancelled before it has let it go."""
+        deadline = time.monotonic() + ENDS_WITHIN_S
+        while self.client.threads.get(thread)["status"] == "busy":
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.1)
+
+    def _is_up(self, port: int) -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/ok", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    chat = ChatServer()
+    chat.answer = said
+    started = Studio(tmp_path_factory.mktemp("studio"), chat.url)
+    yield started
+    started.stop()
+    chat.close()
+
+
+def told(stream: list[Any], moment: str) -> list[dict[str, Any]]:
+    return [each.data for each in stream if each.event == "custom" and each.data["moment"] == moment]
+
+
+def failure(stream: list[Any]) -> str:
+    (error,) = [each.data for each in stream if each.event == "error"]
+    assert "\n" not in error["message"]
+    return str(error["message"])
+
+
+def shown(stream: list[Any]) -> list[str]:
+    """What the machine showed, without the lines that say how a command ended."""
+    return [event["text"].partition("\n")[2].strip() for event in told(stream, "observed")]
+
+
+def choices(model: str, **others: Any) -> dict[str, Any]:
+    """A context with another model than the built-in one, on a machine that this host can have."""
+    return {"model": f"openai:{model}", "allow_unisolated": default_backend() == "process", **others}
+
+
+NOWHERE = choices("notes", directory="/nowhere")
+
+
+@pytest.fixture(scope="module")
+def pressed_run(studio: Studio) -> tuple[str, list[Any]]:
+    """A thread on which Run was pressed and nothing filled in, and what it streamed."""
+    thread = studio.thread()
+    return thread, studio.run(thread)
+
+
+def test_both_graphs_are_offered_with_readable_nodes(studio: Studio) -> None:
+    found = {each["graph_id"]: each for each in studio.client.assistants.search()}
+    assert set(found) == {"agent", "takeover"}
+    for name, first in (("agent", "begin"), ("takeover", "receive")):
+        assert found[name]["description"]
+        drawn = studio.client.assistants.get_graph(found[name]["assistant_id"])
+        assert {node["id"] for node in drawn["nodes"]} == NODES | {first, "__start__", "__end__"}
+
+
+def test_the_forms_offer_choices_and_defaults(studio: Studio) -> None:
+    found = {each["graph_id"]: each["assistant_id"] for each in studio.client.assistants.search()}
+    agent = studio.client.assistants.get_schemas(found["agent"])
+    takeover = studio.client.assistants.get_schemas(found["takeover"])
+    for schemas in (agent, takeover):
+        for kind in ("input_schema", "context_schema"):
+            for field in schemas[kind]["properties"].values():
+                assert {"title", "default", "type"} <= set(field)
+        context = schemas["context_schema"]["properties"]
+        assert context["model"]["enum"] == ["builtin:oracle", "openai:notes", "openai:reader"]
+        assert context["sandbox"]["enum"] == ["auto", "host", "docker", "process"]
+        assert context["policy"]["enum"] == ["record", "stop", "review"]
+        assert set(AgentState.__annotations__) <= set(schemas["state_schema"]["properties"])
+    task = agent["input_schema"]["properties"]["task_id"]
+    assert task["default"] in task["enum"]
+    view = takeover["input_schema"]["properties"]["view"]
+    assert set(VIEWS) < set(view["enum"])
+    assert view["default"] in view["enum"]
+
+
+def test_pressing_run_works_without_a_key(studio: Studio, pressed_run: tuple[str, list[Any]]) -> None:
+    thread, stream = pressed_run
+    values = studio.values(thread)
+    assert values["stop_reason"] == "finished"
+    assert values["messages"][-1]["content"].startswith("<finish>")
+    assert set(values) <= set(AgentState.__annotations__), "what is asked for once stays in the state"
+    assert values["records"] == [event["record"] for event in told(stream, "record")]
+    assert [name.rpartition(".")[2] for name in values["records"]] == [
+        "first_source_edit",
+        "first_validation",
+        "first_post_failure_edit",
+    ]
+    assert {"moment": "acting", "step": 1, "tool": "shell", "text": "ls -A"} in told(stream, "acting")
+    assert "create reproduce_issue.py" in [event["text"] for event in told(stream, "acting")]
+    studio.require_free(thread)
+
+
+def test_the_history_names_a_machine_for_every_checkpoint(
+    studio: Studio, pressed_run: tuple[str, list[Any]]
+) -> None:
+    history = studio.client.threads.get_history(pressed_run[0], limit=200)
+    assert history[-1]["next"] == ["__start__"]
+    assert history[-2]["next"] == ["begin"]
+    begun = history[:-2]
+    assert all(each["values"]["machine"] for each in begun)
+    assert len({each["values"]["machine"] for each in begun}) > 5
+    lengths = [len(each["values"]["messages"]) for each in begun]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_a_thread_takes_one_task(studio: Studio, pressed_run: tuple[str, list[Any]]) -> None:
+    thread = studio.thread()
+    studio.run(thread, context={"max_steps": 1})
+    assert studio.values(thread)["stop_reason"] == "max_steps"
+    assert "holds rota__rota-23 already" in failure(studio.run(thread))
+    assert studio.values(thread)["steps"] == 1
+
+
+def test_another_bundled_task_can_be_chosen(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(thread, input={"task_id": "ledger__ledger-12"}, context={"policy": "stop"})
+    values = studio.values(thread)
+    assert values["task"]["id"] == "ledger__ledger-12"
+    assert values["stop_reason"] == "point"
+
+
+def test_running_again_from_a_checkpoint_enters_its_machine(studio: Studio) -> None:
+    thread = studio.thread()
+    assert shown(studio.run(thread, context=choices("notes")))[-1] == "one\ntwo"
+    for step, node, left in ((2, "think", 1), (2, "shell", 2), (0, "think", 3)):
+        checkpoint = studio.checkpoint(thread, step, node)
+        again = studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes"))
+        assert shown(again)[-1] == "one\ntwo", "a note is there twice, or not at all: it was another machine"
+        assert len(shown(again)) == left
+
+
+def test_a_fork_with_another_state_enters_the_machine_of_where_it_left(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(thread, context=choices("notes"))
+    forked = studio.client.threads.update_state(
+        thread,
+        {"messages": [{"role": "user", "content": "Look first."}]},
+        checkpoint=studio.checkpoint(thread, 2, "think"),
+        as_node="shell",
+    )
+    stream = studio.run(thread, input=None, checkpoint=forked["checkpoint"], context=choices("reader"))
+    (seen,) = shown(stream)
+    assert seen.splitlines()[:2] == ["one", "two"]
+    assert "Look first." in [message["content"] for message in studio.values(thread)["messages"]]
+    other = studio.run(
+        thread, input=None, checkpoint=studio.checkpoint(thread, 1, "think"), context=choices("other")
+    )
+    assert shown(other) == ["one"]
+
+
+def test_a_step_that_was_edited_is_done_as_it_is_now(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(thread, context=choices("notes"))
+    history = studio.client.threads.get_history(thread, limit=200)
+    (thought,) = [each for each in history if each["next"] == ["shell"] and each["values"]["steps"] == 2]
+    action = thought["values"]["events"][-1]
+    action["arguments"]["command"] = "cat notes.txt; echo three >> notes.txt"
+    update = {"events": [action], "messages": thought["values"]["messages"][-1:], "steps": 2, "fired": []}
+    forked = studio.client.threads.update_state(
+        thread, update, checkpoint=thought["parent_checkpoint"], as_node="think"
+    )
+    stream = studio.run(thread, input=None, checkpoint=forked["checkpoint"], context=choices("notes"))
+    assert shown(stream) == ["one", "one\nthree"]
+
+
+def test_a_person_reviews_and_another_agent_takes_over(studio: Studio) -> None:
+    thread, review = studio.thread(), {"policy": "review"}
+    studio.run(thread, context=review)
+    (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
+    asked: Any = waiting["value"]
+    assert asked["point"] == "first_source_edit"
+    assert "rota/planning/slots.py" in asked["note"]
+    assert waiting["response_schema"]["properties"]["view"]["enum"] == list(VIEWS)
+    studio.require_free(thread)
+
+    def answer(value: Any) -> list[Any]:
+        return studio.run(thread, input=None, command={"resume": value}, context=review)
+
+    assert failure(answer({"decision": "perhaps"})) == "decision: Input should be 'approve' or 'refuse'"
+    assert failure(answer("approve")).startswith("Review: Input should be a valid dictionary")
+    answer({"decision": "approve", "view": "structured", "note": "Mind the buffer."})
+    assert studio.values(thread)["stop_reason"] == "handoff"
+
+    after = studio.thread()
+    studio.run(after, "takeover")
+    values = studio.values(after)
+    assert (values["record"], values["view"]) == (asked["record"], "structured")
+    assert "Mind the buffer." in values["messages"][1]["content"]
+    assert values["stop_reason"] == "finished"
+
+
+def test_a_refused_handoff_lets_the_run_go_on(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(thread, context={"policy": "review"})
+    context = {"policy": "record"}
+    studio.run(thread, input=None, command={"resume": {"decision": "refuse"}}, context=context)
+    assert studio.values(thread)["stop_reason"] == "finished"
+
+
+def test_a_takeover_goes_on_in_the_machine_of_its_record(
+    studio: Studio, pressed_run: tuple[str, list[Any]]
+) -> None:
+    record = studio.values(pressed_run[0])["records"][0]
+    thread = studio.thread()
+    studio.run(thread, "takeover", input={"record": record, "view": "repository"})
+    values = studio.values(thread)
+    assert values["stop_reason"] == "finished"
+    assert values["view"] == "repository"
+    listing = next(event["text"] for event in values["events"] if event["kind"] == "observation")
+    assert "reproduce_issue.py" in listing, (
+        "the predecessor wrote it, and the repository view tells nothing of it"
+    )
+    frozen = RecordStore(studio.home / "records").load(record)
+    edited = [change for event in frozen.trace for change in event.changes if change.path.startswith("rota/")]
+    again = [
+        change
+        for event in values["events"]
+        for change in event["changes"]
+        if change["path"] == edited[-1].path
+    ]
+    assert again[0]["before"] == edited[-1].after
+
+
+def test_a_thread_that_another_process_works_on_is_refused(studio: Studio) -> None:
+    thread = studio.thread()
+    with open_home(studio.home) as home:
+        lease = acquire(home.ledger, thread)
+        assert re.search("ThreadHeld: .* is held by process .* wait for it", failure(studio.run(thread)))
+        lease.release()
+    studio.run(thread, context={"max_steps": 1})
+    assert studio.values(thread)["stop_reason"] == "max_steps"
+
+
+def test_a_cancelled_run_lets_the_thread_and_its_machine_go(studio: Studio) -> None:
+    thread, run_id = studio.thread(), ""
+    for each in studio.client.runs.stream(
+        thread, "agent", input={}, context=choices("sleeper"), stream_mode=["custom"]
+    ):
+        run_id = run_id or each.data["run_id"]
+        if each.event == "custom" and each.data["moment"] == "acting":
+            studio.client.runs.cancel(thread, run_id, wait=True)
+    studio.wait_until_idle(thread)
+    studio.require_free(thread)
+    assert studio.client.threads.get_state(thread)["next"] == ["shell"]
+    again = studio.run(thread, input=None, context=choices("sleeper", command_timeout_s=1))
+    assert shown(again) == ["up"]
+    assert studio.values(thread)["stop_reason"] == "finished"
+
+
+def test_a_model_that_failed_is_asked_again_where_it_stopped(studio: Studio) -> None:
+    thread = studio.thread()
+    assert "the endpoint answered 400: out of order" in failure(
+        studio.run(thread, context=choices("breaker"))
+    )
+    studio.require_free(thread)
+    assert shown(studio.run(thread, input=None, context=choices("mender"))) == ["one"]
+
+
+def test_a_reply_is_streamed_word_by_word(studio: Studio) -> None:
+    thread = studio.thread()
+    stream = studio.run(thread, context=choices("notes"), stream_mode=["messages-tuple"])
+    assert not [each for each in stream if each.event == "error"]
+    chunks = [each.data[0]["content"] for each in stream if each.event == "messages"]
+    assert any(chunk.strip() == "one" for chunk in chunks)
+    assert studio.values(thread)["messages"][2]["content"] == SCRIPTS["notes"][0]
+
+
+def test_a_run_needs_no_thread_of_the_servers(studio: Studio) -> None:
+    stream = studio.run(None, context={"max_steps": 2})
+    assert [event["text"] for event in told(stream, "acting")] == ["ls -A", "create reproduce_issue.py"]
+
+
+def test_a_repository_of_ones_own(studio: Studio, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(own)]
+    subprocess.run([*git[:5], "init", "-q", str(own)], check=True)
+    (own / "notes.txt").write_text("zero\n")
+    subprocess.run([*git, "add", "-A"], check=True)
+    subprocess.run([*git, "commit", "-qm", "base"], check=True)
+    thread = studio.thread()
+    context = choices("notes", directory=str(own))
+    assert "needs one" in failure(studio.run(thread, context=context))
+    stream = studio.run(thread, input={"prompt": "Keep notes."}, context=context)
+    assert shown(stream)[-1] == "zero\none\ntwo"
+    assert (own / "notes.txt").read_text() == "zero\n"
+    checkpoint = studio.checkpoint(thread, 2, "think")
+    forgotten = studio.run(thread, input=None, checkpoint=checkpoint, context=choices("reader"))
+    assert "name the repository (or image) that it began with" in failure(forgotten)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            {"context": {"model": "claude"}},
+            "model: there is no 'claude'; choose builtin:oracle or openai:NAME",
+        ),
+        ({"context": {"policy": "ask"}}, "policy: Input should be 'record', 'stop' or 'review'"),
+        ({"context": {"max_steps": 0}}, "max_steps: Input should be greater than 0"),
+        ({"context": {"sandbox": "process", "model": "openai:notes"}}, "choose host or docker"),
+        ({"context": NOWHERE, "input": {"prompt": "Go."}}, "directory: /nowhere is no git repository"),
+        ({"input": {"task_id": "rota"}}, "there are galley__galley-31, ledger__ledger-12, rota__rota-23"),
+        ({"input": {"prompt": "Write a poem."}}, "builtin:oracle knows the bundled tasks and prompts only"),
+        ({"graph": "takeover", "input": {"record": "mine"}}, "there is no 'mine'; there are, newest first, "),
+        ({"graph": "takeover", "input": {"view": "whole"}}, "there are as reviewed, repository, trace"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(
+    studio: Studio, pressed_run: tuple[str, list[Any]], asked: dict[str, Any], said: str
+) -> None:
+    thread = studio.thread()
+    assert said in failure(studio.run(thread, **asked))
+    studio.require_free(thread)
+
+
+def test_threads_and_machines_outlast_the_server(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(thread, context=choices("notes", max_steps=2))
+    assert studio.values(thread)["stop_reason"] == "max_steps"
+    studio.stop()
+    studio.start()
+    checkpoint = studio.checkpoint(thread, 2, "think")
+    assert shown(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes"))) == [
+        "one\ntwo"
+    ]
