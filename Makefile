@@ -1,10 +1,12 @@
-# `make takeover` runs the main job; `make test` passes the tests. Both set up what they need.
+# `make takeover` runs the main job, `make studio` serves LangGraph Studio, `make test` passes the tests. All set up what
+# they need.
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 WORKERS ?= 2
+STUDIO ?=
 
-.PHONY: setup takeover test lint clean
+.PHONY: setup takeover studio test lint clean
 .DEFAULT_GOAL := takeover
 
 setup: $(READY)
@@ -17,6 +19,10 @@ $(READY): requirements.txt pyproject.toml
 
 takeover: $(READY)
 	$(PYTHON) -m evals.takeover --view structured --workers 2
+
+# Its watch for changed source would start the server anew in the middle of a run.
+studio: $(READY)
+	LANGGRAPH_CLI_NO_ANALYTICS=1 $(VENV)/bin/langgraph dev --no-reload $(STUDIO)
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .
