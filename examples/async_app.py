@@ -1,0 +1,39 @@
+"""Two threads at once in an asyncio program: one streamed, one awaited.
+
+Usage: python examples/async_app.py DIRECTORY
+"""
+
+import asyncio
+import sys
+
+from langchain_openai import ChatOpenAI
+from trial import TASK, sandbox
+
+from graph import Home, Outcome, open_home, open_run
+
+GIVEN = {"task": {"id": TASK.id, "prompt": TASK.prompt}}
+
+
+async def streamed(home: Home, **agent: object) -> Outcome:
+    with open_run(home, "streamed", **agent) as run:
+        async for moment in run.agent.astream(GIVEN, **run.options, stream_mode="custom"):
+            print(run.thread, moment["step"], moment["moment"])
+        return await asyncio.to_thread(run.outcome)
+
+
+async def awaited(home: Home, **agent: object) -> Outcome:
+    with open_run(home, "awaited", **agent) as run:
+        state = await run.agent.ainvoke(GIVEN, **run.options)
+        print(run.thread, state["steps"], state["stop_reason"])
+        return await asyncio.to_thread(run.outcome)
+
+
+async def main(directory: str) -> None:
+    agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox(directory)}
+    with open_home(directory) as home:
+        for outcome in await asyncio.gather(streamed(home, **agent), awaited(home, **agent)):
+            print(f"{outcome.thread}: {outcome.stop_reason} after {outcome.steps} steps\n{outcome.patch}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

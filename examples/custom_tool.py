@@ -1,0 +1,45 @@
+"""A tool of the embedding program's own beside shell and editor: it runs here, and sees the agent's machine.
+
+Usage: python examples/custom_tool.py DIRECTORY
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import ToolException, tool
+from langchain_openai import ChatOpenAI
+from trial import TASK, sandbox
+
+from graph import open_home, run
+
+TICKETS = Path(sys.argv[1], "tickets")
+
+
+@tool
+def open_ticket(question: str, config: RunnableConfig) -> str:
+    """Ask the maintainers a question; the work so far goes with it."""
+    if len(question) < 10:
+        raise ToolException("say more: they have not seen the task")
+    machine, key = config["configurable"]["sandbox"], config["configurable"]["idempotency_key"]
+    # After a crash the tool may be called again, with the same key: the ticket is the same too.
+    ticket = TICKETS / f"{hashlib.sha256(key.encode()).hexdigest()[:8]}.md"
+    TICKETS.mkdir(parents=True, exist_ok=True)
+    ticket.write_text(f"{question}\n\n{machine.inspect('git diff').output}")
+    return f"Ticket {ticket.stem} is open; go on meanwhile."
+
+
+def main(directory: str) -> None:
+    model = ChatOpenAI(model="gpt-5")
+    with open_home(directory) as home:
+        outcome = run(
+            home, "tool", TASK.id, TASK.prompt, model=model, sandbox=sandbox(directory),
+            tools=(open_ticket,), protocol="native",
+        )  # fmt: skip
+    print(f"{outcome.stop_reason} after {outcome.steps} steps; tickets:")
+    print("\n".join(path.read_text() for path in TICKETS.glob("*.md")))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

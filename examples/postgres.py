@@ -1,0 +1,27 @@
+"""Checkpoints, leases and journal in PostgreSQL, where several hosts can work on threads of one home.
+
+Usage: python examples/postgres.py DIRECTORY postgresql://USER@HOST/NAME
+
+DIRECTORY, with records and machines, is one that all these hosts see. Needs the extra `postgres`.
+"""
+
+import sys
+
+from langchain_openai import ChatOpenAI
+from trial import TASK, sandbox
+
+from graph import open_home, run
+
+
+def main(directory: str, url: str) -> None:
+    model = ChatOpenAI(model="gpt-5")
+    with open_home(directory, url) as home:
+        outcome = run(home, "postgres", TASK.id, TASK.prompt, model=model, sandbox=sandbox(directory))
+        print(
+            f"{outcome.stop_reason} after {outcome.steps} steps, {len(home.history('postgres'))} checkpoints"
+        )
+    print(outcome.patch)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

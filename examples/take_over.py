@@ -1,0 +1,29 @@
+"""One model begins a task and stops at its first edit; another one goes on, told as much as its view tells.
+
+Usage: python examples/take_over.py DIRECTORY [repository|trace|summary|structured]
+"""
+
+import sys
+
+from langchain_openai import ChatOpenAI
+from trial import TASK, sandbox
+
+from graph import open_home, run, take_over
+
+
+def main(directory: str, view: str = "trace") -> None:
+    machine = sandbox(directory)
+    with open_home(directory) as home:
+        begun = run(
+            home, "begun", TASK.id, TASK.prompt, model=ChatOpenAI(model="gpt-5-mini"), sandbox=machine,
+            policy="stop", points=("first_source_edit",),
+        )  # fmt: skip
+        (record,) = begun.records
+        print(f"{record}: {begun.steps} steps, {begun.prompt_tokens:,} prompt tokens")
+        done = take_over(home, f"by {view}", record, view, model=ChatOpenAI(model="gpt-5"), sandbox=machine)
+    print(f"{done.stop_reason} after {done.steps} more steps, {done.prompt_tokens:,} prompt tokens")
+    print(done.patch)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
