@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 import sandbox
 from evals import models
 from evals.tasks import BUNDLED, Task, load_tasks
-from graph.home import Home
+from graph import Home
 from graph.serving import ONCE, Asked, Equipment, RunFailed, one_line, serve
 from handoff.ledger import machines
 from handoff.record import RECORD_FILE, HandoffRecord, RecordStore

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from evals.config import RunConfig
     from evals.executors import Executor
     from evals.journal import Journal, Row
-    from evals.stages import Places
+    from evals.places import Places
     from evals.tasks import Task
-    from graph.home import Home
+    from graph import Home
 
 DONE, USAGE, INFRASTRUCTURE_FAILURES, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
 
@@ -98,12 +98,13 @@ def command(
 
 def run(console: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path, *, workers: int) -> int:
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
-    from evals import stages
+    from evals import stages, threads
     from evals.executors import executor
     from evals.journal import open_journals, sole_user
+    from evals.places import Places
     from handoff.views import NEED_NOTES
 
-    places = stages.Places(out)
+    places = Places(out)
     by_id = {task.id: task for task in tasks}
     _introduce(config, tasks, out)
     with (
@@ -118,7 +119,7 @@ def run(console: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path,
 
         def forget(row: Row) -> None:
             if row["task_id"] in by_id:
-                stages.forget_machines(config, home, by_id[row["task_id"]], row)
+                threads.forget_machines(config, home, by_id[row["task_id"]], row)
 
         def carry_out(
             stage: Callable[..., Row],

@@ -293,10 +293,9 @@ MEGABYTE = "Hmm, `x` < y; <b> and ~ or ``` inline, <think or [1, 2]. \n" * 17_00
     ids=lambda reply: repr(reply[:24]),
 )
 def test_no_reply_takes_long(reply: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()  # what other processes take meanwhile does not count
     found = read(reply)
-    # What grew with the square of the reply would take minutes.
-    assert time.monotonic() - started < 30
+    assert time.process_time() - started < 1
     assert isinstance(found, Action | Unreadable)
 
 
