@@ -139,7 +139,7 @@ def test_two_thaws_do_not_see_each_other(kit: Kit, fresh: Sandbox, store: Path) 
 
 def test_the_machine_goes_on_after_a_freeze(kit: Kit, fresh: Sandbox, store: Path) -> None:
     told(fresh, "x=kept; cd pkg; touch edited")
-    told(fresh, "while :; do date +%N > $HOME/beat; sleep .02; done & echo on")
+    told(fresh, "while :; do date +%N > $HOME/b; mv $HOME/b $HOME/beat; sleep .02; done & echo on")
     fresh.freeze(store).result()
     assert told(fresh, "echo $x; pwd") == f"kept\n{fresh.workspace}/pkg\n"
     assert "pkg/edited" in [change.path for change in fresh.changes()]

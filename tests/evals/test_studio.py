@@ -24,7 +24,8 @@ from handoff.views import VIEWS
 from nodes.state import AgentState
 from sandbox import default_backend
 
-from .conftest import ROOT, ChatServer
+from ..chat_server import ChatServer
+from .conftest import ROOT
 
 NODES = {"think", "shell", "editor", "tool", "handoff", "finish", "interruption"}
 STARTS_WITHIN_S = 120
