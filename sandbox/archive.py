@@ -234,6 +234,9 @@ def _read(archive: Path, target: Path | None, owner: int | None, *, digest: str,
                 )
             with tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_Header) as tar:
                 found = _Reader(archive, tar, target, owner).read()
+            # Times and owners are not in the digest: the checksum, which comes last, is for them.
+            if len(_exactly(unpacked, tarfile.RECORDSIZE + 1)) > tarfile.RECORDSIZE:
+                raise SnapshotCorrupt(f"{archive}: goes on after its end")
     except SnapshotCorrupt:
         raise  # one of the errors below
     except FileNotFoundError as error:

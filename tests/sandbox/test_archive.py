@@ -303,7 +303,7 @@ def test_every_cut_and_every_flip_is_refused(tmp_path: Path) -> None:
         place.write_bytes(content[:length])
         with pytest.raises(SnapshotCorrupt):
             archive.verify(place, digest=digest, base_digest=BASE)
-    for position in range(0, len(content), step):
+    for position in (*range(0, len(content), step), *range(len(content) - 4, len(content))):
         flipped = bytearray(content)
         flipped[position] ^= 1 << position % 8
         place.write_bytes(flipped)
