@@ -18,6 +18,7 @@ from sqlalchemy import make_url
 from handoff.ledger import Fenced, Lease, Ledger
 from handoff.ledger.leases import LOOK
 from handoff.ledger.store import BUSY_S
+from handoff.ledger.undisturbed import undisturbed
 
 Writes = Sequence[tuple[str, Any]]
 
@@ -65,7 +66,12 @@ class FencedSqliteSaver(_InThreads, SqliteSaver):
             yield self._writing.cursor
         else:
             # Not as it was born, which commits what an error has left half done.
-            with self._ledger.telling(sqlite3.Error), self.lock, closing(self.conn.cursor()) as cursor:
+            with (
+                undisturbed(),
+                self._ledger.telling(sqlite3.Error),
+                self.lock,
+                closing(self.conn.cursor()) as cursor,
+            ):
                 cursor.execute("BEGIN IMMEDIATE")
                 try:
                     row = cursor.execute(f"{LOOK}?", (thread,)).fetchone()
@@ -95,7 +101,7 @@ class FencedSqliteSaver(_InThreads, SqliteSaver):
     @contextmanager
     def whole(self, thread: str) -> Iterator[None]:
         """Everything that this thread of the program writes on the run's thread meanwhile, or nothing of it."""
-        with self._on({"configurable": {"thread_id": thread}}), self.cursor() as cursor:
+        with undisturbed(), self._on({"configurable": {"thread_id": thread}}), self.cursor() as cursor:
             self._writing.cursor = cursor
             try:
                 yield
@@ -142,7 +148,7 @@ def _postgres(connection: Any, ledger: Ledger, lease: Lease | None) -> Saver:
 
         @contextmanager
         def whole(self, thread: str) -> Iterator[None]:
-            with ledger.telling(psycopg.Error), self.order, connection.transaction():
+            with undisturbed(), ledger.telling(psycopg.Error), self.order, connection.transaction():
                 # The row stays as it is to the end of the transaction: whoever takes the lease waits.
                 found = connection.execute(f"{LOOK}%s FOR SHARE", (str(thread),)).fetchone()
                 _require(str(thread), lease, tuple(found.values()) if found else None)

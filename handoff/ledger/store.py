@@ -28,6 +28,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
+from handoff.ledger.undisturbed import undisturbed
+
 SCHEMA_VERSION = 1
 BUSY_S = 60.0
 """How long a writer waits for another one's transaction."""
@@ -86,13 +88,13 @@ class Ledger:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One transaction that nobody else writes in; all of it, or nothing, is done."""
-        with self.telling(), self._engine.begin() as connection:
+        with undisturbed(), self.telling(), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
     def filing(self) -> Iterator[None]:
         """Keep others from filing and removing snapshots meanwhile, in whichever process."""
-        with self.telling():
+        with undisturbed(), self.telling():
             if self.on_sqlite:
                 with Path(f"{make_url(self.url).database}.files").open("a") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -104,7 +106,7 @@ class Ledger:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        with self.telling(), self._engine.connect() as connection:
+        with undisturbed(), self.telling(), self._engine.connect() as connection:
             yield connection
 
     def now(self, connection: Connection) -> float:

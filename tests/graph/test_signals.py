@@ -1,0 +1,98 @@
+"""What a signal's handler raises, wherever it falls, leaves no transaction open and no lock taken."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.base import empty_checkpoint
+
+import graph.savers
+from graph.savers import open_saver
+from handoff.ledger import Ledger, acquire, store
+
+WATCHED = ("handoff/ledger", "graph/savers", "contextlib", "sqlalchemy", "checkpoint/sqlite")
+STRIDES = {"ledger": 31, "files": 7, "saver": 7}
+"""How many instructions of each kind of writer lie between two that are tried."""
+
+
+class Came(BaseException):
+    """What the handler raises."""
+
+
+@pytest.fixture(params=[signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def raising(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    def handler(number: int, frame: Any) -> None:
+        raise Came
+
+    before = signal.signal(request.param, handler)
+    yield request.param
+    assert signal.getsignal(request.param) is handler
+    signal.signal(request.param, before)
+
+
+def disturbed(deed: Callable[[], object], number: signal.Signals, place: int) -> bool:
+    """Whether the deed has so many instructions that the signal came before it was over."""
+    left = place
+
+    def trace(frame: Any, what: str, argument: Any) -> Any:
+        nonlocal left
+        if not any(name in frame.f_code.co_filename for name in WATCHED):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        left -= what == "opcode"
+        if left == 0:
+            sys.settrace(None)
+            signal.raise_signal(number)
+        return trace if left > 0 else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        deed()
+    finally:
+        sys.settrace(before)
+    return left <= 0
+
+
+@pytest.mark.parametrize("writer", STRIDES)
+def test_the_next_write_need_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raising: signal.Signals, writer: str
+) -> None:
+    monkeypatch.setattr(store, "BUSY_S", 0.3)
+    monkeypatch.setattr(graph.savers, "BUSY_S", 0.3)
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    lease = acquire(ledger, "t")
+    place, came, kept = 1, 0, []
+    with open_saver(ledger, lease) as saver:
+
+        def put() -> None:
+            saver.put(
+                {"configurable": {"thread_id": "t", "checkpoint_ns": ""}},
+                empty_checkpoint(),
+                {"source": "loop", "step": 1, "parents": {}},
+                {},
+            )
+
+        def file() -> None:
+            with ledger.filing():
+                pass
+
+        deeds = {"ledger": lambda: lease.renew(30), "files": file, "saver": put}
+        for deed in deeds.values():  # what SQLAlchemy compiles, it compiles once
+            deed()
+        over = False
+        while not over:
+            try:
+                over = not disturbed(deeds[writer], raising, place)
+            except Came as error:
+                kept.append(error)  # as a program does that is being ended: its frames live on
+                came += 1
+            for deed in deeds.values():
+                deed()
+            place += STRIDES[writer]
+    assert came > 10
