@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 from functools import cache
@@ -152,10 +153,22 @@ class Choices(Form):
     )
 
 
+class TakeoverChoices(Choices):
+    """How the successor runs."""
+
+    model: str = Field(
+        default=AS_REVIEWED,
+        title="Model",
+        description=f"'{AS_REVIEWED}' is the successor that a reviewer named, else {models.ORACLE}; openai:NAME is "
+        "any other, at OPENAI_BASE_URL with OPENAI_API_KEY of the server's environment.",
+        json_schema_extra=_one_of(AS_REVIEWED, *_offered_models()),
+    )
+
+
 def _equip_agent(home: Home, asked: Asked) -> Equipment:
     form, choices = asked.form, asked.choices
     if form is None:
-        task, base = _task_known_by(asked.state["task"]["id"], choices)
+        task, base = _task_known_by(asked.state["task"], choices)
     elif form.task_id not in bundled():
         raise BadChoice(
             f"task_id: there is no bundled task {form.task_id!r}; there are {', '.join(bundled())}"
@@ -163,8 +176,8 @@ def _equip_agent(home: Home, asked: Asked) -> Equipment:
     elif choices.directory or choices.image:
         if not form.prompt.strip():
             raise BadChoice("prompt: a repository of your own needs one; say what is to be done")
-        name = Path(choices.directory or choices.image).name.partition(":")[0]
-        task, base = Task(id=name, instance={"problem_statement": form.prompt}), None
+        place = Path(choices.directory).expanduser().absolute() if choices.directory else Path(choices.image)
+        task, base = Task(id=place.name.partition(":")[0], instance={"problem_statement": form.prompt}), None
     else:
         base = bundled()[form.task_id]
         task = _prompted(base, form.prompt) if form.prompt.strip() else base
@@ -175,7 +188,10 @@ def _equip_agent(home: Home, asked: Asked) -> Equipment:
 
 def _equip_takeover(home: Home, asked: Asked) -> Equipment:
     record = _record(home.records, asked.form.record if asked.form else asked.state["record"])
-    task, base = _task_known_by(record.task.id, asked.choices)
+    if asked.choices.model == AS_REVIEWED:
+        named = record.review.successor if record.review else ""
+        asked = asked._replace(choices=asked.choices.model_copy(update={"model": named or models.ORACLE}))
+    task, base = _task_known_by(record.task.model_dump(), asked.choices)
     begun = _machine_of(home, asked.state) or record.snapshot.backend
     if asked.form is None:
         return _equipment(asked, task, base, begun, AgentState())
@@ -210,14 +226,15 @@ def _equipment(
     )
 
 
-def _task_known_by(task_id: str, choices: Choices) -> tuple[Task, Task | None]:
+def _task_known_by(brief: dict[str, Any], choices: Choices) -> tuple[Task, Task | None]:
     """The task of a run that goes on, and the bundled one whose repository it began with, if it did."""
+    other = Task(id=brief["id"], instance={"problem_statement": ""})
     if choices.directory or choices.image:
-        return Task(id=task_id, instance={"problem_statement": ""}), None
-    if task_id in bundled():
-        return bundled()[task_id], bundled()[task_id]
+        return other, None
+    if (base := bundled().get(other.id)) is not None:
+        return (base if brief["prompt"] == base.prompt else other), base
     raise BadChoice(
-        f"directory: task {task_id} is none of the bundled ones; name the repository (or image) that it began with"
+        f"directory: task {other.id} is none of the bundled ones; name the repository (or image) that it began with"
     )
 
 
@@ -266,13 +283,18 @@ def _machine(choices: Choices, base: Task | None, backend: BackendName) -> Sandb
     if base is None:
         return _own_machine(choices, backend)
     # Not in the home, which may lie where the server watches for changed source, and then starts anew.
-    work = depot.place() / "tasks"
+    work = depot.place() / "tasks" / _version(base)
     if backend != "docker":
-        work.mkdir(exist_ok=True)
+        work.mkdir(parents=True, exist_ok=True)
         with (work / ".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             base.check_out(work)
     return base.spec(backend, _OWNER, work)
+
+
+def _version(task: Task) -> str:
+    """What tells a bundled task's repository from another program's of the same name."""
+    return hashlib.sha256(task.stream.read_bytes()).hexdigest()[:12] if task.stream else task.id
 
 
 def _own_machine(choices: Choices, backend: BackendName) -> SandboxSpec:
@@ -305,4 +327,4 @@ def _model(choices: Choices, task: Task) -> BaseChatModel:
 
 
 agent = serve("agent", AgentForm, Choices, _equip_agent)
-takeover = serve("takeover", TakeoverForm, Choices, _equip_takeover)
+takeover = serve("takeover", TakeoverForm, TakeoverChoices, _equip_takeover)

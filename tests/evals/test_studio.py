@@ -44,6 +44,7 @@ SCRIPTS: dict[str, list[str | None]] = {
     "other": ["", bash("cat notes.txt"), FINISH],
     "sleeper": [bash("echo up; sleep 300"), FINISH],
     "breaker": [bash("echo one >> notes.txt"), None],
+    "successor": [bash("git status --short"), FINISH],
     "mender": ["", bash("cat notes.txt"), FINISH],
 }
 
@@ -216,7 +217,8 @@ def test_the_forms_offer_choices_and_defaults(studio: Studio) -> None:
             for field in schemas[kind]["properties"].values():
                 assert {"title", "default", "type"} <= set(field)
         context = schemas["context_schema"]["properties"]
-        assert context["model"]["enum"] == ["builtin:oracle", "openai:notes", "openai:reader"]
+        assert context["model"]["enum"][-3:] == ["builtin:oracle", "openai:notes", "openai:reader"]
+        assert context["model"]["default"] == context["model"]["enum"][0]
         assert context["sandbox"]["enum"] == ["auto", "host", "docker", "process"]
         assert context["policy"]["enum"] == ["record", "stop", "review"]
         assert set(AgentState.__annotations__) <= set(schemas["state_schema"]["properties"])
@@ -332,14 +334,16 @@ def test_a_person_reviews_and_another_agent_takes_over(studio: Studio) -> None:
 
     assert failure(answer({"decision": "perhaps"})) == "decision: Input should be 'approve' or 'refuse'"
     assert failure(answer("approve")).startswith("Review: Input should be a valid dictionary")
-    answer({"decision": "approve", "view": "structured", "note": "Mind the buffer."})
+    reviewed = {"view": "structured", "successor": "openai:successor", "note": "Mind the buffer."}
+    answer({"decision": "approve", **reviewed})
     assert studio.values(thread)["stop_reason"] == "handoff"
 
     after = studio.thread()
-    studio.run(after, "takeover")
+    studio.run(after, "takeover", context={"allow_unisolated": default_backend() == "process"})
     values = studio.values(after)
     assert (values["record"], values["view"]) == (asked["record"], "structured")
     assert "Mind the buffer." in values["messages"][1]["content"]
+    assert [event["text"] for event in values["events"] if event["kind"] == "action"] == SCRIPTS["successor"]
     assert values["stop_reason"] == "finished"
 
 
