@@ -22,6 +22,7 @@ _GIT = {"blame", "diff", "grep", "log", "ls-files", "rev-parse", "shortlog", "sh
 _GIT_WRITES = re.compile(r"--o(?!neline$|nly-matching$|thers$)|--e|--tex|-[a-zA-Z]*O")
 _FIND_ACTS = ("-delete", "-exec", "-ok", "-fprint", "-fls")
 _SED_PRINTS = re.compile(r"[\d,$ ;]*p(;[\d,$ ]*p)*")
+_ASSIGNS = re.compile(r"%[^a-zA-Z%]*[hjlLtz]*n")
 _DATE = re.compile(r"\+.*|-[uR]|-I\w*", re.DOTALL)
 _LONGEST = 4_000
 
@@ -168,7 +169,9 @@ _WITH_OPTIONS: dict[str, Callable[[Sequence[str]], bool]] = {
     "file": lambda words: not any(word.startswith("-") and word not in ("-b", "-i") for word in words),
     "find": _find,
     "git": _git,
-    "printf": lambda words: not words[0].startswith("-") if words else False,
+    "printf": lambda words: (
+        not words[0].startswith("-") and not _ASSIGNS.search(words[0]) if words else False
+    ),
     "rg": _rg,
     "sed": _sed,
     "sort": _sort,

@@ -12,6 +12,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from handoff.event import UNREADABLE
+from nodes.encodable import encodable
 from nodes.markup import SHELL_LANGUAGES, Broken, Call, Fence, Tag, pieces
 
 Protocol = Literal["text", "native"]
@@ -178,7 +179,8 @@ def _meant(part: Fence | Tag | Call | Broken) -> Action | Unreadable | None:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text, strict=False)
+        # What was an escape in the text may be half a pair only now.
+        return encodable(json.loads(text, strict=False))
     except (ValueError, RecursionError):
         return None
 

@@ -37,14 +37,14 @@ def next_action_event(
 def observed(state: AgentState, context: AgentContext, seen: Observation) -> AgentState:
     """The update that one observation makes: message, event, and the points that it fires."""
     action = last_action(state)
-    text = encodable(seen.text)
+    text = escaped(seen.text)
     # What tools keep for themselves is no work; a cache that was written makes no other tree.
     changes = tuple(
-        change.model_copy(update={"path": encodable(change.path)})
+        change.model_copy(update={"path": escaped(change.path)})
         for change in seen.changes
         if not change.generated
     )
-    reads = tuple(read.model_copy(update={"path": encodable(read.path)}) for read in seen.reads)
+    reads = tuple(read.model_copy(update={"path": escaped(read.path)}) for read in seen.reads)
     folded = context.session.fold(state["events"], task_of(state), state.get("record"))
     event = Event(
         index=len(state["events"]),
@@ -96,6 +96,6 @@ def clipped(text: str, limit: int) -> str:
     return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out; ask for less, or write it to a file …]\n{text[-half:]}"
 
 
-def encodable(text: str) -> str:
+def escaped(text: str) -> str:
     """The text with bytes that are no UTF-8, as in file names of other times, written as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -26,6 +26,7 @@ from tenacity import (
 )
 
 from handoff.event import Usage
+from nodes.encodable import encodable
 
 _CLIENT = {
     "langchain_openai", "openai", "langchain_core", "pydantic", "pydantic_core", "httpx", "httpx2", "httpcore",
@@ -143,22 +144,12 @@ def _within(timeout_s: float, model: Runnable[Any, Any], messages: list[BaseMess
 def _tidied(reply: AIMessage) -> AIMessage:
     """The reply as files and endpoints can take it back: no lone surrogates, and every call has an id."""
     update = {
-        name: _encodable(getattr(reply, name))
+        name: encodable(getattr(reply, name))
         for name in ("content", "additional_kwargs", "tool_calls", "invalid_tool_calls")
     }
     for call in (*update["tool_calls"], *update["invalid_tool_calls"]):
         call["id"] = call["id"] or f"call_{uuid4().hex}"
     return reply.model_copy(update=update)
-
-
-def _encodable(value: Any) -> Any:
-    if isinstance(value, str):
-        return re.sub("[\ud800-\udfff]", "\ufffd", value)
-    if isinstance(value, list):
-        return [_encodable(item) for item in value]
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    return value
 
 
 def _told_apart(error: Exception, model: Runnable[Any, Any]) -> Exception:

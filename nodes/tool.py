@@ -14,7 +14,7 @@ from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
 from nodes.acting import acted
-from nodes.events import clipped, encodable, last_action
+from nodes.events import clipped, escaped, last_action
 from nodes.observation import Observation
 from nodes.settings import AgentContext, BadSettings, given
 from nodes.state import AgentState
@@ -45,7 +45,7 @@ def tool(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
         )
         return seen.model_copy(
             update={
-                "text": clipped(encodable(seen.text), context.observation_chars),
+                "text": clipped(escaped(seen.text), context.observation_chars),
                 "changes": machine.changes(),
                 "seconds": time.monotonic() - started,
             }

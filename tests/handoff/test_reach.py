@@ -401,6 +401,8 @@ ls (
 ls )
 ls <<
 """.strip("\n").replace("\\n", "\n").splitlines(),
+    "printf 'abc%n' n",
+    "printf '%s%-5ln' a n",
     "ls\nrm a.txt",
     "ls \\\n> out",
     "ls; \\\nrm a",
