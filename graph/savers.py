@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
@@ -21,6 +22,7 @@ from handoff.ledger.store import BUSY_S
 from handoff.ledger.undisturbed import undisturbed
 
 Writes = Sequence[tuple[str, Any]]
+_PAUSE_S = 0.02
 
 
 class _InThreads(BaseCheckpointSaver[str]):
@@ -154,9 +156,20 @@ def _postgres(connection: Any, ledger: Ledger, lease: Lease | None) -> Saver:
                 _require(str(thread), lease, tuple(found.values()) if found else None)
                 yield
 
-    saver = FencedPostgresSaver()
-    saver.setup()
+    with ledger.telling(psycopg.Error):
+        # Two processes that both find no tables must not both make them; one transaction would be too short.
+        while not _scalar(connection.execute("SELECT pg_try_advisory_lock(8402159)")):
+            time.sleep(_PAUSE_S)  # holding nothing that making an index waits for
+        try:
+            saver = FencedPostgresSaver()
+            saver.setup()
+        finally:
+            connection.execute("SELECT pg_advisory_unlock(8402159)")
     return saver
+
+
+def _scalar(cursor: Any) -> Any:
+    return next(iter(cursor.fetchone().values()))
 
 
 @contextmanager

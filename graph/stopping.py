@@ -16,8 +16,9 @@ _SIGTERM_CODE = 128 + signal.SIGTERM
 @contextmanager
 def stopping(control: RunControl) -> Iterator[None]:
     """On SIGTERM the run ends after its node, with its machine frozen; then the process is ended as it would be."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield  # another's handler, which Python cannot put back, stays
         return
     came: list[int] = []
 
@@ -25,13 +26,13 @@ def stopping(control: RunControl) -> Iterator[None]:
         came.append(number)
         control.request_drain("SIGTERM")
 
-    before = signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-    if came:
-        if callable(before):
+        # Also where the run failed meanwhile: what was told to end goes on with nothing else.
+        if came and callable(before):
             before(signal.SIGTERM, None)
-        elif before != signal.SIG_IGN:
+        elif came and before != signal.SIG_IGN:
             raise SystemExit(_SIGTERM_CODE)

@@ -32,7 +32,7 @@ def labels(owner: str) -> dict[str, str]:
     found = {
         OWNER_LABEL: owner,
         HOST_LABEL: socket.gethostname(),
-        PROCESS_LABEL: _name(os.getpid()),
+        PROCESS_LABEL: this_process(),
         MAKING_LABEL: secrets.token_hex(8),
     }
     # Containers work where this host has no room for such marks; what is left then is never taken for dead.
@@ -42,17 +42,27 @@ def labels(owner: str) -> dict[str, str]:
     return found
 
 
-def maker(found: Mapping[str, str]) -> Maker:
-    """What became of the process that made it; `unknown` whenever that is in doubt."""
+def this_process() -> str:
+    """A name that no other process has, on whichever host."""
+    return f"{_boot()}/{_space()}/{os.getpid()}/{_start(os.getpid())}"
+
+
+def became_of(process: str) -> Maker:
+    """What became of the process of that name; `earlier` may as well say that it was another host's."""
     try:
-        boot, space, pid, start = found[PROCESS_LABEL].split("/")
-        if OWNER_LABEL not in found or found[HOST_LABEL] != socket.gethostname():
-            return "unknown"
+        boot, space, pid, start = process.split("/")
         if boot != _boot():
             return "earlier"
         return _state(int(pid), start) if space == _space() else "unknown"
-    except (KeyError, ValueError, OverflowError):
+    except (ValueError, OverflowError):
         return "unknown"
+
+
+def maker(found: Mapping[str, str]) -> Maker:
+    """What became of the process that made it; `unknown` whenever that is in doubt."""
+    if OWNER_LABEL not in found or found.get(HOST_LABEL) != socket.gethostname():
+        return "unknown"
+    return became_of(found.get(PROCESS_LABEL, ""))
 
 
 def origin(found: Mapping[str, str]) -> Origin:
@@ -76,10 +86,6 @@ def _state(pid: int, start: str) -> Maker:
     except PermissionError:
         return "unknown"  # /proc does not show us everybody's
     return "dead" if Path(f"/proc/{pid}").exists() else "unknown"  # it waits to be reaped
-
-
-def _name(pid: int) -> str:
-    return f"{_boot()}/{_space()}/{pid}/{_start(pid)}"
 
 
 def _boot() -> str:

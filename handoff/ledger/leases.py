@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
-import secrets
 import socket
 import threading
 import weakref
-from pathlib import Path
 from typing import Any
 
-import psutil
 from sqlalchemy import Connection, select, text, update
 
 from handoff.ledger.store import Ledger, LedgerUnusable, leases
+from sandbox.ownership import became_of, this_process
 
 TTL_S = 30.0
 LONGEST_ID = 255
@@ -86,10 +83,6 @@ class Lease:
         )
         renewing.start()
 
-    @property
-    def ended(self) -> bool:
-        return self._ended.is_set()
-
     def require(self, connection: Connection) -> None:
         """Raise Fenced unless the lease still holds, to the end of the transaction."""
         row = connection.execute(_LOOK if self.ledger.on_sqlite else _LOOK_AND_LOCK, {"thread": self.thread})
@@ -137,14 +130,14 @@ def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_
     A holder on this host that is dead is known to be; one elsewhere loses its lease when it expires.
     """
     check_thread(thread)
-    process, holder = _this_process()
+    process, holder = this_process(), f"process {os.getpid()} on {socket.gethostname()}"
     with ledger.writing() as connection:
         connection.execute(_PLACE, {"thread": thread})
         now = ledger.now(connection)
         asked = select(leases).where(leases.c.thread == thread)
         row = connection.execute(asked if ledger.on_sqlite else asked.with_for_update()).one()
         let_go = row.process == process and (ledger.url, thread, row.token) in _unsaid
-        if row.expires_at > now and not let_go and not _is_dead(row.process):
+        if row.expires_at > now and not let_go and became_of(row.process) != "dead":
             raise ThreadHeld(thread, row.holder, row.expires_at - now)
         connection.execute(
             update(leases)
@@ -159,14 +152,6 @@ def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_
             )
         )
     return Lease(ledger, thread, row.token + 1, ttl_s, row.place if row.expires_at else "")
-
-
-def abandoned(ledger: Ledger) -> tuple[str, ...]:
-    """The threads whose holders went without releasing them, and are known to be gone."""
-    with ledger.reading() as connection:
-        now = ledger.now(connection)
-        rows = connection.execute(select(leases).where(leases.c.expires_at > 0)).all()
-    return tuple(row.thread for row in rows if row.expires_at <= now or _is_dead(row.process))
 
 
 def request_handoff(ledger: Ledger, thread: str, reason: str) -> bool:
@@ -204,31 +189,3 @@ def _renew(lease: weakref.ref[Lease], ended: threading.Event, ttl_s: float) -> N
         except LedgerUnusable:
             continue
         del held
-
-
-@functools.cache
-def _host() -> str:
-    """This host, this boot, and this namespace of process ids: where a process id means one process."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    try:
-        return f"{boot.read_text().strip()}/{Path('/proc/self/ns/pid').stat().st_ino}"
-    except OSError:
-        return f"{socket.gethostname()}/{secrets.token_hex(4)}"
-
-
-def _this_process() -> tuple[str, str]:
-    """This process as nobody else can be named, and as a person would."""
-    me = psutil.Process()
-    return f"{_host()}/{me.pid}/{me.create_time()}", f"process {os.getpid()} on {socket.gethostname()}"
-
-
-def _is_dead(process: str) -> bool:
-    host, _, rest = process.rpartition("/")
-    host, _, pid = host.rpartition("/")
-    if host != _host():
-        return False
-    try:
-        found = psutil.Process(int(pid))
-        return found.create_time() != float(rest) or found.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True

@@ -27,12 +27,15 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from handoff.ledger.undisturbed import undisturbed
 
 SCHEMA_VERSION = 1
 BUSY_S = 60.0
 """How long a writer waits for another one's transaction."""
+_PAUSE_S = 0.02
+_READS = "takeover_reads"
 
 _metadata = MetaData()
 _version = Table("takeover_schema", _metadata, Column("version", Integer, primary_key=True))
@@ -94,20 +97,32 @@ class Ledger:
     @contextmanager
     def filing(self) -> Iterator[None]:
         """Keep others from filing and removing snapshots meanwhile, in whichever process."""
-        with undisturbed(), self.telling():
-            if self.on_sqlite:
-                with Path(f"{make_url(self.url).database}.files").open("a") as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX)
+        while True:
+            with undisturbed(), self.telling(), self._files() as free:
+                if free:
                     yield
-            else:
-                with self._engine.begin() as connection:
-                    connection.execute(text("SELECT pg_advisory_xact_lock(8402158)"))
-                    yield
+                    return
+            time.sleep(_PAUSE_S)  # holding nothing, so that Ctrl-C ends it, and others get connections
+
+    @contextmanager
+    def _files(self) -> Iterator[bool]:
+        """Whether nobody else was filing; nobody else is then."""
+        if self.on_sqlite:
+            with Path(f"{make_url(self.url).database}.files").open("a") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    yield False
+                else:
+                    yield True
+        else:
+            with self._engine.begin() as connection:
+                yield bool(connection.execute(text("SELECT pg_try_advisory_xact_lock(8402158)")).scalar())
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         with undisturbed(), self.telling(), self._engine.connect() as connection:
-            yield connection
+            yield connection.execution_options(**{_READS: True})
 
     def now(self, connection: Connection) -> float:
         """Seconds since the epoch, by the clock that all who use this database share."""
@@ -140,6 +155,8 @@ class Ledger:
             yield
         except DBAPIError as error:
             raise LedgerUnusable(f"{self._named()}: {_cause(error.orig)}") from error
+        except NoConnection as error:
+            raise LedgerUnusable(f"{self._named()}: too many threads use it at once") from error
         except errors as error:
             raise LedgerUnusable(f"{self._named()}: {_cause(error)}") from error
 
@@ -171,12 +188,18 @@ def _engine(url: str) -> Engine:
         ) from error
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepared)
-        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        event.listen(engine, "begin", _begun)
     return engine
 
 
+def _begun(connection: Connection) -> None:
+    # Only writers that say so at once wait for each other; who only reads waits for nobody.
+    reads = connection.get_execution_options().get(_READS)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
 def _prepared(connection: Any, record: Any) -> None:
-    # The driver must not begin transactions by itself: only IMMEDIATE ones wait for each other.
+    # The driver must not begin transactions by itself.
     connection.isolation_level = None
     # Observations are large: small pages would leave an eighth of the file empty. It counts for new files only.
     connection.execute("PRAGMA page_size=16384")

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.runtime import RunControl
 
 import graph.savers
 from graph.savers import open_saver
+from graph.stopping import stopping
 from handoff.ledger import Ledger, acquire, store
+from handoff.ledger.undisturbed import undisturbed
 
 WATCHED = ("handoff/ledger", "graph/savers", "contextlib", "sqlalchemy", "checkpoint/sqlite")
 STRIDES = {"ledger": 31, "files": 7, "saver": 7}
@@ -96,3 +99,33 @@ def test_the_next_write_need_not_wait(
                 deed()
             place += STRIDES[writer]
     assert came > 10
+
+
+def test_a_run_that_fails_while_it_is_told_to_end_ends() -> None:
+    def failing() -> None:
+        with stopping(RunControl()):
+            signal.raise_signal(signal.SIGTERM)
+            raise ValueError("the model is out of order")
+
+    with pytest.raises(SystemExit, match="143"):
+        failing()
+
+
+def test_of_two_signals_that_were_held_back_both_come() -> None:
+    came: list[int] = []
+
+    def handler(number: int, frame: Any) -> None:
+        came.append(number)
+        raise Came
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(Came), undisturbed():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            assert came == []
+        assert came == [signal.SIGTERM, signal.SIGINT]
+        assert {signal.getsignal(number) for number in before} == {handler}
+    finally:
+        for number, found in before.items():
+            signal.signal(number, found)

@@ -1,0 +1,80 @@
+"""Many threads and connections at one ledger: nobody waits without need, and nobody for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from graph.savers import open_saver
+from handoff.ledger import Ledger, acquire, machines, store
+from sandbox.machine import Snapshot
+
+SNAPSHOT = Snapshot(backend="process", base="b", location="l", digest="d", workspace="/w", shell_state="")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'ledger.sqlite'}"
+    return str(request.getfixturevalue("postgres_database"))
+
+
+def test_who_reads_waits_for_no_writer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "BUSY_S", 0.2)
+    ledger, other = Ledger(url), Ledger(url)
+    machines.keep(acquire(ledger, "t"), "m", SNAPSHOT)
+    with ledger.writing() as connection:
+        connection.execute(store.machines.delete())
+        assert machines.find(other, "m") == SNAPSHOT
+    assert machines.find(other, "m") is None
+
+
+def test_twenty_who_file_at_once_all_do(url: str) -> None:
+    """Each writes while it files, as one does that keeps a machine."""
+    ledger = Ledger(url)
+    within: list[int] = []
+
+    def file(number: int) -> None:
+        with ledger.filing():
+            within.append(number)
+            machines.keep(acquire(ledger, str(number)), str(number), SNAPSHOT)
+            assert within == [number]
+            within.clear()
+
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(file, range(20)))
+    assert len(machines.snapshots(ledger)) == 20
+
+
+def test_eight_who_open_a_new_database_at_once_all_do(url: str) -> None:
+    start = threading.Barrier(8)
+
+    def begin(_: int) -> None:
+        start.wait(30)
+        with open_saver(Ledger(url)) as saver:
+            assert list(saver.list({"configurable": {"thread_id": "t"}})) == []
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(begin, range(8)))
+
+
+def test_who_waits_to_file_can_be_interrupted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by a lock's own wait, which nothing ends but the lock."""
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupted(seconds: float) -> None:
+        raise Interrupted
+
+    ledger, other = Ledger(url), Ledger(url)
+    with other.filing():
+        monkeypatch.setattr(time, "sleep", interrupted)
+        with pytest.raises(Interrupted), ledger.filing():
+            raise AssertionError("two file at once")
+    with ledger.filing():
+        pass
