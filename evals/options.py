@@ -125,5 +125,5 @@ Examples:
 
   python -m evals.takeover --resume --out runs/20260518-120000
 
-Exit codes: 0 done, 2 usage, 3 finished with infrastructure failures, 4 disk full, 130 interrupted, 143 terminated.
+Exit codes: 0 done, 2 usage, 3 infrastructure failures, 4 disk full, 130 interrupted, 143 terminated.
 """

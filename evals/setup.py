@@ -21,6 +21,7 @@ from evals.config import (
 )
 from evals.grading import check_gradable
 from evals.journal import BadJournal, OutInUse
+from evals.places import Places
 from evals.tasks import BadTasks, Task, load_tasks
 from handoff.ledger import LedgerUnusable
 from sandbox.machine import BackendName, SandboxUnavailable
@@ -41,13 +42,15 @@ _AS_IS = (
 )
 USAGE_ERRORS = (BadUsage, models.BadModel, BadTasks, BadJournal, OutInUse, LedgerUnusable, SandboxUnavailable)
 """What a person can mend by asking otherwise; each says how."""
+LOST_ON_THE_WAY = (LedgerUnusable, SandboxUnavailable)
+"""Those of them that, once a run has begun, say that its host has failed it."""
 _CHOICES = {"protocol": ("text", "native"), "sandbox": ("auto", "docker", "host", "process")}
 
 
 def prepared(
     options: dict[str, Any], given: set[str], out: Path, *, resume: bool
 ) -> tuple[RunConfig, tuple[Task, ...]]:
-    """The settings, on disk, and the tasks. Raises BadUsage, BadModel, BadTasks or SandboxUnavailable."""
+    """The settings, on disk, and the tasks. Raises BadUsage, BadModel, BadTasks, LedgerUnusable or SandboxUnavailable."""
     for name, choices in _CHOICES.items():
         if options[name] not in choices:
             raise BadUsage(f"--{name}: there is no {options[name]!r}; there are {', '.join(choices)}")
@@ -72,7 +75,8 @@ def prepared(
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadUsage(f"--out: {out}: {error.strerror}") from error
-        config.save(out)
+        with Places(out).home():
+            config.save(out)
     return config, tasks
 
 

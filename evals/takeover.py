@@ -60,7 +60,7 @@ def command(
     from rich.console import Console
 
     from evals.executors import TERMINATED, end_on_sigterm
-    from evals.setup import USAGE_ERRORS, prepared
+    from evals.setup import LOST_ON_THE_WAY, USAGE_ERRORS, prepared
 
     end_on_sigterm()
     terminal = sys.stdout.isatty()
@@ -73,8 +73,10 @@ def command(
         print("error: --resume: name the run to go on with by --out", file=sys.stderr)
         raise typer.Exit(USAGE)
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    begun = False
     try:
         config, chosen = prepared(asked, given, where, resume=resume)
+        begun = True
         code = run(console, config, chosen, where, workers=workers)
     except KeyboardInterrupt:
         print(f"\ninterrupted; what is done is safe. {_go_on(where)}", file=sys.stderr)
@@ -91,6 +93,9 @@ def command(
             raise typer.Exit(NO_SPACE) from None
         if not isinstance(error, USAGE_ERRORS):
             raise
+        if begun and isinstance(error, LOST_ON_THE_WAY):
+            print(f"error: {error}; what is done is safe. {_go_on(where)}", file=sys.stderr)
+            raise typer.Exit(INFRASTRUCTURE_FAILURES) from None
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     raise typer.Exit(code)
@@ -231,13 +236,15 @@ def _tidy(config: RunConfig, places: Places, home: Home) -> None:
     """Remove what a killed run left: its machines, and frozen images that no record and no checkpoint needs."""
     import sandbox
     from handoff.ledger import machines
+    from nodes.session import owner_of
 
     places.records.remove_partial()
     home.remove_unused_machines(alone=True)
     keep = places.records.snapshot_locations()
     if keep is not None:
         keep |= {snapshot.location for snapshot in machines.snapshots(home.ledger)}
-    sandbox.remove_leftovers(config.sandbox, config.run_id, keep=keep)
+    owners = [owner_of(config.run_id, home.ledger, thread) for thread in home.threads()]
+    sandbox.remove_leftovers(config.sandbox, config.run_id, *owners, keep=keep)
 
 
 def _report(console: Console, config: RunConfig, out: Path, *journals: Journal) -> int:

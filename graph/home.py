@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
 from langchain_core.runnables import RunnableConfig
 
 from graph.savers import Saver, open_saver
-from handoff.ledger import Ledger, LedgerUnusable, ThreadHeld, acquire, leases, machines
+from handoff.ledger import Ledger, LedgerUnusable, acquire, leases, machines
 from handoff.record import RecordStore
-from nodes.session import BASE, Session, SnapshotEvery, directories, owned
+from nodes.session import BASE, Session, SnapshotEvery, directories, owner_of
 from sandbox import remove_leftovers
 from sandbox.machine import BackendName, SandboxSpec, SandboxUnavailable
 from sandbox.removal import remove_tree
@@ -70,7 +71,7 @@ class Home:
         `lease_s` is how long others wait for a holder on another host that does not renew its hold any more.
         """
         leases.check_thread(thread)
-        own = owned(sandbox, self.ledger, thread)
+        own = sandbox.model_copy(update={"owner": owner_of(sandbox.owner, self.ledger, thread)})
         lease = acquire(self.ledger, thread, place=f"{own.backend} {own.owner}", ttl_s=lease_s)
         session = Session(lease, own, self.records, self.machines, snapshot_every=snapshot_every)
         try:
@@ -99,19 +100,6 @@ class Home:
         if not leases.request_handoff(self.ledger, thread, reason):
             raise NoSuchThread(f"thread {thread!r}: nothing has run on it; {self._others(thread)}")
 
-    def bury(self) -> tuple[str, ...]:
-        """End the machines of runs on this host that were killed, and let go of their threads; which those were."""
-        buried = []
-        for thread in leases.abandoned(self.ledger):
-            with contextlib.suppress(ThreadHeld):
-                lease = acquire(self.ledger, thread)
-                try:
-                    _end_machine(lease.left)
-                finally:
-                    lease.release()
-                buried.append(thread)
-        return tuple(buried)
-
     def remove_unused_machines(self, *, alone: bool = False) -> int:
         """Remove what no checkpoint's machine and no record lies in any more; how many directories those were.
 
@@ -125,7 +113,10 @@ class Home:
                 if each.name not in used and (alone or not _in_work(each))
             ]
             for each in unused:
-                remove_tree(each)
+                # Half of one must not look like a whole one, should this be killed meanwhile.
+                aside = each.with_name(f".removing-{uuid.uuid4().hex}")
+                each.rename(aside)
+                remove_tree(aside)
         return len(unused)
 
     def _others(self, thread: str) -> str:
@@ -177,9 +168,11 @@ def _config(thread: str) -> RunnableConfig:
 
 def _end_machine(place: str) -> None:
     """End what a holder that is gone has left running, if it was on this host."""
-    if place:
-        backend, _, owner = place.partition(" ")
-        remove_leftovers(cast(BackendName, backend), owner, keep=None)
+    backend, _, owner = place.partition(" ")
+    # What is no machine's place was written by nobody of ours.
+    with contextlib.suppress(ValueError):
+        if backend in get_args(BackendName):
+            remove_leftovers(cast(BackendName, backend), owner, keep=None)
 
 
 def _in_work(directory: Path) -> bool:

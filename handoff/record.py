@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 from pydantic import Field, ValidationError
 
 from handoff.event import Event, HandoffPoint, Usage
+from sandbox.archive import sync_directory
 from sandbox.machine import Frozen, Snapshot
 from sandbox.removal import remove_tree
 
@@ -141,7 +142,7 @@ class RecordStore:
         except BaseException:
             remove_tree(partial)
             raise
-        _sync_directory(self.root)
+        sync_directory(self.root)
         return record
 
     def load(self, record_id: str) -> HandoffRecord:
@@ -231,12 +232,4 @@ def write_durably(path: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
         error.filename = str(path)
         raise
-    _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_directory(path.parent)

@@ -128,6 +128,8 @@ class Session:
 
         Raises MachineNotKept when it stands elsewhere by now.
         """
+        if machine_id == BASE:  # which is another machine for another spec
+            return self._frozen(self.enter(BASE), _new_id())
         found = machines.find(self._lease.ledger, machine_id)
         if found is not None:
             return found
@@ -236,7 +238,8 @@ class Session:
             if self._every == "step":
                 self._frozen(machine, after)
             return after
-        state, kept = machine.shell_state(), machines.find(self._lease.ledger, before)
+        state = machine.shell_state()
+        kept = machines.find(self._lease.ledger, before) if before != BASE else None
         if kept is not None and kept.shell_state == state:
             return before
         after = _new_id()
@@ -253,7 +256,8 @@ class Session:
             snapshot = machine.freeze(part, labels={"thread": self.thread, "machine": machine_id}).result()
             with self._lease.ledger.filing():
                 target = self.store_of(snapshot)
-                if not target.exists():
+                if not _is_whole(target, snapshot):
+                    remove_tree(target)
                     part.rename(target)
                     sync_directory(self._directory)
                 machines.keep(self._lease, machine_id, snapshot)
@@ -292,15 +296,21 @@ class _Folded:
         return points
 
 
-def owned(spec: SandboxSpec, ledger: Ledger, thread: str) -> SandboxSpec:
-    """The spec under an owner's name that no other thread's machines have, in whichever database."""
+def owner_of(owner: str, ledger: Ledger, thread: str) -> str:
+    """An owner's name that no other thread's machines have, in whichever database."""
     name = hashlib.sha256(f"{ledger.url}\0{thread}".encode()).hexdigest()[:12]
-    return spec.model_copy(update={"owner": f"{spec.owner[:80]}.{name}"})
+    return f"{owner[:80]}.{name}"
 
 
 def directory_of(snapshot: Snapshot) -> str:
     """What the directory is called in which a snapshot lies, the same for the same content."""
     return f"{snapshot.backend}-{snapshot.base[-12:]}-{snapshot.digest}"
+
+
+def _is_whole(directory: Path, snapshot: Snapshot) -> bool:
+    """Whether a snapshot lies there; what was killed while it made or removed one may have left less."""
+    on_daemon = snapshot.location.startswith("sha256:")
+    return directory.is_dir() and (on_daemon or (directory / snapshot.location).is_file())
 
 
 def directories(snapshots: Iterable[Snapshot]) -> frozenset[str]:

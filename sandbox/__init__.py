@@ -12,12 +12,14 @@ for other backends      contract
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from sandbox.machine import (
+    OWNER,
     BackendName,
     ExecResult,
     FileChange,
@@ -92,16 +94,23 @@ def describe(backend: BackendName) -> str:
     return f"plain processes without isolation ({unavailable() or 'as asked'})"
 
 
-def remove_leftovers(backend: BackendName, owner: str, *, keep: Collection[str] | None = ()) -> None:
-    """Remove what a killed run left behind: its machines, and frozen images not in `keep`; None keeps all."""
+def remove_leftovers(backend: BackendName, *owners: str, keep: Collection[str] | None = ()) -> None:
+    """Remove what killed runs left behind: their machines, and frozen images not in `keep`; None keeps all.
+
+    Raises ValueError for what is no owner's name, and SandboxUnavailable.
+    """
+    for owner in owners:
+        if not re.fullmatch(OWNER.strip("^$"), owner):
+            raise ValueError(f"{owner!r:.60} is the name of no run")
     if backend == "docker":
         from sandbox.container import remove_owned
 
-        remove_owned(owner, keep)
+        remove_owned(owners, keep)
     else:
         from sandbox.local import remove_run
 
-        remove_run(owner)
+        for owner in owners:
+            remove_run(owner)
 
 
 def _backend(name: BackendName) -> Any:

@@ -74,11 +74,17 @@ def remove(found: Iterable[Leftover]) -> tuple[Leftover, ...]:
     return tuple(left)
 
 
-def remove_owned(owner: str, keep: Collection[str] | None) -> None:
-    """Remove an owner's containers, and its images but those to keep; None keeps all snapshots."""
-    remove(containers(owner))
-    remove(image for image in snapshots(owner) if image.loaded or (keep is not None and image.id not in keep))
-    depot.release(owner)
+def remove_owned(owners: Collection[str], keep: Collection[str] | None) -> None:
+    """Remove these owners' containers, and their images but those to keep; None keeps all snapshots."""
+    label = next(iter(owners)) if len(owners) == 1 else None
+    remove(one for one in containers(label) if one.owner in owners)
+    remove(
+        one
+        for one in snapshots(label)
+        if one.owner in owners and (one.loaded or (keep is not None and one.id not in keep))
+    )
+    for owner in owners:
+        depot.release(owner)
 
 
 def _removed(one: Leftover) -> bool:

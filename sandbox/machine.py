@@ -10,6 +10,11 @@ from typing import Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 BackendName = Literal["docker", "host", "process"]
+OWNER = r"^[a-z0-9][a-z0-9._-]{0,99}$"
+"""What a run may be called to whom machines belong: directories are named so."""
+
+
+_NAME = r"^([^/\x00.][^/\x00]*)?$"
 
 
 class Frozen(BaseModel):
@@ -92,7 +97,7 @@ class SandboxSpec(Frozen):
     open_files: int = Field(default=4096, gt=0)
     cpus: float | None = Field(default=None, gt=0)
     disk_mb: int = Field(default=10_240, gt=0)
-    owner: str = Field(default="takeover", pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")
+    owner: str = Field(default="takeover", pattern=OWNER)
     snapshots: Literal["auto", "layer", "commit"] = "auto"
     """How `docker` freezes: its writable layer as an archive, which takes a local daemon, or an image by
     commit, which works with any; `auto` is the first where it can be had."""
@@ -113,13 +118,13 @@ class Snapshot(Frozen):
 
     `base` is the digest of what the machine started from, `digest` that of what it changed there
     (paths, kinds, modes, link targets, bytes). `location` is an image id or the name of an archive,
-    which lies where `freeze` was told to put it.
+    which lies where `freeze` was told to put it. None of them is a path: a record may come from anybody.
     """
 
     backend: BackendName
-    base: str
-    location: str
-    digest: str
+    base: str = Field(pattern=_NAME, max_length=200)
+    location: str = Field(pattern=_NAME, max_length=200)
+    digest: str = Field(pattern=_NAME, max_length=200)
     workspace: str
     shell_state: str
     """Text that bash can source: directory, variables, functions and options of the agent's shell."""

@@ -193,3 +193,42 @@ def test_what_a_fork_adds_is_folded_from_its_own_events(hall: Hall) -> None:
     first = session.fold(events, task, None)
     assert session.fold(events, task, None) is first
     assert session.fold([dict(events[0])], task, None) is not first
+
+
+def test_the_base_of_one_thread_is_not_another_s(hall: Hall) -> None:
+    """Under `point` a run begins in the base, which each spec has its own of."""
+    kept = []
+    for name in ("one", "two"):
+        base = hall.root / name
+        subprocess.run(["cp", "-r", str(hall.root / "base"), str(base)], check=True)
+        (base / "notes.txt").write_text(name)
+        subprocess.run(["git", "-C", str(base), *hall.git[3:], "commit", "-qam", name], check=True)
+        lease = acquire(hall.ledger, name)
+        session = Session(
+            lease,
+            hall.spec.model_copy(update={"directory": base}),
+            RecordStore(hall.root / "records"),
+            hall.root / "machines",
+            snapshot_every="point",
+        )
+        assert session.begun() == BASE
+        kept.append(session.keep(BASE))
+        session.close()
+    assert kept[0].base != kept[1].base
+
+
+@pytest.mark.parametrize("left", ["nothing", "a part"])
+def test_half_a_directory_is_not_taken_for_a_machine(hall: Hall, left: str) -> None:
+    """As a process leaves it that was killed while it made or removed one of the same content."""
+    session = hall.enter()
+    start = session.begun()
+    (whole,) = (hall.root / "machines").iterdir()
+    for each in whole.iterdir():
+        each.unlink()
+    if left == "a part":
+        (whole / ".bringing-1").touch()
+    hall.enter().forget_machines()
+    session = hall.enter()
+    start = session.begun()
+    session = hall.enter()
+    assert "notes.txt" in (session.enter(start).directory_listing("") or ())
