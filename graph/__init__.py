@@ -7,7 +7,7 @@ home      where runs leave everything, and the history of a thread
 savers    checkpoints that only a thread's holder can write
 serving   the graphs as LangGraph's own server runs them, each run with its hold on the thread
 
-What a caller can mend is BadSettings, BadInput, BadThread, NoSuchThread, ThreadTaken or NotWaiting; one line each.
+What a caller can mend is BadSettings, BadInput, BadThread, NoSuchThread, ThreadTaken, Waiting or NotWaiting; one line each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from graph.agent import build_agent, build_takeover
-    from graph.hold import NotWaiting, Run, ThreadTaken
+    from graph.hold import NotWaiting, Run, ThreadTaken, Waiting
     from graph.home import Home, Moment, NoSuchThread, open_home
     from graph.outcome import Outcome
     from graph.running import open_run, resume, run, take_over
@@ -37,6 +37,7 @@ _HOMES = {
     "NoSuchThread": "graph.home",
     "open_home": "graph.home",
     "NotWaiting": "graph.hold",
+    "Waiting": "graph.hold",
     "Outcome": "graph.outcome",
     "Run": "graph.hold",
     "ThreadTaken": "graph.hold",
@@ -57,6 +58,7 @@ __all__ = [
     "Prices",
     "Run",
     "ThreadTaken",
+    "Waiting",
     "build_agent",
     "build_takeover",
     "open_home",

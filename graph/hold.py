@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.types import RESUME
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import Command, StateSnapshot
@@ -36,6 +37,10 @@ _NODES_A_STEP = 4
 
 class ThreadTaken(ValueError):
     """The thread holds a run already, of this task or of another."""
+
+
+class Waiting(ValueError):
+    """What was asked for would make a thread forget that it waits for a person."""
 
 
 class NotWaiting(ValueError):
@@ -82,8 +87,9 @@ class Run:
 
     def outcome(self) -> Outcome:
         """What the thread has come to by now. Raises NoSuchThread."""
-        state = self._graph(_kind(self._found(None))).get_state(self.config)
-        return self._outcome(cast(AgentState, state.values), state.interrupts)
+        found = self._found(None)
+        state = self._graph(_kind(found)).get_state(self.config)
+        return self._outcome(cast(AgentState, state.values), () if _answered(found) else state.interrupts)
 
     def start(self, task_id: str, prompt: str) -> Outcome:
         """Run a task from its beginning. Raises BadInput, ThreadTaken, ModelFailed, SandboxUnavailable or Fenced."""
@@ -131,8 +137,13 @@ class Run:
             checkpoint = kept.checkpoint
         state = self._graph(kind).get_state(self._at(checkpoint))
         if answer is not None:
+            if _answered(found):
+                raise NotWaiting(
+                    f"thread {self.thread!r} has an answer there already; resume it without one, or go back to a "
+                    "checkpoint before, from which it asks anew"
+                )
             return self._go(kind, Command(resume=_checked(answer, self.thread, state)), self._at(checkpoint))
-        if state.interrupts and checkpoint is None:
+        if state.interrupts and checkpoint is None and not _answered(found):
             return self._outcome(cast(AgentState, state.values), state.interrupts)
         at = self._at(checkpoint)
         # A node that ended just before a crash has left its writes, and `next` does not name it any more.
@@ -172,10 +183,14 @@ class Run:
     def prune(self) -> None:
         """Keep where the thread stands now, and give its history back with the machines of it; records stay.
 
-        All of it is done, or nothing.
+        All of it is done, or nothing. Raises Waiting, NoSuchThread, MachineNotKept or Fenced.
         """
         kind = _kind(self._found(None))
         state = self._graph(kind).get_state(self.config)
+        if state.interrupts:
+            raise Waiting(
+                f"thread {self.thread!r} waits for a person; answer by resume() before its history goes"
+            )
         values = cast(AgentState, state.values)
         last = "think" if values.get("events") else {"agent": "begin", "takeover": "receive"}[kind]
         if "machine" not in values:
@@ -301,6 +316,11 @@ def _machine_to_come(found: CheckpointTuple, *, redone: bool) -> str:
 
 def _kind(found: CheckpointTuple) -> Kind:
     return cast(Kind, found.metadata.get("graph", "agent"))
+
+
+def _answered(found: CheckpointTuple) -> bool:
+    """Whether a person's answer is kept with the checkpoint, although its node may not have got to use it."""
+    return any(channel == RESUME for _, channel, _ in found.pending_writes or ())
 
 
 def _checked(answer: Review | dict[str, Any], thread: str, state: StateSnapshot) -> dict[str, Any]:

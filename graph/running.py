@@ -65,8 +65,11 @@ def run(
     Under the policy `takeover`, `successor` goes on at the first handoff, on the thread `<thread>.successor`, to
     its own end.
     """
-    if options.get("policy") == "takeover" and successor is None:
+    takes_over = options.get("policy") == "takeover"
+    if takes_over and successor is None:
         raise BadSettings("policy='takeover' needs successor=, the model that takes over")
+    if successor is not None and not takes_over:
+        raise BadSettings("successor= goes with policy='takeover'; else give it to take_over")
     with open_run(home, thread, model=model, sandbox=sandbox, **options) as begun:
         outcome = begun.start(task_id, prompt)
     if successor is None or outcome.stop_reason in (None, "finished") or not outcome.records:

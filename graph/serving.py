@@ -96,8 +96,7 @@ def serve(
         try:
             yield built(hold)
         finally:
-            if hold.begun:
-                await asyncio.to_thread(hold.close)
+            await asyncio.to_thread(hold.close)
 
     return factory
 
@@ -106,7 +105,6 @@ class _Hold:
     """One run's hold on its thread: taken when its first node acts, let go when the run ends."""
 
     def __init__(self, form: type[BaseModel], choices: type[BaseModel], equip: Equip) -> None:
-        self.begun = False
         self._form = form
         self._choices = choices
         self._equip = equip
@@ -153,7 +151,7 @@ class _Hold:
         with self._lock:
             if self._ended:
                 raise RunFailed("the run was ended before this step began")
-            self.begun = self._at_work = True
+            self._at_work = True
         try:
             yield
         finally:

@@ -108,8 +108,6 @@ def _made_before(context: AgentContext, name: str) -> HandoffRecord | None:
 def _reviewed(state: AgentState, runtime: Runtime[AgentContext], record: HandoffRecord) -> bool:
     """Whether a person hands the run over; what they decided is kept with the record."""
     context = given(runtime)
-    if record.review is not None:
-        return True  # decided, and then this process died
     record = _with_notes(context, record)
     tell(runtime, "review", state, record=record.id)
     answer = interrupt(

@@ -16,7 +16,6 @@ from nodes.actions import RESERVED, Protocol
 from nodes.session import Session
 
 Policy = Literal["record", "stop", "review", "takeover"]
-POLICIES: tuple[Policy, ...] = ("record", "stop", "review", "takeover")
 EVERY_POINT: tuple[PointKind, ...] = (
     "first_source_edit",
     "first_validation",
@@ -53,7 +52,8 @@ class Settings(BaseModel):
     offer_handoff: bool = False
     """Give the agent a tool to ask for a handoff."""
     points: tuple[PointKind, ...] = EVERY_POINT
-    """The point kinds to interrupt at; `requested` are those of the tool, of budgets and from outside."""
+    """The point kinds to interrupt at; without `requested`, a spent budget makes none. The tool and a request
+    from outside always do."""
     policy: Policy = "record"
     max_steps: int = Field(default=500, gt=0)
     max_events: int | None = Field(default=None, gt=0)
