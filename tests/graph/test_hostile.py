@@ -35,7 +35,9 @@ def test_a_record_that_names_a_path_is_refused(bench: Bench, tmp_path: Path, fie
     evil = record.model_copy(
         update={"snapshot": record.snapshot.model_copy(update={field: f"/../../{tmp_path}/new"})}
     ).sealed()
-    (bench.store.directory(record.id) / RECORD_FILE).write_text(evil.model_dump_json(exclude={"notes", "review"}))
+    (bench.store.directory(record.id) / RECORD_FILE).write_text(
+        evil.model_dump_json(exclude={"notes", "review"})
+    )
     before = set(tmp_path.iterdir())
     with pytest.raises(RecordRefused, match=rf"snapshot\.{field}"):
         bench.take(scripted(DONE))

@@ -118,12 +118,16 @@ def test_of_two_signals_that_were_held_back_both_come() -> None:
         came.append(number)
         raise Came
 
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with pytest.raises(Came), undisturbed():
+    def hold_back() -> None:
+        with undisturbed():
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGINT)
             assert came == []
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(Came):
+            hold_back()
         assert came == [signal.SIGTERM, signal.SIGINT]
         assert {signal.getsignal(number) for number in before} == {handler}
     finally:
