@@ -1,37 +1,24 @@
 """What our loop is measured against: other agent loops, whose model asks at once for the same shell command.
 
-Every figure is the median over the rounds of one run, in which the loops take turns. A step is one answer of the
-model and one command, both kept; the first step, which also starts things, does not count.
+A step is one answer of the model and one command, both kept; the first step, which also starts things, does not
+count.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
-from rich.console import Console
-from rich.table import Table
 from typing_extensions import TypedDict
-
-_EPILOG = """Examples:
-
-python benchmarks/loops.py --steps 50
-
-python benchmarks/loops.py --steps 200 --observation-bytes 2048 --peer-python ~/mini-swe-agent/bin/python
-"""
 
 
 class PeerUnavailable(RuntimeError):
@@ -93,38 +80,3 @@ def react(steps: int, directory: Path, observation_bytes: int = 0) -> float:
             durability="sync",
         )
     return (begins[steps] - begins[1]) / (steps - 1)
-
-
-def main(
-    steps: Annotated[int, typer.Option(min=2, help="Steps of each loop.")] = 50,
-    observation_bytes: Annotated[int, typer.Option(min=0, help="What a command prints.")] = 0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds to take medians over.")] = 3,
-    peer_python: Annotated[
-        str, typer.Option(help="A Python that has mini-swe-agent. [default: this one]", show_default=False)
-    ] = sys.executable,
-) -> None:
-    """How long a step of other agents' loops takes when neither the model nor the command needs any time."""
-    loops: dict[str, Callable[[Path], float]] = {
-        "mini-swe-agent": lambda place: mini(steps, place, observation_bytes, python=peer_python),
-        "LangGraph": lambda place: react(steps, place, observation_bytes),
-    }
-    taken: dict[str, list[float]] = {name: [] for name in loops}
-    reasons: dict[str, str] = {}
-    for number in range(rounds):
-        for name, loop in loops.items() if number % 2 == 0 else reversed(loops.items()):
-            with tempfile.TemporaryDirectory(prefix="benchmark-") as place:
-                try:
-                    taken[name].append(loop(Path(place)))
-                except PeerUnavailable as error:
-                    reasons[name] = str(error)
-    table = Table("loop", f"ms a step, {steps:,} steps of {observation_bytes:,} B")
-    table.columns[1].justify = "right"
-    for name, seconds in taken.items():
-        table.add_row(name, reasons.get(name) or f"{statistics.median(seconds) * 1e3:.2f}")
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
-
-
-if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()

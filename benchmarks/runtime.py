@@ -152,16 +152,19 @@ def _measured(
                 except PeerUnavailable as error:
                     reasons[name] = str(error)
     found = {name: statistics.median(seconds) for name, seconds in taken.items() if seconds}
-    with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as place:
-        gc.collect()
-        long = ours(_LONG, Path(place), command(_OBSERVED), database=database)
-    found |= {
-        "early": statistics.median(long.steps[:_SHORT]),
-        "late": statistics.median(long.steps[-_SHORT:]),
-        "trace": long.trace,
-        "database": long.database,
-        "resume": long.resumed,
+    long: list[Taken] = []
+    for _ in track(range(rounds), f"{_LONG:,} steps", console=Console(stderr=True), transient=True):
+        with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as place:
+            gc.collect()
+            long.append(ours(_LONG, Path(place), command(_OBSERVED), database=database))
+    figures: dict[str, Callable[[Taken], float]] = {
+        "early": lambda taken: statistics.median(taken.steps[:_SHORT]),
+        "late": lambda taken: statistics.median(taken.steps[-_SHORT:]),
+        "trace": lambda taken: taken.trace,
+        "database": lambda taken: taken.database,
+        "resume": lambda taken: taken.resumed,
     }
+    found |= {name: statistics.median(map(figure, long)) for name, figure in figures.items()}
     return found, reasons
 
 
