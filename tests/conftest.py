@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,37 @@ def missing(reason: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@contextlib.contextmanager
+def mounted(*arguments: str | Path) -> Iterator[None]:
+    """Something mounted where the last argument says, on a host where this user may; gone afterwards."""
+    done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        missing(f"nothing can be mounted here, which takes root: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(arguments[-1])], check=True)
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A directory that is a disk of its own, of that size."""
+    place.mkdir()
+    with mounted("-t", "tmpfs", "-o", f"size={size}", "tmpfs", place):
+        yield place
+
+
+def fill(disk: Path) -> Path:
+    """Leave no room on a disk; the file that takes it all."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while file.write(b"x" * size) == size:
+                    pass
+    return filler
 
 
 @pytest.fixture(scope="session", autouse=True)

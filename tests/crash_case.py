@@ -37,7 +37,8 @@ from sandbox import archive, box
 from sandbox.machine import BackendName, SandboxSpec
 
 IMAGE = "takeover/base:latest"
-REPOSITORY_IMAGE = "takeover/crash-matrix:latest"
+REPOSITORY_IMAGE = f"takeover/crash-matrix:{os.getpid()}"
+"""The same in every process that is forked from this one, and in no other."""
 WORKSPACE = "/testbed"
 RECORD = "matrix.first_source_edit"
 _OUTSIDE = '"${TMPDIR:-/tmp}/outside.txt"'
@@ -289,7 +290,7 @@ def audit(case: Case) -> None:
     (case.place / "audit").write_text(_same(json.dumps(found)))
 
 
-def lay_image(base: Path) -> None:
+def lay_image(base: Path, name: str) -> None:
     """The image of that repository, upon one that has bash, git and Python."""
     from sandbox.daemon import client, require_image
 
@@ -300,10 +301,16 @@ def lay_image(base: Path) -> None:
                 tar.add(base, WORKSPACE, filter=lambda found: found.replace(uid=0, gid=0, deep=False))
             packed.seek(0)
             container.put_archive("/", packed)
-        repository, _, tag = REPOSITORY_IMAGE.partition(":")
+        repository, _, tag = name.partition(":")
         container.commit(repository, tag)
     finally:
         container.remove(force=True)
+
+
+def remove_image(name: str) -> None:
+    from sandbox.daemon import client
+
+    client().images.remove(name, force=True)
 
 
 def end_containers(case: Case) -> None:
@@ -326,6 +333,32 @@ def lay_base(place: Path) -> Path:
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "base"]):
         subprocess.run([*git, *words], check=True)
     return base
+
+
+def unsound(expected: dict[str, Any]) -> list[str]:
+    """What is not as it should be after the run that nobody disturbed, a line each."""
+    outcome, audit = expected["outcome"], expected["audit"]
+    noted = "1\n2\n3\n4\n"
+    due = {
+        "stop_reason": (outcome["stop_reason"], "finished"),
+        "steps": (outcome["steps"], len(REPLIES)),
+        "trouble": (outcome["trouble"], ""),
+        "records": (outcome["records"], [RECORD]),
+        "calls of the model": (expected["calls"], len(REPLIES)),
+        "leases held": (audit["leases held"], 0),
+        "more than one effect": (audit["more than one effect"], False),
+        "newest kept": (audit["newest kept"], True),
+        "records of the home": ([record["id"] for record in audit["records"]], [RECORD]),
+        "unused machines": (audit.get("unused machines", []), []),
+        "unknown machines": (audit.get("unknown machines", []), []),
+        "partial records": (audit["partial records"], []),
+        "successor": (
+            audit["successor"][:2],
+            ["finished", "[exit code 0]\nkept\npkg\n1\n1\nONE = 1\nkept\n"],
+        ),
+        "machine": (audit["machine"], f"{noted}{noted}ONE = 11\n"),
+    }
+    return [f"{name} is {_difference(now, value)}" for name, (now, value) in due.items() if now != value]
 
 
 def wrong(case: Case, expected: dict[str, Any], deaths: int) -> list[str]:

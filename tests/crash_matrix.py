@@ -36,6 +36,8 @@ from tests.crash_case import Case
 _PR_SET_CHILD_SUBREAPER = 36
 _LONGEST_LIFE_S = 180.0
 _MOST_KILLS = 4
+_RECOVERY, _SHORTEST_RECOVERY = 40, 12
+"""How many places a second life crosses until it has caught up with the first; the fewest that there can be."""
 _BACKENDS, _SAVERS, _EVERY = ("process", "host", "docker"), ("sqlite", "postgres"), ("step", "point")
 _EPILOG = """Examples:
 
@@ -43,7 +45,7 @@ python tests/crash_matrix.py
 
 python tests/crash_matrix.py --backends process,host,docker --savers sqlite,postgres --snapshots step,point
 
-python tests/crash_matrix.py --points every-7th --random 5 --seed 3 --json >matrix.json
+python tests/crash_matrix.py --points every-7th --random 5 --again 20 --seed 3 --json >matrix.json
 """
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -55,10 +57,19 @@ class Result(NamedTuple):
     saver: str
     every: str
     death: str
-    """Where the first process died; for random deaths, after how many seconds each did."""
+    """Where the first process died, and the second if it did; for random deaths, after how many seconds each did."""
     deaths: int
     seconds: float
     wrong: tuple[str, ...]
+
+
+class Sample(NamedTuple):
+    """Which deaths are tried in a cell, out of all that there can be."""
+
+    points: str
+    randomly: int
+    again: int
+    seed: int
 
 
 class Setting(NamedTuple):
@@ -89,6 +100,17 @@ class Setting(NamedTuple):
         else:
             wrong = self._finish(case, 1)
         return self._result(f"{number}, {self.crossings[number - 1]}", 1, began, wrong, case)
+
+    def run_again(self, number: int, second: int) -> Result:
+        """The run whose first process dies at its nth crossing, and whose second does at one of its own."""
+        case = self.case(f"{_prefix(self)}-at-{number:04}-and-{second:04}")
+        began = time.monotonic()
+        died = []
+        for die_at in (number, second):
+            status = _wait(_fork(case.place, lambda at=die_at: crash_case.live(case, die_at=at)))
+            if status == -signal.SIGKILL:
+                died.append(f"{die_at}, {case.told('crossings')[-1]}")
+        return self._result("; ".join(died), len(died), began, self._finish(case, len(died)), case)
 
     def run_randomly(self, number: int, chance: random.Random) -> Result:
         """The run whose processes are killed from outside after random times, several times over."""
@@ -123,16 +145,22 @@ def main(
     savers: Annotated[str, typer.Option(help="Which databases, of sqlite, postgres.")] = "sqlite",
     snapshots: Annotated[str, typer.Option(help="When machines are kept, of step, point.")] = "step",
     points: Annotated[
-        str, typer.Option(help="Places to die at: all, none, every-nth, or numbers: 3,14.")
+        str,
+        typer.Option(
+            help="Places to die at: all, none, every-nth, numbers: 3,14, or one of each kind, kinds-1/1, or the "
+            "second of four parts of these, kinds-2/4."
+        ),
     ] = "all",
     randomly: Annotated[int, typer.Option("--random", help="Runs a cell with deaths at random times.")] = 0,
+    again: Annotated[int, typer.Option(help="Runs a cell that die twice, the second time recovering.")] = 0,
     seed: Annotated[int, typer.Option(help="Of what is drawn by chance.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="How many runs at a time.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
     keep: Annotated[bool, typer.Option(help="Keep the directory, for what went wrong.")] = False,
 ) -> None:
     """Kill a run wherever something becomes durable or acts, resume it, and compare it with an undisturbed one."""
-    _taken(points, 0, random.Random())  # or what is wrong with it would be told late
+    sample = Sample(points, randomly, again, seed)
+    _taken(sample, (), random.Random())  # or what is wrong with it would be told late
     cells = [
         (backend, saver, when)
         for backend in _chosen(backends, _BACKENDS, "--backends")
@@ -147,12 +175,10 @@ def main(
         with _database_server("postgres" in savers) as server:
             _adopt_orphans()
             base = crash_case.lay_base(place)
-            if "docker" in backends and _wait(_fork(place, lambda: crash_case.lay_image(base))):
-                raise SystemExit((place / "failure").read_text().splitlines()[-1])
-            for number, cell in enumerate(cells):
-                results += _cell(
-                    cell, place, base, server, points, randomly, jobs, random.Random(f"{seed}/{number}")
-                )
+            with _repository_image(place, base) if "docker" in backends else contextlib.nullcontext():
+                for number, cell in enumerate(cells):
+                    chance = random.Random(f"{seed}/{number}")
+                    results += _cell(cell, place, base, server, sample, jobs, chance)
     finally:
         if not keep or not any(result.wrong for result in results):
             remove_tree(place)
@@ -167,8 +193,7 @@ def _cell(
     place: Path,
     base: Path,
     server: str | None,
-    points: str,
-    randomly: int,
+    sample: Sample,
     jobs: int,
     chance: random.Random,
 ) -> list[Result]:
@@ -190,11 +215,14 @@ def _cell(
             raise SystemExit(f"{' '.join(cell)}: the undisturbed run: {left or case.told('failure')[-1:]}")
         expected = {part: json.loads((case.place / part).read_text()) for part in ("outcome", "audit")}
         expected["calls"] = len(case.told("calls"))
+        if unsound := crash_case.unsound(expected):
+            raise SystemExit(f"{' '.join(cell)}: the undisturbed run: {'; '.join(unsound)}")
         _forget(case)
         setting = undisturbed._replace(expected=expected, crossings=crossings, seconds=seconds)
-        numbers = _taken(points, len(crossings), chance)
-        seeds = [(number, chance.random()) for number in range(randomly)]
+        numbers = _taken(sample, crossings, chance)
+        seeds = [(number, chance.random()) for number in range(sample.randomly)]
         todo: list[Callable[[], Result]] = [partial(setting.run, number) for number in numbers]
+        todo += [partial(setting.run_again, *_twice(len(crossings), chance)) for _ in range(sample.again)]
         todo += [partial(setting.run_randomly, number, random.Random(drawn)) for number, drawn in seeds]
         results = _shared_out(todo, jobs, here)
         for result in results:
@@ -316,6 +344,18 @@ def _database_server(wanted: bool) -> Iterator[str | None]:
         yield url
 
 
+@contextlib.contextmanager
+def _repository_image(place: Path, base: Path) -> Iterator[None]:
+    """The image that machines in containers start from; each process that asks the daemon is forked for it."""
+    name = crash_case.REPOSITORY_IMAGE
+    if _wait(_fork(place, lambda: crash_case.lay_image(base, name))):
+        raise SystemExit((place / "failure").read_text().splitlines()[-1])
+    try:
+        yield
+    finally:
+        _wait(_fork(place, lambda: crash_case.remove_image(name)))
+
+
 def _chosen(text: str, known: tuple[str, ...], option: str) -> list[str]:
     found = [part.strip() for part in text.split(",") if part.strip()]
     if not found or set(found) - set(known):
@@ -323,16 +363,31 @@ def _chosen(text: str, known: tuple[str, ...], option: str) -> list[str]:
     return found
 
 
-def _taken(points: str, count: int, chance: random.Random) -> Sequence[int]:
-    """The numbers of the places to die at, of so many."""
+def _twice(count: int, chance: random.Random) -> tuple[int, int]:
+    """Of so many places, one to die at, and one that the recovery from there will come to."""
+    number = chance.randint(1, count)
+    return number, chance.randint(1, max(_SHORTEST_RECOVERY, min(_RECOVERY, count - number)))
+
+
+def _taken(sample: Sample, crossings: Sequence[str], chance: random.Random) -> Sequence[int]:
+    """The numbers of the places to die at."""
+    points, count = sample.points, len(crossings)
     if points in ("all", "none"):
         return range(1, count + 1) if points == "all" else ()
     if re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", points):
         return [number for number in map(int, points.split(",")) if number <= count]
+    part = re.fullmatch(r"kinds-([1-9]\d*)/([1-9]\d*)", points)
+    if part is not None and int(part[1]) <= int(part[2]):
+        kinds = collections.defaultdict(list)
+        for number, name in enumerate(crossings, 1):
+            kinds[re.sub("^(before|after) ", "", name)].append(number)
+        # In the same order in every cell, or the parts would not add up.
+        order = random.Random(sample.seed).sample(sorted(kinds), len(kinds))
+        return [chance.choice(kinds[kind]) for kind in order[int(part[1]) - 1 :: int(part[2])]]
     every = re.fullmatch(r"every-([1-9]\d*)(st|nd|rd|th)", points)
     if every is None:
         raise SystemExit(
-            f"--points {points!r}: give all, none, numbers such as 3,14 or every-5th and the like"
+            f"--points {points!r}: give all, none, numbers such as 3,14, every-5th or kinds-1/4 and the like"
         )
     return range(1 + chance.randrange(int(every[1])), count + 1, int(every[1]))
 
@@ -342,15 +397,16 @@ def _print(results: list[Result], seed: int, as_json: bool) -> None:
         print(json.dumps({"seed": seed, "runs": [result._asdict() for result in results]}))
         return
     table = Table(title=f"{len(results)} runs, {sum(r.deaths for r in results)} deaths, seed {seed}")
-    for head in ("machine", "database", "kept at", "runs", "deaths", "wrong", "s a run"):
+    for head in ("machine", "database", "kept at", "runs", "deaths", "died again", "wrong", "s a run"):
         table.add_column(head, justify="left" if head in ("machine", "database", "kept at") else "right")
     cells = collections.defaultdict(list)
     for result in results:
         cells[result[:3]].append(result)
     for cell, found in cells.items():
         wrong = sum(bool(result.wrong) for result in found)
+        deaths, again = sum(r.deaths for r in found), sum(r.deaths > 1 for r in found)
         mean = sum(result.seconds for result in found) / len(found)
-        table.add_row(*cell, str(len(found)), str(sum(r.deaths for r in found)), str(wrong), f"{mean:.2f}")
+        table.add_row(*cell, *map(str, (len(found), deaths, again, wrong)), f"{mean:.2f}")
     Console().print(table)
 
 

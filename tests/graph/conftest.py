@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -19,14 +20,22 @@ from langgraph.types import StateSnapshot
 from graph import Home, Outcome, build_agent, open_home, open_run, resume, run, take_over
 from handoff.event import Event
 from nodes.state import AgentState
-from sandbox.machine import SandboxSpec
+from sandbox import host
+from sandbox.machine import BackendName, SandboxSpec
+
+from .. import crash_case
+from ..conftest import missing
 
 PROMPT = "# Make `double` double\n\nIt returns `n + 1`.\n\n  Trailing spaces stay.  \n"
 EDIT = "```bash\nsed -i 's/n + 1/n * 3/' pkg/core.py\n```"
 FIX = "```bash\nsed -i 's/n \\* 3/n * 2/' pkg/core.py\n```"
 TEST = "```bash\npython3 -m unittest -q\n```"
 DONE = "<finish>Done.</finish>"
+NOTE = "```bash\necho {} >> notes.txt\n```"
+SHOW = "```bash\ncat notes.txt\n```"
 POINTS = ("first_source_edit", "first_validation", "first_post_failure_edit")
+BOTH = pytest.mark.parametrize("database", ["sqlite", "postgres"])
+"""Marks a test, or a module of them, whose bench is to stand on either database."""
 
 
 class Scripted(BaseChatModel):
@@ -86,10 +95,26 @@ def events(state: AgentState) -> list[Event]:
     return [Event.model_validate(event) for event in state.get("events", [])]
 
 
+def shown(state: Any) -> list[str]:
+    """The lines of a file when it was shown last."""
+    texts = [event["text"] for event in state["events"] if event["kind"] == "observation"]
+    return str(texts[-1]).splitlines()[1:]
+
+
+def noted(state: Any) -> str:
+    """What the file of notes held when it was shown last."""
+    shown = [
+        event["text"]
+        for event in state["events"]
+        if event["kind"] == "observation" and event["exit_code"] == 0
+    ]
+    return str(shown[-1]).partition("\n")[2].strip()
+
+
 class Bench:
     """A small repository on a real machine, a saver on disk, and a store of records."""
 
-    def __init__(self, root: Path, home: Home) -> None:
+    def __init__(self, root: Path, home: Home, backend: BackendName = "process") -> None:
         base = root / "base"
         (base / "pkg").mkdir(parents=True)
         (base / "pkg" / "__init__.py").touch()
@@ -102,7 +127,11 @@ class Bench:
         subprocess.run([*git[:5], "init", "-q", str(base)], check=True)
         subprocess.run([*git, "add", "-A"], check=True)
         subprocess.run([*git, "commit", "-qm", "base"], check=True)
-        self.spec = SandboxSpec(backend="process", directory=base, owner="test-agent")
+        place: dict[str, Any] = {"directory": base}
+        if backend == "docker":
+            place = {"image": f"takeover/bench-{secrets.token_hex(4)}:latest"}
+            crash_case.lay_image(base, place["image"])
+        self.spec = SandboxSpec(backend=backend, owner="test-agent", **place)
         self.home = home
         self.store = home.records
 
@@ -144,6 +173,28 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with open_home(tmp_path / "home") as home:
-        yield Bench(tmp_path, home)
+def database() -> str:
+    """Which database the bench stands on; a test may say another."""
+    return "sqlite"
+
+
+@pytest.fixture
+def backend() -> BackendName:
+    """Which machines the bench has; a test may say others."""
+    return "process"
+
+
+@pytest.fixture
+def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, database: str, backend: BackendName
+) -> Iterator[Bench]:
+    url = request.getfixturevalue("postgres_database") if database == "postgres" else None
+    if backend == "docker":
+        request.getfixturevalue("base_image")
+    if backend == "host" and (reason := host.unavailable()):
+        missing(reason)
+    with open_home(tmp_path / "home", url) as home:
+        bench = Bench(tmp_path, home, backend)
+        yield bench
+    if bench.spec.image is not None:
+        crash_case.remove_image(bench.spec.image)

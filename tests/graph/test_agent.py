@@ -139,7 +139,7 @@ def test_the_cap_on_tokens(bench: Bench) -> None:
 def test_the_cap_on_seconds(bench: Bench) -> None:
     state = bench.run(scripted(*["```bash\nsleep 0.4\n```"] * 9), max_seconds=1)
     assert state["stop_reason"] == "max_seconds"
-    assert 2 <= state["steps"] <= 3
+    assert 1 <= state["steps"] <= 3
 
 
 def test_the_cap_on_seconds_holds_while_the_model_thinks(bench: Bench) -> None:
@@ -210,7 +210,7 @@ def test_native_actions_are_answered(bench: Bench) -> None:
 
 
 def test_a_command_that_takes_too_long(bench: Bench) -> None:
-    state = bench.run(scripted("```bash\necho begun; sleep 60\n```", EDIT, DONE), command_timeout_s=0.5)
+    state = bench.run(scripted("```bash\necho begun; sleep 60\n```", EDIT, DONE), command_timeout_s=2)
     first, second = [event for event in events(state) if event.kind == "observation"]
     assert first.timed_out
     assert first.exit_code is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,30 +11,16 @@ from typing import Any
 import pytest
 from langgraph.types import Command
 
-from graph import Home, NoSuchThread, Outcome, open_home, open_run, run
+from graph import Home, NoSuchThread, Outcome, open_run, run
 from handoff.ledger import Fenced, Ledger, ThreadHeld, acquire
 from nodes.replies import ModelFailed
 from sandbox.machine import SandboxSpec
 
-from .conftest import DONE, EDIT, PROMPT, Bench, scripted
+from .conftest import BOTH, DONE, EDIT, NOTE, PROMPT, SHOW, Bench, scripted, shown
 
+pytestmark = BOTH
 GIVEN = {"task": {"id": "t", "prompt": PROMPT}}
-NOTE = "```bash\necho {} >> notes.txt\n```"
-SHOW = "```bash\ncat notes.txt\n```"
 NOTES = [NOTE.format(number) for number in (1, 2, 3)]
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    url = request.getfixturevalue("postgres_database") if request.param == "postgres" else None
-    with open_home(tmp_path / "home", url) as home:
-        yield Bench(tmp_path, home)
-
-
-def shown(state: Any) -> list[str]:
-    """The lines of the file of notes when it was shown last."""
-    texts = [event["text"] for event in state["events"] if event["kind"] == "observation"]
-    return str(texts[-1]).splitlines()[1:]
 
 
 def test_ainvoke(bench: Bench) -> None:

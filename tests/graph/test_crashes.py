@@ -1,5 +1,6 @@
 """Runs that are killed lose nothing and do nothing twice: a sample of `tests/crash_matrix.py`, another one each time.
 
+Each kind of place is in it, in one cell of the matrix or another: the four parts of them add up.
 With `TAKEOVER_CRASHES=all` in the environment every place is taken, which takes hours.
 """
 
@@ -18,21 +19,28 @@ import pytest
 from ..conftest import missing
 
 _MATRIX = Path(__file__).parents[1] / "crash_matrix.py"
+_SEED = random.randrange(1_000_000)
 _ALL = os.environ.get("TAKEOVER_CRASHES") == "all"
 
 
 @pytest.mark.timeout(0 if _ALL else 900)
 @pytest.mark.parametrize(
-    ("backend", "saver", "kept_at", "points", "randomly"),
+    ("backend", "saver", "kept_at", "points", "randomly", "again"),
     [
-        ("process", "sqlite", "step", "every-20th", 2),
-        ("host", "sqlite", "point", "every-100th", 1),
-        ("docker", "sqlite", "step", "every-150th", 1),
-        ("process", "postgres", "step", "every-100th", 1),
+        ("process", "sqlite", "step", "kinds-1/2", 1, 1),
+        ("host", "sqlite", "point", "kinds-2/4", 0, 1),
+        ("docker", "sqlite", "step", "kinds-8/8", 0, 0),
+        ("process", "postgres", "step", "kinds-4/8", 0, 1),
     ],
 )
 def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
-    backend: str, saver: str, kept_at: str, points: str, randomly: int, request: pytest.FixtureRequest
+    backend: str,
+    saver: str,
+    kept_at: str,
+    points: str,
+    randomly: int,
+    again: int,
+    request: pytest.FixtureRequest,
 ) -> None:
     if backend == "docker":
         request.getfixturevalue("base_image")
@@ -43,16 +51,18 @@ def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
             missing(reason)
     if saver == "postgres" and importlib.util.find_spec("psycopg") is None:
         missing("psycopg is not installed: install this project with its extra `postgres`")
-    seed = random.randrange(1_000_000)
-    words = ["--backends", backend, "--savers", saver, "--snapshots", kept_at, "--seed", str(seed)]
-    words += ["--points", "all" if _ALL else points, "--random", str(20 if _ALL else randomly), "--json"]
+    if _ALL:
+        points, randomly, again = "all", 20, 40
+    words = ["--backends", backend, "--savers", saver, "--snapshots", kept_at, "--seed", str(_SEED)]
+    words += ["--points", points, "--random", str(randomly), "--again", str(again), "--json"]
     done = subprocess.run([sys.executable, str(_MATRIX), *words], capture_output=True, text=True, check=False)
     print(f"python {_MATRIX} {' '.join(words)}\n{done.stderr}")
     assert done.stdout, done.stderr
     runs = json.loads(done.stdout)["runs"]
     assert [run for run in runs if run["wrong"]] == []
+    assert sum(run["deaths"] == 2 for run in runs) >= again
     # One that was to die at a random time may have ended before it.
-    assert sum(run["deaths"] for run in runs) >= len(runs) - (20 if _ALL else randomly) > 0
+    assert sum(run["deaths"] for run in runs) >= len(runs) + again - randomly > 0
 
 
 def test_the_matrix_says_what_it_can_be_given() -> None:
@@ -60,7 +70,7 @@ def test_the_matrix_says_what_it_can_be_given() -> None:
         (["--backends", "vax"], "--backends 'vax': give one or more of process, host, docker"),
         (
             ["--points", "every-0th"],
-            "--points 'every-0th': give all, none, numbers such as 3,14 or every-5th",
+            "--points 'every-0th': give all, none, numbers such as 3,14, every-5th or kinds-1/4",
         ),
     ):
         done = subprocess.run([sys.executable, str(_MATRIX), *words], capture_output=True, text=True)

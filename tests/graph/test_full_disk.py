@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,33 +13,17 @@ from graph import open_home, resume, run
 from handoff.ledger import LedgerUnusable
 from sandbox.machine import OutOfDisk
 
-from ..conftest import missing
-from .conftest import DONE, PROMPT, Bench, scripted
+from ..conftest import fill, small_disk
+from .conftest import DONE, NOTE, PROMPT, SHOW, Bench, scripted, shown
 
-NOTES = [f"```bash\necho {number} >>notes.txt\n```" for number in (1, 2, 3)]
-SHOW = "```bash\ncat notes.txt\n```"
+NOTES = [NOTE.format(number) for number in (1, 2, 3)]
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A small disk of its own."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(words, capture_output=True).returncode != 0:
-        missing("nothing can be mounted here, which takes root")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
-
-
-def fill(disk: Path) -> None:
-    with (disk / "filler").open("wb", buffering=0) as filler:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while filler.write(b"x" * size) == size:
-                    pass
-            except OSError:
-                continue
+    with small_disk(tmp_path / "disk", "24m") as place:
+        yield place
 
 
 @pytest.mark.parametrize("on_it", ["database", "home"])
@@ -69,4 +52,40 @@ def test_a_run_goes_on_once_there_is_room(
     with open_home(home_at, database) as home:
         done = resume(home, "thread", **given)
     assert (done.stop_reason, done.steps) == ("finished", 5)
-    assert done.state["events"][7]["text"] == "[exit code 0]\n1\n2\n3\n"
+    assert shown(done.state) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "errors"),
+    [
+        (
+            "```bash\nhead -c 2000000 /dev/urandom > big; echo 2 >> notes.txt\n```",
+            (OutOfDisk, LedgerUnusable),
+        ),
+        ("long " * 200_000 + "\n\n" + NOTE.format(2), LedgerUnusable),
+    ],
+    ids=["a machine", "a checkpoint"],
+)
+def test_something_large_that_there_is_no_room_for(
+    disk: Path, tmp_path: Path, reply: str, errors: Any
+) -> None:
+    model = scripted(NOTE.format(1), reply, SHOW, DONE)
+
+    def listen(moment: dict[str, Any]) -> None:
+        if (moment["moment"], moment["step"]) == ("thinking", 1):
+            fill(disk)
+
+    with open_home(disk / "home") as home:
+        bench = Bench(tmp_path, home)
+        with pytest.raises(errors, match=r"disk is full|full; make room") as told:
+            bench.run(model, on_progress=listen)
+        assert "\n" not in str(told.value)
+        assert home.history("thread")[0].step >= 1
+    (disk / "filler").unlink()
+    with open_home(disk / "home") as home:
+        bench.home = home
+        assert shown(bench.resume(model).state) == ["1", "2"]
+        assert not list(home.machines.glob(".freezing-*"))
+    connection = sqlite3.connect(disk / "home" / "takeover.sqlite")
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()

@@ -1,8 +1,90 @@
-"""Kept machines: which directories stay, and which are given back."""
+"""Kept machines: each is entered as it was left, whichever kind it is, and given back once nothing needs it."""
 
 from __future__ import annotations
 
-from .conftest import DONE, EDIT, Bench, scripted
+import pytest
+
+from nodes.replies import ModelFailed
+from sandbox.machine import SnapshotCorrupt
+
+from .conftest import DONE, EDIT, NOTE, SHOW, Bench, noted, scripted, shown
+
+MACHINES = pytest.mark.parametrize(
+    ("database", "backend"),
+    [("sqlite", "process"), ("postgres", "process"), ("sqlite", "host"), ("sqlite", "docker")],
+)
+
+
+@MACHINES
+def test_a_fork_has_the_machine_of_its_checkpoint(bench: Bench) -> None:
+    bench.run(scripted(NOTE.format(1), NOTE.format(2), NOTE.format(3), DONE))
+    for step in (0, 1, 2, 3):
+        (moment,) = [
+            each
+            for each in bench.home.history("thread")
+            if each.step == step and each.next == ("think",) and each.kept
+        ][-1:]
+        replies = [""] * step + ["```bash\ntouch notes.txt; cat notes.txt\n```", DONE]
+        done = bench.resume(scripted(*replies), checkpoint=moment.checkpoint)
+        assert shown(done.state) == [*map(str, range(1, step + 1))]
+
+
+@MACHINES
+def test_a_machine_that_is_gone_or_damaged_is_never_replaced(bench: Bench) -> None:
+    with pytest.raises(ModelFailed):
+        bench.run(scripted(NOTE.format(1), ModelFailed("gone")), model_tries=1)
+    archives = [path for path in bench.home.machines.rglob("*") if path.is_file()]
+    archive = max(archives, key=lambda path: path.stat().st_mtime_ns)
+    whole = archive.read_bytes()
+    for content in (whole[:-20], b""):
+        archive.write_bytes(content)
+        with pytest.raises(SnapshotCorrupt):
+            bench.resume(scripted("", SHOW, DONE))
+    archive.unlink()
+    with pytest.raises(SnapshotCorrupt):
+        bench.resume(scripted("", SHOW, DONE))
+    archive.write_bytes(whole)
+    assert noted(bench.resume(scripted("", SHOW, DONE)).state) == "1"
+
+
+def directories(bench: Bench) -> set[str]:
+    return {path.name for path in bench.home.machines.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(
+            "process",
+            marks=pytest.mark.xfail(strict=True, reason="the shell is led into a room that is gone"),
+        ),
+        "host",
+    ],
+)
+def test_a_directory_that_was_entered_after_a_resume_lies_in_the_machine(bench: Bench) -> None:
+    gone = ModelFailed("gone")
+    with pytest.raises(ModelFailed):
+        bench.run(scripted(NOTE.format(1), gone), model_tries=1)
+    with pytest.raises(ModelFailed):
+        bench.resume(scripted("", "```bash\ncd pkg\n```", gone), model_tries=1)
+    done = bench.resume(scripted("", "", "```bash\ncat ../notes.txt\n```", DONE))
+    assert shown(done.state) == ["1"]
+
+
+@MACHINES
+def test_history_and_machines_are_pruned_together(bench: Bench) -> None:
+    model = scripted(NOTE.format(1), EDIT, NOTE.format(2), NOTE.format(3), SHOW, DONE)
+    before = bench.run(model, points=("first_source_edit",), max_steps=4)
+    assert len(directories(bench)) == 5
+    with bench.opened(model) as run:
+        run.prune()
+    (moment,) = bench.home.history("thread")
+    assert (moment.step, moment.kept, len(directories(bench))) == (4, True, 1)
+    assert bench.saved().values == before
+    done = bench.resume(model)
+    assert noted(done.state) == "1\n2\n3"
+    taken = bench.take(scripted(SHOW, DONE))
+    assert noted(taken) == "1"
 
 
 def test_what_is_half_made_stays_unless_nobody_else_works_here(bench: Bench) -> None:

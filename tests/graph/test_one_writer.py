@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,6 +18,7 @@ import pytest
 from sqlalchemy import text
 
 from graph import Home, open_home, take_over
+from graph.home import DATABASE_FILE
 from sandbox.local import residents
 
 from .conftest import DONE, Bench, scripted
@@ -83,6 +87,19 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def stop(desk: Desk, writer: Writer) -> None:
+    """Stop a process, but not amid a transaction, whose end everybody else would wait for."""
+    pid = writer.process.pid
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        _, status = os.waitpid(pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        if not _is_locked(desk):
+            return
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.05)
+
+
 def written(home: Home) -> dict[str, Any]:
     """Everything that a writer can write: all rows of all tables, and all records."""
     tables = ["takeover_leases", "takeover_effects", "takeover_machines", "checkpoints", "writes"]
@@ -138,7 +155,7 @@ def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, whe
     desk.hold(where)
     away = desk.start(lease_s=1.0)
     until(lambda: away.is_at(where))
-    away.process.send_signal(signal.SIGSTOP)
+    stop(desk, away)
     until(lambda: _lease_ended(desk))
 
     desk.let_go(where)
@@ -170,6 +187,30 @@ def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, whe
     from sandbox import depot
 
     assert residents(depot.runs() / desk.place.parent.name) == []
+
+
+def _is_locked(desk: Desk) -> bool:
+    """Whether a writer of the thread would have to wait."""
+    if not desk.database:
+        with contextlib.closing(
+            sqlite3.connect(desk.place / "home" / DATABASE_FILE, timeout=0.2)
+        ) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+        return False
+    import psycopg
+
+    time.sleep(0.1)  # the server may yet have to do what it was sent last
+    with psycopg.connect(desk.database) as connection:
+        connection.execute("SET lock_timeout = '200ms'")
+        try:
+            connection.execute("SELECT * FROM takeover_leases FOR UPDATE")
+        except psycopg.errors.LockNotAvailable:
+            connection.rollback()
+            return True
+    return False
 
 
 def _lease_ended(desk: Desk) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,12 +54,17 @@ def disturbed(deed: Callable[[], object], number: signal.Signals, place: int) ->
             signal.raise_signal(number)
         return trace if left > 0 else None
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        deed()
-    finally:
-        sys.settrace(before)
+    def doing() -> Iterator[object]:
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            yield deed()
+        finally:
+            sys.settrace(before)
+
+    # Where it falls amid the entry to an `except`, Python never leaves that: a generator's end does, or every later
+    # exception of this process would have the caught one as its context.
+    deque(doing(), maxlen=0)
     return left <= 0
 
 

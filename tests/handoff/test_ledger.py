@@ -31,7 +31,7 @@ from handoff.ledger.effects import Effect, Key
 from handoff.ledger.store import leases as rows
 from sandbox.machine import Snapshot
 
-from ..conftest import missing
+from ..conftest import mounted, small_disk
 
 _ROOT = Path(__file__).resolve().parents[2]
 _HOLDER = """
@@ -344,7 +344,7 @@ def test_a_database_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     Ledger(f"sqlite:///{place}/there.sqlite").close()
-    with mounted(tmp_path, "--bind", str(place), str(place)):
+    with mounted("--bind", place, place):
         subprocess.run(["mount", "-o", "remount,ro,bind", place], check=True)
         for name in ("there.sqlite", "new.sqlite"):
             with pytest.raises(LedgerUnusable, match="must be a file that can be written to") as told:
@@ -353,9 +353,7 @@ def test_a_database_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_and_no_transaction_is_half_there(tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
-    with mounted(tmp_path, "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)):
+    with small_disk(tmp_path / "place", "2m") as place:
         ledger = Ledger(f"sqlite:///{place}/ledger.sqlite")
         held = acquire(ledger, "thread", ttl_s=3600)
         big = SNAPSHOT.model_copy(update={"shell_state": "x" * 100_000})
@@ -375,14 +373,3 @@ def test_a_full_disk_is_told_and_no_transaction_is_half_there(tmp_path: Path) ->
         assert len(machines.kept(ledger, "thread")) == number + 1
         held.release()
         ledger.close()
-
-
-@contextlib.contextmanager
-def mounted(tmp_path: Path, *arguments: str) -> Iterator[None]:
-    """A file system, where this user may mount one; it is gone afterwards."""
-    if os.geteuid() != 0 or subprocess.run(["mount", *arguments], capture_output=True).returncode != 0:
-        missing("nothing can be mounted here, which takes root")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", arguments[-1]], check=True)

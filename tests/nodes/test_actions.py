@@ -300,10 +300,10 @@ def test_no_reply_takes_long(reply: str) -> None:
 
 
 def test_an_action_after_a_megabyte_of_thought() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     assert read(f"<think>{MEGABYTE}</think>\n\n```bash\nls\n```") == shell("ls")
     assert read(f"{MEGABYTE}\n```bash\nls\n```") == shell("ls")
-    assert time.monotonic() - started < 30
+    assert time.process_time() - started < 2
 
 
 def test_nul_and_surrogate_reach_the_action_unchanged() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from graph import open_home
 from handoff.event import Event, Usage
 from nodes.replies import ContextOverflow, ModelFailed, ModelRefuses, ReplyOverdue, ask_patiently
 from nodes.settings import Prices
@@ -23,12 +21,6 @@ from .test_replies import served
 
 Answer = tuple[int, bytes]
 LOOK = "```bash\nls\n```"
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with open_home(tmp_path / "home") as home:
-        yield Bench(tmp_path, home)
 
 
 def client(url: str, **settings: Any) -> ChatOpenAI:
@@ -85,7 +77,7 @@ def test_an_overflow_is_not_asked_again(chat_server: ChatServer) -> None:
 
 
 def test_a_body_that_drips_ends_at_the_deadline_of_all_tries() -> None:
-    with served(b"", drip=True) as endpoint:
+    with served(b"", drip=b" ") as endpoint:
         with pytest.raises(ReplyOverdue, match=r"^no whole reply within "):
             ask_patiently(client(endpoint.url), [HumanMessage("hello")], timeout_s=0.5, tries=3)
         assert len(endpoint.requests) == 1

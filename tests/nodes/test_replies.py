@@ -35,7 +35,7 @@ class Endpoint(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(
-        self, status: int, body: bytes, headers: dict[str, str], *, drip: bool, lacking: int
+        self, status: int, body: bytes, headers: dict[str, str], *, drip: bytes, lacking: int
     ) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.status, self.body, self.headers = status, body, headers
@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
         if endpoint.drip:
             try:
                 while True:
-                    self.wfile.write(b" ")
+                    self.wfile.write(endpoint.drip)
                     time.sleep(0.05)
             except OSError:
                 return
@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def served(
-    body: Any, status: int = 200, *, drip: bool = False, lacking: int = 0, **headers: str
+    body: Any, status: int = 200, *, drip: bytes = b"", lacking: int = 0, **headers: str
 ) -> Iterator[Endpoint]:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -88,13 +88,13 @@ def served(
         endpoint.server_close()
 
 
-def client(url: str) -> ChatOpenAI:
-    return ChatOpenAI(model="m", base_url=url, api_key=SecretStr(KEY), max_retries=2, timeout=20)
+def client(url: str, **settings: Any) -> ChatOpenAI:
+    return ChatOpenAI(model="m", base_url=url, api_key=SecretStr(KEY), max_retries=2, timeout=20, **settings)
 
 
-def failure(endpoint: Endpoint, timeout_s: float = 20) -> Exception:
+def failure(endpoint: Endpoint, timeout_s: float = 20, **settings: Any) -> Exception:
     with pytest.raises((ModelFailed, ContextOverflow)) as caught:
-        ask(client(endpoint.url), [HumanMessage("hello")], timeout_s=timeout_s)
+        ask(client(endpoint.url, **settings), [HumanMessage("hello")], timeout_s=timeout_s)
     error = caught.value
     line = str(error)
     assert line.strip()
@@ -114,6 +114,19 @@ def completion(message: dict[str, Any] | None = None, **changes: Any) -> dict[st
     usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
     body = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "usage": usage}
     return {k: v for k, v in (body | {"choices": [choice]} | changes).items() if v is not None}
+
+
+def streamed(*words: str, reason: str | None = "stop") -> bytes:
+    """The events of a reply that is sent word by word; without a reason it is cut before its end."""
+    head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    choices: list[dict[str, Any]] = [{"delta": {"role": "assistant", "content": word}} for word in words]
+    if reason is not None:
+        choices.append({"delta": {}, "finish_reason": reason})
+    told = [json.dumps({**head, "choices": [{"index": 0, **choice}]}) for choice in choices]
+    return "".join(f"data: {event}\n\n" for event in (*told, *(["[DONE]"] if reason else []))).encode()
+
+
+EVENTS = {"Content_Type": "text/event-stream"}
 
 
 def error_body(message: str, code: str | None = None) -> dict[str, Any]:
@@ -258,8 +271,41 @@ def test_a_reply_without_an_end(reason: str | None) -> None:
 
 def test_a_body_that_drips_for_ever() -> None:
     started = time.monotonic()
-    with served(b"", drip=True) as endpoint:
+    with served(b"", drip=b" ") as endpoint:
         error = failure(endpoint, timeout_s=0.5)
+    assert isinstance(error, ReplyOverdue)
+    assert time.monotonic() - started < 3
+
+
+def test_a_streamed_reply() -> None:
+    with served(streamed("```bash\n", "ls\n", "```"), **EVENTS) as endpoint:
+        reply = ask(client(endpoint.url, streaming=True), [HumanMessage("hello")], timeout_s=20)
+    assert endpoint.requests[0]["stream"]
+    assert reply.text == "```bash\nls\n```"
+
+
+@pytest.mark.xfail(strict=True, reason="a streamed reply without a finish reason is taken for whole")
+@pytest.mark.parametrize("done", [b"", b"data: [DONE]\n\n"])
+def test_a_stream_without_an_end(done: bytes) -> None:
+    with served(streamed("```bash\n", "rm -", reason=None) + done, **EVENTS) as endpoint:
+        error = failure(endpoint, streaming=True)
+    assert isinstance(error, ModelFailed)
+    assert error.passes
+    assert "cut off" in str(error)
+
+
+def test_a_torn_stream() -> None:
+    with served(streamed("```bash\n", "rm -", reason=None), lacking=50, **EVENTS) as endpoint:
+        error = failure(endpoint, streaming=True)
+    assert isinstance(error, ModelFailed)
+    assert error.passes
+    assert "peer closed connection" in str(error)
+
+
+def test_a_stream_that_drips_for_ever() -> None:
+    started = time.monotonic()
+    with served(b"", drip=streamed("word ", reason=None), **EVENTS) as endpoint:
+        error = failure(endpoint, timeout_s=0.5, streaming=True)
     assert isinstance(error, ReplyOverdue)
     assert time.monotonic() - started < 3
 
@@ -275,7 +321,7 @@ try:
 except ModelFailed as error:
     print(error, flush=True)
 """
-    with served(b"", drip=True) as endpoint:
+    with served(b"", drip=b" ") as endpoint:
         done = subprocess.run(
             [sys.executable, "-c", script, endpoint.url],
             cwd=ROOT,

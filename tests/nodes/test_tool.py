@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import traceback
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, ToolException, tool
 from pydantic import BaseModel
 
-from graph import BadSettings, open_home
+from graph import BadSettings
 from handoff.event import Event
 from nodes.actions import RESERVED
 from nodes.replies import ModelFailed
@@ -23,12 +21,6 @@ from nodes.replies import ModelFailed
 from ..graph.conftest import DONE, EDIT, Bench, called, scripted
 
 SHOW = "```bash\ncat made.txt\n```"
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with open_home(tmp_path / "home") as home:
-        yield Bench(tmp_path, home)
 
 
 def textual(name: str, /, **arguments: Any) -> str:
