@@ -131,6 +131,14 @@ def killed(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
+def terminated(process: subprocess.Popen[str]) -> None:
+    """It ends as one that SIGTERM ends, in one line, and says how to go on."""
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 143, err
+    assert len(err.splitlines()) == 1, err
+    assert "--resume" in err
+
+
 def refused(done: subprocess.CompletedProcess[str], message: str) -> None:
     """It did nothing, and says why in one line."""
     assert done.returncode == 2, (done.stdout, done.stderr)
