@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ..conftest import missing
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"
 TWO = ("--task-ids", "ledger__ledger-12,galley__galley-31")
+ONE_POINT = ("--task-ids", "galley__galley-31", "--points", "first_source_edit")
 
 
 @pytest.fixture(scope="session")
@@ -42,8 +49,8 @@ def start_takeover(*arguments: str | Path, **env: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="session")
-def takeover() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the main command to its end."""
+def takeover() -> Run:
+    """Run the main command to its end, in a process of its own."""
 
     def run(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         process = start_takeover(*arguments, **env)
@@ -54,9 +61,35 @@ def takeover() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(
-    takeover: Callable[..., subprocess.CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def called() -> Run:
+    """Run the main command to its end in this process, which need not import everything anew."""
+    from evals.takeover import main
+
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        argv = ["takeover", *map(str, arguments)]
+        on_sigterm = signal.getsignal(signal.SIGTERM)
+        try:
+            with (
+                pytest.MonkeyPatch.context() as patch,
+                redirect_stdout(io.StringIO()) as out,
+                redirect_stderr(io.StringIO()) as err,
+            ):
+                patch.chdir(ROOT)
+                patch.setattr(sys, "argv", argv)
+                for name in [name for name in os.environ if name.startswith("OPENAI_")]:
+                    patch.delenv(name)
+                with pytest.raises(SystemExit) as ended:
+                    main()
+        finally:
+            signal.signal(signal.SIGTERM, on_sigterm)
+        assert isinstance(ended.value.code, int)
+        return subprocess.CompletedProcess(argv, ended.value.code, out.getvalue(), err.getvalue())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def undisturbed(takeover: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two tasks under all views that nothing disturbed."""
     out = tmp_path_factory.mktemp("run") / "out"
     done = takeover("--view", "all", *TWO, "--out", out)
@@ -78,3 +111,45 @@ def comparable(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
         assert key not in found, f"{key} has two rows"
         found[key] = {name: value for name, value in row.items() if name != "seconds"}
     return found
+
+
+def rows_so_far(out: Path, name: str) -> list[str]:
+    path = out / f"{name}.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 400
+    while not happened():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def killed(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def terminated(process: subprocess.Popen[str]) -> None:
+    """It ends as one that SIGTERM ends, in one line, and says how to go on."""
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 143, err
+    assert len(err.splitlines()) == 1, err
+    assert "--resume" in err
+
+
+def refused(done: subprocess.CompletedProcess[str], message: str) -> None:
+    """It did nothing, and says why in one line."""
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def isolated() -> tuple[str, ...]:
+    """The sandbox for models that are no LLM of ours to trust."""
+    from sandbox.host import unavailable
+
+    if reason := unavailable():
+        missing(reason)
+    return ("--sandbox", "host")

@@ -1,0 +1,193 @@
+"""Takeovers by models behind an endpoint: one that fails, one that never ends, and one that would steal."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import zstandard
+
+from evals import stages
+from evals.config import RunConfig
+from evals.journal import Row
+from evals.models import ORACLE
+from evals.places import Places
+from evals.tasks import BUNDLED, Task, load_tasks
+
+from ..chat_server import ChatServer
+from .conftest import ONE_POINT, Run, isolated, rows
+
+LOOK = "I look.\n\n```bash\nls\n```"
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A predecessor at its first edit, from where successors go on in this process."""
+
+    config: RunConfig
+    out: Path
+    task: Task
+    record: str
+
+    def taken_over(self, server: ChatServer, repeat: int, **settings: Any) -> Row:
+        config = self.config.model_copy(update={"base_url": server.url, **settings})
+        return stages.run_takeover(config, self.out, self.task, self.record, "repository", repeat)
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Frozen:
+    _, sandbox = isolated()
+    out = tmp_path_factory.mktemp("frozen")
+    config = RunConfig(
+        run_id="frozen",
+        views=("repository",),
+        predecessor=ORACLE,
+        successor="openai:m",
+        notes_model=ORACLE,
+        tasks=BUNDLED,
+        points=("first_source_edit",),
+        sandbox=sandbox,
+    )
+    (task,) = load_tasks(BUNDLED, ["galley__galley-31"])
+    task.check_out(Places(out).work)
+    (record,) = stages.run_predecessor(config, out, task)["records"]
+    return Frozen(config, out, task, record)
+
+
+def _run(server: ChatServer, view: str, out: Path, *more: str) -> tuple[str | Path, ...]:
+    asked = ("--successor", "openai:m", "--base-url", server.url, "--view", view, "--out", out)
+    return (*asked, *ONE_POINT, *isolated(), *more)
+
+
+def test_a_failing_endpoint_is_an_outcome_and_can_be_resumed(
+    called: Run, chat_server: ChatServer, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    chat_server.answer = lambda request: (
+        401,
+        b'{"error": {"message": "wrong key", "code": "invalid_api_key"}}',
+    )
+    done = called(*_run(chat_server, "trace", out))
+    assert done.returncode == 3, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert [row["outcome"] for row in rows(out)] == ["infrastructure_failure"] * 2
+    assert all(row["resolved"] is None and "answered 401" in row["detail"] for row in rows(out)), rows(out)
+    chat_server.answer = lambda request: chat_server.reply("<finish>It is done.</finish>")
+    assert called("--resume", "--out", out).returncode == 0
+    assert [(row["outcome"], row["stop_reason"]) for row in rows(out)] == [("graded", "finished")] * 2
+
+
+def test_no_endpoint_at_all(called: Run, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    out = tmp_path / "out"
+    done = called("--model", "openai:m", "--base-url", url, "--limit", "1", *isolated(), "--out", out)
+    assert done.returncode == 3
+    assert "could not be reached" in rows(out, "predecessors")[0]["detail"]
+
+
+def test_a_takeover_that_is_tried_again_goes_on_and_counts_the_seconds_spent_before(
+    frozen: Frozen, chat_server: ChatServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_at_the_second(request: dict[str, Any]) -> tuple[int, bytes]:
+        if request["messages"][-2]["role"] == "assistant":
+            return chat_server.reply("half a rep", finish_reason=None)
+        time.sleep(0.5)
+        return chat_server.reply(LOOK)
+
+    chat_server.answer = cut_at_the_second
+    failed = frozen.taken_over(chat_server, 1)
+    assert (failed["outcome"], failed["resolved"]) == ("infrastructure_failure", None)
+    assert "cut off" in failed["detail"]
+    chat_server.answer = lambda request: chat_server.reply("<finish>It is done.</finish>")
+    # By a clock that stands still the second life takes no time.
+    monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    row = frozen.taken_over(chat_server, 1)
+    assert (row["outcome"], row["stop_reason"], row["steps"]) == ("graded", "finished", 2)
+    assert row["seconds"] >= 0.5
+
+
+def test_context_overflow_is_graded_as_it_stands(frozen: Frozen, chat_server: ChatServer) -> None:
+    error = {"message": "maximum context length is 8", "code": "context_length_exceeded", "type": "invalid"}
+    chat_server.answer = lambda request: (400, json.dumps({"error": error}).encode())
+    row = frozen.taken_over(chat_server, 2)
+    assert (row["outcome"], row["stop_reason"], row["resolved"]) == ("graded", "context_overflow", True)
+
+
+def test_a_token_cap_stops(frozen: Frozen, chat_server: ChatServer) -> None:
+    chat_server.answer = lambda request: chat_server.reply(LOOK, prompt_tokens=100_000)
+    row = frozen.taken_over(chat_server, 3, max_tokens=250_000)
+    assert (row["outcome"], row["stop_reason"], row["steps"]) == ("graded", "max_tokens", 3)
+
+
+def test_a_model_that_never_finishes_stops_at_the_cap_that_was_asked_for(
+    called: Run, chat_server: ChatServer, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    chat_server.answer = lambda request: chat_server.reply(LOOK)
+    caps = ("--max-steps", "7", "--max-reply-tokens", "99", "--max-tokens", "250000")
+    done = called(*_run(chat_server, "repository", out, *caps))
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    (row,) = rows(out)
+    assert {request["max_completion_tokens"] for request in chat_server.requests} == {99}
+    assert (row["stop_reason"], row["steps"], row["resolved"]) == ("max_steps", 7, True)
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (700, 70)
+    assert json.loads((out / "config.json").read_text())["max_tokens"] == 250_000
+
+
+def test_a_run_without_points_says_so(called: Run, tmp_path: Path) -> None:
+    done = called("--limit", "1", "--max-steps", "2", "--out", tmp_path / "out")
+    assert done.returncode == 0
+    assert "no handoff point in galley__galley-31 (max_steps after 4 events)" in done.stdout
+
+
+def test_the_runtime_s_secrets_reach_no_sandbox_and_no_file(
+    takeover: Run, chat_server: ChatServer, tmp_path: Path
+) -> None:
+    def steal(request: dict[str, Any]) -> tuple[int, bytes]:
+        if any(message["role"] == "assistant" for message in request["messages"]):
+            return chat_server.reply("<finish>I have it.</finish>")
+        return chat_server.reply("I look.\n\n```bash\nenv; cat /proc/*/environ\n```")
+
+    secret, out = "sk-canary-0123456789", tmp_path / "out"
+    chat_server.answer = steal
+    done = takeover(*_run(chat_server, "repository", out), OPENAI_API_KEY=secret)
+    assert done.returncode == 0, done.stderr
+    assert [row["stop_reason"] for row in rows(out)] == ["finished"]
+    assert secret not in done.stdout + done.stderr
+    contents = {path: _content(path) for path in out.rglob("*") if path.is_file()}
+    (trace,) = (out / "traces").glob("*first_source_edit*")
+    assert b"\\nPATH=" in contents[trace]
+    assert [path for path, content in contents.items() if secret.encode() in content] == []
+
+
+def _content(path: Path) -> bytes:
+    if path.suffix != ".zst":
+        return path.read_bytes()
+    with path.open("rb") as file:
+        return zstandard.ZstdDecompressor().stream_reader(file).read()
+
+
+def test_notes_that_failed_fail_the_views_that_need_them_until_they_are_written(
+    called: Run, chat_server: ChatServer, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    chat_server.answer = lambda request: (500, b"{}")
+    asked = ("--notes-model", "openai:m", "--base-url", chat_server.url, "--view", "structured")
+    done = called(*asked, *ONE_POINT, "--out", out)
+    assert done.returncode == 3
+    assert {row["view"]: row["outcome"] for row in rows(out)} == {
+        "repository": "graded",
+        "structured": "infrastructure_failure",
+    }
+    chat_server.answer = lambda request: chat_server.reply('{"work_completed": "Half of it."}')
+    assert called("--resume", "--out", out).returncode == 0
+    assert [row["outcome"] for row in rows(out)] == ["graded", "graded"]
+    assert {request["max_completion_tokens"] for request in chat_server.requests} == {1600}

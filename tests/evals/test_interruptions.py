@@ -1,0 +1,165 @@
+"""Runs that are killed, interrupted, told to end or out of room go on as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from graph import open_home
+from sandbox.machine import SandboxSpec
+
+from ..conftest import missing
+from .conftest import (
+    ONE_POINT,
+    Run,
+    comparable,
+    killed,
+    refused,
+    rows,
+    rows_so_far,
+    start_takeover,
+    terminated,
+    wait_for,
+)
+
+SMALL = ("--task-ids", "ledger__ledger-12", "--view", "trace")
+ITS_ROWS = 6  # three points under two views
+
+
+@pytest.fixture(scope="module")
+def small(called: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run that nothing disturbed."""
+    out = tmp_path_factory.mktemp("small") / "out"
+    assert called(*SMALL, "--out", out).returncode == 0
+    assert len(rows(out)) == ITS_ROWS
+    return out
+
+
+def test_kill_and_resume(small: Path, takeover: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start_takeover(*SMALL, "--out", out, "--workers", "2")
+    wait_for(lambda: len(rows_so_far(out, "takeovers")) >= 3, process)
+    killed(process)
+    assert len(rows_so_far(out, "takeovers")) < ITS_ROWS
+    done = takeover("--resume", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert comparable(out) == comparable(small)
+    assert list((out / "machines").iterdir()) == []
+
+
+def test_interrupt_and_resume(small: Path, called: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start_takeover(*SMALL, "--out", out, "--workers", "2")
+    wait_for(lambda: len(rows_so_far(out, "takeovers")) >= 2, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert "--resume" in err
+    assert "Traceback" not in err
+    assert called("--resume", "--out", out).returncode == 0
+    assert comparable(out) == comparable(small)
+
+
+def test_terminate_and_resume(small: Path, called: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start_takeover(*SMALL, "--out", out, "--workers", "2")
+    wait_for(lambda: len(rows_so_far(out, "takeovers")) >= 2, process)
+    process.terminate()
+    terminated(process)
+    assert called("--resume", "--out", out).returncode == 0
+    assert comparable(out) == comparable(small)
+    assert list((out / "machines").iterdir()) == []
+
+
+def test_a_torn_last_line_does_not_count(called: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert called(*ONE_POINT, "--view", "trace", "--out", out).returncode == 0
+    first, whole = rows(out)[0], comparable(out)
+    journal = out / "takeovers.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-40])
+    assert called("--resume", "--out", out).returncode == 0
+    assert rows(out)[0] == first
+    assert comparable(out) == whole
+
+
+def test_one_run_at_a_time_in_a_directory(called: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = start_takeover(*SMALL, "--out", out)
+    wait_for((out / "takeover.sqlite").exists, first)
+    refused(called("--resume", "--out", out), "another run is at work")
+    killed(first)
+
+
+def test_a_thread_that_somebody_else_holds_fails_until_it_is_free(
+    takeover: Run, called: Run, tmp_path: Path
+) -> None:
+    out, thread = tmp_path / "out", "takeover.galley__galley-31.first_source_edit.repository.1"
+    spec = SandboxSpec(backend="process", directory=tmp_path)
+    with open_home(out) as home, home.session(thread, spec):
+        assert takeover(*ONE_POINT, "--view", "repository", "--out", out).returncode == 3
+    (row,) = rows(out)
+    assert row["outcome"] == "infrastructure_failure"
+    assert f"thread '{thread}' is held by process {os.getpid()}" in row["detail"]
+    assert called("--resume", "--out", out).returncode == 0
+    assert [row["outcome"] for row in rows(out)] == ["graded"]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, far larger than a small run needs."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=100m", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(words, capture_output=True).returncode != 0:
+        missing("nothing can be mounted here, which takes root")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_a_full_disk_stops_the_run_and_loses_nothing(called: Run, small: Path, disk: Path) -> None:
+    out, filler = disk / "out", disk / "filler"
+    process = start_takeover(*SMALL, "--out", out)
+    wait_for(lambda: len(rows_so_far(out, "takeovers")) >= 1, process)
+    _fill(filler)
+    told, err = process.communicate(timeout=300)
+    assert process.returncode == 4, (told, err)
+    assert len(err.splitlines()) == 1
+    assert "no space left" in err
+    filler.unlink()
+    done = rows_so_far(out, "takeovers")
+    assert 1 <= len(done) < ITS_ROWS
+    assert called("--resume", "--out", out).returncode == 0
+    assert comparable(out) == comparable(small)
+
+
+def _fill(filler: Path) -> None:
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            try:
+                while file.write(b"x" * size) == size:
+                    pass
+            except OSError:
+                continue
+
+
+def test_a_tampered_record_fails_its_takeovers_and_nothing_else(called: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert called("--task-ids", "galley__galley-31", "--view", "repository", "--out", out).returncode == 0
+    whole = comparable(out)
+    path = out / "records" / "galley__galley-31.first_validation" / "record.json"
+    good = path.read_text()
+    path.write_text(good.replace("reproduce_issue.py", "reproduce_it.py", 1))
+    (out / "takeovers.jsonl").unlink()
+    done = called("--resume", "--out", out)
+    assert done.returncode == 3, (done.stdout, done.stderr)
+    failed = [row for row in rows(out) if row["outcome"] == "infrastructure_failure"]
+    assert {row["record_id"] for row in failed} == {"galley__galley-31.first_validation"}
+    assert all("does not match its digest" in row["detail"] for row in failed)
+    path.write_text(good)
+    assert called("--resume", "--out", out).returncode == 0
+    assert comparable(out) == whole

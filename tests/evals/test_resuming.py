@@ -1,0 +1,134 @@
+"""Takeovers that are cut short while they wait for a reply go on at that very step."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections import Counter
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graph import open_home
+from sandbox import depot
+
+from ..chat_server import ChatServer
+from .conftest import ONE_POINT, Run, comparable, isolated, killed, rows, start_takeover, terminated
+
+
+class NoteTaker:
+    """A model that writes a line a step, and stops at the door of one step until somebody has acted."""
+
+    STEPS = 6
+
+    def __init__(self, server: ChatServer, stop_at: int | None = None) -> None:
+        self.asked: Counter[tuple[str, int]] = Counter()
+        """How often each step of each conversation was asked for."""
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self._stop_at = stop_at
+        server.answer = self.answer
+
+    def answer(self, request: dict[str, Any]) -> tuple[int, bytes]:
+        messages = request["messages"]
+        step = sum(message["role"] == "assistant" for message in messages)
+        told = takewhile(lambda message: message["role"] != "assistant", messages)
+        self.asked["".join(message["content"] for message in told), step] += 1
+        if step == self._stop_at and not self.reached.is_set():
+            self.reached.set()
+            self.go_on.wait(300)
+        if step == self.STEPS:
+            return ChatServer.reply("<finish>It is written down.</finish>")
+        return ChatServer.reply(f"I note it.\n\n```bash\necho {step} >> notes.txt\n```")
+
+
+def _noting(server: ChatServer, out: Path, *more: str) -> tuple[str | Path, ...]:
+    asked = ("--successor", "openai:m", "--base-url", server.url, "--view", "trace", "--out", out)
+    return (*asked, *ONE_POINT, *isolated(), *more)
+
+
+@pytest.fixture(scope="module")
+def noted(called: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the note taker that nothing disturbed."""
+    server, out = ChatServer(), tmp_path_factory.mktemp("noted") / "out"
+    taker = NoteTaker(server)
+    done = called(*_noting(server, out))
+    server.close()
+    assert done.returncode == 0, done.stderr
+    assert len(taker.asked) == 2 * (taker.STEPS + 1)
+    return out
+
+
+def _stopped(server: ChatServer, out: Path, workers: str = "1") -> tuple[subprocess.Popen[str], NoteTaker]:
+    """A run of the note taker that waits for its reply of step 4."""
+    taker = NoteTaker(server, stop_at=4)
+    process = start_takeover(*_noting(server, out, "--workers", workers))
+    assert taker.reached.wait(300), process.communicate()
+    return process, taker
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_takeover_that_is_killed_goes_on_where_it_stood(
+    called: Run, chat_server: ChatServer, noted: Path, tmp_path: Path, workers: str
+) -> None:
+    out = tmp_path / "out"
+    process, taker = _stopped(chat_server, out, workers)
+    killed(process)
+    taker.go_on.set()
+    assert len(rows(out)) < 2
+    machines_of_run = depot.runs() / json.loads((out / "config.json").read_text())["run_id"]
+    assert any(machines_of_run.iterdir())
+    with open_home(out) as home:
+        begun = {thread: len(home.history(thread)) for thread in home.threads()}
+    done = called("--resume", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert comparable(out) == comparable(noted)
+    notes = [f"+{step}" for step in range(taker.STEPS)]
+    assert all([line for line in row["patch"].splitlines() if line in notes] == notes for row in rows(out))
+    # Only what was being asked for when it died is asked for again.
+    again = [key for key, times in taker.asked.items() if times > 1]
+    assert all(times <= 2 for times in taker.asked.values())
+    assert len(again) == len({conversation for conversation, _ in again}) <= int(workers)
+    assert 4 in {step for _, step in again}
+    with open_home(out) as home:
+        assert all(len(home.history(thread)) >= count for thread, count in begun.items())
+        assert len(home.threads()) == 3
+    assert list((out / "machines").iterdir()) == []
+    assert not machines_of_run.exists()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_takeover_that_is_told_to_end_keeps_the_reply_that_it_waits_for(
+    called: Run, chat_server: ChatServer, noted: Path, tmp_path: Path, workers: str
+) -> None:
+    out = tmp_path / "out"
+    process, taker = _stopped(chat_server, out, workers)
+    process.terminate()
+    time.sleep(2)  # so that its workers are told, too, before the reply comes
+    taker.go_on.set()
+    terminated(process)
+    assert len(rows(out)) < 2
+    assert called("--resume", "--out", out).returncode == 0
+    assert comparable(out) == comparable(noted)
+    assert set(taker.asked.values()) == {1}
+
+
+def test_a_takeover_whose_machine_is_lost_fails_once_and_then_begins_anew(
+    called: Run, chat_server: ChatServer, noted: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    process, taker = _stopped(chat_server, out)
+    killed(process)
+    taker.go_on.set()
+    for archive in (out / "machines").glob("*/*"):
+        archive.unlink()
+    done = called("--resume", "--out", out)
+    assert done.returncode == 3, (done.stdout, done.stderr)
+    (lost,) = [row for row in rows(out) if row["outcome"] == "infrastructure_failure"]
+    assert "cannot go on where it stood" in lost["detail"]
+    assert "begins anew" in lost["detail"]
+    assert called("--resume", "--out", out).returncode == 0
+    assert comparable(out) == comparable(noted)

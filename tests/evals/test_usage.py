@@ -1,0 +1,86 @@
+"""What the main command refuses before any work, each in one line; and its help."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import ROOT, Run, refused
+
+BAD = {
+    "view": (("--view", "telepathy"), "there is no view 'telepathy'; there are repository, trace"),
+    "point": (("--points", "last_edit"), "there is no point 'last_edit'"),
+    "model": (("--model", "gpt-5"), "give openai:NAME, replay:FILE or builtin:oracle"),
+    "key": (("--model", "openai:gpt-5"), "OPENAI_API_KEY is not set"),
+    "task": (("--task-ids", "ledger__ledger-13"), "no task ledger__ledger-13; it has 4 tasks"),
+    "file": (("--tasks", "/nowhere/tasks.jsonl"), "/nowhere/tasks.jsonl: no such file"),
+    "parquet": (("--tasks", "README.md"), "is no task file"),
+    "ids": (("--task-ids", "@/nowhere/ids.txt"), "/nowhere/ids.txt: No such file"),
+    "replay": (("--predecessor", "replay:/nowhere.json"), "/nowhere.json: no such file"),
+    "sandbox": (("--sandbox", "cloud"), "there are auto, docker, host, process"),
+    "protocol": (("--protocol", "xml"), "there are text, native"),
+    "unisolated": (
+        ("--sandbox", "process", "--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1"),
+        "--allow-unisolated",
+    ),
+    "no ids": (("--task-ids", ","), "names no task"),
+    "resume nothing": (("--resume",), "name the run to go on with by --out"),
+    "resume": (("--resume", "--out", "/nowhere/out"), "there is no run to resume"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_usage_is_one_clear_line(called: Run, name: str, tmp_path: Path) -> None:
+    arguments, message = BAD[name]
+    where = () if {"--out", "--resume"} & set(arguments) else ("--out", tmp_path / "out")
+    refused(called(*arguments, *where), message)
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_docker_daemon(takeover: Run, tmp_path: Path) -> None:
+    done = takeover(
+        "--sandbox", "docker", "--out", tmp_path / "out", DOCKER_HOST="unix:///nowhere/docker.sock"
+    )
+    refused(done, "no Docker daemon answers")
+
+
+def test_a_task_file_with_a_bad_line(called: Run, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"instance_id": "a"}\n{"instance_id": \n')
+    refused(called("--tasks", tasks, "--out", tmp_path / "out"), "tasks.jsonl: line 2: not JSON")
+
+
+def test_a_task_without_an_image(called: Run, tmp_path: Path) -> None:
+    names = ("problem_statement", "repo", "version", "FAIL_TO_PASS", "eval_script", "log_parser")
+    row = {"instance_id": "a", "eval_type": "pass_and_fail", **dict.fromkeys(names, "x")}
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(json.dumps(row) + "\n")
+    model = ("--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1", "--sandbox", "docker")
+    refused(called("--tasks", tasks, *model, "--out", tmp_path / "out"), "it names no image")
+
+
+def test_a_database_that_is_none(called: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "takeover.sqlite").write_text("This is a letter. " * 100)
+    refused(called("--out", out), "it is no SQLite database")
+
+
+def test_help_is_light() -> None:
+    script = (
+        "import sys, runpy\n"
+        "sys.argv = ['takeover', '--help']\n"
+        "try: runpy.run_module('evals.takeover', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "heavy = {'langgraph', 'langchain_core', 'swebench', 'docker', 'pydantic', 'datasets'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Examples" in done.stdout
