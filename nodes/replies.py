@@ -81,9 +81,17 @@ def ask(model: Runnable[Any, Any], messages: list[BaseMessage], *, timeout_s: fl
         raise failure from None
     if not isinstance(reply, AIMessage):
         raise ModelFailed(f"the endpoint sent a {type(reply).__name__} where a reply was due")
-    if "finish_reason" in reply.response_metadata and not reply.response_metadata["finish_reason"]:
+    if not _has_ended(reply.response_metadata):
         raise ModelFailed("the reply was cut off: it ended without a finish reason")
     return _tidied(reply)
+
+
+def _has_ended(told: dict[str, Any]) -> bool:
+    """Whether a server that tells why a reply ended has told it; many a provider's client has no word for it."""
+    if "finish_reason" in told:
+        return bool(told["finish_reason"])
+    # OpenAI's leaves the reason of a stream that was cut out; its other protocol tells a status instead.
+    return told.get("model_provider") != "openai" or "status" in told
 
 
 def ask_patiently(

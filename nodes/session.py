@@ -244,7 +244,9 @@ class Session:
             return before
         after = _new_id()
         if kept is not None:
-            machines.keep(self._lease, after, kept.model_copy(update={"shell_state": state}))
+            # Where a thawed machine lies elsewhere than the frozen one did, its shell speaks of that.
+            told = {"shell_state": state, "workspace": machine.workspace}
+            machines.keep(self._lease, after, kept.model_copy(update=told))
         elif self._every == "step":
             self._frozen(machine, after)
         return after

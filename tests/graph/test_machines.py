@@ -51,16 +51,7 @@ def directories(bench: Bench) -> set[str]:
     return {path.name for path in bench.home.machines.iterdir()}
 
 
-@pytest.mark.parametrize(
-    "backend",
-    [
-        pytest.param(
-            "process",
-            marks=pytest.mark.xfail(strict=True, reason="the shell is led into a room that is gone"),
-        ),
-        "host",
-    ],
-)
+@pytest.mark.parametrize("backend", ["process", "host"])
 def test_a_directory_that_was_entered_after_a_resume_lies_in_the_machine(bench: Bench) -> None:
     gone = ModelFailed("gone")
     with pytest.raises(ModelFailed):

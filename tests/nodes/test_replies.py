@@ -284,7 +284,6 @@ def test_a_streamed_reply() -> None:
     assert reply.text == "```bash\nls\n```"
 
 
-@pytest.mark.xfail(strict=True, reason="a streamed reply without a finish reason is taken for whole")
 @pytest.mark.parametrize("done", [b"", b"data: [DONE]\n\n"])
 def test_a_stream_without_an_end(done: bytes) -> None:
     with served(streamed("```bash\n", "rm -", reason=None) + done, **EVENTS) as endpoint:
