@@ -20,7 +20,7 @@ from nodes.interruption import interruption
 from nodes.receive import receive
 from nodes.settings import AgentContext
 from nodes.shell import shell
-from nodes.state import AgentState
+from nodes.state import AfterAction, AfterThought, AgentState
 from nodes.think import think
 from nodes.tool import tool
 
@@ -57,7 +57,7 @@ def _graph(first: Node, schemas: dict[str, Any]) -> StateGraph[AgentState, Any, 
     return graph
 
 
-def what_to_do(state: AgentState) -> Doing:
+def what_to_do(state: AfterThought) -> Doing:
     """The node that the model's last action belongs to."""
     if state["fired"]:
         return "interruption"
@@ -69,7 +69,7 @@ def what_to_do(state: AgentState) -> Doing:
     return action.tool if action.tool in BUILT_IN else "tool"  # type: ignore[return-value]
 
 
-def after_action(state: AgentState) -> Literal["interruption", "think"]:
+def after_action(state: AfterAction) -> Literal["interruption", "think"]:
     return "interruption" if state["fired"] else "think"
 
 

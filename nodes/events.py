@@ -8,7 +8,7 @@ from handoff.event import Event, HandoffPoint, Usage
 from handoff.trace import tree_digest
 from nodes.observation import Observation
 from nodes.settings import AgentContext
-from nodes.state import AgentState, task_of
+from nodes.state import AfterThought, AgentState, task_of
 
 
 def next_action_event(
@@ -84,7 +84,7 @@ def answers(state: AgentState, text: str) -> list[AnyMessage]:
     return [ToolMessage(text, tool_call_id=call["id"]) for call in calls] or [HumanMessage(text)]
 
 
-def last_action(state: AgentState) -> Event:
+def last_action(state: AfterThought) -> Event:
     return Event.model_validate(state["events"][-1])
 
 

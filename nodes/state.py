@@ -57,6 +57,19 @@ class Spent(TypedDict):
 NOTHING_SPENT = Spent(prompt_tokens=0, completion_tokens=0, cost=0.0, seconds=0.0)
 
 
+class AfterAction(TypedDict, total=False):
+    """What the edges after an action decide by: LangGraph reads no more than that for them."""
+
+    fired: list[dict[str, Any]]
+
+
+class AfterThought(AfterAction, total=False):
+    """What the edges after the model's reply decide by."""
+
+    events: Annotated[list[dict[str, Any]], _GROWING]
+    stop_reason: StopReason | None
+
+
 class AgentState(TypedDict, total=False):
     """The state of one run; everything in it is a message, a number, text, or JSON-like."""
 
