@@ -3,7 +3,7 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
-WORKERS ?= 2
+WORKERS ?= 3
 STUDIO ?=
 
 .PHONY: setup takeover studio test lint clean

@@ -90,7 +90,7 @@ def test_a_torn_last_line_does_not_count(called: Run, tmp_path: Path) -> None:
 def test_one_run_at_a_time_in_a_directory(called: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = start_takeover(*SMALL, "--out", out)
-    wait_for((out / "takeover.sqlite").exists, first)
+    wait_for((out / ".repositories").exists, first)
     refused(called("--resume", "--out", out), "another run is at work")
     killed(first)
 

@@ -45,6 +45,7 @@ SCRIPTS: dict[str, list[str | None]] = {
     "sleeper": [bash("echo up; sleep 300"), FINISH],
     "breaker": [bash("echo one >> notes.txt"), None],
     "successor": [bash("git status --short"), FINISH],
+    "slow": [bash("echo one >> notes.txt; sleep 6; echo two >> notes.txt"), bash("cat notes.txt"), FINISH],
     "mender": ["", bash("cat notes.txt"), FINISH],
 }
 
@@ -102,7 +103,8 @@ class Studio:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self.client = get_sync_client(url=f"http://127.0.0.1:{port}")
+        self.url = f"http://127.0.0.1:{port}"
+        self.client = get_sync_client(url=self.url)
         deadline = time.monotonic() + STARTS_WITHIN_S
         while not self._is_up(port):
             assert self._process.poll() is None, self.log()
@@ -481,3 +483,34 @@ def test_threads_and_machines_outlast_the_server(studio: Studio) -> None:
     assert shown(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes"))) == [
         "one\ntwo"
     ]
+
+
+def test_a_run_that_the_server_was_stopped_in_goes_on(studio: Studio) -> None:
+    thread = studio.thread()
+    run = studio.client.runs.create(thread, "agent", input={}, context=choices("slow"))["run_id"]
+    deadline = time.monotonic() + ENDS_WITHIN_S
+    while studio.client.threads.get_state(thread)["next"] != ["shell"]:
+        assert time.monotonic() < deadline, studio.log()
+        time.sleep(0.1)
+    time.sleep(1)  # it has written the first line by now, or has not: the second comes later
+    studio.stop()
+    studio.start()
+    while studio.client.runs.get(thread, run)["status"] in ("pending", "running"):
+        assert time.monotonic() < deadline + ENDS_WITHIN_S, studio.log()
+        time.sleep(0.2)
+    values = studio.values(thread)
+    assert values["stop_reason"] == "finished", studio.log()
+    seen = [event["text"] for event in values["events"] if event["kind"] == "observation"]
+    assert seen[1] == "[exit code 0]\none\ntwo\n"
+
+
+def test_the_program_of_the_guide(studio: Studio, capsys: pytest.CaptureFixture[str]) -> None:
+    guide = (ROOT / "docs" / "studio.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert "http://127.0.0.1:2024" in program
+    exec(program.replace("http://127.0.0.1:2024", studio.url), {})
+    told = capsys.readouterr().out
+    assert told.startswith("['auto', 'host', 'docker', 'process']")
+    assert "## Observed" in told
+    assert "finished" in told.splitlines()
+    assert told.splitlines()[-1].startswith("[exit code 0]") or "?? " in told

@@ -151,8 +151,9 @@ def test_a_header_that_does_not_fit_its_archive(kept: tuple[Snapshot, Path], tmp
     content = (store / snapshot.location).read_bytes()
     for more, reason in (
         ({"digest": "0" * 64}, "but the snapshot says"),
-        ({"digest": "../../x"}, "names no digest"),
-        ({"digest": "../" + "0" * 64}, "names no digest"),
+        ({"digest": "x"}, "names no digest"),
+        ({"digest": "../../x"}, "header is no snapshot"),
+        ({"digest": "../" + "0" * 64}, "header is no snapshot"),
         ({"base": "sha256:" + "c" * 64}, "made for base"),
     ):
         header = f'{{"snapshot":{snapshot.model_copy(update=more).model_dump_json()}}}'.encode()
