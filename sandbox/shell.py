@@ -22,6 +22,7 @@ _LOOK_S = 0.25
 _LONG = 2048
 _LONGEST_PATH = 4096
 _SENTINEL_SLACK = 128 + _LONGEST_PATH
+_OUTCOME = re.compile(rb" (\d+) ([^\0]*)\0")
 ASIDE = 198
 """A descriptor of every shell that leads to us wherever a command's output goes."""
 _START = f"exec 2>/dev/null {ASIDE}>&1"
@@ -147,7 +148,7 @@ class Shell:
         """Send the command; whether there is a shell that can take it."""
         nonce = secrets.token_hex(16)
         line = _framed(command, nonce, reads=payload is not None)
-        self._sentinel = re.compile(b"\n" + nonce.encode() + rb" (\d+) ([^\0]*)\0")
+        self._sentinel = b"\n" + nonce.encode()
         self._clip = Clip(output_limit or self._limit, self._errors)
         self._window = b""
         self._started = time.monotonic()
@@ -207,11 +208,13 @@ class Shell:
     def _absorb(self, data: bytes) -> re.Match[bytes] | None:
         """Take in output; everything but a window that may hold the sentinel's beginning is final."""
         self._window += data
-        match = self._sentinel.search(self._window)
-        if match is not None:
-            self._early = self._window[match.end() :]
-            self._window = self._window[: match.start()]
-            return match
+        at = -1
+        while (at := self._window.find(self._sentinel, at + 1)) >= 0:
+            match = _OUTCOME.match(self._window, at + len(self._sentinel))
+            if match is not None:
+                self._early = self._window[match.end() :]
+                self._window = self._window[:at]
+                return match
         surplus = len(self._window) - _SENTINEL_SLACK
         if surplus > 0:
             self._clip.add(self._window[:surplus])
