@@ -1,8 +1,9 @@
 """What a step of the runtime costs, checkpointed and with its machine kept, beside other agents' loops, and how it grows.
 
 A step is one answer of a model that needs no time and one command, both on disk before the next. Every figure is a
-median over rounds in which the loops take turns. The model here is asked without LangChain's own handling of a
-conversation, which takes about 1.6 µs for each message there is; the table shows a run with it as well.
+median over rounds in which the loops take turns, the ratios among them; the long run is made three times. The model
+here is asked without LangChain's own handling of a conversation, which takes about 1.6 µs for each message there is;
+the table shows a run with it as well.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from graph import open_home, open_run
 from sandbox.machine import SandboxSpec
 
 _LONG, _SHORT, _OBSERVED = 2000, 100, 2048
+_LONG_ROUNDS = 3
 _LIMITS = {"step_over_mini": 0.7, "db_over_trace_2000": 6.0, "step_2000_over_100": 1.25}
 _EPILOG = """Examples:
 
@@ -135,11 +137,11 @@ def _measured(
         return lambda place: statistics.fmean(ours(steps, place, asked, database=database, kind=kind).steps)
 
     loops: dict[str, Callable[[Path], float]] = {
+        "mini": lambda place: mini(steps, place, python=peer_python),
         "ours": step("true"),
+        "react": lambda place: react(steps, place),
         "ours_with_langchain": step("true", Instant),
         "ours_with_effect": step("date >> log.txt"),
-        "mini": lambda place: mini(steps, place, python=peer_python),
-        "react": lambda place: react(steps, place),
     }
     taken: dict[str, list[float]] = {name: [] for name in loops}
     reasons: dict[str, str] = {}
@@ -152,8 +154,15 @@ def _measured(
                 except PeerUnavailable as error:
                     reasons[name] = str(error)
     found = {name: statistics.median(seconds) for name, seconds in taken.items() if seconds}
+    # A machine's speed drifts: what ran side by side is compared first.
+    for peer in ("mini", "react"):
+        if taken[peer]:
+            pairs = zip(taken["ours"], taken[peer], strict=True)
+            found[f"ours_over_{peer}"] = statistics.median(ours / theirs for ours, theirs in pairs)
     long: list[Taken] = []
-    for _ in track(range(rounds), f"{_LONG:,} steps", console=Console(stderr=True), transient=True):
+    for _ in track(
+        range(min(rounds, _LONG_ROUNDS)), f"{_LONG:,} steps", console=Console(stderr=True), transient=True
+    ):
         with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as place:
             gc.collect()
             long.append(ours(_LONG, Path(place), command(_OBSERVED), database=database))
@@ -170,12 +179,15 @@ def _measured(
 
 def _ratios(found: dict[str, float]) -> dict[str, float]:
     pairs = {
-        "step_over_mini": ("ours", "mini"),
-        "step_over_react": ("ours", "react"),
         "db_over_trace_2000": ("database", "trace"),
         "step_2000_over_100": ("late", "early"),
     }
-    return {key: found[a] / found[b] for key, (a, b) in pairs.items() if a in found and b in found}
+    side_by_side = {
+        f"step_over_{peer}": found[f"ours_over_{peer}"]
+        for peer in ("mini", "react")
+        if f"ours_over_{peer}" in found
+    }
+    return side_by_side | {key: found[a] / found[b] for key, (a, b) in pairs.items()}
 
 
 def _table(found: dict[str, float], reasons: dict[str, str], steps: int) -> Table:
