@@ -158,7 +158,7 @@ def _measured(
     for peer in ("mini", "react"):
         if taken[peer]:
             pairs = zip(taken["ours"], taken[peer], strict=True)
-            found[f"ours_over_{peer}"] = statistics.median(ours / theirs for ours, theirs in pairs)
+            found[f"step_over_{peer}"] = statistics.median(ours / theirs for ours, theirs in pairs)
     long: list[Taken] = []
     for _ in track(
         range(min(rounds, _LONG_ROUNDS)), f"{_LONG:,} steps", console=Console(stderr=True), transient=True
@@ -178,16 +178,11 @@ def _measured(
 
 
 def _ratios(found: dict[str, float]) -> dict[str, float]:
-    pairs = {
-        "db_over_trace_2000": ("database", "trace"),
-        "step_2000_over_100": ("late", "early"),
+    side_by_side = {key: found[key] for key in ("step_over_mini", "step_over_react") if key in found}
+    return side_by_side | {
+        "db_over_trace_2000": found["database"] / found["trace"],
+        "step_2000_over_100": found["late"] / found["early"],
     }
-    side_by_side = {
-        f"step_over_{peer}": found[f"ours_over_{peer}"]
-        for peer in ("mini", "react")
-        if f"ours_over_{peer}" in found
-    }
-    return side_by_side | {key: found[a] / found[b] for key, (a, b) in pairs.items()}
 
 
 def _table(found: dict[str, float], reasons: dict[str, str], steps: int) -> Table:

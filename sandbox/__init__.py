@@ -100,7 +100,7 @@ def remove_leftovers(backend: BackendName, *owners: str, keep: Collection[str] |
     Raises ValueError for what is no owner's name, and SandboxUnavailable.
     """
     for owner in owners:
-        if not re.fullmatch(OWNER.strip("^$"), owner):
+        if not re.fullmatch(OWNER, owner):
             raise ValueError(f"{owner!r:.60} is the name of no run")
     if backend == "docker":
         from sandbox.container import remove_owned

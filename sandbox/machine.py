@@ -12,8 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 BackendName = Literal["docker", "host", "process"]
 OWNER = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 """What a run may be called to whom machines belong: directories are named so."""
-
-
 _NAME = r"^([^/\x00.][^/\x00]*)?$"
 
 

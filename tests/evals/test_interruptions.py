@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from graph import open_home
 from sandbox.machine import SandboxSpec
 
-from ..conftest import missing
+from ..conftest import fill, small_disk
 from .conftest import (
     ONE_POINT,
     Run,
@@ -112,20 +111,15 @@ def test_a_thread_that_somebody_else_holds_fails_until_it_is_free(
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of its own, far larger than a small run needs."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=100m", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(words, capture_output=True).returncode != 0:
-        missing("nothing can be mounted here, which takes root")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
+    with small_disk(tmp_path / "disk", "100m") as place:
+        yield place
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(called: Run, small: Path, disk: Path) -> None:
-    out, filler = disk / "out", disk / "filler"
+    out = disk / "out"
     process = start_takeover(*SMALL, "--out", out)
     wait_for(lambda: len(rows_so_far(out, "takeovers")) >= 1, process)
-    _fill(filler)
+    filler = fill(disk)
     told, err = process.communicate(timeout=300)
     assert process.returncode == 4, (told, err)
     assert len(err.splitlines()) == 1
@@ -137,14 +131,19 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(called: Run, small: Path, d
     assert comparable(out) == comparable(small)
 
 
-def _fill(filler: Path) -> None:
-    with filler.open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while file.write(b"x" * size) == size:
-                    pass
-            except OSError:
-                continue
+def test_a_database_that_is_lost_is_no_usage_error(called: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert called(*ONE_POINT, "--view", "repository", "--out", out).returncode == 0
+    done = rows(out)
+    for part in out.glob("takeover.sqlite*"):
+        part.unlink()
+    (out / "takeover.sqlite").write_text("This is a letter. " * 100)
+    lost = called("--resume", "--out", out)
+    assert lost.returncode == 3
+    (line,) = lost.stderr.splitlines()
+    assert "it is no SQLite database" in line
+    assert line.endswith(f"Go on with: python -m evals.takeover --resume --out {out}")
+    assert rows(out) == done
 
 
 def test_a_tampered_record_fails_its_takeovers_and_nothing_else(called: Run, tmp_path: Path) -> None:
