@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextvars
 import json
-import queue
 import re
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +23,7 @@ from tenacity import (
 )
 
 from handoff.event import Usage
+from nodes.deadline import Overdue, within
 from nodes.encodable import encodable
 
 _CLIENT = {
@@ -72,11 +70,14 @@ def ask(model: Runnable[Any, Any], messages: list[BaseMessage], *, timeout_s: fl
     `timeout_s` bounds the whole call, because an endpoint that sends a byte now and then never
     exceeds a client's own limit.
     """
-    reply = _within(timeout_s, model, messages)
-    if isinstance(reply, Exception):
-        failure = _told_apart(reply, model)
-        if failure is reply:
-            raise reply
+    try:
+        reply = within(timeout_s, lambda: model.invoke(messages))
+    except Overdue:
+        raise ReplyOverdue(f"no whole reply within {timeout_s:.0f} s") from None
+    except Exception as error:
+        failure = _told_apart(error, model)
+        if failure is error:
+            raise
         # The cause would show what the line leaves out: whole answers, and keys in them.
         raise failure from None
     if not isinstance(reply, AIMessage):
@@ -127,26 +128,6 @@ def _estimate(messages: Sequence[BaseMessage]) -> int:
         for message in messages
     )
     return -(-characters // CHARS_A_TOKEN)
-
-
-def _within(timeout_s: float, model: Runnable[Any, Any], messages: list[BaseMessage]) -> Any:
-    """What the call returns or raises; the thread it runs in keeps no process from its end."""
-    outcome: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def call() -> None:
-        try:
-            outcome.put(model.invoke(messages))
-        except BaseException as error:
-            outcome.put(error)
-
-    threading.Thread(target=contextvars.copy_context().run, args=(call,), daemon=True).start()
-    try:
-        reply = outcome.get(timeout=timeout_s)
-    except queue.Empty:
-        raise ReplyOverdue(f"no whole reply within {timeout_s:.0f} s") from None
-    if isinstance(reply, BaseException) and not isinstance(reply, Exception):
-        raise reply
-    return reply
 
 
 def _tidied(reply: AIMessage) -> AIMessage:

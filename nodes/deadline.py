@@ -1,0 +1,63 @@
+"""Calls that may hang, waited for only so long."""
+
+from __future__ import annotations
+
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+_Outcome = tuple[Any, BaseException | None]
+_idle = threading.local()
+
+
+class Overdue(Exception):
+    """A call had not ended when its time was over."""
+
+
+def within(timeout_s: float, call: Callable[[], Any]) -> Any:
+    """What the call returns or raises. Raises Overdue after so many seconds, and leaves it to itself."""
+    caller = getattr(_idle, "caller", None) or _Caller()
+    _idle.caller = None
+    try:
+        returned, raised = caller.outcome_of(call, timeout_s)
+    except BaseException:  # Ctrl-C as well leaves it at work
+        caller.dismiss()
+        raise
+    _idle.caller = caller
+    if raised is not None:
+        raise raised
+    return returned
+
+
+class _Caller:
+    """A thread that calls what it is given, one after another; it keeps no process from its end."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=_serve, args=(self._asked,), name="call", daemon=True).start()
+
+    def outcome_of(self, call: Callable[[], Any], timeout_s: float) -> _Outcome:
+        outcome: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+        self._asked.put((contextvars.copy_context(), call, outcome))
+        try:
+            return outcome.get(timeout=timeout_s)
+        except queue.Empty:
+            raise Overdue from None
+
+    def dismiss(self) -> None:
+        """Let the thread end with the call that it is at."""
+        self._asked.put(None)
+
+    __del__ = dismiss
+
+
+def _serve(asked: queue.SimpleQueue[Any]) -> None:
+    while (given := asked.get()) is not None:
+        context, call, outcome = given
+        try:
+            outcome.put((context.run(call), None))
+        except BaseException as error:
+            outcome.put((None, error))
+        del given, context, call, outcome  # what a call held lives no longer than it

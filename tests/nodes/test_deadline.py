@@ -1,0 +1,61 @@
+"""Calls that may hang are waited for only so long, and are in nobody's way afterwards."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+
+import pytest
+
+from nodes.deadline import Overdue, within
+
+_word = contextvars.ContextVar("_word", default="none")
+
+
+def test_a_call_returns_or_raises_as_if_made_here() -> None:
+    _word.set("mine")
+    assert within(5, lambda: (_word.get(), 3)) == ("mine", 3)
+    with pytest.raises(ZeroDivisionError):
+        within(5, lambda: 1 // 0)
+    with pytest.raises(KeyboardInterrupt):
+        within(5, _interrupt)
+
+
+def test_calls_that_end_share_a_thread_that_ends_with_who_called() -> None:
+    seen: list[threading.Thread] = []
+
+    def call_twice() -> None:
+        seen.extend(within(5, threading.current_thread) for _ in range(2))
+
+    caller = threading.Thread(target=call_twice)
+    caller.start()
+    caller.join()
+    assert seen[0] is seen[1]
+    seen[0].join(5)
+    assert not seen[0].is_alive()
+
+
+def test_an_overdue_call_holds_up_no_later_one_and_its_thread_ends_with_it() -> None:
+    go_on, seen = threading.Event(), []
+
+    def hang() -> None:
+        seen.append(threading.current_thread())
+        go_on.wait(30)
+
+    with pytest.raises(Overdue):
+        within(0.2, hang)
+    began = time.monotonic()
+    assert within(20, lambda: "at once") == "at once"
+    assert time.monotonic() - began < 10
+    go_on.set()
+    seen[0].join(5)
+    assert not seen[0].is_alive()
+
+
+def test_a_call_may_call() -> None:
+    assert within(5, lambda: within(5, lambda: "inner") + " and outer") == "inner and outer"
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
