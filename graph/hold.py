@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import RESUME
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import Command, StateSnapshot
 from pydantic import ValidationError
 
 from graph.agent import Graph, build_agent, build_takeover
+from graph.checkpoint import Kind, answered, kind_of, machine_to_come
 from graph.home import Home, Moment, NoSuchThread
 from graph.outcome import Outcome
 from graph.savers import Saver
@@ -29,7 +29,6 @@ from nodes.think import spent
 from sandbox.machine import Sandbox
 from sandbox.repository import RepositoryBroken, patch_since
 
-Kind = Literal["agent", "takeover"]
 Progress = Callable[[dict[str, Any]], None]
 # A step is at most three nodes; our own caps stop a run long before this.
 _NODES_A_STEP = 4
@@ -88,8 +87,8 @@ class Run:
     def outcome(self) -> Outcome:
         """What the thread has come to by now. Raises NoSuchThread."""
         found = self._found(None)
-        state = self._graph(_kind(found)).get_state(self.config)
-        return self._outcome(cast(AgentState, state.values), () if _answered(found) else state.interrupts)
+        state = self._graph(kind_of(found)).get_state(self.config)
+        return self._outcome(cast(AgentState, state.values), () if answered(found) else state.interrupts)
 
     def start(self, task_id: str, prompt: str) -> Outcome:
         """Run a task from its beginning. Raises BadInput, ThreadTaken, ModelFailed, SandboxUnavailable or Fenced."""
@@ -127,9 +126,9 @@ class Run:
         takes that one. Raises NoSuchThread, NotWaiting, MachineNotKept or SnapshotCorrupt beside what `start` raises.
         """
         found = self._found(checkpoint)
-        kind = _kind(found)
-        if not self.session.can_enter(_machine_to_come(found, redone=checkpoint is not None)):
-            kept = self._kept_before(found.config["configurable"]["checkpoint_id"])
+        kind = kind_of(found)
+        if not self.session.can_enter(machine_to_come(found, redone=checkpoint is not None)):
+            kept = self.home.nearest_kept(self.thread, found.config["configurable"]["checkpoint_id"])
             if not go_back or kept is None:
                 raise _not_kept(self.thread, checkpoint, kept)
             if self._on_progress is not None:
@@ -137,13 +136,13 @@ class Run:
             checkpoint = kept.checkpoint
         state = self._graph(kind).get_state(self._at(checkpoint))
         if answer is not None:
-            if _answered(found):
+            if answered(found):
                 raise NotWaiting(
                     f"thread {self.thread!r} has an answer there already; resume it without one, or go back to a "
                     "checkpoint before, from which it asks anew"
                 )
             return self._go(kind, Command(resume=_checked(answer, self.thread, state)), self._at(checkpoint))
-        if state.interrupts and checkpoint is None and not _answered(found):
+        if state.interrupts and checkpoint is None and not answered(found):
             return self._outcome(cast(AgentState, state.values), state.interrupts)
         at = self._at(checkpoint)
         # A node that ended just before a crash has left its writes, and `next` does not name it any more.
@@ -169,7 +168,7 @@ class Run:
             raise BadInput(
                 f"as_node: there is no node {as_node!r:.60}; there are {', '.join(list(self.agent.nodes)[1:])}"
             )
-        graph = self._graph(_kind(self._found(checkpoint)))
+        graph = self._graph(kind_of(self._found(checkpoint)))
         return str(
             graph.update_state(self._at(checkpoint), dict(written), as_node=as_node)["configurable"][
                 "checkpoint_id"
@@ -185,7 +184,7 @@ class Run:
 
         All of it is done, or nothing. Raises Waiting, NoSuchThread, MachineNotKept or Fenced.
         """
-        kind = _kind(self._found(None))
+        kind = kind_of(self._found(None))
         state = self._graph(kind).get_state(self.config)
         if state.interrupts:
             raise Waiting(
@@ -197,7 +196,9 @@ class Run:
             return  # nothing has been done yet
         if not self.session.can_enter(values["machine"]):
             raise _not_kept(
-                self.thread, None, self._kept_before(state.config["configurable"]["checkpoint_id"])
+                self.thread,
+                None,
+                self.home.nearest_kept(self.thread, state.config["configurable"]["checkpoint_id"]),
             )
         with self._saver.whole(self.thread):
             self._saver.delete_thread(self.thread)
@@ -274,19 +275,11 @@ class Run:
     def _must_be_new(self, asked: str) -> None:
         found = self._saver.get_tuple(self.config)
         if found is not None:
-            values = self._graph(_kind(found)).get_state(self.config).values
+            values = self._graph(kind_of(found)).get_state(self.config).values
             there = values.get("record") or values.get("task", {}).get("id") or "a run"
             raise ThreadTaken(
                 f"thread {self.thread!r} holds {there:.60} already; resume it, or give {asked:.80} a thread of its own"
             )
-
-    def _kept_before(self, checkpoint: str) -> Moment | None:
-        """The nearest checkpoint on the way to this one whose machine can be entered."""
-        moments = {each.checkpoint: each for each in self.home.history(self.thread)}
-        found: Moment | None = moments.get(checkpoint)
-        while found is not None and not found.kept:
-            found = moments.get(found.parent) if found.parent else None
-        return found
 
     def _found(self, checkpoint: str | None) -> CheckpointTuple:
         is_id = checkpoint is None or re.fullmatch(r"[0-9a-f-]{1,64}", str(checkpoint))
@@ -301,26 +294,6 @@ class Run:
             f"thread {self.thread!r} has no checkpoint {checkpoint!r:.60}; its newest is {newest.checkpoint}, "
             "and `home.history(thread)` lists them all"
         )
-
-
-def _machine_to_come(found: CheckpointTuple, *, redone: bool) -> str:
-    """The machine that going on from a checkpoint needs, which a node may have left just before a crash.
-
-    LangGraph takes such a node's writes up, unless the checkpoint is named: then the node is `redone`.
-    """
-    written = [value for _, channel, value in found.pending_writes or () if channel == "machine"]
-    if written and not redone:
-        return str(written[-1])
-    return str(found.checkpoint["channel_values"].get("machine", BASE))
-
-
-def _kind(found: CheckpointTuple) -> Kind:
-    return cast(Kind, found.metadata.get("graph", "agent"))
-
-
-def _answered(found: CheckpointTuple) -> bool:
-    """Whether a person's answer is kept with the checkpoint, although its node may not have got to use it."""
-    return any(channel == RESUME for _, channel, _ in found.pending_writes or ())
 
 
 def _checked(answer: Review | dict[str, Any], thread: str, state: StateSnapshot) -> dict[str, Any]:

@@ -91,6 +91,14 @@ class Home:
             raise NoSuchThread(f"thread {thread!r}: nothing has run on it; {self._others(thread)}")
         return found
 
+    def nearest_kept(self, thread: str, checkpoint: str) -> Moment | None:
+        """The nearest checkpoint on the way to this one whose machine can be entered."""
+        moments = {each.checkpoint: each for each in self.history(thread)}
+        found = moments.get(checkpoint)
+        while found is not None and not found.kept:
+            found = moments.get(found.parent) if found.parent else None
+        return found
+
     def threads(self) -> tuple[str, ...]:
         """Every thread that anything was ever run on."""
         return leases.threads(self.ledger)

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import sandbox
-from handoff import detector_state, detectors
-from handoff.detector_state import DetectorState
-from handoff.event import Event
+from handoff import detectors
 from handoff.ledger import Lease, Ledger, LedgerUnusable, effects, machines
 from handoff.ledger.effects import Key
 from handoff.ledger.leases import answer_request
 from handoff.reach import Reach
 from handoff.record import HandoffRecord, RecordStore, TaskBrief
-from handoff.trace import Differences, differences, differences_after
+from handoff.trace import differences
+from nodes.folded import Folded
 from nodes.observation import Observation
 from sandbox.archive import sync_directory
-from sandbox.machine import FileChange, Sandbox, SandboxSpec, SandboxUnavailable, Snapshot
+from sandbox.machine import Sandbox, SandboxSpec, SandboxUnavailable, Snapshot
 from sandbox.removal import remove_tree
 from sandbox.repository import RepositoryBroken, head_commit
 from sandbox.transfer import bring
@@ -60,7 +59,7 @@ class Session:
         self._bench = Workbench(spec)
         self._at: str | None = None
         self._closed = False
-        self._folded = _Folded()
+        self._folded = Folded()
 
     def enter(self, machine_id: str, task: TaskBrief | None = None) -> Sandbox:
         """The machine, in that state. Raises MachineNotKept, SnapshotCorrupt or SandboxUnavailable."""
@@ -174,11 +173,11 @@ class Session:
         if self.asked is not None:
             answer_request(self._lease)
 
-    def fold(self, events: list[dict[str, Any]], task: TaskBrief, record_id: str | None) -> _Folded:
+    def fold(self, events: list[dict[str, Any]], task: TaskBrief, record_id: str | None) -> Folded:
         """What the detectors know after these events, and how the tree differs from its base."""
         if not self._folded.is_after(events):
             before = differences(self.records.load(record_id).trace) if record_id else {}
-            self._folded = _Folded(detectors.start(task.base_directories, task.workspace), before)
+            self._folded = Folded(detectors.start(task.base_directories, task.workspace), before)
         self._folded.take(events)
         return self._folded
 
@@ -266,36 +265,6 @@ class Session:
         finally:
             remove_tree(part)
         return snapshot
-
-
-class _Folded:
-    """What a list of events comes to, taken up one by one."""
-
-    def __init__(self, detector: DetectorState | None = None, before: Differences | None = None) -> None:
-        self.detector = detector or detector_state.DetectorState()
-        self.differences: Differences = before or {}
-        self._count = -1 if detector is None else 0
-        self._last: dict[str, Any] | None = None
-
-    def is_after(self, events: list[dict[str, Any]]) -> bool:
-        """Whether these events begin with those taken up so far: a fork's are other objects."""
-        if self._count < 0 or len(events) < self._count:
-            return False
-        return self._count == 0 or events[self._count - 1] is self._last
-
-    def differences_with(self, changes: Iterable[FileChange]) -> Differences:
-        return differences_after(self.differences, changes)
-
-    def take(self, events: list[dict[str, Any]]) -> None:
-        for each in events[self._count :]:
-            self.add(Event.model_validate(each), each)
-
-    def add(self, event: Event, written: dict[str, Any]) -> tuple[Any, ...]:
-        """Take one event up, as it is written to the state; the points that it fires."""
-        self.detector, points = detectors.observe(self.detector, event)
-        self.differences = differences_after(self.differences, event.changes)
-        self._count, self._last = self._count + 1, written
-        return points
 
 
 def owner_of(owner: str, ledger: Ledger, thread: str) -> str:

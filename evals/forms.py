@@ -1,0 +1,151 @@
+"""What a person fills in to have an agent run, or take over: the forms that LangGraph Studio renders."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from evals import models
+from evals.tasks import BUNDLED, Task, load_tasks
+from graph.serving import ONCE, RunFailed, one_line
+from handoff.views import VIEWS
+
+MODELS_VARIABLE = "TAKEOVER_MODELS"
+AS_REVIEWED = "as reviewed"
+
+
+class BadChoice(RunFailed):
+    """Something that was chosen in a form and cannot be; the text says what can."""
+
+
+@cache
+def bundled() -> dict[str, Task]:
+    return {task.id: task for task in load_tasks(BUNDLED)}
+
+
+def _offered_models() -> list[str]:
+    listed = os.environ.get(MODELS_VARIABLE, "openai:gpt-5").split(",")
+    return [models.ORACLE, *(name.strip() for name in listed if name.strip())]
+
+
+def _one_of(*offered: str) -> dict[str, Any]:
+    # No Literal: these are known only when the program runs, and a client may name a model that is not offered.
+    return {"enum": [*offered]}
+
+
+class Form(BaseModel):
+    """Fields that a person fills in; what cannot be is told in one line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _told_in_one_line(cls, value: Any, handler: Any) -> Any:
+        try:
+            return handler(value)
+        except ValidationError as error:
+            raise BadChoice(one_line(error)) from error
+
+
+class AgentForm(Form):
+    """A task to work on: press Run for a bundled one."""
+
+    model_config = ConfigDict(title="What to work on")
+
+    task_id: Annotated[str, ONCE] = Field(
+        default="rota__rota-23",
+        title="Task",
+        description="A bundled task: its repository, and its prompt where you give none.",
+        json_schema_extra=_one_of(*bundled()),
+    )
+    prompt: Annotated[str, ONCE] = Field(
+        default="",
+        title="Prompt of your own",
+        description="Empty: the bundled task's own. The built-in model knows no other.",
+    )
+
+
+class TakeoverForm(Form):
+    """A record to take over: press Run for the newest there is."""
+
+    model_config = ConfigDict(title="What to take over")
+
+    record: str = Field(
+        default="",
+        title="Record",
+        description="The id of a handoff record, as a run lists them under 'records'. Empty: the newest.",
+    )
+    view: str = Field(
+        default=AS_REVIEWED,
+        title="View",
+        description="What the successor is shown of the earlier work; 'as reviewed' is what a reviewer chose, "
+        "else structured.",
+        json_schema_extra=_one_of(AS_REVIEWED, *VIEWS),
+    )
+
+
+class Choices(Form):
+    """How the agent runs; it is chosen anew for every run, also for one that goes on."""
+
+    model_config = ConfigDict(title="How to run")
+
+    model: str = Field(
+        default=models.ORACLE,
+        title="Model",
+        description="builtin:oracle needs no key and knows the bundled tasks; openai:NAME is any other, at "
+        "OPENAI_BASE_URL with OPENAI_API_KEY of the server's environment.",
+        json_schema_extra=_one_of(*_offered_models()),
+    )
+    sandbox: Literal["auto", "host", "docker", "process"] = Field(
+        default="auto",
+        title="Sandbox",
+        description="auto: as the thread or the record began, else host where bubblewrap works, else process, "
+        "which isolates nothing.",
+    )
+    policy: Literal["record", "stop", "review"] = Field(
+        default="record",
+        title="At a handoff point",
+        description="record: keep a record and go on; stop: keep it and end; review: keep it and wait for you.",
+    )
+    protocol: Literal["text", "native"] = Field(
+        default="text",
+        title="Protocol",
+        description="How the model acts: text, or the provider's tool calls.",
+    )
+    offer_handoff: bool = Field(
+        default=False, title="Offer a handoff", description="Let the agent ask for another to continue."
+    )
+    max_steps: int = Field(default=100, gt=0, title="Most steps")
+    max_tokens: int = Field(default=0, ge=0, title="Most tokens", description="0: no limit.")
+    max_seconds: float = Field(default=3600.0, gt=0, title="Most seconds")
+    command_timeout_s: float = Field(default=120.0, gt=0, title="Seconds a command may take")
+    directory: str = Field(
+        default="",
+        title="Repository of your own",
+        description="A directory on the server, a git repository, for host and process. Empty: the bundled task's.",
+    )
+    image: str = Field(
+        default="",
+        title="Image of your own",
+        description="A Docker image with a git repository at /testbed, for docker. Empty: the bundled task's.",
+    )
+    allow_unisolated: bool = Field(
+        default=False,
+        title="Allow no isolation",
+        description="Let a model other than the built-in one run commands in the process sandbox: as you.",
+    )
+
+
+class TakeoverChoices(Choices):
+    """How the successor runs."""
+
+    model: str = Field(
+        default=AS_REVIEWED,
+        title="Model",
+        description=f"'{AS_REVIEWED}' is the successor that a reviewer named, else {models.ORACLE}; openai:NAME is "
+        "any other, at OPENAI_BASE_URL with OPENAI_API_KEY of the server's environment.",
+        json_schema_extra=_one_of(AS_REVIEWED, *_offered_models()),
+    )

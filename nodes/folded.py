@@ -1,0 +1,42 @@
+"""What a run's events come to, kept from step to step so that no step reads them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from handoff import detector_state, detectors
+from handoff.detector_state import DetectorState
+from handoff.event import Event
+from handoff.trace import Differences, differences_after
+from sandbox.machine import FileChange
+
+
+class Folded:
+    """What a list of events comes to, taken up one by one: what detectors know, and how the tree differs."""
+
+    def __init__(self, detector: DetectorState | None = None, before: Differences | None = None) -> None:
+        self.detector = detector or detector_state.DetectorState()
+        self.differences: Differences = before or {}
+        self._count = -1 if detector is None else 0
+        self._last: dict[str, Any] | None = None
+
+    def is_after(self, events: list[dict[str, Any]]) -> bool:
+        """Whether these events begin with those taken up so far: a fork's are other objects."""
+        if self._count < 0 or len(events) < self._count:
+            return False
+        return self._count == 0 or events[self._count - 1] is self._last
+
+    def differences_with(self, changes: Iterable[FileChange]) -> Differences:
+        return differences_after(self.differences, changes)
+
+    def take(self, events: list[dict[str, Any]]) -> None:
+        for each in events[self._count :]:
+            self.add(Event.model_validate(each), each)
+
+    def add(self, event: Event, written: dict[str, Any]) -> tuple[Any, ...]:
+        """Take one event up, as it is written to the state; the points that it fires."""
+        self.detector, points = detectors.observe(self.detector, event)
+        self.differences = differences_after(self.differences, event.changes)
+        self._count, self._last = self._count + 1, written
+        return points
