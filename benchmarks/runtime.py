@@ -1,9 +1,12 @@
 """What a step of the runtime costs, checkpointed and with its machine kept, beside other agents' loops, and how it grows.
 
 A step is one answer of a model that needs no time and one command, both on disk before the next. Every figure is a
-median over rounds in which the loops take turns, the ratios among them; the long run is made three times. The model
-here is asked without LangChain's own handling of a conversation, which takes about 1.6 µs for each message there is;
-the table shows a run with it as well.
+median over rounds in which the loops take turns, the ratios among them; the long run is made three times. All of it
+runs on one core unless --all-cores says otherwise: how long a machine, a virtual one above all, takes to wake another
+is no cost of a loop, and differs from minute to minute by more than the loops do.
+
+The model here is asked without LangChain's own handling of a conversation, which takes about 1.6 µs for each message
+there is; the table shows a run with it as well.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Annotated, Any, NamedTuple
 # In this directory a file may have the name of a package.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+import psutil
 import typer
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
@@ -43,6 +47,8 @@ _EPILOG = """Examples:
 python benchmarks/runtime.py
 
 python benchmarks/runtime.py --rounds 9 --peer-python ~/mini-swe-agent/bin/python --json
+
+python benchmarks/runtime.py --all-cores
 
 python benchmarks/runtime.py --database postgresql://postgres@127.0.0.1:5432/fresh
 """
@@ -185,10 +191,16 @@ def _ratios(found: dict[str, float]) -> dict[str, float]:
     }
 
 
-def _table(found: dict[str, float], reasons: dict[str, str], steps: int) -> Table:
+def _table(found: dict[str, float], reasons: dict[str, str], steps: int, cores: int) -> Table:
     ratios = _ratios(found)
+    where = f"{cores} core{'s' * (cores > 1)}"
     table = Table(
-        "measure", "ours", "against", "ratio", "goal", title=f"medians; runs of {steps} steps, `true`"
+        "measure",
+        "ours",
+        "against",
+        "ratio",
+        "goal",
+        title=f"medians; runs of {steps} steps, `true`, {where}",
     )
     for column in table.columns[1:]:
         column.justify = "right"
@@ -226,14 +238,25 @@ def main(
         str | None,
         typer.Option(help="URL of an empty PostgreSQL database. [default: SQLite]", show_default=False),
     ] = None,
+    all_cores: Annotated[bool, typer.Option("--all-cores", help="Do not keep to one core.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
 ) -> None:
     """Time the runtime's own share of a step, and how step and database grow to 2,000 steps."""
+    if not all_cores:
+        _keep_to_one_core()
+    cores = len(psutil.Process().cpu_affinity() or ())
     found, reasons = _measured(steps, rounds, peer_python, database)
     if as_json:
-        print(json.dumps({"ratios": _ratios(found), "measured": found, "missing": reasons}, indent=1))
+        told = {"ratios": _ratios(found), "measured": found, "cores": cores, "missing": reasons}
+        print(json.dumps(told, indent=1))
         return
-    Console(width=None if sys.stdout.isatty() else 120).print(_table(found, reasons, steps))
+    Console(width=None if sys.stdout.isatty() else 120).print(_table(found, reasons, steps, cores))
+
+
+def _keep_to_one_core() -> None:
+    """This process, and all that it starts."""
+    this = psutil.Process()
+    this.cpu_affinity([min(this.cpu_affinity() or (0,))])
 
 
 if __name__ == "__main__":
