@@ -18,8 +18,10 @@ class Overdue(Exception):
 
 def within(timeout_s: float, call: Callable[[], Any]) -> Any:
     """What the call returns or raises. Raises Overdue after so many seconds, and leaves it to itself."""
-    caller = getattr(_idle, "caller", None) or _Caller()
+    caller = getattr(_idle, "caller", None)
     _idle.caller = None
+    if caller is None or not caller.thread.is_alive():  # a process that was forked has no other's threads
+        caller = _Caller()
     try:
         returned, raised = caller.outcome_of(call, timeout_s)
     except BaseException:  # Ctrl-C as well leaves it at work
@@ -36,7 +38,8 @@ class _Caller:
 
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=_serve, args=(self._asked,), name="call", daemon=True).start()
+        self.thread = threading.Thread(target=_serve, args=(self._asked,), name="call", daemon=True)
+        self.thread.start()
 
     def outcome_of(self, call: Callable[[], Any], timeout_s: float) -> _Outcome:
         outcome: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()

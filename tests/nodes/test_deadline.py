@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
 import time
 
@@ -55,6 +56,17 @@ def test_an_overdue_call_holds_up_no_later_one_and_its_thread_ends_with_it() -> 
 
 def test_a_call_may_call() -> None:
     assert within(5, lambda: within(5, lambda: "inner") + " and outer") == "inner and outer"
+
+
+def test_a_forked_process_calls_as_well() -> None:
+    assert within(5, lambda: "before") == "before"
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if within(20, lambda: "after") == "after" else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def _interrupt() -> None:
