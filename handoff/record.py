@@ -134,11 +134,12 @@ class RecordStore:
             record = make(partial).sealed()
             write_durably(partial / RECORD_FILE, _as_json(record, exclude={"notes", "review"}))
             with alone():
+                # Before the record is there: whoever finds it does not come by here again.
+                dead = glob.escape(f".partial-{record_id}")
+                for left in {*self.root.glob(dead), *self.root.glob(f"{dead}.????????")} - {partial}:
+                    remove_tree(left)
                 remove_tree(self.directory(record_id))
                 partial.rename(self.directory(record_id))
-                dead = glob.escape(f".partial-{record_id}")
-                for left in (*self.root.glob(dead), *self.root.glob(f"{dead}.????????")):
-                    remove_tree(left)
         except BaseException:
             remove_tree(partial)
             raise

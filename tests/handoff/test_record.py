@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,27 @@ def test_what_a_kill_left_is_replaced(store: RecordStore) -> None:
     saved(store)
     assert names(store) == [RECORD.id]
     assert not (store.directory(RECORD.id) / "old.tar").exists()
+
+
+def test_a_kill_right_after_the_record_got_its_name_leaves_nothing_of_earlier_attempts(
+    store: RecordStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (store.root / f".partial-{RECORD.id}.0123abcd").mkdir(parents=True)
+    rename = Path.rename
+
+    def renamed_and_killed(path: Path, target: Path) -> None:
+        rename(path, target)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(Path, "rename", renamed_and_killed)
+        try:
+            saved(store)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert names(store) == [RECORD.id]
 
 
 def test_what_a_kill_left_is_removed(store: RecordStore) -> None:
