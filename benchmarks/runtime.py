@@ -2,8 +2,8 @@
 
 A step is one answer of a model that needs no time and one command, both on disk before the next. Every figure is a
 median over rounds in which the loops take turns, the ratios among them; the long run is made three times. All of it
-runs on one core unless --all-cores says otherwise: how long a machine, a virtual one above all, takes to wake another
-is no cost of a loop, and differs from minute to minute by more than the loops do.
+runs on one core unless --all-cores says otherwise: with more, what a step takes differs from minute to minute by more
+than the loops do.
 
 The model here is asked without LangChain's own handling of a conversation, which takes about 1.6 µs for each message
 there is; the table shows a run with it as well.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -25,7 +26,6 @@ from typing import Annotated, Any, NamedTuple
 # In this directory a file may have the name of a package.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import psutil
 import typer
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
@@ -193,15 +193,8 @@ def _ratios(found: dict[str, float]) -> dict[str, float]:
 
 def _table(found: dict[str, float], reasons: dict[str, str], steps: int, cores: int) -> Table:
     ratios = _ratios(found)
-    where = f"{cores} core{'s' * (cores > 1)}"
-    table = Table(
-        "measure",
-        "ours",
-        "against",
-        "ratio",
-        "goal",
-        title=f"medians; runs of {steps} steps, `true`, {where}",
-    )
+    title = f"medians; runs of {steps} steps, `true`, on {cores} core{'s' if cores > 1 else ''}"
+    table = Table("measure", "ours", "against", "ratio", "goal", title=title)
     for column in table.columns[1:]:
         column.justify = "right"
 
@@ -243,20 +236,14 @@ def main(
 ) -> None:
     """Time the runtime's own share of a step, and how step and database grow to 2,000 steps."""
     if not all_cores:
-        _keep_to_one_core()
-    cores = len(psutil.Process().cpu_affinity() or ())
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    cores = len(os.sched_getaffinity(0))
     found, reasons = _measured(steps, rounds, peer_python, database)
     if as_json:
         told = {"ratios": _ratios(found), "measured": found, "cores": cores, "missing": reasons}
         print(json.dumps(told, indent=1))
         return
     Console(width=None if sys.stdout.isatty() else 120).print(_table(found, reasons, steps, cores))
-
-
-def _keep_to_one_core() -> None:
-    """This process, and all that it starts."""
-    this = psutil.Process()
-    this.cpu_affinity([min(this.cpu_affinity() or (0,))])
 
 
 if __name__ == "__main__":

@@ -26,4 +26,6 @@ def main(directory: str, view: str = "trace") -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

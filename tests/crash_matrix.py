@@ -359,7 +359,9 @@ def _repository_image(place: Path, base: Path) -> Iterator[None]:
 def _chosen(text: str, known: tuple[str, ...], option: str) -> list[str]:
     found = [part.strip() for part in text.split(",") if part.strip()]
     if not found or set(found) - set(known):
-        raise SystemExit(f"{option} {text!r}: give one or more of {', '.join(known)}, with commas between")
+        raise typer.BadParameter(
+            f"{text!r}: give one or more of {', '.join(known)}, with commas between", param_hint=option
+        )
     return found
 
 
@@ -386,8 +388,9 @@ def _taken(sample: Sample, crossings: Sequence[str], chance: random.Random) -> S
         return [chance.choice(kinds[kind]) for kind in order[int(part[1]) - 1 :: int(part[2])]]
     every = re.fullmatch(r"every-([1-9]\d*)(st|nd|rd|th)", points)
     if every is None:
-        raise SystemExit(
-            f"--points {points!r}: give all, none, numbers such as 3,14, every-5th or kinds-1/4 and the like"
+        raise typer.BadParameter(
+            f"{points!r}: give all, none, numbers such as 3,14, every-5th or kinds-1/4 and the like",
+            param_hint="--points",
         )
     return range(1 + chance.randrange(int(every[1])), count + 1, int(every[1]))
 

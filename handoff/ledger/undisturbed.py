@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import signal
 import threading
 from collections.abc import Callable
@@ -10,8 +9,6 @@ from typing import Any
 
 _HELD_BACK = (signal.SIGINT, signal.SIGTERM)
 _Handler = Callable[[int, Any], Any]
-# Without what they do to name handlers by constants, which takes ten times as long: every transaction comes by here.
-_signal, _getsignal = inspect.unwrap(signal.signal), inspect.unwrap(signal.getsignal)
 
 
 class undisturbed:  # noqa: N801  used as a statement
@@ -29,11 +26,11 @@ class undisturbed:  # noqa: N801  used as a statement
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        found = [(number, _getsignal(number)) for number in _HELD_BACK]
+        found = [(number, signal.getsignal(number)) for number in _HELD_BACK]
         self._handlers = [(number, handler) for number, handler in found if callable(handler)]
         try:
             for number, handler in self._handlers:
-                _signal(number, self._keeping(handler))
+                signal.signal(number, self._keeping(handler))
         except BaseException:  # one came before it was held back
             _put_back(self._handlers)
             raise
@@ -51,7 +48,7 @@ def _put_back(handlers: list[tuple[int, _Handler]]) -> None:
     if handlers:
         (number, handler), *others = handlers
         try:
-            _signal(number, handler)
+            signal.signal(number, handler)
         finally:
             _put_back(others)
 
