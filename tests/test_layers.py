@@ -18,7 +18,7 @@ HOMES = {
     "langchain_openai": {"evals"},
     "sqlalchemy": {"handoff", "graph"},
     "psycopg": {"graph"},
-    "tenacity": {"nodes"},
+    "tenacity": {"handoff", "nodes"},
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import re
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as NoConnection
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from handoff.ledger.undisturbed import undisturbed
 
@@ -203,8 +205,20 @@ def _prepared(connection: Any, record: Any) -> None:
     connection.isolation_level = None
     # Observations are large: small pages would leave an eighth of the file empty. It counts for new files only.
     connection.execute("PRAGMA page_size=16384")
-    connection.execute("PRAGMA journal_mode=WAL")
+    _to_wal(connection)
     connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _locked(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+
+
+# SQLite does not wait by itself here: it would, holding a lock that the writer it waits for may need.
+@retry(
+    retry=retry_if_exception(_locked), wait=wait_fixed(_PAUSE_S), stop=stop_after_delay(BUSY_S), reraise=True
+)
+def _to_wal(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
 
 
 def _cause(error: BaseException | None) -> str:

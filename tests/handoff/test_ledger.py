@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -292,6 +293,22 @@ def test_processes_that_open_a_fresh_database_at_once_all_can(url: str) -> None:
     found = Ledger(url)
     assert leases.threads(found) == ("thread 0", "thread 1", "thread 2")
     found.close()
+
+
+def test_a_database_that_another_process_is_just_making_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE made (x)")
+    other.execute("BEGIN IMMEDIATE")
+    commit = threading.Timer(0.3, other.execute, ["COMMIT"])
+    commit.start()
+    try:
+        Ledger(f"sqlite:///{path}").close()
+    finally:
+        commit.join()
+        other.close()
+    with contextlib.closing(sqlite3.connect(path)) as found:
+        assert found.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_a_database_that_a_newer_program_made_is_refused(ledger: Ledger, url: str) -> None:
