@@ -37,5 +37,6 @@ async def main(directory: str) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit(__doc__)
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
     asyncio.run(main(sys.argv[1]))

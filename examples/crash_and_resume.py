@@ -34,5 +34,6 @@ def main(directory: str, *, doomed: bool = False) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit(__doc__)
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
     main(sys.argv[1], doomed=len(sys.argv) > 2)

@@ -14,23 +14,22 @@ from trial import TASK, sandbox
 
 from graph import open_home, run
 
-TICKETS = Path(sys.argv[1], "tickets")
-
-
-@tool
-def open_ticket(question: str, config: RunnableConfig) -> str:
-    """Ask the maintainers a question; the work so far goes with it."""
-    if len(question) < 10:
-        raise ToolException("say more: they have not seen the task")
-    machine, key = config["configurable"]["sandbox"], config["configurable"]["idempotency_key"]
-    # After a crash the tool may be called again, with the same key: the ticket is the same too.
-    ticket = TICKETS / f"{hashlib.sha256(key.encode()).hexdigest()[:8]}.md"
-    TICKETS.mkdir(parents=True, exist_ok=True)
-    ticket.write_text(f"{question}\n\n{machine.inspect('git diff').output}")
-    return f"Ticket {ticket.stem} is open; go on meanwhile."
-
 
 def main(directory: str) -> None:
+    tickets = Path(directory, "tickets")
+
+    @tool
+    def open_ticket(question: str, config: RunnableConfig) -> str:
+        """Ask the maintainers a question; the work so far goes with it."""
+        if len(question) < 10:
+            raise ToolException("say more: they have not seen the task")
+        machine, key = config["configurable"]["sandbox"], config["configurable"]["idempotency_key"]
+        # After a crash the tool may be called again, with the same key: the ticket is the same too.
+        ticket = tickets / f"{hashlib.sha256(key.encode()).hexdigest()[:8]}.md"
+        tickets.mkdir(parents=True, exist_ok=True)
+        ticket.write_text(f"{question}\n\n{machine.inspect('git diff').output}")
+        return f"Ticket {ticket.stem} is open; go on meanwhile."
+
     model = ChatOpenAI(model="gpt-5")
     with open_home(directory) as home:
         outcome = run(
@@ -38,10 +37,11 @@ def main(directory: str) -> None:
             tools=(open_ticket,), protocol="native",
         )  # fmt: skip
     print(f"{outcome.stop_reason} after {outcome.steps} steps; tickets:")
-    print("\n".join(path.read_text() for path in TICKETS.glob("*.md")))
+    print("\n".join(path.read_text() for path in tickets.glob("*.md")))
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit(__doc__)
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
     main(sys.argv[1])

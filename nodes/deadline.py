@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,8 @@ class _Caller:
         self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.thread = threading.Thread(target=_serve, args=(self._asked,), name="call", daemon=True)
         self.thread.start()
+        # Lets the thread end with the call that it is at; also when who called it has ended.
+        self.dismiss = weakref.finalize(self, self._asked.put, None)
 
     def outcome_of(self, call: Callable[[], Any], timeout_s: float) -> _Outcome:
         outcome: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
@@ -48,12 +51,6 @@ class _Caller:
             return outcome.get(timeout=timeout_s)
         except queue.Empty:
             raise Overdue from None
-
-    def dismiss(self) -> None:
-        """Let the thread end with the call that it is at."""
-        self._asked.put(None)
-
-    __del__ = dismiss
 
 
 def _serve(asked: queue.SimpleQueue[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from handoff import detector_state, detectors
+from handoff import detectors
 from handoff.detector_state import DetectorState
 from handoff.event import Event
 from handoff.trace import Differences, differences_after
@@ -15,17 +15,15 @@ from sandbox.machine import FileChange
 class Folded:
     """What a list of events comes to, taken up one by one: what detectors know, and how the tree differs."""
 
-    def __init__(self, detector: DetectorState | None = None, before: Differences | None = None) -> None:
-        self.detector = detector or detector_state.DetectorState()
-        self.differences: Differences = before or {}
-        self._count = -1 if detector is None else 0
+    def __init__(self, detector: DetectorState, before: Differences) -> None:
+        self.detector = detector
+        self.differences = before
+        self._count = 0
         self._last: dict[str, Any] | None = None
 
     def is_after(self, events: list[dict[str, Any]]) -> bool:
         """Whether these events begin with those taken up so far: a fork's are other objects."""
-        if self._count < 0 or len(events) < self._count:
-            return False
-        return self._count == 0 or events[self._count - 1] is self._last
+        return self._count == 0 or (len(events) >= self._count and events[self._count - 1] is self._last)
 
     def differences_with(self, changes: Iterable[FileChange]) -> Differences:
         return differences_after(self.differences, changes)

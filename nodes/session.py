@@ -59,7 +59,7 @@ class Session:
         self._bench = Workbench(spec)
         self._at: str | None = None
         self._closed = False
-        self._folded = Folded()
+        self._folded: Folded | None = None
 
     def enter(self, machine_id: str, task: TaskBrief | None = None) -> Sandbox:
         """The machine, in that state. Raises MachineNotKept, SnapshotCorrupt or SandboxUnavailable."""
@@ -175,7 +175,7 @@ class Session:
 
     def fold(self, events: list[dict[str, Any]], task: TaskBrief, record_id: str | None) -> Folded:
         """What the detectors know after these events, and how the tree differs from its base."""
-        if not self._folded.is_after(events):
+        if self._folded is None or not self._folded.is_after(events):
             before = differences(self.records.load(record_id).trace) if record_id else {}
             self._folded = Folded(detectors.start(task.base_directories, task.workspace), before)
         self._folded.take(events)

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 # In this directory a directory has the name of the package that is tested.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -359,9 +359,7 @@ def _repository_image(place: Path, base: Path) -> Iterator[None]:
 def _chosen(text: str, known: tuple[str, ...], option: str) -> list[str]:
     found = [part.strip() for part in text.split(",") if part.strip()]
     if not found or set(found) - set(known):
-        raise typer.BadParameter(
-            f"{text!r}: give one or more of {', '.join(known)}, with commas between", param_hint=option
-        )
+        _usage(f"{option} {text!r}: give one or more of {', '.join(known)}, with commas between")
     return found
 
 
@@ -388,11 +386,15 @@ def _taken(sample: Sample, crossings: Sequence[str], chance: random.Random) -> S
         return [chance.choice(kinds[kind]) for kind in order[int(part[1]) - 1 :: int(part[2])]]
     every = re.fullmatch(r"every-([1-9]\d*)(st|nd|rd|th)", points)
     if every is None:
-        raise typer.BadParameter(
-            f"{points!r}: give all, none, numbers such as 3,14, every-5th or kinds-1/4 and the like",
-            param_hint="--points",
+        _usage(
+            f"--points {points!r}: give all, none, numbers such as 3,14, every-5th or kinds-1/4 and the like"
         )
     return range(1 + chance.randrange(int(every[1])), count + 1, int(every[1]))
+
+
+def _usage(text: str) -> NoReturn:
+    print(text, file=sys.stderr)
+    raise typer.Exit(2)
 
 
 def _print(results: list[Result], seed: int, as_json: bool) -> None:

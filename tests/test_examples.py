@@ -135,3 +135,13 @@ def test_an_example_says_how_it_is_run_and_is_short(name: str) -> None:
     assert f"\nUsage: python examples/{name} DIRECTORY" in docstring
     assert "def main(" in code
     assert len([line for line in code.splitlines() if line.strip()]) < 45
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / name],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{docstring}\n")

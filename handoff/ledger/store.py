@@ -210,10 +210,12 @@ def _prepared(connection: Any, record: Any) -> None:
 
 
 def _locked(error: BaseException) -> bool:
-    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+    return (
+        isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+    )
 
 
-# SQLite does not wait by itself here: it would, holding a lock that the writer it waits for may need.
+# SQLite itself gives up at once here: it reads by then, and the writer it would wait for may wait for readers.
 @retry(
     retry=retry_if_exception(_locked), wait=wait_fixed(_PAUSE_S), stop=stop_after_delay(BUSY_S), reraise=True
 )
