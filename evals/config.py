@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from handoff.action import Protocol
 from handoff.event import PointKind
 from handoff.record import write_durably
 from handoff.views import VIEWS
-from nodes.actions import Protocol
 from sandbox.machine import BackendName, Frozen
 
 CONFIG_FILE = "config.json"
@@ -44,6 +44,7 @@ class RunConfig(Frozen):
     max_tokens: int | None = None
     max_reply_tokens: int | None = None
     max_seconds: float = Field(default=4 * 3600.0, gt=0)
+    window_tokens: int | None = Field(default=None, ge=1000)
     command_timeout_s: float = Field(default=120.0, gt=0)
     allow_unisolated: bool = False
     grading_network: bool = False

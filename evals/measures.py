@@ -11,6 +11,8 @@ from handoff.detectors import validations
 from handoff.event import Event
 from handoff.inspection import is_search
 from handoff.record import HandoffRecord
+from handoff.views import CHARS_A_TOKEN
+from nodes.actions import RECALL
 
 Kind = Literal["read", "search", "command", "verification"]
 
@@ -32,6 +34,15 @@ def tokens(events: Iterable[Event]) -> Tokens:
         return sum(said) if said else None
 
     return Tokens(total("prompt_tokens"), total("cached_tokens"), total("completion_tokens"))
+
+
+def recall_tokens(events: Sequence[Event]) -> list[int]:
+    """What each recall of earlier events put into the conversation, estimated at four characters a token."""
+    return [
+        -(-(len(action.text) + len(seen.text)) // CHARS_A_TOKEN)
+        for action, seen in pairwise(events)
+        if action.kind == "action" and action.tool == RECALL and seen.kind == "observation"
+    ]
 
 
 def rediscovery(record: HandoffRecord, successor: Sequence[Event]) -> Counter[Kind]:

@@ -10,7 +10,7 @@ from typer import Option
 View = Annotated[
     str,
     Option(
-        help="Views to compare, separated by commas, or 'all': repository, trace, summary, structured. "
+        help="Views to compare, separated by commas, or 'all': repository, trace, summary, structured, payload, transcript, cited. "
         "The repository baseline always runs too."
     ),
 ]
@@ -85,6 +85,15 @@ MaxReplyTokens = Annotated[
     Option(min=1, help="Tokens of one reply. [default: the server's own limit]", show_default=False),
 ]
 MaxSeconds = Annotated[float, Option(min=1, help="Seconds an agent may take.")]
+WindowTokens = Annotated[
+    int | None,
+    Option(
+        min=1000,
+        help="The successor's context window, by which payload and transcript are cut. [default: what is known of "
+        "the model, else 128000]",
+        show_default=False,
+    ),
+]
 CommandTimeout = Annotated[float, Option("--command-timeout-s", min=0.1, help="Seconds a command may take.")]
 AllowUnisolated = Annotated[
     bool,

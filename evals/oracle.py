@@ -16,8 +16,8 @@ from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 
 from evals.facts import Place, TaskFacts, Variant
 from evals.scripted import ScriptedModel, Turn, spoken
-from handoff.views import prompt_text
-from nodes.actions import Action
+from handoff.action import Action
+from handoff.prompts import prompt_text
 from nodes.replies import ModelFailed
 
 _MARGIN = re.compile(r"^(\s*\d+\t|[+-]|[^\s:]+:\d+:)")
@@ -31,16 +31,22 @@ class OracleModel(ScriptedModel):
 
     def respond(self, messages: list[BaseMessage]) -> Turn:
         told = [message for message in messages if not isinstance(message, SystemMessage)]
-        first = told[0].text
-        facts = next((facts for facts in self.facts if facts.statement in first), None)
-        if facts is None:
+        # The last that states the task is where its own turns begin: what comes before it was another's.
+        texts = ["" if isinstance(message, AIMessage) else message.text for message in told]
+        mine = max(
+            ((n, facts) for n, text in enumerate(texts) for facts in self.facts if facts.statement in text),
+            key=lambda found: found[0],
+            default=None,
+        )
+        if mine is None:
             raise ModelFailed(
                 "builtin:oracle knows the bundled tasks only; give another by --model openai:NAME"
             )
+        begins, facts = mine
         for kind in ("summary", "structured"):
-            if first.startswith(prompt_text(kind)):
-                return Turn(_notes(kind, Knowledge(facts, told)))
-        return next_turn(Knowledge(facts, told))
+            if any(prompt_text(kind) in text for text in texts):
+                return Turn(_notes(kind, Knowledge(facts, told, begins)))
+        return next_turn(Knowledge(facts, told, begins))
 
 
 class _Run(NamedTuple):
@@ -51,16 +57,17 @@ class _Run(NamedTuple):
 class Knowledge:
     """What stands as text in a conversation, and what its own runs have shown since its own last edit."""
 
-    def __init__(self, facts: TaskFacts, messages: list[BaseMessage]) -> None:
+    def __init__(self, facts: TaskFacts, messages: list[BaseMessage], begins: int = 0) -> None:
         self.facts = facts
         self.text = "\n".join(spoken(message) for message in messages)
         self._lines = {
             line: number for number, shown in enumerate(self.text.splitlines()) for line in _bare(shown)
         }
-        self.turns = sum(isinstance(message, AIMessage) for message in messages)
+        own = messages[begins:]
+        self.turns = sum(isinstance(message, AIMessage) for message in own)
         self.refused = self.turns > 0 and messages[-1].text.startswith("Not done")
         self._runs: list[_Run] = []
-        for reply, answer in pairwise(messages):
+        for reply, answer in pairwise(own):
             if isinstance(reply, AIMessage):
                 self._take(spoken(reply), answer.text)
 

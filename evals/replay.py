@@ -10,11 +10,11 @@ from pathlib import Path
 from langchain_core.messages import AIMessage, BaseMessage
 
 from evals.scripted import ScriptedModel, Turn
+from handoff.action import Action
 from handoff.event import UNREADABLE, Event
 from handoff.readers import BadTrace, read
 from handoff.readers.tools import submits
 from handoff.trace import Trace
-from nodes.actions import Action
 
 _LEAVES_TRACES = re.compile(
     r"(^|[;&|({\n])\s*(cd|pushd|popd|export|unset|set|source|\.|alias|exit|exec|shopt|trap|umask|ulimit)(\s|$)"

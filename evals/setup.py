@@ -24,6 +24,7 @@ from evals.journal import BadJournal, OutInUse
 from evals.places import Places
 from evals.tasks import BadTasks, Task, load_tasks
 from handoff.ledger import LedgerUnusable
+from handoff.views import NEED_NOTES
 from sandbox.machine import BackendName, SandboxUnavailable
 
 _AS_IS = (
@@ -36,6 +37,7 @@ _AS_IS = (
     "max_tokens",
     "max_reply_tokens",
     "max_seconds",
+    "window_tokens",
     "command_timeout_s",
     "allow_unisolated",
     "grading_network",
@@ -117,7 +119,7 @@ def _check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     for name in dict.fromkeys((config.predecessor, config.successor, config.notes_model)):
         models.check(name, tasks, config.base_url)
     if models.read_name(config.notes_model).kind == "replay" and len(config.views) > 1:
-        wanting = [view for view in config.views if view in ("summary", "structured")]
+        wanting = [view for view in config.views if view in NEED_NOTES]
         if wanting:
             raise BadUsage(
                 f"--notes-model: a replay writes no notes, but {wanting[0]} needs them; name an LLM"

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from pathlib import Path
 from typing import Any
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage
 
 from evals import models, threads
 from evals.config import RunConfig
 from evals.grading import GradingFailed, Verdict, grade
 from evals.journal import Row
-from evals.measures import rediscovery, tokens
+from evals.measures import recall_tokens, rediscovery, tokens
 from evals.places import Places
 from evals.tasks import Task
 from graph import Outcome
+from handoff import prompts, views
 from handoff.event import Event, Usage
 from handoff.ledger import Fenced, ThreadHeld
-from handoff.note_writing import OUTPUT_TOKENS, TooLong, write_notes
-from handoff.record import RecordRefused, write_durably
+from handoff.notes.claims import contradiction, unsupported
+from handoff.notes.evidence import Evidence
+from handoff.notes.writing import OUTPUT_TOKENS, TooLong, write_notes
+from handoff.record import HandoffRecord, Notes, RecordRefused, write_durably
 from handoff.trace import Continuation, Trace
-from handoff.views import NEED_NOTES
-from nodes.replies import ContextOverflow, ModelFailed, ask, usage_of
+from nodes.receive import recipient
+from nodes.replies import ContextOverflow, ModelFailed, ask_in_schema, usage_of
 from nodes.session import MachineNotKept
 from nodes.state import AgentState, task_of
 from sandbox.machine import OutOfDisk, SandboxUnavailable
@@ -41,6 +43,7 @@ INFRASTRUCTURE: tuple[type[Exception], ...] = (
     MachineNotKept,
 )
 _NOTES_TIMEOUT_S = 900.0
+PROMPTS = prompts.version("handoff", "nodes")
 
 
 def run_predecessor(config: RunConfig, out: Path, task: Task) -> Row:
@@ -63,6 +66,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task) -> Row:
     _keep_trace(places, task.id, outcome.state, config.predecessor, events)
     return row | {
         "outcome": "run",
+        "prompts": PROMPTS,
         "stop_reason": outcome.stop_reason,
         "detail": outcome.trouble,
         "records": list(outcome.records),
@@ -80,7 +84,7 @@ def label(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
         record = places.records.load(record_id)
         patch, trouble = "", ""
         with Workbench(places.spec(config, task)) as workbench:
-            machine = workbench.thaw(record.snapshot, places.records.directory(record_id))
+            machine = workbench.thaw(record.machine, places.records.directory(record_id))
             try:
                 patch = patch_since(machine, record.task.base_commit)
             except RepositoryBroken as error:
@@ -110,7 +114,14 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
         kind: _counted(getattr(notes, f"{kind}_usage")).model_dump(exclude={"estimated"})
         for kind in ("summary", "structured")
     }
-    return row | {"outcome": "written", "detail": "", "usage": costs, "seconds": _since(started)}
+    return row | {
+        "outcome": "written",
+        "detail": "",
+        "prompts": notes.prompts,
+        "usage": costs,
+        **_soundness(record, notes),
+        "seconds": _since(started),
+    }
 
 
 def run_takeover(config: RunConfig, out: Path, task: Task, record_id: str, view: str, repeat: int) -> Row:
@@ -124,11 +135,12 @@ def run_takeover(config: RunConfig, out: Path, task: Task, record_id: str, view:
     try:
         record = places.records.load(record_id)
         row["point"] = record.point.kind
-        if view in NEED_NOTES and record.notes is None:
+        if view in views.NEED_NOTES and record.notes is None:
             raise RecordRefused(
                 f"record {record_id} has no notes, which the {view} view shows; see notes.jsonl"
             )
         with threads.opened(config, task, places, thread, config.successor, record, points=()) as run:
+            first = views.size_of(views.named(view)(record, recipient(run.context)))
             outcome, before = threads.carried_out(run, lambda: run.take_over(record_id, view))
         taken = before + _since(started)
         verdict = _graded(config, task, places, outcome.patch, name)
@@ -137,14 +149,19 @@ def run_takeover(config: RunConfig, out: Path, task: Task, record_id: str, view:
     events = _events(outcome.state)
     continues = Continuation(trace=record.task.id, record=record_id, point=record.point, view=view)
     _keep_trace(places, name, outcome.state, config.successor, events, continues)
-    found = rediscovery(record, events)
+    found, recalls = rediscovery(record, events), recall_tokens(events)
     return row | {
         "resolved": verdict.resolved,
         "outcome": "graded",
         "stop_reason": outcome.stop_reason,
         "detail": outcome.trouble or verdict.detail,
         **_costs(events, outcome, taken),
-        "first_prompt_chars": _first_prompt_chars(outcome.state),
+        "first_prompt_chars": first.characters,
+        "first_prompt_tokens": first.tokens,
+        "prompts": PROMPTS,
+        "recalls": len(recalls),
+        "recall_events": 2 * len(recalls),
+        "recall_tokens": sum(recalls),
         "rediscovery_events": sum(found[kind] for kind in ("read", "search", "command")),
         "rediscovery": {kind: found[kind] for kind in ("read", "search", "command")},
         "verification_events": found["verification"],
@@ -192,9 +209,9 @@ def _asker(config: RunConfig, task: Task) -> Any:
         temperature=0.0,
     )
 
-    def asked(messages: list[BaseMessage]) -> tuple[str, Usage]:
+    def asked(messages: list[BaseMessage], schema: dict[str, Any] | None) -> tuple[str, Usage]:
         try:
-            reply = ask(bounded, messages, timeout_s=_NOTES_TIMEOUT_S)
+            reply = ask_in_schema(bounded, messages, schema, timeout_s=_NOTES_TIMEOUT_S)
         except ContextOverflow as error:
             raise TooLong(str(error)) from error
         return reply.text, usage_of(reply, messages)
@@ -223,10 +240,20 @@ def _counted(usage: Usage) -> Usage:
     return Usage() if usage.estimated else usage
 
 
-def _first_prompt_chars(state: AgentState) -> int:
-    """The characters of the view's own messages, without the instructions that every agent gets."""
-    prompt = itertools.takewhile(lambda message: isinstance(message, HumanMessage), state["messages"][1:])
-    return sum(len(message.text) for message in prompt)
+def _soundness(record: HandoffRecord, notes: Notes) -> Row:
+    """How much of what a model wrote the record bears out."""
+    evidence = Evidence(record)
+    claims = [(name, claim) for name, told in notes.structured.items() for claim in told]
+    denied = [pair for pair in claims if contradiction(*pair, evidence) is not None]
+    return {
+        "malformed": notes.malformed,
+        "retried": notes.retried,
+        "claims": len(claims),
+        "contradicted": len(denied),
+        "unsupported": sum(
+            unsupported(pair[1], evidence) is not None for pair in claims if pair not in denied
+        ),
+    }
 
 
 def _failed(error: Exception, started: float) -> Row:

@@ -63,7 +63,7 @@ def _equip_takeover(home: Home, asked: Asked) -> Equipment:
         named = record.review.successor if record.review else ""
         asked = asked._replace(choices=asked.choices.model_copy(update={"model": named or models.ORACLE}))
     task, base = _task_known_by(record.task.model_dump(), asked.choices)
-    begun = _machine_of(home, asked.state) or record.snapshot.backend
+    begun = _machine_of(home, asked.state) or record.machine.backend
     if asked.form is None:
         return _equipment(asked, task, base, begun, AgentState())
     if asked.form.view not in (AS_REVIEWED, *VIEWS):

@@ -50,6 +50,7 @@ def command(
     max_tokens: opt.MaxTokens = None,
     max_reply_tokens: opt.MaxReplyTokens = None,
     max_seconds: opt.MaxSeconds = 4 * 3600.0,
+    window_tokens: opt.WindowTokens = None,
     command_timeout_s: opt.CommandTimeout = 120.0,
     allow_unisolated: opt.AllowUnisolated = False,
     grading_network: opt.GradingNetwork = False,

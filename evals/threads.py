@@ -78,6 +78,7 @@ def opened(
             max_steps=config.max_steps,
             max_tokens=config.max_tokens,
             max_seconds=config.max_seconds,
+            window_tokens=config.window_tokens,
             command_timeout_s=config.command_timeout_s,
             **settings,
         ) as run,

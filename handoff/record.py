@@ -20,11 +20,11 @@ from sandbox.archive import sync_directory
 from sandbox.machine import Frozen, Snapshot
 from sandbox.removal import remove_tree
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 RECORD_FILE = "record.json"
 NOTES_FILE = "notes.json"
 REVIEW_FILE = "review.json"
-ViewName = Literal["repository", "trace", "summary", "structured"]
+ViewName = Literal["repository", "trace", "summary", "structured", "payload", "transcript", "cited"]
 _ID = re.compile(r"[\w+-][\w.+-]{0,199}")
 _Kind = TypeVar("_Kind", bound=Frozen)
 
@@ -47,15 +47,29 @@ class TaskBrief(Frozen):
     """The repository's absolute path in the machine; empty where nobody knows."""
 
 
+class Claim(Frozen):
+    """One statement of a model about the earlier work, and the events that it says it rests on."""
+
+    text: str
+    events: tuple[int, ...] = ()
+
+
 class Notes(Frozen):
     """What the predecessor's model wrote about its own trace, before any takeover."""
 
     model: str
+    prompts: str = ""
+    """The version of the prompts that asked for them."""
     summary: str
-    structured: dict[str, str]
+    structured: dict[str, tuple[Claim, ...]]
     """The model-filled fields of the structured note; those it did not fill are absent."""
+    malformed: bool = False
+    """Nothing could be read from the reply that was to fill the fields."""
+    retried: Literal["", "malformed", "contradicted"] = ""
+    """Why the fields were asked for once more."""
     summary_usage: Usage
     structured_usage: Usage
+    """Of both calls, where it was asked twice."""
 
 
 class Review(Frozen):
@@ -76,14 +90,17 @@ class HandoffRecord(Frozen):
     `digest` covers everything but itself, the notes and the review, which are written later.
     """
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     id: str
     task: TaskBrief
     predecessor: str
     point: HandoffPoint
     patch: str
     """The difference of the frozen repository to its base commit, as the predecessor could have seen it."""
-    snapshot: Snapshot
+    snapshot: Snapshot | None
+    """None where nobody kept the machine, as of a recorded run: it can be read, but not taken over."""
+    files: tuple[str, ...] | None = None
+    """The frozen repository's files, relative to it; None where nobody knows, or where they are too many to list."""
     thread_id: str
     checkpoint_id: str
     trace: tuple[Event, ...]
@@ -101,6 +118,13 @@ class HandoffRecord(Frozen):
             raise RecordRefused(f"record {self.id}: its content does not match its digest")
         if len(self.trace) != self.point.event_index + 1:
             raise RecordRefused(f"record {self.id}: its trace does not end at its handoff point")
+
+    @property
+    def machine(self) -> Snapshot:
+        """The snapshot. Raises RecordRefused where there is none."""
+        if self.snapshot is None:
+            raise RecordRefused(f"record {self.id}: its machine was never kept, so nobody can take it over")
+        return self.snapshot
 
     def _content_digest(self) -> str:
         content = self.model_dump(mode="json", exclude={"digest", "notes", "review"})
@@ -186,9 +210,10 @@ class RecordStore:
     def snapshot_locations(self) -> frozenset[str] | None:
         """Where the snapshots of all records lie; None when a record cannot be read and so might lie anywhere."""
         try:
-            return frozenset(self.load(record_id).snapshot.location for record_id in self.ids())
+            kept = [self.load(record_id).snapshot for record_id in self.ids()]
         except RecordRefused:
             return None
+        return frozenset(snapshot.location for snapshot in kept if snapshot is not None)
 
     def remove_partial(self) -> None:
         """Remove what a kill left of records that were never saved whole."""

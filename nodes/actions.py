@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
+from handoff.action import Action, Protocol, write_action
 from handoff.event import UNREADABLE
 from nodes.encodable import encodable
 from nodes.markup import SHELL_LANGUAGES, Broken, Call, Fence, Tag, pieces
-
-Protocol = Literal["text", "native"]
 
 EDITOR_COMMANDS = {
     "view": (),
@@ -50,18 +49,10 @@ _FIELDS = {
 
 BUILT_IN = tuple(_REQUIRED)
 """The tools that every agent has, or can have."""
-RESERVED = frozenset({*BUILT_IN, *_ALIASES, UNREADABLE})
+RECALL = "recall"
+"""The tool that a view with pointers comes with."""
+RESERVED = frozenset({*BUILT_IN, *_ALIASES, UNREADABLE, RECALL})
 """The names that a further tool cannot have."""
-
-
-class Action(NamedTuple):
-    """One readable action: a tool and its arguments, all of them text.
-
-    A tool beside the built-in ones has one argument, `arguments`: JSON.
-    """
-
-    tool: str
-    arguments: dict[str, str]
 
 
 class Unreadable(NamedTuple):
@@ -264,29 +255,3 @@ def _how(protocol: Protocol) -> str:
     if protocol == "native":
         return "Answer with exactly one tool call."
     return "Send exactly one: a ```bash block, an <editor …> tag, or <finish>…</finish>."
-
-
-def write_action(action: Action) -> str:
-    """The text that `read_action` reads as this action."""
-    tool, arguments = action
-    if tool == "shell":
-        body = arguments["command"]
-        fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`{3,}", body)), 3)
-        return f"{fence}bash\n{body}\n{fence}"
-    if tool == "editor":
-        attributes = "".join(
-            f" {name}={_quoted(value)}"
-            for name, value in arguments.items()
-            if name not in ("old", "new", "content")
-        )
-        parts = "".join(
-            f"<{name}>\n{arguments[name]}\n</{name}>\n"
-            for name in ("old", "new", "content")
-            if name in arguments
-        )
-        return f"<editor{attributes}>\n{parts}</editor>" if parts else f"<editor{attributes}/>"
-    return f"<{tool}>{arguments.get('message', '')}</{tool}>"
-
-
-def _quoted(value: str) -> str:
-    return f"'{value}'" if '"' in value else f'"{value}"'

@@ -23,7 +23,9 @@ def begin(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
         raise BadInput('the agent takes {"task": {"id": …, "prompt": …}}, both of them text')
     task = brief(state["task"]["id"], state["task"]["prompt"], context.session.enter(BASE))
     tell(runtime, "started", state, text=task.id)
-    return first_state([instructions(context), HumanMessage(task.prompt)], task, context.session.begun())
+    return first_state(
+        [instructions(context, context.tools), HumanMessage(task.prompt)], task, context.session.begun()
+    )
 
 
 def brief(task_id: str, prompt: str, machine: Sandbox) -> TaskBrief:

@@ -14,6 +14,7 @@ from handoff.event import FileRead
 from nodes.acting import acted
 from nodes.events import clipped, last_action
 from nodes.observation import Observation
+from nodes.read_cache import first_read
 from nodes.settings import AgentContext, given
 from nodes.state import AgentState
 from sandbox.machine import FileRefused, Sandbox
@@ -34,8 +35,10 @@ def editor(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     def do(machine: Sandbox) -> Observation:
         try:
             if views:
-                text, reads = _view(machine, arguments)
-                return Observation(text=clipped(text, context.observation_chars), reads=reads)
+                cached = first_read(state, context, machine, _name(machine, arguments["path"]))
+                text, reads = _view(machine, arguments, cached.content if cached else None)
+                said = cached.said if cached else ""
+                return Observation(text=said + clipped(text, context.observation_chars), reads=reads)
             edit, told = _edit(machine, arguments, earlier)
         except (EditRefused, FileRefused) as error:
             return Observation(text=f"Not done: {error}", refused=True)
@@ -46,12 +49,14 @@ def editor(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     return acted(state, runtime, do, "nothing" if views else "anything")
 
 
-def _view(machine: Sandbox, arguments: Mapping[str, str]) -> tuple[str, tuple[FileRead, ...]]:
+def _view(
+    machine: Sandbox, arguments: Mapping[str, str], cached: str | None
+) -> tuple[str, tuple[FileRead, ...]]:
     path = arguments["path"]
     names = machine.directory_listing(path)
     if names is not None:
         return f"{path} is a directory:\n" + "\n".join(names), ()
-    text = _text(machine, path)
+    text = _text(machine, path) if cached is None else cached
     lines = _lines(text)
     start = max(int(arguments.get("start", 1)), 1)
     end = min(int(arguments.get("end", len(lines))), len(lines))

@@ -12,16 +12,16 @@ from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
 from handoff.event import Event, HandoffPoint, Usage
-from handoff.note import structured_note
-from handoff.note_writing import TooLong, write_notes
+from handoff.notes.note import structured_note
+from handoff.notes.writing import TooLong, write_notes
 from handoff.record import HandoffRecord, RecordRefused, Review
 from handoff.views import VIEWS
 from nodes.progress import tell
-from nodes.replies import ContextOverflow, ModelFailed, ask, usage_of
+from nodes.replies import ContextOverflow, ModelFailed, ask_in_schema, usage_of
 from nodes.settings import AgentContext, given
 from nodes.state import AgentState, task_of
 from sandbox.machine import Sandbox
-from sandbox.repository import RepositoryBroken, patch_since
+from sandbox.repository import RepositoryBroken, files_below, patch_since
 from sandbox.transfer import bring
 
 _LONGEST_NAME = 120
@@ -67,6 +67,10 @@ def _record(state: AgentState, runtime: Runtime[AgentContext], point: HandoffPoi
     placed = runtime.execution_info
     checkpoint = placed.checkpoint_id if placed else ""
     name = record_id(context.run_id or session.thread, point)
+    # What a successor hands over is what was done before it, too.
+    before = store.load(state["record"]).trace if "record" in state else ()
+    own = [Event.model_validate(event | {"index": event["index"] + len(before)}) for event in state["events"]]
+    point = point.model_copy(update={"event_index": point.event_index + len(before)})
 
     def make(directory: Path) -> HandoffRecord:
         machine = session.enter(state["machine"], task)
@@ -81,7 +85,8 @@ def _record(state: AgentState, runtime: Runtime[AgentContext], point: HandoffPoi
             snapshot=snapshot,
             thread_id=session.thread,
             checkpoint_id=checkpoint,
-            trace=tuple(Event.model_validate(event) for event in state["events"]),
+            files=files_below(machine),
+            trace=(*before, *own),
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
@@ -133,9 +138,9 @@ def _with_notes(context: AgentContext, record: HandoffRecord) -> HandoffRecord:
     if record.notes is not None:
         return record
 
-    def asked(messages: list[Any]) -> tuple[str, Usage]:
+    def asked(messages: list[Any], schema: dict[str, Any] | None) -> tuple[str, Usage]:
         try:
-            reply = ask(context.model, messages, timeout_s=context.model_timeout_s)
+            reply = ask_in_schema(context.model, messages, schema, timeout_s=context.model_timeout_s)
         except ContextOverflow as error:
             raise TooLong(str(error)) from error
         return reply.text, usage_of(reply, messages)

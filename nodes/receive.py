@@ -6,6 +6,7 @@ from langgraph.runtime import Runtime
 
 from handoff import views
 from nodes.progress import tell
+from nodes.recall import tools_of
 from nodes.settings import AgentContext, given
 from nodes.state import AgentState, BadInput, first_state
 from nodes.think import instructions
@@ -18,8 +19,18 @@ def receive(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
         raise BadInput('the takeover takes {"record": id, "view": name}')
     record = context.session.records.load(state["record"])
     view = state.get("view") or (record.review.view if record.review else "structured")
-    messages = views.named(view)(record)
+    messages = views.named(view)(record, recipient(context))
     machine = context.session.adopt(record)
     context.session.enter(machine)
     tell(runtime, "started", state, text=f"{record.id} under the view {view}")
-    return first_state([instructions(context), *messages], record.task, machine) | AgentState(view=view)
+    says = instructions(context, tools_of(AgentState(record=record.id, view=view), context))
+    return first_state([says, *messages], record.task, machine) | AgentState(view=view)
+
+
+def recipient(context: AgentContext) -> views.Recipient:
+    """What the view must know of this successor."""
+    known = (context.model.profile or {}).get("max_input_tokens")
+    window = context.window_tokens or known
+    if window is None:
+        return views.Recipient(protocol=context.protocol)
+    return views.Recipient(protocol=context.protocol, window_tokens=window)

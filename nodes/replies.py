@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable
 from pydantic import SecretStr
@@ -93,6 +95,19 @@ def _has_ended(told: dict[str, Any]) -> bool:
         return bool(told["finish_reason"])
     # OpenAI's leaves the reason of a stream that was cut out; its other protocol tells a status instead.
     return told.get("model_provider") != "openai" or "status" in told
+
+
+def ask_in_schema(
+    model: BaseChatModel, messages: list[BaseMessage], schema: dict[str, Any] | None, *, timeout_s: float
+) -> AIMessage:
+    """As `ask`; held to a JSON schema where one is given and the endpoint can hold a reply to one."""
+    if schema is not None and model.get_lc_namespace()[-1:] == ["openai"]:
+        held = {"name": schema["title"], "strict": True, "schema": schema}
+        bound = model.bind(response_format={"type": "json_schema", "json_schema": held})
+        # An endpoint that knows no schemas refuses the call, and a client may refuse a reply that was cut off.
+        with contextlib.suppress(ModelFailed):
+            return ask(bound, messages, timeout_s=timeout_s)
+    return ask(model, messages, timeout_s=timeout_s)
 
 
 def ask_patiently(

@@ -150,10 +150,10 @@ class Session:
     def adopt(self, record: HandoffRecord) -> str:
         """Keep a record's machine as a state of this thread; its id."""
         machine_id = _new_id()
-        store = self.store_of(record.snapshot)
+        snapshot = record.machine
         with self._lease.ledger.filing():
-            bring(record.snapshot, self.records.directory(record.id), store)
-            machines.keep(self._lease, machine_id, record.snapshot)
+            bring(snapshot, self.records.directory(record.id), self.store_of(snapshot))
+            machines.keep(self._lease, machine_id, snapshot)
         return machine_id
 
     @contextlib.contextmanager

@@ -11,8 +11,9 @@ from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from handoff.action import Protocol
 from handoff.event import PointKind, Usage
-from nodes.actions import RESERVED, Protocol
+from nodes.actions import RESERVED
 from nodes.session import Session
 
 Policy = Literal["record", "stop", "review", "takeover"]
@@ -68,6 +69,8 @@ class Settings(BaseModel):
     model_tries: int = Field(default=3, ge=1)
     command_timeout_s: float = Field(default=120.0, gt=0)
     observation_chars: int = Field(default=10_000, ge=200)
+    window_tokens: int | None = Field(default=None, ge=1000)
+    """The model's context window, by which views that can be cut are; None: what the model's own profile says."""
 
     @model_validator(mode="after")
     def _cost_needs_prices(self) -> Settings:

@@ -12,6 +12,7 @@ from handoff.reach import reach
 from nodes.acting import acted
 from nodes.events import clipped, last_action
 from nodes.observation import Observation
+from nodes.read_cache import first_read, shows_whole
 from nodes.settings import AgentContext, given
 from nodes.state import AgentState
 from sandbox.machine import ExecResult, Sandbox
@@ -23,14 +24,19 @@ def shell(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 
     def run(machine: Sandbox) -> Observation:
         cwd = machine.cwd()
+        if shows_whole(command) and (shown := _cached(state, context, machine, command, cwd)) is not None:
+            return shown
         try:
             result = machine.run(command, timeout_s=context.command_timeout_s)
         except ValueError as error:
             return Observation(text=f"Not run: {error}.", refused=True)
+        changes = machine.changes()
+        reads = _reads(command, cwd, machine) if result.exit_code is not None else ()
+        cached = [first_read(state, context, machine, read.path) for read in reads]
         return Observation(
-            text=_told(result, context, machine),
-            changes=machine.changes(),
-            reads=_reads(command, cwd, machine) if result.exit_code is not None else (),
+            text=_told(result, context, machine, "".join(each.said for each in cached if each)),
+            changes=changes,
+            reads=reads,
             exit_code=result.exit_code,
             cwd=_named(cwd, machine),
             timed_out=result.timed_out,
@@ -41,7 +47,23 @@ def shell(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     return acted(state, runtime, run, reach(command))
 
 
-def _told(result: ExecResult, context: AgentContext, machine: Sandbox) -> str:
+def _cached(
+    state: AgentState, context: AgentContext, machine: Sandbox, command: str, cwd: str
+) -> Observation | None:
+    """What a command that shows one whole file would show, where the read cache has that file as it is."""
+    read = next(iter(_reads(command, cwd, machine)), None)
+    cached = first_read(state, context, machine, read.path) if read else None
+    if read is None or cached is None or cached.content is None:
+        return None
+    return Observation(
+        text=f"[exit code 0]\n{cached.said}{clipped(cached.content, context.observation_chars)}",
+        reads=(read,),
+        exit_code=0,
+        cwd=_named(cwd, machine),
+    )
+
+
+def _told(result: ExecResult, context: AgentContext, machine: Sandbox, said: str) -> str:
     if result.timed_out:
         head = f"[stopped after {context.command_timeout_s:.0f} s: it and everything it started were killed]"
     elif result.exit_code is None:
@@ -50,7 +72,7 @@ def _told(result: ExecResult, context: AgentContext, machine: Sandbox) -> str:
         head = f"[exit code {result.exit_code}]"
     if result.shell_ended:
         head += f"\n[the shell ended; a new one stands in {machine.cwd()}, without the old one's variables]"
-    return f"{head}\n{clipped(result.output, context.observation_chars)}"
+    return f"{head}\n{said}{clipped(result.output, context.observation_chars)}"
 
 
 def _named(directory: str, machine: Sandbox) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from importlib.resources import files
 
 from langchain_core.messages import AIMessage, SystemMessage
+from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.runtime import Runtime
 
@@ -15,6 +17,7 @@ from nodes.actions import Unreadable, native_tools, read_action
 from nodes.events import next_action_event, observed
 from nodes.observation import Observation
 from nodes.progress import tell
+from nodes.recall import tools_of
 from nodes.replies import ContextOverflow, ReplyOverdue, ask_patiently, usage_of
 from nodes.settings import AgentContext, given
 from nodes.state import AgentState, Spent, StopReason
@@ -27,7 +30,9 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     if reason is not None:
         return _stopped(state, context, reason)
     model = (
-        context.model.bind_tools(native_tools(offer_handoff=context.offer_handoff, others=context.tools))
+        context.model.bind_tools(
+            native_tools(offer_handoff=context.offer_handoff, others=tools_of(state, context))
+        )
         if context.protocol == "native"
         else context.model
     )
@@ -56,19 +61,19 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     return _taken_up(state, context, reply, time.monotonic() - started)
 
 
-def instructions(context: AgentContext) -> SystemMessage:
+def instructions(context: AgentContext, tools: Sequence[BaseTool]) -> SystemMessage:
     """The system message that says how to act."""
     prompts = files("nodes") / "prompts"
     text = (prompts / f"{context.protocol}.md").read_text(encoding="utf-8")
     if context.protocol == "text":
         if context.offer_handoff:
             text += (prompts / "handoff.md").read_text(encoding="utf-8")
-        if context.tools:
+        if tools:
             text += (prompts / "tools.md").read_text(encoding="utf-8")
             text += "".join(
                 f"\n- `{tool.name}`: {' '.join(tool.description.split())} "
                 f"Arguments: {json.dumps(each['function'].get('parameters', {}).get('properties', {}))}"
-                for tool, each in zip(context.tools, map(convert_to_openai_tool, context.tools), strict=True)
+                for tool, each in zip(tools, map(convert_to_openai_tool, tools), strict=True)
             )
             text += "\n"
     return SystemMessage(text)
@@ -76,7 +81,10 @@ def instructions(context: AgentContext) -> SystemMessage:
 
 def _taken_up(state: AgentState, context: AgentContext, reply: AIMessage, seconds: float) -> AgentState:
     action = read_action(
-        reply, context.protocol, offer_handoff=context.offer_handoff, others=[t.name for t in context.tools]
+        reply,
+        context.protocol,
+        offer_handoff=context.offer_handoff,
+        others=[t.name for t in tools_of(state, context)],
     )
     arguments = {} if isinstance(action, Unreadable) else action.arguments
     usage, before = usage_of(reply, state["messages"]), state["spent"]

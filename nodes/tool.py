@@ -14,8 +14,10 @@ from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
 from nodes.acting import acted
+from nodes.actions import RECALL
 from nodes.events import clipped, escaped, last_action
 from nodes.observation import Observation
+from nodes.recall import tools_of
 from nodes.settings import AgentContext, BadSettings, given
 from nodes.state import AgentState
 from sandbox.machine import Sandbox
@@ -30,7 +32,7 @@ def tool(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     """
     context = given(runtime)
     action = last_action(state)
-    chosen = next((each for each in context.tools if each.name == action.tool), None)
+    chosen = next((each for each in tools_of(state, context) if each.name == action.tool), None)
     if chosen is None:
         raise BadSettings(
             f"tools: the thread goes on with a call of {action.tool!r:.60}, which is not among them; give it again"
@@ -51,7 +53,7 @@ def tool(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
             }
         )
 
-    return acted(state, runtime, call)
+    return acted(state, runtime, call, "nothing" if chosen.name == RECALL else "anything")
 
 
 def _called(chosen: BaseTool, arguments: dict[str, Any], configurable: dict[str, Any]) -> Observation:

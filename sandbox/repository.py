@@ -8,6 +8,7 @@ import shlex
 from sandbox.machine import Sandbox
 
 LARGEST_PATCH = 32 * 1024 * 1024
+MOST_FILES = 20_000
 
 # A git directory of our own: nothing in the agent's configuration, hooks, exclude files or index flags can
 # bend what is compared. `git add` does not see the repository's objects, because it would touch their times.
@@ -47,6 +48,14 @@ def head_commit(machine: Sandbox) -> str:
 def base_directories(machine: Sandbox) -> tuple[str, ...]:
     """The top-level directories of the commit that is checked out."""
     return tuple(_ask(machine, "git ls-tree -z -d --name-only HEAD").split("\0")[:-1])
+
+
+def files_below(machine: Sandbox) -> tuple[str, ...] | None:
+    """Every file of the workspace but git's own, relative to it, sorted; None where they are too many to list."""
+    found = machine.inspect(f"find . -path ./.git -prune -o ! -type d -print0 | head -z -n {MOST_FILES + 1}")
+    names = found.output.split("\0")[:-1]
+    whole = found.exit_code == 0 and len(names) <= MOST_FILES
+    return tuple(sorted(name.removeprefix("./") for name in names)) if whole else None
 
 
 def patch_since(machine: Sandbox, base_commit: str) -> str:

@@ -8,7 +8,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from evals.facts import TaskFacts, read_facts
 from evals.oracle import Knowledge, OracleModel, next_turn
 from evals.tasks import BUNDLED, Task, load_tasks
-from handoff.views import prompt_text
+from handoff.prompts import prompt_text
 from nodes.actions import read_action
 from nodes.replies import ModelFailed
 

@@ -12,9 +12,10 @@ from evals.models import BadModel, read_name
 from evals.replay import BadTrajectory, ReplayModel, read_trajectory
 from graph import open_home, open_run
 from handoff import detectors
+from handoff.action import Action
 from handoff.event import Event
 from nodes import session
-from nodes.actions import Action, read_action
+from nodes.actions import read_action
 from sandbox.machine import SandboxSpec
 
 

@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
-from nodes.actions import EDITOR_COMMANDS, Action, Unreadable, native_tools, read_action, write_action
+from handoff.action import Action, write_action
+from nodes.actions import EDITOR_COMMANDS, Unreadable, native_tools, read_action
 
 
 def read(text: str, *, offer_handoff: bool = False, cut: bool = False) -> Action | Unreadable:

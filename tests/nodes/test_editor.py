@@ -12,8 +12,8 @@ import pytest
 from evals.replay import ReplayModel
 from evals.scripted import Turn
 from graph import build_agent, open_home
+from handoff.action import Action
 from handoff.event import Event, FileRead
-from nodes.actions import Action
 from nodes.session import BASE, Session
 from nodes.settings import AgentContext
 from sandbox.machine import FileChange, Sandbox, SandboxSpec

@@ -1,0 +1,79 @@
+"""Events as the chat messages that they were, or would have been, in either protocol."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from handoff.action import Action, Protocol, write_action
+from handoff.event import UNREADABLE, Event
+from handoff.fence import neutral
+
+_CALL_BEGINS = re.compile(
+    r'```|^\{"name"|<(?:editor|shell|bash|sh|execute_bash|str_replace_editor|submit|finish|handoff|recall|function|tool)',
+    re.MULTILINE,
+)
+NOT_SEEN = "[the result of this action was not recorded]"
+
+
+class Step(NamedTuple):
+    """One action, and what answered it."""
+
+    action: Event
+    observation: Event | None
+
+
+def steps(events: Iterable[Event]) -> list[Step]:
+    """The actions of a trace, each with its observation; an observation that answers none is left out."""
+    found: list[Step] = []
+    for event in events:
+        if event.kind == "action":
+            found.append(Step(event, None))
+        elif found and found[-1].observation is None:
+            found[-1] = Step(found[-1].action, event)
+    return found
+
+
+def as_messages(taken: Iterable[Step], protocol: Protocol, *, thoughts: bool = True) -> list[BaseMessage]:
+    """Steps as chat history: every call has its one answer, and in text nobody speaks twice in a row."""
+    return [message for step in taken for message in _spoken(step, protocol, thoughts)]
+
+
+def joined(messages: list[BaseMessage]) -> list[BaseMessage]:
+    """The same without two messages of a person in a row, which some chat templates refuse."""
+    found: list[BaseMessage] = []
+    for message in messages:
+        if found and isinstance(message, HumanMessage) and isinstance(found[-1], HumanMessage):
+            found[-1] = HumanMessage(f"{found[-1].text.rstrip()}\n\n{message.text}")
+        else:
+            found.append(message)
+    return found
+
+
+def _spoken(step: Step, protocol: Protocol, thoughts: bool) -> list[BaseMessage]:
+    action, seen = step
+    answer = neutral(seen.text) if seen else NOT_SEEN
+    if action.tool == UNREADABLE:
+        return [AIMessage(neutral(action.text) or "…"), HumanMessage(answer)]
+    thought = neutral(_CALL_BEGINS.split(action.text, 1)[0].strip()) if thoughts else ""
+    arguments = {name: neutral(value) for name, value in action.arguments.items()}
+    if protocol == "native":
+        call = {"name": action.tool, "args": _plain(arguments), "id": f"call_e{action.index}"}
+        return [AIMessage(thought, tool_calls=[call]), ToolMessage(answer, tool_call_id=call["id"])]
+    said = write_action(Action(action.tool, arguments)) if arguments else f"<{action.tool}></{action.tool}>"
+    return [AIMessage(f"{thought}\n\n{said}".strip()), HumanMessage(answer)]
+
+
+def _plain(arguments: dict[str, str]) -> dict[str, Any]:
+    """A native call's arguments: those of an embedding program's tool are kept as JSON."""
+    if set(arguments) != {"arguments"}:
+        return dict(arguments)
+    try:
+        found = json.loads(arguments["arguments"])
+    except ValueError:
+        return dict(arguments)
+    return found if isinstance(found, dict) else dict(arguments)

@@ -1,0 +1,149 @@
+"""What a model's statements say that the record denies, and what they say that their events do not bear out."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+
+from handoff.notes.evidence import Evidence
+from handoff.notes.fields import NONE_OBSERVED, UNKNOWN
+from handoff.record import Claim
+
+_SENTENCE = re.compile(r"(?<=[.;!?])\s+")
+_TICKED = re.compile(r"`+([^`]+)`+")
+_PATH = re.compile(
+    r"(?<![\w/.@-])(?:~?/|\./|\.\./)?(?:[\w.+-]+/)+[\w.+-]*\w|"
+    r"(?<![\w/.@-])[\w-]+\.(?:py|pyi|pyx|js|jsx|ts|tsx|go|rs|java|kt|c|h|cc|cpp|hpp|rb|php|cs|swift|sh|md|rst|txt|"
+    r"toml|cfg|ini|ya?ml|json|html|css|sql)\b(?!\()"
+)
+_TEST = re.compile(r"\b[\w./-]+::\w[\w:\[\]-]*|\btest_\w+|\b(?:\w+\.)*Test\w+\.\w+")
+_NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w-]|\.\d)")
+_NOTHING_CHANGED = re.compile(
+    r"\b(?:no|without(?: any)?|not any) (?:\w+ )?(?:changes?|edits?|modifications?|files?)\b(?! to (?:tests?|other))"
+    r"|\bnothing (?:was|has been|is) (?:changed|edited|modified|done)\b"
+    r"|\b(?:did not|didn't|have not|haven't|has not|was not|were not) (?:yet )?(?:change|edit|modif|touch)",
+    re.IGNORECASE,
+)
+_SAYS_CHANGED = re.compile(
+    r"\b(?:edited|changed|modified|updated|patched|fixed|rewrote|added|created)\b", re.I
+)
+_PASSES = re.compile(
+    r"\b(?:tests?|suite|checks?|validation|reproduction|build)\b[^.;]{0,60}?\b(?:pass(?:es|ed|ing)?|succeed(?:s|ed)?|"
+    r"(?:is|are) (?:now )?green)\b|\ball (?:pass|green)",
+    re.IGNORECASE,
+)
+_ALL = re.compile(r"\b(?:all|every|whole|full|entire|now|currently|everything)\b", re.IGNORECASE)
+_UNSURE = re.compile(
+    r"\b(?:not|no|never|n't|fail\w*|should|would|will|may|might|could|must|if|whether|until|once|after|before|verify|"
+    r"confirm|ensure|check that|make|unless|unknown|unclear|expected? to|need\w*|to pass)\b|n't\b",
+    re.IGNORECASE,
+)
+_ABSENT = re.compile(
+    r"\b(?:delet|remov|missing|absent|not? (?:\w+ )?exist|no such|creat|new file|add|writ|renam|mov)", re.I
+)
+_OF_CHANGES = ("work_completed", "rollback_notes")
+_UNKNOWING = re.compile(rf"^\W*(?:{UNKNOWN}|{NONE_OBSERVED}|none|n/?a)\W*$", re.IGNORECASE)
+
+
+def says_nothing(claim: Claim) -> bool:
+    """Whether it only says that there is nothing to say."""
+    return bool(_UNKNOWING.match(claim.text))
+
+
+def contradiction(field: str, claim: Claim, evidence: Evidence) -> str | None:
+    """What the record has against a statement; None where it has nothing."""
+    if says_nothing(claim):
+        return None
+    for sentence in _SENTENCE.split(claim.text):
+        if (against := _against(field, sentence, claim, evidence)) is not None:
+            return against
+    return None
+
+
+def _against(field: str, sentence: str, claim: Claim, evidence: Evidence) -> str | None:
+    changed = len(evidence.changed)
+    of_all = not _PATH.search(sentence)  # of one file, it may well be true that nothing was done to it
+    if field in _OF_CHANGES and changed and of_all and _NOTHING_CHANGED.search(sentence):
+        return f"{changed} file{'s differ' if changed > 1 else ' differs'} from the base commit"
+    certain = not _UNSURE.search(sentence)
+    if field == "work_completed" and certain and not evidence.touched and _SAYS_CHANGED.search(sentence):
+        return "no file was changed"
+    if field != "recommended_next_action" and certain and _claims_success(sentence, claim, evidence):
+        return _what_happened(evidence)
+    missing = next(_missing(sentence, evidence), None)
+    return f"there is no {missing} among the frozen files" if missing else None
+
+
+def _claims_success(sentence: str, claim: Claim, evidence: Evidence) -> bool:
+    if not _PASSES.search(sentence):
+        return False
+    latest = evidence.latest
+    if latest is not None and latest.outcome == "passed" and evidence.outcome in ("passed", None):
+        return False
+    # Of an earlier run that did pass it may speak, if it does not speak of them all.
+    cited = {
+        run.outcome for run in evidence.runs if {run.event_index, run.event_index - 1} & set(claim.events)
+    }
+    return _ALL.search(sentence) is not None or "passed" not in cited
+
+
+def _what_happened(evidence: Evidence) -> str:
+    latest = evidence.latest
+    if latest is None:
+        return "no validation was run"
+    if evidence.state.edited and evidence.outcome is None:
+        return "nothing was validated after the latest source change"
+    return f"the latest validation {_ENDED.get(latest.outcome, 'has no readable result')}"
+
+
+_ENDED = {"failed": "failed", "environment_error": "could not run", "passed": "passed"}
+
+
+def _missing(sentence: str, evidence: Evidence) -> Iterator[str]:
+    """The files that a sentence names and the snapshot has not."""
+    names = evidence.names
+    if names is None or _ABSENT.search(sentence):
+        return
+    workspace = evidence.record.task.workspace.rstrip("/") + "/"
+    for found in _PATH.findall(sentence):
+        if "://" in sentence or found.startswith(("~", "../")):
+            continue
+        if found.startswith("/") and not (len(workspace) > 1 and found.startswith(workspace)):
+            continue
+        path = posixpath.normpath(found.removeprefix(workspace))
+        is_file = "." in path.rpartition("/")[2]
+        known = path in names or path in evidence.touched or any(p.endswith(f"/{path}") for p in names)
+        if is_file and not known and path.rpartition("/")[2] not in evidence.basenames:
+            yield path
+
+
+def unsupported(claim: Claim, evidence: Evidence) -> str | None:
+    """Why a statement does not rest on the events that it names; None where it does."""
+    if says_nothing(claim):
+        return None
+    if not claim.events:
+        return "names no event"
+    last = len(evidence.record.trace) - 1
+    if strange := [index for index in claim.events if not 0 <= index <= last]:
+        return f"there is no event e{strange[0]}"
+    shown = evidence.shown(claim.events)
+    for said in _checkable(claim.text):
+        if not _contains(shown, said):
+            which = ", ".join(f"e{index}" for index in claim.events[:4])
+            return f"{which} {'does' if len(claim.events) == 1 else 'do'} not show {said[:60]!r}"
+    return None
+
+
+def _checkable(text: str) -> Iterator[str]:
+    """The commands, paths, test ids and numbers in a statement."""
+    for pattern in (_TICKED, _TEST, _PATH, _NUMBER):
+        for found in pattern.finditer(text):
+            yield " ".join((found[1] if pattern is _TICKED else found[0]).split())
+        text = pattern.sub(" ", text)
+
+
+def _contains(shown: str, said: str) -> bool:
+    if re.fullmatch(r"[\d.]+", said):
+        return re.search(rf"(?<![\w.]){re.escape(said)}(?!\w|\.\d)", shown) is not None
+    return said in shown or said.removeprefix("./") in shown

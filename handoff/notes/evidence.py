@@ -1,0 +1,108 @@
+"""What a record proves: found in one walk over its trace, for everything that asks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cached_property
+
+from handoff import detectors
+from handoff.detector_state import DetectorState, ValidationRun
+from handoff.event import Event
+from handoff.paths import is_source
+from handoff.record import HandoffRecord
+from handoff.trace import Differences, differences
+
+
+class Evidence:
+    """A record and what follows from it without any model."""
+
+    def __init__(self, record: HandoffRecord) -> None:
+        self.record = record
+        self.runs: tuple[ValidationRun, ...] = ()
+        state = detectors.start(record.task.base_directories, record.task.workspace)
+        for event in record.trace:
+            noticed = detectors.notice(state, event)
+            state = noticed.state
+            self.runs += () if noticed.validation is None else (noticed.validation,)
+        self.state: DetectorState = state
+        self.changed: Differences = differences(record.trace)
+
+    @property
+    def latest(self) -> ValidationRun | None:
+        return self.runs[-1] if self.runs else None
+
+    @property
+    def outcome(self) -> str | None:
+        """Of the latest validation after the latest source change; None where there was none."""
+        return self.state.since_change if self.state.edited else None
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """The source files that differ from the base commit."""
+        directories = self.record.task.base_directories
+        return tuple(
+            sorted(
+                path
+                for path, (base, _) in self.changed.items()
+                if is_source(path, base is not None, directories)
+            )
+        )
+
+    @cached_property
+    def others(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self.changed) - set(self.sources)))
+
+    @cached_property
+    def disagreeing(self) -> tuple[str, ...]:
+        """The source files that only the trace says were changed, or only the frozen files do.
+
+        A record without a patch cannot tell.
+        """
+        if not self.record.patch:
+            return ()
+        directories = self.record.task.base_directories
+        sections = re.findall(r"^diff --git a/.*? b/(.*)\n(new file mode)?", self.record.patch, re.MULTILINE)
+        frozen = {path for path, new in sections if is_source(path, not new, directories)}
+        return tuple(sorted(frozen ^ set(self.sources)))
+
+    @cached_property
+    def touched(self) -> frozenset[str]:
+        """Every file that any event changed, whatever became of it."""
+        return frozenset(change.path for event in self.record.trace for change in event.changes)
+
+    @cached_property
+    def names(self) -> frozenset[str] | None:
+        """The frozen repository's files and the directories that hold them; None where nobody knows."""
+        if self.record.files is None:
+            return None
+        found = set(self.record.files)
+        for path in self.record.files:
+            while "/" in path and (path := path.rpartition("/")[0]) not in found:
+                found.add(path)
+        return frozenset(found)
+
+    @cached_property
+    def basenames(self) -> frozenset[str]:
+        return frozenset(path.rpartition("/")[2] for path in self.names or ())
+
+    def shown(self, indices: Iterable[int]) -> str:
+        """All that these events contain, and those that they answer or are answered by, with single spaces."""
+        trace, found = self.record.trace, []
+        for index in sorted(_with_partners(indices, trace)):
+            event = trace[index]
+            paths = [*(change.path for change in event.changes), *(read.path for read in event.reads)]
+            code = "" if event.exit_code is None else str(event.exit_code)
+            found += [event.text, *event.arguments.values(), event.cwd or "", code, *paths]
+        return " ".join(" ".join(found).split())
+
+
+def _with_partners(indices: Iterable[int], trace: tuple[Event, ...]) -> set[int]:
+    found = set()
+    for index in indices:
+        if 0 <= index < len(trace):
+            other = index + 1 if trace[index].kind == "action" else index - 1
+            found.add(index)
+            if 0 <= other < len(trace) and trace[other].kind != trace[index].kind:
+                found.add(other)
+    return found

@@ -1,0 +1,46 @@
+"""The fields that a model fills in, and the two words for what is not there."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+UNKNOWN = "UNKNOWN"
+"""There is no evidence."""
+NONE_OBSERVED = "NONE OBSERVED"
+"""Nothing of the kind occurred."""
+MODEL_FIELDS = (
+    "problem_understanding",
+    "work_completed",
+    "evidence_observed",
+    "observed_failures",
+    "remaining_uncertainty",
+    "rollback_notes",
+    "recommended_next_action",
+)
+
+
+class Field(NamedTuple):
+    """One field of a note: its entries, as they are shown, the latest last."""
+
+    title: str
+    entries: tuple[str, ...]
+    listed: bool = False
+    """Shown as a list even where there is one entry."""
+    empty: str = NONE_OBSERVED
+    least: int = 1
+    """How many entries even the tightest budget leaves."""
+    left_out: int = 0
+
+    @property
+    def text(self) -> str:
+        """What stands after the title."""
+        if not self.entries:
+            return self.empty
+        if len(self.entries) == 1 and not self.listed and not self.left_out:
+            return self.entries[0]
+        left_out = [f"\n- ({self.left_out} more left out)"] if self.left_out else []
+        return "".join([*left_out, *(f"\n- {entry}" for entry in self.entries)])
+
+
+def titled(name: str) -> str:
+    return name.replace("_", " ").capitalize()

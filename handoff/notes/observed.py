@@ -1,0 +1,130 @@
+"""The fields of a note that need no model: what file changes and results say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from handoff.detector_state import ValidationRun
+from handoff.detectors import continuation, evidence_of
+from handoff.event import UNREADABLE
+from handoff.fence import code, neutral, ticked
+from handoff.notes.evidence import Evidence
+from handoff.notes.fields import UNKNOWN, Field
+
+_LONGEST_COMMAND = 300
+_LONGEST_LINE = 400
+_MOST_LINES = 30
+_LONGEST_VALIDATION = 2000
+
+
+def observed(evidence: Evidence, *, pointers: bool = False) -> tuple[Field, ...]:
+    """The deterministic fields, in order; with `pointers`, each entry names the events that it comes from."""
+
+    def at(*indices: int) -> str:
+        return " [" + ", ".join(f"e{index}" for index in indices) + "]" if pointers and indices else ""
+
+    latest = evidence.latest
+    return (
+        Field("Repository change state", (_change_state(evidence),)),
+        Field(
+            "Changed source files",
+            tuple(
+                _line(_with_counts(path, evidence.record.patch)) + at(*_changes_of(path, evidence))
+                for path in evidence.sources
+            ),
+            listed=True,
+            least=5,
+        ),
+        Field(
+            "Non-source artifacts",
+            tuple(_line(path) + at(*_changes_of(path, evidence)) for path in evidence.others),
+            listed=True,
+            least=3,
+        ),
+        Field(
+            "Validation outcome after the latest source change",
+            (evidence.outcome,) if evidence.outcome else (),
+        ),
+        Field("Latest validation command", _command(latest, at(latest.event_index) if latest else "")),
+        Field("Latest validation evidence", _decisive(latest, evidence)),
+        Field("Continuation state", (continuation(evidence.state),)),
+        Field(
+            "Commands already tried",
+            tuple(text + at(i) for text, i in _tried(evidence)),
+            listed=True,
+            least=5,
+        ),
+        Field("Files already read", tuple(text + at(i) for text, i in _read(evidence)), listed=True, least=5),
+    )
+
+
+def _change_state(evidence: Evidence) -> str:
+    sources, others = len(evidence.sources), len(evidence.others)
+    state = "nothing differs from the base commit"
+    if sources or others:
+        state = f"{sources} source and {others} other files differ from the base commit"
+    if unsure := evidence.disagreeing:
+        shown = ", ".join(map(_line, unsure[:5])) + (", …" if len(unsure) > 5 else "")
+        state += f"; the frozen files and the recorded changes disagree about {shown}: look there first"
+    return state
+
+
+def _with_counts(path: str, patch: str) -> str:
+    section = re.search(
+        rf"^diff --git a/{re.escape(path)} b/[^\n]*\n(.*?)(?=^diff --git |\Z)",
+        patch,
+        re.MULTILINE | re.DOTALL,
+    )
+    if section is None:
+        return path
+    body = section[1].split("\n@@", 1)[-1]
+    added = len(re.findall(r"^\+", body, re.MULTILINE))
+    removed = len(re.findall(r"^-", body, re.MULTILINE))
+    return f"{path} (+{added} -{removed})"
+
+
+def _changes_of(path: str, evidence: Evidence) -> list[int]:
+    found = [e.index for e in evidence.record.trace if any(change.path == path for change in e.changes)]
+    return found[-2:]
+
+
+def _command(run: ValidationRun | None, pointer: str) -> tuple[str, ...]:
+    if run is None:
+        return ()
+    text = run.command
+    if len(text) > _LONGEST_VALIDATION:
+        half = _LONGEST_VALIDATION // 2
+        text = f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
+    where = f"\nin {_line(run.cwd)}" if run.cwd else ""
+    return (f"{code(neutral(text))}{where}{pointer}",)
+
+
+def _decisive(run: ValidationRun | None, evidence: Evidence) -> tuple[str, ...]:
+    lines = evidence_of(run, evidence.record.trace) if run else ()
+    shown = [line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in lines]
+    return (code(neutral("\n".join(shown[-_MOST_LINES:]))),) if shown else ()
+
+
+def _tried(evidence: Evidence) -> Iterator[tuple[str, int]]:
+    command = ""
+    for event in evidence.record.trace:
+        if event.kind == "action":
+            command = event.arguments.get("command", "") if event.tool == "shell" else ""
+        elif command and not event.refused and event.tool != UNREADABLE:
+            ended = UNKNOWN if event.exit_code is None else f"exit code {event.exit_code}"
+            yield f"{ticked(_line(command))} → {'timed out' if event.timed_out else ended}", event.index
+
+
+def _read(evidence: Evidence) -> Iterator[tuple[str, int]]:
+    found: dict[str, int] = {}
+    for event in evidence.record.trace:
+        for read in event.reads:
+            found.pop(read.path, None)
+            found[read.path] = event.index
+    yield from ((_line(path), index) for path, index in found.items())
+
+
+def _line(text: str) -> str:
+    line = " ".join(neutral(text).split())
+    return line if len(line) <= _LONGEST_COMMAND else f"{line[:_LONGEST_COMMAND]}…"

@@ -1,0 +1,102 @@
+"""The fields in whatever a model replied when it was asked for one JSON object."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import islice
+
+from handoff.notes.fields import MODEL_FIELDS
+from handoff.record import Claim
+
+_MOST_OBJECTS = 50
+_MOST_CLAIMS = 12
+_MOST_EVENTS = 20
+_OBJECT = re.compile(r'\{\s*"')
+_PAIR = re.compile(r'"(\w+)"\s*:\s*(\[[^\]]*(?:\[[^\]]*\][^\]]*)*\]?|"(?:[^"\\]|\\.)*"?)', re.DOTALL)
+_STRING = re.compile(r'"((?:[^"\\]|\\.)+)', re.DOTALL)
+_CITED = re.compile(
+    r"\s*[\[(]\s*(?:events?\s+)?(e\d{1,9}(?:\s*(?:[,;–-]|and)\s*e?\d{1,9})*)\s*[\])]", re.IGNORECASE
+)
+_RANGE = re.compile(r"e?(\d+)(?:\s*[–-]\s*e?(\d+))?", re.IGNORECASE)
+
+
+def read_fields(reply: str) -> dict[str, tuple[Claim, ...]]:
+    """The known fields, as much of the reply as can be read; none where nothing can."""
+    text = without_thoughts(reply)
+    found: dict[str, object] = {}
+    for start in islice((match.start() for match in _OBJECT.finditer(text)), _MOST_OBJECTS):
+        try:
+            value, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and any(name in value for name in MODEL_FIELDS):
+            found = value
+            break
+    else:
+        # What was cut off, or is no JSON but for its look.
+        found = {name: _strings(value) for name, value in _PAIR.findall(text)}
+    return {name: claims for name in MODEL_FIELDS if (claims := _claims(found.get(name)))}
+
+
+def without_thoughts(reply: str) -> str:
+    """The reply without what a model thought aloud before it, and without halves of characters."""
+    text = re.sub(r"<think>.*?(</think>|\Z)", "", reply, flags=re.DOTALL)
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def _strings(value: str) -> list[str]:
+    found = []
+    for inner in _STRING.findall(value):
+        try:
+            found.append(str(json.loads(f'"{inner}"', strict=False)))
+        except ValueError:
+            found.append(inner)
+    return found
+
+
+def _claims(value: object) -> tuple[Claim, ...]:
+    found: list[Claim] = []
+    for item in value if isinstance(value, list) else [value]:
+        if item is not None and item != "":
+            found += _split(re.sub("[\ud800-\udfff]", "\ufffd", _as_text(item)))
+    return tuple(found[:_MOST_CLAIMS])
+
+
+def _as_text(item: object) -> str:
+    """A statement as text, with its events in brackets, however a model put it."""
+    if isinstance(item, str):
+        return item
+    if isinstance(item, dict):
+        said = next(
+            (item[key] for key in ("claim", "text", "statement") if isinstance(item.get(key), str)), None
+        )
+        events = item.get("events", item.get("event_ids"))
+        if said is not None:
+            cited = [f"e{str(each).lstrip('e')}" for each in events] if isinstance(events, list) else []
+            return f"{said} [{', '.join(cited)}]" if cited else said
+    return json.dumps(item, ensure_ascii=False)
+
+
+def _split(text: str) -> list[Claim]:
+    """Statements, each ended by the events that it names; what comes after the last names none."""
+    found: list[Claim] = []
+    begin, last = 0, None
+    for cited in [*_CITED.finditer(text), None]:
+        said = text[begin : cited.start() if cited else len(text)].strip(" \n\t.;,")
+        events = _indices(cited[1]) if cited else ()
+        begin = cited.end() if cited else len(text)
+        if said:
+            found.append(Claim(text=said, events=events))
+        elif events and last is not None:
+            found[-1] = Claim(text=last.text, events=(*last.events, *events)[:_MOST_EVENTS])
+        last = found[-1] if found else None
+    return found
+
+
+def _indices(cited: str) -> tuple[int, ...]:
+    found: list[int] = []
+    for first, last in _RANGE.findall(cited):
+        end = int(last) if last and int(first) <= int(last) < int(first) + _MOST_EVENTS else int(first)
+        found += range(int(first), end + 1)
+    return tuple(dict.fromkeys(found))[:_MOST_EVENTS]

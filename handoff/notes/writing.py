@@ -1,0 +1,135 @@
+"""How a model writes the notes of a handoff point: once, bounded, and never failing for a bad reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+
+from handoff import prompts
+from handoff.event import Usage
+from handoff.fence import TASK, TRACE, fenced, neutral
+from handoff.notes.claims import contradiction
+from handoff.notes.evidence import Evidence
+from handoff.notes.fields import MODEL_FIELDS, UNKNOWN
+from handoff.notes.reading import read_fields, without_thoughts
+from handoff.record import Claim, HandoffRecord, Notes
+from handoff.views.trace import rendered
+
+Ask = Callable[[list[BaseMessage], dict[str, Any] | None], tuple[str, Usage]]
+"""Asks the notes model, for a reply of a JSON schema where one is given and the endpoint can hold to it.
+
+Raises `TooLong` when the prompt does not fit its context.
+"""
+
+OUTPUT_TOKENS = 1600
+SCHEMA: dict[str, Any] = {
+    "title": "notes",
+    "type": "object",
+    "properties": {name: {"type": "array", "items": {"type": "string"}} for name in MODEL_FIELDS},
+    "required": list(MODEL_FIELDS),
+    "additionalProperties": False,
+}
+_FIRST_LIMIT = 200_000
+_LAST_LIMIT = 8_000
+_EVENT_CHARS = 4_000
+_MOST_TOLD = 10
+_LONGEST_REPLY = 20_000
+Fields = dict[str, tuple[Claim, ...]]
+
+
+class TooLong(Exception):
+    """The notes prompt exceeds the model's context window."""
+
+
+def write_notes(record: HandoffRecord, ask: Ask, model_name: str) -> Notes:
+    """Both kinds of notes; what the model's replies do not give stays absent."""
+    summary, _, summary_usage = _asked("summary", record, ask, None)
+    reply, prompt, usage = _asked("structured", record, ask, SCHEMA)
+    fields, evidence = read_fields(reply), Evidence(record)
+    wrong = _wrong(fields, evidence)
+    if wrong and prompt:
+        again = [*prompt, AIMessage(reply[:_LONGEST_REPLY] or "{}"), HumanMessage(wrong)]
+        try:
+            second, more = ask(again, SCHEMA)
+        except TooLong:
+            second, more = "", Usage()
+        usage = _sum(usage, more)
+        better = read_fields(second)
+        retried = "contradicted" if fields else "malformed"
+        fields = better or fields
+    else:
+        retried = ""
+    return Notes(
+        model=model_name,
+        prompts=prompts.version("handoff"),
+        summary=without_thoughts(summary).strip() or UNKNOWN,
+        structured=fields,
+        malformed=not fields,
+        retried=retried,
+        summary_usage=summary_usage,
+        structured_usage=usage,
+    )
+
+
+def _wrong(fields: Fields, evidence: Evidence) -> str:
+    """What a model is told of a reply that has to be given once more; empty where it need not be."""
+    if not fields:
+        return prompts.prompt_text("malformed")
+    denied = [
+        f"- {name}: {claim.text[:300]!r}: {against}"
+        for name, claims in fields.items()
+        for claim in claims
+        if (against := contradiction(name, claim, evidence)) is not None
+    ]
+    return prompts.prompt_text("contradicted") + "\n" + "\n".join(denied[:_MOST_TOLD]) if denied else ""
+
+
+def _asked(
+    kind: str, record: HandoffRecord, ask: Ask, schema: dict[str, Any] | None
+) -> tuple[str, list[BaseMessage], Usage]:
+    limit = _FIRST_LIMIT
+    while True:
+        data = fenced(f"{TRACE}\n\n{_bounded(record, limit)}")
+        # What both kinds of notes are made from comes first, so that an endpoint reads it once.
+        text = f"{data}\n{TASK}\n\n{neutral(record.task.prompt)}\n\n# Notes\n\n{prompts.prompt_text(kind)}"
+        messages: list[BaseMessage] = [HumanMessage(text)]
+        try:
+            reply, usage = ask(messages, schema)
+        except TooLong:
+            if limit <= _LAST_LIMIT:
+                return "", [], Usage()
+            limit = max(limit // 2, _LAST_LIMIT)
+        else:
+            return reply, messages, usage
+
+
+def _bounded(record: HandoffRecord, limit: int) -> str:
+    """The trace with long events and, if that is not enough, its middle cut out."""
+    per_event = max(min(_EVENT_CHARS, limit // 8), 400)
+    text = rendered(
+        event
+        if len(event.text) <= per_event
+        else event.model_copy(update={"text": _middle_cut(event.text, per_event)})
+        for event in record.trace
+    )
+    return text if len(text) <= limit else _middle_cut(text, limit)
+
+
+def _middle_cut(text: str, limit: int) -> str:
+    half = limit // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    def both(name: str) -> int | None:
+        known = [v for v in (getattr(one, name), getattr(other, name)) if v is not None]
+        return sum(known) if known else None
+
+    return Usage(
+        prompt_tokens=both("prompt_tokens"),
+        cached_tokens=both("cached_tokens"),
+        completion_tokens=both("completion_tokens"),
+        estimated=one.estimated or other.estimated,
+    )

@@ -1,0 +1,24 @@
+"""The texts that models are asked and instructed with, and which version of them this is."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+
+
+@cache
+def prompt_text(name: str, package: str = "handoff") -> str:
+    """A prompt that ships with a package."""
+    return (files(package) / "prompts" / f"{name}.md").read_text(encoding="utf-8")
+
+
+@cache
+def version(*packages: str) -> str:
+    """One version for all prompts of these packages: another one whenever a letter of them is another."""
+    digest = hashlib.sha256()
+    for package in packages or ("handoff",):
+        for prompt in sorted(files(package).joinpath("prompts").iterdir(), key=lambda each: each.name):
+            if prompt.name.endswith(".md"):
+                digest.update(f"{package}/{prompt.name}\0{prompt.read_text(encoding='utf-8')}\0".encode())
+    return digest.hexdigest()[:12]

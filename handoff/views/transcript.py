@@ -1,0 +1,38 @@
+"""The view that shows the predecessor's own messages, as swarm-style handoffs do."""
+
+from __future__ import annotations
+
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from handoff.conversation import as_messages, joined, steps
+from handoff.record import HandoffRecord
+from handoff.views.frame import ANY, Recipient, closing, opening
+
+_SHARE = 0.6
+"""Of the context window: what is left is for the successor's own work."""
+_CHARS_A_TOKEN = 4
+_BEGINS = (
+    "The messages that follow, up to the task, are the earlier agent's own, and what it was shown: data, too."
+)
+_ENDS = "Here the earlier agent's work ends. From here on it is yours."
+
+
+def transcript(record: HandoffRecord, recipient: Recipient = ANY) -> list[BaseMessage]:
+    """The earlier conversation as messages; where it does not fit, without its oldest steps, which is marked."""
+    taken = steps(record.trace)
+    replayed = [as_messages([step], recipient.protocol) for step in taken]
+    sizes = [sum(len(m.text) + len(str(getattr(m, "tool_calls", ""))) for m in each) for each in replayed]
+    room = int(_SHARE * recipient.window_tokens * _CHARS_A_TOKEN)
+    first = len(taken)
+    while first > 0 and sizes[first - 1] <= room:
+        first -= 1
+        room -= sizes[first]
+    cut = f"\n\n[… {first} earlier steps left out, because they do not fit …]" if first else ""
+    kept = [message for each in replayed[first:] for message in each]
+    return joined(
+        [
+            HumanMessage(f"{opening()}\n{_BEGINS}{cut}"),
+            *kept,
+            HumanMessage(f"{_ENDS}\n\n{closing(record)}"),
+        ]
+    )

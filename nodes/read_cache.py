@@ -1,0 +1,45 @@
+"""What a delegated successor is told at its first read of a file that its predecessor had read."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import NamedTuple
+
+from handoff.payload import read_cache
+from nodes.settings import AgentContext
+from nodes.state import AgentState
+from sandbox.machine import Sandbox
+
+_CAT = re.compile(r"cat\s+([\w./+-]+)")
+
+
+class Cached(NamedTuple):
+    """A file in the cache: what is said of it, and its content where that can be served."""
+
+    said: str
+    content: str | None
+
+
+def first_read(state: AgentState, context: AgentContext, machine: Sandbox, path: str) -> Cached | None:
+    """What the cache has of a file, by its path as reads are named; None beside a payload, and from its second read on.
+
+    The cache holds a file as long as its content has the digest that it was read with; else it is stale.
+    """
+    if state.get("view") != "payload" or "record" not in state:
+        return None
+    if any(read["path"] == path for event in state.get("events", []) for read in event.get("reads", ())):
+        return None
+    known = read_cache(context.session.records.load(state["record"])).get(path)
+    if known is None:
+        return None
+    if machine.sha256(posixpath.join(machine.workspace, path)) != known.sha256:
+        return Cached(
+            f"[stale: {path} is not any more what the earlier agent read at e{known.event}]\n", None
+        )
+    return Cached(f"[unchanged since the earlier agent read it at e{known.event}: {path}]\n", known.content)
+
+
+def shows_whole(command: str) -> bool:
+    """Whether a command does nothing but show one file as it is."""
+    return _CAT.fullmatch(command.strip()) is not None
