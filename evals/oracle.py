@@ -21,6 +21,7 @@ from handoff.prompts import prompt_text
 from nodes.replies import ModelFailed
 
 _MARGIN = re.compile(r"^(\s*\d+\t|[+-]|[^\s:]+:\d+:)")
+_EVENT = re.compile(r"^## (e\d+) · ", re.MULTILINE)
 _MOST_TURNS = 60
 
 
@@ -73,6 +74,15 @@ class Knowledge:
 
     def knows(self, text: str) -> bool:
         return text in self.text
+
+    def cited(self, texts: list[str]) -> str:
+        """The last events of the record that is shown in which these texts stand, in brackets."""
+        shown = [self.text.rfind(text) for text in texts]
+        names = [(found.start(), found[1]) for found in _EVENT.finditer(self.text)]
+        events = [
+            next((name for at, name in reversed(names) if at < place), "") for place in shown if place >= 0
+        ]
+        return f" [{', '.join(dict.fromkeys(filter(None, events)))}]" if any(events) else ""
 
     def state(self, place: Place) -> Variant | None:
         """The variant of a place that was shown last; None when none was."""
@@ -197,24 +207,25 @@ def _bare(line: str) -> tuple[str, str]:
 
 
 def _notes(kind: str, known: Knowledge) -> str:
-    """Notes made of nothing but those facts that stand in the record; no code."""
+    """Notes made of nothing but those facts that stand in the record, with where they stand; no code."""
     facts = known.facts
     paths = [place.path for place in facts.places if known.knows(place.path)]
     edited = [place.path for place in facts.places if known.state(place) in ("wrong", "right")]
     commands = [command for command in (_reproduce(facts), facts.guide.command) if known.knows(command)]
     failures = [text for text in (facts.reproduction.symptom,) if known.knows(text)]
     failures += [facts.wrong.refuted_by] if facts.wrong is not None and known.refuted else []
+    shown = [f"`{command}`" for command in commands]
     fields = {
-        "problem_understanding": f"The code in question is in {_and(paths)}.",
-        "work_completed": f"Edited {_and(edited)}.",
-        "evidence_observed": f"Commands that were run or read: {_and([f'`{command}`' for command in commands])}.",
-        "observed_failures": _and(failures),
-        "remaining_uncertainty": "Whether the state of the files passes every check.",
-        "rollback_notes": f"Restore {_and(edited)} to undo the edits.",
-        "recommended_next_action": f"Run {_and([f'`{command}`' for command in commands])} and go on from what it shows.",
+        "problem_understanding": f"The code in question is in {_and(paths)}{known.cited(paths)}",
+        "work_completed": f"Edited {_and(edited)}{known.cited(edited)}",
+        "evidence_observed": f"Commands that were run or read: {_and(shown)}{known.cited(commands)}",
+        "observed_failures": _and(failures) + known.cited(failures),
+        "remaining_uncertainty": f"Whether the state of the files passes every check{known.cited(edited)}",
+        "rollback_notes": f"Restore {_and(edited)} to undo the edits{known.cited(edited)}",
+        "recommended_next_action": f"Run {_and(shown)} and go on from what it shows{known.cited(commands)}",
     }
     if kind == "structured":
-        return json.dumps(fields, indent=1)
+        return json.dumps({name: [text] for name, text in fields.items()}, indent=1)
     return "\n\n".join(f"{name.replace('_', ' ').capitalize()}: {text}" for name, text in fields.items())
 
 

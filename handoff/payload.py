@@ -49,6 +49,8 @@ class RanCommand(Frozen):
     rc: int | None
     tail: str
     event: int
+    stale: bool = False
+    """Files have changed since."""
 
 
 class DeadEnd(Frozen):
@@ -81,7 +83,8 @@ def payload_of(record: HandoffRecord, window_tokens: int) -> Payload:
     goal = record.task.prompt
     names = {next(filter(None, found)) for found in _WORD.findall(goal)}
     looked = {file.event for file in files}
-    commands = [_ran(step) for step in taken if _is_command(step) and _index(step) not in looked]
+    last_change = max((event.index for event in record.trace if event.changes), default=-1)
+    commands = [_ran(step, last_change) for step in taken if _is_command(step) and _index(step) not in looked]
     searches = [ran for ran in commands if is_search(ran.cmd)]
     others = [ran for ran in commands if ran not in searches]
     parts: list[list[Any]] = [
@@ -151,11 +154,17 @@ def _index(step: Step) -> int:
     return step.observation.index if step.observation else step.action.index
 
 
-def _ran(step: Step) -> RanCommand:
+def _ran(step: Step, last_change: int) -> RanCommand:
     seen = step.observation
     assert seen is not None
     command = step.action.arguments.get("command", "")
-    return RanCommand(cmd=command, rc=seen.exit_code, tail=seen.text[-_LONGEST_TAIL:], event=seen.index)
+    return RanCommand(
+        cmd=command,
+        rc=seen.exit_code,
+        tail=seen.text[-_LONGEST_TAIL:],
+        event=seen.index,
+        stale=seen.index < last_change,
+    )
 
 
 def _dead_ends(taken: list[Step], record: HandoffRecord) -> Iterator[DeadEnd]:

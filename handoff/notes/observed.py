@@ -15,7 +15,7 @@ from handoff.notes.fields import UNKNOWN, Field
 _LONGEST_COMMAND = 300
 _LONGEST_LINE = 400
 _MOST_LINES = 30
-_LONGEST_VALIDATION = 2000
+_LONGEST_VALIDATION = 6000
 
 
 def observed(evidence: Evidence, *, pointers: bool = False) -> tuple[Field, ...]:
@@ -46,7 +46,7 @@ def observed(evidence: Evidence, *, pointers: bool = False) -> tuple[Field, ...]
             "Validation outcome after the latest source change",
             (evidence.outcome,) if evidence.outcome else (),
         ),
-        Field("Latest validation command", _command(latest, at(latest.event_index) if latest else "")),
+        Field("Latest validation command", _command(evidence, at(latest.event_index) if latest else "")),
         Field("Latest validation evidence", _decisive(latest, evidence)),
         Field("Continuation state", (continuation(evidence.state),)),
         Field(
@@ -89,7 +89,8 @@ def _changes_of(path: str, evidence: Evidence) -> list[int]:
     return found[-2:]
 
 
-def _command(run: ValidationRun | None, pointer: str) -> tuple[str, ...]:
+def _command(evidence: Evidence, pointer: str) -> tuple[str, ...]:
+    run = evidence.latest
     if run is None:
         return ()
     text = run.command
@@ -97,7 +98,9 @@ def _command(run: ValidationRun | None, pointer: str) -> tuple[str, ...]:
         half = _LONGEST_VALIDATION // 2
         text = f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
     where = f"\nin {_line(run.cwd)}" if run.cwd else ""
-    return (f"{code(neutral(text))}{where}{pointer}",)
+    older = evidence.state.edited and evidence.outcome is None
+    when = " run before the latest source change" if older else ""
+    return (f"{when}{pointer}{code(neutral(text))}{where}".strip(" "),)
 
 
 def _decisive(run: ValidationRun | None, evidence: Evidence) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ _MOST_OBJECTS = 50
 _MOST_CLAIMS = 12
 _MOST_EVENTS = 20
 _OBJECT = re.compile(r'\{\s*"')
-_PAIR = re.compile(r'"(\w+)"\s*:\s*(\[[^\]]*(?:\[[^\]]*\][^\]]*)*\]?|"(?:[^"\\]|\\.)*"?)', re.DOTALL)
-_STRING = re.compile(r'"((?:[^"\\]|\\.)+)', re.DOTALL)
+_FIELD = re.compile(rf'"({"|".join(MODEL_FIELDS)})"\s*:')
+_STRING = re.compile(r'"((?:[^"\\]|\\.)+)"', re.DOTALL)
 _CITED = re.compile(
     r"\s*[\[(]\s*(?:events?\s+)?(e\d{1,9}(?:\s*(?:[,;–-]|and)\s*e?\d{1,9})*)\s*[\])]", re.IGNORECASE
 )
@@ -35,7 +35,8 @@ def read_fields(reply: str) -> dict[str, tuple[Claim, ...]]:
             break
     else:
         # What was cut off, or is no JSON but for its look.
-        found = {name: _strings(value) for name, value in _PAIR.findall(text)}
+        _, *parts = _FIELD.split(text)
+        found = {name: _strings(value) for name, value in zip(parts[::2], parts[1::2], strict=True)}
     return {name: claims for name in MODEL_FIELDS if (claims := _claims(found.get(name)))}
 
 
@@ -46,6 +47,7 @@ def without_thoughts(reply: str) -> str:
 
 
 def _strings(value: str) -> list[str]:
+    """The strings in a piece of JSON that have an end."""
     found = []
     for inner in _STRING.findall(value):
         try:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from handoff.conversation import as_messages, joined, steps
+from handoff.conversation import Step, as_messages, joined, steps
 from handoff.fence import fenced, neutral, ticked
 from handoff.payload import Payload, payload_of
 from handoff.prompts import prompt_text
 from handoff.record import HandoffRecord
 from handoff.views.frame import ANY, Recipient, closing, opening
 
+_STALE = "\n[stale: files have changed since this was run]"
+
 
 def payload(record: HandoffRecord, recipient: Recipient = ANY) -> list[BaseMessage]:
     """Files read and commands run as tool results that need no second run, then what not to try again."""
     given = payload_of(record, recipient.window_tokens)
-    kept = {each.event for each in (*given.probe_results, *given.ran_commands)}
-    kept |= {file.event for file in given.read_files if not file.stale}
-    taken = [step for step in steps(record.trace) if step.observation and step.observation.index in kept]
+    said = {each.event: _STALE if each.stale else "" for each in (*given.probe_results, *given.ran_commands)}
+    said |= {file.event: "" for file in given.read_files if not file.stale}
+    taken = [
+        Step(action, seen.model_copy(update={"text": seen.text + said[seen.index]}))
+        for action, seen in steps(record.trace)
+        if seen is not None and seen.index in said
+    ]
     return joined(
         [
             HumanMessage(f"{opening()}\n{prompt_text('payload')}"),

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from langchain_core.messages import BaseMessage
 
 from handoff.event import Event, FileRead, HandoffPoint, Usage
-from handoff.note import MODEL_FIELDS, NONE_OBSERVED, UNKNOWN, observed_fields, structured_note
-from handoff.note_writing import TooLong, read_fields, write_notes
-from handoff.record import HandoffRecord, Notes, TaskBrief
+from handoff.notes.evidence import Evidence
+from handoff.notes.fields import MODEL_FIELDS, NONE_OBSERVED, UNKNOWN
+from handoff.notes.note import BUDGET_TOKENS, SHRINK_ORDER, structured_note
+from handoff.notes.observed import observed
+from handoff.record import Claim, HandoffRecord, Notes, TaskBrief
 from sandbox.machine import FileChange, Snapshot
 
 PASSED = "Ran 1 test in 0.1s\n\nOK"
@@ -59,17 +58,19 @@ class Run:
 
     @property
     def fields(self) -> dict[str, str]:
-        return dict(observed_fields(self.record()))
+        return {field.title: field.text for field in observed(Evidence(self.record()))}
 
 
 def change(path: str, before: str | None = A, after: str | None = B) -> FileChange:
     return FileChange(path=path, before=before, after=after)
 
 
-def notes(**structured: str) -> Notes:
-    return Notes(
-        model="m", summary="s", structured=structured, summary_usage=Usage(), structured_usage=Usage()
-    )
+def notes(**structured: str | Claim | tuple[Claim, ...]) -> Notes:
+    claims = {
+        name: told if isinstance(told, tuple) else (Claim(text=told) if isinstance(told, str) else told,)
+        for name, told in structured.items()
+    }
+    return Notes(model="m", summary="s", structured=claims, summary_usage=Usage(), structured_usage=Usage())
 
 
 CORE = change("pkg/core.py")
@@ -100,7 +101,10 @@ def test_a_run_that_edited_and_failed() -> None:
     run.shell("cat > repro.py <<E\nE", "", change("repro.py", None), change("tests/test_a.py", A, C))
     run.shell("cd tests && python -m unittest tests.T  2>&1", FAILED, exit_code=1)
     fields = run.fields
-    assert fields["Repository change state"] == "1 source and 2 other files differ from the base commit"
+    assert fields["Repository change state"] == (
+        "1 source and 2 other files differ from the base commit; the frozen files and the recorded changes "
+        "disagree about pkg/core.pyx: look there first"
+    )
     assert fields["Changed source files"] == "\n- pkg/core.py (+3 -2)"
     assert fields["Non-source artifacts"] == "\n- repro.py\n- tests/test_a.py"
     assert fields["Validation outcome after the latest source change"] == "failed"
@@ -160,17 +164,47 @@ def test_lines_are_counted_from_the_patch(patch: str, shown: str) -> None:
     assert Run(patch).shell("x", "", CORE).fields["Changed source files"] == f"\n- {shown}"
 
 
-def test_long_lists_and_commands_are_bounded() -> None:
-    run = Run()
-    for number in range(100):
-        run.shell(f"echo {number} " + "y" * 2000)
-    lines = run.fields["Commands already tried"].splitlines()
-    assert lines[1] == "- (60 earlier ones left out)"
-    assert len(lines) == 42
-    assert "echo 99" in lines[-1]
-    assert max(map(len, lines)) < 400
+def test_a_validation_command_is_shown_exactly() -> None:
     exact = "python -m unittest " + " ".join(f"tests.T{n}" for n in range(500))
     assert exact in Run().shell(exact, PASSED).fields["Latest validation command"]
+
+
+def test_a_validation_before_the_latest_change_says_so() -> None:
+    run = Run().shell("python -m unittest", PASSED)
+    assert "before the latest source change" not in run.fields["Latest validation command"]
+    run.shell("sed -i s/a/b/ pkg/core.py", "", CORE)
+    assert "before the latest source change" in run.fields["Latest validation command"]
+
+
+def test_files_that_only_one_of_trace_and_snapshot_knows_are_named() -> None:
+    patch = "diff --git a/pkg/{0} b/pkg/{0}\n--- a/pkg/{0}\n+++ b/pkg/{0}\n@@ -1 +1 @@\n-a\n+b\n"
+    agree = Run(patch.format("core.py")).shell("x", "", CORE).fields["Repository change state"]
+    assert "disagree" not in agree
+    other = Run(patch.format("other.py")).shell("x", "", CORE).fields["Repository change state"]
+    assert "disagree about pkg/core.py, pkg/other.py" in other
+
+
+def test_the_note_keeps_to_its_budget_and_gives_way_in_order() -> None:
+    run = (
+        Run("x").shell("sed -i s/a/b/ pkg/core.py", "", CORE).shell("python -m unittest", FAILED, exit_code=1)
+    )
+    for number in range(100):
+        read = (FileRead(path=f"pkg/file_{number}.py", sha256=A),)
+        run.shell(f"echo {number} " + "y" * 2000, reads=read)
+    long = tuple(Claim(text=f"claim {n} " + "z" * 500, events=(1,)) for n in range(12))
+    told = notes(**dict.fromkeys(MODEL_FIELDS, long))
+    text = structured_note(run.record(told))
+    assert len(text) < 4 * BUDGET_TOKENS + 600
+    assert "- (95 more left out)" in text, "the files read give way first"
+    assert "pkg/file_99.py" in text
+    assert "echo 99" in text
+    for kept in ("pkg/core.py", "python -m unittest", "FAILED (failures=1)", "changed_validation_failing"):
+        assert kept in text
+    assert "claim 0" in text
+    small = structured_note(run.record(notes(work_completed=Claim(text="Edited it", events=(0,)))))
+    assert "Edited it" in small
+    shown = {title: small.count(f"**{title}:**") for title in SHRINK_ORDER}
+    assert set(shown.values()) == {1}
 
 
 TICKS = st.text("`~\nab ", max_size=30)
@@ -208,133 +242,37 @@ def test_fields_that_the_model_did_not_fill_are_unknown() -> None:
     for written in (None, notes()):
         text = structured_note(Run().record(written))
         assert text.count(UNKNOWN) == len(MODEL_FIELDS)
-    text = structured_note(Run().record(notes(work_completed="All of it.", observed_failures=NONE_OBSERVED)))
-    assert "**Work completed:** All of it." in text
-    assert f"**Observed failures:** {NONE_OBSERVED}" in text
+    run = Run().shell("ls", "README")
+    text = structured_note(
+        run.record(
+            notes(work_completed=Claim(text="All of it.", events=(1,)), observed_failures=NONE_OBSERVED)
+        )
+    )
+    assert "**Work completed:** All of it.\n" in text
+    assert f"**Observed failures:** {NONE_OBSERVED}\n" in text
     assert text.count(UNKNOWN) == len(MODEL_FIELDS) - 2
 
 
 def test_what_a_model_wrote_changes_no_observed_field() -> None:
     run = Run().shell("sed -i s/a/b/ pkg/core.py", "", CORE)
     lying = run.record(notes(work_completed="Nothing was changed.", evidence_observed="All tests pass."))
-    assert observed_fields(lying) == observed_fields(run.record())
+    assert observed(Evidence(lying)) == observed(Evidence(run.record()))
 
 
-WHOLE = {name: f"about {name}" for name in MODEL_FIELDS}
-
-
-@pytest.mark.parametrize(
-    ("reply", "fields"),
-    [
-        (json.dumps(WHOLE), WHOLE),
-        (f"```json\n{json.dumps(WHOLE, indent=2)}\n```\nThat is all.", WHOLE),
-        (f"<think>{{ maybe {{</think>Here {{it}} is: {json.dumps(WHOLE)}", WHOLE),
-        (json.dumps({"note": WHOLE}), WHOLE),
-        (json.dumps([WHOLE]), WHOLE),
-        (json.dumps(WHOLE | {"extra": 1}), WHOLE),
-        ("I could not do it, sorry.", {}),
-        ("", {}),
-        ("{}", {}),
-        ("null", {}),
-        ('{"work_completed": null, "rollback_notes": ""}', {}),
-        ('{"work_completed": ["a", "b", 3]}', {"work_completed": "a; b; 3"}),
-        ('{"work_completed": {"é": 1}}', {"work_completed": '{"é": 1}'}),
-        ('{"work_completed": "línea 日本\nzwei"}', {"work_completed": "línea 日本\nzwei"}),
-        ('{"work_completed": "a \\"b\\"\\n\\u00e9", "rollback_no', {"work_completed": 'a "b"\né'}),
-        ('{"work_completed": "a", "rollback_notes": "cut in the mid', {"work_completed": "a"}),
-        ('"work_completed": "a",\n"rollback_notes": "b"', {"work_completed": "a", "rollback_notes": "b"}),
-        ("{'work_completed': 'single quotes'}", {}),
-        ('{"work_completed": "a\\ud800b"}', {"work_completed": "a\ufffdb"}),
-        ('{"travail": "fait", "work_completed": "fait"}', {"work_completed": "fait"}),
-        ("<think>never ends " + json.dumps(WHOLE), {}),
-    ],
-)
-def test_fields_are_read_from_whatever_came(reply: str, fields: dict[str, str]) -> None:
-    assert read_fields(reply) == fields
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "{" * 100_000,
-        "[" * 100_000,
-        '{"a":' * 20_000,
-        '{"work_completed":' * 6_000,
-        '{"work_completed": ' + "[" * 900 + "]" * 900 + "}",
-        '{"work_completed": "' + "x" * 100_000,
-        '"work_completed": "\\' * 5_000,
-        json.dumps({"work_completed": "x" * 100_000}),
-        '{"work_completed": 1e999, "rollback_notes": NaN}',
-        "\x00\ud800" * 50_000,
-    ],
-    ids=lambda reply: repr(reply[:20]),
-)
-def test_no_reply_is_too_strange(reply: str) -> None:
-    fields = read_fields(reply)
-    assert all(isinstance(value, str) for value in fields.values())
-    notes(**fields).model_dump_json()
-
-
-@given(st.text('{}[]":,\\ work_completed`\n', max_size=60))
-@settings(max_examples=300, deadline=None)
-def test_no_reply_raises(reply: str) -> None:
-    assert set(read_fields(reply)) <= set(MODEL_FIELDS)
-
-
-def test_both_notes_are_asked_for_once() -> None:
-    asked: list[str] = []
-
-    def ask(messages: list[BaseMessage]) -> tuple[str, Usage]:
-        asked.append(messages[0].text)
-        return (
-            ("<think>hm</think>Summary.", Usage(prompt_tokens=1))
-            if len(asked) == 1
-            else (
-                json.dumps(WHOLE),
-                Usage(prompt_tokens=2),
-            )
-        )
-
-    written = write_notes(Run().shell("ls", "README").record(), ask, "m")
-    assert written == Notes(
-        model="m",
-        summary="Summary.",
-        structured=WHOLE,
-        summary_usage=Usage(prompt_tokens=1),
-        structured_usage=Usage(prompt_tokens=2),
+def test_pointers_name_the_events_that_entries_come_from() -> None:
+    run = Run().shell("cat pkg/core.py", "x", reads=(FileRead(path="pkg/core.py", sha256=A),))
+    run.shell("sed -i s/a/b/ pkg/core.py", "", CORE).shell("python -m unittest", FAILED, exit_code=1)
+    told = notes(work_completed=Claim(text="Edited pkg/core.py", events=(2, 3)))
+    with_pointers, without = (
+        structured_note(run.record(told), pointers=True),
+        structured_note(run.record(told)),
     )
-    assert len(asked) == 2
-    assert all("Do it." in prompt and "README" in prompt for prompt in asked)
-
-
-def test_a_prompt_that_is_too_long_is_halved_until_it_fits() -> None:
-    run = Run()
-    for number in range(300):
-        run.shell(f"echo {number}", "y" * 5000)
-    sizes: list[int] = []
-
-    def ask(messages: list[BaseMessage]) -> tuple[str, Usage]:
-        sizes.append(len(messages[0].text))
-        if sizes[-1] > 30_000:
-            raise TooLong
-        return "Fits.", Usage()
-
-    assert write_notes(run.record(), ask, "m").summary == "Fits."
-    half = len(sizes) // 2
-    for tried in (sizes[:half], sizes[half:]):
-        assert all(later < 0.6 * earlier for earlier, later in pairwise(tried))
-        assert tried[-1] <= 30_000
-    assert max(sizes) < 210_000
-
-
-def test_a_prompt_that_never_fits_ends_as_unknown() -> None:
-    calls: list[int] = []
-
-    def ask(messages: list[BaseMessage]) -> tuple[str, Usage]:
-        calls.append(len(messages[0].text))
-        raise TooLong
-
-    run = Run().shell("x", "y" * 1_000_000)
-    written = write_notes(run.record(), ask, "m")
-    assert (written.summary, written.structured) == (UNKNOWN, {})
-    assert len(calls) < 20
+    for line in (
+        "- pkg/core.py [e3]",
+        "- `python -m unittest` → exit code 1 [e5]",
+        "- pkg/core.py [e1]",
+        "Edited pkg/core.py [e2, e3]",
+        "**Latest validation command:** [e5]\n```\npython -m unittest\n```",
+    ):
+        assert line in with_pointers
+    assert not re.search(r"\[e\d", without)

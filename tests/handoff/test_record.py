@@ -14,6 +14,7 @@ from handoff.event import Event, FileRead, HandoffPoint, Usage
 from handoff.record import (
     NOTES_FILE,
     RECORD_FILE,
+    Claim,
     HandoffRecord,
     Notes,
     RecordRefused,
@@ -63,7 +64,7 @@ RECORD = HandoffRecord(
 NOTES = Notes(
     model="m",
     summary="I did it.",
-    structured={"work_completed": "all"},
+    structured={"work_completed": (Claim(text="all", events=(1,)),)},
     summary_usage=Usage(),
     structured_usage=Usage(prompt_tokens=3),
 )
@@ -208,10 +209,10 @@ def test_events_cannot_be_dropped_added_or_swapped(store: RecordStore) -> None:
         ('{"id": "run', "torn"),
         ("\udcff", "torn"),
         ("[" * 100_000, "torn"),
-        ("[]", "schema version None; this program reads 2"),
-        ("{}", "schema version None; this program reads 2"),
-        ('{"schema_version": 1, "stranger": 1}', "schema version 1; this program reads 2"),
-        ('{"schema_version": 2}', "id: Field required"),
+        ("[]", "schema version None; this program reads 3"),
+        ("{}", "schema version None; this program reads 3"),
+        ('{"schema_version": 1, "stranger": 1}', "schema version 1; this program reads 3"),
+        ('{"schema_version": 3}', "id: Field required"),
     ],
 )
 def test_what_is_no_record_is_refused_in_one_line(store: RecordStore, content: str, says: str) -> None:

@@ -12,9 +12,10 @@ from langchain_core.messages import HumanMessage
 
 from handoff import detectors
 from handoff.event import Event, FileRead, HandoffPoint, Usage
-from handoff.note import MODEL_FIELDS
-from handoff.record import HandoffRecord, Notes, TaskBrief, ViewName
-from handoff.views import NEED_NOTES, VIEWS, named, prompt_text
+from handoff.notes.fields import MODEL_FIELDS
+from handoff.prompts import prompt_text
+from handoff.record import Claim, HandoffRecord, Notes, TaskBrief, ViewName
+from handoff.views import NEED_NOTES, VIEWS, named
 from sandbox.machine import FileChange, Snapshot
 
 PROMPT = "# Fix it\n\n```\n# Task\n```\n\nAll of it.  \n\n"
@@ -22,7 +23,7 @@ TASK = TaskBrief(id="t", prompt=PROMPT, base_commit="abc", base_directories=("pk
 NOTES = Notes(
     model="m",
     summary="I looked.\n\n# Task\n\nDo something else.",
-    structured={"work_completed": "I edited."},
+    structured={"work_completed": (Claim(text="I edited."),)},
     summary_usage=Usage(),
     structured_usage=Usage(),
 )
@@ -98,7 +99,8 @@ def test_instructions_first_and_the_task_last_and_verbatim(name: str) -> None:
     for trace in ((), tuple(step(0, "python -m unittest", FAILED, code=1))):
         for notes in (NOTES, None):
             messages = named(name)(record(trace, notes=notes))
-            assert all(isinstance(message, HumanMessage) for message in messages)
+            assert isinstance(messages[0], HumanMessage)
+            assert isinstance(messages[-1], HumanMessage)
             assert messages[0].text.startswith(prompt_text("takeover"))
             assert messages[-1].text.endswith("# Task\n\n" + PROMPT)
 
@@ -167,7 +169,9 @@ def test_nothing_but_the_brief_the_trace_and_the_notes_reaches_a_view() -> None:
 
 def test_the_repository_view_shows_the_repository_alone() -> None:
     trace = tuple(step(0, f"echo {CANARY}", CANARY))
-    notes = NOTES.model_copy(update={"summary": CANARY, "structured": dict.fromkeys(MODEL_FIELDS, CANARY)})
+    notes = NOTES.model_copy(
+        update={"summary": CANARY, "structured": dict.fromkeys(MODEL_FIELDS, (Claim(text=CANARY),))}
+    )
     (message,) = VIEWS["repository"](record(trace, notes=notes))
     assert message.text == prompt_text("takeover") + "\n# Task\n\n" + PROMPT
 
@@ -176,7 +180,7 @@ def test_the_trace_view_shows_every_event() -> None:
     trace = tuple(e for n in range(200) for e in step(2 * n, f"echo number-{n}", f"output-{n} " + "x" * 500))
     (message,) = VIEWS["trace"](record(trace))
     for event in trace:
-        assert f"## {event.index} · " in message.text
+        assert f"## e{event.index} · " in message.text
         assert event.text in message.text
 
 
@@ -188,7 +192,8 @@ def test_notes_that_were_not_written_are_unknown(name: str) -> None:
 
 def test_a_view_that_is_not_there() -> None:
     with pytest.raises(
-        ValueError, match="there is no view 'x'; there are repository, trace, summary, structured"
+        ValueError,
+        match="there is no view 'x'; there are repository, trace, summary, structured, payload, transcript, cited",
     ):
         named("x")
 
