@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import posixpath
+from collections.abc import Iterable, Iterator
+
 from handoff import detectors
-from handoff.event import HandoffPoint
+from handoff.event import Event, FileRead, HandoffPoint
+from handoff.inspection import reads
 from handoff.record import HandoffRecord, TaskBrief
 from handoff.trace import Trace
 
@@ -13,7 +18,10 @@ def points_of(trace: Trace) -> tuple[HandoffPoint, ...]:
     found = detectors.points(trace.events, trace.base_directories, trace.workspace)
     if not trace.events:
         return found
-    return (*found, HandoffPoint(kind="requested", event_index=len(trace.events) - 1, detail="the recording ends"))
+    return (
+        *found,
+        HandoffPoint(kind="requested", event_index=len(trace.events) - 1, detail="the recording ends"),
+    )
 
 
 def recorded(trace: Trace, point: HandoffPoint) -> HandoffRecord:
@@ -33,6 +41,43 @@ def recorded(trace: Trace, point: HandoffPoint) -> HandoffRecord:
         snapshot=None,
         thread_id="",
         checkpoint_id="",
-        trace=trace.events[: point.event_index + 1],
+        trace=tuple(_with_reads(trace.events[: point.event_index + 1], trace.workspace)),
         created_at="",
     ).sealed()
+
+
+def _with_reads(events: Iterable[Event], workspace: str) -> Iterator[Event]:
+    """The events with the files that their actions must have shown, since nobody looked at the time.
+
+    As with the changes of a recorded run, the digests only tell one content of a file from another.
+    """
+    now: dict[str, str] = {}
+    action: Event | None = None
+    for event in events:
+        if event.kind == "action":
+            action = event
+        elif action is not None and not event.reads and not event.refused and event.exit_code in (0, None):
+            found = (_named(path, event.cwd or "", workspace) for path in _shown(action))
+            event = event.model_copy(
+                update={"reads": tuple(FileRead(path=p, sha256=now.get(p) or _token(p)) for p in found)}
+            )
+        now |= {change.path: change.after or "" for change in event.changes}
+        yield event
+
+
+def _shown(action: Event) -> tuple[str, ...]:
+    if action.tool == "shell":
+        return reads(action.arguments.get("command", ""))
+    if action.tool == "editor" and action.arguments.get("command") == "view":
+        return (action.arguments.get("path", ""),)
+    return ()
+
+
+def _named(path: str, cwd: str, workspace: str) -> str:
+    """A path as changes are named: relative to the repository inside it, absolute outside it."""
+    whole = posixpath.normpath(posixpath.join(workspace or "/", cwd, path))
+    return whole.removeprefix((workspace.rstrip("/") if workspace else "") + "/")
+
+
+def _token(path: str) -> str:
+    return hashlib.sha256(f"base of {path}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -9,10 +9,12 @@ from handoff.detector_state import ValidationRun
 from handoff.detectors import continuation, evidence_of
 from handoff.event import UNREADABLE
 from handoff.fence import code, neutral, ticked
+from handoff.heredocs import PLACEHOLDER, extract
 from handoff.notes.evidence import Evidence
 from handoff.notes.fields import UNKNOWN, Field
 
-_LONGEST_COMMAND = 300
+_LONGEST_COMMAND = 200
+_LONGEST_NAME = 300
 _LONGEST_LINE = 400
 _MOST_LINES = 30
 _LONGEST_VALIDATION = 6000
@@ -99,8 +101,8 @@ def _command(evidence: Evidence, pointer: str) -> tuple[str, ...]:
         text = f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
     where = f"\nin {_line(run.cwd)}" if run.cwd else ""
     older = evidence.state.edited and evidence.outcome is None
-    when = " run before the latest source change" if older else ""
-    return (f"{when}{pointer}{code(neutral(text))}{where}".strip(" "),)
+    when = ", before the latest source change" if older else ""
+    return (f"{run.kind.replace('_', ' ')}, {run.outcome}{when}{pointer}{code(neutral(text))}{where}",)
 
 
 def _decisive(run: ValidationRun | None, evidence: Evidence) -> tuple[str, ...]:
@@ -116,7 +118,16 @@ def _tried(evidence: Evidence) -> Iterator[tuple[str, int]]:
             command = event.arguments.get("command", "") if event.tool == "shell" else ""
         elif command and not event.refused and event.tool != UNREADABLE:
             ended = UNKNOWN if event.exit_code is None else f"exit code {event.exit_code}"
-            yield f"{ticked(_line(command))} → {'timed out' if event.timed_out else ended}", event.index
+            yield f"{ticked(_short(command))} → {'timed out' if event.timed_out else ended}", event.index
+
+
+def _short(command: str) -> str:
+    """A command in one line, without the here-documents that it writes."""
+    bare, bodies = extract(neutral(command))
+    for number in range(len(bodies)):
+        bare = bare.replace(f"< {PLACEHOLDER}{number}", "<<…")
+    line = " ⏎ ".join(" ".join(each.split()) for each in bare.splitlines() if each.strip())
+    return line if len(line) <= _LONGEST_COMMAND else f"{line[:_LONGEST_COMMAND]}…"
 
 
 def _read(evidence: Evidence) -> Iterator[tuple[str, int]]:
@@ -130,4 +141,4 @@ def _read(evidence: Evidence) -> Iterator[tuple[str, int]]:
 
 def _line(text: str) -> str:
     line = " ".join(neutral(text).split())
-    return line if len(line) <= _LONGEST_COMMAND else f"{line[:_LONGEST_COMMAND]}…"
+    return line if len(line) <= _LONGEST_NAME else f"{line[:_LONGEST_NAME]}…"

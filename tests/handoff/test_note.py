@@ -272,7 +272,7 @@ def test_pointers_name_the_events_that_entries_come_from() -> None:
         "- `python -m unittest` → exit code 1 [e5]",
         "- pkg/core.py [e1]",
         "Edited pkg/core.py [e2, e3]",
-        "**Latest validation command:** [e5]\n```\npython -m unittest\n```",
+        "**Latest validation command:** test, failed [e5]\n```\npython -m unittest\n```",
     ):
         assert line in with_pointers
     assert not re.search(r"\[e\d", without)
