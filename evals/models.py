@@ -107,8 +107,8 @@ def build(
 ) -> BaseChatModel:
     """The chat model of that name; a replay that takes over its own run goes on where the record ends."""
     model = read_name(name)
-    if model.kind == "openai":
-        return _openai(model.rest, base_url, max_reply_tokens, temperature)
+    if model.is_llm:
+        return build_llm(name, base_url=base_url, max_reply_tokens=max_reply_tokens, temperature=temperature)
     if model.kind == "replay":
         turns = read_trajectory(model.file, model.number, workspace)
         return ReplayModel(turns=turns, start=_first_action(model, record))
@@ -131,16 +131,21 @@ def _has_facts(task: Task) -> bool:
     return task.directory is not None and (task.directory / ORACLE_FILE).is_file()
 
 
-def _openai(
-    name: str, base_url: str | None, max_reply_tokens: int | None, temperature: float | None
+def build_llm(
+    name: str,
+    *,
+    base_url: str | None,
+    max_reply_tokens: int | None = None,
+    temperature: float | None = None,
 ) -> BaseChatModel:
+    """The chat model behind a name that is an LLM's."""
     from langchain_openai import ChatOpenAI
     from pydantic import SecretStr
 
     # A server of one's own often wants no key, but the client wants something to send.
     key = os.environ.get("OPENAI_API_KEY") or "none"
     return ChatOpenAI(
-        model=name,
+        model=read_name(name).rest,
         base_url=base_url,
         api_key=SecretStr(key),
         max_retries=2,

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from evals import models, threads
@@ -20,10 +21,10 @@ from graph import Outcome
 from handoff import prompts, views
 from handoff.event import Event, Usage
 from handoff.ledger import Fenced, ThreadHeld
-from handoff.notes.claims import contradiction, unsupported
+from handoff.notes.claims import soundness
 from handoff.notes.evidence import Evidence
-from handoff.notes.writing import OUTPUT_TOKENS, TooLong, write_notes
-from handoff.record import HandoffRecord, Notes, RecordRefused, write_durably
+from handoff.notes.writing import OUTPUT_TOKENS, Ask, TooLong, write_notes
+from handoff.record import RecordRefused, write_durably
 from handoff.trace import Continuation, Trace
 from nodes.receive import recipient
 from nodes.replies import ContextOverflow, ModelFailed, ask_in_schema, usage_of
@@ -106,7 +107,15 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
     row: Row = {"record_id": record_id, "model": config.notes_model}
     try:
         record = places.records.load(record_id)
-        notes = write_notes(record, _asker(config, task), config.notes_model)
+        model = models.build(
+            config.notes_model,
+            task=task,
+            base_url=config.base_url,
+            # Constructed with its settings, because the client knows which models take no temperature.
+            max_reply_tokens=OUTPUT_TOKENS,
+            temperature=0.0,
+        )
+        notes = write_notes(record, asker(model), config.notes_model)
         places.records.add_notes(record_id, notes)
     except INFRASTRUCTURE as error:
         return row | _failed(error, started)
@@ -119,7 +128,9 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
         "detail": "",
         "prompts": notes.prompts,
         "usage": costs,
-        **_soundness(record, notes),
+        "malformed": notes.malformed,
+        "retried": notes.retried,
+        **soundness(notes, Evidence(record))._asdict(),
         "seconds": _since(started),
     }
 
@@ -199,19 +210,12 @@ def _graded(config: RunConfig, task: Task, places: Places, patch: str, name: str
     return grade(task, patch, spec, places.logs, name, network=config.grading_network)
 
 
-def _asker(config: RunConfig, task: Task) -> Any:
-    # Constructed with its settings, because the client knows which models take no temperature.
-    bounded = models.build(
-        config.notes_model,
-        task=task,
-        base_url=config.base_url,
-        max_reply_tokens=OUTPUT_TOKENS,
-        temperature=0.0,
-    )
+def asker(model: BaseChatModel) -> Ask:
+    """How a notes model is asked."""
 
     def asked(messages: list[BaseMessage], schema: dict[str, Any] | None) -> tuple[str, Usage]:
         try:
-            reply = ask_in_schema(bounded, messages, schema, timeout_s=_NOTES_TIMEOUT_S)
+            reply = ask_in_schema(model, messages, schema, timeout_s=_NOTES_TIMEOUT_S)
         except ContextOverflow as error:
             raise TooLong(str(error)) from error
         return reply.text, usage_of(reply, messages)
@@ -238,22 +242,6 @@ def _costs(events: list[Event], outcome: Outcome, seconds: float) -> Row:
 
 def _counted(usage: Usage) -> Usage:
     return Usage() if usage.estimated else usage
-
-
-def _soundness(record: HandoffRecord, notes: Notes) -> Row:
-    """How much of what a model wrote the record bears out."""
-    evidence = Evidence(record)
-    claims = [(name, claim) for name, told in notes.structured.items() for claim in told]
-    denied = [pair for pair in claims if contradiction(*pair, evidence) is not None]
-    return {
-        "malformed": notes.malformed,
-        "retried": notes.retried,
-        "claims": len(claims),
-        "contradicted": len(denied),
-        "unsupported": sum(
-            unsupported(pair[1], evidence) is not None for pair in claims if pair not in denied
-        ),
-    }
 
 
 def _failed(error: Exception, started: float) -> Row:

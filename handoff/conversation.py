@@ -18,6 +18,8 @@ _CALL_BEGINS = re.compile(
     re.MULTILINE,
 )
 NOT_SEEN = "[the result of this action was not recorded]"
+EMPTY = "[no output]"
+"""Endpoints refuse messages that say nothing."""
 
 
 class Step(NamedTuple):
@@ -56,7 +58,7 @@ def joined(messages: list[BaseMessage]) -> list[BaseMessage]:
 
 def _spoken(step: Step, protocol: Protocol, thoughts: bool) -> list[BaseMessage]:
     action, seen = step
-    answer = neutral(seen.text) if seen else NOT_SEEN
+    answer = neutral(seen.text) or EMPTY if seen else NOT_SEEN
     if action.tool == UNREADABLE:
         return [AIMessage(neutral(action.text) or "…"), HumanMessage(answer)]
     thought = neutral(_CALL_BEGINS.split(action.text, 1)[0].strip()) if thoughts else ""

@@ -82,9 +82,8 @@ def payload_of(record: HandoffRecord, window_tokens: int) -> Payload:
     files = _read_files(taken, record)
     goal = record.task.prompt
     names = {next(filter(None, found)) for found in _WORD.findall(goal)}
-    looked = {file.event for file in files}
     last_change = max((event.index for event in record.trace if event.changes), default=-1)
-    commands = [_ran(step, last_change) for step in taken if _is_command(step) and _index(step) not in looked]
+    commands = [_ran(step, last_change) for step in taken if _is_command(step)]
     searches = [ran for ran in commands if is_search(ran.cmd)]
     others = [ran for ran in commands if ran not in searches]
     parts: list[list[Any]] = [
@@ -147,11 +146,9 @@ def whole_content(action: Event, seen: Event, sha256: str) -> str | None:
 
 
 def _is_command(step: Step) -> bool:
-    return step.action.tool == "shell" and step.observation is not None and not step.observation.refused
-
-
-def _index(step: Step) -> int:
-    return step.observation.index if step.observation else step.action.index
+    """Whether it ran something in the shell; what shows a file is a read, also when another came after it."""
+    seen = step.observation
+    return step.action.tool == "shell" and seen is not None and not seen.refused and not seen.reads
 
 
 def _ran(step: Step, last_change: int) -> RanCommand:

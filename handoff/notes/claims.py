@@ -5,10 +5,11 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from handoff.notes.evidence import Evidence
 from handoff.notes.fields import NONE_OBSERVED, UNKNOWN
-from handoff.record import Claim
+from handoff.record import Claim, Notes
 
 _SENTENCE = re.compile(r"(?<=[.;!?])\s+")
 _TICKED = re.compile(r"`+([^`]+)`+")
@@ -46,6 +47,22 @@ _OF_CHANGES = ("work_completed", "rollback_notes")
 _UNKNOWING = re.compile(rf"^\W*(?:{UNKNOWN}|{NONE_OBSERVED}|none|n/?a)\W*$", re.IGNORECASE)
 
 
+class Soundness(NamedTuple):
+    """How many of a model's statements there are, and how many the record does not bear out."""
+
+    claims: int
+    contradicted: int
+    unsupported: int
+
+
+def soundness(notes: Notes, evidence: Evidence) -> Soundness:
+    """What the record says of a model's notes; a statement is counted once."""
+    claims = [(name, claim) for name, told in notes.structured.items() for claim in told]
+    rest = [claim for name, claim in claims if contradiction(name, claim, evidence) is None]
+    lacking = sum(unsupported(claim, evidence) is not None for claim in rest)
+    return Soundness(len(claims), len(claims) - len(rest), lacking)
+
+
 def says_nothing(claim: Claim) -> bool:
     """Whether it only says that there is nothing to say."""
     return bool(_UNKNOWING.match(claim.text))
@@ -78,8 +95,8 @@ def _against(field: str, sentence: str, claim: Claim, evidence: Evidence) -> str
 def _claims_success(sentence: str, claim: Claim, evidence: Evidence) -> bool:
     if not _PASSES.search(sentence):
         return False
-    latest = evidence.latest
-    if latest is not None and latest.outcome == "passed" and evidence.outcome in ("passed", None):
+    before_any_edit = evidence.latest.outcome if evidence.latest and not evidence.state.edited else None
+    if "passed" in (evidence.outcome, before_any_edit):
         return False
     # Of an earlier run that did pass it may speak, if it does not speak of them all.
     cited = {

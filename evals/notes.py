@@ -1,0 +1,153 @@
+"""How sound the notes are that a model writes: asked for recorded runs, checked against what was recorded."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from handoff.record import HandoffRecord, Notes
+
+USAGE, INFRASTRUCTURE_FAILURES, INTERRUPTED = 2, 3, 130
+_EPILOG = """
+Examples:
+
+  python -m evals.notes run.traj.json --model openai:gpt-5-mini
+
+  python -m evals.notes trajectories/ --point first_validation --limit 10 --model openai:qwen
+  --base-url http://127.0.0.1:8091/v1 --out notes
+
+What is done stays in --out; the same command goes on with the rest.
+
+Exit codes: 0 done, 2 usage, 3 the model failed on some, 130 interrupted.
+"""
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command(epilog=_EPILOG)
+def command(
+    traces: Annotated[
+        list[str],
+        typer.Argument(help="Files, directories or globs, as `evals.detect` takes them.", metavar="TRACE…"),
+    ],
+    model: Annotated[str, typer.Option(help="The model that writes: openai:NAME.")],
+    base_url: Annotated[
+        str | None,
+        typer.Option(envvar="OPENAI_BASE_URL", help="An OpenAI-compatible server.", show_default=False),
+    ] = None,
+    point: Annotated[
+        str, typer.Option(help="The handoff point at which they are written.")
+    ] = "first_validation",
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="At most so many runs.", show_default=False)
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Directory for the notes, one file a run.")] = Path("notes"),
+) -> None:
+    """Let a model write the notes of recorded runs, and tell what of them the record bears out."""
+    from evals import models
+    from evals.config import BadUsage, read_points
+    from evals.trace_files import UnknownTrace, readable, trace_files
+    from handoff.recorded import points_of, recorded
+
+    try:
+        (kind,) = read_points(point)[:1]
+        if models.read_name(model).kind != "openai":
+            raise BadUsage(f"--model: {model} writes no notes of any recorded run; name an LLM: openai:NAME")
+        models.check(model, (), base_url)
+        records: list[tuple[str, HandoffRecord]] = []
+        for name, trace in readable(trace_files(traces), "auto"):
+            found = [each for each in points_of(trace) if each.kind == kind]
+            if found and (limit is None or len(records) < limit):
+                records.append((name, recorded(trace, found[0])))
+        if not records:
+            raise BadUsage(f"--point: no run that was given reaches {kind}")
+        out.mkdir(parents=True, exist_ok=True)
+    except (BadUsage, UnknownTrace, models.BadModel) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(USAGE) from None
+    except OSError as error:
+        print(f"error: --out: {out}: {(error.strerror or '').lower()}", file=sys.stderr)
+        raise typer.Exit(USAGE) from None
+    try:
+        raise typer.Exit(_write_all(records, model, base_url, out))
+    except KeyboardInterrupt:
+        print("\ninterrupted; what is done is safe. The same command goes on.", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _write_all(records: list[tuple[str, HandoffRecord]], model: str, base_url: str | None, out: Path) -> int:
+    from evals.models import build_llm
+    from evals.stages import asker
+    from handoff.notes.writing import OUTPUT_TOKENS, write_notes
+    from handoff.record import Notes, write_durably
+    from nodes.replies import ModelFailed
+
+    ask = asker(build_llm(model, base_url=base_url, max_reply_tokens=OUTPUT_TOKENS, temperature=0.0))
+    rows, failed = [], 0
+    for number, (name, record) in enumerate(records, 1):
+        place = out / f"{number:03}-{record.digest[:12]}.json"
+        if place.is_file():
+            notes = Notes.model_validate_json(place.read_bytes())
+        else:
+            print(f"{number}/{len(records)} {Path(name).name}, {len(record.trace)} events", flush=True)
+            try:
+                notes = write_notes(record, ask, model)
+            except ModelFailed as error:
+                print(f"error: {name}: {error}", file=sys.stderr)
+                failed += 1
+                continue
+            write_durably(place, json.dumps(notes.model_dump(mode="json"), indent=1))
+        rows.append(_row(name, record, notes))
+    _show(rows)
+    return INFRASTRUCTURE_FAILURES if failed else 0
+
+
+def _row(name: str, record: HandoffRecord, notes: Notes) -> dict[str, Any]:
+    from handoff.notes.claims import soundness
+    from handoff.notes.evidence import Evidence
+    from handoff.views import named, size_of
+
+    shown = record.model_copy(update={"notes": notes})
+    return {
+        "run": Path(name).name,
+        "events": len(record.trace),
+        "retried": notes.retried or "–",
+        "malformed": "yes" if notes.malformed else "no",
+        **soundness(notes, Evidence(record))._asdict(),
+        "structured, ch": size_of(named("structured")(shown)).characters,
+    }
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    if not rows:
+        return
+    table = Table(title="What of the notes the record bears out")
+    for name in rows[0]:
+        table.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    sums = {name: sum(row[name] for row in rows) for name in ("claims", "contradicted", "unsupported")}
+    malformed = sum(row["malformed"] == "yes" for row in rows)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    console.print(table)
+    console.print(
+        f"{len(rows)} runs, {malformed} malformed; of {sums['claims']} statements {sums['contradicted']} "
+        f"contradicted, {sums['unsupported']} unsupported.",
+        highlight=False,
+    )
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="python -m evals.notes")
+
+
+if __name__ == "__main__":
+    main()
