@@ -1,0 +1,185 @@
+"""What a successor is given in a real takeover: its tools, its history, and what it is told at its first reads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
+from handoff.notes.evidence import Evidence
+from handoff.views import VIEWS, named
+
+from .conftest import DONE, EDIT, FIX, TEST, Bench, called, events, scripted
+
+LOOK = "```bash\ncat pkg/core.py\n```"
+VIEW = '<editor command="view" path="pkg/core.py"/>'
+READ_TEST = "```bash\ncat test_core.py\n```"
+SAID = {"command": "cat pkg/core.py"}
+FINISH = called(("finish", "{}"))
+
+
+def calling(name: str, /, **arguments: Any) -> Any:
+    return called((name, json.dumps(arguments)))
+
+
+def observed(state: Any, tool: str) -> list[str]:
+    return [event.text for event in events(state) if (event.kind, event.tool) == ("observation", tool)]
+
+
+def predecessor(bench: Bench, *replies: Any, point: str = "first_validation", **settings: Any) -> str:
+    settings = {"points": (point,), "policy": "stop", **settings}
+    state = bench.run(scripted(*replies, DONE), **settings)
+    (record,) = state["records"]
+    return record
+
+
+def recall(protocol: str, what: str) -> Any:
+    if protocol == "native":
+        return calling("recall", what=what)
+    return f"```json\n{json.dumps({'name': 'recall', 'arguments': {'what': what}})}\n```"
+
+
+@pytest.mark.parametrize("protocol", ["text", "native"])
+def test_the_cited_view_comes_with_the_tool_that_recalls(bench: Bench, protocol: str) -> None:
+    record = predecessor(bench, LOOK, EDIT, TEST)
+    model = scripted(
+        recall(protocol, "e5"), recall(protocol, "assertEqual"), FINISH if protocol == "native" else DONE
+    )
+    state = bench.take(model, "cited", record, protocol=protocol)
+    by_name, by_words = observed(state, "recall")
+    assert "FAILED (failures=1)" in by_name
+    assert by_name.startswith("<earlier-work>\n## e5 · machine · observation · shell\n")
+    assert "## e5 · " in by_words
+    assert [event.tool for event in events(state)][:4] == ["recall"] * 4
+    assert not any(event.changes for event in events(state))
+    first = model.seen[0]
+    assert "names events of the earlier work, which go from e0 to e5" in first[1].text
+    if protocol == "native":
+        assert "recall" in {each["function"]["name"] for each in model.tools}
+    else:
+        assert "- `recall`: " in first[0].text
+    assert by_name in model.seen[1][-1].text
+
+
+@pytest.mark.parametrize("view", [view for view in VIEWS if view != "cited"])
+def test_no_other_view_comes_with_it(bench: Bench, view: str) -> None:
+    record = predecessor(bench, EDIT, point="first_source_edit")
+    model = scripted(*(recall("text", "e1"), DONE)[: 1 if view == "transcript" else 2], DONE, DONE, DONE)
+    state = bench.take(model, view, record)
+    assert "recall" not in model.seen[0][0].text
+    assert observed(state, "recall") == []
+
+
+@pytest.mark.parametrize("first", ["text", "native"])
+@pytest.mark.parametrize("second", ["text", "native"])
+@pytest.mark.parametrize("view", ["transcript", "payload"])
+def test_history_is_replayed_in_the_successors_own_protocol(
+    bench: Bench, view: str, first: Any, second: Any
+) -> None:
+    taken = {
+        "text": (LOOK, EDIT, TEST),
+        "native": (
+            calling("shell", **SAID),
+            calling("shell", command="sed -i 's/n + 1/n * 3/' pkg/core.py"),
+            calling("shell", command="python3 -m unittest -q"),
+        ),
+    }
+    record = predecessor(bench, *taken[first], protocol=first)
+    done = FINISH if second == "native" else DONE
+    model = scripted(*[done] * 5)
+    state = bench.take(model, view, record, protocol=second)
+    assert state["stop_reason"] == "finished"
+    sent = model.seen[0]
+    assert isinstance(sent[1], HumanMessage)
+    assert isinstance(sent[-1], HumanMessage)
+    assert sent[-1].text.endswith("  Trailing spaces stay.  \n")
+    replies = [message for message in sent if isinstance(message, AIMessage)]
+    answers = [message for message in sent if isinstance(message, ToolMessage)]
+    assert len(replies) == {"transcript": 3, "payload": 2}[view]
+    assert len(answers) == (len(replies) if second == "native" else 0)
+    assert all(bool(reply.tool_calls) == (second == "native") for reply in replies)
+    assert any("FAILED (failures=1)" in message.text for message in sent)
+
+
+def test_the_read_cache_serves_what_is_unchanged_and_calls_stale_what_is_not(bench: Bench) -> None:
+    record = predecessor(bench, READ_TEST, LOOK, EDIT, TEST)
+    state = bench.take(scripted(*[DONE] * 3, READ_TEST, READ_TEST, LOOK, LOOK, DONE), "payload", record)
+    assert state["stop_reason"] == "finished"  # the payload's own messages come before the replies
+    state = bench.take(
+        scripted(*[""] * 3, READ_TEST, READ_TEST, LOOK, "```bash\nsed -n 1,2p pkg/core.py\n```", DONE),
+        "payload",
+        record,
+    )
+    tests, again, core, core_again = observed(state, "shell")
+    said = "[unchanged since the earlier agent read it at e1: test_core.py]\n"
+    assert tests.startswith(f"[exit code 0]\n{said}import unittest\n")
+    assert tests.replace(said, "") == again
+    assert core.startswith(
+        "[exit code 0]\n[stale: pkg/core.py is not any more what the earlier agent read at e3]\n"
+    )
+    assert "return n * 3" in core
+    assert "stale" not in core_again
+    reads = [read.path for event in events(state) for read in event.reads]
+    assert reads == ["test_core.py", "test_core.py", "pkg/core.py", "pkg/core.py"]
+
+
+def test_the_editor_reads_from_the_cache_too(bench: Bench) -> None:
+    record = predecessor(bench, VIEW, READ_TEST, TEST, point="requested", max_steps=3)
+    part = '<editor command="view" path="pkg/core.py" start="2" end="2"/>'
+    state = bench.take(scripted(*[""] * 3, part, VIEW, EDIT, DONE), "payload", record)
+    first, second = observed(state, "editor")
+    assert first == (
+        "[unchanged since the earlier agent read it at e1: pkg/core.py]\n"
+        "pkg/core.py, lines 2 to 2 of 2:\n     2\t    return n + 1"
+    )
+    assert second.startswith("pkg/core.py, lines 1 to 2 of 2:\n")
+
+
+def test_a_file_that_the_successor_changed_before_it_read_it_is_stale(bench: Bench) -> None:
+    record = predecessor(bench, LOOK, READ_TEST, TEST, point="requested", max_steps=3)
+    state = bench.take(scripted(*[""] * 3, EDIT, LOOK, DONE), "payload", record)
+    assert "[stale: pkg/core.py" in observed(state, "shell")[-1]
+    assert "return n * 3" in observed(state, "shell")[-1]
+
+
+@pytest.mark.parametrize("view", [view for view in VIEWS if view != "payload"])
+def test_there_is_no_read_cache_beside_a_payload(bench: Bench, view: str) -> None:
+    record = predecessor(bench, READ_TEST, EDIT, point="first_source_edit")
+    skipped = 2 if view == "transcript" else 0
+    state = bench.take(scripted(*[""] * skipped, READ_TEST, DONE), view, record)
+    assert observed(state, "shell")[0].startswith("[exit code 0]\nimport unittest")
+
+
+def test_a_successors_own_record_tells_of_all_the_work(bench: Bench) -> None:
+    first = predecessor(bench, LOOK, EDIT, point="first_source_edit")
+    state = bench.take(
+        scripted(TEST, FIX, TEST, DONE), "repository", first, points=("first_validation",), run_id="second"
+    )
+    (second,) = state["records"]
+    before, record = bench.store.load(first), bench.store.load(second)
+    assert record.trace[: len(before.trace)] == before.trace
+    assert [event.index for event in record.trace] == list(range(len(record.trace)))
+    assert record.point.event_index == len(record.trace) - 1
+    assert Evidence(record).sources == ("pkg/core.py",)
+    assert Evidence(record).disagreeing == ()
+    assert "cat pkg/core.py" in named("structured")(record)[0].text
+    third = bench.take(scripted(FIX, TEST, DONE), "structured", second)
+    assert third["stop_reason"] == "finished"
+
+
+def test_the_files_of_the_machine_are_listed_with_the_record(bench: Bench) -> None:
+    record = predecessor(
+        bench,
+        "```bash\nmkdir -p 'a b' && touch 'a b/c' && ln -s nowhere link\n```",
+        EDIT,
+        point="first_source_edit",
+    )
+    assert bench.store.load(record).files == (
+        "a b/c",
+        "link",
+        "pkg/__init__.py",
+        "pkg/core.py",
+        "test_core.py",
+    )
