@@ -156,7 +156,7 @@ class RecordStore:
         partial.mkdir(parents=True)
         try:
             record = make(partial).sealed()
-            write_durably(partial / RECORD_FILE, _as_json(record, exclude={"notes", "review"}))
+            write_durably(partial / RECORD_FILE, as_json(record, exclude={"notes", "review"}))
             with alone():
                 # Before the record is there: whoever finds it does not come by here again.
                 dead = glob.escape(f".partial-{record_id}")
@@ -172,7 +172,7 @@ class RecordStore:
 
     def load(self, record_id: str) -> HandoffRecord:
         """The record with its notes, verified. Raises RecordRefused."""
-        if not isinstance(record_id, str) or not _ID.fullmatch(record_id):
+        if not is_id(record_id):
             raise RecordRefused(f"{record_id!r:.60} is no record's id; {self._there()}")
         path = self.directory(record_id) / RECORD_FILE
         if not path.is_file():
@@ -194,10 +194,10 @@ class RecordStore:
         return _read(path, Review) if path.is_file() else None
 
     def add_review(self, record_id: str, review: Review) -> None:
-        write_durably(self.directory(record_id) / REVIEW_FILE, _as_json(review))
+        write_durably(self.directory(record_id) / REVIEW_FILE, as_json(review))
 
     def add_notes(self, record_id: str, notes: Notes) -> None:
-        write_durably(self.directory(record_id) / NOTES_FILE, _as_json(notes))
+        write_durably(self.directory(record_id) / NOTES_FILE, as_json(notes))
 
     def ids(self) -> tuple[str, ...]:
         return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{RECORD_FILE}")))
@@ -221,16 +221,29 @@ class RecordStore:
             remove_tree(partial)
 
 
-def _as_json(value: Frozen, *, exclude: set[str] | None = None) -> str:
+def is_id(name: object) -> bool:
+    """Whether a record may be called so: its directory has that name."""
+    return isinstance(name, str) and bool(_ID.fullmatch(name))
+
+
+def as_json(value: Frozen, *, exclude: set[str] | None = None) -> str:
+    """The text that `parsed` reads."""
     # In ASCII, because a patch or a file name may hold bytes that no UTF-8 text can.
     return json.dumps(value.model_dump(mode="json", exclude=exclude), indent=1)
 
 
 def _read(path: Path, kind: type[_Kind]) -> _Kind:
     try:
-        content = json.loads(path.read_bytes())
+        text = path.read_bytes()
     except FileNotFoundError as error:
         raise RecordRefused(f"{path}: no such record") from error
+    return parsed(text, path, kind)
+
+
+def parsed(text: bytes, path: Path | str, kind: type[_Kind]) -> _Kind:
+    """The value of a file's text. Raises RecordRefused, which names the file."""
+    try:
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise RecordRefused(f"{path}: torn, or no JSON: {error}") from error
     version = content.get("schema_version") if isinstance(content, dict) else None

@@ -4,7 +4,7 @@ promises and values     machine
 what all machines have  box, shell, files, changes, watch; workbench, repository
 host, process           host, process, local; trees, overlay, bases, depot; seccomp
 docker                  container, containment, daemon, wire, freezer; images, tarballs; ownership, leftovers
-snapshots as files      layers, differences, archive, transfer
+snapshots as files      layers, differences, archive, contents, transfer
 upkeep, on the command  __main__, probe, gc, strays, listing, removal
 for other backends      contract
 """

@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple
 
 import zstandard
 
+from sandbox.changes import LARGEST_HASHED
 from sandbox.differences import Difference, differences
 from sandbox.layers import Stack, opened_up
 from sandbox.machine import OutOfDisk, SnapshotCorrupt
@@ -206,9 +207,18 @@ class _Member(NamedTuple):
     header: tarfile.TarInfo
 
 
-def verify(archive: Path, *, digest: str, base_digest: str) -> None:
+class Held(NamedTuple):
+    """What an archive holds, by path."""
+
+    files: dict[str, str | None]
+    """Files and links with the SHA-256 that a machine tells of them; None where it tells another."""
+    hidden: frozenset[str]
+    """What the base may have there is gone, with all that lies below."""
+
+
+def verify(archive: Path, *, digest: str, base_digest: str) -> Held:
     """Read the whole archive. Raises SnapshotCorrupt when it is not what these digests say."""
-    _read(archive, None, None, digest=digest, base_digest=base_digest)
+    return _read(archive, None, None, digest=digest, base_digest=base_digest)
 
 
 def unpack(archive: Path, target: Path, *, digest: str, base_digest: str, owner: int | None = None) -> None:
@@ -221,7 +231,7 @@ def unpack(archive: Path, target: Path, *, digest: str, base_digest: str, owner:
     _read(archive, target, owner, digest=digest, base_digest=base_digest)
 
 
-def _read(archive: Path, target: Path | None, owner: int | None, *, digest: str, base_digest: str) -> None:
+def _read(archive: Path, target: Path | None, owner: int | None, *, digest: str, base_digest: str) -> Held:
     try:
         with (
             archive.open("rb") as raw,
@@ -233,7 +243,8 @@ def _read(archive: Path, target: Path | None, owner: int | None, *, digest: str,
                     f"{archive}: made for base {_short(base)}, not for {_short(base_digest)}"
                 )
             with tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_Header) as tar:
-                found = _Reader(archive, tar, target, owner).read()
+                reader = _Reader(archive, tar, target, owner)
+                found = reader.read()
             # Times and owners are not in the digest: the checksum, which comes last, is for them.
             if len(_exactly(unpacked, tarfile.RECORDSIZE + 1)) > tarfile.RECORDSIZE:
                 raise SnapshotCorrupt(f"{archive}: goes on after its end")
@@ -249,6 +260,7 @@ def _read(archive: Path, target: Path | None, owner: int | None, *, digest: str,
         raise SnapshotCorrupt(f"{archive}: cannot be unpacked: {error}") from error
     if found != digest:
         raise SnapshotCorrupt(f"{archive}: holds {_short(found)}, but the snapshot says {_short(digest)}")
+    return Held(reader.files, frozenset(reader.hidden))
 
 
 def _base(unpacked: IO[bytes]) -> str | None:
@@ -292,6 +304,8 @@ class _Reader:
         self._sums: dict[str, bytes] = {}
         self._directories: list[_Member] = []
         self._size = 0
+        self.files: dict[str, str | None] = {}
+        self.hidden: set[str] = set()
 
     def read(self) -> str:
         waiting: _Member | None = None  # a directory, until it is known whether it is opaque
@@ -304,6 +318,7 @@ class _Reader:
                 self._take_directory(waiting, "opaque" if opaque else "directory")
                 waiting = None
                 if opaque:
+                    self.hidden.add(member.path)
                     continue
             if member.kind == "directory":
                 waiting = member
@@ -311,6 +326,7 @@ class _Reader:
                 raise SnapshotCorrupt(f"{self._archive}: {member.path!r} is hidden by nothing")
             else:
                 payload = self._take(member)
+                self._note(member, payload)
                 kind = "file" if member.kind == "hard link" else member.kind
                 self._digest.add(member.path, kind, header.mode & 0o7777, payload)
         if waiting is not None:
@@ -379,6 +395,18 @@ class _Reader:
         if place is not None:
             self._finish(member)
         return payload
+
+    def _note(self, member: _Member, payload: bytes) -> None:
+        path, header = member.path, member.header
+        if member.kind == "hard link":
+            self.files[path] = self.files[header.linkname]
+        elif member.kind == "link":
+            self.files[path] = hashlib.sha256(b"symlink:" + payload).hexdigest()
+        elif member.kind == "file":
+            told = header.size <= LARGEST_HASHED and header.mode & 0o400
+            self.files[path] = payload.hex() if told else None
+        else:
+            self.hidden.add(path)
 
     def _copy(self, header: tarfile.TarInfo, place: Path | None) -> bytes:
         digest = hashlib.sha256()

@@ -73,19 +73,24 @@ def export(snapshot: Snapshot, store: Path, url: str) -> None:
     `store` is where it was frozen to. The file appears whole or not at all where the file system at `url` can
     rename. Raises SnapshotCorrupt when the snapshot is not what its digest says.
     """
-    with _archive(snapshot, store) as place, _failing(url):
-        name = f"{snapshot.digest}.tar.zst"
-        header = _Header(snapshot=snapshot.model_copy(update={"location": name})).model_dump_json().encode()
-        with _appearing(url) as out, place.open("rb") as content:
-            digest = hashlib.sha256()
-            size = place.stat().st_size
-            for block in (_MAGIC, _LENGTHS.pack(len(header), size), header):
-                digest.update(block)
-                out.write(block)
-            while block := content.read(_BLOCK):
-                digest.update(block)
-                out.write(block)
-            out.write(digest.digest())
+    with archived(snapshot, store) as place, failing(url), appearing(url) as out:
+        send(snapshot, place, out)
+
+
+def send(snapshot: Snapshot, place: Path, out: IO[bytes]) -> None:
+    """Write a snapshot whose archive lies at `place`."""
+    name = f"{snapshot.digest}.tar.zst"
+    header = _Header(snapshot=snapshot.model_copy(update={"location": name})).model_dump_json().encode()
+    with place.open("rb") as content:
+        digest = hashlib.sha256()
+        size = place.stat().st_size
+        for block in (_MAGIC, _LENGTHS.pack(len(header), size), header):
+            digest.update(block)
+            out.write(block)
+        while block := content.read(_BLOCK):
+            digest.update(block)
+            out.write(block)
+        out.write(digest.digest())
 
 
 def import_(url: str, store: Path) -> Snapshot:
@@ -98,13 +103,10 @@ def import_(url: str, store: Path) -> Snapshot:
 
     part = store / f".importing-{secrets.token_hex(8)}"
     try:
-        with _failing(url):
+        with failing(url, into=store):
             store.mkdir(parents=True, exist_ok=True)
-            with fsspec.open(url, "rb") as source, part.open("xb") as out:
-                snapshot = _received(url, source, out)
-                out.flush()
-                os.fsync(out.fileno())
-            archive.verify(part, digest=snapshot.digest, base_digest=snapshot.base)
+            with fsspec.open(url, "rb") as source:
+                snapshot = receive(url, source, part)
             part.replace(store / snapshot.location)
             archive.sync_directory(store)
     finally:
@@ -113,13 +115,37 @@ def import_(url: str, store: Path) -> Snapshot:
     return snapshot
 
 
+def receive(url: str, source: IO[bytes], place: Path) -> Snapshot:
+    """Put the archive of what was sent at `place`, durably, and verify it; what follows it is refused.
+
+    The snapshot's location is the name that the archive may have. Raises SnapshotCorrupt.
+    """
+    with place.open("xb") as out:
+        snapshot = _received(url, source, out)
+        out.flush()
+        os.fsync(out.fileno())
+    archive.verify(place, digest=snapshot.digest, base_digest=snapshot.base)
+    return snapshot
+
+
 @contextlib.contextmanager
-def _archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
-    """The snapshot's archive, verified; an image's is made first."""
-    if not snapshot.location.startswith("sha256:"):
-        place = store / Path(snapshot.location).name
+def archived(snapshot: Snapshot, store: Path) -> Iterator[Path]:
+    """The snapshot's archive, verified; an image's is made first. Raises SnapshotCorrupt."""
+    with _archive(snapshot, store) as place:
         archive.verify(place, digest=snapshot.digest, base_digest=snapshot.base)
         yield place
+
+
+def held(snapshot: Snapshot, store: Path) -> archive.Held:
+    """What the snapshot holds over its base, verified. Raises SnapshotCorrupt."""
+    with _archive(snapshot, store) as place:
+        return archive.verify(place, digest=snapshot.digest, base_digest=snapshot.base)
+
+
+@contextlib.contextmanager
+def _archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
+    if not snapshot.location.startswith("sha256:"):
+        yield store / Path(snapshot.location).name
         return
     from sandbox import images
 
@@ -128,9 +154,7 @@ def _archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
         raise SnapshotCorrupt(f"snapshot image {snapshot.location[:19]} is not on this daemon")
     with tempfile.TemporaryDirectory(prefix="takeover-export-") as room:
         place = Path(room) / "archive"
-        found = images.write_archive(image, images.require_base(snapshot.base), place)
-        if found != snapshot.digest:
-            raise SnapshotCorrupt(f"{snapshot.location[:19]} does not hold {snapshot.digest[:12]}…")
+        images.write_archive(image, images.require_base(snapshot.base), place)
         yield place
 
 
@@ -172,7 +196,7 @@ def _received(url: str, source: IO[bytes], out: IO[bytes]) -> Snapshot:
 
 
 @contextlib.contextmanager
-def _appearing(url: str) -> Iterator[IO[bytes]]:
+def appearing(url: str) -> Iterator[IO[bytes]]:
     """A file to write that gets its name when it is whole."""
     import fsspec
 
@@ -196,14 +220,17 @@ def _appearing(url: str) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def _failing(url: str) -> Iterator[None]:
+def failing(url: str, *, into: Path | None = None, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """What a file system says goes on as SandboxUnavailable, OutOfDisk or SnapshotCorrupt; `but` as it is."""
     try:
         yield
     except SandboxUnavailable:
+        raise
+    except but:
         raise
     except FileNotFoundError as error:
         raise SnapshotCorrupt(f"{url}: there is no such file") from error
     except (OSError, ImportError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutOfDisk(f"{url}: the disk is full") from error
+            raise OutOfDisk(f"{into or url}: the disk is full") from error
         raise SandboxUnavailable(f"{url}: {one_line(error)}") from error

@@ -16,7 +16,8 @@ from sandbox.machine import BackendName, OutOfDisk, SandboxSpec, SandboxUnavaila
 from sandbox.removal import remove_tree
 
 ARCHIVE = "snapshot.tar.zst"
-_COPY = "copy of "
+COPY = "copy of "
+"""What a snapshot's base begins with where it holds every file, and not only those that differ."""
 _DIFF = "diff"
 
 Stopped = Callable[[], contextlib.AbstractContextManager[None]]
@@ -140,7 +141,7 @@ class CopiedTree:
         remove_tree(self.files.parent)
 
     def _keep(self, frozen: Path, store: Path) -> Kept:
-        base = _COPY + self.base.digest
+        base = COPY + self.base.digest
         try:
             digest = _written((frozen,), Stack(), store, base)
         finally:
@@ -160,9 +161,9 @@ def thawed(snapshot: Snapshot, store: Path, spec: SandboxSpec, *, enclosed: bool
     What lies layered on this host already is mounted; anything else is unpacked from the archive in
     `store`. Raises SnapshotCorrupt, SandboxUnavailable, OutOfDisk.
     """
-    base = bases.base_named(snapshot.base.removeprefix(_COPY), spec)
+    base = bases.base_named(snapshot.base.removeprefix(COPY), spec)
     kept = store / snapshot.location
-    if snapshot.base.startswith(_COPY):
+    if snapshot.base.startswith(COPY):
         return CopiedTree(
             base,
             spec.owner,

@@ -1,0 +1,254 @@
+"""Commands about handoff records: what a successor would get, whether one is whole, one to carry away."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
+    from handoff.record import HandoffRecord
+
+DONE, USAGE, INFRASTRUCTURE_FAILURE, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Handoff records: what a successor would get, whether one is whole, one to carry elsewhere.",
+    epilog="Examples:\n\n  python -m handoff show runs/X/records/ID\n\n  python -m handoff verify runs/X/records/*",
+)
+
+_SHOW_EPILOG = """
+Examples:
+
+  python -m handoff show runs/X/records/ID
+
+  python -m handoff show runs/X/records/ID --view trace >prompt.txt
+
+  python -m handoff show runs/X/records/ID --view structured --json | jq '.[].role'
+
+A view goes to standard output exactly as it is, its size to standard error. Several messages have a line above
+each that names whose it is; --json has them exactly. To a terminal, control characters are written as escapes.
+
+Exit codes: 0 done, 2 usage, 3 the record is not whole, 4 disk full, 130 interrupted.
+"""
+_VERIFY_EPILOG = """
+Examples:
+
+  python -m handoff verify runs/X/records/ID
+
+  python -m handoff verify runs/X/records/* && echo all are whole
+
+Exit codes: 0 all are whole, 2 usage, 3 one is not, 4 disk full, 130 interrupted.
+"""
+_EXPORT_EPILOG = """
+Examples:
+
+  python -m handoff export runs/X/records/ID /mnt/share/ID.record
+
+  python -m handoff export runs/X/records/ID/record.json s3://bucket/ID.record
+
+Exit codes: 0 done, 2 usage, 3 the record or the place failed, 4 disk full, 130 interrupted.
+"""
+_IMPORT_EPILOG = """
+Examples:
+
+  python -m handoff import /mnt/share/ID.record runs/X/records
+
+  python -m handoff import s3://bucket/ID.record work/records --replace
+
+Exit codes: 0 done, 2 usage, 3 the file or the place failed, 4 disk full, 130 interrupted.
+"""
+
+Record = Annotated[Path, Argument(help="A record's directory, or the record.json in it.", show_default=False)]
+
+
+@app.command(epilog=_SHOW_EPILOG)
+def show(
+    record: Record,
+    view: Annotated[
+        str | None, Option(help="Print what a successor gets under this view.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print JSON: a view as messages with roles.")] = False,
+) -> None:
+    """Print exactly what a successor would get, with its size; without --view, the sizes of all views."""
+    with _told_in_one_line():
+        found = _loaded(record)
+        from handoff import listing
+        from handoff.views import NoSuchView
+
+        if view is None:
+            if as_json:
+                print(json.dumps(listing.as_json(found), indent=1))
+            else:
+                listing.show_record(_output(), found)
+            return
+        try:
+            messages = listing.shown_to_successor(found, view)
+        except NoSuchView as error:
+            _refuse(f"--view: {error}")
+        _write(json.dumps(messages, indent=1) + "\n" if as_json else listing.as_text(messages))
+        print(listing.size(messages), file=sys.stderr)
+
+
+@app.command(epilog=_VERIFY_EPILOG)
+def verify(
+    records: Annotated[
+        list[Path],
+        Argument(help="Records' directories, or the record.json in them.", metavar="RECORD…"),
+    ],
+) -> None:
+    """Check records: their digests, their snapshots, and that trace and snapshot agree; a line each."""
+    from handoff import verification
+
+    directories = [_directory(record) for record in records]
+    whole = True
+    with _told_in_one_line():
+        for directory in directories:
+            with _status(f"verifying {directory.name}"):
+                found = verification.verify(directory)
+            if found.wrong:
+                whole = False
+            verdict = "; ".join(found.wrong) or (
+                "whole" if found.has_snapshot else "whole; it has no snapshot"
+            )
+            print(_line(f"{directory.name}: {verdict}"), flush=True)
+    raise typer.Exit(DONE if whole else INFRASTRUCTURE_FAILURE)
+
+
+@app.command(epilog=_EXPORT_EPILOG)
+def export(
+    record: Record,
+    url: Annotated[str, Argument(help="The file to write: a path, or a URL that fsspec knows.")],
+) -> None:
+    """Write a record with its notes, its review and its snapshot, verified, to one file."""
+    from handoff import carrying
+
+    directory = _directory(record)
+    with _told_in_one_line(), _status(f"writing {url}"):
+        carrying.export(directory, url)
+
+
+@app.command("import", epilog=_IMPORT_EPILOG)
+def import_(
+    url: Annotated[str, Argument(help="The file to read: a path, or a URL that fsspec knows.")],
+    directory: Annotated[
+        Path, Argument(help="Where records lie: the `records` of a run or a home; made if it is not there.")
+    ],
+    replace: Annotated[bool, Option("--replace", help="Replace a record that has its id.")] = False,
+) -> None:
+    """Put an exported record, verified, among others; prints its directory."""
+    from handoff import carrying
+
+    if (directory / "records").is_dir():
+        _refuse(f"DIRECTORY: {directory}: records lie in {directory / 'records'}")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _refuse(f"DIRECTORY: {directory}: {error.strerror}")
+    with _told_in_one_line():
+        try:
+            with _status(f"reading {url}"):
+                place = carrying.import_(url, directory, replace=replace)
+        except carrying.RecordThere as error:
+            _refuse(f"{error}; --replace replaces it")
+        print(place)
+
+
+def _directory(record: Path) -> Path:
+    from handoff.record import RECORD_FILE
+
+    file = record if record.name == RECORD_FILE and not record.is_dir() else record / RECORD_FILE
+    try:
+        if not file.is_file():
+            _refuse(f"RECORD: {record}: no record lies there; name its directory, or the {RECORD_FILE} in it")
+    except OSError as error:
+        _refuse(f"RECORD: {record}: {(error.strerror or str(error)).lower()}")
+    return file.resolve().parent
+
+
+def _loaded(record: Path) -> HandoffRecord:
+    from handoff.record import RecordStore
+
+    directory = _directory(record)
+    return RecordStore(directory.parent).load(directory.name)
+
+
+def _write(text: str) -> None:
+    """To a pipe or a file exactly this; to a terminal nothing that could steer it."""
+    from handoff.listing import harmless
+
+    if sys.stdout.isatty():
+        text = harmless(text if text.endswith("\n") else f"{text}\n")
+    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+    sys.stdout.flush()
+
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """What a person, and not a programmer, can mend is told without a traceback."""
+    from handoff.record import RecordRefused
+    from sandbox.machine import OutOfDisk, SandboxUnavailable
+
+    try:
+        yield
+        sys.stdout.flush()
+    except (SandboxUnavailable, RecordRefused) as error:
+        _end(str(error), NO_SPACE if isinstance(error, OutOfDisk) else INFRASTRUCTURE_FAILURE)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _end(f"{error.filename or 'standard output'}: no space left", NO_SPACE)
+        if isinstance(error, PermissionError):
+            _end(f"{error.filename}: {(error.strerror or str(error)).lower()}", INFRASTRUCTURE_FAILURE)
+        raise
+    except KeyboardInterrupt:
+        _end("interrupted; what is not done can be done by the same command again", INTERRUPTED)
+
+
+def _refuse(reason: str) -> NoReturn:
+    _end(reason, USAGE)
+
+
+def _end(reason: str, code: int) -> NoReturn:
+    start = "" if code == INTERRUPTED else "error: "
+    print(f"{start}{_line(reason)}", file=sys.stderr)
+    raise typer.Exit(code) from None
+
+
+def _line(text: str) -> str:
+    from sandbox.listing import plain
+
+    return str(plain(text))
+
+
+def _status(doing: str) -> Status:
+    from rich.console import Console
+
+    from sandbox.listing import plain
+
+    return Console(file=sys.stderr, highlight=False).status(plain(doing))
+
+
+def _output() -> Console:
+    from rich.console import Console
+
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
+
+
+def main() -> None:
+    app(prog_name="python -m handoff")
+
+
+if __name__ == "__main__":
+    main()

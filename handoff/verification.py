@@ -1,0 +1,109 @@
+"""Whether a record is whole: its digest, its snapshot, and that the two tell one story."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from handoff.event import Event
+from handoff.paths import is_generated
+from handoff.record import HandoffRecord, RecordRefused, RecordStore
+from handoff.trace import tree_digest
+from sandbox.contents import Contents, contents
+from sandbox.machine import OutOfDisk, SandboxUnavailable
+
+_MOST_NAMED = 5
+_OLD_NAME = re.compile(r"^(?:diff --git a/(.+) b/\1|rename from (.+))$", re.MULTILINE)
+
+
+class Verification(NamedTuple):
+    """What was found out about one record."""
+
+    wrong: tuple[str, ...]
+    """What is not as it must be, a line each; nothing where the record is whole."""
+    has_snapshot: bool = True
+
+
+def verify(directory: Path) -> Verification:
+    """Look at everything in a record's directory, or on the daemon that has its image.
+
+    Raises OutOfDisk where there was no room for looking.
+    """
+    try:
+        record = RecordStore(directory.parent).load(directory.name)
+    except RecordRefused as error:
+        return Verification((str(error).removeprefix(f"record {directory.name}: "),))
+    except OSError as error:
+        return Verification((f"{error.filename}: {(error.strerror or str(error)).lower()}",))
+    if record.snapshot is None:
+        return Verification((), has_snapshot=False)
+    try:
+        held = contents(record.snapshot, directory)
+    except OutOfDisk:
+        raise
+    except SandboxUnavailable as error:
+        return Verification((str(error),))
+    return Verification(tuple(disagreements(record, held)))
+
+
+def disagreements(record: HandoffRecord, held: Contents) -> Iterator[str]:
+    """Where the trace says one thing of a file in the workspace, and the snapshot another.
+
+    A file that the run made may go on being written by what it left running: it must be there, whatever is
+    in it. A file that no event changed is asked for only where the patch changes it and the base has it,
+    because git may see a base's own differences from its commit, and a machine's first command may make files.
+    """
+    from_base = record.trace[0].tree == tree_digest({})
+    first, last = _touched(record.trace)
+    other, missing, left = [], [], []
+    for path, after in last.items():
+        there = held.files.get(path)
+        if after is None:
+            # Where the run took over from another one, its base is not the snapshot's.
+            is_left = path in held.files or (from_base and first[path] is not None and not held.is_gone(path))
+            left += [path] if is_left else []
+        elif path in held.files:
+            is_other = first[path] is not None and there is not None and there != after
+            other += [path] if is_other else []
+        elif held.is_gone(path) or (from_base and first[path] != after):
+            missing.append(path)
+    yield from _told("holds another content than the trace left in", other)
+    yield from _told("lacks what the trace left in", missing)
+    yield from _told("still has what the trace removed:", left)
+    if from_base and not held.whole:
+        untold = [
+            path
+            for path in _patched(record.patch)
+            if path not in last and not is_generated(path) and (path in held.files or held.is_gone(path))
+        ]
+        yield from _told("and the patch change what no event of the trace did:", untold)
+
+
+def _touched(events: Iterable[Event]) -> tuple[dict[str, str | None], dict[str, str | None]]:
+    """By path, the content before the first change of it and after the last, in the workspace."""
+    first: dict[str, str | None] = {}
+    last: dict[str, str | None] = {}
+    for event in events:
+        for change in event.changes:
+            if not change.path.startswith("/") and not change.generated:
+                first.setdefault(change.path, change.before)
+                last[change.path] = change.after
+    return first, last
+
+
+def _patched(patch: str) -> Iterator[str]:
+    """The files of the base whose content a patch changes, renames or removes; names that git quotes left out."""
+    for section in re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE):
+        head = section.partition("\n@@ ")[0]
+        found = _OLD_NAME.search(head)
+        changes = "\nindex " in head or "\nrename " in head
+        if found and changes and "\nnew file mode " not in head:
+            yield found[1] or found[2]
+
+
+def _told(what: str, paths: list[str]) -> Iterator[str]:
+    if paths:
+        more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
+        yield f"the snapshot {what} {', '.join(sorted(paths)[:_MOST_NAMED])}{more}"

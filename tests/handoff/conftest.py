@@ -1,0 +1,74 @@
+"""Records as real runs leave them: a file changed, one made and one removed, its notes and its review written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sandbox
+from graph import open_home
+from handoff.record import Review
+from nodes.session import owner_of
+from sandbox import host, overlay
+
+from .. import crash_case
+from ..conftest import missing
+from ..graph.conftest import DONE, FIX, POINTS, TEST, Bench, scripted
+from .test_record import NOTES
+
+EDIT = "```bash\nrm pkg/__init__.py; mkdir -p new; echo 1 >new/made.txt; sed -i 's/n + 1/n * 3/' pkg/core.py\n```"
+NAME = "run.first_post_failure_edit"
+
+
+def made(root: Path, **settings: Any) -> Iterator[Bench]:
+    """A bench with a run's records, whose base differs from its commit already."""
+    with open_home(root / "home") as home:
+        bench = Bench(root, home, settings.pop("backend", "process"))
+        (root / "base" / "test_core.py").open("a").write("# not committed\n")
+        if bench.spec.image is not None:
+            crash_case.remove_image(bench.spec.image)
+            crash_case.lay_image(root / "base", bench.spec.image)
+        bench.spec = bench.spec.model_copy(update=settings)
+        bench.run(scripted(EDIT, TEST, FIX, DONE), points=POINTS)
+        home.records.add_notes(NAME, NOTES)
+        home.records.add_review(NAME, Review(view="trace"))
+        yield bench
+        if bench.spec.image is not None:
+            owners = [owner_of(bench.spec.owner, home.ledger, thread) for thread in home.threads()]
+            sandbox.remove_leftovers("docker", *owners)
+            crash_case.remove_image(bench.spec.image)
+
+
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """A bench whose records' snapshots are copies; nobody changes what it has."""
+    yield from made(tmp_path_factory.mktemp("kept"))
+
+
+@pytest.fixture(scope="session", params=["host", "docker-layer", "docker-commit"])
+def layered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """One whose snapshots are layers, or images on the daemon."""
+    backend, _, way = request.param.partition("-")
+    if backend == "docker":
+        request.getfixturevalue("base_image")
+    elif reason := host.unavailable() or overlay.unavailable():
+        missing(reason)
+    yield from made(tmp_path_factory.mktemp(backend), backend=backend, snapshots=way or "auto")
+
+
+@pytest.fixture(scope="session")
+def record(kept: Bench) -> Path:
+    return kept.store.directory(NAME)
+
+
+@pytest.fixture(scope="session")
+def carried(record: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that the record was exported to."""
+    from handoff import carrying
+
+    place = tmp_path_factory.mktemp("carried") / "deep" / "one.record"
+    carrying.export(record, str(place))
+    return place

@@ -1,0 +1,300 @@
+"""Records carried in one file: whole at the other end, or refused with the reason and nothing left."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graph import open_home
+from handoff import carrying
+from handoff.record import HandoffRecord, RecordRefused, RecordStore, as_json
+from handoff.verification import verify
+from sandbox import transfer
+from sandbox.machine import OutOfDisk, SandboxUnavailable, SnapshotCorrupt
+
+from ..conftest import fill, small_disk
+from ..graph.conftest import DONE, Bench, scripted
+from .conftest import NAME
+
+MAGIC = b"takeover record 1\n"
+LOOK = "```bash\ncat pkg/core.py new/made.txt; ls pkg\n```"
+
+
+def names(store: Path) -> list[str]:
+    return sorted(path.name for path in store.iterdir() if path.name != ".importing")
+
+
+def refused(content: bytes, place: Path, reason: str) -> None:
+    file = place / "file"
+    file.write_bytes(content)
+    with pytest.raises((RecordRefused, SnapshotCorrupt), match=reason) as found:
+        carrying.import_(str(file), place / "records")
+    assert "\n" not in str(found.value)
+    assert str(file) in str(found.value) or "snapshot.tar.zst" in str(found.value)
+    assert names(place / "records") == []
+
+
+def header_of(content: bytes) -> tuple[HandoffRecord, bytes]:
+    """The record that a file begins with, and what follows its checksum."""
+    (size,) = struct.unpack_from(">Q", content, len(MAGIC))
+    start = len(MAGIC) + 8
+    return HandoffRecord.model_validate_json(content[start : start + size]), content[start + size + 32 :]
+
+
+def signed(header: str, rest: bytes = b"") -> bytes:
+    """A file with the checksum that it should have."""
+    head = MAGIC + struct.pack(">Q", len(header)) + header.encode()
+    return head + hashlib.sha256(head).digest() + rest
+
+
+def test_a_record_goes_round(record: Path, carried: Path, tmp_path: Path) -> None:
+    assert list(carried.parent.iterdir()) == [carried]
+    place = carrying.import_(str(carried), tmp_path / "new" / "records")
+    assert place == tmp_path / "new" / "records" / NAME
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == {
+        path.name: path.read_bytes() for path in record.iterdir()
+    }
+    assert len(list(place.iterdir())) == 4
+    assert verify(place) == ((), True)
+
+
+def test_a_successor_goes_on_from_what_was_imported(kept: Bench, carried: Path, tmp_path: Path) -> None:
+    with open_home(tmp_path / "other") as home:
+        carrying.import_(str(carried), home.records.root)
+        state = seen_by_successor(kept, home)
+    assert "return n * 2" in state["events"][1]["text"]
+    assert state["events"][1]["text"].splitlines()[-2:] == ["1", "core.py"]
+    assert state["view"] == "trace"  # as the review says
+
+
+@pytest.mark.parametrize("url", ["memory://records/{}", "file://{}"])
+def test_places_that_fsspec_names(record: Path, tmp_path: Path, url: str) -> None:
+    url = url.format(tmp_path / "file")
+    carrying.export(record, url)
+    assert verify(carrying.import_(url, tmp_path / "records")) == ((), True)
+
+
+def test_an_image_goes_as_an_archive(layered: Bench, tmp_path: Path) -> None:
+    """To a daemon that does not have it; the record tells where the archive is, and is as whole as before."""
+    directory, url = layered.store.directory(NAME), f"memory://image/{tmp_path.name}"
+    before = layered.store.load(NAME)
+    carrying.export(directory, url)
+    with open_home(tmp_path / "other") as home:
+        place = carrying.import_(url, home.records.root)
+        assert verify(place) == ((), True)
+        found = home.records.load(NAME)
+        assert (found.digest == before.digest) == (not before.snapshot.location.startswith("sha256:"))
+        same = {"snapshot": before.snapshot, "digest": before.digest}
+        assert found.model_copy(update=same) == before
+        assert (place / found.snapshot.location).is_file()
+        assert "return n * 2" in seen_by_successor(layered, home)["events"][1]["text"]
+
+
+def seen_by_successor(bench: Bench, home: Any) -> Any:
+    other = object.__new__(Bench)
+    other.home, other.store, other.spec = home, home.records, bench.spec
+    return other.take(scripted(LOOK, DONE), view="", record=NAME)
+
+
+def test_a_record_that_is_there_stays(record: Path, carried: Path, tmp_path: Path) -> None:
+    place = carrying.import_(str(carried), tmp_path)
+    (place / "mark").touch()
+    with pytest.raises(carrying.RecordThere, match="is there already"):
+        carrying.import_(str(carried), tmp_path)
+    assert (place / "mark").exists()
+    torn = tmp_path / "torn"
+    torn.write_bytes(carried.read_bytes()[:-5])
+    with pytest.raises(SnapshotCorrupt):
+        carrying.import_(str(torn), tmp_path, replace=True)
+    assert (place / "mark").exists()
+    assert carrying.import_(str(carried), tmp_path, replace=True) == place
+    assert not (place / "mark").exists()
+    assert verify(place) == ((), True)
+
+
+def test_a_record_that_is_not_whole_is_not_exported(record: Path, carried: Path, tmp_path: Path) -> None:
+    place = carrying.import_(str(carried), tmp_path / "records")
+    (place / "snapshot.tar.zst").write_bytes(b"")
+    with pytest.raises(SnapshotCorrupt):
+        carrying.export(place, str(tmp_path / "out" / "file"))
+    (place / "record.json").write_text("{}")
+    with pytest.raises(RecordRefused):
+        carrying.export(place, str(tmp_path / "out" / "file"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_cut_short_is_refused(carried: Path, tmp_path: Path) -> None:
+    content = carried.read_bytes()
+    for length in (*range(0, 60, 7), *range(60, len(content), len(content) // 40), len(content) - 1):
+        refused(content[:length], tmp_path, "cut short|no (record|snapshot) of a format")
+
+
+def test_every_flipped_bit_is_refused(carried: Path, tmp_path: Path) -> None:
+    content = carried.read_bytes()
+    for position in (*range(0, 60, 5), *range(60, len(content), len(content) // 40), len(content) - 1):
+        changed = bytearray(content)
+        changed[position] ^= 1 << position % 8
+        refused(bytes(changed), tmp_path, "checksum|format|larger than|cut short|goes on")
+
+
+def test_what_is_no_record_is_refused(carried: Path, tmp_path: Path) -> None:
+    content = carried.read_bytes()
+    for changed, reason in (
+        (b"", "format"),
+        (os.urandom(1000), "format"),
+        (b"takeover snapshot 1\n" + bytes(100), "python -m sandbox import"),
+        (content.replace(b"record 1", b"record 2", 1), "format"),
+        (content + b"\0", "goes on after its end"),
+        (MAGIC + struct.pack(">Q", 1 << 40), "larger than any record"),
+        (MAGIC + struct.pack(">Q", 1 << 20) + b"{}", "cut short"),
+        (signed("[" * 100_000), "torn"),
+        (signed("[]"), "schema version None"),
+        (signed("{}"), "schema version None"),
+        (signed('{"schema_version": 1}'), "schema version 1"),
+        (signed('{"schema_version": 99}'), "schema version 99"),
+    ):
+        refused(changed, tmp_path, reason)
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", "/tmp/out", "..", ".", ".hidden", "", "a\nb", "x" * 201])
+def test_no_id_leads_out_of_the_store(carried: Path, tmp_path: Path, name: str) -> None:
+    record, rest = header_of(carried.read_bytes())
+    hostile = record.model_copy(update={"id": name}).sealed()
+    refused(signed(as_json(hostile), rest), tmp_path, "is no record's id")
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        ("record.json", "no name for an archive"),
+        ("notes.json", "no name for an archive"),
+        ("review.json", "no name for an archive"),
+        ("sha256:" + "0" * 64, "no name for an archive"),
+        ("", "no name for an archive"),
+        ("../out", "snapshot.location"),
+        (".hidden", "snapshot.location"),
+    ],
+)
+def test_no_archive_has_a_name_of_something_else(
+    carried: Path, tmp_path: Path, location: str, reason: str
+) -> None:
+    record, rest = header_of(carried.read_bytes())
+    hostile = record.snapshot.model_copy(update={"location": location})
+    sealed = record.model_copy(update={"snapshot": hostile}).sealed()
+    refused(signed(as_json(sealed), rest), tmp_path, reason)
+
+
+def test_what_does_not_belong_together_is_refused(kept: Bench, carried: Path, tmp_path: Path) -> None:
+    record, rest = header_of(carried.read_bytes())
+    other = kept.store.load("run.first_source_edit")
+    refused(signed(as_json(other.model_copy(update={"id": "x"}).sealed()), rest), tmp_path, "not the one")
+    refused(signed(as_json(record.model_copy(update={"patch": "x"})), rest), tmp_path, "does not match")
+    short = record.model_copy(update={"trace": record.trace[:-1]}).sealed()
+    refused(signed(as_json(short), rest), tmp_path, "does not end at its handoff point")
+    state = record.snapshot.model_copy(update={"shell_state": "rm -rf /"})
+    planted = record.model_copy(update={"snapshot": state}).sealed()
+    refused(signed(as_json(planted), rest), tmp_path, "not the one")
+    refused(signed(as_json(record)), tmp_path, "no snapshot of a format")
+
+
+def test_a_full_disk(record: Path, carried: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", str(carried.stat().st_size // 2)) as small:
+        with pytest.raises(OutOfDisk, match="disk is full"):
+            carrying.export(record, str(small / "file"))
+        assert list(small.iterdir()) == []
+        with pytest.raises(OutOfDisk, match=f"{small}: the disk is full"):
+            carrying.import_(str(carried), small)
+        assert names(small) == []
+    with small_disk(tmp_path / "fuller", "10m") as small:
+        carrying.import_(str(carried), small)
+        filler = fill(small)
+        with pytest.raises(OutOfDisk):
+            carrying.import_(str(carried), small, replace=True)
+        assert verify(small / NAME) == ((), True)
+        filler.unlink()
+        carrying.import_(str(carried), small, replace=True)
+
+
+def test_a_place_that_cannot_be_written(record: Path, carried: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for deed in (
+        lambda: carrying.export(record, str(tmp_path / "file" / "x")),
+        lambda: carrying.export(record, str(tmp_path)),
+        lambda: carrying.export(record, "nosuch://place"),
+        lambda: carrying.import_(str(carried), tmp_path / "file"),
+        lambda: carrying.import_("nosuch://place", tmp_path),
+        lambda: carrying.import_(str(tmp_path / "none"), tmp_path),
+    ):
+        with pytest.raises(SandboxUnavailable):
+            deed()
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(carried: Path, tmp_path: Path) -> None:
+    """Killed whenever something becomes durable; then the next import does it all."""
+    store = RecordStore(tmp_path)
+    found = []
+    for moment in range(1, 30):
+        child = os.fork()
+        if child == 0:
+            try:
+                killed_at(moment)
+                carrying.import_(str(carried), tmp_path)
+            finally:
+                os._exit(0)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -signal.SIGKILL:
+            break
+        found.append(store.ids())
+        assert all(verify(store.directory(name)) == ((), True) for name in store.ids())
+        carrying.import_(str(carried), tmp_path, replace=True)
+        assert names(tmp_path) == [NAME]
+        subprocess.run(["rm", "-r", store.directory(NAME)], check=True)
+    assert found[0] == ()
+    assert found[-1] == (NAME,)
+    assert len(found) > 6
+
+
+def killed_at(moment: int) -> None:
+    """Kill this process at that call of fsync, when it has been made."""
+    calls = 0
+    fsync = os.fsync
+
+    def counting(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        fsync(descriptor)
+        if calls == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.fsync = counting
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_several_imports_at_once(carried: Path, tmp_path: Path, replace: bool) -> None:
+    argv = [sys.executable, "-m", "handoff", "import", str(carried), str(tmp_path)]
+    argv += ["--replace"] if replace else []
+    root = Path(carrying.__file__).parents[1]
+    started = [
+        subprocess.Popen(argv, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    ended = [process.communicate(timeout=100) for process in started]
+    codes = sorted(process.returncode for process in started)
+    assert codes == ([0, 0, 0] if replace else [0, 2, 2]), ended
+    assert names(tmp_path) == [NAME]
+    assert verify(tmp_path / NAME) == ((), True)
+
+
+def test_a_checksum_covers_the_snapshot_as_well(carried: Path) -> None:
+    """What follows the header is a snapshot's file by itself."""
+    _, rest = header_of(carried.read_bytes())
+    assert rest.startswith(transfer._MAGIC)
+    assert hashlib.sha256(rest[:-32]).digest() == rest[-32:]

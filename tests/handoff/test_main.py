@@ -1,0 +1,222 @@
+"""The commands about records: what they print, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from typer.testing import CliRunner, Result
+
+from handoff import views
+from handoff.__main__ import app
+from handoff.record import RecordStore
+
+from ..graph.conftest import DONE, Bench, scripted
+from .conftest import NAME
+from .test_record import RECORD
+
+ROOT = Path(__file__).parents[2]
+HOSTILE = "\x1b]0;owned\x07 caf\xe9 \u202e \udce9\tend"
+
+
+def invoked(*arguments: str | Path) -> Result:
+    done = CliRunner().invoke(app, [*map(str, arguments)], prog_name="python -m handoff")
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+def command(*arguments: str | Path, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "handoff", *map(str, arguments)],
+        cwd=ROOT,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+
+
+def saved(root: Path, **update: object) -> Path:
+    """A record of nobody's run."""
+    store = RecordStore(root)
+    store.create(RECORD.id, lambda _: RECORD.model_copy(update=update))
+    return store.directory(RECORD.id)
+
+
+@pytest.mark.parametrize("name", ["show", "verify", "export", "import"])
+def test_help_has_examples(name: str) -> None:
+    done = invoked(name, "--help")
+    assert done.exit_code == 0
+    assert f"python -m handoff {name}" in done.stdout.partition("Examples")[2]
+
+
+@pytest.mark.parametrize("view", ["repository", "trace", "structured"])
+def test_a_view_is_exactly_what_a_successor_gets(kept: Bench, record: Path, view: str) -> None:
+    model = scripted(DONE)
+    kept.take(model, view, NAME)
+    _, first = model.seen[0]
+    done = invoked("show", record, "--view", view)
+    assert done.stdout_bytes == first.text.encode()
+    size = len(first.text)
+    assert done.stderr == (
+        f"1 message, {size:,} characters, about {-(-size // 4):,} tokens (estimated at four characters each)\n"
+    )
+    told = json.loads(invoked("show", record / "record.json", "--view", view, "--json").stdout)
+    assert told == [{"role": "user", "content": first.text}]
+
+
+def test_without_a_view_all_are_told(record: Path) -> None:
+    done = invoked("show", record)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "four characters each" in done.stdout
+    for told in (
+        *views.VIEWS,
+        NAME,
+        "scripted",
+        "after event 5",
+        "process, snapshot.tar.zst",
+        "by m",
+        "view trace",
+    ):
+        assert told in done.stdout
+    whole = json.loads(invoked("show", record, "--json").stdout)
+    assert whole["record"] == NAME
+    size = len(invoked("show", record, "--view", "trace").stdout)
+    assert whole["views"]["trace"] == {"messages": 1, "characters": size, "tokens": -(-size // 4)}
+    assert f"{size:,}" in done.stdout
+
+
+def test_several_messages_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = {"name": "shell", "args": {"command": "ls"}, "id": "call_1"}
+    messages = [
+        HumanMessage("Go."),
+        AIMessage("", tool_calls=[call]),
+        ToolMessage("a\n", tool_call_id="call_1"),
+    ]
+    monkeypatch.setitem(views.VIEWS, "chat", lambda *_: messages)
+    directory = saved(tmp_path)
+    done = invoked("show", directory, "--view", "chat")
+    assert done.stdout == (
+        '--- user\nGo.\n--- assistant\n[call shell {"command": "ls"}]\n--- tool to call_1\na\n\n'
+    )
+    assert done.stderr.startswith("3 messages, 28 characters")
+    first, second, third = json.loads(invoked("show", directory, "--view", "chat", "--json").stdout)
+    assert first == {"role": "user", "content": "Go."}
+    assert second["role"] == "assistant"
+    function = {"name": "shell", "arguments": '{"command": "ls"}'}
+    assert second["tool_calls"] == [{"type": "function", "id": "call_1", "function": function}]
+    assert third == {"role": "tool", "content": "a\n", "tool_call_id": "call_1"}
+
+
+def test_a_pipe_gets_all_and_a_terminal_nothing_that_steers_it(tmp_path: Path) -> None:
+    task = RECORD.task.model_copy(update={"prompt": HOSTILE})
+    point = RECORD.point.model_copy(update={"detail": HOSTILE})
+    directory = saved(tmp_path, task=task, point=point, predecessor=HOSTILE, created_at="[bold]")
+    exact = HOSTILE.encode("utf-8", "backslashreplace")
+    assert command("show", directory, "--view", "trace").stdout.endswith(exact)
+    for arguments in ((), ("--view", "trace"), ("--view", "trace", "--json")):
+        shown = on_a_terminal("show", directory, *arguments)
+        assert "]0;owned" in shown
+        assert "\x07" not in shown
+        assert "\u202e" not in shown
+        assert "\x1b]" not in shown
+    assert "[bold]" in on_a_terminal("show", directory)
+    assert "\tend" in on_a_terminal("show", directory, "--view", "trace")
+
+
+def on_a_terminal(*arguments: str | Path) -> str:
+    ours, theirs = pty.openpty()
+    started = subprocess.Popen(
+        [sys.executable, "-m", "handoff", *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"TERM": "xterm"},
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while block := os.read(ours, 65536):
+            shown += block
+    except OSError:  # the other end was closed
+        pass
+    os.close(ours)
+    started.communicate(timeout=60)
+    assert started.returncode == 0
+    return shown.decode()
+
+
+def test_verify_tells_of_each(kept: Bench, record: Path, tmp_path: Path) -> None:
+    broken = saved(tmp_path)
+    every = [kept.store.directory(name) for name in kept.store.ids()]
+    done = invoked("verify", *every)
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [f"{name}: whole" for name in kept.store.ids()]
+    done = invoked("verify", broken, record)
+    assert done.exit_code == 3
+    first, second = done.stdout.splitlines()
+    assert first.startswith(f"{RECORD.id}: ")
+    assert "archive is gone" in first
+    assert second == f"{NAME}: whole"
+
+
+def test_a_record_is_carried(record: Path, tmp_path: Path) -> None:
+    done = invoked("export", record, tmp_path / "file")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
+    done = invoked("import", tmp_path / "file", tmp_path / "new" / "records")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == f"{tmp_path / 'new' / 'records' / NAME}\n"
+    assert invoked("verify", done.stdout.strip()).exit_code == 0
+    done = invoked("import", tmp_path / "file", tmp_path / "new" / "records")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "is there already; --replace replaces it" in done.stderr
+    assert invoked("import", tmp_path / "file", tmp_path / "new" / "records", "--replace").exit_code == 0
+
+
+def test_what_cannot_be_done_is_one_line(record: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("no record\x1b")
+    torn = saved(tmp_path / "torn")
+    (torn / "record.json").write_text("{\x1b")
+    gone = saved(tmp_path / "gone")
+    (tmp_path / "run" / "records").mkdir(parents=True)
+    cases = {
+        ("show", tmp_path / "none"): (2, "RECORD: "),
+        ("show", text): (2, "RECORD: "),
+        ("show", tmp_path): (2, "RECORD: "),
+        ("show", tmp_path / ("x" * 300)): (2, "file name too long"),
+        ("show", record, "--view", "n\x1bne"): (2, "--view: there is no view"),
+        ("show", torn): (3, "torn"),
+        ("verify", record, tmp_path / "none"): (2, "RECORD: "),
+        ("export", tmp_path / "none", tmp_path / "out"): (2, "RECORD: "),
+        ("export", torn, tmp_path / "out"): (3, "torn"),
+        ("export", gone, tmp_path / "out"): (3, "archive is gone"),
+        ("export", record, "nowhere://x/y"): (3, "nowhere://x/y"),
+        ("import", tmp_path / "none", tmp_path / "store"): (3, "no such file"),
+        ("import", text, tmp_path / "store"): (3, "is no record"),
+        ("import", text, text): (2, "DIRECTORY: "),
+        ("import", text, tmp_path / "run"): (2, f"records lie in {tmp_path / 'run' / 'records'}"),
+    }
+    for arguments, (code, reason) in cases.items():
+        done = invoked(*arguments)
+        assert done.exit_code == code, (arguments, done.stderr)
+        assert done.stderr.startswith("error: ")
+        assert reason in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert "\x1b" not in done.stderr
+        assert done.stdout == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_one_line(record: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        for arguments in (("show", record), ("show", record, "--view", "trace"), ("verify", record)):
+            done = command(*arguments, stdout=full.fileno())
+            assert done.returncode == 4
+            assert done.stderr.decode() == "error: standard output: no space left\n"
