@@ -6,7 +6,8 @@ import errno
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -36,7 +37,9 @@ Examples:
 
   python -m handoff show runs/X/records/ID --view trace >prompt.txt
 
-  python -m handoff show runs/X/records/ID --view structured --json | jq '.[].role'
+  python -m handoff show runs/X/records/ID --view transcript --protocol native --json | jq '.[].role'
+
+  python -m handoff show run.traj.json --point first_validation --view cited
 
 A view goes to standard output exactly as it is, its size to standard error. Several messages have a line above
 each that names whose it is; --json has them exactly. To a terminal, control characters are written as escapes.
@@ -71,35 +74,62 @@ Examples:
 Exit codes: 0 done, 2 usage, 3 the file or the place failed, 4 disk full, 130 interrupted.
 """
 
+
+class ProtocolName(StrEnum):
+    """How a successor acts."""
+
+    text = "text"
+    native = "native"
+
+
 Record = Annotated[Path, Argument(help="A record's directory, or the record.json in it.", show_default=False)]
 
 
 @app.command(epilog=_SHOW_EPILOG)
 def show(
-    record: Record,
+    record: Annotated[
+        Path,
+        Argument(
+            help="A record's directory, the record.json in it, or a recorded run of any agent.",
+            show_default=False,
+        ),
+    ],
     view: Annotated[
         str | None, Option(help="Print what a successor gets under this view.", show_default=False)
+    ] = None,
+    protocol: Annotated[ProtocolName, Option(help="How the successor acts.")] = ProtocolName.text,
+    window_tokens: Annotated[int, Option(min=1000, help="The successor's context window.")] = 128_000,
+    point: Annotated[
+        str | None,
+        Option(
+            help="Of a recorded run: the handoff point to show it at. [default: where the recording ends]",
+            show_default=False,
+        ),
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON: a view as messages with roles.")] = False,
 ) -> None:
     """Print exactly what a successor would get, with its size; without --view, the sizes of all views."""
     with _told_in_one_line():
-        found = _loaded(record)
+        found = _run(record, point) if _is_run(record) else _loaded(record)
         from handoff import listing
-        from handoff.views import NoSuchView
+        from handoff.views import NoSuchView, Recipient, named
 
+        recipient = Recipient(protocol=protocol.value, window_tokens=window_tokens)
         if view is None:
             if as_json:
-                print(json.dumps(listing.as_json(found), indent=1))
+                print(json.dumps(listing.as_json(found, recipient), indent=1))
             else:
-                listing.show_record(_output(), found)
+                listing.show_record(_output(), found, recipient)
             return
         try:
-            messages = listing.shown_to_successor(found, view)
+            messages = named(view)(found, recipient)
         except NoSuchView as error:
             _refuse(f"--view: {error}")
-        _write(json.dumps(messages, indent=1) + "\n" if as_json else listing.as_text(messages))
-        print(listing.size(messages), file=sys.stderr)
+        sent = (
+            json.dumps(listing.as_sent(messages), indent=1) + "\n" if as_json else listing.as_text(messages)
+        )
+        _write(sent)
+        print(listing.sized(messages), file=sys.stderr)
 
 
 @app.command(epilog=_VERIFY_EPILOG)
@@ -183,6 +213,31 @@ def _loaded(record: Path) -> HandoffRecord:
 
     directory = _directory(record)
     return RecordStore(directory.parent).load(directory.name)
+
+
+def _is_run(path: Path) -> bool:
+    with suppress(OSError):  # which whoever looks for a record there is told
+        return path.is_file() and path.name != "record.json"
+    return False
+
+
+def _run(path: Path, point: str | None) -> HandoffRecord:
+    """The first run of a recording, at one of its points."""
+    from handoff.readers import BadTrace, read
+    from handoff.recorded import points_of, recorded
+
+    try:
+        run = next(iter(read(path)), None)
+        if run is None or isinstance(run, BadTrace):
+            _refuse(f"RECORD: {run or f'{path}: holds no run'}")
+    except BadTrace as error:
+        _refuse(f"RECORD: {error}")
+    there = points_of(run)
+    found = [each for each in there if each.kind == point] if point else there[-1:]
+    if not found:
+        names = ", ".join(each.kind for each in there) or "none, because it has no events"
+        _refuse(f"--point: {path}: does not reach {point or 'any point'}; there are {names}")
+    return recorded(run, found[0])
 
 
 def _write(text: str) -> None:

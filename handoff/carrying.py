@@ -55,7 +55,7 @@ def export(directory: Path, url: str) -> None:
         out = stack.enter_context(transfer.appearing(url))
         head = _MAGIC + _LENGTH.pack(len(header)) + header
         out.write(head + hashlib.sha256(head).digest())
-        if place is not None:
+        if place is not None and record.snapshot is not None:
             transfer.send(record.snapshot, place, out)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from langchain_core.messages import convert_to_openai_messages
+from langchain_core.messages import BaseMessage, convert_to_openai_messages
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from handoff.record import HandoffRecord
-from handoff.views import VIEWS, named
+from handoff.views import VIEWS, Recipient, size_of
 from sandbox.listing import plain
 
 ESTIMATE = "estimated at four characters each"
@@ -19,35 +18,26 @@ Message = dict[str, Any]
 """`role` and `content`, and where there are some `tool_calls` or a `tool_call_id`."""
 
 
-class Size(NamedTuple):
-    messages: int
-    characters: int
-
-    @property
-    def tokens(self) -> int:
-        return -(-self.characters // 4)
-
-    def __str__(self) -> str:
-        messages = "1 message" if self.messages == 1 else f"{self.messages} messages"
-        return f"{messages}, {self.characters:,} characters, about {self.tokens:,} tokens ({ESTIMATE})"
+def sized(messages: list[BaseMessage]) -> str:
+    """How large a view is, in one line."""
+    found, number = size_of(messages), len(messages)
+    counted = "1 message" if number == 1 else f"{number} messages"
+    return f"{counted}, {found.characters:,} characters, about {found.tokens:,} tokens ({ESTIMATE})"
 
 
-def shown_to_successor(record: HandoffRecord, view: str) -> list[Message]:
-    """The messages of one view, as servers take them. Raises NoSuchView."""
-    found: list[Message] = convert_to_openai_messages(named(view)(record), text_format="string")
+def as_sent(messages: list[BaseMessage]) -> list[Message]:
+    """The messages as servers take them."""
+    found: list[Message] = convert_to_openai_messages(messages, text_format="string")
     return found
 
 
-def size(messages: Sequence[Message]) -> Size:
-    return Size(len(messages), sum(len(each["content"]) + sum(map(len, _calls(each))) for each in messages))
-
-
-def as_text(messages: Sequence[Message]) -> str:
+def as_text(messages: list[BaseMessage]) -> str:
     """One message as it is; of several, or of calls, each below a line that names whose it is."""
-    if len(messages) == 1 and not _calls(messages[0]):
-        return str(messages[0]["content"])
+    sent = as_sent(messages)
+    if len(sent) == 1 and not _calls(sent[0]):
+        return str(sent[0]["content"])
     blocks = []
-    for each in messages:
+    for each in sent:
         answered = f" to {each['tool_call_id']}" if "tool_call_id" in each else ""
         calls = "".join(f"[call {call}]\n" for call in _calls(each))
         text = f"{each['content']}\n" if each["content"] else ""
@@ -60,15 +50,16 @@ def harmless(text: str) -> str:
     return "\n".join("\t".join(str(plain(part)) for part in line.split("\t")) for line in text.split("\n"))
 
 
-def show_record(console: Console, record: HandoffRecord) -> None:
+def show_record(console: Console, record: HandoffRecord, recipient: Recipient) -> None:
     """Every view's size, and what the record is."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("view")
     for heading in ("messages", "characters", "tokens"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for view in VIEWS:
-        found = size(shown_to_successor(record, view))
-        table.add_row(view, f"{found.messages:,}", f"{found.characters:,}", f"{found.tokens:,}")
+    for name, view in VIEWS.items():
+        messages = view(record, recipient)
+        found = size_of(messages)
+        table.add_row(name, f"{len(messages):,}", f"{found.characters:,}", f"{found.tokens:,}")
     console.print(table)
     console.print(plain(f"Tokens are {ESTIMATE}. One view itself: --view NAME."), style="dim")
     console.print()
@@ -80,12 +71,15 @@ def show_record(console: Console, record: HandoffRecord) -> None:
     console.print(facts)
 
 
-def as_json(record: HandoffRecord) -> dict[str, Any]:
+def as_json(record: HandoffRecord, recipient: Recipient) -> dict[str, Any]:
     """What `show_record` shows."""
-    sizes = {view: size(shown_to_successor(record, view)) for view in VIEWS}
+    made = {name: view(record, recipient) for name, view in VIEWS.items()}
     return {
         **dict(_facts(record)),
-        "views": {view: {**found._asdict(), "tokens": found.tokens} for view, found in sizes.items()},
+        "views": {
+            name: {"messages": len(messages), **size_of(messages)._asdict()}
+            for name, messages in made.items()
+        },
     }
 
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from handoff.event import Event
 from handoff.paths import is_generated
 from handoff.record import HandoffRecord, RecordRefused, RecordStore
-from handoff.trace import tree_digest
 from sandbox.contents import Contents, contents
 from sandbox.machine import OutOfDisk, SandboxUnavailable
 
@@ -55,24 +54,22 @@ def disagreements(record: HandoffRecord, held: Contents) -> Iterator[str]:
     in it. A file that no event changed is asked for only where the patch changes it and the base has it,
     because git may see a base's own differences from its commit, and a machine's first command may make files.
     """
-    from_base = record.trace[0].tree == tree_digest({})
     first, last = _touched(record.trace)
     other, missing, left = [], [], []
     for path, after in last.items():
         there = held.files.get(path)
         if after is None:
-            # Where the run took over from another one, its base is not the snapshot's.
-            is_left = path in held.files or (from_base and first[path] is not None and not held.is_gone(path))
+            is_left = path in held.files or (first[path] is not None and not held.is_gone(path))
             left += [path] if is_left else []
         elif path in held.files:
             is_other = first[path] is not None and there is not None and there != after
             other += [path] if is_other else []
-        elif held.is_gone(path) or (from_base and first[path] != after):
+        elif held.is_gone(path) or first[path] != after:
             missing.append(path)
     yield from _told("holds another content than the trace left in", other)
     yield from _told("lacks what the trace left in", missing)
     yield from _told("still has what the trace removed:", left)
-    if from_base and not held.whole:
+    if not held.whole:
         untold = [
             path
             for path in _patched(record.patch)

@@ -16,6 +16,7 @@ from . import postgres
 from .chat_server import ChatServer
 
 BASE_IMAGE = "takeover/base:latest"
+SHARED = Path(__file__).parents[2] / "shared"
 _BUILDER = Path(__file__).parents[1] / "examples" / "offline_images.py"
 
 
@@ -69,6 +70,14 @@ def _home_of_machines() -> Iterator[None]:
         patch.setenv(PLACE_VARIABLE, str(place))
         yield
     remove_tree(place)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real data that may stand beside the checkout."""
+    if not SHARED.is_dir():
+        pytest.skip("real data is not here: no folder ../shared beside the checkout")
+    return SHARED
 
 
 @pytest.fixture(scope="session")

@@ -54,17 +54,23 @@ class Evidence:
         return tuple(sorted(set(self.changed) - set(self.sources)))
 
     @cached_property
-    def disagreeing(self) -> tuple[str, ...]:
-        """The source files that only the trace says were changed, or only the frozen files do.
+    def only_frozen(self) -> tuple[str, ...]:
+        """The source files in which the frozen repository differs from its commit, and no event changed them."""
+        return tuple(sorted(self._frozen - set(self.sources)))
+
+    @cached_property
+    def only_told(self) -> tuple[str, ...]:
+        """The source files that events changed, and the frozen repository does not differ in.
 
         A record without a patch cannot tell.
         """
-        if not self.record.patch:
-            return ()
+        return tuple(sorted(set(self.sources) - self._frozen)) if self.record.patch else ()
+
+    @cached_property
+    def _frozen(self) -> frozenset[str]:
         directories = self.record.task.base_directories
         sections = re.findall(r"^diff --git a/.*? b/(.*)\n(new file mode)?", self.record.patch, re.MULTILINE)
-        frozen = {path for path, new in sections if is_source(path, not new, directories)}
-        return tuple(sorted(frozen ^ set(self.sources)))
+        return frozenset(path for path, new in sections if is_source(path, not new, directories))
 
     @cached_property
     def touched(self) -> frozenset[str]:

@@ -66,9 +66,13 @@ def _change_state(evidence: Evidence) -> str:
     state = "nothing differs from the base commit"
     if sources or others:
         state = f"{sources} source and {others} other files differ from the base commit"
-    if unsure := evidence.disagreeing:
-        shown = ", ".join(map(_line, unsure[:5])) + (", …" if len(unsure) > 5 else "")
-        state += f"; the frozen files and the recorded changes disagree about {shown}: look there first"
+    for paths, what in (
+        (evidence.only_told, "the recorded changes to {} are not in the frozen files"),
+        (evidence.only_frozen, "no recorded action made the frozen files' difference in {}"),
+    ):
+        if paths:
+            shown = ", ".join(map(_line, paths[:5])) + (", …" if len(paths) > 5 else "")
+            state += "; " + what.format(shown)
     return state
 
 

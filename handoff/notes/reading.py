@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from itertools import islice
@@ -14,7 +15,7 @@ _MOST_CLAIMS = 12
 _MOST_EVENTS = 20
 _OBJECT = re.compile(r'\{\s*"')
 _FIELD = re.compile(rf'"({"|".join(MODEL_FIELDS)})"\s*:')
-_STRING = re.compile(r'"((?:[^"\\]|\\.)+)"', re.DOTALL)
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?', re.DOTALL)
 _CITED = re.compile(
     r"\s*[\[(]\s*(?:events?\s+)?(e\d{1,9}(?:\s*(?:[,;–-]|and)\s*e?\d{1,9})*)\s*[\])]", re.IGNORECASE
 )
@@ -36,7 +37,7 @@ def read_fields(reply: str) -> dict[str, tuple[Claim, ...]]:
     else:
         # What was cut off, or is no JSON but for its look.
         _, *parts = _FIELD.split(text)
-        found = {name: _strings(value) for name, value in zip(parts[::2], parts[1::2], strict=True)}
+        found = {name: _pieces(value) for name, value in zip(parts[::2], parts[1::2], strict=True)}
     return {name: claims for name in MODEL_FIELDS if (claims := _claims(found.get(name)))}
 
 
@@ -46,10 +47,21 @@ def without_thoughts(reply: str) -> str:
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
+def _pieces(value: str) -> list[object]:
+    """The statements in a piece of JSON that are whole: objects where there are some, else strings."""
+    found: list[object] = []
+    for start in islice((match.start() for match in _OBJECT.finditer(value)), _MOST_CLAIMS):
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(json.JSONDecoder(strict=False).raw_decode(value, start)[0])
+    return found or list(_strings(value))
+
+
 def _strings(value: str) -> list[str]:
-    """The strings in a piece of JSON that have an end."""
+    """The strings in a piece of JSON that have an end and are no names."""
     found = []
-    for inner in _STRING.findall(value):
+    for inner, is_name in _STRING.findall(value):
+        if is_name or not inner:
+            continue
         try:
             found.append(str(json.loads(f'"{inner}"', strict=False)))
         except ValueError:

@@ -24,10 +24,19 @@ Raises `TooLong` when the prompt does not fit its context.
 """
 
 OUTPUT_TOKENS = 1600
+_STATEMENT = {
+    "type": "object",
+    "properties": {
+        "claim": {"type": "string"},
+        "events": {"type": "array", "items": {"type": "integer"}, "maxItems": 8},
+    },
+    "required": ["claim", "events"],
+    "additionalProperties": False,
+}
 SCHEMA: dict[str, Any] = {
     "title": "notes",
     "type": "object",
-    "properties": {name: {"type": "array", "items": {"type": "string"}} for name in MODEL_FIELDS},
+    "properties": {name: {"type": "array", "items": _STATEMENT, "maxItems": 4} for name in MODEL_FIELDS},
     "required": list(MODEL_FIELDS),
     "additionalProperties": False,
 }

@@ -21,17 +21,8 @@ from ..conftest import missing
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).parents[2]
-SHARED = ROOT.parent / "shared"
 TWO = ("--task-ids", "ledger__ledger-12,galley__galley-31")
 ONE_POINT = ("--task-ids", "galley__galley-31", "--points", "first_source_edit")
-
-
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder of real data that may stand beside the checkout."""
-    if not SHARED.is_dir():
-        pytest.skip("real data is not here: no folder ../shared beside the checkout")
-    return SHARED
 
 
 def start_takeover(*arguments: str | Path, **env: str) -> subprocess.Popen[str]:

@@ -163,7 +163,7 @@ def test_a_successors_own_record_tells_of_all_the_work(bench: Bench) -> None:
     assert [event.index for event in record.trace] == list(range(len(record.trace)))
     assert record.point.event_index == len(record.trace) - 1
     assert Evidence(record).sources == ("pkg/core.py",)
-    assert Evidence(record).disagreeing == ()
+    assert (Evidence(record).only_told, Evidence(record).only_frozen) == ((), ())
     assert "cat pkg/core.py" in named("structured")(record)[0].text
     third = bench.take(scripted(FIX, TEST, DONE), "structured", second)
     assert third["stop_reason"] == "finished"

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from handoff import views
 from handoff.__main__ import app
+from handoff.fence import neutral
 from handoff.record import RecordStore
 
 from ..graph.conftest import DONE, Bench, scripted
@@ -105,7 +106,7 @@ def test_several_messages_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mon
     assert done.stdout == (
         '--- user\nGo.\n--- assistant\n[call shell {"command": "ls"}]\n--- tool to call_1\na\n\n'
     )
-    assert done.stderr.startswith("3 messages, 28 characters")
+    assert done.stderr.startswith("3 messages, 12 characters")
     first, second, third = json.loads(invoked("show", directory, "--view", "chat", "--json").stdout)
     assert first == {"role": "user", "content": "Go."}
     assert second["role"] == "assistant"
@@ -118,7 +119,7 @@ def test_a_pipe_gets_all_and_a_terminal_nothing_that_steers_it(tmp_path: Path) -
     task = RECORD.task.model_copy(update={"prompt": HOSTILE})
     point = RECORD.point.model_copy(update={"detail": HOSTILE})
     directory = saved(tmp_path, task=task, point=point, predecessor=HOSTILE, created_at="[bold]")
-    exact = HOSTILE.encode("utf-8", "backslashreplace")
+    exact = neutral(HOSTILE).encode()
     assert command("show", directory, "--view", "trace").stdout.endswith(exact)
     for arguments in ((), ("--view", "trace"), ("--view", "trace", "--json")):
         shown = on_a_terminal("show", directory, *arguments)
@@ -220,3 +221,25 @@ def test_a_full_disk_is_one_line(record: Path) -> None:
             done = command(*arguments, stdout=full.fileno())
             assert done.returncode == 4
             assert done.stderr.decode() == "error: standard output: no space left\n"
+
+
+def test_a_recorded_run_is_shown_as_a_successor_would_have_seen_it(shared: Path) -> None:
+    run = shared / "trajectories" / "mini-swe-agent-v1" / "django__django-11087.traj.json"
+    done = invoked("show", run, "--point", "first_validation", "--view", "cited")
+    assert done.exit_code == 0
+    assert "- django/db/models/deletion.py [e39]" in done.stdout
+    assert (
+        "**Latest validation command:** reproduction, passed [e43]\n```\npython3 reproduce_issue.py\n```"
+        in done.stdout
+    )
+    table = json.loads(invoked("show", run, "--json").stdout)
+    assert table["point"].startswith("requested, after event ")
+    assert table["snapshot"] == "none"
+    assert set(table["views"]) == set(views.VIEWS)
+    native = json.loads(invoked("show", run, "--view", "transcript", "--protocol", "native", "--json").stdout)
+    assert {message["role"] for message in native} == {"user", "assistant", "tool"}
+    small = json.loads(invoked("show", run, "--json", "--window-tokens", 4000).stdout)["views"]
+    assert small["transcript"]["characters"] < table["views"]["transcript"]["characters"]
+    refused = invoked("show", run, "--point", "first_post_failure_edit")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "there are first_source_edit, first_validation, requested" in refused.stderr

@@ -58,6 +58,8 @@ FLAT = {name: f"about {name}" for name in MODEL_FIELDS}
         ),
         ('{"work_completed": ["a [e1]", "b [e2]"], "rollback_notes": ["c', {"work_completed": ["a", "b"]}),
         ('{"work_completed": [{"claim": "a", "events": [1, "e2"]}]}', {"work_completed": ["a"]}),
+        ('{"work_completed": [{"claim": "a", "events": [1]}, {"claim": "b", "ev', {"work_completed": ["a"]}),
+        ('{"work_completed": [{"claim": "cut off in the mi', {}),
         ('"work_completed": "a",\n"rollback_notes": "b"', {"work_completed": ["a"], "rollback_notes": ["b"]}),
         ("{'work_completed': 'single quotes'}", {}),
         ('{"work_completed": "a\\ud800b"}', {"work_completed": ["a\ufffdb"]}),
