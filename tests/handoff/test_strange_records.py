@@ -1,0 +1,95 @@
+"""Views of records that no well-behaved run makes: empty, long, huge, torn characters, and parts that disagree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from handoff.action import Protocol
+from handoff.event import Event, FileRead
+from handoff.notes.fields import MODEL_FIELDS
+from handoff.notes.note import BUDGET_TOKENS
+from handoff.record import Claim, HandoffRecord, Notes
+from handoff.views import VIEWS, Recipient, named, size_of
+from sandbox.machine import FileChange
+
+from .test_conversation import valid
+from .test_views import FAILED, NOTES, PROMPT, record, sha256, step
+
+BOUNDED = [name for name in VIEWS if name != "trace"]
+PROTOCOLS: tuple[Protocol, ...] = ("text", "native")
+TORN = "a\ud800b\x00c\x1b[2J\u202ed\r\ne\rf"
+
+
+def many(number: int) -> HandoffRecord:
+    events: list[Event] = []
+    for n in range(number // 2):
+        command = (
+            "cat pkg/read.py",
+            "sed -i s/a/b/ pkg/core.py",
+            "python -m unittest",
+            "grep -rn mend_it .",
+        )[n % 4]
+        path = "pkg/core.py" if n % 4 == 1 else ""
+        events += step(2 * n, command, FAILED if n % 4 == 2 else "x" * 200, path=path, code=int(n % 4 == 2))
+    return record(tuple(events))
+
+
+def huge() -> HandoffRecord:
+    trace = (
+        *step(0, "sed -i s/a/b/ pkg/core.py", "", path="pkg/core.py"),
+        *step(2, "python -m unittest", "y\n" * 10_000_000 + FAILED, code=1),
+    )
+    return record(trace)
+
+
+def torn() -> HandoffRecord:
+    change = FileChange(path=f"pkg/{TORN}.py", before=sha256("a"), after=sha256("b"))
+    trace = (
+        Event(index=0, kind="action", tool="shell", text=TORN, arguments={"command": TORN}),
+        Event(
+            index=1, kind="observation", tool="shell", text=TORN, exit_code=0, cwd=TORN, changes=(change,),
+            reads=(FileRead(path=TORN, sha256=sha256("a")),),
+        ),
+        *step(2, f"python -m unittest {TORN}", f"{TORN}\n{FAILED}", code=1),
+    )  # fmt: skip
+    claims = {name: (Claim(text=TORN, events=(1, 2)),) for name in MODEL_FIELDS}
+    notes = Notes(
+        model=TORN,
+        summary=TORN,
+        structured=claims,
+        summary_usage=NOTES.summary_usage,
+        structured_usage=NOTES.structured_usage,
+    )
+    task = record(()).task.model_copy(update={"prompt": TORN})
+    return record(trace, notes=notes, task=task, predecessor=TORN, patch=TORN)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("name", list(VIEWS))
+@pytest.mark.parametrize("given", [lambda: record(()), lambda: many(2), lambda: many(5000), huge, torn])
+def test_every_view_of_every_record(name: str, protocol: Protocol, given: Any) -> None:
+    strange: HandoffRecord = given()
+    messages = named(name)(strange, Recipient(protocol=protocol))
+    valid(messages, protocol)
+    for message in messages:
+        text = str([message.text, getattr(message, "tool_calls", [])])
+        text.encode()  # no half characters
+        assert not set(message.text) & set("\x00\x1b\u202e")
+    if strange.task.prompt == PROMPT:
+        assert messages[-1].text.endswith("# Task\n\n" + PROMPT)
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_only_the_trace_grows_without_bound(name: str) -> None:
+    for strange in (many(5000), huge()):
+        found = size_of(named(name)(strange, Recipient(window_tokens=16_000)))
+        assert found.tokens < {"transcript": 12_000, "payload": 6_000}.get(name, BUDGET_TOKENS + 1_000)
+    assert size_of(named("trace")(huge())).characters > 20_000_000
+
+
+def test_numbers_in_the_note_of_a_long_trace_are_those_of_the_trace() -> None:
+    text = named("cited")(many(5000))[0].text
+    assert "go from e0 to e4999" in text
+    assert "[e4997]" in text or "[e4999]" in text
