@@ -22,6 +22,7 @@ from handoff.event import Event, Usage
 from handoff.ledger import Fenced, ThreadHeld
 from handoff.note_writing import OUTPUT_TOKENS, TooLong, write_notes
 from handoff.record import RecordRefused, write_durably
+from handoff.redaction import redacted
 from handoff.trace import Continuation, Trace
 from handoff.views import NEED_NOTES
 from nodes.replies import ContextOverflow, ModelFailed, ask, usage_of
@@ -203,7 +204,8 @@ def _asker(config: RunConfig, task: Task) -> Any:
 
 
 def _events(state: AgentState) -> list[Event]:
-    return [Event.model_validate(event) for event in state.get("events", [])]
+    """What is written of a run, as its record is: an action's own arguments may hold what looks like a key."""
+    return [Event.model_validate(event) for event in redacted(state.get("events", []))]
 
 
 def _costs(events: list[Event], outcome: Outcome, seconds: float) -> Row:
@@ -235,7 +237,7 @@ def _failed(error: Exception, started: float) -> Row:
     return {
         "resolved": None,
         "outcome": "infrastructure_failure",
-        "detail": str(error)[:500],
+        "detail": redacted(str(error))[:500],
         "seconds": _since(started),
     }
 

@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 from pydantic import Field, ValidationError
 
 from handoff.event import Event, HandoffPoint, Usage
+from handoff.redaction import redacted, without_known
 from sandbox.archive import sync_directory
 from sandbox.machine import Frozen, Snapshot
 from sandbox.removal import remove_tree
@@ -131,7 +132,7 @@ class RecordStore:
         partial = self.root / f".partial-{record_id}.{secrets.token_hex(4)}"
         partial.mkdir(parents=True)
         try:
-            record = make(partial).sealed()
+            record = _without_secrets(make(partial)).sealed()
             write_durably(partial / RECORD_FILE, _as_json(record, exclude={"notes", "review"}))
             with alone():
                 # Before the record is there: whoever finds it does not come by here again.
@@ -170,10 +171,10 @@ class RecordStore:
         return _read(path, Review) if path.is_file() else None
 
     def add_review(self, record_id: str, review: Review) -> None:
-        write_durably(self.directory(record_id) / REVIEW_FILE, _as_json(review))
+        write_durably(self.directory(record_id) / REVIEW_FILE, _as_json(_without_secrets(review)))
 
     def add_notes(self, record_id: str, notes: Notes) -> None:
-        write_durably(self.directory(record_id) / NOTES_FILE, _as_json(notes))
+        write_durably(self.directory(record_id) / NOTES_FILE, _as_json(_without_secrets(notes)))
 
     def ids(self) -> tuple[str, ...]:
         return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{RECORD_FILE}")))
@@ -194,6 +195,15 @@ class RecordStore:
         """Remove what a kill left of records that were never saved whole."""
         for partial in self.root.glob(".partial-*"):
             remove_tree(partial)
+
+
+def _without_secrets(value: _Kind) -> _Kind:
+    """As it may be read by others; what restores a machine lacks known secrets only."""
+    content = value.model_dump(mode="json")
+    clean = redacted(content)
+    if isinstance(value, HandoffRecord):
+        clean |= {"id": value.id, "snapshot": without_known(content["snapshot"])}
+    return value if clean == content else type(value).model_validate(clean)
 
 
 def _as_json(value: Frozen, *, exclude: set[str] | None = None) -> str:
