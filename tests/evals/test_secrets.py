@@ -8,6 +8,7 @@ import json
 import secrets
 import sqlite3
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -24,7 +25,7 @@ from handoff.redaction import REDACTED
 from sandbox.depot import PLACE_VARIABLE
 
 from ..chat_server import ChatServer
-from .conftest import ONE_POINT, ROOT, Run, rows
+from .conftest import ONE_POINT, ROOT, Run, refused, rows
 from .test_docker import images  # noqa: F401
 
 KEY, TOKEN = "sk-canary-0123456789", 'canary\\two "$9'
@@ -198,3 +199,32 @@ def test_no_image_and_no_container_of_a_run_in_a_program_holds_the_key_that_its_
 
 def _docker(*arguments: str) -> bytes:
     return subprocess.run(["docker", *arguments], capture_output=True, check=True).stdout
+
+
+def test_an_exported_run_of_another_agent_holds_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = f"I look.\n\n```bash\necho {KEY} {MADE_UP}\n```"
+    messages = [{"role": "user", "content": f"Mend it with {KEY}."}, {"role": "assistant", "content": said}]
+    whole = {"trajectory_format": "mini-swe-agent-1", "messages": messages}
+    (tmp_path / "run.traj.json").write_text(json.dumps(whole))
+    command = [sys.executable, "-m", "evals.export", tmp_path / "run.traj.json", "--out", tmp_path / "atif"]
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (document,) = (tmp_path / "atif").iterdir()
+    assert f"echo {REDACTED} {REDACTED}" in document.read_text()
+    assert holding(everything_below(tmp_path / "atif"), [KEY.encode(), MADE_UP.encode()]) == []
+
+
+def test_an_address_with_a_password_is_refused_before_it_is_written_down(called: Run, tmp_path: Path) -> None:
+    asked = (
+        "--model",
+        "openai:m",
+        "--base-url",
+        "http://me:pass-word-1@127.0.0.1:9/v1",
+        "--sandbox",
+        "process",
+    )
+    done = called(*asked, "--allow-unisolated", "--limit", "1", "--out", tmp_path / "out")
+    refused(done, "--base-url: it holds a secret")
+    assert not (tmp_path / "out").exists()
