@@ -65,6 +65,7 @@ def command(
 def _write(out: Path, traces: list[Trace]) -> int:
     from handoff.atif import Continuing, document
     from handoff.record import write_durably
+    from handoff.redaction import redacted
 
     names: dict[int, str] = {}
     for number, trace in enumerate(traces):
@@ -79,7 +80,8 @@ def _write(out: Path, traces: list[Trace]) -> int:
             for other, one in enumerate(traces)
             if one.continues is not None and one.continues.trace == trace.id and trace.continues is None
         ]
-        write_durably(out / names[number], json.dumps(document(trace, successors), ensure_ascii=True))
+        told = redacted(document(trace, successors))
+        write_durably(out / names[number], json.dumps(told, ensure_ascii=True))
     return len(traces)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import sandbox
 from evals.tasks import BadTasks, Task
+from handoff.redaction import redacted
 from sandbox.machine import FileRefused, Frozen, Sandbox, SandboxSpec
 
 HandoffState = Literal["needs_completion", "already_solved", "behavior_broken"]
@@ -68,9 +69,23 @@ def grade(task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, *, n
     place = logs / name
     shutil.rmtree(place, ignore_errors=True)  # the harness would reuse an older report
     place.mkdir(parents=True)
-    if spec.backend == "docker":
-        return _by_harness(task, patch, spec, place, network)
-    return _by_log(task, patch, spec, place)
+    try:
+        if spec.backend == "docker":
+            return _by_harness(task, patch, spec, place, network)
+        return _by_log(task, patch, spec, place)
+    finally:
+        # The grader reads what was printed; whoever comes after it need not see the keys in it.
+        for path in place.rglob("*"):
+            _redact(path)
+
+
+def _redact(path: Path) -> None:
+    if not path.is_file() or path.is_symlink():
+        return
+    text = path.read_bytes().decode("utf-8", "surrogateescape")
+    clean = redacted(text)
+    if clean != text:
+        path.write_bytes(clean.encode("utf-8", "surrogateescape"))
 
 
 def _by_harness(task: Task, patch: str, spec: SandboxSpec, place: Path, network: bool) -> Verdict:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from handoff.record import write_durably
+from handoff.redaction import redacted
 
 Row = dict[str, Any]
 
@@ -42,10 +43,11 @@ class Journal:
         return key in self._rows
 
     def append(self, row: Row) -> None:
-        """Add a row, durably. Raises ValueError when its key has one already."""
+        """Add a row, durably and without secrets. Raises ValueError when its key has one already."""
         key = self.key(row)
         if key in self._rows:
             raise ValueError(f"{self._path}: there is a row for {key} already")
+        row = {**redacted(row), **dict(zip(self._key, key, strict=True))}
         with self._path.open("ab") as file:
             file.write(json.dumps(row, ensure_ascii=True).encode() + b"\n")
             file.flush()

@@ -15,6 +15,7 @@ from evals.config import BASELINE, RunConfig
 from evals.journal import Row
 from evals.models import read_name
 from handoff.record import write_durably
+from handoff.redaction import redacted
 
 SUMMARY_FILE = "summary.json"
 
@@ -49,7 +50,7 @@ def summarise(
 
 
 def write_summary(out: Path, summary: dict[str, Any]) -> None:
-    write_durably(out / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
+    write_durably(out / SUMMARY_FILE, json.dumps(redacted(summary), indent=1) + "\n")
 
 
 def show(console: Console, summary: dict[str, Any], out: Path) -> None:

@@ -24,6 +24,7 @@ from evals.journal import BadJournal, OutInUse
 from evals.places import Places
 from evals.tasks import BadTasks, Task, load_tasks
 from handoff.ledger import LedgerUnusable
+from handoff.redaction import redacted
 from handoff.views import NEED_NOTES
 from sandbox.machine import BackendName, SandboxUnavailable
 
@@ -116,6 +117,10 @@ def _backend(asked: str, tasks: tuple[Task, ...]) -> BackendName:
 
 
 def _check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+    if redacted(config.base_url) != config.base_url:
+        raise BadUsage(
+            "--base-url: it holds a secret, which would be written down; set OPENAI_API_KEY instead"
+        )
     for name in dict.fromkeys((config.predecessor, config.successor, config.notes_model)):
         models.check(name, tasks, config.base_url)
     if models.read_name(config.notes_model).kind == "replay" and len(config.views) > 1:

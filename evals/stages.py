@@ -25,6 +25,7 @@ from handoff.notes.claims import soundness
 from handoff.notes.evidence import Evidence
 from handoff.notes.writing import OUTPUT_TOKENS, Ask, TooLong, write_notes
 from handoff.record import RecordRefused, write_durably
+from handoff.redaction import redacted
 from handoff.trace import Continuation, Trace
 from nodes.receive import recipient
 from nodes.replies import ContextOverflow, ModelFailed, ask_in_schema, usage_of
@@ -224,7 +225,8 @@ def asker(model: BaseChatModel) -> Ask:
 
 
 def _events(state: AgentState) -> list[Event]:
-    return [Event.model_validate(event) for event in state.get("events", [])]
+    """What is written of a run, as its record is: an action's own arguments may hold what looks like a key."""
+    return [Event.model_validate(event) for event in redacted(state.get("events", []))]
 
 
 def _costs(events: list[Event], outcome: Outcome, seconds: float) -> Row:
@@ -250,7 +252,7 @@ def _failed(error: Exception, started: float) -> Row:
     return {
         "resolved": None,
         "outcome": "infrastructure_failure",
-        "detail": str(error)[:500],
+        "detail": redacted(str(error))[:500],
         "seconds": _since(started),
     }
 

@@ -22,6 +22,8 @@ from graph.savers import Saver
 from graph.stopping import stopping
 from handoff import views
 from handoff.record import Review, TaskBrief
+from handoff.redaction import redacted
+from nodes.replies import keys_of
 from nodes.session import BASE, MachineNotKept, Session
 from nodes.settings import AgentContext
 from nodes.state import NOTHING_SPENT, AgentState, BadInput, state_values
@@ -97,6 +99,7 @@ class Run:
                 f"a task is an id and a prompt, both text; they were {task_id!r:.60} and {prompt!r:.60}"
             )
         self._must_be_new(f"task {task_id}")
+        prompt = redacted(prompt, keys_of(self.context.model))  # before it is checkpointed as the input
         return self._go("agent", {"task": {"id": task_id, "prompt": prompt}}, self.config)
 
     def take_over(self, record_id: str, view: str = "") -> Outcome:
@@ -300,7 +303,7 @@ def _checked(answer: Review | dict[str, Any], thread: str, state: StateSnapshot)
     if not state.interrupts:
         raise NotWaiting(f"thread {thread!r} waits for no answer; resume it without one")
     try:
-        return Review.model_validate(answer).model_dump(mode="json")
+        return redacted(Review.model_validate(answer).model_dump(mode="json"))
     except ValidationError as error:
         first = error.errors()[0]
         raise NotWaiting(f"answer: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error

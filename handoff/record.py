@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 from pydantic import Field, ValidationError
 
 from handoff.event import Event, HandoffPoint, Usage
+from handoff.redaction import redacted, without_known
 from sandbox.archive import sync_directory
 from sandbox.machine import Frozen, Snapshot
 from sandbox.removal import remove_tree
@@ -155,7 +156,7 @@ class RecordStore:
         partial = self.root / f".partial-{record_id}.{secrets.token_hex(4)}"
         partial.mkdir(parents=True)
         try:
-            record = make(partial).sealed()
+            record = _without_secrets(make(partial)).sealed()
             write_durably(partial / RECORD_FILE, as_json(record, exclude={"notes", "review"}))
             with alone():
                 # Before the record is there: whoever finds it does not come by here again.
@@ -194,10 +195,10 @@ class RecordStore:
         return _read(path, Review) if path.is_file() else None
 
     def add_review(self, record_id: str, review: Review) -> None:
-        write_durably(self.directory(record_id) / REVIEW_FILE, as_json(review))
+        write_durably(self.directory(record_id) / REVIEW_FILE, as_json(_without_secrets(review)))
 
     def add_notes(self, record_id: str, notes: Notes) -> None:
-        write_durably(self.directory(record_id) / NOTES_FILE, as_json(notes))
+        write_durably(self.directory(record_id) / NOTES_FILE, as_json(_without_secrets(notes)))
 
     def ids(self) -> tuple[str, ...]:
         return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{RECORD_FILE}")))
@@ -224,6 +225,20 @@ class RecordStore:
 def is_id(name: object) -> bool:
     """Whether a record may be called so: its directory has that name."""
     return isinstance(name, str) and bool(_ID.fullmatch(name))
+
+
+def _without_secrets(value: _Kind) -> _Kind:
+    """As it may be read by others; what restores a machine lacks known secrets only."""
+    content = value.model_dump(mode="json")
+    if isinstance(value, HandoffRecord):
+        # Thousands of names are looked through as one text.
+        names = content.pop("files")
+        clean = redacted(content) | {"id": value.id, "snapshot": without_known(content["snapshot"])}
+        content["files"] = names
+        clean["files"] = redacted("\0".join(names)).split("\0") if names else names
+    else:
+        clean = redacted(content)
+    return value if clean == content else type(value).model_validate(clean)
 
 
 def as_json(value: Frozen, *, exclude: set[str] | None = None) -> str:

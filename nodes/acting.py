@@ -10,6 +10,7 @@ from handoff.reach import Reach
 from nodes.events import last_action, observed
 from nodes.observation import Observation
 from nodes.progress import tell
+from nodes.replies import keys_of
 from nodes.settings import AgentContext, given
 from nodes.state import AgentState, task_of
 from sandbox.machine import Sandbox
@@ -35,7 +36,7 @@ def acted(
         str(action.index),
         state["machine"],
         task_of(state),
-        do,
+        lambda machine: do(machine).without_secrets(keys_of(context.model)),
         reach,
     )
     update = observed(state, context, seen)

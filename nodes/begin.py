@@ -6,7 +6,9 @@ from langchain_core.messages import HumanMessage
 from langgraph.runtime import Runtime
 
 from handoff.record import TaskBrief
+from handoff.redaction import redacted
 from nodes.progress import tell
+from nodes.replies import keys_of
 from nodes.session import BASE
 from nodes.settings import AgentContext, given
 from nodes.state import AgentState, BadInput, first_state
@@ -21,7 +23,8 @@ def begin(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     asked = state.get("task", {})
     if not all(isinstance(asked.get(name), str) for name in ("id", "prompt")):
         raise BadInput('the agent takes {"task": {"id": …, "prompt": …}}, both of them text')
-    task = brief(state["task"]["id"], state["task"]["prompt"], context.session.enter(BASE))
+    prompt = redacted(asked["prompt"], keys_of(context.model))
+    task = brief(asked["id"], prompt, context.session.enter(BASE))
     tell(runtime, "started", state, text=task.id)
     return first_state(
         [instructions(context, context.tools), HumanMessage(task.prompt)], task, context.session.begun()

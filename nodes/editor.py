@@ -105,6 +105,10 @@ def _undo(machine: Sandbox, path: str, earlier: list[dict[str, Any]]) -> tuple[d
     if not stack:
         raise EditRefused(f"no edit of {path} by the editor is left to undo")
     last = stack[-1]
+    if last.get("incomplete"):
+        raise EditRefused(
+            f"what stood in {path} before held a secret, which is kept nowhere; edit it instead"
+        )
     now = _text(machine, path)
     if _sha256(now) != last["after"]:
         raise EditRefused(f"{path} has changed since the edit; look at it and edit it instead")

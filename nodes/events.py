@@ -5,10 +5,13 @@ from __future__ import annotations
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 
 from handoff.event import Event, HandoffPoint, Usage
+from handoff.redaction import redacted
 from handoff.trace import tree_digest
 from nodes.observation import Observation
 from nodes.settings import AgentContext
 from nodes.state import AfterThought, AgentState, task_of
+
+_MARGIN = 10_000
 
 
 def next_action_event(
@@ -93,7 +96,10 @@ def clipped(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     half = limit // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out; ask for less, or write it to a file …]\n{text[-half:]}"
+    left_out = len(text) - 2 * half
+    # Half a secret would not be known for one.
+    head, tail = redacted(text[: half + _MARGIN])[:half], redacted(text[-half - _MARGIN :])[-half:]
+    return f"{head}\n[… {left_out:,} characters left out; ask for less, or write it to a file …]\n{tail}"
 
 
 def escaped(text: str) -> str:

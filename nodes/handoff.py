@@ -5,6 +5,7 @@ from __future__ import annotations
 from langgraph.runtime import Runtime
 
 from handoff.event import HandoffPoint
+from handoff.redaction import redacted
 from nodes.events import last_action, observed
 from nodes.observation import Observation
 from nodes.settings import AgentContext, given
@@ -12,7 +13,7 @@ from nodes.state import AgentState
 
 
 def handoff(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    message = last_action(state).arguments.get("message", "").strip()
+    message = redacted(last_action(state).arguments.get("message", "").strip())
     update = observed(state, given(runtime), Observation(text="[handed over]"))
     point = HandoffPoint(
         kind="requested", event_index=len(state["events"]), detail=message[:200] or "requested by the agent"

@@ -151,6 +151,7 @@ def _with_notes(context: AgentContext, record: HandoffRecord) -> HandoffRecord:
         return record
     with context.session.holding():
         context.session.records.add_notes(record.id, notes)
+        notes = context.session.records.notes(record.id) or notes
     return record.model_copy(update={"notes": notes})
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from handoff.event import FileRead
+from handoff.redaction import redacted, without_known
 from sandbox.machine import FileChange, Frozen
 
 
 class Observation(Frozen):
-    """What a tool saw and did; it goes into the journal of effects as it is."""
+    """What a tool saw and did."""
 
     text: str
     changes: tuple[FileChange, ...] = ()
@@ -21,4 +23,20 @@ class Observation(Frozen):
     shell_ended: bool = False
     seconds: float = 0.0
     edit: dict[str, Any] | None = None
-    """What the editor did, so that it can be undone."""
+    """What the editor did, so that it can be undone; `incomplete` where the text before held a secret."""
+
+    def without_secrets(self, keys: Collection[str] = ()) -> Observation:
+        """As it goes into the journal of effects and to the agent."""
+        named = [name for change in self.changes for name in (change.path, change.renamed_from) if name]
+        told = "\n".join([self.text, self.cwd or "", *named, *(read.path for read in self.reads)])
+        seen = self
+        if redacted(told, keys) != told:
+            shown = self.model_dump(exclude={"edit"})
+            seen = Observation.model_validate({**redacted(shown, keys), "edit": self.edit})
+        # What stood in a file is written back as it was, or not at all.
+        edit = without_known(seen.edit, keys)
+        return (
+            seen
+            if edit == seen.edit
+            else seen.model_copy(update={"edit": {**(edit or {}), "incomplete": True}})
+        )

@@ -25,6 +25,7 @@ from tenacity import (
 )
 
 from handoff.event import Usage
+from handoff.redaction import redacted, without_known
 from nodes.deadline import Overdue, within
 from nodes.encodable import encodable
 
@@ -37,6 +38,7 @@ _OF_CONTEXT = re.compile(
     r"|prompt is too long|input token count.* exceeds|\binputs\W+tokens.*max_new_tokens",
     re.IGNORECASE,
 )
+_SAID = ("content", "additional_kwargs", "response_metadata", "tool_calls", "invalid_tool_calls")
 _LONGEST_LINE = 300
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 CHARS_A_TOKEN = 4
@@ -67,7 +69,7 @@ class ContextOverflow(Exception):
 
 
 def ask(model: Runnable[Any, Any], messages: list[BaseMessage], *, timeout_s: float) -> AIMessage:
-    """The model's reply, whole. Raises ModelFailed or ContextOverflow, each with one clear line.
+    """The model's reply, whole, but without known secrets. Raises ModelFailed or ContextOverflow, each with one clear line.
 
     `timeout_s` bounds the whole call, because an endpoint that sends a byte now and then never
     exceeds a client's own limit.
@@ -86,7 +88,7 @@ def ask(model: Runnable[Any, Any], messages: list[BaseMessage], *, timeout_s: fl
         raise ModelFailed(f"the endpoint sent a {type(reply).__name__} where a reply was due")
     if not _has_ended(reply.response_metadata):
         raise ModelFailed("the reply was cut off: it ended without a finish reason")
-    return _tidied(reply)
+    return _tidied(reply, keys_of(model))
 
 
 def _has_ended(told: dict[str, Any]) -> bool:
@@ -145,12 +147,9 @@ def _estimate(messages: Sequence[BaseMessage]) -> int:
     return -(-characters // CHARS_A_TOKEN)
 
 
-def _tidied(reply: AIMessage) -> AIMessage:
-    """The reply as files and endpoints can take it back: no lone surrogates, and every call has an id."""
-    update = {
-        name: encodable(getattr(reply, name))
-        for name in ("content", "additional_kwargs", "tool_calls", "invalid_tool_calls")
-    }
+def _tidied(reply: AIMessage, keys: Sequence[str]) -> AIMessage:
+    """The reply as files and endpoints can take it back: no lone surrogates, no secret, and every call has an id."""
+    update = without_known({name: encodable(getattr(reply, name)) for name in _SAID}, keys)
     for call in (*update["tool_calls"], *update["invalid_tool_calls"]):
         call["id"] = call["id"] or f"call_{uuid4().hex}"
     return reply.model_copy(update=update)
@@ -218,14 +217,15 @@ def _said(error: BaseException) -> str:
 
 
 def _line(text: str, model: Runnable[Any, Any]) -> str:
-    for secret in _secrets(model):
-        text = text.replace(secret, "[key]")
+    for key in keys_of(model):
+        text = text.replace(key, "[key]")
+    text = redacted(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0][:_LONGEST_LINE] if lines else "nothing more is known"
 
 
-def _secrets(model: Any) -> list[str]:
+def keys_of(model: Any) -> list[str]:
     """The keys that a model, bound or not, is given, whatever their names."""
     fields = {**getattr(model, "__dict__", {})}
     found = [value.get_secret_value() for value in fields.values() if isinstance(value, SecretStr)]
-    return [secret for secret in found if secret] + (_secrets(fields["bound"]) if "bound" in fields else [])
+    return [secret for secret in found if secret] + (keys_of(fields["bound"]) if "bound" in fields else [])

@@ -16,6 +16,7 @@ from handoff.ledger.effects import Key
 from handoff.ledger.leases import answer_request
 from handoff.reach import Reach
 from handoff.record import HandoffRecord, RecordStore, TaskBrief
+from handoff.redaction import without_known
 from handoff.trace import differences
 from nodes.folded import Folded
 from nodes.observation import Observation
@@ -237,7 +238,7 @@ class Session:
             if self._every == "step":
                 self._frozen(machine, after)
             return after
-        state = machine.shell_state()
+        state = without_known(machine.shell_state())
         kept = machines.find(self._lease.ledger, before) if before != BASE else None
         if kept is not None and kept.shell_state == state:
             return before

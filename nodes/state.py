@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from handoff.event import Event, HandoffPoint
 from handoff.record import TaskBrief
+from handoff.redaction import without_known
 from nodes.settings import shown
 
 StopReason = Literal[
@@ -126,7 +127,8 @@ def state_values(values: Mapping[str, Any]) -> AgentState:
                 f"a state holds no {name!r:.60}; there are {', '.join(AgentState.__annotations__)}"
             )
         try:
-            found[name] = _IN_STATE[name].dump_python(_IN_STATE[name].validate_python(value), mode="json")
+            checked = _IN_STATE[name].validate_python(value)
+            found[name] = without_known(_IN_STATE[name].dump_python(checked, mode="json"))
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, (name, *first["loc"])))
@@ -140,7 +142,7 @@ def _messages(value: Any) -> list[BaseMessage]:
     for each in value:
         if not isinstance(each, BaseMessage):
             raise BadInput(f"messages: give LangChain messages such as HumanMessage('…'), not {shown(each)}")
-    return list(value)
+    return [each.model_copy(update={"content": without_known(each.content)}) for each in value]
 
 
 def first_state(messages: Sequence[BaseMessage], task: TaskBrief, machine: str) -> AgentState:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from importlib.resources import files
+from typing import Any
 
 from langchain_core.messages import AIMessage, SystemMessage
 from langchain_core.tools import BaseTool
@@ -13,6 +14,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.runtime import Runtime
 
 from handoff.event import HandoffPoint
+from handoff.redaction import redacted
 from nodes.actions import Unreadable, native_tools, read_action
 from nodes.events import next_action_event, observed
 from nodes.observation import Observation
@@ -88,7 +90,10 @@ def _taken_up(state: AgentState, context: AgentContext, reply: AIMessage, second
     )
     arguments = {} if isinstance(action, Unreadable) else action.arguments
     usage, before = usage_of(reply, state["messages"]), state["spent"]
-    event = next_action_event(state, context, action.tool, _shown(reply), arguments, usage, seconds)
+    text, content = redacted(_shown(reply)), _spoken(reply)
+    # What is called stays as it is: a key in it may be made up for a test.
+    reply = reply.model_copy(update={"content": content})
+    event = next_action_event(state, context, action.tool, text, arguments, usage, seconds)
     update = AgentState(
         messages=[reply],
         events=[event.model_dump(mode="json")],
@@ -109,7 +114,7 @@ def _taken_up(state: AgentState, context: AgentContext, reply: AIMessage, second
                 "events": [*state.get("events", []), *update["events"]],
             }
         )
-        told = observed(after, context, Observation(text=action.correction, refused=True))
+        told = observed(after, context, Observation(text=redacted(action.correction), refused=True))
         told["messages"] = [reply, *told["messages"]]
         told["events"] = [*update["events"], *told["events"]]
         update |= told
@@ -123,6 +128,20 @@ def _shown(reply: AIMessage) -> str:
         for call in (*reply.tool_calls, *reply.invalid_tool_calls)
     ]
     return "\n".join(part for part in (reply.text, *calls) if part)
+
+
+def _spoken(reply: AIMessage) -> str | list[str | dict[str, Any]]:
+    """The reply's content without what looks like a key; parts that are no text are a provider's own."""
+    if isinstance(reply.content, str):
+        return redacted(reply.content)
+    return [
+        redacted(part)
+        if isinstance(part, str)
+        else {**part, "text": redacted(part["text"])}
+        if part.get("type") == "text" and "text" in part
+        else part
+        for part in reply.content
+    ]
 
 
 def spent(state: AgentState, context: AgentContext) -> StopReason | None:

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, select, text, update
 
 from handoff.ledger.store import Ledger, LedgerUnusable, leases
+from handoff.redaction import redacted
 from sandbox.ownership import became_of, this_process
 
 TTL_S = 30.0
@@ -159,7 +160,9 @@ def request_handoff(ledger: Ledger, thread: str, reason: str) -> bool:
     check_thread(thread)
     with ledger.writing() as connection:
         done = connection.execute(
-            update(leases).where(leases.c.thread == thread).values(requested=reason[:500] or "requested")
+            update(leases)
+            .where(leases.c.thread == thread)
+            .values(requested=redacted(reason)[:500] or "requested")
         )
         return done.rowcount > 0
 

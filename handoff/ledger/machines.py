@@ -8,12 +8,14 @@ from sqlalchemy import delete, insert, select
 
 from handoff.ledger.leases import Lease
 from handoff.ledger.store import Ledger, machines
+from handoff.redaction import without_known
 from sandbox.machine import Snapshot
 
 
 def keep(lease: Lease, machine_id: str, snapshot: Snapshot) -> None:
     """Note that a state can be entered by a snapshot, which must be durable by now. Raises Fenced."""
     ledger = lease.ledger
+    written = snapshot.model_copy(update={"shell_state": without_known(snapshot.shell_state)})
     with ledger.writing() as connection:
         lease.require(connection)
         if connection.execute(select(machines.c.id).where(machines.c.id == machine_id)).first() is None:
@@ -21,7 +23,7 @@ def keep(lease: Lease, machine_id: str, snapshot: Snapshot) -> None:
                 insert(machines).values(
                     id=machine_id,
                     thread=lease.thread,
-                    snapshot=snapshot.model_dump_json(),
+                    snapshot=written.model_dump_json(),
                     made_at=ledger.now(connection),
                 )
             )

@@ -10,7 +10,7 @@ from handoff.action import Protocol
 from handoff.event import Event, FileRead
 from handoff.notes.fields import MODEL_FIELDS
 from handoff.notes.note import BUDGET_TOKENS
-from handoff.record import Claim, HandoffRecord, Notes
+from handoff.record import Claim, HandoffRecord
 from handoff.views import VIEWS, Recipient, named, size_of
 from sandbox.machine import FileChange
 
@@ -37,11 +37,9 @@ def many(number: int) -> HandoffRecord:
 
 
 def huge() -> HandoffRecord:
-    trace = (
-        *step(0, "sed -i s/a/b/ pkg/core.py", "", path="pkg/core.py"),
-        *step(2, "python -m unittest", "y\n" * 10_000_000 + FAILED, code=1),
-    )
-    return record(trace)
+    shown = "y\n" * 10_000_000 + FAILED
+    edit = step(0, "sed -i s/a/b/ pkg/core.py", "", path="pkg/core.py")
+    return record((*edit, *step(2, "python -m unittest", shown, code=1)))
 
 
 def torn() -> HandoffRecord:
