@@ -23,6 +23,7 @@ _TAIL = re.compile(
 _LONGEST_TAIL = 600
 _LONGEST_LINE = 1_000
 _LONG_TEXT = 100_000
+_MOST = 2_000_000
 _TRACEBACK = "Traceback (most recent call last)"
 _SHOUTED = re.compile(r"^(?:FAIL|FAILED|FAILURE|ERROR)\b(?!\w*\s*[:=]?\s*0\b)", re.M)
 _UNPARSED = re.compile(r'^ +File ".+", line \d+\n(?:.*\n){0,3}?(?:Syntax|Indentation|Tab)Error: ', re.M)
@@ -47,6 +48,9 @@ _STATUS = re.compile(r"(.*?)\$(?:\?|\{PIPESTATUS\[0\]\})")
 
 def plain(output: str) -> str:
     """What a program printed: without colours, and without what agents' tools wrap around it."""
+    if len(output) > _MOST:
+        # What decides stands at the end, and what an agent's tool says of the rest at the beginning.
+        output = f"{output[:_LONG_TEXT]}\n{output[_LONG_TEXT - _MOST :]}"
     text = _ANSI.sub("", output) if "\x1b" in output else output
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")

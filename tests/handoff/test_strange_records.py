@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ PROTOCOLS: tuple[Protocol, ...] = ("text", "native")
 TORN = "a\ud800b\x00c\x1b[2J\u202ed\r\ne\rf"
 
 
+@cache
 def many(number: int) -> HandoffRecord:
     events: list[Event] = []
     for n in range(number // 2):
@@ -36,8 +38,9 @@ def many(number: int) -> HandoffRecord:
     return record(tuple(events))
 
 
+@cache
 def huge() -> HandoffRecord:
-    shown = "y\n" * 10_000_000 + FAILED
+    shown = ("y" * 79 + "\n") * 260_000 + FAILED
     edit = step(0, "sed -i s/a/b/ pkg/core.py", "", path="pkg/core.py")
     return record((*edit, *step(2, "python -m unittest", shown, code=1)))
 
@@ -53,13 +56,7 @@ def torn() -> HandoffRecord:
         *step(2, f"python -m unittest {TORN}", f"{TORN}\n{FAILED}", code=1),
     )  # fmt: skip
     claims = {name: (Claim(text=TORN, events=(1, 2)),) for name in MODEL_FIELDS}
-    notes = Notes(
-        model=TORN,
-        summary=TORN,
-        structured=claims,
-        summary_usage=NOTES.summary_usage,
-        structured_usage=NOTES.structured_usage,
-    )
+    notes = NOTES.model_copy(update={"model": TORN, "summary": TORN, "structured": claims})
     task = record(()).task.model_copy(update={"prompt": TORN})
     return record(trace, notes=notes, task=task, predecessor=TORN, patch=TORN)
 
