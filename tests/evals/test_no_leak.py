@@ -1,0 +1,121 @@
+"""What only the evaluator knows, and what came after a point, reaches no view, no prompt and no model."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from evals.grading import HandoffState
+from handoff.event import Event
+from handoff.recall import recalled
+from handoff.record import RecordStore
+from handoff.views import VIEWS, Recipient
+
+from .conftest import ROOT, Run, rows
+
+TASK = "ledger__ledger-12"
+GOLD, HIDDEN, PATCH = "gold_canary_9c1e", "test_hidden_canary_4b7d", "patch_canary_27fa"
+RECIPIENTS = (Recipient(protocol="text"), Recipient(protocol="native"))
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory, called: Run) -> Path:
+    """A run of a bundled task whose gold patch, test patch and hidden tests each hold a word of their own."""
+    root = tmp_path_factory.mktemp("planted")
+    suite = root / "suite"
+    shutil.copytree(ROOT / "evals" / "suite", suite)
+    task = suite / "tasks" / TASK
+    for name, canary in (("gold.patch", GOLD), ("test.patch", PATCH)):
+        patch = (task / name).read_text()
+        (task / name).write_text(
+            re.sub(r"^(\+[^+\n].*)$", rf"\1  # {canary}", patch, count=1, flags=re.MULTILINE)
+        )
+    tests = json.loads((task / "tests.json").read_text())
+    added = (task / "test.patch").read_text()
+    names = (test.split(" ")[0] for test in tests["FAIL_TO_PASS"])
+    hidden = next(name for name in names if f"+    def {name}(" in added)
+    for path in (task / "tests.json", task / "test.patch"):
+        path.write_text(path.read_text().replace(hidden, HIDDEN))
+    done = called("--view", "all", "--tasks", suite, "--task-ids", TASK, "--out", root / "out")
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+def test_the_canaries_are_where_the_evaluator_looks(planted: Path) -> None:
+    """Else the tests below would find nothing to find."""
+    task = planted / "suite" / "tasks" / TASK
+    assert GOLD in (task / "gold.patch").read_text()
+    assert HIDDEN in (task / "tests.json").read_text()
+    assert PATCH in (task / "test.patch").read_text()
+    assert all(row["resolved"] for row in rows(planted / "out"))
+    logs = "".join(
+        path.read_text(errors="replace")
+        for path in (planted / "out" / "grading").rglob("*")
+        if path.is_file()
+    )
+    assert HIDDEN in logs
+    assert {row["handoff_state"] for row in rows(planted / "out", "labels")} <= set(get_args(HandoffState))
+
+
+def test_nothing_of_the_evaluator_is_in_a_record_a_view_or_a_prompt(planted: Path) -> None:
+    out = planted / "out"
+    store = RecordStore(out / "records")
+    words = (GOLD, HIDDEN, PATCH, *get_args(HandoffState))
+    assert len(store.ids()) == 3
+    for name in store.ids():
+        record = store.load(name)
+        texts = [
+            record.model_dump_json(),
+            recalled(record.trace, "canary hidden gold"),
+            recalled(record.trace, "e0-e11"),
+        ]
+        texts += [
+            str(message) for view in VIEWS.values() for to in RECIPIENTS for message in view(record, to)
+        ]
+        assert not [word for word in words for text in texts if word in text]
+    database = b"".join(path.read_bytes() for path in out.glob("takeover.sqlite*"))
+    assert not [word for word in words if word.encode() in database]
+
+
+def test_no_later_event_is_in_a_view(planted: Path) -> None:
+    out = planted / "out"
+    store = RecordStore(out / "records")
+    trace = json.loads((out / "traces" / f"{TASK}.json").read_text())["events"]
+    whole = [Event.model_validate(event) for event in trace]
+    for name in store.ids():
+        record = store.load(name)
+        assert record.trace == tuple(whole[: len(record.trace)])
+        before = " ".join(event.text for event in record.trace) + record.task.prompt
+        later = {
+            line.strip()
+            for event in whole[len(record.trace) :]
+            for line in event.text.splitlines()
+            if len(line.strip()) > 25 and line.strip() not in before
+        }
+        assert later or name.endswith("first_post_failure_edit")
+        for view in VIEWS.values():
+            for to in RECIPIENTS:
+                shown = "\n".join(str(message) for message in view(record, to))
+                assert not [line for line in later if line in shown]
+
+
+def test_a_view_is_that_of_a_record_cut_from_any_longer_run(planted: Path) -> None:
+    store = RecordStore(planted / "out" / "records")
+    last = store.load(f"{TASK}.first_post_failure_edit")
+    for name in store.ids():
+        record = store.load(name)
+        cut = last.model_copy(
+            update={
+                "trace": last.trace[: len(record.trace)],
+                "patch": record.patch,
+                "files": record.files,
+                "notes": record.notes,
+            }
+        )
+        for view in VIEWS.values():
+            assert [str(m) for m in view(cut)] == [str(m) for m in view(record)]
