@@ -39,7 +39,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory, called: Run) -> Path:
     added = (task / "test.patch").read_text()
     names = (test.split(" ")[0] for test in tests["FAIL_TO_PASS"])
     hidden = next(name for name in names if f"+    def {name}(" in added)
-    for path in (task / "tests.json", task / "test.patch"):
+    for path in (task / "tests.json", task / "test.patch", task / "eval.sh"):
         path.write_text(path.read_text().replace(hidden, HIDDEN))
     done = called("--view", "all", "--tasks", suite, "--task-ids", TASK, "--out", root / "out")
     assert done.returncode == 0, done.stderr
