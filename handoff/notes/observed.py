@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from handoff.detector_state import ValidationRun
 from handoff.detectors import continuation, evidence_of
 from handoff.event import UNREADABLE
-from handoff.fence import code, neutral, ticked
+from handoff.fence import code, entry, neutral, quoted, ticked
 from handoff.notes.evidence import Evidence
 from handoff.notes.fields import UNKNOWN, Field
 
@@ -97,13 +97,13 @@ def _command(run: ValidationRun | None, pointer: str) -> tuple[str, ...]:
         half = _LONGEST_VALIDATION // 2
         text = f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
     where = f"\nin {_line(run.cwd)}" if run.cwd else ""
-    return (f"{code(neutral(text))}{where}{pointer}",)
+    return (f"{code(quoted(text))}{where}{pointer}",)
 
 
 def _decisive(run: ValidationRun | None, evidence: Evidence) -> tuple[str, ...]:
     lines = evidence_of(run, evidence.record.trace) if run else ()
     shown = [line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in lines]
-    return (code(neutral("\n".join(shown[-_MOST_LINES:]))),) if shown else ()
+    return (code(quoted("\n".join(shown[-_MOST_LINES:]))),) if shown else ()
 
 
 def _tried(evidence: Evidence) -> Iterator[tuple[str, int]]:
@@ -113,7 +113,10 @@ def _tried(evidence: Evidence) -> Iterator[tuple[str, int]]:
             command = event.arguments.get("command", "") if event.tool == "shell" else ""
         elif command and not event.refused and event.tool != UNREADABLE:
             ended = UNKNOWN if event.exit_code is None else f"exit code {event.exit_code}"
-            yield f"{ticked(_line(command))} → {'timed out' if event.timed_out else ended}", event.index
+            yield (
+                f"{ticked(_bounded(' '.join(neutral(command).split())))} → {'timed out' if event.timed_out else ended}",
+                event.index,
+            )
 
 
 def _read(evidence: Evidence) -> Iterator[tuple[str, int]]:
@@ -125,6 +128,9 @@ def _read(evidence: Evidence) -> Iterator[tuple[str, int]]:
     yield from ((_line(path), index) for path, index in found.items())
 
 
-def _line(text: str) -> str:
-    line = " ".join(neutral(text).split())
+def _line(path: str) -> str:
+    return _bounded(entry(path))
+
+
+def _bounded(line: str) -> str:
     return line if len(line) <= _LONGEST_COMMAND else f"{line[:_LONGEST_COMMAND]}…"
