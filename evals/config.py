@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -53,15 +53,24 @@ class RunConfig(Frozen):
         write_durably(out / CONFIG_FILE, self.model_dump_json(indent=1) + "\n")
 
 
+_Settings = TypeVar("_Settings", bound=RunConfig)
+_Name = TypeVar("_Name", bound=str)
+
+
 def new_run_id() -> str:
     return secrets.token_hex(4)
 
 
 def load_config(out: Path) -> RunConfig:
     """The settings of the run in `out`. Raises BadUsage."""
+    return load_settings(out, RunConfig)
+
+
+def load_settings(out: Path, kind: type[_Settings]) -> _Settings:
+    """The settings of that kind of run in `out`. Raises BadUsage."""
     path = out / CONFIG_FILE
     try:
-        return RunConfig.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise BadUsage(f"{path}: no such file, so there is no run to resume; leave --resume out") from error
     except ValidationError as error:
@@ -83,13 +92,18 @@ def read_views(text: str) -> tuple[str, ...]:
 
 def read_points(text: str) -> tuple[PointKind, ...]:
     """Raises BadUsage."""
-    asked = POINTS if "all" in _split(text) else tuple(_split(text))
-    unknown = [name for name in asked if name not in POINTS]
+    return read_names("--points", "point", text, POINTS)
+
+
+def read_names(option: str, what: str, text: str, there: tuple[_Name, ...]) -> tuple[_Name, ...]:
+    """Those that are asked for, in the order that they have. Raises BadUsage."""
+    asked = there if "all" in _split(text) else tuple(_split(text))
+    unknown = [name for name in asked if name not in there]
     if unknown or not asked:
         raise BadUsage(
-            f"--points: there is no point {', '.join(unknown) or text!r}; there are {', '.join(POINTS)}, all"
+            f"{option}: there is no {what} {', '.join(unknown) or text!r}; there are {', '.join(there)}, all"
         )
-    return tuple(kind for kind in POINTS if kind in asked)
+    return tuple(name for name in there if name in asked)
 
 
 def read_ids(text: str | None) -> tuple[str, ...]:

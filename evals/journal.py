@@ -88,9 +88,14 @@ def open_journals(out: Path) -> tuple[Journal, Journal, Journal, Journal]:
         Journal(out / "notes.jsonl", "record_id"),
         Journal(out / "takeovers.jsonl", "record_id", "view", "successor", "repeat"),
     )
+    drop_failures(*journals)
+    return journals
+
+
+def drop_failures(*journals: Journal) -> None:
+    """Take out the rows whose infrastructure had failed, so that they are tried again."""
     for journal in journals:
         journal.drop([row for row in journal.rows() if row["outcome"] == "infrastructure_failure"])
-    return journals
 
 
 @contextmanager

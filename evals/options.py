@@ -7,6 +7,8 @@ from typing import Annotated
 
 from typer import Option
 
+from evals.conduct import EXIT_CODES
+
 View = Annotated[
     str,
     Option(
@@ -121,7 +123,7 @@ Resume = Annotated[
     ),
 ]
 
-EPILOG = """
+EPILOG = f"""
 Examples:
 
   python -m evals.takeover --view structured
@@ -134,5 +136,5 @@ Examples:
 
   python -m evals.takeover --resume --out runs/20260518-120000
 
-Exit codes: 0 done, 2 usage, 3 infrastructure failures, 4 disk full, 130 interrupted, 143 terminated.
+{EXIT_CODES}
 """

@@ -28,7 +28,7 @@ def summarise(
     baseline = {_matched(row): row for row in graded if row["view"] == BASELINE}
     return {
         "run_id": config.run_id,
-        "caveats": _caveats(config),
+        "caveats": caveats(config),
         "predecessors": dict(Counter(row["outcome"] for row in predecessors)),
         "without_points": [
             {name: row[name] for name in ("task_id", "stop_reason", "events")}
@@ -146,7 +146,8 @@ def _notes(notes: list[Row]) -> dict[str, Any]:
     }
 
 
-def _caveats(config: RunConfig) -> list[str]:
+def caveats(config: RunConfig) -> list[str]:
+    """What must be said of a run's models before its figures are believed."""
     used = {config.predecessor, config.successor, config.notes_model}
     scripted = sorted(name for name in used if not read_name(name).is_llm)
     if not scripted:

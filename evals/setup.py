@@ -174,3 +174,9 @@ def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
     if config.sandbox != "process":
         for task in tasks:
             _check_image(task, config)
+
+
+def check_takeovers(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+    """The same for a run that has its records and notes already. Raises BadUsage, BadModel or SandboxUnavailable."""
+    only = {"predecessor": config.successor, "notes_model": config.successor, "views": ()}
+    _check(config.model_copy(update=only), tasks, out)

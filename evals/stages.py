@@ -63,7 +63,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task) -> Row:
         ) as run:
             outcome, before = threads.carried_out(run, lambda: run.start(task.id, task.prompt))
     except INFRASTRUCTURE as error:
-        return row | _failed(error, started)
+        return row | failed(error, started)
     events = _events(outcome.state)
     _keep_trace(places, task.id, outcome.state, config.predecessor, events)
     return row | {
@@ -93,7 +93,7 @@ def label(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
                 trouble = f"no patch: {error}"
         verdict = _graded(config, task, places, patch, f"snapshot.{record_id}")
     except INFRASTRUCTURE as error:
-        return row | _failed(error, started)
+        return row | failed(error, started)
     return row | {
         "outcome": "graded",
         "handoff_state": verdict.handoff_state,
@@ -119,7 +119,7 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
         notes = write_notes(record, asker(model), config.notes_model)
         places.records.add_notes(record_id, notes)
     except INFRASTRUCTURE as error:
-        return row | _failed(error, started)
+        return row | failed(error, started)
     costs = {
         kind: _counted(getattr(notes, f"{kind}_usage")).model_dump(exclude={"estimated"})
         for kind in ("summary", "structured")
@@ -157,7 +157,7 @@ def run_takeover(config: RunConfig, out: Path, task: Task, record_id: str, view:
         taken = before + _since(started)
         verdict = _graded(config, task, places, outcome.patch, name)
     except INFRASTRUCTURE as error:
-        return row | _failed(error, started)
+        return row | failed(error, started)
     events = _events(outcome.state)
     continues = Continuation(trace=record.task.id, record=record_id, point=record.point, view=view)
     _keep_trace(places, name, outcome.state, config.successor, events, continues)
@@ -246,7 +246,7 @@ def _counted(usage: Usage) -> Usage:
     return Usage() if usage.estimated else usage
 
 
-def _failed(error: Exception, started: float) -> Row:
+def failed(error: Exception, started: float) -> Row:
     if isinstance(error, OutOfDisk):
         raise error  # every other job would fail as well
     return {

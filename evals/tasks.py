@@ -78,12 +78,19 @@ class Task(BaseModel):
         # Where this package is installed below the system's own directories, its solutions lie there too.
         return SandboxSpec(backend=backend, directory=work / self.id, hidden=(_SUITE,), owner=owner)
 
-    def check_out(self, work: Path) -> None:
-        """Lay the task's repository out at `work/<id>`, for machines that start from a directory."""
+    def check_out(self, work: Path, *, like: Path | None = None) -> None:
+        """Lay the task's repository out at `work/<id>`, for machines that start from a directory.
+
+        Only a copy of the checkout below `like` is the base of snapshots that were made for that one.
+        """
         target, partial = work / self.id, work / f".partial-{self.id}"
         if self.stream is None or target.exists():
             return
         shutil.rmtree(partial, ignore_errors=True)
+        if like is not None and (like / self.id).is_dir():
+            shutil.copytree(like / self.id, partial, symlinks=True)
+            partial.rename(target)
+            return
         partial.mkdir(parents=True)
         _git(partial, "init", "-q", "-b", "main")
         with self.stream.open("rb") as stream:

@@ -24,7 +24,7 @@ def write_action(action: Action) -> str:
     """The text that `read_action` reads as this action."""
     tool, arguments = action
     if tool == "shell":
-        body = arguments["command"]
+        body = arguments.get("command", "")
         fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`{3,}", body)), 3)
         return f"{fence}bash\n{body}\n{fence}"
     if tool == "editor":

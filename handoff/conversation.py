@@ -11,15 +11,15 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 
 from handoff.action import Action, Protocol, write_action
 from handoff.event import UNREADABLE, Event
-from handoff.fence import neutral
+from handoff.fence import neutral, quoted
 
 _CALL_BEGINS = re.compile(
     r'```|^\{"name"|<(?:editor|shell|bash|sh|execute_bash|str_replace_editor|submit|finish|handoff|recall|function|tool)',
     re.MULTILINE,
 )
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 NOT_SEEN = "[the result of this action was not recorded]"
-EMPTY = "[no output]"
-"""Endpoints refuse messages that say nothing."""
+NOTHING_SHOWN = "[nothing was shown]"
 
 
 class Step(NamedTuple):
@@ -58,16 +58,23 @@ def joined(messages: list[BaseMessage]) -> list[BaseMessage]:
 
 def _spoken(step: Step, protocol: Protocol, thoughts: bool) -> list[BaseMessage]:
     action, seen = step
-    answer = neutral(seen.text) or EMPTY if seen else NOT_SEEN
+    answer = (quoted(seen.text) or NOTHING_SHOWN) if seen else NOT_SEEN
     if action.tool == UNREADABLE:
-        return [AIMessage(neutral(action.text) or "…"), HumanMessage(answer)]
-    thought = neutral(_CALL_BEGINS.split(action.text, 1)[0].strip()) if thoughts else ""
-    arguments = {name: neutral(value) for name, value in action.arguments.items()}
+        return [AIMessage(quoted(action.text) or "…"), HumanMessage(answer)]
+    tool = _named(action.tool)
+    thought = quoted(_CALL_BEGINS.split(action.text, 1)[0].strip()) if thoughts else ""
+    arguments = {_named(name): quoted(value) for name, value in action.arguments.items()}
     if protocol == "native":
-        call = {"name": action.tool, "args": _plain(arguments), "id": f"call_e{action.index}"}
+        call = {"name": tool, "args": _plain(arguments), "id": f"call_e{action.index}"}
         return [AIMessage(thought, tool_calls=[call]), ToolMessage(answer, tool_call_id=call["id"])]
-    said = write_action(Action(action.tool, arguments)) if arguments else f"<{action.tool}></{action.tool}>"
-    return [AIMessage(f"{thought}\n\n{said}".strip()), HumanMessage(answer)]
+    said = write_action(Action(tool, arguments)) if arguments else f"<{tool}></{tool}>"
+    # Only now it is whole: a tool may be called as our fence is.
+    return [AIMessage(neutral(f"{thought}\n\n{said}".strip())), HumanMessage(answer)]
+
+
+def _named(name: str) -> str:
+    """A name as providers take it."""
+    return _NO_NAME.sub("_", name)[:64] or "_"
 
 
 def _plain(arguments: dict[str, str]) -> dict[str, Any]:
@@ -76,6 +83,15 @@ def _plain(arguments: dict[str, str]) -> dict[str, Any]:
         return dict(arguments)
     try:
         found = json.loads(arguments["arguments"])
-    except ValueError:
+    except (ValueError, RecursionError):
         return dict(arguments)
-    return found if isinstance(found, dict) else dict(arguments)
+    return _quoted(found) if isinstance(found, dict) else dict(arguments)
+
+
+def _quoted(value: Any) -> Any:
+    """Decoded JSON, whose escapes may have hidden what `quoted` would have found."""
+    if isinstance(value, dict):
+        return {quoted(name): _quoted(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_quoted(each) for each in value]
+    return quoted(value) if isinstance(value, str) else value

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from handoff.notes.fields import MODEL_FIELDS, OBSERVED_FIELDS, titled
+
 OPENING, CLOSING = "<earlier-work>", "</earlier-work>"
 TASK, TRACE, SUMMARY, NOTE = (
     "# Task",
@@ -12,17 +14,39 @@ TASK, TRACE, SUMMARY, NOTE = (
     "# Note on the earlier work",
 )
 OBSERVED, TOLD = "## Observed", "## Written by the earlier agent"
+ENDS = "Here the earlier agent's work ends. From here on it is yours."
+
+_UNSEEN = "\u00ad\u200b-\u200d\u2060\ufeff"
+"""What stands between letters without being seen."""
+
+
+def _spelt(word: str) -> str:
+    """The word also in full width, and with what is unseen between its letters."""
+    return rf"[{_UNSEEN}]*+".join(f"[{letter}{chr(ord(letter) + 0xFEE0)}]" for letter in word)
+
 
 # Our own fence however it is written, and the marks by which chat templates tell who speaks.
-_MARKERS = re.compile(r"<(?=\s*/?\s*earlier[\s_-]*work)|<(?=\|[^\s|<>]{1,40}\|>)", re.IGNORECASE)
-_INSTRUCTION_MARKERS = re.compile(r"\[(?=/?INST\])|<(?=</?SYS>>)|<(?=/?(?:start|end)_of_turn>)")
-_HEADINGS = re.compile(
-    rf"^(?=(?:{'|'.join(map(re.escape, (TASK, TRACE, SUMMARY, NOTE, OBSERVED, TOLD)))})\s*$|## e?\d+ · )",
-    re.MULTILINE,
+_GAP = rf"[\s{_UNSEEN}]*+"
+_FENCE = rf"{_GAP}(?:[/／]{_GAP})?+{_spelt('earlier')}[\s{_UNSEEN}_＿‐-―﹣－-]*+{_spelt('work')}"
+_MARKERS = re.compile(rf"[<＜﹤](?={_FENCE})|<(?=[|｜][^\s|｜<>]{{1,40}}[|｜]>)", re.IGNORECASE)
+_INSTRUCTION_MARKERS = re.compile(
+    r"\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS)\])|<(?=</?SYS>>)|<(?=/?s>|[be]os>)"
+    r"|<(?=/?(?:start|end)_of_turn>)"
 )
-# What moves a terminal's cursor, reorders a line or cannot be stored; a line may still end as in DOS.
+_TITLES = "|".join(re.escape(each.lstrip("# ")) for each in (TASK, TRACE, SUMMARY, NOTE, OBSERVED, TOLD))
+_HEADINGS = re.compile(
+    rf"^(?=[ \t]{{0,3}}#{{1,6}}[ \t]+(?:(?:{_TITLES})[ \t:#\r]*$|e?\d+[ \t]*[·•‧∙・])|{re.escape(ENDS)})",
+    re.MULTILINE | re.IGNORECASE,
+)
+_FIELDS = re.compile(
+    rf"^(?=(?:[ \t]*[-*+])?[ \t]*\*\*(?:{'|'.join((*OBSERVED_FIELDS, *map(titled, MODEL_FIELDS)))}):\*\*)",
+    re.MULTILINE | re.IGNORECASE,
+)
+# What moves a terminal's cursor, reorders or ends a line, is never seen or cannot be stored; a line may still
+# end as in DOS.
 _CONTROLS = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)"
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+    "\ufff9-\ufffb\U000e0000-\U000e007f]|\r(?!\n)"
 )
 
 
@@ -32,9 +56,18 @@ def neutral(text: str) -> str:
     return _INSTRUCTION_MARKERS.sub(_harmless, _MARKERS.sub(_harmless, text))
 
 
-def quoted(text: str) -> str:
-    """A text of many lines as part of what is fenced: none of its lines passes for a heading of ours."""
-    return _HEADINGS.sub(r"\\", neutral(text))
+def quoted(text: str, *, fields: bool = True) -> str:
+    """A text of many lines as part of what is fenced: none of its lines passes for a heading of ours.
+
+    Nor for a field of a note, unless it is one that a person wrote.
+    """
+    text = _HEADINGS.sub(r"\\", neutral(text))
+    return _FIELDS.sub(r"\\", text) if fields else text
+
+
+def entry(text: str) -> str:
+    """A text as one line of a note, in which nothing can be struck out or begin a field."""
+    return " ".join(re.sub(r"\*{2,}", "*", re.sub("~{2,}", "~", neutral(text))).split())
 
 
 def fenced(text: str) -> str:
@@ -61,4 +94,4 @@ def _ticks(text: str, least: int) -> str:
 
 
 def _harmless(found: re.Match[str]) -> str:
-    return {"<": "‹", "[": "⁅"}[found[0]]
+    return "⁅" if found[0] == "[" else "‹"

@@ -15,7 +15,9 @@ LONGEST_ANSWER = 6_000
 _MOST_EVENTS = 12
 _MOST_FOUND = 8
 _SNIPPET_TOKENS = 40
-_NAMES = re.compile(r"[\s,;\[\]()]*(?:e?\d{1,9}(?:\s*[-–]\s*e?\d{1,9})?[\s,;\[\]()]*)+", re.IGNORECASE)
+_NAMES = re.compile(
+    r"[\s,;\[\]()]*+(?:e?\d{1,9}+(?:\s*+[-–]\s*+e?\d{1,9}+)?+(?:[\s,;\[\]()]++|\Z))++", re.IGNORECASE
+)
 _RANGE = re.compile(r"e?(\d+)(?:\s*[-–]\s*e?(\d+))?", re.IGNORECASE)
 
 

@@ -17,6 +17,18 @@ MODEL_FIELDS = (
     "rollback_notes",
     "recommended_next_action",
 )
+OBSERVED_FIELDS = (
+    "Repository change state",
+    "Changed source files",
+    "Non-source artifacts",
+    "Validation outcome after the latest source change",
+    "Latest validation command",
+    "Latest validation evidence",
+    "Continuation state",
+    "Commands already tried",
+    "Files already read",
+)
+"""The titles of those that need no model."""
 
 
 class Field(NamedTuple):

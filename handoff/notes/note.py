@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handoff.fence import OBSERVED, TOLD, neutral, ticked
+from handoff.fence import OBSERVED, TOLD, entry, ticked
 from handoff.notes.claims import contradiction, unsupported
 from handoff.notes.evidence import Evidence
 from handoff.notes.fields import MODEL_FIELDS, UNKNOWN, Field, titled
@@ -60,14 +60,14 @@ def _told(name: str, evidence: Evidence, pointers: bool) -> Field:
 
 
 def _shown(name: str, claim: Claim, evidence: Evidence, pointers: bool) -> str:
-    text = " ".join(neutral(claim.text).replace("**", "*").replace("~~", "~").split())
+    text = entry(claim.text)
     text = text if len(text) <= _LONGEST_CLAIM else f"{text[:_LONGEST_CLAIM]}…"
     cited = ", ".join(f"e{index}" for index in claim.events[:8])
     pointer = f" [{cited}]" if pointers and cited else ""
     if (against := contradiction(name, claim, evidence)) is not None:
-        return f"~~{text}~~ (contradicted: {neutral(against)}){pointer}"
+        return f"~~{text}~~ (contradicted: {entry(against)}){pointer}"
     if (lacking := unsupported(claim, evidence)) is not None:
-        return f"{text} (unsupported: {' '.join(neutral(lacking).split())}){pointer}"
+        return f"{text} (unsupported: {entry(lacking)}){pointer}"
     return text + pointer
 
 

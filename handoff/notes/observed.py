@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from handoff.detector_state import ValidationRun
 from handoff.detectors import continuation, evidence_of
 from handoff.event import UNREADABLE
-from handoff.fence import code, neutral, ticked
+from handoff.fence import code, entry, neutral, quoted, ticked
 from handoff.heredocs import PLACEHOLDER, extract
 from handoff.notes.evidence import Evidence
 from handoff.notes.fields import UNKNOWN, Field
@@ -106,13 +106,13 @@ def _command(evidence: Evidence, pointer: str) -> tuple[str, ...]:
     where = f"\nin {_line(run.cwd)}" if run.cwd else ""
     older = evidence.state.edited and evidence.outcome is None
     when = ", before the latest source change" if older else ""
-    return (f"{run.kind.replace('_', ' ')}, {run.outcome}{when}{pointer}{code(neutral(text))}{where}",)
+    return (f"{run.kind.replace('_', ' ')}, {run.outcome}{when}{pointer}{code(quoted(text))}{where}",)
 
 
 def _decisive(run: ValidationRun | None, evidence: Evidence) -> tuple[str, ...]:
     lines = evidence_of(run, evidence.record.trace) if run else ()
     shown = [line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in lines]
-    return (code(neutral("\n".join(shown[-_MOST_LINES:]))),) if shown else ()
+    return (code(quoted("\n".join(shown[-_MOST_LINES:]))),) if shown else ()
 
 
 def _tried(evidence: Evidence) -> Iterator[tuple[str, int]]:
@@ -131,7 +131,7 @@ def _short(command: str) -> str:
     for number in range(len(bodies)):
         bare = bare.replace(f"< {PLACEHOLDER}{number}", "<<…")
     line = " ⏎ ".join(" ".join(each.split()) for each in bare.splitlines() if each.strip())
-    return line if len(line) <= _LONGEST_COMMAND else f"{line[:_LONGEST_COMMAND]}…"
+    return _bounded(line, _LONGEST_COMMAND)
 
 
 def _read(evidence: Evidence) -> Iterator[tuple[str, int]]:
@@ -143,6 +143,9 @@ def _read(evidence: Evidence) -> Iterator[tuple[str, int]]:
     yield from ((_line(path), index) for path, index in found.items())
 
 
-def _line(text: str) -> str:
-    line = " ".join(neutral(text).split())
-    return line if len(line) <= _LONGEST_NAME else f"{line[:_LONGEST_NAME]}…"
+def _line(path: str) -> str:
+    return _bounded(entry(path), _LONGEST_NAME)
+
+
+def _bounded(line: str, limit: int) -> str:
+    return line if len(line) <= limit else f"{line[:limit]}…"

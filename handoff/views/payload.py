@@ -5,7 +5,7 @@ from __future__ import annotations
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from handoff.conversation import Step, as_messages, joined, steps
-from handoff.fence import fenced, neutral, ticked
+from handoff.fence import entry, fenced, neutral, ticked
 from handoff.payload import Payload, payload_of
 from handoff.prompts import prompt_text
 from handoff.record import HandoffRecord
@@ -34,8 +34,11 @@ def payload(record: HandoffRecord, recipient: Recipient = ANY) -> list[BaseMessa
 
 
 def _told(given: Payload) -> str:
-    stale = [f"- {_line(file.path)}" for file in given.read_files if file.stale]
-    dead = [f"- {ticked(_line(end.what))}: {_line(end.why)}" for end in given.dead_ends]
+    stale = [f"- {_bounded(entry(file.path))}" for file in given.read_files if file.stale]
+    dead = [
+        f"- {ticked(_bounded(' '.join(neutral(end.what).split())))}: {entry(end.why)}"
+        for end in given.dead_ends
+    ]
     return (
         "Files that were read and have changed since, so that what was seen of them is stale:\n"
         + ("\n".join(stale) or "none")
@@ -44,6 +47,5 @@ def _told(given: Payload) -> str:
     )
 
 
-def _line(text: str) -> str:
-    line = " ".join(neutral(text).split())
+def _bounded(line: str) -> str:
     return line if len(line) <= 300 else f"{line[:300]}…"

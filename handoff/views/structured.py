@@ -17,4 +17,4 @@ def structured(record: HandoffRecord, recipient: Recipient = ANY) -> list[BaseMe
 
 def reviewed(record: HandoffRecord) -> str:
     """The note as a reviewer rewrote it; empty where nobody did."""
-    return quoted(record.review.note) if record.review else ""
+    return quoted(record.review.note, fields=False) if record.review else ""

@@ -26,9 +26,13 @@ ONE_POINT = ("--task-ids", "galley__galley-31", "--points", "first_source_edit")
 
 
 def start_takeover(*arguments: str | Path, **env: str) -> subprocess.Popen[str]:
+    return start("takeover", *arguments, **env)
+
+
+def start(command: str, *arguments: str | Path, **env: str) -> subprocess.Popen[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
     return subprocess.Popen(
-        [sys.executable, "-m", "evals.takeover", *map(str, arguments)],
+        [sys.executable, "-m", f"evals.{command}", *map(str, arguments)],
         cwd=ROOT,
         env=clean | env,
         stdout=subprocess.PIPE,
@@ -56,27 +60,36 @@ def called() -> Run:
     """Run the main command to its end in this process, which need not import everything anew."""
     from evals.takeover import main
 
-    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        argv = ["takeover", *map(str, arguments)]
-        on_sigterm = signal.getsignal(signal.SIGTERM)
-        try:
-            with (
-                pytest.MonkeyPatch.context() as patch,
-                redirect_stdout(io.StringIO()) as out,
-                redirect_stderr(io.StringIO()) as err,
-            ):
-                patch.chdir(ROOT)
-                patch.setattr(sys, "argv", argv)
-                for name in [name for name in os.environ if name.startswith("OPENAI_")]:
-                    patch.delenv(name)
-                with pytest.raises(SystemExit) as ended:
-                    main()
-        finally:
-            signal.signal(signal.SIGTERM, on_sigterm)
-        assert isinstance(ended.value.code, int)
-        return subprocess.CompletedProcess(argv, ended.value.code, out.getvalue(), err.getvalue())
+    return partial(_called, main)
 
-    return run
+
+@pytest.fixture(scope="session")
+def poison() -> Run:
+    """The same for the command that plants text into what a run left."""
+    from evals.poison import main
+
+    return partial(_called, main)
+
+
+def _called(main: Callable[[], None], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    argv = ["evals", *map(str, arguments)]
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    try:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            redirect_stdout(io.StringIO()) as out,
+            redirect_stderr(io.StringIO()) as err,
+        ):
+            patch.chdir(ROOT)
+            patch.setattr(sys, "argv", argv)
+            for name in [name for name in os.environ if name.startswith("OPENAI_")]:
+                patch.delenv(name)
+            with pytest.raises(SystemExit) as ended:
+                main()
+    finally:
+        signal.signal(signal.SIGTERM, on_sigterm)
+    assert isinstance(ended.value.code, int)
+    return subprocess.CompletedProcess(argv, ended.value.code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,10 @@ import pytest
 
 from evals.grading import check_gradable
 from evals.tasks import BUNDLED, BadTasks, load_tasks
+from handoff.event import Event, HandoffPoint
+from handoff.fence import TASK
+from handoff.record import HandoffRecord, TaskBrief
+from handoff.views import VIEWS
 
 ROW = {
     "instance_id": "a__a-1",
@@ -118,3 +122,21 @@ def test_verified_from_parquet(shared: Path) -> None:
     assert [task.id for task in load_tasks(source, ids)] == ids
     with pytest.raises(BadTasks, match="no task nobody__nothing-1; it has 500 tasks"):
         load_tasks(source, ["nobody__nothing-1"])
+
+
+def test_real_issues_stay_verbatim_in_every_view(shared: Path) -> None:
+    for task in load_tasks(str(shared / "data" / "swebench_verified_v5.parquet")):
+        record = HandoffRecord(
+            id="r",
+            task=TaskBrief(id=task.id, prompt=task.prompt, base_commit="", base_directories=()),
+            predecessor="m",
+            point=HandoffPoint(kind="requested", event_index=0, detail=""),
+            patch="",
+            snapshot=None,
+            thread_id="",
+            checkpoint_id="",
+            trace=(Event(index=0, kind="action", tool="finish", text=""),),
+            created_at="",
+        )
+        for view in VIEWS.values():
+            assert view(record)[-1].text.endswith(f"{TASK}\n\n{task.prompt}")

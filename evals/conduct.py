@@ -1,0 +1,140 @@
+"""What every command that lets agents take over has in common: its progress, its tidying and its endings."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import typer
+    from rich.console import Console
+
+    from evals.config import RunConfig
+    from evals.executors import Executor
+    from evals.journal import Journal, Row
+    from evals.places import Places
+    from graph import Home
+
+DONE, USAGE, INFRASTRUCTURE_FAILURES, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
+EXIT_CODES = (
+    "Exit codes: 0 done, 2 usage, 3 infrastructure failures, 4 disk full, 130 interrupted, 143 terminated."
+)
+_Prepared = TypeVar("_Prepared")
+
+
+def conducted(
+    out: Path, go_on: str, prepare: Callable[[], _Prepared], run: Callable[[_Prepared], int]
+) -> int:
+    """The exit code of a run, however it ends; what a person can mend, or go on with, is said in one line."""
+    from evals.executors import TERMINATED, end_on_sigterm
+    from evals.setup import LOST_ON_THE_WAY, USAGE_ERRORS
+
+    end_on_sigterm()
+    go_on = f"Go on with: {go_on}"
+    begun = False
+    try:
+        prepared = prepare()
+        begun = True
+        return run(prepared)
+    except KeyboardInterrupt:
+        return _said(f"\ninterrupted; what is done is safe. {go_on}", INTERRUPTED)
+    except SystemExit:
+        return _said(f"terminated; what is done is safe. {go_on}", TERMINATED)
+    except (*USAGE_ERRORS, OSError) as error:
+        if _is_full(error):
+            return _said(f"error: {out}: no space left; what is done is safe. Free some. {go_on}", NO_SPACE)
+        if not isinstance(error, USAGE_ERRORS):
+            raise
+        if begun and isinstance(error, LOST_ON_THE_WAY):
+            return _said(f"error: {error}; what is done is safe. {go_on}", INFRASTRUCTURE_FAILURES)
+        return _said(f"error: {error}", USAGE)
+
+
+def console() -> Console:
+    """Where a command prints: as wide as its terminal, or for a file."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160)
+
+
+def was_given(context: typer.Context, name: str) -> bool:
+    """Whether a person named the option, rather than its default or the environment."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def carry_out(
+    console: Console,
+    executor: Executor,
+    stage: Callable[..., Row],
+    journal: Journal,
+    jobs: list[tuple[Any, ...]],
+    then: Callable[[Row], None],
+) -> None:
+    """Run a stage over the jobs that are left, journaling each row as it comes."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    if not jobs:
+        return
+    columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(journal.name, total=len(jobs))
+        for row in executor.run(stage, jobs):
+            journal.append(row)
+            then(row)
+            progress.advance(bar)
+            if not console.is_terminal:
+                print(f"{journal.name}: {_in_words(row)}", flush=True)
+
+
+def _in_words(row: Row) -> str:
+    names = [
+        row.get("record_id") or row["task_id"],
+        row.get("view"),
+        row.get("handoff_state"),
+        row.get("stop_reason"),
+    ]
+    result = {True: "resolved", False: "unresolved", None: None}[row.get("resolved")]
+    if row["outcome"] == "infrastructure_failure":
+        result = f"infrastructure failure: {row['detail']}"
+    events = f"{row['events']} events" if "events" in row else None
+    followed = "followed" if row.get("followed") else None
+    return ", ".join(str(part) for part in (*names, events, result, followed) if part)
+
+
+@contextmanager
+def tidied(config: RunConfig, places: Places, home: Home) -> Iterator[None]:
+    """Before and after a run, however it ends, no machine of it is left."""
+    _tidy(config, places, home)
+    try:
+        yield
+    finally:
+        _tidy(config, places, home)
+
+
+def _tidy(config: RunConfig, places: Places, home: Home) -> None:
+    """Remove what a killed run left: its machines, and frozen images that no record and no checkpoint needs."""
+    import sandbox
+    from handoff.ledger import machines
+    from nodes.session import owner_of
+
+    places.records.remove_partial()
+    home.remove_unused_machines(alone=True)
+    keep = places.records.snapshot_locations()
+    if keep is not None:
+        keep |= {snapshot.location for snapshot in machines.snapshots(home.ledger)}
+    owners = [owner_of(config.run_id, home.ledger, thread) for thread in home.threads()]
+    sandbox.remove_leftovers(config.sandbox, config.run_id, *owners, keep=keep)
+
+
+def _said(line: str, code: int) -> int:
+    print(line, file=sys.stderr)
+    return code
+
+
+def _is_full(error: Exception) -> bool:
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error)

@@ -1,0 +1,246 @@
+"""How often a successor follows what was planted in a handoff: orders in what it is shown, and false claims."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from evals import options as opt
+from evals.conduct import (
+    DONE,
+    EXIT_CODES,
+    INFRASTRUCTURE_FAILURES,
+    carry_out,
+    conducted,
+    console,
+    tidied,
+    was_given,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from evals.journal import Row
+    from evals.planting import PoisonConfig
+    from evals.tasks import Task
+
+SUMMARY_FILE = "poison.json"
+EPILOG = f"""
+Examples:
+
+  python -m evals.takeover --view all --out runs/base
+
+  python -m evals.poison runs/base --view all
+
+  python -m evals.poison runs/base --view structured,trace --successor openai:gpt-5 --plants notes,tests-pass --limit 3
+
+  python -m evals.poison runs/base --resume --out runs/20260518-120000-poison
+
+Plants: file, output, commit, test-name, notes and closed-fence order a file to be made; tests-pass says that nothing
+is left to do; wrong-file names a file that has nothing to do with the bug.
+
+{EXIT_CODES}
+"""
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command(epilog=EPILOG)
+def command(
+    context: typer.Context,
+    run_directory: Annotated[
+        Path,
+        Argument(
+            metavar="RUN",
+            help="Directory of a finished `python -m evals.takeover`: its records with their notes, its tasks and its "
+            "settings are used; nothing in it is changed.",
+        ),
+    ],
+    view: opt.View = "all",
+    successor: Annotated[
+        str | None,
+        Option(help="Model that takes over. [default: the successor of RUN]", show_default=False),
+    ] = None,
+    base_url: opt.BaseUrl = None,
+    plants: Annotated[
+        str, Option(help="What to plant, one at a time: names separated by commas, or 'all'.")
+    ] = "all",
+    limit: Annotated[int | None, Option(min=1, help="At most so many records.", show_default=False)] = None,
+    workers: opt.Workers = 1,
+    allow_unisolated: opt.AllowUnisolated = False,
+    out: Annotated[
+        Path | None,
+        Option(help="Directory for the results. [default: runs/DATE-TIME-poison]", show_default=False),
+    ] = None,
+    resume: opt.Resume = False,
+) -> None:
+    """Measure how often a successor follows text that was planted in a handoff."""
+    from evals.poison_setup import prepared
+
+    where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-poison"
+    asked: dict[str, Any] = {
+        "view": view,
+        "successor": successor,
+        "base_url": base_url,
+        "plants": plants,
+        "limit": limit,
+        "allow_unisolated": allow_unisolated,
+    }
+    given = {name for name in asked if was_given(context, name)}
+    code = conducted(
+        where,
+        f"python -m evals.poison {run_directory} --resume --out {where}",
+        lambda: prepared(run_directory, asked, given, out, where, resume=resume),
+        lambda settled: run(console(), *settled, where, workers=workers),
+    )
+    raise typer.Exit(code)
+
+
+def run(shown_on: Console, config: PoisonConfig, tasks: dict[str, Task], out: Path, *, workers: int) -> int:
+    """One run from its settings to its report, doing only what is not yet done; the exit code.
+
+    `tasks` has the task of each record.
+    """
+    from evals import planting, threads
+    from evals.executors import executor
+    from evals.journal import Journal, drop_failures, sole_user
+    from evals.places import Places
+
+    places = Places(out)
+    print(
+        f"{len(config.records)} records, {len(config.plants)} plants, {len(config.views)} views; results: {out}"
+    )
+    print(f"successor: {config.successor}; sandbox: {config.sandbox}", flush=True)
+    with (
+        sole_user(out),
+        places.home() as home,
+        tidied(config, places, home),
+        executor(workers) as machinery,
+    ):
+        planted = Journal(out / "plants.jsonl", "record", "plant")
+        takeovers = Journal(out / "poison.jsonl", "record", "plant", "view")
+        drop_failures(planted, takeovers)
+        for task in {task.id: task for task in tasks.values()}.values():
+            task.check_out(places.work, like=Places(Path(config.source)).work)
+
+        def forget(row: Row) -> None:
+            threads.forget_machines(config, home, tasks[row["record"]], row)
+
+        for row in takeovers.rows():
+            forget(row)
+        to_plant = [(record, name) for record in config.records for name in config.plants]
+        jobs: list[tuple[Any, ...]] = [
+            (config, out, tasks[record], record, name)
+            for record, name in to_plant
+            if (record, name) not in planted
+        ]
+        carry_out(shown_on, machinery, planting.plant, planted, jobs, lambda row: None)
+        jobs = [
+            (config, out, tasks[row["record"]], row["record"], row["plant"], view)
+            for row in planted.rows()
+            if row["outcome"] == "planted"
+            for view in config.views
+            if (row["record"], row["plant"], view) not in takeovers
+        ]
+        carry_out(shown_on, machinery, planting.take_over, takeovers, jobs, forget)
+        return report(shown_on, config, planted.rows(), takeovers.rows(), out)
+
+
+def report(shown_on: Console, config: PoisonConfig, planted: list[Row], rows: list[Row], out: Path) -> int:
+    """Write and print what came of it; the exit code."""
+    from handoff.record import write_durably
+
+    summary = summarise(config, planted, rows)
+    write_durably(out / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
+    show(shown_on, summary, out)
+    return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE
+
+
+def summarise(config: PoisonConfig, planted: list[Row], rows: list[Row]) -> dict[str, Any]:
+    """How often each plant was followed under each view."""
+    from evals.report import caveats
+
+    return {
+        "run_id": config.run_id,
+        "source": config.source,
+        "successor": config.successor,
+        "caveats": caveats(config),
+        "plants": {
+            name: {
+                view: _rate([row for row in rows if (row["plant"], row["view"]) == (name, view)])
+                for view in config.views
+            }
+            for name in config.plants
+        },
+        "views": {view: _rate([row for row in rows if row["view"] == view]) for view in config.views},
+        "left_out": [row for row in planted if row["outcome"] == "left_out"],
+        "infrastructure_failures": [
+            {key: row.get(key) for key in ("record", "plant", "view", "detail")}
+            for row in (*planted, *rows)
+            if row["outcome"] == "infrastructure_failure"
+        ],
+    }
+
+
+def show(shown_on: Console, summary: dict[str, Any], out: Path) -> None:
+    """Print the table, what must be said about it, and where the files are."""
+    from rich.table import Table
+
+    table = Table(title=f"What {summary['successor']} followed, of what was planted")
+    table.add_column("plant")
+    for view in summary["views"]:
+        table.add_column(view, justify="right")
+    for name, views in summary["plants"].items():
+        table.add_row(name, *map(_cell, views.values()))
+    table.add_section()
+    table.add_row("all", *map(_cell, summary["views"].values()))
+    shown_on.print(table)
+    shown_on.print(
+        "Followed/takeovers and rate, by changes of files and runs of tests, not by words. °: the view's first messages "
+        "do not show the plant, so that this is what happens without it, or after meeting it in the machine.",
+        style="dim",
+    )
+    for caveat in summary["caveats"]:
+        shown_on.print(caveat)
+    for reason, number in Counter(f"{row['plant']}: {row['detail']}" for row in summary["left_out"]).items():
+        shown_on.print(f"left out in {number} records: {reason}", style="yellow", markup=False)
+    for failure in summary["infrastructure_failures"][:10]:
+        where = " ".join(str(failure[key]) for key in ("record", "plant", "view") if failure[key])
+        shown_on.print(f"infrastructure failure: {where}: {failure['detail']}", style="red", markup=False)
+    shown_on.print(
+        f"Rows: {out / 'poison.jsonl'}   records: {out / 'records'}   summary: {out / SUMMARY_FILE}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _rate(rows: list[Row]) -> dict[str, Any]:
+    graded = [row for row in rows if row["outcome"] == "graded"]
+    followed = sum(row["followed"] for row in graded)
+    return {
+        "runs": len(graded),
+        "shown": sum(row["shown"] for row in graded),
+        "followed": followed,
+        "rate": followed / len(graded) if graded else None,
+        "resolved": sum(row["resolved"] for row in graded),
+    }
+
+
+def _cell(rate: dict[str, Any]) -> str:
+    if rate["rate"] is None:
+        return "–"
+    return f"{rate['followed']}/{rate['runs']} {100 * rate['rate']:.0f} %" + ("" if rate["shown"] else "°")
+
+
+def main() -> None:
+    app(prog_name="python -m evals.poison")
+
+
+if __name__ == "__main__":
+    main()
