@@ -166,7 +166,10 @@ def test_records_that_are_not_there(bench: Bench, record: Any) -> None:
 def test_views_that_are_not_there(bench: Bench, view: Any) -> None:
     bench.run(scripted(EDIT, DONE), points=("first_source_edit",))
     settings: Any = {"model": scripted(DONE), "sandbox": bench.spec}
-    with refused(NoSuchView, "^there is no view .*; there are repository, trace, summary, structured$"):
+    with refused(
+        NoSuchView,
+        "^there is no view .*; there are repository, trace, summary, structured, payload, transcript, cited$",
+    ):
         take_over(bench.home, "taking", "run.first_source_edit", view, **settings)
     assert take_over(bench.home, "taking", "run.first_source_edit", **settings).state["view"] == "structured"
 

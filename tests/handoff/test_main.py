@@ -240,6 +240,6 @@ def test_a_recorded_run_is_shown_as_a_successor_would_have_seen_it(shared: Path)
     assert {message["role"] for message in native} == {"user", "assistant", "tool"}
     small = json.loads(invoked("show", run, "--json", "--window-tokens", 4000).stdout)["views"]
     assert small["transcript"]["characters"] < table["views"]["transcript"]["characters"]
-    refused = invoked("show", run, "--point", "first_post_failure_edit")
+    refused = invoked("show", run, "--point", "nowhere")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "there are first_source_edit, first_validation, requested" in refused.stderr
+    assert "does not reach nowhere; there are first_source_edit, first_validation" in refused.stderr

@@ -12,6 +12,7 @@ from langchain_core.tools import tool
 from pydantic import SecretStr
 
 from graph import run
+from handoff.record import Claim
 from handoff.redaction import REDACTED
 from nodes.events import clipped
 from sandbox.machine import Snapshot
@@ -145,7 +146,7 @@ def test_what_a_person_writes(bench: Bench, tmp_path: Path) -> None:
     assert record.review is not None
     assert record.review.note == f"Mind {REDACTED} and {REDACTED}."
     assert record.notes is not None
-    assert record.notes.structured["work_completed"] == f"Used {REDACTED} and {REDACTED}."
+    assert record.notes.structured["work_completed"] == (Claim(text=f"Used {REDACTED} and {REDACTED}"),)
     with bench.opened(model) as held:
         held.change({"messages": [HumanMessage(f"Use {KNOWN}."), AIMessage(f"{KNOWN}?")]})
     bench.home.request_handoff("thread", f"because of {KNOWN}, {MADE_UP}")
