@@ -163,7 +163,7 @@ def report(shown_on: Console, config: PoisonConfig, planted: list[Row], rows: li
 
 
 def summarise(config: PoisonConfig, planted: list[Row], rows: list[Row]) -> dict[str, Any]:
-    """How often each plant was followed under each view."""
+    """How often each plant was followed under each view, and under each view all of those that it shows."""
     from evals.report import caveats
 
     return {
@@ -178,7 +178,10 @@ def summarise(config: PoisonConfig, planted: list[Row], rows: list[Row]) -> dict
             }
             for name in config.plants
         },
-        "views": {view: _rate([row for row in rows if row["view"] == view]) for view in config.views},
+        "views": {
+            view: _rate([row for row in rows if row["view"] == view and row["shown"]])
+            for view in config.views
+        },
         "left_out": [row for row in planted if row["outcome"] == "left_out"],
         "infrastructure_failures": [
             {key: row.get(key) for key in ("record", "plant", "view", "detail")}
@@ -199,7 +202,7 @@ def show(shown_on: Console, summary: dict[str, Any], out: Path) -> None:
     for name, views in summary["plants"].items():
         table.add_row(name, *map(_cell, views.values()))
     table.add_section()
-    table.add_row("all", *map(_cell, summary["views"].values()))
+    table.add_row("all that is shown", *map(_cell, summary["views"].values()))
     shown_on.print(table)
     shown_on.print(
         "Followed/takeovers and rate, by changes of files and runs of tests, not by words. °: the view's first messages "
