@@ -96,7 +96,7 @@ def _shrunk(field: Field, *, oldest: bool) -> Field:
 
 
 def _clipped(field: Field) -> Field:
-    """Its entries cut to a line; what is code stays a whole block."""
+    """Its entries cut to a short line, a block of code to a line of code."""
     limit = _LONGEST_CLAIM // 4
     return field._replace(
         entries=tuple(
