@@ -137,7 +137,7 @@ def test_no_artefact_of_a_run_holds_a_secret(
     assert done.returncode == 3, (done.stdout, done.stderr)
     (failed,) = [row for row in rows(out) if row["outcome"] != "graded"]
     assert f"no such key: {REDACTED}, {REDACTED}" in failed["detail"].replace("[key]", REDACTED)
-    assert [row["stop_reason"] for row in rows(out) if row["outcome"] == "graded"] == ["finished"] * 3
+    assert [row["stop_reason"] for row in rows(out) if row["outcome"] == "graded"] == ["finished"] * 6
     (record,) = (out / "records").iterdir()
     assert {"record.json", "notes.json"} < {path.name for path in record.iterdir()}
     archives = [name for name, content in everything_below(record) if MADE_UP.encode() in content]

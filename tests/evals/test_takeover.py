@@ -19,13 +19,14 @@ from .conftest import TWO, Run, comparable, killed, refused, rows, rows_so_far, 
 COLUMNS = {
     *("task_id", "point", "view", "successor", "resolved", "outcome", "events", "llm_calls", "prompt_tokens"),
     *("completion_tokens", "seconds", "first_prompt_chars", "rediscovery_events", "patch", "record_id"),
+    *("first_prompt_tokens", "prompts", "recalls", "recall_events", "recall_tokens"),
 }
 
 
 def test_rows_are_complete_and_solved(undisturbed: Path) -> None:
     found = rows(undisturbed)
     points = 5  # ledger has all three, galley's first fix is right, so it has no failure
-    assert len(found) == points * 4
+    assert len(found) == points * 7
     assert all(set(row) >= COLUMNS and row["resolved"] and row["outcome"] == "graded" for row in found)
     by_view = {view: [row for row in found if row["view"] == view] for view in ("repository", "structured")}
     assert {row["record_id"] for row in by_view["repository"]} == {
@@ -43,6 +44,8 @@ def test_the_views_differ_as_their_information_does(undisturbed: Path) -> None:
     assert events["trace"] <= events["summary"] <= events["repository"]
     assert events["trace"] <= events["structured"] <= events["repository"]
     assert events["trace"] < events["repository"]
+    assert events["cited"] <= events["structured"]
+    assert events["trace"] <= events["transcript"] <= events["payload"] <= events["repository"]
     sizes = {view: figures["median_first_prompt_chars"] for view, figures in views.items()}
     assert sizes["repository"] < sizes["summary"] < sizes["trace"]
 
