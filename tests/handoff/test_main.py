@@ -223,14 +223,36 @@ def test_a_full_disk_is_one_line(record: Path) -> None:
             assert done.stderr.decode() == "error: standard output: no space left\n"
 
 
-def test_a_recorded_run_is_shown_as_a_successor_would_have_seen_it(shared: Path) -> None:
-    run = shared / "trajectories" / "mini-swe-agent-v1" / "django__django-11087.traj.json"
+def recording(place: Path) -> Path:
+    """A run as mini-swe-agent writes it: it looks, writes a reproduction, mends, and runs that."""
+    said = [
+        ("cat pkg/core.py", "def f():\n    return 1\n" * 500),
+        ("cat <<'E' > repro.py\nfrom pkg.core import f\nassert f() == 2\nE", ""),
+        ("sed -i s/1/2/ pkg/core.py", ""),
+        ("python3 repro.py", "all is well"),
+        ("git status", "modified: pkg/core.py"),
+    ]
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "Mend f."}]
+    for command, output in said:
+        messages.append({"role": "assistant", "content": f"So.\n\n```bash\n{command}\n```"})
+        shown = f"<returncode>0</returncode>\n<output>\n{output}\n</output>"
+        messages.append({"role": "user", "content": shown})
+    info = {"config": {"environment": {"cwd": "/testbed"}}}
+    place.write_text(
+        json.dumps({"trajectory_format": "mini-swe-agent-1", "info": info, "messages": messages})
+    )
+    return place
+
+
+def test_a_recorded_run_is_shown_as_a_successor_would_have_seen_it(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.traj.json")
     done = invoked("show", run, "--point", "first_validation", "--view", "cited")
     assert done.exit_code == 0
-    assert "- django/db/models/deletion.py [e39]" in done.stdout
+    assert "**Changed source files:**\n- pkg/core.py [e5]\n" in done.stdout
+    assert "- `cat <<… > repro.py` → exit code 0 [e3]\n" in done.stdout
+    assert "**Files already read:**\n- pkg/core.py [e1]\n" in done.stdout
     assert (
-        "**Latest validation command:** reproduction, passed [e43]\n```\npython3 reproduce_issue.py\n```"
-        in done.stdout
+        "**Latest validation command:** reproduction, passed [e7]\n```\npython3 repro.py\n```" in done.stdout
     )
     table = json.loads(invoked("show", run, "--json").stdout)
     assert table["point"].startswith("requested, after event ")

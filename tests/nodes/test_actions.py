@@ -296,7 +296,7 @@ MEGABYTE = "Hmm, `x` < y; <b> and ~ or ``` inline, <think or [1, 2]. \n" * 17_00
 def test_no_reply_takes_long(reply: str) -> None:
     started = time.process_time()  # what other processes take meanwhile does not count
     found = read(reply)
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 1
     assert isinstance(found, Action | Unreadable)
 
 

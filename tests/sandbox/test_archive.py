@@ -294,13 +294,6 @@ def whole(tmp_path: Path) -> tuple[Path, str]:
     return place, keep((layer,), base, place)
 
 
-def unpacked(content: bytes) -> bytes | None:
-    try:
-        return bytes(zstandard.ZstdDecompressor().stream_reader(content).read())
-    except zstandard.ZstdError:
-        return None
-
-
 def test_every_cut_and_every_flip_is_refused(tmp_path: Path) -> None:
     place, digest = whole(tmp_path)
     content = place.read_bytes()
@@ -313,8 +306,6 @@ def test_every_cut_and_every_flip_is_refused(tmp_path: Path) -> None:
     for position in (*range(0, len(content), step), *range(len(content) - 4, len(content))):
         flipped = bytearray(content)
         flipped[position] ^= 1 << position % 8
-        if unpacked(bytes(flipped)) == unpacked(content):
-            continue  # a bit of the compression's own header that stands for nothing
         place.write_bytes(flipped)
         with pytest.raises(SnapshotCorrupt):
             archive.verify(place, digest=digest, base_digest=BASE)
