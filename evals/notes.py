@@ -49,12 +49,12 @@ def command(
 ) -> None:
     """Let a model write the notes of recorded runs, and tell what of them the record bears out."""
     from evals import models
-    from evals.config import BadUsage, read_points
+    from evals.config import POINTS, BadUsage, read_names
     from evals.trace_files import UnknownTrace, readable, trace_files
     from handoff.recorded import points_of, recorded
 
     try:
-        (kind,) = read_points(point)[:1]
+        kind = read_names("--point", "point", point, POINTS)[0]
         if models.read_name(model).kind != "openai":
             raise BadUsage(f"--model: {model} writes no notes of any recorded run; name an LLM: openai:NAME")
         models.check(model, (), base_url)

@@ -79,7 +79,7 @@ def payload_of(record: HandoffRecord, window_tokens: int) -> Payload:
     ends stay.
     """
     taken = [step for step in steps(record.trace) if step.observation is not None]
-    files = _read_files(taken, record)
+    files = _read_files(taken)
     goal = record.task.prompt
     names = {next(filter(None, found)) for found in _WORD.findall(goal)}
     last_change = max((event.index for event in record.trace if event.changes), default=-1)
@@ -109,10 +109,10 @@ def payload_of(record: HandoffRecord, window_tokens: int) -> Payload:
 def read_cache(record: HandoffRecord) -> dict[str, ReadFile]:
     """Every file that was read, as it was read last, by its path."""
     taken = [step for step in steps(record.trace) if step.observation is not None]
-    return {file.path: file for file in _read_files(taken, record)}
+    return {file.path: file for file in _read_files(taken)}
 
 
-def _read_files(taken: Iterable[Step], record: HandoffRecord) -> list[ReadFile]:
+def _read_files(taken: Iterable[Step]) -> list[ReadFile]:
     """The files in the order of their last reading; those that are not there any more are left out."""
     found: dict[str, ReadFile] = {}
     for step in taken:
