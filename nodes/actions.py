@@ -45,6 +45,7 @@ _FIELDS = {
     "insert_line": "line",
     "insert_text": "new",
 }
+_JSON = json.JSONDecoder(strict=False)
 
 
 BUILT_IN = tuple(_REQUIRED)
@@ -157,7 +158,8 @@ def _meant(part: Fence | Tag | Call | Broken) -> Action | Unreadable | None:
             prompted = part.language == "console"
             command = re.sub(r"^\$ ", "", part.body, flags=re.MULTILINE) if prompted else part.body
             return Action("shell", {"command": command})
-        return _json_call(_json(part.body)) if part.language in ("json", "tool_call", "") else None
+        may_call = part.language in ("json", "tool_call", "") and part.body.lstrip().startswith("{")
+        return _json_call(_json(part.body)) if may_call else None
     if isinstance(part, Tag):
         return _action(part.tool, part.arguments, "text")
     if isinstance(part, Call):
@@ -171,7 +173,7 @@ def _meant(part: Fence | Tag | Call | Broken) -> Action | Unreadable | None:
 def _json(text: str) -> Any:
     try:
         # What was an escape in the text may be half a pair only now.
-        return encodable(json.loads(text, strict=False))
+        return encodable(_JSON.decode(text))
     except (ValueError, RecursionError):
         return None
 

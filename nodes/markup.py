@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 SHELL_LANGUAGES = ("bash", "sh", "shell", "console", "zsh")
@@ -66,7 +67,7 @@ def pieces(text: str) -> list[Piece]:
     """The pieces from left to right, none inside another and none inside a thought; in linear time."""
     if "\n" in text and text.count("\n") == text.count("\r\n"):
         text = text.replace("\r\n", "\n")
-    ends = _fence_ends(text)
+    blocks = _Blocks(text)
     found: list[Piece] = []
     attempts = position = 0
     wrapped = False
@@ -88,7 +89,7 @@ def pieces(text: str) -> list[Piece]:
             wrapped = True  # a tag dressed up as a block: the tag is next
             continue
         else:
-            piece, position = _fence(text, opening, ends)
+            piece, position = blocks.at(opening)
         if wrapped and (end_of_wrapping := _WRAPPING_END.match(text, position)):
             position = end_of_wrapping.end()
         wrapped = False
@@ -104,42 +105,49 @@ def unpadded(part: str) -> str:
     return part.removeprefix(line_break).removesuffix(line_break)
 
 
-def _fence(
-    text: str, opening: re.Match[str], ends: dict[str, list[Span]]
-) -> tuple[Fence | Broken | None, int]:
-    fence, language, start = opening["fence"], opening["language"].lower(), opening.end()
-    closing = _next(ends.get(fence, []), start)
-    if language in SHELL_LANGUAGES:
+class _Blocks:
+    """The fenced blocks of a text, which are asked for from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._ends: dict[str, list[Span]] = defaultdict(list)
+        for line in _FENCE_LINE.finditer(text):
+            self._ends[line[1]].append(line.span())
+        self._endless: set[tuple[str, str]] = set()
+        """Fences and words: no here-document up to such a word is left that such a fence follows."""
+
+    def at(self, opening: re.Match[str]) -> tuple[Fence | Broken | None, int]:
+        """The block that the match opens, and where it ends; None for a fence that nothing closes."""
+        fence, language, start = opening["fence"], opening["language"].lower(), opening.end()
+        closing = self._next(fence, start)
+        if language in SHELL_LANGUAGES:
+            if closing is None:
+                what = (
+                    f"Your {language} block is never closed, so nothing was run. End it with a line {fence}"
+                )
+                return Broken(what), len(self._text)
+            closing = self._after_heredocs(fence, start, closing)
         if closing is None:
-            what = f"Your {language} block is never closed, so nothing was run. End it with a line {fence}"
-            return Broken(what), len(text)
-        closing = _after_heredocs(text, start, closing, ends[fence])
-    if closing is None:
-        return None, start
-    return Fence(language, text[start : closing[0]].removesuffix("\n")), closing[1]
+            return None, start
+        return Fence(language, self._text[start : closing[0]].removesuffix("\n")), closing[1]
 
+    def _next(self, fence: str, position: int) -> Span | None:
+        lines = self._ends[fence]
+        index = bisect_left(lines, (position, 0))
+        return lines[index] if index < len(lines) else None
 
-def _fence_ends(text: str) -> dict[str, list[Span]]:
-    ends: dict[str, list[Span]] = {}
-    for line in _FENCE_LINE.finditer(text):
-        ends.setdefault(line[1], []).append(line.span())
-    return ends
-
-
-def _next(lines: list[Span], position: int) -> Span | None:
-    index = bisect_left(lines, (position, 0))
-    return lines[index] if index < len(lines) else None
-
-
-def _after_heredocs(text: str, start: int, closing: Span, ends: list[Span]) -> Span:
-    """The fence that ends a shell block, not one that belongs to a file which the block writes."""
-    while word := _open_heredoc(text[start : closing[0]]):
-        end = re.compile(rf"^\t*+{re.escape(word)}$", re.MULTILINE).search(text, closing[1])
-        later = _next(ends, end.end()) if end else None
-        if end is None or later is None:
-            break
-        start, closing = end.end(), later
-    return closing
+    def _after_heredocs(self, fence: str, start: int, closing: Span) -> Span:
+        """The fence that ends a shell block, not one that belongs to a file which the block writes."""
+        while word := _open_heredoc(self._text[start : closing[0]]):
+            if (fence, word) in self._endless:
+                break
+            end = re.compile(rf"^\t*+{re.escape(word)}$", re.MULTILINE).search(self._text, closing[1])
+            later = self._next(fence, end.end()) if end else None
+            if end is None or later is None:
+                self._endless.add((fence, word))
+                break
+            start, closing = end.end(), later
+        return closing
 
 
 def _open_heredoc(script: str) -> str:

@@ -28,7 +28,7 @@ _STATEMENT = {
     "type": "object",
     "properties": {
         "claim": {"type": "string"},
-        "events": {"type": "array", "items": {"type": "integer"}, "maxItems": 8},
+        "events": {"type": "array", "items": {"type": "string", "pattern": "^e[0-9]{1,6}$"}, "maxItems": 8},
     },
     "required": ["claim", "events"],
     "additionalProperties": False,
