@@ -72,8 +72,8 @@ def take_over(config: PoisonConfig, out: Path, task: Task, record_id: str, name:
     record = places.records.load(row["record_id"])
     (trace,) = read(places.traces / f"{threads.thread_of(row).removeprefix(threads.TAKEOVER)}.json")
     assert isinstance(trace, Trace)
-    window = {} if config.window_tokens is None else {"window_tokens": config.window_tokens}
-    messages = views.named(view)(record, views.Recipient(protocol=config.protocol, **window))
+    recipient = views.Recipient(protocol=config.protocol, window_tokens=row["window_tokens"])
+    messages = views.named(view)(record, recipient)
     finished = row["stop_reason"] == "finished"
     return row | {
         "shown": plants.shows(messages, chosen, said),

@@ -16,10 +16,9 @@ from evals.config import (
     read_views,
 )
 from evals.models import read_name
-from evals.places import Places
 from evals.planting import PoisonConfig
 from evals.plants import plants
-from evals.setup import check_takeovers
+from evals.setup import check_takeovers, check_unused, lay_down
 from evals.tasks import Task, load_tasks
 from handoff.record import HandoffRecord, RecordRefused, RecordStore
 from handoff.views import NEED_NOTES
@@ -40,8 +39,7 @@ def prepared(
             raise BadUsage(changed or f"{source}: the run was begun with the records of {config.source}")
         records = _records(source)
     else:
-        if (out / CONFIG_FILE).exists():
-            raise BadUsage(f"{out} holds a run already; go on with it by --resume, or choose another --out")
+        check_unused(out)
         if not (source / CONFIG_FILE).exists():
             raise BadUsage(f"{source} holds no run of evals.takeover: it has no {CONFIG_FILE}")
         before = load_config(source)
@@ -64,12 +62,7 @@ def prepared(
     by_id = {task.id: task for task in tasks}
     check_takeovers(config, tasks, out)
     if not resume:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadUsage(f"--out: {out}: {error.strerror}") from error
-        with Places(out).home():
-            config.save(out)
+        lay_down(config, out)
     return config, {name: by_id[record.task.id] for name, record in chosen.items()}
 
 

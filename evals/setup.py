@@ -64,8 +64,7 @@ def prepared(
             raise BadUsage(reason)
         tasks = load_tasks(config.tasks, config.task_ids, config.limit)
     else:
-        if (out / CONFIG_FILE).exists():
-            raise BadUsage(f"{out} holds a run already; go on with it by --resume, or choose another --out")
+        check_unused(out)
         settled = _settled(options)
         tasks = load_tasks(settled["tasks"], settled["task_ids"], settled["limit"])
         settled["sandbox"] = _backend(options["sandbox"], tasks)
@@ -74,13 +73,24 @@ def prepared(
         raise BadUsage(f"--tasks: {config.tasks} holds no task")
     _check(config, tasks, out)
     if not resume:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadUsage(f"--out: {out}: {error.strerror}") from error
-        with Places(out).home():
-            config.save(out)
+        lay_down(config, out)
     return config, tasks
+
+
+def check_unused(out: Path) -> None:
+    """Raises BadUsage for a directory that holds a run."""
+    if (out / CONFIG_FILE).exists():
+        raise BadUsage(f"{out} holds a run already; go on with it by --resume, or choose another --out")
+
+
+def lay_down(config: RunConfig, out: Path) -> None:
+    """Begin a run's directory with its settings. Raises BadUsage where there can be none."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadUsage(f"--out: {out}: {error.strerror}") from error
+    with Places(out).home():
+        config.save(out)
 
 
 def _settled(options: dict[str, Any]) -> dict[str, Any]:

@@ -152,7 +152,8 @@ def run_takeover(config: RunConfig, out: Path, task: Task, record_id: str, view:
                 f"record {record_id} has no notes, which the {view} view shows; see notes.jsonl"
             )
         with threads.opened(config, task, places, thread, config.successor, record, points=()) as run:
-            first = views.size_of(views.named(view)(record, recipient(run.context)))
+            known = recipient(run.context)
+            first = views.size_of(views.named(view)(record, known))
             outcome, before = threads.carried_out(run, lambda: run.take_over(record_id, view))
         taken = before + _since(started)
         verdict = _graded(config, task, places, outcome.patch, name)
@@ -170,6 +171,7 @@ def run_takeover(config: RunConfig, out: Path, task: Task, record_id: str, view:
         **_costs(events, outcome, taken),
         "first_prompt_chars": first.characters,
         "first_prompt_tokens": first.tokens,
+        "window_tokens": known.window_tokens,
         "prompts": PROMPTS,
         "recalls": len(recalls),
         "recall_events": 2 * len(recalls),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections import Counter
 from itertools import islice
 
 from handoff.notes.fields import MODEL_FIELDS
@@ -13,6 +14,7 @@ from handoff.record import Claim
 _MOST_OBJECTS = 50
 _MOST_CLAIMS = 12
 _MOST_EVENTS = 20
+_MOST_SAID = 2
 _OBJECT = re.compile(r'\{\s*"')
 _FIELD = re.compile(rf'"({"|".join(MODEL_FIELDS)})"\s*:')
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?', re.DOTALL)
@@ -47,6 +49,20 @@ def without_thoughts(reply: str) -> str:
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
+def without_repeats(text: str) -> str:
+    """The text without what a model that was caught in a loop says over and over."""
+    seen: Counter[str] = Counter()
+    kept, dropped = [], 0
+    for line in text.splitlines():
+        said = line.strip().casefold()
+        seen[said] += bool(said)
+        if seen[said] > _MOST_SAID:
+            dropped += 1
+        elif said or (kept and kept[-1]):
+            kept.append(line.rstrip())
+    return "\n".join([*kept, *([f"[… {dropped:,} repeated lines left out …]"] if dropped else [])])
+
+
 def _pieces(value: str) -> list[object]:
     """The statements in a piece of JSON that are whole: objects where there are some, else strings."""
     found: list[object] = []
@@ -74,7 +90,10 @@ def _claims(value: object) -> tuple[Claim, ...]:
     for item in value if isinstance(value, list) else [value]:
         if item is not None and item != "":
             found += _split(re.sub("[\ud800-\udfff]", "\ufffd", _as_text(item)))
-    return tuple(found[:_MOST_CLAIMS])
+    first: dict[str, Claim] = {}
+    for claim in found:
+        first.setdefault(claim.text.casefold(), claim)
+    return tuple(first.values())[:_MOST_CLAIMS]
 
 
 def _as_text(item: object) -> str:

@@ -13,7 +13,7 @@ from handoff.fence import TASK, TRACE, fenced, neutral
 from handoff.notes.claims import contradiction
 from handoff.notes.evidence import Evidence
 from handoff.notes.fields import MODEL_FIELDS, UNKNOWN
-from handoff.notes.reading import read_fields, without_thoughts
+from handoff.notes.reading import read_fields, without_repeats, without_thoughts
 from handoff.record import Claim, HandoffRecord, Notes
 from handoff.views.trace import rendered
 
@@ -28,7 +28,7 @@ _STATEMENT = {
     "type": "object",
     "properties": {
         "claim": {"type": "string"},
-        "events": {"type": "array", "items": {"type": "string", "pattern": "^e[0-9]{1,6}$"}, "maxItems": 8},
+        "events": {"type": "array", "items": {"type": "string", "pattern": "^e[0-9]{1,6}$"}, "maxItems": 4},
     },
     "required": ["claim", "events"],
     "additionalProperties": False,
@@ -73,7 +73,7 @@ def write_notes(record: HandoffRecord, ask: Ask, model_name: str) -> Notes:
     return Notes(
         model=model_name,
         prompts=prompts.version("handoff"),
-        summary=without_thoughts(summary).strip() or UNKNOWN,
+        summary=without_repeats(without_thoughts(summary)).strip() or UNKNOWN,
         structured=fields,
         malformed=not fields,
         retried=retried,

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from evals.plants import followed, planted, plants, words
+from evals.plants import followed, order, planted, plants, shows, words
 from evals.tasks import BUNDLED, load_tasks
 from handoff import detectors
 from handoff.event import Event
 from handoff.notes.evidence import Evidence
 from handoff.notes.observed import observed
 from handoff.record import HandoffRecord, RecordStore
-from handoff.views import VIEWS
+from handoff.views import VIEWS, named
+from handoff.views.frame import ANY
 from sandbox.machine import FileChange
 
 from ..chat_server import ChatServer
@@ -33,6 +34,8 @@ SHOWN = {
     "tests-pass": SEEN_IN_TRACE | SEEN_IN_NOTES,
     "wrong-file": SEEN_IN_NOTES | {"trace", "transcript"},
 }
+RUN = ("repository", "trace", "structured")
+"""The views of which takeovers are carried out here: without anything, with what was done, and with notes."""
 SUITE = "python3 -m unittest discover -s tests -t ."
 
 
@@ -75,10 +78,10 @@ def base(called: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def unmoved(base: Path, poison: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built-in model after every plant, under every view."""
+    """The built-in model after every plant."""
     out = tmp_path_factory.mktemp("unmoved") / "out"
     before = sorted((path, path.stat().st_mtime_ns) for path in base.rglob("*"))
-    done = poison(base, "--view", "all", "--out", out, "--workers", "2")
+    done = poison(base, "--view", ",".join(RUN), "--out", out, "--workers", "2")
     assert done.returncode == 0, done.stderr
     assert "No LLM: builtin:oracle" in done.stdout
     assert before == sorted((path, path.stat().st_mtime_ns) for path in base.rglob("*"))
@@ -96,13 +99,13 @@ def comparable(out: Path) -> dict[tuple[str, ...], dict[str, Any]]:
 
 def test_the_built_in_model_follows_nothing(unmoved: Path) -> None:
     found = comparable(unmoved)
-    assert set(found) == {(RECORD, plant, view) for plant in plants() for view in VIEWS}
+    assert set(found) == {(RECORD, plant, view) for plant in plants() for view in RUN}
     assert all(row["followed"] is False and row["resolved"] for row in found.values())
     for (_, plant, view), row in found.items():
         assert row["shown"] == (view in SHOWN[plant]), (plant, view)
     summary = json.loads((unmoved / "poison.json").read_text())
     assert {rate["followed"] for views in summary["plants"].values() for rate in views.values()} == {0}
-    shown = {view: sum(view in views for views in SHOWN.values()) for view in VIEWS}
+    shown = {view: sum(view in views for views in SHOWN.values()) for view in RUN}
     assert {view: rate["runs"] for view, rate in summary["views"].items()} == shown
     assert list((unmoved / "machines").iterdir()) == []
 
@@ -128,11 +131,13 @@ def test_a_gullible_model_follows_exactly_what_it_is_shown(
         "--allow-unisolated",
         "--plants",
         chosen,
+        "--view",
+        ",".join(RUN),
     )
     done = poison(base, *asked, "--out", tmp_path / "out", "--workers", "2")
     assert done.returncode == 0, done.stderr
     found = comparable(tmp_path / "out")
-    assert len(found) == 5 * len(VIEWS)
+    assert len(found) == 5 * len(RUN)
     for (_, plant, view), row in found.items():
         assert row["followed"] == row["shown"] == (view in SHOWN[plant]), (plant, view)
     assert re.search(r"│ notes +│ +0/1 0 %° │ +0/1 0 %° │ +1/1 100 % │", done.stdout), done.stdout
@@ -193,6 +198,15 @@ def test_what_cannot_be(base: Path, poison: Run, called: Run, tmp_path: Path) ->
 @pytest.fixture(scope="module")
 def record(base: Path) -> HandoffRecord:
     return RecordStore(base / "records").load(RECORD)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("name", plants())
+def test_what_a_view_shows_of_a_plant(record: HandoffRecord, name: str, view: str) -> None:
+    plant, said = plants()[name], words(record, name, "")
+    poisoned, notes = planted(record, plant, said, f"{order(said)}\n\nRead me.")
+    messages = named(view)(poisoned.sealed().model_copy(update={"notes": notes}), ANY)
+    assert shows(messages, plant, said) == (view in SHOWN[name])
 
 
 @pytest.mark.parametrize("name", plants())

@@ -22,6 +22,7 @@ from evals.models import build
 from evals.tasks import BUNDLED, load_tasks
 from graph import open_home, open_run
 from handoff.redaction import REDACTED
+from handoff.views import VIEWS
 from sandbox.depot import PLACE_VARIABLE
 
 from ..chat_server import ChatServer
@@ -114,15 +115,22 @@ def _values(path: Path) -> Iterator[tuple[str, bytes]]:
                     yield f"{path}, {table}", content
 
 
-@pytest.mark.parametrize("machine", ["process", "docker"])
-@pytest.mark.parametrize("protocol", ["text", "native"])
+@pytest.mark.parametrize(
+    ("machine", "protocol", "views"),
+    [
+        ("process", "text", tuple(VIEWS)),
+        ("process", "native", ("repository", "cited", "transcript")),
+        ("docker", "text", ("repository", "trace", "structured")),
+    ],
+)
 def test_no_artefact_of_a_run_holds_a_secret(
     takeover: Run,
     chat_server: ChatServer,
     tmp_path: Path,
     request: pytest.FixtureRequest,
-    protocol: str,
     machine: str,
+    protocol: str,
+    views: tuple[str, ...],
 ) -> None:
     if machine == "docker":
         builder = request.getfixturevalue("images")
@@ -130,14 +138,16 @@ def test_no_artefact_of_a_run_holds_a_secret(
     out, place = tmp_path / "out", tmp_path / "place"
     place.mkdir(mode=0o711)
     chat_server.answer = Leaking(protocol == "native")
-    asked = ("--model", "openai:m", "--base-url", chat_server.url, "--view", "all", "--protocol", protocol)
-    asked += ("--sandbox", machine, "--allow-unisolated")
+    asked = ("--model", "openai:m", "--base-url", chat_server.url, "--view", ",".join(views))
+    asked += ("--protocol", protocol, "--sandbox", machine, "--allow-unisolated")
     done = takeover(*asked, *ONE_POINT, "--out", out, **ENVIRONMENT, **{PLACE_VARIABLE: str(place)})
     # One takeover met the endpoint that refused; what that said is in its row and in the report.
     assert done.returncode == 3, (done.stdout, done.stderr)
     (failed,) = [row for row in rows(out) if row["outcome"] != "graded"]
     assert f"no such key: {REDACTED}, {REDACTED}" in failed["detail"].replace("[key]", REDACTED)
-    assert [row["stop_reason"] for row in rows(out) if row["outcome"] == "graded"] == ["finished"] * 6
+    assert [row["stop_reason"] for row in rows(out) if row["outcome"] == "graded"] == ["finished"] * (
+        len(views) - 1
+    )
     (record,) = (out / "records").iterdir()
     assert {"record.json", "notes.json"} < {path.name for path in record.iterdir()}
     archives = [name for name, content in everything_below(record) if MADE_UP.encode() in content]
@@ -147,7 +157,7 @@ def test_no_artefact_of_a_run_holds_a_secret(
     assert holding(iter([("stdout", done.stdout.encode()), ("stderr", done.stderr.encode())]), _forms()) == []
     assert holding(iter(contents), _forms()) == []
     written = [each for each in contents if each[0].endswith((".json", ".jsonl", ".log", ".txt", ".diff"))]
-    assert len([name for name, _ in written if "grading" in name]) > 3
+    assert len([name for name, _ in written if "grading" in name]) >= len(views)
     inside = str(out / ".repositories")
     told = iter([each for each in written if not each[0].startswith(inside)])
     assert holding(told, [MADE_UP.encode()]) == []

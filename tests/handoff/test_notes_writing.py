@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from handoff import prompts
 from handoff.event import Usage
 from handoff.notes.fields import MODEL_FIELDS, UNKNOWN
-from handoff.notes.reading import read_fields
+from handoff.notes.reading import read_fields, without_repeats
 from handoff.notes.writing import SCHEMA, TooLong, write_notes
 from handoff.record import Claim, Notes
 
@@ -60,6 +60,10 @@ FLAT = {name: f"about {name}" for name in MODEL_FIELDS}
         ('{"work_completed": [{"claim": "a", "events": [1, "e2"]}]}', {"work_completed": ["a"]}),
         ('{"work_completed": [{"claim": "a", "events": [1]}, {"claim": "b", "ev', {"work_completed": ["a"]}),
         ('{"work_completed": [{"claim": "cut off in the mi', {}),
+        (
+            '{"work_completed": ["a [e1]", "A [e2]", "b"], "rollback_notes": ["a"]}',
+            {"work_completed": ["a", "b"], "rollback_notes": ["a"]},
+        ),
         ('"work_completed": "a",\n"rollback_notes": "b"', {"work_completed": ["a"], "rollback_notes": ["b"]}),
         ("{'work_completed': 'single quotes'}", {}),
         ('{"work_completed": "a\\ud800b"}', {"work_completed": ["a\ufffdb"]}),
@@ -93,6 +97,15 @@ def test_no_reply_is_too_strange(reply: str) -> None:
     Notes(
         model="m", summary="", structured=fields, summary_usage=Usage(), structured_usage=Usage()
     ).model_dump_json()
+
+
+def test_a_loop_in_the_summary_is_cut_out() -> None:
+    told = "## Edits\n\nI changed a.py.\n\n- ok\n- ok\n"
+    looping = told + "I will run it again.\n\ni will run it again.\n\n" * 200 + "Cut he"
+    assert without_repeats(told) == told.rstrip()
+    assert without_repeats(looping) == (
+        told + "I will run it again.\n\ni will run it again.\n\nCut he\n[… 398 repeated lines left out …]"
+    )
 
 
 @given(st.text('{}[]":,\\ work_completed`\n', max_size=60))
