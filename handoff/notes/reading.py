@@ -15,6 +15,7 @@ _MOST_OBJECTS = 50
 _MOST_CLAIMS = 12
 _MOST_EVENTS = 20
 _MOST_SAID = 2
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s++")
 _OBJECT = re.compile(r'\{\s*"')
 _FIELD = re.compile(rf'"({"|".join(MODEL_FIELDS)})"\s*:')
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?', re.DOTALL)
@@ -52,15 +53,19 @@ def without_thoughts(reply: str) -> str:
 def without_repeats(text: str) -> str:
     """The text without what a model that was caught in a loop says over and over."""
     seen: Counter[str] = Counter()
-    kept, dropped = [], 0
+    kept: list[str] = []
+    dropped = 0
     for line in text.splitlines():
-        said = line.strip().casefold()
-        seen[said] += bool(said)
-        if seen[said] > _MOST_SAID:
-            dropped += 1
-        elif said or (kept and kept[-1]):
-            kept.append(line.rstrip())
-    return "\n".join([*kept, *([f"[… {dropped:,} repeated lines left out …]"] if dropped else [])])
+        sentences = _SENTENCE_END.split(line.strip())
+        new = []
+        for sentence in sentences:
+            said = sentence.casefold()
+            seen[said] += 1
+            new += [sentence] if seen[said] <= _MOST_SAID or not said else []
+        dropped += len(sentences) - len(new)
+        if new and (new[0] or (kept and kept[-1])):
+            kept.append(line.rstrip() if len(new) == len(sentences) else " ".join(new))
+    return "\n".join([*kept, *([f"[… {dropped:,} repetitions left out …]"] if dropped else [])])
 
 
 def _pieces(value: str) -> list[object]:

@@ -104,7 +104,10 @@ def test_a_loop_in_the_summary_is_cut_out() -> None:
     looping = told + "I will run it again.\n\ni will run it again.\n\n" * 200 + "Cut he"
     assert without_repeats(told) == told.rstrip()
     assert without_repeats(looping) == (
-        told + "I will run it again.\n\ni will run it again.\n\nCut he\n[… 398 repeated lines left out …]"
+        told + "I will run it again.\n\ni will run it again.\n\nCut he\n[… 398 repetitions left out …]"
+    )
+    assert without_repeats("    a.b()  # Why. What!\nSo it is.  " + "So it is. And so on? " * 50) == (
+        "    a.b()  # Why. What!\nSo it is. So it is. And so on? And so on?\n[… 97 repetitions left out …]"
     )
 
 
