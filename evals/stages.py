@@ -44,7 +44,7 @@ INFRASTRUCTURE: tuple[type[Exception], ...] = (
     Fenced,
     MachineNotKept,
 )
-_NOTES_TIMEOUT_S = 900.0
+_NOTES_TIMEOUT_S = 1800.0
 PROMPTS = prompts.version("handoff", "nodes")
 
 
