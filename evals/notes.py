@@ -126,6 +126,8 @@ def _show(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from handoff.notes.claims import Soundness
+
     if not rows:
         return
     table = Table(title="What of the notes the record bears out")
@@ -133,13 +135,13 @@ def _show(rows: list[dict[str, Any]]) -> None:
         table.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(str, row.values()))
-    sums = {name: sum(row[name] for row in rows) for name in ("claims", "contradicted", "unsupported")}
+    sums = {name: sum(row[name] for row in rows) for name in Soundness._fields}
     malformed = sum(row["malformed"] == "yes" for row in rows)
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(table)
     console.print(
         f"{len(rows)} runs, {malformed} malformed; of {sums['claims']} statements {sums['contradicted']} "
-        f"contradicted, {sums['unsupported']} unsupported.",
+        f"contradicted, {sums['unsupported']} unsupported, {sums['repeated']} only repeat another field's.",
         highlight=False,
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from handoff.notes.evidence import Evidence
-from handoff.notes.fields import NONE_OBSERVED, UNKNOWN
+from handoff.notes.fields import MODEL_FIELDS, NONE_OBSERVED, UNKNOWN
 from handoff.record import Claim, Notes
 
 _SENTENCE = re.compile(r"(?<=[.;!?])\s+")
@@ -53,14 +53,29 @@ class Soundness(NamedTuple):
     claims: int
     contradicted: int
     unsupported: int
+    repeated: int
+    """Those that stand in an earlier field already, word for word."""
 
 
 def soundness(notes: Notes, evidence: Evidence) -> Soundness:
-    """What the record says of a model's notes; a statement is counted once."""
+    """What the record says of a model's notes; each statement is counted as one thing at most."""
     claims = [(name, claim) for name, told in notes.structured.items() for claim in told]
-    rest = [claim for name, claim in claims if contradiction(name, claim, evidence) is None]
-    lacking = sum(unsupported(claim, evidence) is not None for claim in rest)
-    return Soundness(len(claims), len(claims) - len(rest), lacking)
+    rest = [(name, claim) for name, claim in claims if contradiction(name, claim, evidence) is None]
+    fresh = [claim for name, claim in rest if said_before(name, claim, notes) is None]
+    lacking = sum(unsupported(claim, evidence) is not None for claim in fresh)
+    return Soundness(len(claims), len(claims) - len(rest), lacking, len(rest) - len(fresh))
+
+
+def said_before(field: str, claim: Claim, notes: Notes | None) -> str | None:
+    """The earlier field in which the statement stands, word for word; None where it says something of its own."""
+    if notes is None or says_nothing(claim):
+        return None
+    for name in MODEL_FIELDS[: MODEL_FIELDS.index(field)]:
+        if any(
+            earlier.text.casefold() == claim.text.casefold() for earlier in notes.structured.get(name, ())
+        ):
+            return name
+    return None
 
 
 def says_nothing(claim: Claim) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from handoff.fence import OBSERVED, TOLD, entry, ticked
-from handoff.notes.claims import contradiction, unsupported
+from handoff.notes.claims import contradiction, said_before, unsupported
 from handoff.notes.evidence import Evidence
 from handoff.notes.fields import MODEL_FIELDS, UNKNOWN, Field, titled
 from handoff.notes.observed import observed
@@ -66,6 +66,8 @@ def _shown(name: str, claim: Claim, evidence: Evidence, pointers: bool) -> str:
     pointer = f" [{cited}]" if pointers and cited else ""
     if (against := contradiction(name, claim, evidence)) is not None:
         return f"~~{text}~~ (contradicted: {entry(against)}){pointer}"
+    if (said := said_before(name, claim, evidence.record.notes)) is not None:
+        return f"(only repeats what stands under {titled(said)})"
     if (lacking := unsupported(claim, evidence)) is not None:
         return f"{text} (unsupported: {entry(lacking)}){pointer}"
     return text + pointer

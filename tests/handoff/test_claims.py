@@ -7,6 +7,7 @@ import pytest
 from handoff.event import FileRead
 from handoff.notes.claims import contradiction, soundness, unsupported
 from handoff.notes.evidence import Evidence
+from handoff.notes.fields import UNKNOWN
 from handoff.notes.note import structured_note
 from handoff.record import Claim, HandoffRecord
 
@@ -136,7 +137,28 @@ def test_each_statement_is_shown_as_the_record_has_it() -> None:
     assert "- Edited pkg/core.py [e3]\n" in text
     assert "- Edited *all* 7 files (unsupported: e3 does not show '7') [e3]\n" in text
     assert f"~~All ~tests~ tests pass~~ (contradicted: {FAILS}) [e5]\n" in text
-    assert soundness(told, Evidence(record)) == (3, 1, 1)
+    assert soundness(told, Evidence(record)) == (3, 1, 1, 0)
+
+
+def test_what_a_model_says_in_every_field_is_shown_in_the_first() -> None:
+    ran, unknown = Claim(text="The script was run", events=(5,)), Claim(text=UNKNOWN)
+    passes = Claim(text="All tests pass", events=(5,))
+    told = notes(
+        problem_understanding=(ran, unknown),
+        work_completed=passes,
+        observed_failures=ran.model_copy(update={"text": "the script was RUN"}),
+        remaining_uncertainty=unknown,
+        rollback_notes=passes,
+        recommended_next_action=(passes, Claim(text="Edit pkg/core.py again", events=(3,))),
+    )
+    record = failing().record(told)
+    text = structured_note(record)
+    assert text.count("The script was run") == 1
+    assert "**Observed failures:** (only repeats what stands under Problem understanding)\n" in text
+    assert f"**Remaining uncertainty:** {UNKNOWN}\n" in text
+    assert text.count(f"~~All tests pass~~ (contradicted: {FAILS})") == 2
+    assert "**Recommended next action:**\n- (only repeats what stands under Work completed)\n- Edit" in text
+    assert soundness(told, Evidence(record)) == (8, 2, 0, 2)
 
 
 def test_a_statement_stays_in_its_line() -> None:
