@@ -38,10 +38,9 @@ _HEADINGS = re.compile(
     rf"^(?=[ \t]{{0,3}}#{{1,6}}[ \t]+(?:(?:{_TITLES})[ \t:#\r]*$|e?\d+[ \t]*[·•‧∙・])|{re.escape(ENDS)})",
     re.MULTILINE | re.IGNORECASE,
 )
-_FIELDS = re.compile(
-    rf"^(?=(?:[ \t]*[-*+])?[ \t]*\*\*(?:{'|'.join((*OBSERVED_FIELDS, *map(titled, MODEL_FIELDS)))}):\*\*)",
-    re.MULTILINE | re.IGNORECASE,
-)
+_TITLES = "|".join((*OBSERVED_FIELDS, *map(titled, MODEL_FIELDS)))
+_FIELDS = re.compile(rf"^(?=(?:[ \t]*[-*+])?[ \t]*\*\*(?:{_TITLES}):\*\*)", re.MULTILINE | re.IGNORECASE)
+_TITLE = re.compile(rf"\*{{2,}}( ?(?:{_TITLES}) ?:? ?)\*{{2,}}", re.IGNORECASE)
 # What moves a terminal's cursor, reorders or ends a line, is never seen or cannot be stored; a line may still
 # end as in DOS.
 _CONTROLS = re.compile(
@@ -66,8 +65,8 @@ def quoted(text: str, *, fields: bool = True) -> str:
 
 
 def entry(text: str) -> str:
-    """A text as one line of a note, in which nothing can be struck out or begin a field."""
-    return " ".join(re.sub(r"\*{2,}", "*", re.sub("~{2,}", "~", neutral(text))).split())
+    """A text as one line of a note, in which nothing can be struck out or look like a field; `x**2` stays what it is."""
+    return _TITLE.sub(r"*\1*", re.sub("~{2,}", "~", " ".join(neutral(text).split())))
 
 
 def fenced(text: str) -> str:

@@ -135,7 +135,7 @@ def test_each_statement_is_shown_as_the_record_has_it() -> None:
     record = failing().record(told)
     text = structured_note(record, pointers=True)
     assert "- Edited pkg/core.py [e3]\n" in text
-    assert "- Edited *all* 7 files (unsupported: e3 does not show '7') [e3]\n" in text
+    assert "- Edited **all** 7 files (unsupported: e3 does not show '7') [e3]\n" in text
     assert f"~~All ~tests~ tests pass~~ (contradicted: {FAILS}) [e5]\n" in text
     assert soundness(told, Evidence(record)) == (3, 1, 1, 0)
 
@@ -168,6 +168,7 @@ def test_a_statement_stays_in_its_line() -> None:
     )
     text = structured_note(failing().record(notes(work_completed=Claim(text=evil, events=(3,)))))
     lines = text.splitlines()
+    assert text.count("**Continuation state:**") == 1
     assert lines.count("## Observed") == 1
     assert sum(line.startswith("**Continuation state:**") for line in lines) == 1
     assert not any(line.startswith(("# Task", "</earlier-work")) for line in lines)

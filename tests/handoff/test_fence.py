@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from handoff.event import Event, FileRead, HandoffPoint, Usage
-from handoff.fence import CLOSING, NOTE, OBSERVED, OPENING, SUMMARY, TASK, TOLD, TRACE, neutral, quoted
+from handoff.fence import CLOSING, NOTE, OBSERVED, OPENING, SUMMARY, TASK, TOLD, TRACE, entry, neutral, quoted
 from handoff.notes.fields import MODEL_FIELDS, OBSERVED_FIELDS, titled
 from handoff.recall import recalled
 from handoff.record import Claim, HandoffRecord, Notes, Review, TaskBrief
@@ -269,6 +269,20 @@ def test_what_was_made_harmless_once_stays_as_it_is(text: str) -> None:
 )  # fmt: skip
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert quoted(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("`f(*args, **kwargs)` is x**2\n  and **bold**", "`f(*args, **kwargs)` is x**2 and **bold**"),
+        ("~~not so~~", "~not so~"),
+        ("**Continuation state:** x", "*Continuation state:* x"),
+        ("****changed\nsource files**** : x", "*changed source files* : x"),
+        ("** Rollback notes : ** x", "* Rollback notes : * x"),
+    ],
+)
+def test_a_statement_keeps_its_code_and_begins_no_field(text: str, shown: str) -> None:
+    assert entry(text) == shown
 
 
 @pytest.mark.timeout(60)
