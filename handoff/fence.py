@@ -40,7 +40,7 @@ _HEADINGS = re.compile(
 )
 _TITLES = "|".join((*OBSERVED_FIELDS, *map(titled, MODEL_FIELDS)))
 _FIELDS = re.compile(rf"^(?=(?:[ \t]*[-*+])?[ \t]*\*\*(?:{_TITLES}):\*\*)", re.MULTILINE | re.IGNORECASE)
-_TITLE = re.compile(rf"\*{{2,}}( ?(?:{_TITLES}) ?:? ?)\*{{2,}}", re.IGNORECASE)
+_TITLE = re.compile(rf"(?<!\*)\*{{2,}}+( ?(?:{_TITLES}) ?:? ?)\*{{2,}}+", re.IGNORECASE)
 # What moves a terminal's cursor, reorders or ends a line, is never seen or cannot be stored; a line may still
 # end as in DOS.
 _CONTROLS = re.compile(

@@ -294,6 +294,14 @@ def test_no_text_takes_for_ever(text: str) -> None:
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text", ["*" * 2_000_000, "**Continuation state " * 100_000, "** " * 700_000 + "Continuation state:**"]
+)
+def test_no_statement_takes_for_ever(text: str) -> None:
+    assert "**Continuation state:**" not in entry(text)
+
+
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("asked", ["1" * 400 + "x", "e1 - " * 400 + "x", "e1," * 400 + "x"])
 def test_no_question_takes_for_ever(asked: str) -> None:
     assert "No event of the earlier work mentions" in recalled(record({"shown": "y"}).trace[1:2], asked)
