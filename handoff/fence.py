@@ -38,9 +38,11 @@ _HEADINGS = re.compile(
     rf"^(?=[ \t]{{0,3}}#{{1,6}}[ \t]+(?:(?:{_TITLES})[ \t:#\r]*$|e?\d+[ \t]*[·•‧∙・])|{re.escape(ENDS)})",
     re.MULTILINE | re.IGNORECASE,
 )
-_TITLES = "|".join((*OBSERVED_FIELDS, *map(titled, MODEL_FIELDS)))
-_FIELDS = re.compile(rf"^(?=(?:[ \t]*[-*+])?[ \t]*\*\*(?:{_TITLES}):\*\*)", re.MULTILINE | re.IGNORECASE)
-_TITLE = re.compile(rf"(?<!\*)\*{{2,}}+( ?(?:{_TITLES}) ?:? ?)\*{{2,}}+", re.IGNORECASE)
+_FIELD_TITLES = "|".join((*OBSERVED_FIELDS, *map(titled, MODEL_FIELDS)))
+_FIELDS = re.compile(
+    rf"^(?=(?:[ \t]*[-*+])?[ \t]*\*\*(?:{_FIELD_TITLES}):\*\*)", re.MULTILINE | re.IGNORECASE
+)
+_TITLE = re.compile(rf"(?<!\*)\*{{2,}}+( ?(?:{_FIELD_TITLES}) ?:? ?)\*{{2,}}+", re.IGNORECASE)
 # What moves a terminal's cursor, reorders or ends a line, is never seen or cannot be stored; a line may still
 # end as in DOS.
 _CONTROLS = re.compile(

@@ -15,6 +15,7 @@ _MOST_OBJECTS = 50
 _MOST_CLAIMS = 12
 _MOST_EVENTS = 20
 _MOST_SAID = 2
+_WORDS_OF_A_SENTENCE = 3  # fewer are a code fence, a heading, a short command
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s++")
 _OBJECT = re.compile(r'\{\s*"')
 _FIELD = re.compile(rf'"({"|".join(MODEL_FIELDS)})"\s*:')
@@ -60,8 +61,8 @@ def without_repeats(text: str) -> str:
         new = []
         for sentence in sentences:
             said = sentence.casefold()
-            seen[said] += 1
-            new += [sentence] if seen[said] <= _MOST_SAID or not said else []
+            seen[said] += len(said.split()) >= _WORDS_OF_A_SENTENCE
+            new += [sentence] if seen[said] <= _MOST_SAID else []
         dropped += len(sentences) - len(new)
         if new and (new[0] or (kept and kept[-1])):
             kept.append(line.rstrip() if len(new) == len(sentences) else " ".join(new))

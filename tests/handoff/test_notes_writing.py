@@ -103,6 +103,8 @@ def test_a_loop_in_the_summary_is_cut_out() -> None:
     told = "## Edits\n\nI changed a.py.\n\n- ok\n- ok\n"
     looping = told + "I will run it again.\n\ni will run it again.\n\n" * 200 + "Cut he"
     assert without_repeats(told) == told.rstrip()
+    blocks = "Ran:\n```bash\npytest -q\n```\n" * 5
+    assert without_repeats(blocks) == blocks.rstrip()
     assert without_repeats(looping) == (
         told + "I will run it again.\n\ni will run it again.\n\nCut he\n[… 398 repetitions left out …]"
     )
