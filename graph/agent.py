@@ -12,6 +12,7 @@ from langgraph.graph.state import CompiledStateGraph
 from handoff.event import UNREADABLE
 from nodes.actions import BUILT_IN
 from nodes.begin import begin
+from nodes.confirm import confirm
 from nodes.editor import editor
 from nodes.events import last_action
 from nodes.finish import finish
@@ -32,22 +33,26 @@ Doing = Literal["think", "shell", "editor", "tool", "handoff", "finish", "interr
 
 def build_agent(saver: Saver = None, **schemas: Any) -> Graph:
     """A predecessor; its input is `{"task": {"id": …, "prompt": …}}`."""
-    return _graph(begin, schemas).compile(checkpointer=saver, name="agent")
+    graph = _graph((begin,), schemas)
+    graph.add_edge("begin", "think")
+    return graph.compile(checkpointer=saver, name="agent")
 
 
 def build_takeover(saver: Saver = None, **schemas: Any) -> Graph:
-    """A successor; its input is `{"record": id, "view": name}`."""
-    return _graph(receive, schemas).compile(checkpointer=saver, name="takeover")
+    """A successor; its input is `{"record": id, "view": name}`, or `{"handoff": id}` for one that was offered."""
+    graph = _graph((receive, confirm), schemas)
+    graph.add_conditional_edges("receive", after_receipt)
+    graph.add_conditional_edges("confirm", after_confirmation)
+    return graph.compile(checkpointer=saver, name="takeover")
 
 
-def _graph(first: Node, schemas: dict[str, Any]) -> StateGraph[AgentState, Any, Any, Any]:
+def _graph(first: tuple[Node, ...], schemas: dict[str, Any]) -> StateGraph[AgentState, Any, Any, Any]:
     """`schemas` may name another `context_schema` and `input_schema`, and `entered`, which wraps every node."""
     entered = schemas.pop("entered", lambda node: node)
     graph = StateGraph(AgentState, **{"context_schema": AgentContext, **schemas})
-    for node in (first, think, shell, editor, tool, handoff, finish, interruption):
+    for node in (*first, think, shell, editor, tool, handoff, finish, interruption):
         graph.add_node(node.__name__, entered(node))
-    graph.add_edge(START, first.__name__)
-    graph.add_edge(first.__name__, "think")
+    graph.add_edge(START, first[0].__name__)
     graph.add_conditional_edges("think", what_to_do)
     for acting in ("shell", "editor", "tool"):
         graph.add_conditional_edges(acting, after_action)
@@ -55,6 +60,17 @@ def _graph(first: Node, schemas: dict[str, Any]) -> StateGraph[AgentState, Any, 
     graph.add_edge("finish", END)
     graph.add_conditional_edges("interruption", after_interruption)
     return graph
+
+
+def after_receipt(state: AgentState) -> Literal["confirm", "think", "__end__"]:
+    """A record is simply taken; an offered handoff is refused, or confirmed first."""
+    if state.get("stop_reason"):
+        return "__end__"
+    return "confirm" if state.get("handoff") else "think"
+
+
+def after_confirmation(state: AgentState) -> Literal["think", "__end__"]:
+    return "__end__" if state.get("stop_reason") else "think"
 
 
 def what_to_do(state: AfterThought) -> Doing:

@@ -21,6 +21,7 @@ from graph.outcome import Outcome
 from graph.savers import Saver
 from graph.stopping import stopping
 from handoff import views
+from handoff.ledger import handoffs
 from handoff.record import Review, TaskBrief
 from handoff.redaction import redacted
 from nodes.replies import keys_of
@@ -34,6 +35,7 @@ from sandbox.repository import RepositoryBroken, patch_since
 Progress = Callable[[dict[str, Any]], None]
 # A step is at most three nodes; our own caps stop a run long before this.
 _NODES_A_STEP = 4
+_FOR_GOOD = ("finished", "refused", "unconfirmed")
 
 
 class ThreadTaken(ValueError):
@@ -114,6 +116,16 @@ class Run:
         self._must_be_new(f"a takeover of {record_id}")
         return self._go("takeover", {"record": record_id, "view": view}, self.config)
 
+    def receive(self, handoff_id: str) -> Outcome:
+        """Take a handoff that was offered: validate it, confirm it, then work on it; else refuse it.
+
+        Raises NoSuchHandoff, or IllegalTransition or HandedOver where somebody else took it meanwhile, beside
+        what `take_over` raises.
+        """
+        handoffs.load(self.home.ledger, handoff_id)
+        self._must_be_new(f"handoff {handoff_id}")
+        return self._go("takeover", {"handoff": handoff_id}, self.config)
+
     def resume(
         self,
         answer: Review | dict[str, Any] | None = None,
@@ -151,7 +163,7 @@ class Run:
         # A node that ended just before a crash has left its writes, and `next` does not name it any more.
         if not state.tasks:
             values = cast(AgentState, state.values)
-            if values.get("stop_reason") == "finished" or spent(values, self.context):
+            if values.get("stop_reason") in _FOR_GOOD or spent(values, self.context):
                 return self._outcome(values)
             changed = self.change({"stop_reason": None}, checkpoint=checkpoint, as_node="interruption")
             at = self._at(changed)

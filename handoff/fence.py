@@ -7,11 +7,12 @@ import re
 from handoff.notes.fields import MODEL_FIELDS, OBSERVED_FIELDS, titled
 
 OPENING, CLOSING = "<earlier-work>", "</earlier-work>"
-TASK, TRACE, SUMMARY, NOTE = (
+TASK, TRACE, SUMMARY, NOTE, LETTER = (
     "# Task",
     "# Record of the earlier work",
     "# Notes of the earlier agent",
     "# Note on the earlier work",
+    "# Letter of the earlier agent",
 )
 OBSERVED, TOLD = "## Observed", "## Written by the earlier agent"
 ENDS = "Here the earlier agent's work ends. From here on it is yours."
@@ -33,7 +34,9 @@ _INSTRUCTION_MARKERS = re.compile(
     r"\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS)\])|<(?=</?SYS>>)|<(?=/?s>|[be]os>)"
     r"|<(?=/?(?:start|end)_of_turn>)"
 )
-_TITLES = "|".join(re.escape(each.lstrip("# ")) for each in (TASK, TRACE, SUMMARY, NOTE, OBSERVED, TOLD))
+_TITLES = "|".join(
+    re.escape(each.lstrip("# ")) for each in (TASK, TRACE, SUMMARY, NOTE, LETTER, OBSERVED, TOLD)
+)
 _HEADINGS = re.compile(
     rf"^(?=[ \t]{{0,3}}#{{1,6}}[ \t]+(?:(?:{_TITLES})[ \t:#\r]*$|e?\d+[ \t]*[·•‧∙・])|{re.escape(ENDS)})",
     re.MULTILINE | re.IGNORECASE,

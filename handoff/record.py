@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
+from handoff.envelope import Envelope
 from handoff.event import Event, HandoffPoint, Usage
 from handoff.redaction import redacted, without_known
 from sandbox.archive import sync_directory
@@ -25,6 +26,8 @@ SCHEMA_VERSION = 3
 RECORD_FILE = "record.json"
 NOTES_FILE = "notes.json"
 REVIEW_FILE = "review.json"
+_BESIDE = ("notes", "review", "envelope")
+"""What is no part of the record's own file, nor of its digest."""
 ViewName = Literal["repository", "trace", "summary", "structured", "payload", "transcript", "cited"]
 _ID = re.compile(r"[\w+-][\w.+-]{0,199}")
 _Kind = TypeVar("_Kind", bound=Frozen)
@@ -108,6 +111,8 @@ class HandoffRecord(Frozen):
     created_at: str
     notes: Notes | None = None
     review: Review | None = None
+    envelope: Envelope | None = None
+    """What its source says beside it, in the handoff at hand; it is the ledger's, and never saved with the record."""
     digest: str = Field(default="")
 
     def sealed(self) -> HandoffRecord:
@@ -128,7 +133,7 @@ class HandoffRecord(Frozen):
         return self.snapshot
 
     def _content_digest(self) -> str:
-        content = self.model_dump(mode="json", exclude={"digest", "notes", "review"})
+        content = self.model_dump(mode="json", exclude={"digest", *_BESIDE})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -157,7 +162,7 @@ class RecordStore:
         partial.mkdir(parents=True)
         try:
             record = _without_secrets(make(partial)).sealed()
-            write_durably(partial / RECORD_FILE, as_json(record, exclude={"notes", "review"}))
+            write_durably(partial / RECORD_FILE, as_json(record, exclude=set(_BESIDE)))
             with alone():
                 # Before the record is there: whoever finds it does not come by here again.
                 dead = glob.escape(f".partial-{record_id}")
@@ -182,7 +187,9 @@ class RecordStore:
         if record.id != record_id:
             raise RecordRefused(f"{path}: holds the record {record.id}")
         record.verify()
-        return record.model_copy(update={"notes": self.notes(record_id), "review": self.review(record_id)})
+        return record.model_copy(
+            update={"notes": self.notes(record_id), "review": self.review(record_id), "envelope": None}
+        )
 
     def notes(self, record_id: str) -> Notes | None:
         """The notes, if they have been written. Raises RecordRefused when they cannot be read."""

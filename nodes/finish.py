@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from langgraph.runtime import Runtime
+
+from handoff.ledger import handoffs
+from nodes.events import last_action
+from nodes.settings import AgentContext, given
 from nodes.state import AgentState
 
 
-def finish(state: AgentState) -> AgentState:
+def finish(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+    context = given(runtime)
+    if state.get("handoff"):
+        said = last_action(state).arguments.get("message", "")
+        handoffs.reach(
+            context.session.ledger, state["handoff"], "completed", by=context.name, reason=said or "finished"
+        )
     return AgentState(stop_reason="finished")

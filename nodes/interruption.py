@@ -12,6 +12,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
 from handoff.event import Event, HandoffPoint, Usage
+from handoff.ledger import handoffs
 from handoff.notes.note import structured_note
 from handoff.notes.writing import TooLong, write_notes
 from handoff.record import HandoffRecord, RecordRefused, Review
@@ -48,6 +49,10 @@ def interruption(state: AgentState, runtime: Runtime[AgentContext]) -> AgentStat
             update["stop_reason"] = "point"
     if requested:
         context.session.handed_over()
+    if update.get("stop_reason") == "handoff" and state.get("handoff"):
+        handoffs.reach(
+            context.session.ledger, state["handoff"], "completed", by=context.name, reason=f"handed on as {made[0].id}"
+        )  # fmt: skip
     return update
 
 

@@ -8,7 +8,18 @@ from langgraph.runtime import Runtime
 
 from nodes.state import AgentState
 
-Moment = Literal["started", "thinking", "acting", "observed", "point", "record", "review", "stopped"]
+Moment = Literal[
+    "started",
+    "thinking",
+    "acting",
+    "observed",
+    "point",
+    "record",
+    "review",
+    "stopped",
+    "refused",
+    "confirmed",
+]
 _LONGEST = 300
 
 

@@ -165,6 +165,11 @@ class Session:
             yield
 
     @property
+    def ledger(self) -> Ledger:
+        """Where handoffs stand, too."""
+        return self._lease.ledger
+
+    @property
     def asked(self) -> str | None:
         """Why somebody outside wants this thread handed over; None if nobody does."""
         return self._lease.asked

@@ -86,6 +86,8 @@ class Equipment(Settings):
 
     model: BaseChatModel
     model_name: str = ""
+    agent: str = ""
+    """As whom it takes handoffs and hands over; the model's name where it is empty."""
     run_id: str = ""
     """What its records' names begin with; the thread's id where it is empty."""
     tools: tuple[BaseTool, ...] = ()
@@ -112,6 +114,10 @@ class AgentContext(Equipment):
     """What a run's nodes are given: its equipment, and the hold on its thread."""
 
     session: Session
+
+    @property
+    def name(self) -> str:
+        return self.agent or self.model_name
 
 
 class BadSettings(ValueError):

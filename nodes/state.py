@@ -25,7 +25,10 @@ StopReason = Literal[
     "max_cost",
     "max_seconds",
     "context_overflow",
+    "refused",
+    "unconfirmed",
 ]
+"""The last two: it never took the handoff that it was begun for."""
 
 
 def extend(items: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
@@ -94,6 +97,8 @@ class AgentState(TypedDict, total=False):
     """Takeovers only: the id of the record that was taken over."""
     view: str
     """Takeovers only: the name of the view that the first messages came from."""
+    handoff: str
+    """Takeovers of an offered handoff only: its id."""
 
 
 class BadInput(ValueError):

@@ -14,6 +14,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.runtime import Runtime
 
 from handoff.event import HandoffPoint
+from handoff.ledger import handoffs
 from handoff.redaction import redacted
 from nodes.actions import Unreadable, native_tools, read_action
 from nodes.events import next_action_event, observed
@@ -93,6 +94,10 @@ def _taken_up(state: AgentState, context: AgentContext, reply: AIMessage, second
     text, content = redacted(_shown(reply)), _spoken(reply)
     # What is called stays as it is: a key in it may be made up for a test.
     reply = reply.model_copy(update={"content": content})
+    if state.get("handoff") and state["steps"] == 0:
+        handoffs.reach(
+            context.session.ledger, state["handoff"], "active", by=context.name, reason=action.tool
+        )
     event = next_action_event(state, context, action.tool, text, arguments, usage, seconds)
     update = AgentState(
         messages=[reply],

@@ -15,11 +15,13 @@ from typing import Any
 from sandbox import depot
 from sandbox.archive import content_digest
 from sandbox.layers import Stack
-from sandbox.machine import Frozen, OutOfDisk, SandboxSpec, SandboxUnavailable, SnapshotCorrupt
+from sandbox.machine import Frozen, OutOfDisk, SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
 from sandbox.removal import remove_tree
 
 ROOMS = ("workspace", "home", "tmp")
 """The writable directories of a machine that has this host's own system around it."""
+COPY = "copy of "
+"""What a snapshot's base begins with where it holds every file, and not only those that differ."""
 _TREE = "tree"
 _ABOUT = "base.json"
 _started: dict[tuple[str, str], Base] = {}
@@ -79,6 +81,25 @@ def base_named(digest: str, spec: SandboxSpec) -> Base:
         there = f"{spec.image or spec.directory} is {base.digest[:19]}…"
         raise SnapshotCorrupt(f"the snapshot was made for base {digest[:19]}…, but {there}")
     return base
+
+
+def spec_for(snapshot: Snapshot, owner: str = "takeover") -> SandboxSpec:
+    """A spec that can thaw a snapshot, from what this host still has of its base.
+
+    Raises SandboxUnavailable where a directory's base is not laid out here.
+    """
+    digest = snapshot.base.removeprefix(COPY)
+    if snapshot.backend == "docker":
+        return SandboxSpec(backend="docker", image=digest, workspace=snapshot.workspace, owner=owner)
+    if digest.startswith("sha256:"):
+        return SandboxSpec(backend=snapshot.backend, image=digest, workspace=snapshot.workspace, owner=owner)
+    base = Base(digest=digest, whole=False)
+    for directory in (base.tree / ROOMS[0], base.tree):
+        if directory.is_dir():
+            return SandboxSpec(backend=snapshot.backend, directory=directory, owner=owner)
+    raise SandboxUnavailable(
+        f"the snapshot's base {digest[:19]} is not laid out on this host; name the repository that the run began with"
+    )
 
 
 def _signature(directory: Path) -> str:

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from sandbox import transfer
 from sandbox.archive import Held
-from sandbox.bases import ROOMS
+from sandbox.bases import COPY, ROOMS
 from sandbox.machine import Snapshot
 from sandbox.shell import shown
-from sandbox.trees import COPY
 
 
 class Contents(NamedTuple):

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from sandbox import archive, bases, depot, overlay
-from sandbox.bases import Base
+from sandbox.bases import COPY, Base
 from sandbox.layers import Stack
 from sandbox.machine import BackendName, OutOfDisk, SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
 from sandbox.removal import remove_tree
 
 ARCHIVE = "snapshot.tar.zst"
-COPY = "copy of "
-"""What a snapshot's base begins with where it holds every file, and not only those that differ."""
 _DIFF = "diff"
 
 Stopped = Callable[[], contextlib.AbstractContextManager[None]]

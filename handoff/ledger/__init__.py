@@ -1,12 +1,12 @@
-"""The database of who may act on a thread, what was done there, and which machines are kept.
+"""The database of who may act on a thread, what was done there, which machines are kept, and what is handed over.
 
 `store` opens it, `leases` let one writer at a time in, `effects` tell what was begun and ended,
-`machines` name the states of machines that can be entered again.
+`machines` name the states of machines that can be entered again, `handoffs` say how far each handoff has come.
 """
 
 from __future__ import annotations
 
-from handoff.ledger.leases import BadThread, Fenced, Lease, ThreadHeld, acquire
+from handoff.ledger.leases import BadThread, Fenced, HandedOver, Lease, ThreadHeld, acquire
 from handoff.ledger.store import Ledger, LedgerUnusable
 
-__all__ = ["BadThread", "Fenced", "Lease", "Ledger", "LedgerUnusable", "ThreadHeld", "acquire"]
+__all__ = ["BadThread", "Fenced", "HandedOver", "Lease", "Ledger", "LedgerUnusable", "ThreadHeld", "acquire"]

@@ -9,9 +9,9 @@ import threading
 import weakref
 from typing import Any
 
-from sqlalchemy import Connection, select, text, update
+from sqlalchemy import Connection, delete, insert, select, text, update
 
-from handoff.ledger.store import Ledger, LedgerUnusable, leases
+from handoff.ledger.store import Ledger, LedgerUnusable, closed, leases
 from handoff.redaction import redacted
 from sandbox.ownership import became_of, this_process
 
@@ -52,17 +52,36 @@ class Fenced(Exception):
         self.holder = holder
 
 
+class HandedOver(Exception):
+    """Nothing goes on upon the thread: its work was handed over, or the handoff that it was begun for gave it up."""
+
+    def __init__(self, thread: str, target: str, handoff: str) -> None:
+        super().__init__(
+            f"thread {thread!r}: its work was handed over to {target} by handoff {handoff}; go on there, or undo it: "
+            f"python -m handoff rollback {handoff}"
+            if target
+            else f"thread {thread!r}: handoff {handoff} gave it up; see python -m handoff history {handoff}"
+        )
+        self.thread = thread
+        self.handoff = handoff
+
+
 class BadThread(ValueError):
     """A thread's id is none that every database and every file name can take."""
 
 
 def check_thread(thread: str) -> None:
     """Raises BadThread."""
-    if not isinstance(thread, str):
-        raise BadThread(f"a thread's id is text, not {thread!r:.60}")
-    if not thread.strip() or len(thread) > LONGEST_ID or _UNPRINTABLE.search(thread):
+    check_name(thread, "thread's id")
+
+
+def check_name(name: str, what: str = "name") -> None:
+    """Raises BadThread for what not every database and file name can take, or what could steer a terminal."""
+    if not isinstance(name, str):
+        raise BadThread(f"a {what} is text, not {name!r:.60}")
+    if not name.strip() or len(name) > LONGEST_ID or _UNPRINTABLE.search(name):
         raise BadThread(
-            f"{thread!r:.60} is no thread's id: give 1 to {LONGEST_ID} characters, none of them a control character"
+            f"{name!r:.60} is no {what}: give 1 to {LONGEST_ID} characters, none of them a control character"
         )
 
 
@@ -140,6 +159,9 @@ def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_
         let_go = row.process == process and (ledger.url, thread, row.token) in _unsaid
         if row.expires_at > now and not let_go and became_of(row.process) != "dead":
             raise ThreadHeld(thread, row.holder, row.expires_at - now)
+        shut = connection.execute(select(closed).where(closed.c.thread == thread)).first()
+        if shut is not None:
+            raise HandedOver(thread, shut.target, shut.handoff)
         connection.execute(
             update(leases)
             .where(leases.c.thread == thread)
@@ -153,6 +175,30 @@ def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_
             )
         )
     return Lease(ledger, thread, row.token + 1, ttl_s, row.place if row.expires_at else "")
+
+
+def close(connection: Connection, thread: str, handoff: str, target: str = "") -> None:
+    """Let nobody write to a thread any more, whoever holds it; `target` is who goes on elsewhere.
+
+    Raises HandedOver where another handoff has closed it.
+    """
+    connection.execute(_PLACE, {"thread": thread})
+    # The row stays locked to the end of the transaction, so that of two that close it one sees the other.
+    connection.execute(
+        update(leases)
+        .where(leases.c.thread == thread)
+        .values(token=leases.c.token + 1, holder=f"handoff {handoff}", process="", expires_at=0.0, place="")
+    )
+    found = connection.execute(select(closed).where(closed.c.thread == thread)).first()
+    if found is not None and (found.handoff, found.target) != (handoff, target):
+        raise HandedOver(thread, found.target, found.handoff)
+    if found is None:
+        connection.execute(insert(closed).values(thread=thread, handoff=handoff, target=target))
+
+
+def reopen(connection: Connection, thread: str, handoff: str) -> None:
+    """Let the thread's work go on there, where this handoff had closed it."""
+    connection.execute(delete(closed).where(closed.c.thread == thread, closed.c.handoff == handoff))
 
 
 def request_handoff(ledger: Ledger, thread: str, reason: str) -> bool:

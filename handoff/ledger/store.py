@@ -26,6 +26,7 @@ from sqlalchemy import (
     make_url,
     select,
     text,
+    update,
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as NoConnection
@@ -33,7 +34,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from handoff.ledger.undisturbed import undisturbed
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_S = 60.0
 """How long a writer waits for another one's transaction."""
 _PAUSE_S = 0.02
@@ -73,6 +74,54 @@ machines = Table(
     Column("snapshot", Text, nullable=False),
     Column("made_at", Float, nullable=False),
 )
+handoffs = Table(
+    "takeover_handoffs",
+    _metadata,
+    Column("id", Text, primary_key=True),
+    Column("record", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("task", Text, nullable=False),
+    Column("thread", Text, nullable=False, index=True),
+    Column("source", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("successor", Text, nullable=False, index=True),
+    Column("state", Text, nullable=False, index=True),
+    Column("version", Integer, nullable=False),
+    Column("offers", Integer, nullable=False),
+    Column("deadline_at", Float),
+    Column("reason", Text, nullable=False),
+    Column("envelope", Text, nullable=False),
+    Column("understanding", Text),
+    Column("made_at", Float, nullable=False),
+    Column("changed_at", Float, nullable=False),
+)
+transitions = Table(
+    "takeover_transitions",
+    _metadata,
+    Column("handoff", Text, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("before", Text),
+    Column("after", Text, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("at", Float, nullable=False),
+)
+keys = Table(
+    "takeover_keys",
+    _metadata,
+    Column("key", Text, primary_key=True),
+    Column("asked", Text, nullable=False),
+    Column("result", Text, nullable=False),
+    Column("expires_at", Float, nullable=False, index=True),
+)
+closed = Table(
+    "takeover_closed",
+    _metadata,
+    Column("thread", Text, primary_key=True),
+    Column("handoff", Text, nullable=False),
+    Column("target", Text, nullable=False),
+)
+"""Threads on which nobody may work any more: handed over, or given up by the handoff that they were begun for."""
 
 
 class LedgerUnusable(Exception):
@@ -144,6 +193,8 @@ class Ledger:
             found = connection.execute(select(_version.c.version)).scalar()
             if found is None:
                 connection.execute(insert(_version).values(version=SCHEMA_VERSION))
+            elif found < SCHEMA_VERSION:  # what is new since is tables of their own
+                connection.execute(update(_version).values(version=SCHEMA_VERSION))
             elif found > SCHEMA_VERSION:
                 raise LedgerUnusable(
                     f"{self._named()}: a newer program made it (schema {found}; this one knows {SCHEMA_VERSION}); "

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections import Counter
+from collections.abc import Collection
 from itertools import islice
 
 from handoff.notes.fields import MODEL_FIELDS
@@ -29,20 +30,24 @@ _RANGE = re.compile(r"e?(\d+)(?:\s*[–-]\s*e?(\d+))?", re.IGNORECASE)
 def read_fields(reply: str) -> dict[str, tuple[Claim, ...]]:
     """The known fields, as much of the reply as can be read; none where nothing can."""
     text = without_thoughts(reply)
-    found: dict[str, object] = {}
+    found = first_object(text, MODEL_FIELDS)
+    if found is None:
+        # What was cut off, or is no JSON but for its look.
+        _, *parts = _FIELD.split(text)
+        found = {name: _pieces(value) for name, value in zip(parts[::2], parts[1::2], strict=True)}
+    return {name: claims for name in MODEL_FIELDS if (claims := _claims(found.get(name)))}
+
+
+def first_object(text: str, names: Collection[str]) -> dict[str, object] | None:
+    """The first JSON object in a text that has any of these names."""
     for start in islice((match.start() for match in _OBJECT.finditer(text)), _MOST_OBJECTS):
         try:
             value, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
         except (ValueError, RecursionError):
             continue
-        if isinstance(value, dict) and any(name in value for name in MODEL_FIELDS):
-            found = value
-            break
-    else:
-        # What was cut off, or is no JSON but for its look.
-        _, *parts = _FIELD.split(text)
-        found = {name: _pieces(value) for name, value in zip(parts[::2], parts[1::2], strict=True)}
-    return {name: claims for name in MODEL_FIELDS if (claims := _claims(found.get(name)))}
+        if isinstance(value, dict) and any(name in value for name in names):
+            return value
+    return None
 
 
 def without_thoughts(reply: str) -> str:

@@ -10,4 +10,4 @@ from handoff.views.frame import ANY, Recipient, framed
 
 def repository(record: HandoffRecord, recipient: Recipient = ANY) -> list[BaseMessage]:
     """Nothing but the repository itself: the baseline."""
-    return framed(record)
+    return framed(record.model_copy(update={"envelope": None}))

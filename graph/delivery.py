@@ -1,0 +1,222 @@
+"""Handing work over by the protocol: offered, confirmed, worked on; tried again, escalated and blocked where it fails."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple, cast
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command
+from pydantic import ValidationError
+
+from graph.agent import Saver
+from graph.hold import NotWaiting
+from graph.home import Home
+from graph.outcome import Outcome
+from graph.rollback import roll_back as rolled_back
+from graph.running import open_run
+from graph.savers import open_saver
+from handoff import views
+from handoff.envelope import Envelope
+from handoff.ledger import acquire, handoffs
+from handoff.ledger.handoffs import HELD, Handoff
+from nodes.attempt import attempt
+from nodes.block import block
+from nodes.delivering import Attempt, Decision, DeliveryContext, DeliveryState, Patience
+from nodes.escalate import escalate
+from nodes.offer import offer
+from nodes.roll_back import roll_back
+from sandbox.machine import SandboxSpec
+
+_LOG = logging.getLogger(__name__)
+_BY = "the delivery"
+
+
+class BadHandoff(ValueError):
+    """A handoff that cannot be: to oneself, under no view, or of no record; one line."""
+
+
+class Delivery(NamedTuple):
+    """How far a handoff was brought."""
+
+    handoff: Handoff
+    outcome: Outcome | None
+    """Of the successor, as of the last attempt in this call."""
+    waiting: dict[str, Any] | None
+    """What a supervising person is asked; `deliver` takes the answer, a `Decision`."""
+
+
+def hand_over(
+    home: Home,
+    record_id: str,
+    target: str,
+    *,
+    source: str = "",
+    envelope: Envelope | None = None,
+    key: str = "",
+    confirm_s: float = Patience().confirm_s,
+) -> Handoff:
+    """Offer a record to an agent, a program or a person of that name; `deliver` brings it about, or `open_run().receive`.
+
+    Who asks again with the same `key` gets the same handoff. Raises RecordRefused, BadHandoff or KeyReused.
+    """
+    record = home.records.load(record_id)
+    source = source or record.predecessor
+    said = envelope or Envelope()
+    if source == target:
+        raise BadHandoff(f"{source} would hand over to itself; name another target, or resume the thread")
+    if said.view:
+        views.named(said.view)
+    asked = f"{key}\0{record.digest}\0{target}"
+    handoff_id = hashlib.sha256(asked.encode()).hexdigest()[:12] if key else uuid.uuid4().hex[:12]
+    found = handoffs.find(home.ledger, handoff_id)
+    sent_at = found.envelope.sent_at if found else datetime.now(UTC).isoformat(timespec="seconds")
+    filled = said.model_copy(update={"source": source, "target": target, "sent_at": sent_at})
+    made = handoffs.prepare(
+        home.ledger,
+        handoff_id=handoff_id,
+        record=record.id,
+        digest=record.digest,
+        task=record.task.id,
+        thread=record.thread_id,
+        source=source,
+        target=target,
+        envelope=filled,
+        by=source,
+    )
+    if made.state != "prepared":
+        return made
+    return handoffs.move(
+        home.ledger, made.id, "offered", by=source, version=made.version, deadline_s=confirm_s
+    )
+
+
+def build_delivery(saver: Saver = None) -> CompiledStateGraph[DeliveryState, Any, Any, Any]:
+    """Its input is `{"handoff": id}`."""
+    graph = StateGraph(DeliveryState, context_schema=DeliveryContext)
+    for node in (offer, attempt, escalate, block, roll_back):
+        graph.add_node(node.__name__, node)
+    graph.add_edge(START, "offer")
+    graph.add_edge("offer", "attempt")
+    graph.add_conditional_edges("attempt", after_attempt)
+    graph.add_conditional_edges("escalate", after_decision)
+    graph.add_edge("block", END)
+    graph.add_edge("roll_back", END)
+    return graph.compile(checkpointer=saver, name="delivery")
+
+
+def after_attempt(state: DeliveryState) -> Literal["offer", "escalate", "block", "__end__"]:
+    """A refusal is no matter of patience: what was sent must be mended, or somebody else asked."""
+    came_to, may = state["came_to"], state["may"]
+    if came_to in ("completed", "rolled_back", "blocked"):
+        return "__end__"
+    if came_to in HELD and not state["failed"]:
+        return "__end__"  # a budget was spent, or it was stopped: it can go on
+    if came_to == "rejected":
+        return "block" if may == "block" else "escalate"
+    return "offer" if may == "retry" else may
+
+
+def after_decision(state: DeliveryState) -> Literal["offer", "block", "roll_back"]:
+    return "offer" if state["decision"] == "retry" else cast(Any, state["decision"])
+
+
+def deliver(
+    home: Home,
+    handoff_id: str,
+    answer: Decision | dict[str, Any] | None = None,
+    *,
+    agent: str,
+    model: BaseChatModel,
+    sandbox: SandboxSpec,
+    patience: Patience | None = None,
+    supervisor: BaseChatModel | None = None,
+    on_blocked: Callable[[Handoff], None] | None = None,
+    **options: Any,
+) -> Delivery:
+    """Bring a handoff to `agent`, who validates it, confirms it and works to its end; options are those of `open_run`.
+
+    What fails is tried again after growing pauses, then `supervisor` is asked, or, where none is given, a person:
+    `waiting` holds the question, and another call takes the `answer`. What nobody can take is blocked, and
+    `on_blocked` told. Called again after a crash or a stop, at whatever moment, it goes on where the ledger stands.
+    Raises NoSuchHandoff, NotWaiting, and ThreadHeld while another process delivers the same handoff.
+    """
+    found = handoffs.load(home.ledger, handoff_id)
+    outcomes: list[Outcome] = []
+
+    def attempted(found: Handoff) -> Attempt:
+        outcomes.append(_attempt(home, found, agent=agent, model=model, sandbox=sandbox, **options))
+        return Attempt(stop_reason=outcomes[-1].stop_reason)
+
+    context = DeliveryContext(
+        ledger=home.ledger,
+        patience=patience or Patience(),
+        attempt=attempted,
+        roll_back=lambda name, why: rolled_back(home, name, by=_BY, reason=why, sandbox=sandbox),
+        supervisor=supervisor,
+        on_blocked=on_blocked or _alarm,
+        by=_BY,
+    )
+    with _deliverer(home, handoff_id) as (graph, config):
+        given = _given(graph, config, found, answer)
+        waiting = None
+        if given is not None:
+            told = graph.invoke(given, config, context=context, durability="sync")
+            asked = told.get("__interrupt__", ())
+        else:
+            asked = graph.get_state(config).interrupts
+        waiting = asked[0].value if asked else None
+    return Delivery(handoffs.load(home.ledger, handoff_id), outcomes[-1] if outcomes else None, waiting)
+
+
+def _given(graph: Any, config: RunnableConfig, found: Handoff, answer: Any) -> Any:
+    """What the delivery goes on with; None where it waits for an answer and gets none."""
+    state = graph.get_state(config)
+    waits = state.interrupts and state.interrupts[0].value["version"] == found.version
+    if answer is not None:
+        if not waits:
+            raise NotWaiting(f"handoff {found.id} waits for no answer; it is {found.state}")
+        try:
+            return Command(resume=Decision.model_validate(answer).model_dump())
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise NotWaiting(f"answer: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    if waits:
+        return None
+    # A new beginning: what is done is in the ledger, and nobody waited for what came of the last one.
+    return {"handoff": found.id, "tries": 0, "rounds": 0}
+
+
+def _attempt(home: Home, found: Handoff, **options: Any) -> Outcome:
+    thread = found.successor if found.state in HELD else f"{found.id}.{found.offers}"
+    with open_run(home, thread, **options) as taking:
+        begun = home.saver.get_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
+        return taking.resume(go_back=True) if begun else taking.receive(found.id)
+
+
+@contextmanager
+def _deliverer(home: Home, handoff_id: str) -> Iterator[tuple[Any, RunnableConfig]]:
+    """The delivery's own graph, which nobody else runs meanwhile."""
+    thread = f"delivery.{handoff_id}"
+    lease = acquire(home.ledger, thread)
+    try:
+        with open_saver(home.ledger, lease) as saver:
+            yield build_delivery(saver), {"configurable": {"thread_id": thread}}
+    finally:
+        lease.end()
+        lease.release()
+
+
+def _alarm(found: Handoff) -> None:
+    _LOG.error(
+        "handoff %s from %s to %s is blocked: %s; python -m handoff history %s says more, and unblock lets it go on",
+        found.id, found.source, found.target, found.reason, found.id,
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""What a receiver looks at before it takes a handoff: everything that could make the work go on from a wrong place."""
+
+from __future__ import annotations
+
+from pydantic import Field, ValidationError
+
+from handoff.envelope import Refusal, RefusalKind, Understanding
+from handoff.fence import entry
+from handoff.ledger import Ledger, handoffs
+from handoff.ledger.handoffs import Handoff
+from handoff.notes.reading import first_object, without_thoughts
+from handoff.record import SCHEMA_VERSION, HandoffRecord, RecordRefused, RecordStore
+from handoff.verification import verify
+from sandbox.machine import Frozen
+
+_MOST_IDLE_PASSES = 4
+_OF_A_REQUEST = 2
+"""The events of a request itself: an action and its answer."""
+
+
+class Receiver(Frozen):
+    """Who may take a handoff."""
+
+    name: str
+    known: tuple[str, ...] = ()
+    """The agents that there are; empty where nobody says."""
+    max_tokens: int | None = Field(default=None, gt=0)
+
+
+def refusal(ledger: Ledger, store: RecordStore, handoff: Handoff, receiver: Receiver) -> Refusal | None:
+    """Why the receiver cannot take the handoff; None where it can."""
+    if handoff.target != receiver.name or (receiver.known and handoff.target not in receiver.known):
+        there = ", ".join(receiver.known or (receiver.name,))
+        return _refused("target", f"it is for {handoff.target}", f"name one of {there}")
+    if handoff.source == handoff.target:
+        return _refused(
+            "self", f"{handoff.source} would hand over to itself", "name another target, or go on"
+        )
+    try:
+        record = store.load(handoff.record)
+    except RecordRefused as error:
+        return _unreadable(store, handoff.record, str(error))
+    if record.digest != handoff.digest:
+        return _refused(
+            "checksum", f"record {record.id} is another one than was offered", "send the one that was, or offer this one"
+        )  # fmt: skip
+    if record.task.id != handoff.task:
+        return _refused(
+            "task",
+            f"the record is of task {record.task.id}, not {handoff.task}",
+            "send the record of that task",
+        )
+    if record.thread_id != handoff.thread:
+        return _refused(
+            "checkpoint", f"the record's checkpoint is of thread {record.thread_id}, not {handoff.thread}",
+            "send the record that was made there",
+        )  # fmt: skip
+    if receiver.max_tokens is not None and handoff.envelope.needs_tokens > receiver.max_tokens:
+        return _refused(
+            "budget", f"it needs {handoff.envelope.needs_tokens:,} tokens, and {receiver.name} has {receiver.max_tokens:,}",
+            "ask for less, or give the target a larger budget",
+        )  # fmt: skip
+    if idle := _idle_passes(ledger, store, handoff, record):
+        return _refused(
+            "cycle",
+            f"it went {' -> '.join(idle)} without anything done in between",
+            "do something, or ask a person",
+        )
+    found = verify(store.directory(handoff.record))
+    if found.wrong:
+        return _refused("snapshot", found.wrong[0], "freeze the machine anew, and make another record")
+    return None
+
+
+def _unreadable(store: RecordStore, record: str, said: str) -> Refusal:
+    kind: RefusalKind = "checksum"
+    if "no such record" in said or "no record's id" in said:
+        kind = "no_record"
+    elif "schema version" in said:
+        kind = "schema"
+    cure = {
+        "no_record": "send it: python -m handoff export, then import",
+        "schema": f"make it anew with a program that writes schema {SCHEMA_VERSION}",
+        "checksum": "send it again, whole",
+    }[kind]
+    return _refused(kind, said, cure)
+
+
+def _idle_passes(
+    ledger: Ledger, store: RecordStore, handoff: Handoff, record: HandoffRecord
+) -> tuple[str, ...]:
+    """The agents that the same state of the work went through, where it comes back too often without work."""
+    passed = [handoff.target, handoff.source]
+    while len(passed) <= _MOST_IDLE_PASSES:
+        earlier = handoffs.that_led_to(ledger, record.thread_id)
+        if earlier is None:
+            return ()
+        done = len(record.trace)
+        try:
+            record = store.load(earlier.record)
+        except RecordRefused:
+            return ()
+        if len(record.trace) + _OF_A_REQUEST < done:
+            return ()
+        passed.append(earlier.source)
+    return tuple(reversed(passed))
+
+
+def read_understanding(reply: str) -> Understanding | None:
+    """What a model replied to the question for its understanding; None where that cannot be read, or says nothing."""
+    names = tuple(Understanding.model_fields)
+    found = first_object(without_thoughts(reply), names) or {}
+    try:
+        return Understanding.model_validate({name: entry(str(found.get(name, ""))) for name in names})
+    except ValidationError:
+        return None
+
+
+def _refused(kind: RefusalKind, what: str, resend: str) -> Refusal:
+    return Refusal(kind=kind, what=what, resend=resend)

@@ -1,0 +1,87 @@
+"""What the nodes that deliver a handoff work with: how patiently, who decides in the end, and what they remember."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from langchain_core.language_models import BaseChatModel
+from pydantic import BaseModel, ConfigDict, Field
+from tenacity import RetryCallState, wait_exponential, wait_random
+from typing_extensions import TypedDict
+
+from handoff.ledger import Ledger
+from handoff.ledger.handoffs import Handoff, State
+from nodes.state import StopReason
+from sandbox.machine import Frozen
+
+
+class Patience(Frozen):
+    """How often a handoff is tried, and how long is waited."""
+
+    attempts: int = Field(default=4, ge=1)
+    """In a row, before somebody is asked."""
+    rounds: int = Field(default=2, ge=1)
+    """Of such attempts, before it is blocked."""
+    confirm_s: float = Field(default=900.0, gt=0)
+    """From an offer to its confirmation."""
+    first_pause_s: float = Field(default=1.0, ge=0)
+    longest_pause_s: float = Field(default=60.0, ge=0)
+
+    def pause_s(self, tries: int) -> float:
+        """How long to wait after so many tries: twice as long each time, and never as long as somebody else."""
+        waiting = wait_exponential(self.first_pause_s, self.longest_pause_s) + wait_random(
+            0, self.first_pause_s
+        )
+        asked = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
+        asked.attempt_number = max(tries, 1)
+        return float(min(waiting(asked), self.longest_pause_s))
+
+
+class Decision(Frozen):
+    """What a supervisor decides on a handoff that nobody takes."""
+
+    decision: Literal["retry", "roll_back", "block"]
+    reason: str = Field(default="", max_length=500)
+
+
+class Attempt(Frozen):
+    """What one attempt came to, where it did not fail."""
+
+    stop_reason: StopReason | None
+
+
+class DeliveryState(TypedDict, total=False):
+    """What a delivery remembers; where the handoff stands, the ledger says."""
+
+    handoff: str
+    tries: int
+    """In this round."""
+    rounds: int
+    """How often a supervisor was asked."""
+    came_to: State
+    """Where the last attempt left the handoff."""
+    failed: bool
+    why: str
+    """What the last attempt failed by, or how it ended."""
+    may: Literal["retry", "escalate", "block"]
+    """What patience leaves where it failed."""
+    stop_reason: StopReason | None
+    decision: str
+    reason: str
+
+
+class DeliveryContext(BaseModel):
+    """What the nodes are given from outside."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    ledger: Ledger
+    patience: Patience
+    attempt: Callable[[Handoff], Attempt]
+    roll_back: Callable[[str, str], Any]
+    """Takes a handoff's id and a reason."""
+    supervisor: BaseChatModel | None
+    """None: a person, who is asked by an interrupt."""
+    on_blocked: Callable[[Handoff], None]
+    by: str

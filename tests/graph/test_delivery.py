@@ -1,0 +1,336 @@
+"""Handing over by the protocol: confirmed, completed, refused, tried again, escalated, blocked, rolled back; and after crashes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+from langchain_core.messages import BaseMessage
+
+from graph import Home, open_home, resume
+from graph.delivery import BadHandoff, Delivery, Patience, deliver, hand_over
+from graph.hold import NotWaiting
+from graph.rollback import RollbackRefused, roll_back
+from handoff.envelope import Envelope
+from handoff.ledger import Fenced, HandedOver, handoffs
+from handoff.ledger.handoffs import Handoff, history
+from handoff.record import RECORD_FILE
+from nodes import think
+from nodes.replies import ModelFailed
+
+from .conftest import BOTH, DONE, EDIT, FIX, TEST, Bench, Scripted, scripted
+
+UNDERSTOOD = json.dumps(
+    {
+        "goal": "double(3) is 6.",
+        "next_step": "I look at pkg/core.py.",
+        "verify_first": "That the test fails, by running it.",
+    }
+)
+RECORD = "run.first_source_edit"
+QUICK = Patience(attempts=2, rounds=2, first_pause_s=0, longest_pause_s=0)
+pytestmark = BOTH
+
+
+def offered(bench: Bench, **settings: Any) -> Handoff:
+    bench.run(scripted(EDIT, DONE), points=("first_source_edit",), policy="stop")
+    return hand_over(bench.home, RECORD, "tester", source="writer", **settings)
+
+
+def brought(bench: Bench, found: Handoff, model: Any, *answer: Any, **settings: Any) -> Delivery:
+    settings = {"agent": "tester", "points": (), "patience": QUICK, **settings}
+    return deliver(bench.home, found.id, *answer, model=model, sandbox=bench.spec, **settings)
+
+
+def states(home: Home, found: Handoff) -> list[str]:
+    return [each.after for each in history(home.ledger, found.id)]
+
+
+def test_from_an_offer_to_its_completion(bench: Bench) -> None:
+    found = offered(
+        bench, envelope=Envelope(message="Mind negative numbers.", findings=("It adds one.",), confidence=0.5)
+    )
+    model = scripted(UNDERSTOOD, FIX, TEST, DONE)
+    done = brought(bench, found, model)
+    assert states(bench.home, found) == ["prepared", "offered", "accepted", "active", "completed"]
+    assert done.handoff.understanding is not None
+    assert done.handoff.understanding.goal == "double(3) is 6."
+    assert done.outcome is not None
+    assert "n * 2" in done.outcome.patch
+    confirming, working = model.seen[0], model.seen[1]
+    assert "verify_first" in confirming[-1].text
+    assert "verify_first" not in working[1].text, "the question is asked once"
+    assert "Message: Mind negative numbers." in working[1].text
+    assert "It adds one." in working[1].text
+    assert working[1].text.endswith("  Trailing spaces stay.  \n"), "the task prompt closes the view"
+    assert brought(bench, found, model).outcome is not None, "told again"
+    assert len(model.seen) == 4
+
+
+def test_the_source_is_fenced_off_from_acceptance_on(bench: Bench) -> None:
+    with bench.opened(
+        scripted(EDIT, *["```bash\nsleep 0\n```"] * 50, DONE), points=("first_source_edit",), run_id="run"
+    ) as writing:
+        stream = writing.agent.stream(
+            {"task": {"id": "t", "prompt": "p"}}, **writing.options, stream_mode="values"
+        )
+        while not bench.home.records.ids():
+            next(stream)
+        found = hand_over(bench.home, RECORD, "tester", source="writer")
+        next(stream)  # an offer hinders nobody
+        brought(bench, found, scripted(UNDERSTOOD, FIX, DONE))
+        with pytest.raises(Fenced, match=f"handoff {found.id}"):
+            list(stream)
+    with pytest.raises(HandedOver, match=f"rollback {found.id}"):
+        bench.resume(scripted(DONE))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        ("target", "it is for tester; name one of another"),
+        ("torn", "does not match its digest"),
+        ("exchanged", "is another one than was offered"),
+        ("schema", "schema version 9"),
+        ("gone", "no such record"),
+        ("snapshot", "snapshot"),
+        ("budget", "needs 5,000 tokens, and tester has 100"),
+        ("view", "no view"),
+    ],
+)
+def test_what_is_not_whole_is_refused_with_what_to_send(bench: Bench, spoil: str, said: str) -> None:
+    found = offered(bench, envelope=Envelope(needs_tokens=5000) if spoil == "budget" else Envelope())
+    place = bench.home.records.directory(RECORD)
+    text = json.loads((place / RECORD_FILE).read_text())
+    if spoil == "torn":
+        text["patch"] += "+evil\n"
+    elif spoil == "exchanged":
+        other = bench.home.records.load(RECORD).model_copy(update={"predecessor": "another"}).sealed()
+        text["predecessor"], text["digest"] = other.predecessor, other.digest
+    elif spoil == "schema":
+        text["schema_version"] = 9
+    (place / RECORD_FILE).write_text(json.dumps(text))
+    if spoil == "gone":
+        (place / RECORD_FILE).unlink()
+    elif spoil == "snapshot":
+        archive = place / text["snapshot"]["location"]
+        archive.write_bytes(archive.read_bytes()[:-20])
+    elif spoil == "view":
+        with bench.home.ledger.writing() as connection:
+            connection.exec_driver_sql('UPDATE takeover_handoffs SET envelope = \'{"view": "everything"}\'')
+    settings: dict[str, Any] = {"agent": "another"} if spoil == "target" else {}
+    if spoil == "budget":
+        settings["max_tokens"] = 100
+    model = scripted(UNDERSTOOD, DONE)
+    done = brought(bench, found, model, **settings)
+    assert done.handoff.state == "rejected"
+    assert said in done.handoff.reason
+    assert done.waiting is not None
+    assert said in done.waiting["why"]
+    assert not model.seen, "nobody was asked to take it"
+    bench.resume(scripted("", DONE)) if spoil in ("target", "budget") else None
+
+
+def test_who_does_not_confirm_is_asked_again_and_then_a_person_decides(bench: Bench) -> None:
+    found = offered(bench)
+    mute = scripted("I shall do my best!", "Sure.")
+    done = brought(bench, found, mute)
+    assert len(mute.seen) == 4, "two attempts, twice each"
+    assert states(bench.home, found)[1:] == ["offered", "timed_out", "offered", "timed_out"]
+    assert done.waiting is not None
+    assert "did not say goal" in done.waiting["why"]
+    assert brought(bench, found, mute).waiting == done.waiting
+    with pytest.raises(NotWaiting, match="decision"):
+        brought(bench, found, mute, {"decision": "perhaps"})
+    done = brought(
+        bench, found, scripted(UNDERSTOOD, FIX, DONE), {"decision": "retry", "reason": "now it can"}
+    )
+    assert done.handoff.state == "completed"
+    with pytest.raises(NotWaiting, match="waits for no answer"):
+        brought(bench, found, mute, {"decision": "retry"})
+
+
+def test_repeated_failure_blocks_with_an_alarm_until_a_person_unblocks(bench: Bench) -> None:
+    found, told = offered(bench), []
+    down = scripted(ModelFailed("the endpoint is away"))
+    brought(bench, found, down)
+    done = brought(bench, found, down, {"decision": "retry"}, on_blocked=told.append, model_tries=1)
+    assert done.handoff.state == "blocked"
+    assert [each.id for each in told] == [found.id]
+    assert "the endpoint is away" in done.handoff.reason
+    resumed = bench.resume(scripted("", DONE))
+    assert resumed.stop_reason == "finished", "the source still has its work"
+
+
+@pytest.mark.parametrize("decides", ["retry", "roll_back", "block", "nothing"])
+def test_a_supervising_agent_decides(bench: Bench, decides: str) -> None:
+    found = offered(bench)
+    says = json.dumps({"decision": decides, "reason": "so it is"}) if decides != "nothing" else "Hm."
+    supervisor = scripted(says)
+    model = Changing(replies=["?", "?", "?", "?", UNDERSTOOD, FIX, DONE], seen=[], tools=[])
+    done = brought(bench, found, model, supervisor=supervisor, on_blocked=lambda _: None)
+    after = {"retry": "completed", "roll_back": "rolled_back", "block": "blocked", "nothing": "blocked"}
+    assert done.handoff.state == after[decides]
+    assert done.waiting is None
+    assert "did not say goal" in supervisor.seen[0][-1].text
+
+
+class Changing(Scripted):
+    """Sends its replies one after another, whatever the conversation."""
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> Any:
+        reply = self.replies.pop(0)
+        return scripted(*[reply] * 99)._generate(messages)
+
+
+def test_a_roll_back_restores_checkpoint_and_machine_together(bench: Bench) -> None:
+    found = offered(bench)
+    brought(bench, found, scripted(UNDERSTOOD, FIX, "```bash\nrm -rf pkg\n```", DONE))
+    successor = handoffs.load(bench.home.ledger, found.id).successor
+    back = roll_back(bench.home, found.id, by="a person", reason="it broke things")
+    assert states(bench.home, found)[-1] == "rolled_back"
+    assert roll_back(bench.home, found.id, by="a person").checkpoint == back.checkpoint, "once"
+    with pytest.raises(HandedOver, match="gave it up"):
+        bench.resume(scripted(DONE), thread=successor)
+    outcome = bench.resume(scripted("", FIX, TEST, DONE))
+    assert outcome.stop_reason == "finished"
+    assert "n * 2" in outcome.patch
+    assert outcome.events == 7
+
+
+def test_what_cannot_be_rolled_back_stays_as_it_is(bench: Bench) -> None:
+    found = offered(bench)
+    brought(bench, found, scripted(UNDERSTOOD, DONE))
+    archive = bench.home.records.directory(RECORD) / bench.home.records.load(RECORD).machine.location
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:-20])
+    with pytest.raises(RollbackRefused, match=RECORD):
+        roll_back(bench.home, found.id, by="a person")
+    archive.write_bytes(whole)
+    with bench.home.ledger.writing() as connection:
+        for table in ("checkpoints", "writes") if bench.home.ledger.on_sqlite else ("checkpoints",):
+            connection.exec_driver_sql(f"DELETE FROM {table} WHERE thread_id = 'thread'")
+    with pytest.raises(RollbackRefused, match="has no checkpoint"):
+        roll_back(bench.home, found.id, by="a person")
+    assert handoffs.load(bench.home.ledger, found.id).state == "completed"
+
+
+def test_a_chain_is_rolled_back_from_its_end(bench: Bench) -> None:
+    first = offered(bench)
+    passed = brought(bench, first, scripted(UNDERSTOOD, "<handoff>Too hard.</handoff>"), offer_handoff=True)
+    assert passed.handoff.state == "completed"
+    assert passed.outcome is not None
+    second = hand_over(bench.home, passed.outcome.records[-1], "writer", source="tester")
+    brought(bench, second, scripted(UNDERSTOOD, FIX, DONE), agent="writer")
+    with pytest.raises(handoffs.IllegalTransition, match=f"handed on by handoff {second.id}"):
+        roll_back(bench.home, first.id, by="a person")
+    roll_back(bench.home, second.id, by="a person")
+    roll_back(bench.home, first.id, by="a person")
+    assert bench.resume(scripted("", FIX, DONE)).stop_reason == "finished"
+
+
+def test_work_that_goes_round_without_being_done_is_refused(bench: Bench) -> None:
+    found = offered(bench)
+    names = ["writer", "tester"]
+    for turn in range(6):
+        agent = names[(turn + 1) % 2]
+        done = brought(
+            bench, found, scripted(UNDERSTOOD, "<handoff></handoff>"), agent=agent, offer_handoff=True
+        )
+        if done.handoff.state == "rejected":
+            break
+        assert done.outcome is not None
+        found = hand_over(bench.home, done.outcome.records[-1], names[turn % 2], source=agent)
+    assert "writer -> tester -> writer -> tester" in done.handoff.reason
+    assert turn == 3, "there and back twice is too often"
+
+
+def test_what_cannot_be_offered(bench: Bench) -> None:
+    found = offered(bench, key="k")
+    assert hand_over(bench.home, RECORD, "tester", source="writer", key="k") == found
+    with pytest.raises(handoffs.KeyReused):
+        hand_over(bench.home, RECORD, "tester", source="writer", key="k", envelope=Envelope(message="other"))
+    with pytest.raises(BadHandoff, match="itself"):
+        hand_over(bench.home, RECORD, "writer", source="writer")
+    with pytest.raises(ValueError, match="no target's name"):
+        hand_over(bench.home, RECORD, "\x1b[2Jtester")
+    with pytest.raises(ValueError, match="no such record"):
+        hand_over(bench.home, "another", "tester")
+    with pytest.raises(ValueError, match="there is no view 'all'"):
+        hand_over(bench.home, RECORD, "tester", envelope=Envelope(view="all"))
+
+
+def test_two_handoffs_of_one_thread_have_one_taker(bench: Bench) -> None:
+    first = offered(bench)
+    second = hand_over(bench.home, RECORD, "other", source="writer")
+    brought(bench, first, scripted(UNDERSTOOD, FIX, DONE))
+    with pytest.raises(HandedOver, match=f"to tester by handoff {first.id}"):
+        brought(bench, second, scripted(UNDERSTOOD, FIX, DONE), agent="other")
+
+
+@pytest.mark.parametrize("where", ["confirm", "accepted", "active", "acting", "completed"])
+def test_a_killed_successor_goes_on_where_it_was(bench: Bench, where: str) -> None:
+    found = offered(bench)
+    model = Changing(replies=[UNDERSTOOD, FIX, TEST, DONE], seen=[], tools=[])
+    child = os.fork()
+    if child == 0:
+        try:
+            _die(where)
+            # Of its own, because connections cannot be shared with the process that this was forked from.
+            with open_home(bench.home.directory, bench.home.ledger.url) as bench.home:
+                brought(bench, found, model)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    before = handoffs.load(bench.home.ledger, found.id).state
+    assert before == {
+        "confirm": "offered", "accepted": "accepted", "active": "active", "acting": "active", "completed": "completed"
+    }[where]  # fmt: skip
+    left = {"confirm": 0, "accepted": 1, "active": 1, "acting": 2, "completed": 4}[where]
+    model.replies = model.replies[left:]
+    done = brought(bench, found, model)
+    assert done.handoff.state == "completed"
+    assert states(bench.home, found) == ["prepared", "offered", "accepted", "active", "completed"]
+    assert not model.replies, "no reply is asked for twice but the one that was cut off"
+    assert done.outcome is not None
+    assert "n * 2" in done.outcome.patch
+
+
+def _die(where: str) -> None:
+    moved, asked = handoffs.move, think.ask_patiently
+
+    def moving(*given: Any, **named: Any) -> Handoff:
+        if where == "confirm" and given[2] == "accepted":
+            os.kill(os.getpid(), signal.SIGKILL)
+        done = moved(*given, **named)
+        if where == given[2]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    def asking(*given: Any, **named: Any) -> Any:
+        reply = asked(*given, **named)
+        if where == "acting" and "unittest" in reply.text:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reply
+
+    handoffs.move, think.ask_patiently = moving, asking  # type: ignore[assignment]
+
+
+def test_a_bare_resume_of_the_successor_goes_on_too(bench: Bench) -> None:
+    found = offered(bench)
+    done = brought(bench, found, scripted(UNDERSTOOD, FIX, TEST, DONE), max_steps=1)
+    assert done.handoff.state == "active"
+    assert done.outcome is not None
+    assert done.outcome.stop_reason == "max_steps"
+    last = resume(
+        bench.home,
+        done.outcome.thread,
+        model=scripted(UNDERSTOOD, FIX, TEST, DONE),
+        sandbox=bench.spec,
+        points=(),
+    )
+    assert last.stop_reason == "finished"
+    assert handoffs.load(bench.home.ledger, found.id).state == "completed"

@@ -1,0 +1,308 @@
+"""A handoff's states: none is illegal, none is lost, whoever moves it, twice, late or at once; on both databases."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from sqlalchemy import update
+
+from handoff.envelope import Envelope, Understanding
+from handoff.ledger import Fenced, HandedOver, Ledger, acquire, handoffs
+from handoff.ledger.handoffs import (
+    HELD,
+    KEY_LIFETIME_S,
+    LEGAL,
+    Handoff,
+    IllegalTransition,
+    KeyReused,
+    NoSuchHandoff,
+    State,
+    every,
+    history,
+    load,
+    move,
+    prepare,
+)
+from handoff.ledger.leases import BadThread
+from handoff.ledger.store import keys
+
+UNDERSTOOD = Understanding(goal="Mend wrap().", next_step="Run the tests.", verify_first="That they fail.")
+PATHS: dict[State, tuple[State, ...]] = {
+    "prepared": (),
+    "offered": ("offered",),
+    "rejected": ("offered", "rejected"),
+    "timed_out": ("offered", "timed_out"),
+    "accepted": ("offered", "accepted"),
+    "active": ("offered", "accepted", "active"),
+    "completed": ("offered", "accepted", "active", "completed"),
+    "blocked": ("offered", "timed_out", "blocked"),
+    "rolled_back": ("rolled_back",),
+}
+"""How to come to each state."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Ledger]:
+    url = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
+    if request.param == "postgres":
+        url = str(request.getfixturevalue("postgres_database"))
+    found = Ledger(url)
+    yield found
+    found.close()
+
+
+def prepared(ledger: Ledger, name: str = "h1", **changes: Any) -> Handoff:
+    said: dict[str, Any] = {
+        "handoff_id": name,
+        "record": "t.first_validation",
+        "digest": "d",
+        "task": "t",
+        "thread": "thread-1",
+        "source": "writer",
+        "target": "tester",
+        "envelope": Envelope(message="Go on."),
+        "by": "writer",
+    }
+    return prepare(ledger, **said | changes)
+
+
+def brought(ledger: Ledger, state: State, name: str = "h1") -> Handoff:
+    found = prepared(ledger, name)
+    for step in PATHS[state]:
+        found = move(ledger, name, step, by="test")
+    return found
+
+
+@pytest.mark.parametrize("to", list(LEGAL))
+@pytest.mark.parametrize("state", list(LEGAL))
+def test_only_what_is_legal_can_be_written(ledger: Ledger, state: State, to: State) -> None:
+    before = brought(ledger, state)
+    if to in LEGAL[state]:
+        after = move(ledger, "h1", to, by="me", reason="because")
+        assert (after.state, after.version, after.reason) == (to, before.version + 1, "because")
+        last = history(ledger, "h1")[-1]
+        assert (last.version, last.before, last.after, last.by) == (after.version, state, to, "me")
+    else:
+        with pytest.raises(
+            IllegalTransition, match=f"h1 is {state}, which cannot become {to}; it can become"
+        ):
+            move(ledger, "h1", to, by="me")
+        assert load(ledger, "h1") == before
+        assert len(history(ledger, "h1")) == before.version
+
+
+def test_one_of_many_at_once_wins(ledger: Ledger) -> None:
+    brought(ledger, "offered")
+    won: list[str] = []
+    lost: list[str] = []
+    barrier = threading.Barrier(8)
+
+    def take(name: str) -> None:
+        barrier.wait()
+        try:
+            won.append(move(ledger, "h1", "accepted", by=name, understanding=UNDERSTOOD).id and name)
+        except IllegalTransition:
+            lost.append(name)
+
+    takers = [threading.Thread(target=take, args=(f"taker {n}",)) for n in range(8)]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join()
+    assert (len(won), len(lost)) == (1, 7)
+    assert history(ledger, "h1")[-1].by == won[0]
+
+
+def test_a_key_asks_once(ledger: Ledger) -> None:
+    first = prepared(ledger, key="k0")
+    assert prepared(ledger, key="k0") == first
+    offered = move(ledger, "h1", "offered", by="a", key="k1")
+    move(ledger, "h1", "accepted", by="b", understanding=UNDERSTOOD, key="k2")
+    assert move(ledger, "h1", "offered", by="a", key="k1") == offered, "a late duplicate changes nothing"
+    assert load(ledger, "h1").state == "accepted"
+    with pytest.raises(KeyReused, match="k1"):
+        move(ledger, "h1", "active", by="a", key="k1")
+    with pytest.raises(KeyReused, match="h1 is there already"):
+        prepared(ledger, target="another")
+    with ledger.writing() as connection:
+        connection.execute(update(keys).values(expires_at=keys.c.expires_at - KEY_LIFETIME_S - 1))
+    assert move(ledger, "h1", "active", by="a", key="k1").state == "active", "an expired key is a new one"
+
+
+def test_the_source_is_fenced_off_from_acceptance_to_roll_back(ledger: Ledger) -> None:
+    held = acquire(ledger, "thread-1")
+    brought(ledger, "offered")
+    with ledger.reading() as connection:
+        held.require(connection)
+    move(ledger, "h1", "accepted", by="tester", understanding=UNDERSTOOD)
+    with ledger.reading() as connection, pytest.raises(Fenced, match="handoff h1"):
+        held.require(connection)
+    with pytest.raises(HandedOver, match="rollback h1"):
+        acquire(ledger, "thread-1")
+    acquire(ledger, "thread-2").release()
+    move(ledger, "h1", "rolled_back", by="a person")
+    acquire(ledger, "thread-1").release()
+
+
+def test_what_cannot_be(ledger: Ledger) -> None:
+    with pytest.raises(NoSuchHandoff, match="there is none yet"):
+        load(ledger, "h1")
+    prepared(ledger)
+    with pytest.raises(NoSuchHandoff, match="there are h1"):
+        move(ledger, "h2", "offered", by="a")
+    with pytest.raises(IllegalTransition):
+        move(ledger, "h1", "offered", by="a", version=7)
+    with pytest.raises(BadThread):
+        prepared(ledger, "h\x1b[2J")
+    with pytest.raises(BadThread):
+        prepared(ledger, "h3", target="t" * 1000)
+    with pytest.raises(ValueError, match="there is no state"):
+        move(ledger, "h1", "lost", by="a")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_an_interrupted_transition_is_whole_or_not_there(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    brought(ledger, "offered")
+
+    def fails(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(handoffs, "_pass_on" if at == "after" else "_note", fails)
+    with pytest.raises(KeyboardInterrupt):
+        move(ledger, "h1", "accepted", by="b", understanding=UNDERSTOOD, key="k")
+    monkeypatch.undo()
+    assert load(ledger, "h1").state == "offered"
+    assert [each.after for each in history(ledger, "h1")] == ["prepared", "offered"]
+    assert move(ledger, "h1", "accepted", by="b", understanding=UNDERSTOOD, key="k").state == "accepted"
+
+
+class Handoffs(RuleBasedStateMachine):
+    """Any messages in any order, twice or stale, with the clock jumping and processes dying, against a model."""
+
+    names = Bundle("names")
+    sent = Bundle("sent")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger("sqlite://")
+        self.ledger.close()
+        import tempfile
+
+        self.place = tempfile.TemporaryDirectory()
+        self.url = f"sqlite:///{self.place.name}/ledger.sqlite"
+        self.ledger = Ledger(self.url)
+        self.states: dict[str, State] = {}
+        self.versions: dict[str, int] = {}
+        self.jump = 0.0
+        clock = self.ledger.now
+        self.ledger.now = lambda connection: clock(connection) + self.jump  # type: ignore[method-assign]
+
+    def teardown(self) -> None:
+        self.ledger.close()
+        self.place.cleanup()
+
+    @initialize(target=names)
+    def first(self) -> str:
+        return self._new()
+
+    @rule(target=names)
+    def another(self) -> str:
+        return self._new()
+
+    def _new(self) -> str:
+        name = f"h{len(self.states)}"
+        prepared(self.ledger, name, thread=f"thread-{name}")
+        self.states[name], self.versions[name] = "prepared", 1
+        return name
+
+    @rule(target=sent, name=names, to=st.sampled_from(list(LEGAL)))
+    def write_a_message(self, name: str, to: State) -> tuple[str, State, int, str]:
+        """What somebody means to do by what they see now; it may arrive late, or twice."""
+        return name, to, self.versions[name], f"{name}-{to}-{self.versions[name]}"
+
+    @rule(message=sent)
+    def it_arrives(self, message: tuple[str, State, int, str]) -> None:
+        name, to, version, key = message
+        legal = version == self.versions[name] and to in LEGAL[self.states[name]]
+        try:
+            found = move(
+                self.ledger, name, to, by="someone", version=version, key=key, understanding=UNDERSTOOD
+            )
+        except IllegalTransition:
+            assert not legal
+            return
+        if legal:
+            self.states[name], self.versions[name] = to, version + 1
+        assert (found.state, found.version) == (to, version + 1), "a duplicate gets what it came to"
+
+    @rule(message=consumes(sent))
+    def it_is_lost(self, message: tuple[str, State, int, str]) -> None:
+        pass
+
+    @rule(name=names, to=st.sampled_from(list(LEGAL)))
+    def a_process_dies_in_the_middle(self, name: str, to: State) -> None:
+        noting = handoffs._note
+
+        def dies(*given: Any) -> None:
+            noting(*given)
+            raise KeyboardInterrupt
+
+        handoffs._note = dies  # type: ignore[assignment]
+        try:
+            move(self.ledger, name, to, by="the dying")
+        except (KeyboardInterrupt, IllegalTransition):
+            pass
+        finally:
+            handoffs._note = noting
+
+    @rule(by_s=st.floats(-1e6, 1e6))
+    def the_clock_jumps(self, by_s: float) -> None:
+        self.jump = by_s
+
+    @rule()
+    def another_process_opens_it(self) -> None:
+        now = self.ledger.now
+        self.ledger.close()
+        self.ledger = Ledger(self.url)
+        clock = type(self.ledger).now
+        self.ledger.now = lambda connection: clock(self.ledger, connection) + self.jump  # type: ignore[method-assign]
+        del now
+
+    @invariant()
+    def the_ledger_is_what_it_should_be(self) -> None:
+        found = {each.id: (each.state, each.version) for each in every(self.ledger)}
+        assert found == {name: (state, self.versions[name]) for name, state in self.states.items()}
+
+    @invariant()
+    def every_history_is_whole_and_legal(self) -> None:
+        for name, state in self.states.items():
+            told = history(self.ledger, name)
+            assert [each.version for each in told] == list(range(1, self.versions[name] + 1))
+            assert told[0].after == "prepared"
+            assert told[-1].after == state
+            for before, after in itertools.pairwise(told):
+                assert after.before == before.after
+                assert after.after in LEGAL[before.after]
+
+    @invariant()
+    def exactly_the_handed_over_are_fenced(self) -> None:
+        for name, state in self.states.items():
+            try:
+                acquire(self.ledger, f"thread-{name}").release()
+            except HandedOver:
+                assert state in HELD
+            else:
+                assert state not in HELD
+
+
+TestHandoffs = Handoffs.TestCase
+TestHandoffs.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
