@@ -1,4 +1,4 @@
-"""Commands about handoff records: what a successor would get, whether one is whole, one to carry away."""
+"""Commands about handoffs: what a successor would get, whether a record is whole, where each handoff stands."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
+    from handoff.ledger.handoffs import Handoff
     from handoff.record import HandoffRecord
 
 DONE, USAGE, INFRASTRUCTURE_FAILURE, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
@@ -26,8 +27,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
-    help="Handoff records: what a successor would get, whether one is whole, one to carry elsewhere.",
-    epilog="Examples:\n\n  python -m handoff show runs/X/records/ID\n\n  python -m handoff verify runs/X/records/*",
+    help="Handoffs: what a successor would get, whether a record is whole, where each handoff stands, and people in them.",
+    epilog="Examples:\n\n  python -m handoff show runs/X/records/ID\n\n  python -m handoff verify runs/X/records/*"
+    "\n\n  python -m handoff list --home work\n\n  python -m handoff take work/records/ID",
 )
 
 _SHOW_EPILOG = """
@@ -82,6 +84,7 @@ class ProtocolName(StrEnum):
     native = "native"
 
 
+_HOME = Path(".takeover")
 Record = Annotated[Path, Argument(help="A record's directory, or the record.json in it.", show_default=False)]
 
 
@@ -90,7 +93,7 @@ def show(
     record: Annotated[
         Path,
         Argument(
-            help="A record's directory, the record.json in it, or a recorded run of any agent.",
+            help="A record's directory, the record.json in it, a recorded run of any agent, or a handoff's id.",
             show_default=False,
         ),
     ],
@@ -106,11 +109,18 @@ def show(
             show_default=False,
         ),
     ] = None,
+    home: Annotated[
+        Path, Option(envvar="TAKEOVER_RUNS", help="Of a handoff: where runs leave everything.")
+    ] = _HOME,
+    database: Annotated[
+        str | None,
+        Option(help="Of a handoff: its ledger's URL, if it is no file in the home.", show_default=False),
+    ] = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON: a view as messages with roles.")] = False,
 ) -> None:
     """Print exactly what a successor would get, with its size; without --view, the sizes of all views."""
     with _told_in_one_line():
-        found = _run(record, point) if _is_run(record) else _loaded(record)
+        found = _run(record, point) if _is_run(record) else _loaded(record, home, database)
         from handoff import listing
         from handoff.views import NoSuchView, Recipient, named
 
@@ -208,11 +218,35 @@ def _directory(record: Path) -> Path:
     return file.resolve().parent
 
 
-def _loaded(record: Path) -> HandoffRecord:
+def _loaded(record: Path, home: Path, database: str | None) -> HandoffRecord:
     from handoff.record import RecordStore
 
+    if len(record.parts) == 1 and not record.exists() and home.is_dir():
+        with _handoff(record.name, home, database) as sent:
+            if sent is not None:
+                known = RecordStore(home / "records").load(sent.record)
+                return known.model_copy(update={"envelope": sent.envelope})
     directory = _directory(record)
     return RecordStore(directory.parent).load(directory.name)
+
+
+@contextmanager
+def _handoff(name: str, home: Path, database: str | None) -> Iterator[Handoff | None]:
+    """The handoff of that id in a home's ledger, if there is one."""
+    from handoff.ledger import Ledger, LedgerUnusable, handoffs
+
+    file = home / "takeover.sqlite"
+    if database is None and not file.is_file():
+        yield None
+        return
+    try:
+        ledger = Ledger(database or f"sqlite:///{file.absolute()}")
+        try:
+            yield handoffs.find(ledger, name)
+        finally:
+            ledger.close()
+    except LedgerUnusable as error:
+        _end(str(error), INFRASTRUCTURE_FAILURE)
 
 
 def _is_run(path: Path) -> bool:
@@ -302,6 +336,10 @@ def _output() -> Console:
 
 
 def main() -> None:
+    # A program, which nothing imports, may look to the right: these need checkpoints and machines.
+    from graph.desk import add_to
+
+    add_to(app, _told_in_one_line)
     app(prog_name="python -m handoff")
 
 

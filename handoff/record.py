@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -223,10 +224,21 @@ class RecordStore:
             return None
         return frozenset(snapshot.location for snapshot in kept if snapshot is not None)
 
-    def remove_partial(self) -> None:
-        """Remove what a kill left of records that were never saved whole."""
-        for partial in self.root.glob(".partial-*"):
+    def remove_partial(self, older_than: float | None = None) -> int:
+        """Remove what a kill left of records that were never saved whole, or of those as old as that; how many."""
+        left = list(self.root.glob(".partial-*"))
+        if older_than is not None:
+            left = [each for each in left if _changed_at(each) < older_than]
+        for partial in left:
             remove_tree(partial)
+        return len(left)
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return math.inf  # whoever made it has just ended that
 
 
 def is_id(name: object) -> bool:

@@ -37,7 +37,8 @@ MODULES = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_left(path: Path) -> None:
     layer = path.relative_to(ROOT).parts[0]
-    allowed = LAYERS[: LAYERS.index(layer) + 1]
+    # A program is imported by nobody, so that it may look to the right.
+    allowed = LAYERS if path.name == "__main__.py" else LAYERS[: LAYERS.index(layer) + 1]
     for name in _imports(path):
         top = name.split(".")[0]
         assert top not in LAYERS or top in allowed, f"{path.name} imports {name} from the right"

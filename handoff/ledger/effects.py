@@ -80,5 +80,12 @@ def end(lease: Lease, key: Key, machine_after: str, result: str) -> None:
         )
 
 
+def unfinished(ledger: Ledger) -> tuple[str, ...]:
+    """The threads with an effect that began and did not end."""
+    asked = select(effects.c.thread).where(effects.c.result.is_(None)).distinct().order_by(effects.c.thread)
+    with ledger.reading() as connection:
+        return tuple(connection.execute(asked).scalars())
+
+
 def _bound(key: Key) -> dict[str, str]:
     return {"k_thread": key.thread, "k_task_id": key.task_id, "k_call": key.call}

@@ -265,6 +265,12 @@ def history(ledger: Ledger, handoff_id: str) -> tuple[Transition, ...]:
         )
 
 
+def forget_keys(ledger: Ledger) -> int:
+    """Remove the idempotency keys whose time is over; how many those were."""
+    with ledger.writing() as connection:
+        return connection.execute(delete(keys).where(keys.c.expires_at <= ledger.now(connection))).rowcount
+
+
 def _once(
     ledger: Ledger, key: str, asked: list[Any], write: Callable[[Connection, float], Handoff]
 ) -> Handoff:

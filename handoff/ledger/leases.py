@@ -177,6 +177,15 @@ def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_
     return Lease(ledger, thread, row.token + 1, ttl_s, row.place if row.expires_at else "")
 
 
+def is_held(ledger: Ledger, thread: str) -> bool:
+    """Whether a live holder works on the thread, as far as can be known from here."""
+    with ledger.reading() as connection:
+        row = connection.execute(select(leases).where(leases.c.thread == thread)).first()
+        return (
+            row is not None and row.expires_at > ledger.now(connection) and became_of(row.process) != "dead"
+        )
+
+
 def close(connection: Connection, thread: str, handoff: str, target: str = "") -> None:
     """Let nobody write to a thread any more, whoever holds it; `target` is who goes on elsewhere.
 
