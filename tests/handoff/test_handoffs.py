@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,6 +173,47 @@ def test_what_cannot_be(ledger: Ledger) -> None:
         move(ledger, "h1", "lost", by="a")  # type: ignore[arg-type]
 
 
+def test_two_handoffs_of_one_thread_cannot_both_be_taken(ledger: Ledger) -> None:
+    brought(ledger, "offered")
+    move(ledger, prepared(ledger, "h2", target="other").id, "offered", by="writer")
+    move(ledger, "h1", "accepted", by="tester", successor="s1")
+    with pytest.raises(HandedOver, match="to tester by handoff h1"):
+        move(ledger, "h2", "accepted", by="other", successor="s2")
+    assert load(ledger, "h2").state == "offered"
+    move(ledger, "h1", "timed_out", by="a watcher")
+    assert move(ledger, "h2", "accepted", by="other", successor="s2").state == "accepted"
+    with pytest.raises(HandedOver, match="to other by handoff h2"):
+        move(
+            ledger, move(ledger, "h1", "offered", by="a watcher").id, "accepted", by="tester", successor="s3"
+        )
+
+
+def test_a_later_handoff_goes_first(ledger: Ledger) -> None:
+    brought(ledger, "offered")
+    move(ledger, "h1", "accepted", by="tester", successor="s1")
+    prepared(ledger, "h2", thread="s1", source="tester", target="writer")
+    for state in ("offered", "accepted"):
+        move(ledger, "h2", state, by="writer", successor="s2")  # type: ignore[arg-type]
+    with pytest.raises(IllegalTransition, match="was handed on by handoff h2; roll that back first"):
+        move(ledger, "h1", "rolled_back", by="a person")
+    assert load(ledger, "h1").state == "accepted"
+    for name in ("h2", "h1"):
+        move(ledger, name, "rolled_back", by="a person")
+    acquire(ledger, "thread-1").release()
+
+
+def test_many_processes_lose_nothing_and_do_nothing_twice(request: pytest.FixtureRequest) -> None:
+    """2,000 handoffs are the benchmark's, which exits with 1 where one is lost, taken twice, unlawful or unfenced."""
+    url = str(request.getfixturevalue("postgres_database"))
+    done = subprocess.run(
+        [sys.executable, "benchmarks/handoffs.py", "--handoffs", "80", "--processes", "4", "--database", url, "--json"],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    for told in json.loads(done.stdout).values():
+        assert (told["handoffs"], told["processes"], told["beaten"]) == (80, 4, 80)
+
+
 @pytest.mark.parametrize("at", ["before", "after"])
 def test_an_interrupted_transition_is_whole_or_not_there(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, at: str
@@ -193,16 +240,17 @@ class Handoffs(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = Ledger("sqlite://")
-        self.ledger.close()
-        import tempfile
-
         self.place = tempfile.TemporaryDirectory()
         self.url = f"sqlite:///{self.place.name}/ledger.sqlite"
-        self.ledger = Ledger(self.url)
         self.states: dict[str, State] = {}
         self.versions: dict[str, int] = {}
+        self.successors: dict[str, list[str]] = {}
+        """Of each handoff, those who were ever accepted; the last of them may be at work."""
         self.jump = 0.0
+        self._open()
+
+    def _open(self) -> None:
+        self.ledger = Ledger(self.url)
         clock = self.ledger.now
         self.ledger.now = lambda connection: clock(connection) + self.jump  # type: ignore[method-assign]
 
@@ -221,7 +269,7 @@ class Handoffs(RuleBasedStateMachine):
     def _new(self) -> str:
         name = f"h{len(self.states)}"
         prepared(self.ledger, name, thread=f"thread-{name}")
-        self.states[name], self.versions[name] = "prepared", 1
+        self.states[name], self.versions[name], self.successors[name] = "prepared", 1, []
         return name
 
     @rule(target=sent, name=names, to=st.sampled_from(list(LEGAL)))
@@ -229,19 +277,28 @@ class Handoffs(RuleBasedStateMachine):
         """What somebody means to do by what they see now; it may arrive late, or twice."""
         return name, to, self.versions[name], f"{name}-{to}-{self.versions[name]}"
 
+    @rule(target=sent, name=names, choice=st.integers(0, 3))
+    def write_what_can_be(self, name: str, choice: int) -> tuple[str, State, int, str]:
+        may = LEGAL[self.states[name]] or ("offered",)
+        return self.write_a_message(name, may[choice % len(may)])
+
     @rule(message=sent)
     def it_arrives(self, message: tuple[str, State, int, str]) -> None:
         name, to, version, key = message
         legal = version == self.versions[name] and to in LEGAL[self.states[name]]
+        successor = f"next-{name}-{version}"
         try:
             found = move(
-                self.ledger, name, to, by="someone", version=version, key=key, understanding=UNDERSTOOD
-            )
+                self.ledger, name, to, by="someone", version=version, key=key,
+                **({"understanding": UNDERSTOOD, "successor": successor} if to == "accepted" else {}),
+            )  # fmt: skip
         except IllegalTransition:
             assert not legal
             return
         if legal:
             self.states[name], self.versions[name] = to, version + 1
+            if to == "accepted":
+                self.successors[name].append(successor)
         assert (found.state, found.version) == (to, version + 1), "a duplicate gets what it came to"
 
     @rule(message=consumes(sent))
@@ -270,12 +327,8 @@ class Handoffs(RuleBasedStateMachine):
 
     @rule()
     def another_process_opens_it(self) -> None:
-        now = self.ledger.now
         self.ledger.close()
-        self.ledger = Ledger(self.url)
-        clock = type(self.ledger).now
-        self.ledger.now = lambda connection: clock(self.ledger, connection) + self.jump  # type: ignore[method-assign]
-        del now
+        self._open()
 
     @invariant()
     def the_ledger_is_what_it_should_be(self) -> None:
@@ -294,15 +347,22 @@ class Handoffs(RuleBasedStateMachine):
                 assert after.after in LEGAL[before.after]
 
     @invariant()
-    def exactly_the_handed_over_are_fenced(self) -> None:
+    def one_at_most_can_write(self) -> None:
+        """The source where nobody has its work, else the last successor; no other one ever again."""
         for name, state in self.states.items():
-            try:
-                acquire(self.ledger, f"thread-{name}").release()
-            except HandedOver:
-                assert state in HELD
-            else:
-                assert state not in HELD
+            threads = [f"thread-{name}", *self.successors[name]]
+            may = threads[-1] if state in HELD else threads[0]
+            assert [thread for thread in threads if self._can_write(thread)] == [may]
+
+    def _can_write(self, thread: str) -> bool:
+        try:
+            acquire(self.ledger, thread).release()
+        except HandedOver:
+            return False
+        return True
 
 
+STEPS = int(os.environ.get("TAKEOVER_STEPS", "600"))
+"""How many are taken in all; CI takes these, and what the documents say took more."""
 TestHandoffs = Handoffs.TestCase
-TestHandoffs.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestHandoffs.settings = settings(max_examples=STEPS // 50, stateful_step_count=50, deadline=None)

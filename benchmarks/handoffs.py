@@ -1,0 +1,266 @@
+"""Handoffs from many processes at once on one ledger: none lost, none twice, how many a second, and how late the slowest.
+
+Every handoff is prepared and offered once, each message sent twice; two processes try to take it, one may; who took it
+works it off. Beside it, in the same run: bare transactions of one compare-and-set and one row, the least that any ledger
+must do, by as many processes on the same database.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+# In this directory a file may have the name of a package.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import text
+
+from handoff.envelope import Envelope, Understanding
+from handoff.ledger import Fenced, HandedOver, Ledger, acquire, handoffs
+from handoff.ledger.handoffs import IllegalTransition
+
+_UNDERSTOOD = Understanding(
+    goal="All of it is done.", next_step="I begin with it.", verify_first="That it is mine."
+)
+_PATH = ("prepared", "offered", "accepted", "active", "completed")
+_HELD_EVERY = 20
+"""Of so many handoffs, one has a source that still holds its thread, and must be fenced off."""
+_EPILOG = """Examples:
+
+python benchmarks/handoffs.py
+
+python benchmarks/handoffs.py --database postgresql://postgres@127.0.0.1:5432/postgres --json
+"""
+
+
+class Told(NamedTuple):
+    """What one process saw."""
+
+    took: tuple[str, ...]
+    """The handoffs that it got."""
+    seconds: tuple[float, ...]
+    """Of each transition that was its own."""
+    fenced: int
+    beaten: int
+    """How often another process had been faster."""
+
+
+class Storm(NamedTuple):
+    """What came of all of them."""
+
+    handoffs: int
+    processes: int
+    lost: int
+    twice: int
+    unlawful: int
+    """Histories that are not exactly the five states."""
+    unfenced: int
+    beaten: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+    longest_ms: float
+
+    @property
+    def a_second(self) -> float:
+        return self.handoffs / self.seconds
+
+
+def storm(url: str, count: int, processes: int) -> Storm:
+    """Hand over `count` times from so many processes, and look at every trace of it afterwards."""
+    Ledger(url).close()
+    started = time.monotonic()
+    told = _in_processes(_work, url, count, processes)
+    seconds = time.monotonic() - started
+    took = Counter(name for each in told for name in each.took)
+    ledger = Ledger(url)
+    ended = {each.id: each.state for each in handoffs.every(ledger)}
+    unlawful = sum(
+        tuple(step.after for step in handoffs.history(ledger, name)) != _PATH
+        for name in map(_name, range(count))
+    )
+    ledger.close()
+    times = sorted(each for one in told for each in one.seconds)
+    return Storm(
+        handoffs=count,
+        processes=processes,
+        lost=sum(ended.get(_name(n)) != "completed" for n in range(count)),
+        twice=sum(number > 1 for number in took.values()),
+        unlawful=unlawful,
+        unfenced=len(range(0, count, _HELD_EVERY)) - sum(each.fenced for each in told),
+        beaten=sum(each.beaten for each in told),
+        seconds=seconds,
+        p50_ms=statistics.median(times) * 1000,
+        p99_ms=times[int(len(times) * 0.99)] * 1000,
+        longest_ms=times[-1] * 1000,
+    )
+
+
+def bare(url: str, count: int, processes: int) -> float:
+    """Seconds for as many transactions as the storm has transitions, each of one update and one row."""
+    ledger = Ledger(url)
+    with ledger.writing() as connection:
+        connection.execute(text("CREATE TABLE IF NOT EXISTS bare (id INTEGER PRIMARY KEY, version INTEGER)"))
+        connection.execute(text("CREATE TABLE IF NOT EXISTS bare_steps (id INTEGER, version INTEGER)"))
+        connection.execute(text("DELETE FROM bare"))
+        for number in range(count):
+            connection.execute(text("INSERT INTO bare VALUES (:id, 0)"), {"id": number})
+    ledger.close()
+    started = time.monotonic()
+    _in_processes(_work_bare, url, count, processes)
+    return time.monotonic() - started
+
+
+def _work_bare(url: str, count: int, processes: int, own: int) -> None:
+    ledger = Ledger(url)
+    for number in range(own, count, processes):
+        for version in range(len(_PATH)):
+            with ledger.writing() as connection:
+                values = {"id": number, "version": version}
+                connection.execute(
+                    text("UPDATE bare SET version = version + 1 WHERE id = :id AND version = :version"),
+                    values,
+                )
+                connection.execute(text("INSERT INTO bare_steps VALUES (:id, :version)"), values)
+    ledger.close()
+
+
+def _work(url: str, count: int, processes: int, own: int) -> Told:
+    ledger, seconds = Ledger(url), []
+
+    def timed(call: Callable[[], Any]) -> None:
+        started = time.monotonic()
+        call()
+        seconds.append(time.monotonic() - started)
+
+    mine = list(range(own, count, processes))
+    others = list(range((own + 1) % processes, count, processes))
+    held = {number: acquire(ledger, f"source-{number}") for number in mine if number % _HELD_EVERY == 0}
+    for number in mine:
+        timed(lambda n=number: _prepare(ledger, n))  # type: ignore[misc]
+        timed(lambda n=number: _move(ledger, n, "offered", "the sender"))  # type: ignore[misc]
+        _prepare(ledger, number)
+        _move(ledger, number, "offered", "the sender")
+    took, beaten = [], 0
+    wanted = [*mine, *others]
+    random.Random(own).shuffle(wanted)
+    while wanted:
+        number = wanted.pop()
+        try:
+            timed(lambda n=number: _move(ledger, n, "accepted", f"worker {own}"))  # type: ignore[misc]
+        except handoffs.NoSuchHandoff:
+            wanted.insert(0, number)  # its sender is not there yet
+            time.sleep(0.001)
+            continue
+        except (IllegalTransition, HandedOver) as error:
+            if isinstance(error, IllegalTransition) and error.found.state == "prepared":
+                wanted.insert(0, number)
+                continue
+            beaten += 1
+            continue
+        took.append(_name(number))
+        for state in ("active", "completed"):
+            timed(lambda n=number, s=state: _move(ledger, n, s, f"worker {own}"))  # type: ignore[misc]
+            _move(ledger, number, state, f"worker {own}")
+    fenced = sum(_is_fenced(ledger, number, lease) for number, lease in held.items())
+    ledger.close()
+    return Told(tuple(took), tuple(seconds), fenced, beaten)
+
+
+def _is_fenced(ledger: Ledger, number: int, lease: Any) -> bool:
+    while handoffs.load(ledger, _name(number)).state in ("prepared", "offered"):
+        time.sleep(0.01)
+    try:
+        with ledger.writing() as connection:
+            lease.require(connection)
+    except Fenced:
+        return True
+    return False
+
+
+def _prepare(ledger: Ledger, number: int) -> None:
+    handoffs.prepare(
+        ledger, handoff_id=_name(number), record=f"r{number}", digest="d", task="t", thread=f"source-{number}",
+        source="sender", target="worker", envelope=Envelope(message="Go on."), by="the sender", key=f"p{number}",
+    )  # fmt: skip
+
+
+def _move(ledger: Ledger, number: int, state: Any, by: str) -> None:
+    more = {"successor": f"{_name(number)}.1", "understanding": _UNDERSTOOD} if state == "accepted" else {}
+    handoffs.move(ledger, _name(number), state, by=by, key=f"{state} {number} {by}", **more)  # type: ignore[arg-type]
+
+
+def _name(number: int) -> str:
+    return f"h{number:05d}"
+
+
+def _in_processes(work: Callable[..., Any], *given: Any) -> list[Any]:
+    processes = given[-1]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        return pool.starmap(work, [(*given, own) for own in range(processes)], chunksize=1)
+
+
+def main(
+    count: Annotated[int, typer.Option("--handoffs", min=8, help="How many.")] = 2000,
+    processes: Annotated[int, typer.Option(min=2, help="From how many processes.")] = 8,
+    database: Annotated[
+        list[str] | None,
+        typer.Option(help="A database's URL beside a fresh SQLite file; its tables must be empty."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure the ledger under many processes."""
+    with tempfile.TemporaryDirectory() as place:
+        urls = [f"sqlite:///{place}/ledger.sqlite", *(database or ())]
+        found = {}
+        for url in urls:
+            name = url.partition(":")[0]
+            found[name] = (storm(url, count, processes), bare(url, count, processes))
+    if as_json:
+        told = {name: {**one._asdict(), "bare_seconds": least} for name, (one, least) in found.items()}
+        print(json.dumps(told, indent=1))
+    else:
+        Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(_table(found))
+    if any(one.lost or one.twice or one.unlawful or one.unfenced for one, _ in found.values()):
+        raise typer.Exit(1)
+
+
+def _table(found: dict[str, tuple[Storm, float]]) -> Table:
+    one = next(iter(found.values()))[0]
+    shown = Table(title=f"{one.handoffs:,} handoffs from {one.processes} processes")
+    for column in ("", *found):
+        shown.add_column(column, justify="right" if column else "left")
+    rows: dict[str, Callable[[Storm, float], str]] = {
+        "lost / twice": lambda one, _: f"{one.lost} / {one.twice}",
+        "histories that are not lawful": lambda one, _: f"{one.unlawful}",
+        "sources that could still write": lambda one, _: f"{one.unfenced}",
+        "takers who came second": lambda one, _: f"{one.beaten:,}",
+        "handoffs a second": lambda one, _: f"{one.a_second:,.0f}",
+        "a transition: median, p99, longest, ms": lambda one, _: (
+            f"{one.p50_ms:,.1f}, {one.p99_ms:,.0f}, {one.longest_ms:,.0f}"
+        ),
+        "seconds, beside bare transactions": lambda one, least: (
+            f"{one.seconds:.1f} : {least:.1f} = {one.seconds / least:.1f}"
+        ),
+    }
+    for title, told in rows.items():
+        shown.add_row(title, *(told(*each) for each in found.values()))
+    return shown
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(epilog=_EPILOG)(main)
+    app()
