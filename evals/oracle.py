@@ -44,10 +44,22 @@ class OracleModel(ScriptedModel):
                 "builtin:oracle knows the bundled tasks only; give another by --model openai:NAME"
             )
         begins, facts = mine
+        if prompt_text("confirm", "nodes") in texts[-1]:
+            return Turn(_understanding(facts))
         for kind in ("summary", "structured"):
             if any(prompt_text(kind) in text for text in texts):
                 return Turn(_notes(kind, Knowledge(facts, told, begins)))
         return next_turn(Knowledge(facts, told, begins))
+
+
+def _understanding(facts: TaskFacts) -> str:
+    """What it answers where a handoff is offered to it."""
+    told = {
+        "goal": facts.statement.lstrip("# ").splitlines()[0],
+        "next_step": "I look at the repository as it is now.",
+        "verify_first": "What the earlier agent saw: I run the reproduction.",
+    }
+    return json.dumps(told, indent=1)
 
 
 class _Run(NamedTuple):

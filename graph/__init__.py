@@ -2,6 +2,7 @@
 
 agent     the graphs, each wholly visible
 running   run, resume, take_over, and open_run for more than one of these
+delivery  handing over by the protocol; rollback, repair, and people and desk, where persons take part
 hold      what can be done under one hold on a thread, to its outcome, and how it is stopped
 home      where runs leave everything, and the history of a thread
 savers    checkpoints that only a thread's holder can write
@@ -17,21 +18,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from graph.agent import build_agent, build_takeover
+    from graph.delivery import BadHandoff, Delivery, deliver, hand_over
     from graph.hold import NotWaiting, Run, ThreadTaken, Waiting
     from graph.home import Home, Moment, NoSuchThread, open_home
     from graph.outcome import Outcome
+    from graph.repair import repair
+    from graph.rollback import RollbackRefused, roll_back
     from graph.running import open_run, resume, run, take_over
+    from handoff.envelope import Envelope
     from handoff.ledger import BadThread
+    from nodes.delivering import Patience
     from nodes.settings import BadSettings, Prices
     from nodes.state import BadInput
 
 _HOMES = {
+    "BadHandoff": "graph.delivery",
     "BadInput": "nodes.state",
     "BadSettings": "nodes.settings",
     "BadThread": "handoff.ledger",
+    "Delivery": "graph.delivery",
+    "Envelope": "handoff.envelope",
+    "Patience": "nodes.delivering",
     "Prices": "nodes.settings",
+    "RollbackRefused": "graph.rollback",
     "build_agent": "graph.agent",
     "build_takeover": "graph.agent",
+    "deliver": "graph.delivery",
+    "hand_over": "graph.delivery",
+    "repair": "graph.repair",
+    "roll_back": "graph.rollback",
     "Home": "graph.home",
     "Moment": "graph.home",
     "NoSuchThread": "graph.home",
@@ -47,23 +62,32 @@ _HOMES = {
     "take_over": "graph.running",
 }
 __all__ = [
+    "BadHandoff",
     "BadInput",
     "BadSettings",
     "BadThread",
+    "Delivery",
+    "Envelope",
     "Home",
     "Moment",
     "NoSuchThread",
     "NotWaiting",
     "Outcome",
+    "Patience",
     "Prices",
+    "RollbackRefused",
     "Run",
     "ThreadTaken",
     "Waiting",
     "build_agent",
     "build_takeover",
+    "deliver",
+    "hand_over",
     "open_home",
     "open_run",
+    "repair",
     "resume",
+    "roll_back",
     "run",
     "take_over",
 ]

@@ -38,6 +38,8 @@ from sandbox.machine import SandboxSpec
 
 _LOG = logging.getLogger(__name__)
 _BY = "the delivery"
+_ENDED = ("blocked", "rolled_back")
+"""Nothing is done about these but by a person, who unblocks the one, and resumes the source of the other."""
 
 
 class BadHandoff(ValueError):
@@ -150,6 +152,8 @@ def deliver(
     Raises NoSuchHandoff, NotWaiting, and ThreadHeld while another process delivers the same handoff.
     """
     found = handoffs.load(home.ledger, handoff_id)
+    if found.state in _ENDED:
+        return Delivery(found, None, None)
     outcomes: list[Outcome] = []
 
     def attempted(found: Handoff) -> Attempt:

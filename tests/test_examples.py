@@ -145,3 +145,22 @@ def test_an_example_says_how_it_is_run_and_is_short(name: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{docstring}\n")
+
+
+@pytest.mark.parametrize("then", ["", "person"])
+def test_a_successor_that_is_killed_before_its_first_action(tmp_path: Path, then: str) -> None:
+    shown = example("deliver.py", tmp_path, *filter(None, [then])).splitlines()
+    assert shown[0].startswith("killed; it meant to begin so: ")
+    assert any(line.split()[1:4] == ["accepted", "writer", "tester"] for line in shown if line)
+    assert any("is accepted, and nobody works on" in line for line in shown)
+    states = [line.split()[2] for line in shown if line.startswith("+") and line.split()[1:2] == ["s"]]
+    assert states == [
+        "prepared",
+        "offered",
+        "accepted",
+        *(["rolled_back"] if then else ["active", "completed"]),
+    ]
+    ended = [line for line in shown if ": finished after " in line]
+    assert len(ended) == 1
+    assert ended[0].startswith("written:") is bool(then), "who goes on"
+    assert FIXED in shown

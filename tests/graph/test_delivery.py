@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
+import threading
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from langchain_core.messages import BaseMessage
 from graph import Home, open_home, resume
 from graph.delivery import BadHandoff, Delivery, Patience, deliver, hand_over
 from graph.hold import NotWaiting
+from graph.repair import repair
 from graph.rollback import RollbackRefused, roll_back
 from handoff.envelope import Envelope
 from handoff.ledger import Fenced, HandedOver, handoffs
@@ -334,3 +337,31 @@ def test_a_bare_resume_of_the_successor_goes_on_too(bench: Bench) -> None:
     )
     assert last.stop_reason == "finished"
     assert handoffs.load(bench.home.ledger, found.id).state == "completed"
+
+
+def test_a_ledger_that_another_process_locks_is_waited_for(bench: Bench) -> None:
+    if not bench.home.ledger.on_sqlite:
+        pytest.skip("a server's rows are locked one by one")
+    found = offered(bench)
+    locked = sqlite3.connect(bench.home.directory / "takeover.sqlite", check_same_thread=False)
+    locked.execute("BEGIN IMMEDIATE")
+    threading.Timer(2.0, locked.rollback).start()
+    assert brought(bench, found, scripted(UNDERSTOOD, FIX, DONE)).handoff.state == "completed"
+    locked.close()
+
+
+@pytest.mark.parametrize("by_s", [-3 * 24 * 3600.0, 3 * 24 * 3600.0])
+def test_a_clock_that_jumps_changes_nothing_but_what_is_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    found, clock = offered(bench), bench.home.ledger.now
+    monkeypatch.setattr(bench.home.ledger, "now", lambda connection: clock(connection) + by_s)
+    told = [each.found for each in repair(bench.home)]
+    assert (
+        any("in the future" in each for each in told)
+        if by_s < 0
+        else told == ["tester did not confirm in time"]
+    )
+    done = brought(bench, found, scripted(UNDERSTOOD, FIX, DONE))
+    assert done.handoff.state == "completed"
+    assert states(bench.home, found)[-3:] == ["accepted", "active", "completed"]

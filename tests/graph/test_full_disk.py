@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from graph import open_home, resume, run
-from handoff.ledger import LedgerUnusable
+from handoff.ledger import LedgerUnusable, handoffs
 from sandbox.machine import OutOfDisk
 
 from ..conftest import fill, small_disk
-from .conftest import DONE, NOTE, PROMPT, SHOW, Bench, scripted, shown
+from .conftest import DONE, FIX, NOTE, PROMPT, SHOW, TEST, Bench, scripted, shown
+from .test_delivery import QUICK, UNDERSTOOD, brought, offered
 
 NOTES = [NOTE.format(number) for number in (1, 2, 3)]
 
@@ -89,3 +90,28 @@ def test_something_large_that_there_is_no_room_for(
     connection = sqlite3.connect(disk / "home" / "takeover.sqlite")
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
+
+
+@pytest.mark.parametrize("moment", ["started", "confirmed", "acting"])
+def test_a_handoff_goes_on_once_there_is_room(disk: Path, tmp_path: Path, moment: str) -> None:
+    def listen(told: dict[str, Any]) -> None:
+        if told["moment"] == moment:
+            fill(disk)
+
+    model = scripted(UNDERSTOOD, FIX, TEST, DONE)
+    with open_home(disk / "home") as home:
+        bench = Bench(tmp_path, home)
+        found = offered(bench)
+        with pytest.raises((LedgerUnusable, OutOfDisk), match=r"disk is full|full; make room") as told:
+            brought(bench, found, model, on_progress=listen, patience=QUICK.model_copy(update={"rounds": 1}))
+        assert "\n" not in str(told.value)
+    (disk / "filler").unlink()
+    with open_home(disk / "home") as bench.home:
+        done = brought(bench, found, model)
+        assert done.handoff.state == "completed"
+        assert [each.after for each in handoffs.history(bench.home.ledger, found.id)][-2:] == [
+            "active",
+            "completed",
+        ]
+        assert done.outcome is not None
+        assert "n * 2" in done.outcome.patch

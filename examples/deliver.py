@@ -1,0 +1,61 @@
+"""A handoff by the protocol whose successor is killed between its confirmation and its first action.
+
+The ledger is shown; then the handoff ends without a person, or, with `person`, by one who takes it back.
+
+Usage: python examples/deliver.py DIRECTORY [person]
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from langchain_openai import ChatOpenAI
+from trial import TASK, sandbox
+
+from graph import deliver, hand_over, open_home, resume, run
+from handoff.envelope import Envelope
+
+
+def die_once_it_is_accepted(moment: dict[str, Any]) -> None:
+    if moment["moment"] == "confirmed":
+        print(f"killed; it meant to begin so: {moment['text']}", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def command(*argv: str) -> None:
+    print(f"\n$ python -m handoff {' '.join(argv)}", flush=True)
+    subprocess.run([sys.executable, "-m", "handoff", *argv], check=True)
+
+
+def main(directory: str, then: str = "") -> None:
+    agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox(directory)}
+    with open_home(directory) as home:
+        if then == "doomed":
+            (offered,) = sys.argv[3:]
+            deliver(home, offered, agent="tester", **agent, on_progress=die_once_it_is_accepted)
+        begun = run(
+            home, "written", TASK.id, TASK.prompt, **agent, policy="stop", points=("first_source_edit",)
+        )
+        said = Envelope(message="The edit is a first try.", uncertainties=("whether words may be longer",))
+        handoff = hand_over(home, begun.records[-1], "tester", source="writer", envelope=said)
+        subprocess.run([sys.executable, __file__, directory, "doomed", handoff.id], check=False)
+        command("list", "--home", directory)
+        command("repair", "--home", directory)
+        if then == "person":
+            command("rollback", handoff.id, "--home", directory)
+            outcome = resume(home, "written", **agent)
+        else:
+            delivered = deliver(home, handoff.id, agent="tester", **agent)
+            assert delivered.outcome is not None
+            outcome = delivered.outcome
+        command("history", handoff.id, "--home", directory)
+    print(f"{outcome.thread}: {outcome.stop_reason} after {outcome.steps} steps\n{outcome.patch}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
+    main(*sys.argv[1:3])
