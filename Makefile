@@ -30,7 +30,7 @@ lint: $(READY)
 	$(VENV)/bin/mypy
 
 test: $(READY) lint
-	$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile
+	$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

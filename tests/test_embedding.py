@@ -1,4 +1,4 @@
-"""Every block of code in docs/embedding.md runs, in order, as one program that a reader would type."""
+"""Every block of code in the documents on embedding and handoffs runs, in order, as one program that a reader would type."""
 
 from __future__ import annotations
 
@@ -8,34 +8,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from evals.tasks import BUNDLED, load_tasks
+
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+HANDOFFS = (ROOT / "docs" / "handoffs.md").read_text(encoding="utf-8")
 
 
-def test_every_block_runs(tmp_path: Path) -> None:
-    from evals.tasks import BUNDLED, load_tasks
+def blocks(text: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
-    (task,) = load_tasks(BUNDLED, ["galley__galley-31"])
-    task.check_out(tmp_path)
-    (tmp_path / task.id).rename(tmp_path / "repository")
-    before = (tmp_path / "repository" / "galley" / "wrap.py").read_text()
-    # The model that knows one task takes its statement for the prompt, and any machine will do.
-    program = "import trial\n" + "".join(
-        block.replace('"Make the tests pass."', "trial.TASK.prompt")
-        .replace('backend="host"', "backend=trial.default_backend()")
-        .replace("done =", "outcome =")
-        .replace("asyncio.run(main())", "asyncio.run(main())\nwith open_home('work') as home:\n"
-                 "    outcome = resume(home, 'async', model=model, sandbox=machine)")
-        + f"print('=====', {number}, outcome.stop_reason, outcome.steps)\n"
-        for number, block in enumerate(BLOCKS)
-    )  # fmt: skip
-    (tmp_path / "program.py").write_text(program)
+
+def ran(program: str, directory: Path) -> str:
+    (directory / "program.py").write_text(f"import trial\n{program}")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
     path = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
     done = subprocess.run(
         [sys.executable, "program.py"],
-        cwd=tmp_path,
+        cwd=directory,
         env=clean | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -43,10 +35,45 @@ def test_every_block_runs(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    ends = re.findall(r"^===== (\d+) (\w+) \d+$", done.stdout, re.MULTILINE)
+    return done.stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    (task,) = load_tasks(BUNDLED, ["galley__galley-31"])
+    task.check_out(tmp_path)
+    return (tmp_path / task.id).rename(tmp_path / "repository")
+
+
+def test_a_handoff_is_brought_about(tmp_path: Path, repository: Path) -> None:
+    (program,) = blocks(HANDOFFS)
+    told = ran(
+        program.replace('"Make the tests pass."', "trial.TASK.prompt").replace(
+            'backend="host"', "backend=trial.default_backend()"
+        ),
+        tmp_path,
+    )
+    assert told.startswith("completed thread=")
+    assert "stop_reason='finished'" in told
+
+
+def test_every_block_runs(tmp_path: Path, repository: Path) -> None:
+    before = (repository / "galley" / "wrap.py").read_text()
+    # The model that knows one task takes its statement for the prompt, and any machine will do.
+    program = "".join(
+        block.replace('"Make the tests pass."', "trial.TASK.prompt")
+        .replace('backend="host"', "backend=trial.default_backend()")
+        .replace("done =", "outcome =")
+        .replace("asyncio.run(main())", "asyncio.run(main())\nwith open_home('work') as home:\n"
+                 "    outcome = resume(home, 'async', model=model, sandbox=machine)")
+        + f"print('=====', {number}, outcome.stop_reason, outcome.steps)\n"
+        for number, block in enumerate(blocks(TEXT))
+    )  # fmt: skip
+    told = ran(program, tmp_path)
+    ends = re.findall(r"^===== (\d+) (\w+) \d+$", told, re.MULTILINE)
     reasons = ["finished", "finished", "finished", "finished", "handoff", "finished", "finished", "finished"]
     assert ends == [(str(number), reason) for number, reason in enumerate(reasons)]
-    assert (tmp_path / "repository" / "galley" / "wrap.py").read_text() == before
+    assert (repository / "galley" / "wrap.py").read_text() == before
     assert {each.name for each in (tmp_path / "work").iterdir()} >= {"takeover.sqlite", "records", "machines"}
 
 
