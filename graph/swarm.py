@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from langchain_core.language_models import BaseChatModel
@@ -41,12 +42,13 @@ def create_handoff_tool(
     window_tokens: int = _WINDOW_TOKENS,
     records: RecordStore | None = None,
     model: BaseChatModel | None = None,
+    patch: Callable[[], str] | None = None,
 ) -> BaseTool:
     """As `langgraph_swarm.create_handoff_tool`, but the next agent gets a view of the work instead of all messages.
 
     Nothing is lost by it: the record that the view is made of goes along with the view's messages, or lies in
-    `records`, and the next handoff goes on from there. `model` writes the notes for the views that show some.
-    Raises NoSuchView and BadSettings.
+    `records`, and the next handoff goes on from there. `model` writes the notes for the views that show some;
+    `patch` tells what the repository differs by from its commit. Raises NoSuchView and BadSettings.
     """
     shown, recipient = named(view), _recipient(window_tokens)
     tool_name = name or "transfer_to_" + re.sub(r"\s+", "_", agent_name.strip()).lower()
@@ -60,7 +62,12 @@ def create_handoff_tool(
         done = ToolMessage(
             f"Successfully transferred to {agent_name}", name=tool_name, tool_call_id=tool_call_id
         )
-        record = latest([*_messages(state), done], thread_id=_thread(config), records=records)
+        record = latest(
+            [*_messages(state), done],
+            thread_id=_thread(config),
+            records=records,
+            patch=patch() if patch else "",
+        )
         if model is not None and view in NEED_NOTES:
             record = _with_notes(record, model, records)
         seen = carried(shown(record, recipient), record, stored=records is not None)
@@ -106,6 +113,7 @@ def imported(
     records: RecordStore | None = None,
     base_commit: str = "",
     snapshot: Snapshot | None = None,
+    patch: str = "",
 ) -> tuple[HandoffRecord, ...]:
     """The records of a swarm's thread, by its checkpointer; what an agent has done since it was asked is among it.
 
@@ -121,6 +129,7 @@ def imported(
         records=records,
         base_commit=base_commit,
         snapshot=snapshot,
+        patch=patch,
     )
 
 

@@ -33,11 +33,12 @@ def from_swarm(
     records: RecordStore | None = None,
     base_commit: str = "",
     snapshot: Snapshot | None = None,
+    patch: str = "",
 ) -> tuple[HandoffRecord, ...]:
     """A record at each handoff, and one where the conversation ends, named `<id>.requested.<event>`.
 
     `records` is the store that the swarm's handoff tools were given; `snapshot`, with the commit that it began
-    from, is the machine as it is at the end. Raises BadTrace and RecordRefused.
+    from and the difference to it, is the machine as it is at the end. Raises BadTrace and RecordRefused.
     """
     found = _conversation(state, id, thread_id, records)
     active = str(state.get("active_agent") or "") if isinstance(state, Mapping) else ""
@@ -50,15 +51,18 @@ def from_swarm(
         update: dict[str, Any] = {"id": f"{record.id}.{point.event_index}"}
         if ends:
             task = record.task.model_copy(update={"base_commit": base_commit or record.task.base_commit})
-            update |= {"checkpoint_id": checkpoint_id, "snapshot": snapshot, "task": task}
+            update |= {"checkpoint_id": checkpoint_id, "snapshot": snapshot, "patch": patch, "task": task}
         made.append(record.model_copy(update=update).sealed())
     return tuple(made)
 
 
-def latest(state: State, *, thread_id: str = "", records: RecordStore | None = None) -> HandoffRecord:
+def latest(
+    state: State, *, thread_id: str = "", records: RecordStore | None = None, patch: str = ""
+) -> HandoffRecord:
     """The record where a conversation ends, named after its content; the same once more is the same record.
 
-    Known secrets are taken out. With a store it is saved there, durably. Raises BadTrace and RecordRefused.
+    Known secrets are taken out. With a store it is saved there, durably. `patch` is what the files differ by
+    from where they began, if somebody looked. Raises BadTrace and RecordRefused.
     """
     name = re.sub(r"[^\w.+-]", "_", thread_id, flags=re.ASCII)[:60].lstrip(".") or "swarm"
     found = _conversation(state, name, thread_id, records)
@@ -66,6 +70,7 @@ def latest(state: State, *, thread_id: str = "", records: RecordStore | None = N
     point = points_of(clean)[-1]
     by = found.speaker or _worker(clean.events)
     record = _record(found._replace(trace=clean), point, by, thread_id)
+    record = record.model_copy(update={"patch": redacted(patch)})
     record_id = f"{record.id}.{record.sealed().digest[:16]}"
     if records is not None:
         with contextlib.suppress(RecordRefused):  # it is made now, or made anew

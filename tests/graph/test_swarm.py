@@ -11,6 +11,7 @@ from typing import Any
 
 import langgraph_swarm
 import pytest
+from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -446,3 +447,36 @@ def test_secrets_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     record = latest([HumanMessage(TASK), call("shell", command="echo Xq7-very-secret-91")])
     assert "very-secret" not in record.model_dump_json()
     record.verify()
+
+
+def test_what_the_messages_do_not_tell_a_patch_does(store: RecordStore) -> None:
+    patch = (
+        "diff --git a/pkg/core.py b/pkg/core.py\n--- a/pkg/core.py\n+++ b/pkg/core.py\n@@ -1 +1 @@\n-1\n+2\n"
+    )
+    for told in (None, lambda: patch):
+        model = Script(
+            replies=[call("shell", command="./mend"), call("transfer_to_bob_the_2nd"), AIMessage("Done.")],
+            seen=[],
+        )
+        graph = swarm(model, create_handoff_tool, records=store, patch=told)
+        graph.invoke({"messages": [HumanMessage(TASK)]}, THREAD)
+        assert ("pkg/core.py" in model.seen[2][0].text) == (told is not None)
+    assert {store.load(name).patch for name in store.ids()} == {"", patch}
+
+
+def test_agents_of_langchain_hand_over_too(theirs: tuple[HandoffRecord, ...]) -> None:
+    model = Script(replies=replies(), seen=[])
+    following = {"alice": "Bob the 2nd", "Bob the 2nd": "carol", "carol": "alice"}
+    agents = [
+        create_agent(
+            model, tools=[shell, create_handoff_tool(agent_name=to)], name=name, system_prompt="Go on."
+        )
+        for name, to in following.items()
+    ]
+    graph = langgraph_swarm.create_swarm(agents, default_active_agent="alice").compile(
+        checkpointer=InMemorySaver()
+    )
+    graph.invoke({"messages": [HumanMessage(TASK)]}, THREAD)
+    graph.invoke({"messages": [HumanMessage("Yes, but keep `halve` as it is.")]}, THREAD)
+    assert imported(graph, THREAD)[-1].trace == theirs[-1].trace
+    assert [message.type for message in model.seen[3]] == ["system", "human"]
