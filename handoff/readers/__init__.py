@@ -38,7 +38,7 @@ _FORMS = (
     _Form(("mini-swe-agent-v2",), lambda data: mini.is_v2(mini.messages_only(data)),
           lambda data, name: mini.read_v2(mini.messages_only(data), name)),
     _Form(("mini-swe-agent-v1",), mini.is_v1, mini.read_v1),
-    _Form(("langchain",), lambda data: swarm.is_swarm(data) or langchain.is_messages(data), swarm.read),
+    _Form(("langchain",), lambda data: langchain.is_messages(data) or swarm.is_swarm(data), swarm.read),
 )  # fmt: skip
 FORMATS = tuple(name for form in _FORMS for name in form.names)
 
