@@ -2,6 +2,7 @@
 
 With OPENAI_API_KEY or OPENAI_BASE_URL in the environment this gives the task alone, and the model is yours.
 Else a server on loopback answers as `builtin:oracle`, which is no LLM. It also calls once each tool that you add.
+Agents of a swarm, which have no tool to finish with, are played by a few lines here.
 """
 
 import json
@@ -11,7 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from langchain_core.messages import AIMessage, convert_to_messages, convert_to_openai_messages
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 
 from evals.facts import read_facts
 from evals.oracle import OracleModel
@@ -32,9 +33,38 @@ def sandbox(directory: str | Path) -> SandboxSpec:
     return TASK.spec(default_backend(), "examples", place)
 
 
+def _of_swarm(messages: list[BaseMessage], offered: list[str]) -> AIMessage:
+    """The next step of one of two agents: the one that can hand over looks around, the other mends and tests."""
+    assert TASK.directory is not None
+    facts = read_facts(TASK.directory)
+    (place,), test = facts.places, facts.guide.command
+    read = [f"cat {path}" for path in (facts.guide.path, "README.md", place.path, "tests/test_wrap.py")]
+    look = ["ls -A", facts.search, *read, test]
+    mend = (
+        f"python3 - <<'END'\nfrom pathlib import Path\nfile = Path({place.path!r})\n"
+        f"file.write_text(file.read_text().replace({place.base!r}, {place.right!r}))\nEND"
+    )
+    calls = [call for each in messages for call in getattr(each, "tool_calls", ())]
+    said = [call["args"].get("command") for call in calls]
+    transfer = next((name for name in offered if name.startswith("transfer_to_")), None)
+    if transfer:
+        left = [command for command in look if command not in said]
+    else:
+        left = [mend] if mend not in said else [test] if said[-1] == mend else []
+    if left:
+        return AIMessage(
+            "", tool_calls=[{"name": "shell", "args": {"command": left[0]}, "id": f"c{len(messages)}"}]
+        )
+    if transfer:
+        return AIMessage("", tool_calls=[{"name": transfer, "args": {}, "id": f"c{len(messages)}"}])
+    return AIMessage("It is mended, and the tests pass.")
+
+
 def _reply(request: dict[str, Any]) -> AIMessage:
     messages = convert_to_messages(request["messages"])
     offered = [each["function"] for each in request.get("tools", ())]
+    if offered and "finish" not in {each["name"] for each in offered}:
+        return _of_swarm(messages, [each["name"] for each in offered])
     called = {call["name"] for each in messages for call in getattr(each, "tool_calls", ())}
     for added in offered:
         if added["name"] not in (*BUILT_IN, *called):

@@ -7,6 +7,7 @@ hold      what can be done under one hold on a thread, to its outcome, and how i
 home      where runs leave everything, and the history of a thread
 savers    checkpoints that only a thread's holder can write
 serving   the graphs as LangGraph's own server runs them, each run with its hold on the thread
+swarm     handoffs inside graphs that others build: langgraph-swarm's agents, with views instead of transcripts
 
 What a caller can mend is BadSettings, BadInput, BadThread, NoSuchThread, ThreadTaken, Waiting or NotWaiting; one line each.
 """

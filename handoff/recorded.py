@@ -14,14 +14,26 @@ from handoff.trace import Trace
 
 
 def points_of(trace: Trace) -> tuple[HandoffPoint, ...]:
-    """The handoff points of a recorded run, and its end as one that was requested."""
+    """The handoff points of a recorded run; what its agents asked for, and its end, count as requested."""
     found = detectors.points(trace.events, trace.base_directories, trace.workspace)
     if not trace.events:
         return found
-    return (
-        *found,
-        HandoffPoint(kind="requested", event_index=len(trace.events) - 1, detail="the recording ends"),
-    )
+    asked, last = tuple(_asked(trace.events)), len(trace.events) - 1
+    if not asked or asked[-1].event_index < last:
+        asked += (HandoffPoint(kind="requested", event_index=last, detail="the recording ends"),)
+    return (*found, *asked)
+
+
+def _asked(events: Iterable[Event]) -> Iterator[HandoffPoint]:
+    """After each call of the tool by which an agent hands over, where the tool did so."""
+    action: Event | None = None
+    for event in events:
+        if event.kind == "action":
+            action = event
+        elif action is not None and action.tool == event.tool == "handoff" and not event.refused:
+            to = " ".join(action.arguments.get("to", "").split())
+            detail = f"handed over to {to:.200}" if to else "the agent asked"
+            yield HandoffPoint(kind="requested", event_index=event.index, detail=detail)
 
 
 def recorded(trace: Trace, point: HandoffPoint) -> HandoffRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,15 @@ def test_two_threads_in_asyncio(tmp_path: Path) -> None:
     for thread in ("streamed", "awaited"):
         assert f"{thread}: finished after 10 steps" in shown
     assert shown.count(FIXED) == 2
+
+
+@pytest.mark.parametrize("view", ["structured", "transcript"])
+def test_a_swarm(tmp_path: Path, view: str) -> None:
+    lines = example("swarm.py", tmp_path, view).splitlines()
+    said = re.compile(r"(\S+): the fixer is sent ([\d,]+) characters at first; then 1 file changed, .*")
+    found = {match[1]: int(match[2].replace(",", "")) for match in map(said.fullmatch, lines) if match}
+    assert list(found) == ["langgraph-swarm", view]
+    assert (found[view] < found["langgraph-swarm"]) == (view == "structured")
 
 
 def test_no_example_is_forgotten() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from handoff.readers import atif, langchain, mini, openhands_v0, openhands_v1, own, swe_agent
+from handoff.readers import atif, langchain, mini, openhands_v0, openhands_v1, own, swarm, swe_agent
 from handoff.readers.calls import BadTrace, Told, trace_of
 from handoff.trace import Trace
 
@@ -38,7 +38,7 @@ _FORMS = (
     _Form(("mini-swe-agent-v2",), lambda data: mini.is_v2(mini.messages_only(data)),
           lambda data, name: mini.read_v2(mini.messages_only(data), name)),
     _Form(("mini-swe-agent-v1",), mini.is_v1, mini.read_v1),
-    _Form(("langchain",), langchain.is_messages, langchain.read),
+    _Form(("langchain",), lambda data: langchain.is_messages(data) or swarm.is_swarm(data), swarm.read),
 )  # fmt: skip
 FORMATS = tuple(name for form in _FORMS for name in form.names)
 

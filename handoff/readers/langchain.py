@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -12,6 +14,8 @@ from langchain_core.messages import BaseMessage
 from handoff.readers import tools
 from handoff.readers.calls import Call, Result, Told, content_text, fields, identity, said, usage_from
 
+Message = Mapping[str, Any]
+Answers = Mapping[str | None, Message]
 _EXIT = re.compile(
     r"(?:exit(?:ed with)? code|returncode|return code|exit status)\W{0,3}(-?\d{1,9})", re.IGNORECASE
 )
@@ -31,8 +35,14 @@ _REFUSED = re.compile(
 )
 
 
-def messages_in(data: Any) -> list[Mapping[str, Any]] | None:
+def messages_in(data: Any) -> list[Message] | None:
     """The messages of a dump, each a flat mapping; None if it is none."""
+    kept = listed(data)
+    return kept if kept is not None and any(type_of(m) == "ai" for m in kept) else None
+
+
+def listed(data: Any) -> list[Message] | None:
+    """The same, also where no assistant has spoken yet."""
     for key in ("values", "state", "output"):
         if isinstance(data, Mapping) and isinstance(data.get(key), Mapping) and "messages" in data[key]:
             data = data[key]
@@ -43,8 +53,7 @@ def messages_in(data: Any) -> list[Mapping[str, Any]] | None:
     found = [_flat(item) for item in data]
     if any(message is None for message in found):
         return None
-    kept = [message for message in found if message is not None]
-    return kept if any(_type(m) == "ai" for m in kept) else None
+    return [message for message in found if message is not None]
 
 
 def is_messages(data: Any) -> bool:
@@ -54,27 +63,42 @@ def is_messages(data: Any) -> bool:
 def read(data: Any, name: str) -> Told:
     """Assistant messages with tool calls, answered by tool messages of the same call id."""
     messages = messages_in(data) or []
-    answers = {identity(m.get("tool_call_id")): m for m in messages if _type(m) == "tool"}
-    calls = []
-    model = ""
-    for message in messages:
-        if _type(message) != "ai":
+    calls = [call for message, answers in answered(messages) for call in calls_of(message, answers)]
+    task = next((content_text(m.get("content")) for m in messages if type_of(m) == "human"), "")
+    return Told(id=name, format="langchain", calls=calls, task=task, model=model_of(messages))
+
+
+def answered(messages: Sequence[Message]) -> Iterator[tuple[Message, Answers]]:
+    """Every message of an assistant, with the tool messages that may answer its calls."""
+    # Some servers count the calls of each reply anew: only an id that is called once is looked for anywhere.
+    ids = Counter(identity(call[2]) for m in messages if type_of(m) == "ai" for call in _tool_calls(m))
+    anywhere = {identity(m.get("tool_call_id")): m for m in messages if type_of(m) == "tool"}
+    once = {name: answer for name, answer in anywhere.items() if ids[name] == 1}
+    for place, message in enumerate(messages):
+        if type_of(message) == "ai":
+            later = (messages[n] for n in range(place + 1, len(messages)))
+            near = takewhile(lambda m: type_of(m) != "ai", later)
+            own = {identity(m.get("tool_call_id")): m for m in near if type_of(m) == "tool"}
+            yield message, ChainMap(own, once)
+
+
+def calls_of(message: Message, answers: Answers) -> Iterator[Call]:
+    """What one message of an assistant calls; thoughts are no calls."""
+    thought = content_text(message.get("content"))
+    usage = usage_from(message.get("usage_metadata") or message.get("usage"))
+    for position, (call_name, arguments, call_id) in enumerate(_tool_calls(message)):
+        if tools.is_thought(call_name):
             continue
-        thought = content_text(message.get("content"))
-        usage = usage_from(message.get("usage_metadata") or message.get("usage"))
-        metadata = message.get("response_metadata")
-        model = model or (str(metadata.get("model_name") or "") if isinstance(metadata, Mapping) else "")
-        for position, (call_name, arguments, call_id) in enumerate(_tool_calls(message)):
-            if tools.is_thought(call_name):
-                continue
-            tool, ours = tools.named(call_name, arguments)
-            answer = answers.get(identity(call_id))
-            text = said(thought if position == 0 else "", ours["command"] if tool == "shell" else "")
-            calls.append(
-                Call(text, tool, ours, _result(tool, ours, answer), usage if position == 0 else None)
-            )
-    task = next((content_text(m.get("content")) for m in messages if _type(m) == "human"), "")
-    return Told(id=name, format="langchain", calls=calls, task=task, model=model)
+        tool, ours = tools.named(call_name, arguments)
+        answer = answers.get(identity(call_id))
+        text = said(thought if position == 0 else "", ours["command"] if tool == "shell" else "")
+        yield Call(text, tool, ours, _result(tool, ours, answer), usage if position == 0 else None)
+
+
+def model_of(messages: Sequence[Message]) -> str:
+    """The model that the messages name first."""
+    told = (fields(message.get("response_metadata")).get("model_name") for message in messages)
+    return next((str(name) for name in told if name), "")
 
 
 def _result(tool: str, arguments: Mapping[str, str], answer: Mapping[str, Any] | None) -> Result | None:
@@ -150,8 +174,9 @@ def _flat(item: Any) -> Mapping[str, Any] | None:
     )
 
 
-def _type(message: Mapping[str, Any]) -> str:
-    kind = str(message.get("type") or "")
+def type_of(message: Message) -> str:
+    """`ai`, `human`, `system` or `tool`, however a dump says so."""
+    kind = str(message.get("type") or "").removesuffix("Chunk")
     by_role = {"assistant": "ai", "user": "human"}
     kind = kind if kind in _TYPES else by_role.get(str(message.get("role")), str(message.get("role") or ""))
-    return kind.removesuffix("Message").removesuffix("Chunk").lower()
+    return kind.removesuffix("Message").lower()

@@ -1,0 +1,179 @@
+"""Handoffs inside graphs of others: what langgraph-swarm's agents pass on becomes a record, and what they get a view."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, RemoveMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, InjectedToolCallId, tool
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.prebuilt import InjectedState
+from langgraph.pregel import Pregel
+from langgraph.types import Command, StateSnapshot
+from pydantic import ValidationError
+
+from handoff.event import Usage
+from handoff.notes.writing import TooLong, write_notes
+from handoff.recall import recalled
+from handoff.record import HandoffRecord, RecordStore
+from handoff.swarm import carried, earlier_work, from_swarm, latest
+from handoff.views import NEED_NOTES, Recipient, named
+from nodes.actions import RECALL
+from nodes.replies import ContextOverflow, ModelFailed, ask_in_schema, usage_of
+from nodes.settings import BadSettings, told
+from sandbox.machine import Snapshot
+
+DESTINATION = "__handoff_destination"
+"""The metadata by which `langgraph_swarm.create_swarm` finds where a tool leads."""
+_WINDOW_TOKENS = 128_000
+_MODEL_TIMEOUT_S = 600.0
+
+
+def create_handoff_tool(
+    *,
+    agent_name: str,
+    name: str | None = None,
+    description: str | None = None,
+    view: str = "structured",
+    window_tokens: int = _WINDOW_TOKENS,
+    records: RecordStore | None = None,
+    model: BaseChatModel | None = None,
+    patch: Callable[[], str] | None = None,
+) -> BaseTool:
+    """As `langgraph_swarm.create_handoff_tool`, but the next agent gets a view of the work instead of all messages.
+
+    Nothing is lost by it: the record that the view is made of goes along with the view's messages, or lies in
+    `records`, and the next handoff goes on from there. `model` writes the notes for the views that show some;
+    `patch` tells what the repository differs by from its commit. Raises NoSuchView and BadSettings.
+    """
+    shown, recipient = named(view), _recipient(window_tokens)
+    tool_name = name or "transfer_to_" + re.sub(r"\s+", "_", agent_name.strip()).lower()
+
+    @tool(tool_name, description=description or f"Ask agent '{agent_name}' for help")
+    def handoff_to_agent(
+        state: Annotated[Any, InjectedState],
+        tool_call_id: Annotated[str, InjectedToolCallId],
+        config: RunnableConfig,
+    ) -> Command[Any]:
+        done = ToolMessage(
+            f"Successfully transferred to {agent_name}", name=tool_name, tool_call_id=tool_call_id
+        )
+        record = latest(
+            [*_messages(state), done],
+            thread_id=_thread(config),
+            records=records,
+            patch=patch() if patch else "",
+        )
+        if model is not None and view in NEED_NOTES:
+            record = _with_notes(record, model, records)
+        seen = carried(shown(record, recipient), record, stored=records is not None)
+        update = {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *seen], "active_agent": agent_name}
+        return Command(goto=agent_name, graph=Command.PARENT, update=update)
+
+    handoff_to_agent.metadata = {DESTINATION: agent_name}
+    return handoff_to_agent
+
+
+def create_recall_tool(*, records: RecordStore | None = None) -> BaseTool:
+    """The tool that the view `cited` speaks of: it shows events of the work before the last handoff."""
+
+    @tool(
+        RECALL, description="Show events of the earlier work, by their names or by words that stand in them."
+    )
+    def recall(what: str, state: Annotated[Any, InjectedState], config: RunnableConfig) -> str:
+        return recalled(earlier_work(_messages(state), thread_id=_thread(config), records=records), what)
+
+    return recall
+
+
+def to_swarm(
+    record: HandoffRecord,
+    view: str = "structured",
+    *,
+    active_agent: str,
+    window_tokens: int = _WINDOW_TOKENS,
+) -> dict[str, Any]:
+    """The input of a compiled swarm, on a new thread, whose agent goes on from a record.
+
+    Raises NoSuchView, BadSettings and RecordRefused.
+    """
+    record.verify()
+    seen = named(view)(record, _recipient(window_tokens))
+    return {"messages": carried(seen, record, stored=False), "active_agent": active_agent}
+
+
+def imported(
+    graph: Pregel[Any, Any, Any, Any],
+    config: RunnableConfig,
+    *,
+    records: RecordStore | None = None,
+    base_commit: str = "",
+    snapshot: Snapshot | None = None,
+    patch: str = "",
+) -> tuple[HandoffRecord, ...]:
+    """The records of a swarm's thread, by its checkpointer; what an agent has done since it was asked is among it.
+
+    As `handoff.swarm.from_swarm`. Raises BadTrace and RecordRefused.
+    """
+    now = graph.get_state(config, subgraphs=True)
+    thread, placed = _thread(config), now.config.get("configurable", {})
+    return from_swarm(
+        _innermost(now),
+        id=re.sub(r"[^\w+-]", "_", thread, flags=re.ASCII)[:100] or "swarm",
+        thread_id=thread,
+        checkpoint_id=str(placed.get("checkpoint_id") or ""),
+        records=records,
+        base_commit=base_commit,
+        snapshot=snapshot,
+        patch=patch,
+    )
+
+
+def _innermost(state: StateSnapshot) -> dict[str, Any]:
+    """The state with the messages of the agent that is at work in it."""
+    values: dict[str, Any] = dict(state.values)
+    for task in state.tasks:
+        if isinstance(task.state, StateSnapshot) and task.state.values.get("messages"):
+            values["messages"] = _innermost(task.state)["messages"]
+    return values
+
+
+def _recipient(window_tokens: int) -> Recipient:
+    try:
+        return Recipient(protocol="native", window_tokens=window_tokens)
+    except ValidationError as error:
+        raise BadSettings(told(error, Recipient)) from None
+
+
+def _messages(state: Any) -> list[BaseMessage]:
+    return list(state["messages"] if isinstance(state, dict) else state.messages)
+
+
+def _thread(config: RunnableConfig) -> str:
+    return str(config.get("configurable", {}).get("thread_id") or "")
+
+
+def _with_notes(record: HandoffRecord, model: BaseChatModel, records: RecordStore | None) -> HandoffRecord:
+    """The record with what the model wrote about it; a model that fails leaves its fields unknown."""
+    if record.notes is not None:
+        return record
+
+    def asked(messages: list[BaseMessage], schema: dict[str, Any] | None) -> tuple[str, Usage]:
+        try:
+            reply = ask_in_schema(model, messages, schema, timeout_s=_MODEL_TIMEOUT_S)
+        except ContextOverflow as error:
+            raise TooLong(str(error)) from error
+        return reply.text, usage_of(reply, messages)
+
+    try:
+        notes = write_notes(record, asked, str(getattr(model, "model_name", "") or type(model).__name__))
+    except ModelFailed:
+        return record
+    if records is not None:
+        records.add_notes(record.id, notes)
+        notes = records.notes(record.id) or notes
+    return record.model_copy(update={"notes": notes})

@@ -1,0 +1,75 @@
+"""The JSON Schema of what a record's directory holds, for programs in other languages.
+
+`python -m handoff.schema >docs/record.schema.json` writes it anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from handoff.record import HandoffRecord
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema() -> dict[str, Any]:
+    """The schema of `record.json`; those of `notes.json` and `review.json` are its `$defs` of these names."""
+    made = HandoffRecord.model_json_schema()
+    made["required"] += ["schema_version", "digest"]
+    for model in _models():
+        told = made if model is HandoffRecord else made["$defs"][model.__name__]
+        told["description"] = _plain(told["description"])
+        for name, text in _field_docs(model):
+            told["properties"][name]["description"] = _plain(text)
+    return {"$schema": _DIALECT, **made}
+
+
+def as_text() -> str:
+    """The schema as its file holds it."""
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\bNone\b", "null", " ".join(text.split()))
+
+
+def _models() -> list[type[BaseModel]]:
+    """The record and all that its fields are made of."""
+    found: list[type[BaseModel]] = [HandoffRecord]
+    for model in found:
+        for field in model.model_fields.values():
+            found += [part for part in _parts(field.annotation) if part not in found]
+    return found
+
+
+def _parts(annotation: Any) -> Iterator[type[BaseModel]]:
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _parts(argument)
+
+
+def _field_docs(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """The texts that stand below the fields in the source."""
+    (definition,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(definition, ast.ClassDef)
+    body = definition.body
+    for field, below in itertools.pairwise(body):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, inspect.cleandoc(text)
+
+
+if __name__ == "__main__":
+    print(as_text(), end="")

@@ -1,0 +1,92 @@
+"""Every block of code in docs/interop.md runs, in order, as one program that a reader would type."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graph import open_home
+from handoff.record import RecordStore
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs" / "interop.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+BEGUN = """
+import trial
+from langchain_openai import ChatOpenAI
+from pathlib import Path
+from graph import open_home, run
+from sandbox import SandboxSpec
+
+with open_home("work") as home:
+    spec = SandboxSpec(backend=trial.default_backend(), directory=Path("repository"))
+    run(home, "begun", "t", trial.TASK.prompt, model=ChatOpenAI(model="m"), sandbox=spec,
+        policy="stop", points=("first_source_edit",))
+"""
+
+
+def ran(directory: Path, *command: str) -> str:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+    path = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=directory,
+        env=clean | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "") or "characters, about" in done.stderr, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from evals.tasks import BUNDLED, load_tasks
+
+    found = tmp_path_factory.mktemp("interop")
+    (task,) = load_tasks(BUNDLED, ["galley__galley-31"])
+    task.check_out(found)
+    (found / task.id).rename(found / "repository")
+    return found
+
+
+def test_every_block_runs(place: Path) -> None:
+    # The model that knows one task takes its statement for the prompt, and any machine will do.
+    program = BEGUN + "".join(
+        block.replace('"Make the tests pass."', "trial.TASK.prompt").replace(
+            'backend="host"', "backend=trial.default_backend()"
+        )
+        for block in BLOCKS
+    )
+    (place / "program.py").write_text(program + "\nmachine.close()\n")
+    shown = ran(place, "program.py").splitlines()
+    assert shown[0] == "fixer 6"
+    assert shown[1] == "finder handed over to fixer True"
+    assert re.fullmatch(r"1\.requested\.\d+ finder handed over to fixer", shown[2])
+    assert re.fullmatch(r"1\.requested\.\d+ fixer the recording ends", shown[3])
+    assert "## Written by the earlier agent" in shown
+    assert shown[-2:] == ["finished", "It is mended, and the tests pass."]
+    # The first swarm has mended it, the second's messages tell nothing of that, the machine does.
+    (ends,) = (place / "work" / "records").glob("1.requested.??/record.json")
+    assert "galley/wrap.py" in json.loads(ends.read_text())["patch"]
+    with open_home(place / "work") as home:
+        assert {"begun", "successor"} <= set(home.threads())
+    assert len(RecordStore(place / "work" / "records").ids()) >= 3
+
+
+def test_names_in_the_text_are_real() -> None:
+    import handoff.swarm
+    from graph import swarm
+
+    for name in re.findall(r"`graph\.swarm\.(\w+)`", TEXT):
+        assert hasattr(swarm, name), name
+    for name in re.findall(r"handoff\.swarm\.(\w+)", TEXT):
+        assert hasattr(handoff.swarm, name), name
