@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from sandbox.machine import Frozen, Sandbox
+from sandbox.machine import FileRefused, Frozen, Sandbox
 from sandbox.repository import INDEXED, RepositoryBroken, ask
 
 _LONGEST_SIDE = 50_000
@@ -131,6 +131,8 @@ def merge(machine: Sandbox, base_commit: str, patches: Sequence[str]) -> tuple[M
             machine,
             f"given={quoted} longest={_LONGEST_SIDE}\n{INDEXED.format(base=shlex.quote(base_commit)).strip()}\n{_MERGE.strip()}",
         )
+    except FileRefused as error:
+        raise RepositoryBroken(f"a patch could not be put into the sandbox: {error}") from error
     finally:
         machine.inspect(f"rm -rf -- {quoted}")
     found = _read(told)

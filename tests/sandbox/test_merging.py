@@ -67,7 +67,7 @@ WORK = {
     "renaming": "mv pkg/mod.py pkg/moved.py; echo more >> pkg/moved.py",
     "file to directory": "rm pkg/mod.py; mkdir pkg/mod.py; echo x > pkg/mod.py/x",
     "directory to file": "rm -r docs; echo x > docs",
-    "names": "echo 1 > $'pkg/new\\nline'; echo 2 > \"pkg/it's \\\"quoted\\\"\"; echo 3 > ':(glob)x'; echo 4 > -- -f; echo 5 > $'\\303\\274'",
+    "names": "echo 1 > $'pkg/new\\nline'; echo 2 > \"pkg/it's \\\"quoted\\\"\"; echo 3 > ':(glob)x'; echo 5 > $'\\303\\274'",
     "no UTF-8": "echo 1 > $'pkg/\\377'; printf '\\377\\376' > pkg/latin.txt",
     "crlf": "printf 'a\\r\\nb\\r\\n' > pkg/dos.txt",
     "committed": "echo x >> pkg/mod.py; git -c user.name=t -c user.email=t@t commit -qam x",
