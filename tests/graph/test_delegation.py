@@ -385,7 +385,7 @@ def test_a_missing_delegation_says_so(bench: Bench) -> None:
     for given in (True, {"max_depth": 1}):
         with pytest.raises(BadSettings, match=r"^delegation: give graph.Delegation\(…\), not "):
             bench.run(model, delegation=given, thread="bad")
-    with pytest.raises(BadSettings, match="^delegation: max_cost needs prices"):
+    with pytest.raises(BadSettings, match=r"^delegation: max_cost needs prices"):
         bench.run(model, delegation=Delegation(max_cost=1.0), thread="bad")
 
 
