@@ -1,8 +1,8 @@
 """Something to try the examples on: a bundled task and, where no endpoint is set, a model that knows it.
 
 With OPENAI_API_KEY or OPENAI_BASE_URL in the environment this gives the task alone, and the model is yours.
-Else a server on loopback answers as `builtin:oracle`, which is no LLM. It also calls once each tool that you add.
-Agents of a swarm, which have no tool to finish with, are played by a few lines here.
+Else a server on loopback answers as `builtin:oracle`, which is no LLM. It also calls once each tool that you add,
+and where it may delegate, it delegates what it would edit. Agents of a swarm, which have no tool to finish with, are played by a few lines here.
 """
 
 import json
@@ -17,10 +17,11 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages,
 from evals.facts import read_facts
 from evals.oracle import OracleModel
 from evals.tasks import BUNDLED, load_tasks
-from nodes.actions import BUILT_IN
+from nodes.actions import BUILT_IN, DELEGATE
 from sandbox import SandboxSpec, default_backend
 
 (TASK,) = load_tasks(BUNDLED, ["galley__galley-31"])
+FACTS = read_facts(TASK.directory or Path())
 
 
 def sandbox(directory: str | Path) -> SandboxSpec:
@@ -67,11 +68,33 @@ def _reply(request: dict[str, Any]) -> AIMessage:
         return _of_swarm(messages, [each["name"] for each in offered])
     called = {call["name"] for each in messages for call in getattr(each, "tool_calls", ())}
     for added in offered:
-        if added["name"] not in (*BUILT_IN, *called):
+        if added["name"] not in (*BUILT_IN, DELEGATE, *called):
             arguments = dict.fromkeys(added["parameters"]["properties"], "The tests pass.")
             return AIMessage("", tool_calls=[{"name": added["name"], "args": arguments, "id": added["name"]}])
-    assert TASK.directory is not None
-    return OracleModel(facts=(read_facts(TASK.directory),), native=bool(offered)).invoke(messages)
+    reply = OracleModel(facts=(FACTS,), native=bool(offered)).invoke(messages)
+    if any(each["name"] == DELEGATE for each in offered):
+        return _delegated(reply, messages)
+    return reply
+
+
+def _delegated(reply: AIMessage, messages: list[BaseMessage]) -> AIMessage:
+    """Another agent is to make the edit, told how tests are run too; then it looks before it would edit itself."""
+    before = [call for each in messages if isinstance(each, AIMessage) for call in each.tool_calls]
+    names, arguments = [call["name"] for call in before], reply.tool_calls[0]["args"]
+    if arguments.get("command") != "str_replace" or DELEGATE in names[:-1]:
+        return reply
+    if DELEGATE in names:
+        name, arguments = "editor", {"command": "view", "path": arguments["path"]}
+    else:
+        shell = [call["args"]["command"] for call in before if call["name"] == "shell"]
+        files = [call["args"]["path"] for call in before if call["args"].get("command") == "view"]
+        read = [each.removeprefix("cat ") for each in shell if each.startswith("cat ")]
+        ran = [{"cmd": each} for each in shell if not each.startswith("cat ")]
+        name = DELEGATE
+        arguments = {"goal": TASK.prompt, "handoff": {"read_files": [*read, *files], "ran_commands": ran}}
+        if FACTS.guide.path not in read:
+            name, arguments = "shell", {"command": f"cat {FACTS.guide.path}"}
+    return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": f"call_{len(messages)}"}])
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -88,7 +111,9 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
+NAME = "your endpoint's model"
 if not os.environ.keys() & {"OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"}:
+    NAME = "builtin:oracle, which is no LLM"
     _server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     Thread(target=_server.serve_forever, daemon=True).start()
     os.environ |= {

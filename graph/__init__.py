@@ -1,6 +1,7 @@
 """The state machines: the agent and its takeover, and how both are run, resumed and looked back upon.
 
 agent     the graphs, each wholly visible
+delegation  how an agent hands tasks to others, and who runs these
 running   run, resume, take_over, and open_run for more than one of these
 delivery  handing over by the protocol; rollback, repair, and people and desk, where persons take part
 hold      what can be done under one hold on a thread, to its outcome, and how it is stopped
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from graph.agent import build_agent, build_takeover
+    from graph.delegation import Delegation
     from graph.delivery import BadHandoff, Delivery, deliver, hand_over
     from graph.hold import NotWaiting, Run, ThreadTaken, Waiting
     from graph.home import Home, Moment, NoSuchThread, open_home
@@ -48,6 +50,7 @@ _HOMES = {
     "hand_over": "graph.delivery",
     "repair": "graph.repair",
     "roll_back": "graph.rollback",
+    "Delegation": "graph.delegation",
     "Home": "graph.home",
     "Moment": "graph.home",
     "NoSuchThread": "graph.home",
@@ -67,6 +70,7 @@ __all__ = [
     "BadInput",
     "BadSettings",
     "BadThread",
+    "Delegation",
     "Delivery",
     "Envelope",
     "Home",

@@ -10,9 +10,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 from handoff.event import UNREADABLE
-from nodes.actions import BUILT_IN
+from nodes.actions import BUILT_IN, DELEGATE
 from nodes.begin import begin
 from nodes.confirm import confirm
+from nodes.delegate import delegate
 from nodes.editor import editor
 from nodes.events import last_action
 from nodes.finish import finish
@@ -28,7 +29,9 @@ from nodes.tool import tool
 Saver = BaseCheckpointSaver[str] | None
 Graph = CompiledStateGraph[AgentState, Any, Any, Any]
 Node = Callable[..., AgentState]
-Doing = Literal["think", "shell", "editor", "tool", "handoff", "finish", "interruption", "__end__"]
+Doing = Literal[
+    "think", "shell", "editor", "tool", "delegate", "handoff", "finish", "interruption", "__end__"
+]
 
 
 def build_agent(saver: Saver = None, **schemas: Any) -> Graph:
@@ -50,11 +53,11 @@ def _graph(first: tuple[Node, ...], schemas: dict[str, Any]) -> StateGraph[Agent
     """`schemas` may name another `context_schema` and `input_schema`, and `entered`, which wraps every node."""
     entered = schemas.pop("entered", lambda node: node)
     graph = StateGraph(AgentState, **{"context_schema": AgentContext, **schemas})
-    for node in (*first, think, shell, editor, tool, handoff, finish, interruption):
+    for node in (*first, think, shell, editor, tool, delegate, handoff, finish, interruption):
         graph.add_node(node.__name__, entered(node))
     graph.add_edge(START, first[0].__name__)
     graph.add_conditional_edges("think", what_to_do)
-    for acting in ("shell", "editor", "tool"):
+    for acting in ("shell", "editor", "tool", "delegate"):
         graph.add_conditional_edges(acting, after_action)
     graph.add_edge("handoff", "interruption")
     graph.add_edge("finish", END)
@@ -82,6 +85,8 @@ def what_to_do(state: AfterThought) -> Doing:
     action = last_action(state)
     if action.kind == "observation" or action.tool == UNREADABLE:
         return "think"
+    if action.tool == DELEGATE:
+        return "delegate"
     return action.tool if action.tool in BUILT_IN else "tool"  # type: ignore[return-value]
 
 

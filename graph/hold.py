@@ -67,6 +67,8 @@ class Run:
         self.context = context
         self._saver = saver
         self._on_progress = on_progress
+        self._control: RunControl | None = None
+        self._draining = False
 
     @cached_property
     def agent(self) -> Graph:
@@ -87,6 +89,17 @@ class Run:
     def options(self) -> dict[str, Any]:
         """What `agent` and `takeover` are to be called with: config, context and durability."""
         return {"config": self.config, "context": self.context, "durability": "sync"}
+
+    def drain(self) -> None:
+        """End the run, from another thread, after the node that it is at, and begin no other; `resume` goes on anew."""
+        self._draining = True
+        if self._control is not None:
+            self._control.request_drain("drained")
+
+    def state(self) -> AgentState | None:
+        """What the thread's newest checkpoint holds; None where nothing has run on it."""
+        found = self._saver.get_tuple(self.config)
+        return found and cast(AgentState, self._graph(kind_of(found)).get_state(self.config).values)
 
     def outcome(self) -> Outcome:
         """What the thread has come to by now. Raises NoSuchThread."""
@@ -237,7 +250,9 @@ class Run:
 
     def _go(self, kind: Kind, given: Any, config: RunnableConfig) -> Outcome:
         graph, values = self._graph(kind), None
-        control = RunControl()
+        control = self._control = RunControl()
+        if self._draining:
+            control.request_drain("drained")
         # Where nobody listens, LangGraph runs the nodes in this thread, which takes half the time.
         modes: list[Any] = ["values", "custom"] if self._on_progress else ["values"]
         with stopping(control):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, get_args
 
 from langchain_core.language_models import BaseChatModel
 
+from graph.delegation import Children, Delegation
 from graph.hold import Progress, Run
 from graph.home import Home
 from graph.outcome import Outcome
@@ -29,9 +31,12 @@ def open_run(
     snapshot_every: SnapshotEvery = "step",
     lease_s: float = TTL_S,
     on_progress: Progress | None = None,
+    delegation: Delegation | None = None,
     **settings: Any,
 ) -> Iterator[Run]:
     """The sole hold on a thread, with what its agent needs; nobody else works on it meanwhile.
+
+    With `delegation` the agent may hand tasks to others.
 
     `settings` are those of `nodes.settings.AgentContext`: protocol, policy, points, budgets, prices, tools.
     Raises ThreadHeld, which names who holds it, BadThread, and BadSettings for settings that cannot be.
@@ -44,6 +49,12 @@ def open_run(
         )
     if snapshot_every not in get_args(SnapshotEvery):
         raise BadSettings(f"snapshot_every: there is no {snapshot_every!r}; give 'step' or 'point'")
+    if delegation is not None:
+        if not isinstance(delegation, Delegation):
+            raise BadSettings(f"delegation: give graph.Delegation(…), not {delegation!r:.60}")
+        opening = partial(open_run, home, snapshot_every=snapshot_every, lease_s=lease_s)
+        children = Children(delegation, given, opening, sandbox, on_progress)
+        given = given.model_copy(update={"delegation": children})
     with home.session(thread, sandbox, snapshot_every=snapshot_every, lease_s=lease_s) as (session, saver):
         context = AgentContext(**dict(given), session=session)
         yield Run(home, session, saver, context, on_progress)

@@ -1,7 +1,7 @@
 """The delegation payload: what an agent hands to another so that it need not find it out again.
 
-As in `delegate_task(goal, handoff={read_files, ran_commands, probe_results, dead_ends})`: the orchestrator builds
-it, or it is derived from a record's own trace.
+As in `delegate_task(goal, handoff={read_files, ran_commands, probe_results, dead_ends})`: it is derived from a trace
+here; `handoff.delegation` makes one of what an orchestrator gives.
 """
 
 from __future__ import annotations
@@ -9,14 +9,19 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from handoff.conversation import Step, steps
 from handoff.detectors import validations
 from handoff.event import Event
 from handoff.inspection import is_search, reads
-from handoff.record import HandoffRecord
 from sandbox.machine import Frozen
+
+if TYPE_CHECKING:
+    from handoff.record import HandoffRecord, TaskBrief
+
+Mode = Literal["work", "look"]
+"""Whether what a child changes comes back to its parent, or only what it says."""
 
 LAST_READS, LAST_COMMANDS, LAST_SEARCHES = 8, 6, 4
 SHARE = 0.25
@@ -34,10 +39,10 @@ class ReadFile(Frozen):
 
     path: str
     sha256: str
-    event: int
-    """The observation that showed it."""
+    event: int | None
+    """The observation that showed it; None where it was read for the child."""
     content: str | None = None
-    """The whole of it, where what was shown is all of it: its digest says so."""
+    """The whole of it, where it is known to be all: its digest says so."""
     stale: bool = False
     """It was changed after it was read."""
 
@@ -48,7 +53,8 @@ class RanCommand(Frozen):
     cmd: str
     rc: int | None
     tail: str
-    event: int
+    event: int | None
+    """None where its parent tells of it and its trace does not."""
     stale: bool = False
     """Files have changed since."""
 
@@ -58,7 +64,11 @@ class DeadEnd(Frozen):
 
     what: str
     why: str
-    event: int
+    event: int | None
+    shown: str = ""
+    """What the trace shows of it, where a parent told of it; `event` is where, None: nowhere."""
+    proven: bool = True
+    """The trace shows that it was tried and failed."""
 
 
 class Payload(Frozen):
@@ -70,20 +80,26 @@ class Payload(Frozen):
     probe_results: tuple[RanCommand, ...] = ()
     """Searches that mention what the goal names."""
     dead_ends: tuple[DeadEnd, ...] = ()
+    mode: Mode = "work"
 
 
 def payload_of(record: HandoffRecord, window_tokens: int) -> Payload:
+    """As `derived`, from a record."""
+    return derived(record.trace, record.task, window_tokens)
+
+
+def derived(trace: tuple[Event, ...], task: TaskBrief, window_tokens: int) -> Payload:
     """The last reads, the last commands and the searches for what the goal names, within a share of the window.
 
     Where they do not fit, the oldest searches go first, then the oldest commands, then the oldest reads; dead
     ends stay.
     """
-    taken = [step for step in steps(record.trace) if step.observation is not None]
+    taken = answered(trace)
     files = _read_files(taken)
-    goal = record.task.prompt
+    goal = task.prompt
     names = {next(filter(None, found)) for found in _WORD.findall(goal)}
-    last_change = max((event.index for event in record.trace if event.changes), default=-1)
-    commands = [_ran(step, last_change) for step in taken if _is_command(step)]
+    change = last_change(trace)
+    commands = [ran_in(step, change) for step in taken if _is_command(step)]
     searches = [ran for ran in commands if is_search(ran.cmd)]
     others = [ran for ran in commands if ran not in searches]
     parts: list[list[Any]] = [
@@ -92,7 +108,7 @@ def payload_of(record: HandoffRecord, window_tokens: int) -> Payload:
         list(files[-LAST_READS:]),
     ]
     room = int(SHARE * window_tokens * _CHARS_A_TOKEN)
-    shown = {event.index: len(event.text) for event in record.trace}
+    shown = {event.index: len(event.text) for event in trace}
     for part in parts:
         while part and sum(shown[each.event] for every in parts for each in every) > room:
             part.pop(0)
@@ -102,14 +118,33 @@ def payload_of(record: HandoffRecord, window_tokens: int) -> Payload:
         read_files=seen,
         ran_commands=ran,
         probe_results=probes,
-        dead_ends=tuple(_dead_ends(taken, record))[-_MOST_DEAD_ENDS:],
+        dead_ends=tuple(_dead_ends(taken, trace, task))[-_MOST_DEAD_ENDS:],
     )
 
 
 def read_cache(record: HandoffRecord) -> dict[str, ReadFile]:
-    """Every file that was read, as it was read last, by its path."""
-    taken = [step for step in steps(record.trace) if step.observation is not None]
-    return {file.path: file for file in _read_files(taken)}
+    """Every file that was read, as it was read last, by its path; what a payload brings goes before the trace."""
+    given = record.payload.read_files if record.payload is not None else ()
+    return {file.path: file for file in (*_read_files(answered(record.trace)), *map(_whole, given))}
+
+
+def answered(trace: Iterable[Event]) -> list[Step]:
+    """The actions of a trace that were seen to come to something."""
+    return [step for step in steps(trace) if step.observation is not None]
+
+
+def last_change(trace: Iterable[Event]) -> int:
+    return max((event.index for event in trace if event.changes), default=-1)
+
+
+def _whole(file: ReadFile) -> ReadFile:
+    """The file, without a content that is not whole any more, such as one that a key was taken out of."""
+    kept = file.content is not None and digest_of(file.content) == file.sha256
+    return file if kept else file.model_copy(update={"content": None})
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _read_files(taken: Iterable[Step]) -> list[ReadFile]:
@@ -140,7 +175,7 @@ def whole_content(action: Event, seen: Event, sha256: str) -> str | None:
     else:
         return None
     for content in (text, f"{text}\n"):
-        if hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest() == sha256:
+        if digest_of(content) == sha256:
             return content
     return None
 
@@ -151,7 +186,8 @@ def _is_command(step: Step) -> bool:
     return step.action.tool == "shell" and seen is not None and not seen.refused and not seen.reads
 
 
-def _ran(step: Step, last_change: int) -> RanCommand:
+def ran_in(step: Step, last_change: int) -> RanCommand:
+    """A command as the trace has it."""
     seen = step.observation
     assert seen is not None
     command = step.action.arguments.get("command", "")
@@ -164,12 +200,9 @@ def _ran(step: Step, last_change: int) -> RanCommand:
     )
 
 
-def _dead_ends(taken: list[Step], record: HandoffRecord) -> Iterator[DeadEnd]:
+def _dead_ends(taken: list[Step], trace: tuple[Event, ...], task: TaskBrief) -> Iterator[DeadEnd]:
     """What ended in nothing: commands that hung or could not run and never did, and edits that were taken back."""
-    runs = {
-        run.event_index: run
-        for run in validations(record.trace, record.task.base_directories, record.task.workspace)
-    }
+    runs = {run.event_index: run for run in validations(trace, task.base_directories, task.workspace)}
     worked = {
         step.action.arguments.get("command")
         for step in taken

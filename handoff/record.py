@@ -18,12 +18,13 @@ from pydantic import Field, ValidationError
 
 from handoff.envelope import Envelope
 from handoff.event import Event, HandoffPoint, Usage
+from handoff.payload import Payload
 from handoff.redaction import redacted, without_known
 from sandbox.archive import sync_directory
 from sandbox.machine import Frozen, Snapshot
 from sandbox.removal import remove_tree
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 RECORD_FILE = "record.json"
 NOTES_FILE = "notes.json"
 REVIEW_FILE = "review.json"
@@ -95,7 +96,7 @@ class HandoffRecord(Frozen):
     `digest` covers everything but itself, the notes and the review, which are written later.
     """
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     id: str
     task: TaskBrief
     predecessor: str
@@ -110,6 +111,8 @@ class HandoffRecord(Frozen):
     checkpoint_id: str
     trace: tuple[Event, ...]
     created_at: str
+    payload: Payload | None = None
+    """What a parent hands its child to start with, where the record is made to delegate."""
     notes: Notes | None = None
     review: Review | None = None
     envelope: Envelope | None = None

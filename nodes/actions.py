@@ -52,7 +52,9 @@ BUILT_IN = tuple(_REQUIRED)
 """The tools that every agent has, or can have."""
 RECALL = "recall"
 """The tool that a view with pointers comes with."""
-RESERVED = frozenset({*BUILT_IN, *_ALIASES, UNREADABLE, RECALL})
+DELEGATE = "delegate_task"
+"""The tool of an agent that may hand tasks to others."""
+RESERVED = frozenset({*BUILT_IN, *_ALIASES, UNREADABLE, RECALL, DELEGATE})
 """The names that a further tool cannot have."""
 
 

@@ -19,6 +19,8 @@ Moment = Literal[
     "stopped",
     "refused",
     "confirmed",
+    "delegated",
+    "returned",
 ]
 _LONGEST = 300
 

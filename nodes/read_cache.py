@@ -34,10 +34,10 @@ def first_read(state: AgentState, context: AgentContext, machine: Sandbox, path:
     if known is None:
         return None
     if machine.sha256(posixpath.join(machine.workspace, path)) != known.sha256:
-        return Cached(
-            f"[stale: {path} is not any more what the earlier agent read at e{known.event}]\n", None
-        )
-    return Cached(f"[unchanged since the earlier agent read it at e{known.event}: {path}]\n", known.content)
+        handed = "handed over" if known.event is None else f"read at e{known.event}"
+        return Cached(f"[stale: {path} is not any more what the earlier agent {handed}]\n", None)
+    handed = "handed it over" if known.event is None else f"read it at e{known.event}"
+    return Cached(f"[unchanged since the earlier agent {handed}: {path}]\n", known.content)
 
 
 def shows_whole(command: str) -> bool:

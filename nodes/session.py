@@ -174,6 +174,11 @@ class Session:
         """Why somebody outside wants this thread handed over; None if nobody does."""
         return self._lease.asked
 
+    @property
+    def closed(self) -> bool:
+        """Whether the hold is over, although a node may still run in another thread."""
+        return self._closed
+
     def handed_over(self) -> None:
         """What somebody outside asked for has been done."""
         if self.asked is not None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from handoff.action import Protocol
 from handoff.event import PointKind, Usage
 from nodes.actions import RESERVED
+from nodes.children import Delegates
 from nodes.session import Session
 
 Policy = Literal["record", "stop", "review", "takeover"]
@@ -92,6 +93,8 @@ class Equipment(Settings):
     """What its records' names begin with; the thread's id where it is empty."""
     tools: tuple[BaseTool, ...] = ()
     """Tools beside shell and editor. They run in this process, outside the sandbox."""
+    delegation: Delegates | None = None
+    """Gives the agent a tool to hand tasks to others; `open_run` makes it of a `graph.Delegation`."""
 
     @field_validator("tools")
     @classmethod

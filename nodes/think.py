@@ -16,7 +16,8 @@ from langgraph.runtime import Runtime
 from handoff.event import HandoffPoint
 from handoff.ledger import handoffs
 from handoff.redaction import redacted
-from nodes.actions import Unreadable, native_tools, read_action
+from nodes.actions import DELEGATE, Unreadable, native_tools, read_action
+from nodes.delegating import delegate_tool, may_delegate
 from nodes.events import next_action_event, observed
 from nodes.observation import Observation
 from nodes.progress import tell
@@ -34,7 +35,7 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
         return _stopped(state, context, reason)
     model = (
         context.model.bind_tools(
-            native_tools(offer_handoff=context.offer_handoff, others=tools_of(state, context))
+            native_tools(offer_handoff=context.offer_handoff, others=_offered(state, context))
         )
         if context.protocol == "native"
         else context.model
@@ -68,7 +69,11 @@ def instructions(context: AgentContext, tools: Sequence[BaseTool]) -> SystemMess
     """The system message that says how to act."""
     prompts = files("nodes") / "prompts"
     text = (prompts / f"{context.protocol}.md").read_text(encoding="utf-8")
+    if may_delegate(context):
+        text += (prompts / "delegate.md").read_text(encoding="utf-8")
     if context.protocol == "text":
+        if may_delegate(context):
+            text += (prompts / "delegate_text.md").read_text(encoding="utf-8")
         if context.offer_handoff:
             text += (prompts / "handoff.md").read_text(encoding="utf-8")
         if tools:
@@ -82,12 +87,24 @@ def instructions(context: AgentContext, tools: Sequence[BaseTool]) -> SystemMess
     return SystemMessage(text)
 
 
+def _offered(state: AgentState, context: AgentContext) -> tuple[BaseTool, ...]:
+    """The tools beside the built-in ones, as the model is told of them."""
+    delegating = (delegate_tool(),) if may_delegate(context) else ()
+    return (*tools_of(state, context), *delegating)
+
+
+def _names(state: AgentState, context: AgentContext) -> list[str]:
+    """Their names as they are read: an agent that may delegate no deeper is told so by the tool."""
+    delegating = (DELEGATE,) if context.delegation is not None else ()
+    return [*(tool.name for tool in tools_of(state, context)), *delegating]
+
+
 def _taken_up(state: AgentState, context: AgentContext, reply: AIMessage, seconds: float) -> AgentState:
     action = read_action(
         reply,
         context.protocol,
         offer_handoff=context.offer_handoff,
-        others=[t.name for t in tools_of(state, context)],
+        others=_names(state, context),
     )
     arguments = {} if isinstance(action, Unreadable) else action.arguments
     usage, before = usage_of(reply, state["messages"]), state["spent"]

@@ -12,7 +12,7 @@ MOST_FILES = 20_000
 
 # A git directory of our own: nothing in the agent's configuration, hooks, exclude files or index flags can
 # bend what is compared. `git add` does not see the repository's objects, because it would touch their times.
-_PATCH = """
+INDEXED = """
 [ -e .git ] || {{ echo 'no git repository'; exit 1; }}
 aside="$(mktemp -d)" && trap 'rm -rf -- "$aside"' EXIT && exec 3>&1 >"$aside/told" 2>&1 &&
 export HOME="$aside" XDG_CONFIG_HOME="$aside" GIT_CONFIG_NOSYSTEM=1 GIT_NO_REPLACE_OBJECTS=1 &&
@@ -28,12 +28,17 @@ fi &&
 {{ git update-index -q --really-refresh; git add -A --ignore-errors . || [ $? -eq 1 ]; }} &&
 git ls-files -z | git update-index -z --no-assume-unchanged --stdin &&
 git ls-files -z | git update-index -z --no-skip-worktree --stdin &&
-{{ git add -A --ignore-errors . || [ $? -eq 1 ]; }} &&
+{{ git add -A --ignore-errors . || [ $? -eq 1 ]; }} && """
+"""Brings out, in `$GIT_DIR` and its index, the workspace as it is; what follows may use `$objects` and `$base`."""
+_PATCH = (
+    INDEXED
+    + """
 echo '{attributes}' >"$GIT_DIR/info/attributes" && export GIT_ALTERNATE_OBJECT_DIRECTORIES="$objects" &&
 git -c core.quotePath={quoted} diff --cached --binary --no-color "$base" -- >"$aside/patch" &&
 {{ [ "$(stat -c %s "$aside/patch")" -le {largest} ] || {{ echo 'the patch is too large'; false; }}; }} &&
 cat "$aside/patch" >&3 || {{ cat "$aside/told" >&3; exit 1; }}
 """
+)
 
 
 class RepositoryBroken(ValueError):
@@ -42,12 +47,12 @@ class RepositoryBroken(ValueError):
 
 def head_commit(machine: Sandbox) -> str:
     """The commit that is checked out. Raises RepositoryBroken."""
-    return _ask(machine, "git rev-parse HEAD").strip()
+    return ask(machine, "git rev-parse HEAD").strip()
 
 
 def base_directories(machine: Sandbox) -> tuple[str, ...]:
     """The top-level directories of the commit that is checked out."""
-    return tuple(_ask(machine, "git ls-tree -z -d --name-only HEAD").split("\0")[:-1])
+    return tuple(ask(machine, "git ls-tree -z -d --name-only HEAD").split("\0")[:-1])
 
 
 def files_below(machine: Sandbox) -> tuple[str, ...] | None:
@@ -73,7 +78,7 @@ def patch_since(machine: Sandbox, base_commit: str) -> str:
 
 def _patch(machine: Sandbox, base_commit: str, *, as_text: bool) -> str:
     attributes, quoted = ("", "false") if as_text else ("* -diff", "true")
-    return _ask(
+    return ask(
         machine,
         _PATCH.format(
             base=shlex.quote(base_commit), attributes=attributes, quoted=quoted, largest=LARGEST_PATCH
@@ -89,7 +94,8 @@ def _is_unicode(text: str) -> bool:
     return not re.search("[\ud800-\udfff]", text)
 
 
-def _ask(machine: Sandbox, command: str) -> str:
+def ask(machine: Sandbox, command: str) -> str:
+    """What a command of git tells. Raises RepositoryBroken."""
     # The image's repository may belong to another user than the one that we run as.
     trusted = "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'; "
     result = machine.inspect(trusted + command)

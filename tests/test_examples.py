@@ -104,6 +104,22 @@ def test_a_tool_of_the_programs_own(tmp_path: Path) -> None:
     assert len(list((tmp_path / "tickets").iterdir())) == 1
 
 
+def test_delegation(tmp_path: Path) -> None:
+    shown = example("delegate.py", tmp_path).splitlines()
+    assert shown[0] == "The model is builtin:oracle, which is no LLM."
+    # What a child was handed it does not look for again: its parent read two files and ran a failing check.
+    rows = {line[:18].strip(): line[18:].split() for line in shown[3:6]}
+    assert rows["parent"][:3] == ["19", "3", "5"]
+    assert rows["child, payload"][:3] == ["7", "0", "2"]
+    assert rows["child, without"][:3] == ["17", "2", "6"]
+    assert {cells[4] for cells in rows.values()} == {"finished"}
+    assert FIXED in shown
+    with open_home(tmp_path) as home:
+        payload = home.records.load("parent.12.0.requested").payload
+    assert payload is not None
+    assert [file.path for file in payload.read_files] == ["CONTRIBUTING.md", "galley/wrap.py"]
+
+
 def test_postgres(tmp_path: Path, postgres_database: str) -> None:
     shown = example("postgres.py", tmp_path, postgres_database).splitlines()
     assert shown[0].startswith("finished after 10 steps, ")

@@ -27,7 +27,7 @@ from sandbox import default_backend
 from ..chat_server import ChatServer
 from .conftest import ROOT
 
-NODES = {"think", "shell", "editor", "tool", "handoff", "finish", "interruption"}
+NODES = {"think", "shell", "editor", "tool", "delegate", "handoff", "finish", "interruption"}
 STARTS_WITHIN_S = 120
 ENDS_WITHIN_S = 60
 FINISH = "<finish>Done.</finish>"

@@ -209,10 +209,10 @@ def test_events_cannot_be_dropped_added_or_swapped(store: RecordStore) -> None:
         ('{"id": "run', "torn"),
         ("\udcff", "torn"),
         ("[" * 100_000, "torn"),
-        ("[]", "schema version None; this program reads 3"),
-        ("{}", "schema version None; this program reads 3"),
-        ('{"schema_version": 1, "stranger": 1}', "schema version 1; this program reads 3"),
-        ('{"schema_version": 3}', "id: Field required"),
+        ("[]", "schema version None; this program reads 4"),
+        ("{}", "schema version None; this program reads 4"),
+        ('{"schema_version": 1, "stranger": 1}', "schema version 1; this program reads 4"),
+        ('{"schema_version": 4}', "id: Field required"),
     ],
 )
 def test_what_is_no_record_is_refused_in_one_line(store: RecordStore, content: str, says: str) -> None:

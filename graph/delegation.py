@@ -1,0 +1,214 @@
+"""How children are run: each a takeover on a thread of its own, as many at once as may be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.tools import BaseTool
+from pydantic import BaseModel, ConfigDict, Field
+
+from graph.hold import Progress, Run, ThreadTaken
+from graph.outcome import Outcome
+from handoff.event import Event
+from handoff.redaction import redacted
+from handoff.views import Recipient
+from nodes.children import Assignment, Budget, Returned
+from nodes.settings import BadSettings, Equipment, Prices
+from sandbox.machine import SandboxSpec
+
+_LOOK_S = 0.2
+_AS_THEIR_PARENT = (
+    "protocol", "prices", "model_timeout_s", "model_tries", "command_timeout_s", "observation_chars",
+    "window_tokens", "tools", "model", "model_name",
+)  # fmt: skip
+_OPEN = Callable[..., AbstractContextManager[Run]]
+
+
+class Delegation(BaseModel):
+    """How an agent may delegate; what is left out, its children have as it has it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    model: BaseChatModel | None = None
+    model_name: str = ""
+    prices: Prices | None = None
+    window_tokens: int | None = Field(default=None, ge=1000)
+    tools: tuple[BaseTool, ...] | None = None
+    sandbox: SandboxSpec | None = None
+    """With the same base as the parent's."""
+    max_depth: int = Field(default=2, ge=1)
+    """How deep it may go: 1, and children may not delegate."""
+    at_once: int = Field(default=2, ge=1)
+    """Children that work side by side."""
+    most_tasks: int = Field(default=8, ge=1)
+    """In one call."""
+    max_steps: int | None = Field(default=None, gt=0)
+    """Of each child; these budgets are limits beside what its parent has left."""
+    max_tokens: int | None = Field(default=None, gt=0)
+    max_cost: float | None = Field(default=None, gt=0)
+    max_seconds: float | None = Field(default=None, gt=0)
+    depth: int = Field(default=0, ge=0)
+    """How deep the agent is itself that delegates."""
+
+
+class Children:
+    """Runs the children of one agent; what a node is given as `delegation`."""
+
+    def __init__(
+        self,
+        delegation: Delegation,
+        parent: Equipment,
+        open_run: _OPEN,
+        sandbox: SandboxSpec,
+        on_progress: Progress | None,
+    ) -> None:
+        self.depth, self.max_depth = delegation.depth, delegation.max_depth
+        self.at_once, self.most_tasks = delegation.at_once, delegation.most_tasks
+        self._delegation = delegation
+        self._open = open_run
+        self._settings = _settings(delegation, parent)
+        if delegation.max_cost is not None and self._settings["prices"] is None:
+            raise BadSettings(
+                "delegation: max_cost needs prices; give prices=Prices(prompt=…, completion=…) too"
+            )
+        self._sandbox = delegation.sandbox or sandbox
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._running: set[Run] = set()
+        self._stopped = False
+
+    @property
+    def window_tokens(self) -> int:
+        known = (self._settings["model"].profile or {}).get("max_input_tokens")
+        return int(self._settings["window_tokens"] or known or Recipient().window_tokens)
+
+    def limited(self, budget: Budget) -> Budget:
+        own = self._delegation
+        limits = {name: getattr(own, name) for name in ("max_steps", "max_tokens", "max_cost", "max_seconds")}
+        smaller = {
+            name: limit if (left := getattr(budget, name)) is None else min(limit, left)
+            for name, limit in limits.items()
+            if limit is not None
+        }
+        return budget.model_copy(update=smaller)
+
+    def run(
+        self,
+        assignments: Sequence[Assignment],
+        *,
+        stopping: Callable[[], bool],
+        tell: Callable[..., Any],
+    ) -> tuple[Returned, ...]:
+        self._stopped = False
+        with ThreadPoolExecutor(self.at_once, thread_name_prefix="child") as pool:
+            running = [pool.submit(self._run, each, tell) for each in assignments]
+            try:
+                while wait(running, _LOOK_S).not_done:
+                    if stopping():
+                        self._stop()
+            except BaseException:  # Ctrl-C, say
+                self._stop()
+                raise
+        # What one failed by is raised only now: the others' work is on their threads.
+        return tuple(each.result() for each in running)
+
+    def _run(self, assignment: Assignment, tell: Callable[..., Any]) -> Returned:
+        options = self._settings | assignment.budget.model_dump()
+        deeper = self._delegation.model_copy(update={"depth": self.depth + 1})
+        with (
+            self._open(
+                assignment.thread,
+                **options,
+                sandbox=self._sandbox,
+                delegation=deeper,
+                policy="record",
+                points=(),
+                on_progress=self._progress(assignment.thread),
+            ) as held,
+            self._stoppable(held),
+        ):
+            tell("delegated", child=assignment.thread, mode=assignment.mode, text=redacted(assignment.goal))
+            outcome = _outcome(held, assignment)
+            if assignment.mode == "look" and outcome.stop_reason is not None:
+                held.forget_machines()
+        tell(
+            "returned", child=assignment.thread, stop_reason=outcome.stop_reason, steps_of_child=outcome.steps
+        )
+        return _returned(outcome)
+
+    @contextmanager
+    def _stoppable(self, held: Run) -> Iterator[None]:
+        with self._lock:
+            self._running.add(held)
+            if self._stopped:
+                held.drain()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.discard(held)
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            for held in self._running:
+                held.drain()
+
+    def _progress(self, thread: str) -> Progress | None:
+        listening = self._on_progress
+        if listening is None:
+            return None
+
+        def told(moment: dict[str, Any]) -> None:
+            with self._lock:  # whoever listens need not expect two at once
+                listening({"child": thread, **moment})
+
+        return told
+
+
+def _settings(delegation: Delegation, parent: Equipment) -> dict[str, Any]:
+    """What children are given beside their budgets."""
+    settings = {name: getattr(parent, name) for name in _AS_THEIR_PARENT}
+    if delegation.model is not None:
+        # What is known of the parent's model is not known of another one.
+        settings |= {"model": delegation.model, "model_name": delegation.model_name, "window_tokens": None}
+    own = {name: getattr(delegation, name) for name in ("prices", "window_tokens", "tools")}
+    return settings | {name: value for name, value in own.items() if value is not None}
+
+
+def _outcome(held: Run, assignment: Assignment) -> Outcome:
+    """Begin, or go on, or tell what it came to. Raises ThreadTaken where the thread is somebody else's."""
+    state = held.state()
+    if state is None:
+        return held.take_over(assignment.record, "payload")
+    if state and state.get("record") != assignment.record:
+        raise ThreadTaken(
+            f"thread {held.thread!r} holds a run already, and a child is to work on it; begin its parent's run on a "
+            "thread of another name"
+        )
+    if state.get("stop_reason") is not None:
+        return held.outcome()
+    return held.resume(go_back=True)
+
+
+def _returned(outcome: Outcome) -> Returned:
+    last = outcome.state.get("events", [])[-1:]
+    action = Event.model_validate(last[0]) if last else None
+    message = action.arguments.get("message", "") if action and action.tool == "finish" else ""
+    return Returned(
+        thread=outcome.thread,
+        stop_reason=outcome.stop_reason,
+        message=message,
+        patch=outcome.patch,
+        trouble=outcome.trouble,
+        steps=outcome.steps,
+        prompt_tokens=outcome.prompt_tokens,
+        completion_tokens=outcome.completion_tokens,
+        cost=outcome.cost,
+        seconds=outcome.seconds,
+    )
