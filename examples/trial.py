@@ -2,7 +2,8 @@
 
 With OPENAI_API_KEY or OPENAI_BASE_URL in the environment this gives the task alone, and the model is yours.
 Else a server on loopback answers as `builtin:oracle`, which is no LLM. It also calls once each tool that you add,
-and where it may delegate, it delegates what it would edit. Agents of a swarm, which have no tool to finish with, are played by a few lines here.
+and where it may delegate, it delegates what it would edit. Agents of a swarm, which have no tool to finish with, are
+played by a few lines here.
 """
 
 import json

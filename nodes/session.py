@@ -59,7 +59,8 @@ class Session:
         self._every = snapshot_every
         self._bench = Workbench(spec)
         self._at: str | None = None
-        self._closed = False
+        self.closed = False
+        """Whether the hold is over, although a node may still run in another thread."""
         self._folded: Folded | None = None
 
     def enter(self, machine_id: str, task: TaskBrief | None = None) -> Sandbox:
@@ -68,7 +69,7 @@ class Session:
             return self._bench.machine()
         self._leave()
         machine = self._started(task) if machine_id == BASE else self._thawed(machine_id)
-        if self._closed:  # meanwhile, by whoever left a stream whose node still runs in another thread
+        if self.closed:  # meanwhile, by whoever left a stream whose node still runs in another thread
             self._leave()
             raise SandboxUnavailable(f"thread {self.thread!r}: its run was closed; resume it")
         self._at = machine_id
@@ -174,11 +175,6 @@ class Session:
         """Why somebody outside wants this thread handed over; None if nobody does."""
         return self._lease.asked
 
-    @property
-    def closed(self) -> bool:
-        """Whether the hold is over, although a node may still run in another thread."""
-        return self._closed
-
     def handed_over(self) -> None:
         """What somebody outside asked for has been done."""
         if self.asked is not None:
@@ -194,7 +190,7 @@ class Session:
 
     def close(self) -> None:
         """End the machine and let others onto the thread; may be called twice."""
-        self._closed = True
+        self.closed = True
         # A node that still runs in another thread must not keep a machine that is half removed.
         self._lease.end()
         try:
