@@ -1,13 +1,15 @@
-"""The state machines: the agent and its takeover, and how both are run, resumed and looked back upon.
+"""The state machines: the agent, its takeover and the team, and how they are run, resumed and looked back upon.
 
 agent     the graphs, each wholly visible
-running   run, resume, take_over, and open_run for more than one of these
+team      the graph of several agents that take turns
+running   run, run_team, resume, take_over, and open_run for more than one of these
 hold      what can be done under one hold on a thread, to its outcome, and how it is stopped
 home      where runs leave everything, and the history of a thread
 savers    checkpoints that only a thread's holder can write
 serving   the graphs as LangGraph's own server runs them, each run with its hold on the thread
 
-What a caller can mend is BadSettings, BadInput, BadThread, NoSuchThread, ThreadTaken, Waiting or NotWaiting; one line each.
+What a caller can mend is BadSettings, BadInput, BadThread, NoSuchThread, NoSuchAgent, ThreadTaken, Waiting or NotWaiting;
+one line each.
 """
 
 from __future__ import annotations
@@ -20,20 +22,25 @@ if TYPE_CHECKING:
     from graph.hold import NotWaiting, Run, ThreadTaken, Waiting
     from graph.home import Home, Moment, NoSuchThread, open_home
     from graph.outcome import Outcome
-    from graph.running import open_run, resume, run, take_over
+    from graph.running import open_run, resume, run, run_team, take_over
+    from graph.team import build_team
     from handoff.ledger import BadThread
     from nodes.settings import BadSettings, Prices
     from nodes.state import BadInput
+    from nodes.team import Agent, NoSuchAgent
 
 _HOMES = {
+    "Agent": "nodes.team",
     "BadInput": "nodes.state",
     "BadSettings": "nodes.settings",
     "BadThread": "handoff.ledger",
     "Prices": "nodes.settings",
     "build_agent": "graph.agent",
     "build_takeover": "graph.agent",
+    "build_team": "graph.team",
     "Home": "graph.home",
     "Moment": "graph.home",
+    "NoSuchAgent": "nodes.team",
     "NoSuchThread": "graph.home",
     "open_home": "graph.home",
     "NotWaiting": "graph.hold",
@@ -44,14 +51,17 @@ _HOMES = {
     "open_run": "graph.running",
     "resume": "graph.running",
     "run": "graph.running",
+    "run_team": "graph.running",
     "take_over": "graph.running",
 }
 __all__ = [
+    "Agent",
     "BadInput",
     "BadSettings",
     "BadThread",
     "Home",
     "Moment",
+    "NoSuchAgent",
     "NoSuchThread",
     "NotWaiting",
     "Outcome",
@@ -61,10 +71,12 @@ __all__ = [
     "Waiting",
     "build_agent",
     "build_takeover",
+    "build_team",
     "open_home",
     "open_run",
     "resume",
     "run",
+    "run_team",
     "take_over",
 ]
 

@@ -46,7 +46,8 @@ def interruption(state: AgentState, runtime: Runtime[AgentContext]) -> AgentStat
             update["stop_reason"] = "handoff"
         elif context.policy == "stop":
             update["stop_reason"] = "point"
-    if requested:
+    # A team's pass is no answer to somebody outside, who may have asked meanwhile.
+    if requested and not state.get("passing"):
         context.session.handed_over()
     return update
 

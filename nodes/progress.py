@@ -8,7 +8,9 @@ from langgraph.runtime import Runtime
 
 from nodes.state import AgentState
 
-Moment = Literal["started", "thinking", "acting", "observed", "point", "record", "review", "stopped"]
+Moment = Literal[
+    "started", "thinking", "acting", "observed", "point", "record", "review", "passed", "stopped"
+]
 _LONGEST = 300
 
 
