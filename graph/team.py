@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import wraps
 from typing import Any, Literal
 
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
-from graph.agent import Graph, Node, Saver, what_to_do
+from graph.agent import Doing, Graph, Node, Saver, what_to_do
 from nodes.begin import begin
 from nodes.conclude import conclude
 from nodes.consent import consent
@@ -25,7 +25,6 @@ from nodes.team import Agent, Team
 from nodes.tool import tool
 from nodes.turn import turn
 
-Next = Literal["interruption", "__end__", "pass_on", "rotate", "think"]
 NODES: dict[str, Node] = {
     "begin": begin,
     "think": turn,
@@ -57,30 +56,35 @@ def team_graph(team: Team | None = None, saver: Saver = None, **schemas: Any) ->
         graph.add_node(name, entered(_as_who_acts(node, team)))
     graph.add_edge(START, "begin")
     graph.add_edge("begin", "think")
-    graph.add_conditional_edges(
-        "think",
-        after_thought,
-        ["shell", "editor", "tool", "handoff", "finish", "think", "rotate", "interruption", END],
-    )
+    graph.add_conditional_edges("think", after_thought)
     for acting in ("shell", "editor", "tool", "handoff"):
-        graph.add_conditional_edges(acting, after_turn, ["interruption", "rotate", "think"])
-    graph.add_conditional_edges("finish", after_turn, ["interruption", "rotate", "think", END])
+        graph.add_conditional_edges(acting, after_turn)
+    graph.add_conditional_edges("finish", after_finish)
     graph.add_edge("rotate", "interruption")
-    graph.add_conditional_edges("interruption", after_turn, ["pass_on", "rotate", "think", END])
+    graph.add_conditional_edges("interruption", after_interruption)
     graph.add_edge("pass_on", "think")
     return graph.compile(checkpointer=saver, name="team")
 
 
-def after_thought(state: AfterTeamThought) -> str:
-    """The node that the model's last action belongs to; what comes after a turn where it was none."""
+def after_thought(state: AfterTeamThought) -> Literal[Doing, "pass_on", "rotate"]:
+    """The node that the agent's action belongs to; where it was none, its turn is over."""
     doing = what_to_do(state)
-    return after_turn(state) if doing == "think" else doing
+    if doing != "think":
+        return doing
+    return "pass_on" if state.get("passing") else after_turn(state)
 
 
-def after_turn(state: AfterTurn) -> Next:
-    """Where a run goes on when an agent has acted, or nothing is left of what it did."""
+def after_turn(state: AfterTurn) -> Literal["interruption", "rotate", "think"]:
     if state["fired"]:
         return "interruption"
+    return "rotate" if state.get("turns_left") == 0 else "think"
+
+
+def after_finish(state: AfterTurn) -> Literal["__end__", "interruption", "rotate", "think"]:
+    return "__end__" if state.get("stop_reason") else after_turn(state)
+
+
+def after_interruption(state: AfterTurn) -> Literal["__end__", "pass_on", "rotate", "think"]:
     if state.get("stop_reason"):
         return "__end__"
     if state.get("passing"):

@@ -24,6 +24,7 @@ def turn(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
         return update
     left = state.get("turns_left", member.turns)
     update["agent"] = member.name
+    update["passing"] = None  # a fork may have left one behind
     update["turns_left"] = None if left is None else max(left - 1, 0)
     update["messages"] = [
         each.model_copy(update={"name": member.name}) if isinstance(each, AIMessage) else each
