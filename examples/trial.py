@@ -58,7 +58,9 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
+MODEL = "yours"
 if not os.environ.keys() & {"OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"}:
+    MODEL = "builtin:oracle, which is no LLM"
     _server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     Thread(target=_server.serve_forever, daemon=True).start()
     os.environ |= {

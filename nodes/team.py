@@ -150,6 +150,8 @@ class Member(Frozen):
             f"- `{each.name}`{': ' if each.purpose else ''}{each.purpose}" for each in self.team.everyone
         )
         told = [text.format(name=self.name, agents=agents), self._told_of_turns(), self._told_of_finishing()]
+        if self.supervises:
+            told.append("You choose who goes on, and have the turn again when that agent's are over.")
         if self.targets:
             to = "`to`" if protocol == "native" else 'as in <handoff to="name">…</handoff>'
             told.append(f"When you hand over, name who is to go on, {to}: one of {', '.join(self.targets)}.")
