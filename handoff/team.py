@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -98,25 +99,29 @@ def idle_passes(events: Sequence[Written], passes: Sequence[Pass]) -> int:
 def _told(stretch: Stretch) -> str:
     """What another agent did, as it may be shown."""
     results = stretch.passed is not None and stretch.passed.share == "results"
-    entries = "\n".join(_entries(stretch, results))
+    entries = tuple(_entries(stretch, results))
     what = "what its actions showed" if results else "in full"
-    return (
-        f"[{stretch.agent}] {what}:\n{fenced(entries)}" if entries else f"[{stretch.agent}] {what}: nothing"
-    )
+    shown = f"\n{_shown(entries)}" if entries else " nothing"
+    return f"[{stretch.agent}] {what}:{shown}"
 
 
-def _entries(stretch: Stretch, results: bool) -> Iterator[str]:
+def _entries(stretch: Stretch, results: bool) -> Iterator[tuple[str, str]]:
+    """Headings, and what stands under each."""
     step = stretch.steps_before
     for event in stretch.events:
         step += event["kind"] == "action"
         if results and event["tool"] in _NO_ACTS:
             continue  # what it said, or was told about what it said
         if event["kind"] == "observation":
-            yield f"## {step} · result\n{quoted(event['text'])}"
+            yield f"{step} · result", event["text"]
             continue
-        tool = quoted(" ".join(event["tool"].split()))
         said = write_action(Action(event["tool"], dict(event["arguments"]))) if results else event["text"]
-        yield f"## {step} · {stretch.agent} · {tool}\n{quoted(said)}"
+        yield f"{step} · {stretch.agent} · {' '.join(event['tool'].split())}", said
+
+
+@lru_cache(maxsize=256)  # a stretch that is over is shown again at every turn
+def _shown(entries: tuple[tuple[str, str], ...]) -> str:
+    return fenced("\n".join(f"## {quoted(heading)}\n{quoted(text)}" for heading, text in entries))
 
 
 def _from_outside(messages: Sequence[BaseMessage]) -> Iterator[HumanMessage]:

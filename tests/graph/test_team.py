@@ -17,6 +17,7 @@ from nodes.consent import REFUSED
 from nodes.state import AgentState
 
 from .conftest import DONE, EDIT, FIX, NOTE, PROMPT, SHOW, TEST, Bench, Scripted, called, noted, scripted
+from .test_growth import LOOK, MOST, SPREAD, size
 
 ENOUGH = 20
 """Steps after which a team that does nothing is stopped."""
@@ -444,6 +445,7 @@ def test_somebody_outside_ends_a_run_and_no_pass_is_lost(team: TeamBench, at: st
     assert [each[:2] for each in passes(ended)] == [("writer", "tester")]
 
 
+@pytest.mark.parametrize("backend", ["process", "host"])
 def test_going_back_before_a_pass_makes_it_anew(team: TeamBench) -> None:
     agents = agent("writer", NOTE.format("one"), DONE), agent("tester", NOTE.format("two"), SHOW, DONE)
     state = team.run(*agents, max_consecutive_turns=1, max_steps=3)
@@ -469,6 +471,22 @@ def test_a_budget_is_the_teams(team: TeamBench) -> None:
     assert (state["stop_reason"], state["steps"]) == ("max_tokens", 3)
     assert (state["spent"]["prompt_tokens"], state["spent"]["completion_tokens"]) == (30, 3)
     assert team.resume(*agents, max_consecutive_turns=1)["stop_reason"] == "finished"
+
+
+def test_the_database_grows_with_the_trace_of_a_team(team: TeamBench) -> None:
+    def growth(steps: int) -> float:
+        before = size(team.bench)
+        agents = [agent(name, *[LOOK] * steps) for name in ("a", "b", "c")]
+        options = {**team.options, "max_steps": steps, "max_consecutive_turns": 2}
+        thread = f"{steps} steps"
+        state = run_team(team.home, thread, "t", PROMPT, agents=agents, **options).state
+        assert len(state["passes"]) == steps // 2
+        return (size(team.bench) - before) / sum(len(text) for text in observations(state))
+
+    growth(2)
+    grown = [growth(steps) for steps in (16, 32, 64)]
+    assert max(grown) <= 1.5 * MOST  # a pass is three nodes more
+    assert max(grown) <= SPREAD * min(grown), grown
 
 
 # What is told, and what cannot be
