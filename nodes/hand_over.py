@@ -47,6 +47,8 @@ def hand_over(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 def _wrong(state: AgentState, member: Member, target: str) -> str:
     """Why a handoff cannot be; empty where it can."""
     others = ", ".join(member.targets)
+    if not member.targets:  # as of a run that is resumed without the tool
+        return "there is nobody to hand over to any more; go on yourself."
     if target == member.name:
         return f"you are {target} yourself; name one of {others}, or go on."
     if target and target not in member.targets:

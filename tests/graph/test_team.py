@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, tool
 
 from graph import Agent, BadSettings, NoSuchAgent, build_team, open_run, resume, run_team
+from graph.team import NODES
 from handoff.event import Event
 from handoff.fence import OPENING
 from handoff.team import Pass, timeline
@@ -341,7 +343,7 @@ def test_a_pass_that_is_killed_is_made_once(
     if node == "turn" and how == "rotation":
         agents = agents[0], agent("tester", NOTE.format("two"), SHOW, DONE, max_consecutive_turns=9)
     with monkeypatch.context() as patch:
-        patch.setitem(__import__("graph.team").team.NODES, _place(node), _killed(node, moment, killed_at))
+        patch.setitem(NODES, _place(node), _killed(node, moment, killed_at))
         with pytest.raises(Killed):
             team.run(*agents, **settings)
     state = team.resume(*agents, **{**settings, "max_consecutive_turns": 9})
@@ -359,8 +361,6 @@ def _place(node: str) -> str:
 
 
 def _killed(node: str, moment: str, at: int) -> Callable[..., Any]:
-    from graph.team import NODES
-
     real, calls = NODES[_place(node)], []
 
     def dying(state: AgentState, runtime: Any) -> AgentState:
@@ -557,6 +557,34 @@ def test_a_teams_thread_wants_its_agents(team: TeamBench) -> None:
     team.bench.run(scripted(EDIT, DONE), thread="alone", max_steps=1)
     with pytest.raises(BadSettings, match=r"^agents: thread 'alone' is one agent's; give model= instead$"):
         resume(team.home, "alone", agents=agents, **team.options)
+
+
+def test_a_team_in_asyncio(team: TeamBench) -> None:
+    agents = agent("writer", NOTE.format(1)), agent("tester", SHOW, DONE, max_consecutive_turns=2)
+
+    async def main(held: Any) -> list[str]:
+        task = {"task": {"id": "t", "prompt": PROMPT}}
+        stream = held.team.astream(task, **held.options, stream_mode="custom")
+        return [told["agent"] async for told in stream if told["moment"] == "thinking"]
+
+    with open_run(team.home, "thread", agents=agents, **team.options, max_consecutive_turns=1) as held:
+        assert asyncio.run(main(held)) == ["writer", "tester", "tester"]
+        assert held.outcome().stop_reason == "finished"
+
+
+def test_a_handoff_whose_tool_is_taken_away_meanwhile(
+    team: TeamBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = agent("writer", TO_TESTER, DONE), agent("tester", DONE)
+    with monkeypatch.context() as patch:
+        patch.setitem(NODES, "handoff", _killed("hand_over", "before", 1))
+        with pytest.raises(Killed):
+            team.run(*agents, enable_handoff_tool=True)
+    state = team.resume(*agents)
+    assert observations(state) == [
+        "Not handed over: there is nobody to hand over to any more; go on yourself."
+    ]
+    assert actors(state) == ["writer", "writer"]
 
 
 def test_a_graph_that_was_built_with_its_agents(team: TeamBench) -> None:
