@@ -139,6 +139,25 @@ class Choices(Form):
     )
 
 
+class TeamChoices(Choices):
+    """How the agents run; each is of the chosen model."""
+
+    supervisor: bool = Field(
+        default=False, title="Supervisor", description="A third agent begins, and chooses who goes on."
+    )
+    max_consecutive_turns: int = Field(
+        default=3, gt=0, title="Most turns in a row", description="Then the turn passes on by itself."
+    )
+    enable_handoff_tool: bool = Field(
+        default=False, title="Handoff tool", description="Let every agent end its turns by handing over."
+    )
+    share_only_tool_results: bool = Field(
+        default=False,
+        title="Share results only",
+        description="Of turns that ran out, show the others what the actions showed, and not what was said.",
+    )
+
+
 class TakeoverChoices(Choices):
     """How the successor runs."""
 

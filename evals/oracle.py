@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 
 from evals.facts import Place, TaskFacts, Variant
 from evals.scripted import ScriptedModel, Turn, spoken
+from evals.teamwork import as_member
 from handoff.action import Action
 from handoff.prompts import prompt_text
 from nodes.replies import ModelFailed
@@ -49,7 +50,9 @@ class OracleModel(ScriptedModel):
         for kind in ("summary", "structured"):
             if any(prompt_text(kind) in text for text in texts):
                 return Turn(_notes(kind, Knowledge(facts, told, begins)))
-        return next_turn(Knowledge(facts, told, begins))
+        known = Knowledge(facts, told, begins)
+        system = "\n".join(message.text for message in messages if isinstance(message, SystemMessage))
+        return as_member(system, next_turn(known), fixed=known.fixed)
 
 
 def _understanding(facts: TaskFacts) -> str:
@@ -105,6 +108,10 @@ class Knowledge:
         }
         best = max(last, key=lambda variant: last[variant])
         return best if last[best] >= 0 else None  # type: ignore[return-value]
+
+    @property
+    def fixed(self) -> bool:
+        return all(self.state(place) == "right" for place in self.facts.places)
 
     @property
     def refuted(self) -> bool:

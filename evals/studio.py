@@ -1,4 +1,4 @@
-"""What `langgraph.json` names: both graphs with forms to fill in, for LangGraph Studio and any client of its server."""
+"""What `langgraph.json` names: the graphs with forms to fill in, for LangGraph Studio and any client of its server."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ from evals.forms import (
     Choices,
     TakeoverChoices,
     TakeoverForm,
+    TeamChoices,
     bundled,
 )
 from evals.tasks import Task
 from graph import Home
 from graph.serving import Asked, Equipment, serve
+from graph.team import assembled
 from handoff.ledger import machines
+from handoff.prompts import prompt_text
 from handoff.record import RECORD_FILE, HandoffRecord, RecordStore
 from handoff.views import VIEWS
 from nodes.state import AgentState
+from nodes.team import Agent, Team
 from sandbox import depot
 from sandbox.machine import BackendName, SandboxSpec
 
@@ -55,6 +59,31 @@ def _equip_agent(home: Home, asked: Asked) -> Equipment:
     begun = _machine_of(home, asked.state)
     first = AgentState(task={"id": task.id, "prompt": task.prompt}) if form is not None else AgentState()
     return _equipment(asked, task, base, begun, first)
+
+
+def _equip_team(home: Home, asked: Asked) -> Equipment:
+    if asked.choices.offer_handoff:
+        raise BadChoice("offer_handoff: a team has a handoff tool of its own; choose that instead")
+    equipment = _equip_agent(home, asked)
+    return equipment._replace(team=_team(asked.choices, equipment.model))
+
+
+def _team(choices: TeamChoices, model: BaseChatModel) -> Team:
+    def agent(name: str) -> Agent:
+        return Agent(
+            name=name,
+            model=model,
+            instructions=prompt_text(f"team_{name}", "evals"),
+            share_only_tool_results=choices.share_only_tool_results,
+            may_finish=name != "writer",
+        )
+
+    return assembled(
+        agents=[agent("writer"), agent("tester")],
+        supervisor=agent("supervisor") if choices.supervisor else None,
+        max_consecutive_turns=choices.max_consecutive_turns,
+        enable_handoff_tool=choices.enable_handoff_tool,
+    )
 
 
 def _equip_takeover(home: Home, asked: Asked) -> Equipment:
@@ -198,4 +227,5 @@ def _model(choices: Choices, task: Task) -> BaseChatModel:
 
 
 agent = serve("agent", AgentForm, Choices, _equip_agent)
+team = serve("team", AgentForm, TeamChoices, _equip_team)
 takeover = serve("takeover", TakeoverForm, TakeoverChoices, _equip_takeover)

@@ -1,8 +1,9 @@
-"""The state machines: the agent and its takeover, and how both are run, resumed and looked back upon.
+"""The state machines: the agent, its takeover and the team, and how they are run, resumed and looked back upon.
 
 agent     the graphs, each wholly visible
 delegation  how an agent hands tasks to others, and who runs these
-running   run, resume, take_over, and open_run for more than one of these
+team      the graph of several agents that take turns
+running   run, run_team, resume, take_over, and open_run for more than one of these
 delivery  handing over by the protocol; rollback, repair, and people and desk, where persons take part
 hold      what can be done under one hold on a thread, to its outcome, and how it is stopped
 home      where runs leave everything, and the history of a thread
@@ -10,7 +11,8 @@ savers    checkpoints that only a thread's holder can write
 serving   the graphs as LangGraph's own server runs them, each run with its hold on the thread
 swarm     handoffs inside graphs that others build: langgraph-swarm's agents, with views instead of transcripts
 
-What a caller can mend is BadSettings, BadInput, BadThread, NoSuchThread, ThreadTaken, Waiting or NotWaiting; one line each.
+What a caller can mend is BadSettings, BadInput, BadThread, NoSuchThread, NoSuchAgent, ThreadTaken, Waiting or NotWaiting;
+one line each.
 """
 
 from __future__ import annotations
@@ -27,14 +29,17 @@ if TYPE_CHECKING:
     from graph.outcome import Outcome
     from graph.repair import repair
     from graph.rollback import RollbackRefused, roll_back
-    from graph.running import open_run, resume, run, take_over
+    from graph.running import open_run, resume, run, run_team, take_over
+    from graph.team import build_team
     from handoff.envelope import Envelope
     from handoff.ledger import BadThread
     from nodes.delivering import Patience
     from nodes.settings import BadSettings, Prices
     from nodes.state import BadInput
+    from nodes.team import Agent, NoSuchAgent
 
 _HOMES = {
+    "Agent": "nodes.team",
     "BadHandoff": "graph.delivery",
     "BadInput": "nodes.state",
     "BadSettings": "nodes.settings",
@@ -51,8 +56,10 @@ _HOMES = {
     "repair": "graph.repair",
     "roll_back": "graph.rollback",
     "Delegation": "graph.delegation",
+    "build_team": "graph.team",
     "Home": "graph.home",
     "Moment": "graph.home",
+    "NoSuchAgent": "nodes.team",
     "NoSuchThread": "graph.home",
     "open_home": "graph.home",
     "NotWaiting": "graph.hold",
@@ -63,9 +70,11 @@ _HOMES = {
     "open_run": "graph.running",
     "resume": "graph.running",
     "run": "graph.running",
+    "run_team": "graph.running",
     "take_over": "graph.running",
 }
 __all__ = [
+    "Agent",
     "BadHandoff",
     "BadInput",
     "BadSettings",
@@ -75,6 +84,7 @@ __all__ = [
     "Envelope",
     "Home",
     "Moment",
+    "NoSuchAgent",
     "NoSuchThread",
     "NotWaiting",
     "Outcome",
@@ -86,6 +96,7 @@ __all__ = [
     "Waiting",
     "build_agent",
     "build_takeover",
+    "build_team",
     "deliver",
     "hand_over",
     "open_home",
@@ -94,6 +105,7 @@ __all__ = [
     "resume",
     "roll_back",
     "run",
+    "run_team",
     "take_over",
 ]
 

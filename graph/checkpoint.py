@@ -9,7 +9,7 @@ from langgraph.checkpoint.serde.types import RESUME
 
 from nodes.session import BASE
 
-Kind = Literal["agent", "takeover"]
+Kind = Literal["agent", "takeover", "team"]
 
 
 def kind_of(found: CheckpointTuple) -> Kind:

@@ -20,21 +20,22 @@ from graph.home import Home, Moment, NoSuchThread
 from graph.outcome import Outcome
 from graph.savers import Saver
 from graph.stopping import stopping
+from graph.team import team_graph
 from handoff import views
 from handoff.ledger import handoffs
 from handoff.record import Review, TaskBrief
 from handoff.redaction import redacted
 from nodes.replies import keys_of
 from nodes.session import BASE, MachineNotKept, Session
-from nodes.settings import AgentContext
+from nodes.settings import AgentContext, BadSettings
 from nodes.state import NOTHING_SPENT, AgentState, BadInput, state_values
 from nodes.think import spent
 from sandbox.machine import Sandbox
 from sandbox.repository import RepositoryBroken, patch_since
 
 Progress = Callable[[dict[str, Any]], None]
-# A step is at most three nodes; our own caps stop a run long before this.
-_NODES_A_STEP = 4
+# A step is at most three nodes, and of a team twice as many; our own caps stop a run long before this.
+_NODES_A_STEP = 7
 _FOR_GOOD = ("finished", "refused", "unconfirmed")
 
 
@@ -53,7 +54,7 @@ class NotWaiting(ValueError):
 class Run:
     """The sole hold on one thread: start it, resume it, or let it take a record over.
 
-    `agent` and `takeover` are the compiled graphs themselves, for `stream`, `ainvoke` and the like:
+    `agent`, `takeover` and `team` are the compiled graphs themselves, for `stream`, `ainvoke` and the like:
     `async for told in run.agent.astream({"task": {"id": …, "prompt": …}}, **run.options)`; `outcome` tells
     afterwards what came of it.
     """
@@ -78,6 +79,10 @@ class Run:
     def takeover(self) -> Graph:
         return build_takeover(self._saver).with_config(metadata={"graph": "takeover"})
 
+    @cached_property
+    def team(self) -> Graph:
+        return team_graph(None, self._saver).with_config(metadata={"graph": "team"})
+
     @property
     def config(self) -> RunnableConfig:
         return {
@@ -87,7 +92,7 @@ class Run:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `agent` and `takeover` are to be called with: config, context and durability."""
+        """What the graphs are to be called with: config, context and durability."""
         return {"config": self.config, "context": self.context, "durability": "sync"}
 
     def drain(self) -> None:
@@ -114,14 +119,17 @@ class Run:
                 f"a task is an id and a prompt, both text; they were {task_id!r:.60} and {prompt!r:.60}"
             )
         self._must_be_new(f"task {task_id}")
-        prompt = redacted(prompt, keys_of(self.context.model))  # before it is checkpointed as the input
-        return self._go("agent", {"task": {"id": task_id, "prompt": prompt}}, self.config)
+        prompt = redacted(prompt, keys_of(*self.context.models))  # before it is checkpointed as the input
+        kind: Kind = "team" if self.context.member else "agent"
+        return self._go(kind, {"task": {"id": task_id, "prompt": prompt}}, self.config)
 
     def take_over(self, record_id: str, view: str = "") -> Outcome:
         """Continue from a record under a view; left out, the one that a review chose, else `structured`.
 
         Raises RecordRefused, NoSuchView or SnapshotCorrupt beside what `start` raises.
         """
+        if self.context.member is not None:
+            raise BadSettings("agents: a record is taken over by one agent; give model= instead")
         # Before anything is written: a thread on which nothing began can be used again.
         self.home.records.load(record_id)
         if view:
@@ -155,6 +163,7 @@ class Run:
         """
         found = self._found(checkpoint)
         kind = kind_of(found)
+        self._require_agents(kind)
         if not self.session.can_enter(machine_to_come(found, redone=checkpoint is not None)):
             kept = self.home.nearest_kept(self.thread, found.config["configurable"]["checkpoint_id"])
             if not go_back or kept is None:
@@ -192,11 +201,11 @@ class Run:
             raise MachineNotKept(
                 f"thread {self.thread!r}: there is no machine {written['machine']!r:.60}; see `home.history`"
             )
-        if as_node not in self.agent.nodes.keys() | self.takeover.nodes.keys():
-            raise BadInput(
-                f"as_node: there is no node {as_node!r:.60}; there are {', '.join(list(self.agent.nodes)[1:])}"
-            )
         graph = self._graph(kind_of(self._found(checkpoint)))
+        if as_node not in graph.nodes:
+            raise BadInput(
+                f"as_node: there is no node {as_node!r:.60}; there are {', '.join(list(graph.nodes)[1:])}"
+            )
         return str(
             graph.update_state(self._at(checkpoint), dict(written), as_node=as_node)["configurable"][
                 "checkpoint_id"
@@ -219,7 +228,7 @@ class Run:
                 f"thread {self.thread!r} waits for a person; answer by resume() before its history goes"
             )
         values = cast(AgentState, state.values)
-        last = "think" if values.get("events") else {"agent": "begin", "takeover": "receive"}[kind]
+        last = "think" if values.get("events") else "receive" if kind == "takeover" else "begin"
         if "machine" not in values:
             return  # nothing has been done yet
         if not self.session.can_enter(values["machine"]):
@@ -240,7 +249,15 @@ class Run:
         self.home.remove_unused_machines()
 
     def _graph(self, kind: Kind) -> Graph:
-        return self.agent if kind == "agent" else self.takeover
+        return cast(Graph, getattr(self, kind))
+
+    def _require_agents(self, kind: Kind) -> None:
+        if kind == "team" and self.context.member is None:
+            raise BadSettings(
+                f"agents: thread {self.thread!r} is a team's; give agents=[…] instead of model="
+            )
+        if kind != "team" and self.context.member is not None:
+            raise BadSettings(f"agents: thread {self.thread!r} is one agent's; give model= instead")
 
     def _at(self, checkpoint: str | None) -> RunnableConfig:
         config = self.config

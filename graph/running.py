@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, get_args
@@ -13,10 +13,12 @@ from graph.delegation import Children, Delegation
 from graph.hold import Progress, Run
 from graph.home import Home
 from graph.outcome import Outcome
+from graph.team import assembled
 from handoff.ledger.leases import TTL_S
 from handoff.record import Review
 from nodes.session import SnapshotEvery
 from nodes.settings import AgentContext, BadSettings, equipped
+from nodes.team import Agent, Team
 from sandbox.machine import SandboxSpec
 
 
@@ -25,7 +27,8 @@ def open_run(
     home: Home,
     thread: str,
     *,
-    model: BaseChatModel,
+    model: BaseChatModel | None = None,
+    agents: Sequence[Agent] | None = None,
     sandbox: SandboxSpec,
     model_name: str = "",
     snapshot_every: SnapshotEvery = "step",
@@ -39,8 +42,11 @@ def open_run(
     With `delegation` the agent may hand tasks to others.
 
     `settings` are those of `nodes.settings.AgentContext`: protocol, policy, points, budgets, prices, tools.
+    With `agents` in place of `model` a team works on it; then those of `nodes.team.Team` are settings too.
     Raises ThreadHeld, which names who holds it, BadThread, and BadSettings for settings that cannot be.
     """
+    team = None if agents is None else _taken_apart(agents, settings, model=model, model_name=model_name)
+    model = team.everyone[0].model if team else model
     name = model_name or str(getattr(model, "model_name", "") or type(model).__name__)
     given = equipped(model=model, model_name=name, **settings)
     if not isinstance(sandbox, SandboxSpec):
@@ -56,7 +62,8 @@ def open_run(
         children = Children(delegation, given, opening, sandbox, on_progress)
         given = given.model_copy(update={"delegation": children})
     with home.session(thread, sandbox, snapshot_every=snapshot_every, lease_s=lease_s) as (session, saver):
-        context = AgentContext(**dict(given), session=session)
+        member = team.member() if team else None
+        context = AgentContext(**dict(given), session=session, member=member)
         yield Run(home, session, saver, context, on_progress)
 
 
@@ -92,6 +99,25 @@ def run(
     return last.model_copy(update={"predecessor": outcome})
 
 
+def run_team(
+    home: Home,
+    thread: str,
+    task_id: str,
+    prompt: str,
+    *,
+    agents: Sequence[Agent],
+    sandbox: SandboxSpec,
+    **options: Any,
+) -> Outcome:
+    """Let several agents take turns at a task on a new thread, to its end or its first wait.
+
+    Options are those of `open_run`, and of `nodes.team.Team`: supervisor, max_consecutive_turns,
+    enable_handoff_tool. `resume` goes on, given the agents anew.
+    """
+    with open_run(home, thread, agents=agents, sandbox=sandbox, **options) as begun:
+        return begun.start(task_id, prompt)
+
+
 def resume(
     home: Home,
     thread: str,
@@ -110,3 +136,15 @@ def take_over(home: Home, thread: str, record_id: str, view: str = "", **options
     """Let another agent continue from a record, on a new thread: `Run.take_over`. Options are those of `open_run`."""
     with open_run(home, thread, **options) as taking:
         return taking.take_over(record_id, view)
+
+
+def _taken_apart(agents: Sequence[Agent], settings: dict[str, Any], **of_one: Any) -> Team:
+    """The team, whose own settings are taken out of the others. Raises BadSettings."""
+    of_one |= {name: settings[name] for name in ("tools", "offer_handoff") if name in settings}
+    for name in (name for name, value in of_one.items() if value):
+        instead = "enable_handoff_tool=" if name == "offer_handoff" else f"each agent its own {name}"
+        raise BadSettings(f"{name}: with agents=, give {instead}")
+    if settings.get("policy") == "takeover":
+        raise BadSettings("policy='takeover' is for one agent; a team's is 'record', 'stop' or 'review'")
+    own = {name: settings.pop(name) for name in Team.model_fields if name in settings}
+    return assembled(agents=agents, **own)

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from langchain_core.language_models import BaseChatModel
 from langgraph.channels import EphemeralValue
@@ -26,11 +26,14 @@ from pydantic import BaseModel, ValidationError
 from typing_extensions import TypedDict
 
 from graph.agent import Graph, Node, build_agent, build_takeover
+from graph.checkpoint import Kind
 from graph.hold import ThreadTaken
 from graph.home import Home, open_home
+from graph.team import team_graph
 from nodes.session import Session
 from nodes.settings import AgentContext
 from nodes.state import AgentState
+from nodes.team import Team
 from sandbox.machine import SandboxSpec
 
 # TAKEOVER_HOME is the host's place for what machines stand on.
@@ -65,6 +68,8 @@ class Equipment(NamedTuple):
     run_id: str
     settings: dict[str, Any]
     """Those of `nodes.settings.AgentContext`."""
+    team: Team | None = None
+    """For a team's graph, whose agents bring models of their own."""
     first: AgentState = AgentState()
     """What the first node is to find in the state, where the run begins."""
 
@@ -73,17 +78,21 @@ Equip = Callable[[Home, Asked], Equipment]
 
 
 def serve(
-    kind: Literal["agent", "takeover"], form: type[BaseModel], choices: type[BaseModel], equip: Equip
+    kind: Kind, form: type[BaseModel], choices: type[BaseModel], equip: Equip
 ) -> Callable[[ServerRuntime[Any]], AbstractAsyncContextManager[Graph]]:
     """A factory for `langgraph.json`: the graph with `form` as its input and `choices` as its context.
 
     Whatever `equip` raises is what the person reads, so it should be one line. The home is the directory that
     the environment variable TAKEOVER_RUNS names, else `.takeover` in the working directory.
     """
-    build = build_agent if kind == "agent" else build_takeover
+    builders: dict[Kind, Callable[..., Graph]] = {
+        "agent": build_agent,
+        "takeover": build_takeover,
+        "team": team_graph,
+    }
 
     def built(hold: _Hold) -> Graph:
-        return build(context_schema=choices, input_schema=form, entered=hold.entered)
+        return builders[kind](context_schema=choices, input_schema=form, entered=hold.entered)
 
     to_look_at = cache(lambda: built(_Hold(form, choices, equip)))
 
@@ -184,6 +193,7 @@ class _Hold:
                 model_name=equipment.model_name,
                 session=self._session,
                 run_id=equipment.run_id,
+                member=equipment.team.member() if equipment.team else None,
                 **equipment.settings,
             )
         return self._context

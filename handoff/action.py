@@ -41,7 +41,9 @@ def write_action(action: Action) -> str:
         return f"<editor{attributes}>\n{parts}</editor>" if parts else f"<editor{attributes}/>"
     if "arguments" in arguments:
         return f'```json\n{{"name": {json.dumps(tool)}, "arguments": {arguments["arguments"]}}}\n```'
-    return f"<{tool}>{next(iter(arguments.values()), '')}</{tool}>"
+    to = f" to={_quoted(arguments['to'])}" if tool == "handoff" and "to" in arguments else ""
+    said = next((value for name, value in arguments.items() if not to or name != "to"), "")
+    return f"<{tool}{to}>{said}</{tool}>"
 
 
 def _quoted(value: str) -> str:

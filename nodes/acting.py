@@ -36,7 +36,7 @@ def acted(
         str(action.index),
         state["machine"],
         task_of(state),
-        lambda machine: do(machine).without_secrets(keys_of(context.model)),
+        lambda machine: do(machine).without_secrets(keys_of(*context.models)),
         reach,
     )
     update = observed(state, context, seen)

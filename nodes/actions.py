@@ -27,7 +27,7 @@ _REQUIRED = {"shell": ("command",), "editor": ("command", "path"), "handoff": ()
 _OPTIONAL = {
     "shell": (),
     "editor": ("content", "old", "new", "line", "start", "end"),
-    "handoff": ("message",),
+    "handoff": ("message", "to"),
     "finish": ("message",),
 }
 _ALIASES = {
@@ -69,7 +69,8 @@ def read_action(
     reply: AIMessage, protocol: Protocol, *, offer_handoff: bool, others: Sequence[str] = ()
 ) -> Action | Unreadable:
     """The one action in a model's reply; `others` are the names of tools beside the built-in ones."""
-    found = _native_calls(reply) if protocol == "native" else _textual_calls(reply.text)
+    native = protocol == "native"
+    found = (_native_calls(reply) or _marked(reply.text)) if native else _textual_calls(reply.text)
     tools = ("shell", "editor", "finish", *(("handoff",) if offer_handoff else ()), *others)
     cut = " Your reply was cut off at its length limit: send a shorter one." if was_cut(reply) else ""
     if not found:
@@ -89,8 +90,13 @@ def was_cut(reply: AIMessage) -> bool:
     return reply.response_metadata.get("finish_reason") == "length"
 
 
-def native_tools(*, offer_handoff: bool, others: Sequence[BaseTool] = ()) -> list[dict[str, Any]]:
-    """The tools as JSON schemas, for models that are given provider-native tool calls."""
+def native_tools(
+    *, offer_handoff: bool, others: Sequence[BaseTool] = (), agents: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The tools as JSON schemas, for models that are given provider-native tool calls.
+
+    `agents` are those whom a handoff can name.
+    """
     text = {"type": "string"}
     shell = {"command": {**text, "description": "A bash command. Directory and variables last."}}
     editor = {
@@ -110,7 +116,9 @@ def native_tools(*, offer_handoff: bool, others: Sequence[BaseTool] = ()) -> lis
         _schema("finish", "The task is done and verified.", message, []),
     ]
     if offer_handoff:
-        tools.append(_schema("handoff", "Let another agent continue from here.", message, []))
+        to = {"to": {"type": "string", "enum": [*agents], "description": "Who is to continue."}}
+        named = {**message, **to} if agents else message
+        tools.append(_schema("handoff", "Let another agent continue from here.", named, []))
     return [*tools, *map(convert_to_openai_tool, others)]
 
 
@@ -131,6 +139,12 @@ def _native_calls(reply: AIMessage) -> list[Action | Unreadable]:
         for call in reply.invalid_tool_calls
     ]
     return [*(_action(call["name"], call["args"], "native") for call in reply.tool_calls), *broken]
+
+
+def _marked(text: str) -> list[Action | Unreadable]:
+    """The handoffs that a reply without calls asks for in its text."""
+    tags = [part for part in pieces(text) if isinstance(part, Tag) and part.tool == "handoff"]
+    return [_action(tag.tool, tag.arguments, "native") for tag in tags]
 
 
 def _textual_calls(text: str) -> list[Action | Unreadable]:
@@ -213,6 +227,10 @@ def _action(name: str, arguments: Mapping[str, Any], protocol: Protocol) -> Acti
 
 def _checked(action: Action, tools: tuple[str, ...], protocol: Protocol) -> Action | Unreadable:
     tool, arguments = action
+    if tool == "handoff" and tool not in tools:
+        return Unreadable(
+            f"There is no tool 'handoff' here, so nobody takes over; go on yourself. There are {', '.join(tools)}."
+        )
     if tool not in tools:
         return Unreadable(f"There is no tool {tool[:100]!r}; there are {', '.join(tools)}. {_how(protocol)}")
     if tool not in BUILT_IN:

@@ -23,7 +23,7 @@ def begin(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     asked = state.get("task", {})
     if not all(isinstance(asked.get(name), str) for name in ("id", "prompt")):
         raise BadInput('the agent takes {"task": {"id": …, "prompt": …}}, both of them text')
-    prompt = redacted(asked["prompt"], keys_of(context.model))
+    prompt = redacted(asked["prompt"], keys_of(*context.models))
     task = brief(asked["id"], prompt, context.session.enter(BASE))
     tell(runtime, "started", state, text=task.id)
     return first_state(

@@ -40,7 +40,8 @@ def interruption(state: AgentState, runtime: Runtime[AgentContext]) -> AgentStat
             update["stop_reason"] = "handoff"
         elif context.policy == "stop":
             update["stop_reason"] = "point"
-    if requested:
+    # A team's pass is no answer to somebody outside, who may have asked meanwhile.
+    if requested and not state.get("passing"):
         context.session.handed_over()
     if update.get("stop_reason") == "handoff" and state.get("handoff"):
         handoffs.reach(

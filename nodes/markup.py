@@ -20,7 +20,9 @@ _OPENING = re.compile(
     re.MULTILINE,
 )
 _FENCE_LINE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)[ \t\r]*+$", re.MULTILINE)
-_WRAPPED = re.compile(r"\s*+<(?:editor\s++\w++\s*+=|(?:finish|handoff)\s*+/?>|tool_call>|function_call>)")
+_WRAPPED = re.compile(
+    r"\s*+<(?:(?:editor|handoff)\s++\w++\s*+=|(?:finish|handoff)\s*+/?>|tool_call>|function_call>)"
+)
 _WRAPPERS = ("", "xml", "html", "text", "markdown", "tool_call", *SHELL_LANGUAGES)
 _WRAPPING_END = re.compile(r"\s*+(?:`{3,}+|~{3,}+)[ \t\r]*+$", re.MULTILINE)
 _ATTRIBUTE = re.compile(r"\s*+(\w++)\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)')")

@@ -16,6 +16,7 @@ Moment = Literal[
     "point",
     "record",
     "review",
+    "passed",
     "stopped",
     "refused",
     "confirmed",

@@ -224,8 +224,11 @@ def _line(text: str, model: Runnable[Any, Any]) -> str:
     return lines[0][:_LONGEST_LINE] if lines else "nothing more is known"
 
 
-def keys_of(model: Any) -> list[str]:
-    """The keys that a model, bound or not, is given, whatever their names."""
-    fields = {**getattr(model, "__dict__", {})}
-    found = [value.get_secret_value() for value in fields.values() if isinstance(value, SecretStr)]
-    return [secret for secret in found if secret] + (keys_of(fields["bound"]) if "bound" in fields else [])
+def keys_of(*models: Any) -> list[str]:
+    """The keys that models, bound or not, are given, whatever their names."""
+    found = []
+    for model in models:
+        fields = {**getattr(model, "__dict__", {})}
+        found += [value.get_secret_value() for value in fields.values() if isinstance(value, SecretStr)]
+        found += keys_of(fields["bound"]) if "bound" in fields else []
+    return [secret for secret in found if secret]

@@ -16,6 +16,7 @@ from handoff.event import PointKind, Usage
 from nodes.actions import RESERVED
 from nodes.children import Delegates
 from nodes.session import Session
+from nodes.team import Member
 
 Policy = Literal["record", "stop", "review", "takeover"]
 EVERY_POINT: tuple[PointKind, ...] = (
@@ -117,6 +118,13 @@ class AgentContext(Equipment):
     """What a run's nodes are given: its equipment, and the hold on its thread."""
 
     session: Session
+    member: Member | None = None
+    """In a team: whose turn it is."""
+
+    @property
+    def models(self) -> tuple[BaseChatModel, ...]:
+        """Every model that works on the thread; the keys of none are to be written down."""
+        return tuple(agent.model for agent in self.member.team.everyone) if self.member else (self.model,)
 
     @property
     def name(self) -> str:
@@ -168,3 +176,13 @@ def given(runtime: Runtime[AgentContext]) -> AgentContext:
         "the graph needs context=AgentContext(model=…, model_name=…, session=…); graph.running.open_run makes it, "
         f"and it must be given anew on every resume; it was {type(context).__name__}"
     )
+
+
+def acting_member(runtime: Runtime[AgentContext]) -> Member:
+    """Whose turn it is in the team. Raises NoContext."""
+    member = given(runtime).member
+    if member is None:
+        raise NoContext(
+            "a team's graph needs its agents; graph.team.build_team and open_run(agents=…) bring them"
+        )
+    return member

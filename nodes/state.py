@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from handoff.event import Event, HandoffPoint
 from handoff.record import TaskBrief
 from handoff.redaction import without_known
+from handoff.team import Pass
 from nodes.settings import shown
 
 StopReason = Literal[
@@ -67,6 +68,20 @@ class AfterAction(TypedDict, total=False):
     fired: list[dict[str, Any]]
 
 
+class AfterTurn(AfterAction, total=False):
+    """What a team's edges decide by when one of its agents has acted."""
+
+    stop_reason: StopReason | None
+    turns_left: int | None
+    passing: dict[str, Any] | None
+
+
+class AfterTeamThought(AfterTurn, total=False):
+    """What they decide by after its reply."""
+
+    events: Annotated[list[dict[str, Any]], _GROWING]
+
+
 class AfterThought(AfterAction, total=False):
     """What the edges after the model's reply decide by."""
 
@@ -99,6 +114,14 @@ class AgentState(TypedDict, total=False):
     """Takeovers only: the name of the view that the first messages came from."""
     handoff: str
     """Takeovers of an offered handoff only: its id."""
+    agent: str
+    """Teams only: the name of the agent whose turn it is, from its first reply on."""
+    turns_left: int | None
+    """Teams only: after how many replies the turn passes on by itself; None: it does not."""
+    passing: dict[str, Any] | None
+    """Teams only: the `Pass` that is under way."""
+    passes: Annotated[list[dict[str, Any]], _GROWING]
+    """Teams only: `Pass`es as JSON."""
 
 
 class BadInput(ValueError):
@@ -106,7 +129,7 @@ class BadInput(ValueError):
 
 
 _IN_STATE: dict[str, TypeAdapter[Any]] = {
-    **{name: TypeAdapter(str) for name in ("machine", "record", "view")},
+    **{name: TypeAdapter(str) for name in ("machine", "record", "view", "agent")},
     "task": TypeAdapter(TaskBrief),
     "events": TypeAdapter(list[Event]),
     "fired": TypeAdapter(list[HandoffPoint]),
@@ -115,6 +138,9 @@ _IN_STATE: dict[str, TypeAdapter[Any]] = {
     "steps": TypeAdapter(int),
     "spent": TypeAdapter(Spent),
     "stop_reason": TypeAdapter(StopReason | None),
+    "turns_left": TypeAdapter(int | None),
+    "passing": TypeAdapter(Pass | None),
+    "passes": TypeAdapter(list[Pass]),
 }
 
 

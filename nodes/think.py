@@ -35,7 +35,11 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
         return _stopped(state, context, reason)
     model = (
         context.model.bind_tools(
-            native_tools(offer_handoff=context.offer_handoff, others=_offered(state, context))
+            native_tools(
+                offer_handoff=context.offer_handoff,
+                others=_offered(state, context),
+                agents=context.member.targets if context.member else (),
+            )
         )
         if context.protocol == "native"
         else context.model
@@ -84,6 +88,8 @@ def instructions(context: AgentContext, tools: Sequence[BaseTool]) -> SystemMess
                 for tool, each in zip(tools, map(convert_to_openai_tool, tools), strict=True)
             )
             text += "\n"
+    if context.member:
+        text += f"\n{context.member.instructions(context.protocol)}\n"
     return SystemMessage(text)
 
 

@@ -71,7 +71,7 @@ def test_every_block_runs(tmp_path: Path, repository: Path) -> None:
     )  # fmt: skip
     told = ran(program, tmp_path)
     ends = re.findall(r"^===== (\d+) (\w+) \d+$", told, re.MULTILINE)
-    reasons = ["finished", "finished", "finished", "finished", "handoff", *["finished"] * 4]
+    reasons = [*["finished"] * 5, "handoff", *["finished"] * 4]
     assert ends == [(str(number), reason) for number, reason in enumerate(reasons)]
     assert (repository / "galley" / "wrap.py").read_text() == before
     assert {each.name for each in (tmp_path / "work").iterdir()} >= {"takeover.sqlite", "records", "machines"}
@@ -81,8 +81,11 @@ def test_names_in_the_text_are_real() -> None:
     import graph
     from graph import Delegation
     from nodes.settings import Equipment
+    from nodes.team import Team
 
     for name in re.findall(r"`(Bad\w+|NoSuch\w+|ThreadTaken|NotWaiting)`", TEXT):
         assert hasattr(graph, name), name
     for name in re.findall(r"\b(max_\w+|model_t\w+|offer_handoff|policy|points|protocol)=", TEXT):
-        assert name in {*Equipment.model_fields, *Delegation.model_fields, "max_retries"}, name
+        assert name in {
+            *Equipment.model_fields, *Delegation.model_fields, *Team.model_fields, "max_retries"
+        }, name  # fmt: skip

@@ -148,6 +148,23 @@ def test_a_swarm(tmp_path: Path, view: str) -> None:
     assert (found[view] < found["langgraph-swarm"]) == (view == "structured")
 
 
+def test_a_team(tmp_path: Path) -> None:
+    head, handoff, rotation, patch = example("team.py", tmp_path).split("\n\n", 3)
+    assert head == "model: builtin:oracle, which is no LLM"
+    first, *steps = handoff.splitlines()
+    assert first == "handoff: finished after 11 steps"
+    (passed,) = [n for n, line in enumerate(steps) if line.split()[0] == "->"]
+    assert steps[passed].strip() == "-> tester (handoff, all of it)"
+    assert {line.split()[1] for line in steps[:passed]} == {"writer"}
+    assert {line.split()[1] for line in steps[passed + 1 :]} == {"tester"}
+    shared = [line.partition("(")[2] for line in rotation.splitlines() if line.split()[0] == "->"]
+    assert shared == ["rotation, results only)", "rotation, all of it)", "rotation, results only)"]
+    assert FIXED in patch.splitlines()
+    with open_home(tmp_path) as home:
+        assert home.threads() == ("handoff", "rotation")
+        assert "handoff.requested" in home.records.ids()
+
+
 def test_no_example_is_forgotten() -> None:
     text = Path(__file__).read_text()
     assert [name for name in EXAMPLES if f'"{name}"' not in text] == []

@@ -1,4 +1,4 @@
-"""LangGraph's own development server with both graphs, driven as Studio drives it."""
+"""LangGraph's own development server with every graph, driven as Studio drives it."""
 
 from __future__ import annotations
 
@@ -201,20 +201,25 @@ def pressed_run(studio: Studio) -> tuple[str, list[Any]]:
     return thread, studio.run(thread)
 
 
-def test_both_graphs_are_offered_with_readable_nodes(studio: Studio) -> None:
+def test_every_graph_is_offered_with_readable_nodes(studio: Studio) -> None:
     found = {each["graph_id"]: each for each in studio.client.assistants.search()}
-    assert set(found) == {"agent", "takeover"}
-    for name, first in (("agent", "begin"), ("takeover", "receive")):
+    own = {"agent": {"begin"}, "takeover": {"receive"}, "team": {"begin", "rotate", "pass_on"}}
+    assert set(found) == set(own)
+    for name, nodes in own.items():
         assert found[name]["description"]
         drawn = studio.client.assistants.get_graph(found[name]["assistant_id"])
-        assert {node["id"] for node in drawn["nodes"]} == NODES | {first, "__start__", "__end__"}
+        assert {node["id"] for node in drawn["nodes"]} == NODES | nodes | {"__start__", "__end__"}
 
 
 def test_the_forms_offer_choices_and_defaults(studio: Studio) -> None:
     found = {each["graph_id"]: each["assistant_id"] for each in studio.client.assistants.search()}
     agent = studio.client.assistants.get_schemas(found["agent"])
     takeover = studio.client.assistants.get_schemas(found["takeover"])
-    for schemas in (agent, takeover):
+    team = studio.client.assistants.get_schemas(found["team"])
+    assert {"supervisor", "max_consecutive_turns", "enable_handoff_tool"} <= set(
+        team["context_schema"]["properties"]
+    )
+    for schemas in (agent, takeover, team):
         for kind in ("input_schema", "context_schema"):
             for field in schemas[kind]["properties"].values():
                 assert {"title", "default", "type"} <= set(field)
@@ -379,6 +384,53 @@ def test_a_takeover_goes_on_in_the_machine_of_its_record(
         if change["path"] == edited[-1].path
     ]
     assert again[0]["before"] == edited[-1].after
+
+
+@pytest.mark.parametrize(
+    ("chosen", "passes"),
+    [
+        ({}, [("writer", "tester", "rotation"), ("tester", "writer", "rotation")]),
+        ({"enable_handoff_tool": True, "max_consecutive_turns": 30}, [("writer", "tester", "handoff")]),
+        (
+            {"supervisor": True, "max_consecutive_turns": 8},
+            [("supervisor", "writer", "handoff"), ("writer", "supervisor", "supervisor")],
+        ),
+    ],
+    ids=["rotation", "handoff", "supervisor"],
+)
+def test_a_team_works_without_a_key(studio: Studio, chosen: dict[str, Any], passes: list[Any]) -> None:
+    thread = studio.thread()
+    stream = studio.run(thread, "team", context=chosen)
+    values = studio.values(thread)
+    assert values["stop_reason"] == "finished", studio.log()
+    made = [(each["source"], each["target"], each["how"]) for each in values["passes"]]
+    assert made[: len(passes)] == passes
+    assert values["agent"] == "tester"
+    told_by = [each.data["agent"] for each in stream if each.event == "custom"]
+    assert set(told_by) == {name for each in passes for name in each[:2]} | {"tester"}
+    assert len(told(stream, "passed")) == len(made)
+    record = values["records"][-1]
+    assert RecordStore(studio.home / "records").load(record).point.kind in (
+        "requested",
+        "first_post_failure_edit",
+    )
+    after = studio.thread()
+    studio.run(after, "takeover", input={"record": record, "view": "trace"})
+    assert studio.values(after)["stop_reason"] == "finished"
+
+
+def test_a_team_is_reviewed_and_goes_on(studio: Studio) -> None:
+    thread, review = studio.thread(), {"policy": "review", "max_consecutive_turns": 2}
+    studio.run(thread, "team", context=review)
+    (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
+    assert waiting["value"]["why"] == "writer: max_consecutive_turns (2)"
+    studio.run(thread, "team", input=None, command={"resume": {"decision": "approve"}}, context=review)
+    assert studio.values(thread)["agent"] == "tester"
+    (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
+    assert waiting["value"]["why"] == "tester: max_consecutive_turns (2)"
+    assert "a team has a handoff tool of its own" in failure(
+        studio.run(studio.thread(), "team", context={"offer_handoff": True})
+    )
 
 
 def test_a_thread_that_another_process_works_on_is_refused(studio: Studio) -> None:

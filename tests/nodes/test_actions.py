@@ -190,6 +190,43 @@ def test_finish_and_handoff() -> None:
     assert "no tool 'handoff'" in refusal(read("<handoff>Go on.</handoff>"))
 
 
+TO = Action("handoff", {"to": "tester", "message": "Go on."})
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        '<handoff to="tester">Go on.</handoff>',
+        "So.\n<handoff to='tester'>\nGo on.\n</handoff>",
+        '```xml\n<handoff to="tester">Go on.</handoff>\n```',
+        '{"name": "handoff", "arguments": {"to": "tester", "message": "Go on."}}',
+        write_action(TO),
+    ],
+)
+def test_a_handoff_can_name_who_is_to_go_on(reply: str) -> None:
+    assert read(reply, offer_handoff=True) == TO
+
+
+def test_a_handoff_in_the_text_is_one_where_calls_are_native() -> None:
+    def said(text: str, offer: bool = True, *calls: str) -> Action | Unreadable:
+        made = [{"name": name, "args": {"command": "ls"}, "id": name} for name in calls]
+        return read_action(AIMessage(text, tool_calls=made), "native", offer_handoff=offer)
+
+    assert said('I stop.\n<handoff to="tester">Go on.</handoff>') == TO
+    assert said("<handoff>Go on.</handoff>", True, "shell") == Action("shell", {"command": "ls"})
+    assert "no tool 'handoff'" in refusal(said("<handoff>Go on.</handoff>", False))
+    assert "2 actions" in refusal(said("<handoff>a</handoff><handoff>b</handoff>"))
+    assert "no action" in refusal(said("I would `<handoff>` it."))
+
+
+def test_the_agents_that_a_handoff_can_name_are_in_its_schema() -> None:
+    tools = {
+        each["function"]["name"]: each["function"]
+        for each in native_tools(offer_handoff=True, agents=("a", "b"))
+    }
+    assert tools["handoff"]["parameters"]["properties"]["to"]["enum"] == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("reply", "says"),
     [

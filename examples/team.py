@@ -1,0 +1,44 @@
+"""A writer and a tester on one task and in one machine: once they hand over on purpose, once the turn goes round.
+
+Usage: python examples/team.py DIRECTORY
+"""
+
+import sys
+
+from langchain_openai import ChatOpenAI
+from trial import NAME, TASK, sandbox
+
+from graph import Agent, open_home, run_team
+from handoff.event import Event
+from handoff.team import Pass, printable, timeline
+
+WRITER = "You find the fault and mend it; leave the verdict to the tester."
+TESTER = "You reproduce the issue and run the tests; finish once both pass."
+
+
+def main(directory: str) -> None:
+    model = ChatOpenAI(model="gpt-5")
+    tester = Agent(name="tester", model=model, instructions=TESTER)
+    on_purpose = [Agent(name="writer", model=model, instructions=WRITER, may_finish=False), tester]
+    in_turn = [Agent(name="writer", model=model, instructions=WRITER, share_only_tool_results=True), tester]
+    print(f"model: {NAME}")
+    with open_home(directory) as home:
+        for thread, agents, settings in (
+            ("handoff", on_purpose, {"enable_handoff_tool": True, "max_consecutive_turns": 20}),
+            ("rotation", in_turn, {"max_consecutive_turns": 3}),
+        ):
+            outcome = run_team(
+                home, thread, TASK.id, TASK.prompt, agents=agents, sandbox=sandbox(directory), **settings
+            )
+            events = [Event.model_validate(each) for each in outcome.state["events"]]
+            passes = [Pass.model_validate(each) for each in outcome.state.get("passes", ())]
+            print(f"\n{thread}: {outcome.stop_reason} after {outcome.steps} steps")
+            print(printable(timeline(events, passes, [agent.name for agent in agents])))
+    print(f"\n{outcome.patch}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
+    main(sys.argv[1])

@@ -1,0 +1,597 @@
+"""Teams on real machines: whose turn it is, what each agent is sent, and that a pass is made once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import BaseTool, tool
+
+from graph import Agent, BadSettings, NoSuchAgent, build_team, open_run, resume, run_team
+from graph.team import NODES
+from handoff.event import Event
+from handoff.fence import OPENING
+from handoff.team import Pass, timeline
+from nodes.consent import REFUSED
+from nodes.state import AgentState
+
+from .conftest import DONE, EDIT, FIX, NOTE, PROMPT, SHOW, TEST, Bench, Scripted, called, noted, scripted
+from .test_growth import LOOK, MOST, SPREAD, size
+
+ENOUGH = 20
+"""Steps after which a team that does nothing is stopped."""
+
+
+def agent(name: str, *replies: Any, **settings: Any) -> Agent:
+    return Agent(name=name, model=scripted(*replies), **settings)
+
+
+def sent(member: Agent, call: int = -1) -> list[Any]:
+    """What an agent's model was sent, at one of its calls, without the system's message."""
+    assert isinstance(member.model, Scripted)
+    return member.model.seen[call][1:]
+
+
+def told_by_system(member: Agent, call: int = -1) -> str:
+    assert isinstance(member.model, Scripted)
+    return member.model.seen[call][0].text
+
+
+class TeamBench:
+    """A bench on which teams work."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.home = bench.home
+        self.bench = bench
+        self.options: dict[str, Any] = {"sandbox": bench.spec, "points": (), "run_id": "run"}
+
+    def run(self, *agents: Agent, **settings: Any) -> AgentState:
+        options = {**self.options, "max_steps": ENOUGH, **settings}
+        return run_team(self.home, "thread", "t", PROMPT, agents=agents, **options).state
+
+    def resume(self, *agents: Agent, answer: Any = None, **settings: Any) -> AgentState:
+        return resume(self.home, "thread", answer, agents=agents, **{**self.options, **settings}).state
+
+
+@pytest.fixture
+def team(bench: Bench) -> TeamBench:
+    return TeamBench(bench)
+
+
+def passes(state: AgentState) -> list[tuple[str, str, str]]:
+    found = [Pass.model_validate(each) for each in state.get("passes", [])]
+    return [(each.source, each.target, each.how) for each in found]
+
+
+def actors(state: AgentState) -> list[str]:
+    return [message.name or "" for message in state["messages"] if isinstance(message, AIMessage)]
+
+
+def observations(state: AgentState) -> list[str]:
+    return [str(event["text"]) for event in state["events"] if event["kind"] == "observation"]
+
+
+# Rotation
+
+
+def test_the_turn_goes_round_after_so_many_turns(team: TeamBench) -> None:
+    notes = [NOTE.format(each) for each in range(8)]
+    first = agent("first", *notes, DONE)
+    second = agent("second", notes[5], DONE, max_consecutive_turns=1)
+    third = agent("third", "no action", notes[6], DONE)
+    state = team.run(first, second, third, max_consecutive_turns=2)
+    assert actors(state) == ["first", "first", "second", "third", "third", "first", "first", "second"]
+    assert passes(state) == [
+        ("first", "second", "rotation"),
+        ("second", "third", "rotation"),
+        ("third", "first", "rotation"),
+        ("first", "second", "rotation"),
+    ]
+    assert (state["stop_reason"], state["agent"], state["steps"]) == ("finished", "second", 8)
+
+
+def test_every_pass_is_a_record_that_can_be_taken_over(team: TeamBench) -> None:
+    state = team.run(agent("writer", EDIT), agent("tester", TEST, FIX, DONE, max_consecutive_turns=9),
+                     max_consecutive_turns=1, points=("first_source_edit",))  # fmt: skip
+    edited, passed = [team.bench.store.load(each) for each in state["records"]]
+    assert (edited.point.kind, passed.point.kind) == ("first_source_edit", "requested")
+    assert passed.point.detail == "writer: max_consecutive_turns (1)"
+    assert [event.text for event in passed.trace] == [event["text"] for event in state["events"][:2]]
+    successor = scripted(SHOW, DONE)
+    taken = team.bench.take(successor, "trace", passed.id)
+    assert taken["stop_reason"] == "finished"
+    assert EDIT.splitlines()[1] in successor.seen[0][1].text
+    with (
+        open_run(team.home, "more", agents=[agent("one", DONE)], sandbox=team.bench.spec) as held,
+        pytest.raises(BadSettings, match="taken over by one agent"),
+    ):
+        held.take_over(passed.id)
+
+
+def test_an_agent_alone_keeps_its_turn(team: TeamBench) -> None:
+    alone = agent("alone", *[NOTE.format(n) for n in range(5)], "<handoff>Done.</handoff>", DONE)
+    state = team.run(alone, max_consecutive_turns=2, enable_handoff_tool=True)
+    assert passes(state) == []
+    assert "There is no tool 'handoff' here" in observations(state)[-1]
+    assert (state["stop_reason"], state["steps"]) == ("finished", 7)
+
+
+# What an agent is sent
+
+
+def test_full_turns_are_shown_whole_and_fenced(team: TeamBench) -> None:
+    writer = agent("writer", f"I think it is a star.\n\n{EDIT}", instructions="You write.\nIn haste.")
+    tester = agent("tester", DONE, max_consecutive_turns=4)
+    team.run(writer, tester, max_consecutive_turns=1)
+    (told,) = sent(tester)
+    assert isinstance(told, HumanMessage)
+    assert told.text.startswith(PROMPT.rstrip())
+    head, _, shown = told.text.partition(OPENING)
+    assert head.endswith("[writer] in full:\n")
+    assert "## 1 · writer · shell\nI think it is a star." in shown
+    assert "## 1 · result\n[exit code 0]" in shown
+    assert shown.endswith("[It is your turn, tester: writer has had its turns.]")
+    system = told_by_system(tester)
+    assert "You are `tester`" in system
+    assert "- `writer`: You write.\n" in system
+    assert "After 4 turns in a row" in system
+    assert "In haste." not in system
+    assert "What you are for: You write.\nIn haste." in told_by_system(writer)
+
+
+def test_of_results_only_what_was_said_is_not_shown(team: TeamBench) -> None:
+    writer = agent("writer", f"A secret thought.\n\n{EDIT}", "No action.", share_only_tool_results=True)
+    tester = agent("tester", DONE)
+    team.run(writer, tester, max_consecutive_turns=2)
+    (told,) = sent(tester)
+    assert "[writer] what its actions showed:" in told.text
+    assert f"## 1 · writer · shell\n{EDIT}\n## 1 · result\n[exit code 0]" in told.text
+    assert "secret" not in told.text
+    assert "No action" not in told.text
+    assert "holds no action" not in told.text
+
+
+def test_ones_own_turns_stay_as_they_were(team: TeamBench) -> None:
+    writer = agent("writer", NOTE.format("a"), NOTE.format("b"), DONE, share_only_tool_results=True)
+    tester = agent("tester", SHOW, SHOW)
+    team.run(writer, tester, max_consecutive_turns=1)
+    task, mine, seen, again, last = sent(writer)
+    assert (task.text, mine.text, again.text) == (PROMPT, NOTE.format("a"), NOTE.format("b"))
+    assert mine.name is None
+    assert seen.text.startswith("[exit code 0]")
+    assert "[tester] in full:" in seen.text
+    assert "## 4 · tester · shell" in last.text
+
+
+def test_native_history_is_whole_in_a_team(team: TeamBench) -> None:
+    shell = called(("shell", '{"command": "ls"}'))
+    writer = agent("writer", shell, shell, called(("finish", "{}")), share_only_tool_results=True)
+    tester = agent("tester", called(("shell", '{"command": "pwd"}')), "I cannot.")
+    state = team.run(writer, tester, max_consecutive_turns=1, protocol="native")
+    assert state["stop_reason"] == "finished"
+    kinds = [type(each) for each in sent(writer)]
+    assert kinds == [HumanMessage, *[AIMessage, ToolMessage, HumanMessage] * 2]
+    assert "```bash\nls\n```" in sent(tester)[0].text
+    names = [each["function"]["name"] for each in writer.model.tools]  # type: ignore[attr-defined]
+    assert names == ["shell", "editor", "finish"]
+
+
+def test_a_persons_message_is_everybodys(team: TeamBench) -> None:
+    agents = agent("writer", SHOW, SHOW, DONE), agent("tester", DONE)
+    team.run(*agents, max_steps=1, max_consecutive_turns=2)
+    said = HumanMessage("Mind the gap.")
+    with open_run(team.home, "thread", agents=agents, **team.options) as held:
+        changed = held.change({"messages": [said], "stop_reason": None}, as_node="shell")
+        held.resume(checkpoint=changed)
+    assert "\n\nMind the gap.\n\n[It is your turn, tester" in sent(agents[1])[0].text
+
+
+def test_every_agent_has_its_own_tools(team: TeamBench) -> None:
+    @tool
+    def weigh(what: str) -> str:
+        """Weigh it."""
+        return f"{what}: 3 g"
+
+    @tool
+    def measure(what: str) -> str:
+        """Measure it."""
+        return f"{what}: 3 m"
+
+    def call(name: str) -> str:
+        return f'```json\n{{"name": "{name}", "arguments": {{"what": "it"}}}}\n```'
+
+    def having(name: str, own: BaseTool, *replies: str) -> Agent:
+        return agent(name, *replies, tools=(own,))
+
+    writer, tester = having("w", weigh, call("weigh")), having("t", measure, call("weigh"), call("measure"))
+    state = team.run(writer, tester, max_consecutive_turns=1, max_steps=2)
+    assert observations(state)[0] == "it: 3 g"
+    assert "no tool 'weigh'" in observations(state)[1]
+    assert "`measure`" in told_by_system(tester)
+    assert "`weigh`" not in told_by_system(tester)
+
+
+# Handoffs
+
+
+TO_TESTER = '<handoff to="tester">Look at double.</handoff>'
+NATIVE = called(("handoff", '{"to": "tester", "message": "Look at double."}'))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "reply"),
+    [
+        ("text", TO_TESTER),
+        ("text", f"So.\n\n```xml\n{TO_TESTER}\n```"),
+        ("text", '{"name": "handoff", "arguments": {"to": "tester", "message": "Look at double."}}'),
+        ("native", NATIVE),
+        ("native", f"I hand over.\n{TO_TESTER}"),
+    ],
+)
+def test_a_handoff_ends_the_turns_at_once(team: TeamBench, protocol: Any, reply: Any) -> None:
+    done: Any = DONE if protocol == "text" else called(("finish", "{}"))
+    writer = agent("writer", reply, share_only_tool_results=True)
+    other, tester = agent("other", done), agent("tester", done)
+    state = team.run(writer, other, tester, protocol=protocol, enable_handoff_tool=True)
+    assert actors(state) == ["writer", "tester"]
+    (passed,) = state["passes"]
+    assert (passed["how"], passed["message"], passed["share"]) == ("handoff", "Look at double.", "full")
+    (name,) = state["records"]
+    assert team.bench.store.load(name).point.detail == "writer hands over to tester: Look at double."
+    assert "[writer] in full:" in sent(tester)[0].text
+    assert "Look at double." in sent(tester)[0].text
+    if protocol == "native":
+        schema = writer.model.tools[-1]["function"]["parameters"]["properties"]["to"]  # type: ignore[attr-defined]
+        assert schema["enum"] == ["other", "tester"]
+    else:
+        assert "one of other, tester." in told_by_system(writer)
+
+
+def test_without_a_name_the_next_has_the_turn(team: TeamBench) -> None:
+    agents = agent("a", NOTE.format(1), "<handoff/>"), agent("b", SHOW, "<handoff/>"), agent("c", DONE)
+    state = team.run(*agents, enable_handoff_tool=True)
+    assert passes(state) == [("a", "b", "handoff"), ("b", "c", "handoff")]
+    assert team.bench.store.load(state["records"][0]).point.detail == "a hands over to b"
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ('<handoff to="boss">x</handoff>', "there is no agent 'boss'; name one of tester."),
+        ('<handoff to="writer">x</handoff>', "you are writer yourself; name one of tester, or go on."),
+    ],
+)
+def test_a_handoff_to_nobody_is_refused(team: TeamBench, reply: str, says: str) -> None:
+    state = team.run(agent("writer", reply, DONE), agent("tester", DONE), enable_handoff_tool=True)
+    assert observations(state) == [f"Not handed over: {says}"]
+    assert state["events"][1]["refused"]
+    assert passes(state) == []
+    assert actors(state) == ["writer", "writer"]
+
+
+@pytest.mark.parametrize("protocol", ["text", "native"])
+def test_without_the_tool_nothing_is_handed_over(team: TeamBench, protocol: Any) -> None:
+    done: Any = DONE if protocol == "text" else called(("finish", "{}"))
+    writer, tester = agent("writer", TO_TESTER, done), agent("tester", done, enable_handoff_tool=True)
+    state = team.run(writer, tester, protocol=protocol)
+    (said,) = observations(state)
+    assert said.startswith("There is no tool 'handoff' here, so nobody takes over; go on yourself.")
+    assert passes(state) == []
+
+
+def test_a_turn_that_goes_round_without_an_act_is_stopped(team: TeamBench) -> None:
+    over = "<handoff/>"
+    a, b = agent("a", over, over, SHOW, over, DONE), agent("b", over, DONE)
+    state = team.run(a, b, enable_handoff_tool=True, max_consecutive_turns=9)
+    assert passes(state) == [("a", "b", "handoff"), ("b", "a", "handoff"), ("a", "b", "handoff")]
+    assert observations(state)[2].startswith("Not handed over: the turn has gone round")
+    assert actors(state) == ["a", "b", "a", "a", "a", "b"]
+
+
+def test_who_may_not_finish_is_told_who_may(team: TeamBench) -> None:
+    writer, tester = agent("writer", DONE, DONE, may_finish=False), agent("tester", DONE)
+    state = team.run(writer, tester, max_consecutive_turns=2)
+    assert (
+        observations(state)
+        == [
+            "Not finished: only tester may finish the task, and you are writer; go on; your turn passes on by itself."
+        ]
+        * 2
+    )
+    assert actors(state) == ["writer", "writer", "tester"]
+    assert "Only `tester` may finish the task; you may not." in told_by_system(writer)
+
+
+def test_a_supervisor_chooses(team: TeamBench) -> None:
+    boss = agent("boss", "<handoff>Go.</handoff>", '<handoff to="b">Go.</handoff>', SHOW, SHOW, SHOW, DONE)
+    a, b = agent("a", DONE), agent("b", NOTE.format(1), NOTE.format(2), "<handoff>Back.</handoff>")
+    state = team.run(a, b, supervisor=boss, max_consecutive_turns=2)
+    assert observations(state)[0] == "Not handed over: say who is to go on, by to: one of a, b."
+    assert passes(state) == [("boss", "b", "handoff"), ("b", "boss", "supervisor")]
+    assert actors(state) == ["boss", "boss", "b", "b", "boss", "boss", "boss", "boss"]
+    assert "choose who goes on, and hand over to that agent by name.]" in sent(boss)[-7].text
+
+
+def test_a_supervisors_turns_run_out_where_it_says_so(team: TeamBench) -> None:
+    boss = agent("boss", SHOW, SHOW, max_consecutive_turns=1)
+    a, b = agent("a", SHOW, DONE), agent("b", DONE)
+    state = team.run(a, b, supervisor=boss, max_consecutive_turns=1)
+    assert actors(state) == ["boss", "a", "boss", "b"]
+
+
+# Interruptions
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("node", ["hand_over", "consent", "pass_on", "turn"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("how", ["handoff", "rotation"])
+def test_a_pass_that_is_killed_is_made_once(
+    team: TeamBench, monkeypatch: pytest.MonkeyPatch, node: str, moment: str, how: str
+) -> None:
+    node = "rotate" if (node, how) == ("hand_over", "rotation") else node
+    last = ['<handoff to="tester">Go.</handoff>'] if how == "handoff" else []
+    agents = agent("writer", NOTE.format("one"), *last), agent("tester", NOTE.format("two"), SHOW, DONE)
+    settings = {"max_consecutive_turns": 9 if last else 1, "enable_handoff_tool": bool(last)}
+    killed_at = len(last) + 2 if node == "turn" else 1
+    if node == "turn" and how == "rotation":
+        agents = agents[0], agent("tester", NOTE.format("two"), SHOW, DONE, max_consecutive_turns=9)
+    with monkeypatch.context() as patch:
+        patch.setitem(NODES, _place(node), _killed(node, moment, killed_at))
+        with pytest.raises(Killed):
+            team.run(*agents, **settings)
+    state = team.resume(*agents, **{**settings, "max_consecutive_turns": 9})
+    assert noted(state) == "one\ntwo"
+    assert passes(state) == [("writer", "tester", how)]
+    assert len(state["records"]) == 1
+    assert sorted(team.bench.store.ids()) == sorted(state["records"])
+    assert state["stop_reason"] == "finished"
+    if how == "handoff":
+        assert observations(state).count("[handed over to tester]") == 1
+
+
+def _place(node: str) -> str:
+    return {"hand_over": "handoff", "consent": "interruption", "turn": "think"}.get(node, node)
+
+
+def _killed(node: str, moment: str, at: int) -> Callable[..., Any]:
+    real, calls = NODES[_place(node)], []
+
+    def dying(state: AgentState, runtime: Any) -> AgentState:
+        calls.append(1)
+        if len(calls) == at and moment == "before":
+            raise Killed
+        update = real(state, runtime)
+        if len(calls) == at:
+            raise Killed
+        return update
+
+    dying.__annotations__ = {"state": AgentState, "runtime": Any}
+    return dying
+
+
+def test_a_person_who_refuses_a_pass_leaves_the_turn(team: TeamBench) -> None:
+    agents = (
+        agent("writer", NOTE.format(1), NOTE.format(2)),
+        agent("tester", SHOW, DONE, max_consecutive_turns=3),
+    )
+    review = {"policy": "review", "max_consecutive_turns": 1}
+    asked = run_team(team.home, "thread", "t", PROMPT, agents=agents, **team.options, **review)
+    assert asked.waiting is not None
+    assert asked.waiting["why"] == "writer: max_consecutive_turns (1)"
+    again = resume(team.home, "thread", {"decision": "refuse"}, agents=agents, **team.options, **review)
+    assert again.waiting is not None
+    assert actors(again.state) == ["writer", "writer"]
+    assert passes(again.state) == []
+    assert any(call[-1].text.endswith(REFUSED) for call in agents[0].model.seen)  # type: ignore[attr-defined]
+    done = team.resume(*agents, answer={"decision": "approve"}, **review)
+    assert passes(done) == [("writer", "tester", "rotation")]
+    assert REFUSED not in sent(agents[1], 0)[0].text
+    assert done["agent"] == "tester"
+
+
+def test_a_handoff_that_is_refused_leaves_the_turns(team: TeamBench) -> None:
+    agents = agent("writer", TO_TESTER, NOTE.format(1), SHOW, DONE), agent("tester", DONE)
+    settings: dict[str, Any] = {"policy": "review", "max_consecutive_turns": 3, "enable_handoff_tool": True}
+    team.run(*agents, **settings)
+    state = team.resume(*agents, answer={"decision": "refuse"}, **settings)
+    assert actors(state) == ["writer"] * 4
+    assert state["stop_reason"] == "finished"
+
+
+def test_a_run_that_stops_at_a_pass_goes_on_with_it(team: TeamBench) -> None:
+    agents = agent("writer", EDIT), agent("tester", SHOW, DONE, max_consecutive_turns=3)
+    settings: dict[str, Any] = {
+        "policy": "stop",
+        "max_consecutive_turns": 1,
+        "points": ("first_source_edit",),
+    }
+    assert team.run(*agents, **settings)["stop_reason"] == "point"
+    stopped = team.resume(*agents, **settings)
+    assert (stopped["stop_reason"], passes(stopped)) == ("handoff", [])
+    with open_run(team.home, "thread", agents=agents, **team.options | settings) as held:
+        held.prune()
+    assert len(team.home.history("thread")) == 1
+    ended = team.resume(*agents, **settings)
+    assert (actors(ended), ended["stop_reason"]) == (["writer", "tester", "tester"], "finished")
+
+
+@pytest.mark.parametrize("at", ["shell", "handoff"])
+def test_somebody_outside_ends_a_run_and_no_pass_is_lost(team: TeamBench, at: str) -> None:
+    ask = lambda: team.home.request_handoff("thread", "I need it.")  # noqa: E731
+
+    @tool
+    def wait(what: str) -> str:
+        """Wait."""
+        ask()
+        return "waited"
+
+    first = '```json\n{"name": "wait", "arguments": {"what": "x"}}\n```'
+    agents = (agent("writer", first, TO_TESTER, tools=(wait,)), agent("tester", DONE))
+    settings: dict[str, Any] = {
+        "enable_handoff_tool": True,
+        "max_consecutive_turns": 1 if at == "shell" else 3,
+    }
+    state = team.run(*agents, **settings)
+    assert (state["stop_reason"], passes(state)) == ("handoff", [])
+    ended = team.resume(*agents, **settings)
+    assert ended["stop_reason"] == "finished"
+    assert [each[:2] for each in passes(ended)] == [("writer", "tester")]
+
+
+@pytest.mark.parametrize("backend", ["process", "host"])
+def test_going_back_before_a_pass_makes_it_anew(team: TeamBench) -> None:
+    agents = agent("writer", NOTE.format("one"), DONE), agent("tester", NOTE.format("two"), SHOW, DONE)
+    state = team.run(*agents, max_consecutive_turns=1, max_steps=3)
+    assert actors(state) == ["writer", "tester", "writer"]
+    moments = team.home.history("thread")
+    (before,) = [each for each in moments if each.next == ("pass_on",) and each.step == 1]
+    other = agent("tester", SHOW, DONE, max_consecutive_turns=5)
+    with open_run(team.home, "thread", agents=[agents[0], other], **team.options) as held:
+        outcome = held.resume(checkpoint=before.checkpoint)
+    assert noted(outcome.state) == "one"
+    assert actors(outcome.state) == ["writer", "tester", "tester"]
+    assert passes(outcome.state) == [("writer", "tester", "rotation")]
+    with open_run(team.home, "thread", agents=agents, **team.options) as held:
+        changed = held.change({"passing": None, "turns_left": 3}, checkpoint=before.checkpoint)
+        assert actors(held.resume(checkpoint=changed).state) == ["writer", "writer"]
+        with pytest.raises(Exception, match="there is no node 'receive'"):
+            held.change({}, as_node="receive")
+
+
+def test_a_budget_is_the_teams(team: TeamBench) -> None:
+    agents = agent("a", SHOW, SHOW, DONE), agent("b", SHOW, SHOW, DONE)
+    state = team.run(*agents, max_consecutive_turns=1, max_tokens=33)
+    assert (state["stop_reason"], state["steps"]) == ("max_tokens", 3)
+    assert (state["spent"]["prompt_tokens"], state["spent"]["completion_tokens"]) == (30, 3)
+    assert team.resume(*agents, max_consecutive_turns=1)["stop_reason"] == "finished"
+
+
+def test_the_database_grows_with_the_trace_of_a_team(team: TeamBench) -> None:
+    def growth(steps: int) -> float:
+        before = size(team.bench)
+        agents = [agent(name, *[LOOK] * steps) for name in ("a", "b", "c")]
+        options = {**team.options, "max_steps": steps, "max_consecutive_turns": 2}
+        thread = f"{steps} steps"
+        state = run_team(team.home, thread, "t", PROMPT, agents=agents, **options).state
+        assert len(state["passes"]) == steps // 2
+        return (size(team.bench) - before) / sum(len(text) for text in observations(state))
+
+    growth(2)
+    grown = [growth(steps) for steps in (16, 32, 64)]
+    assert max(grown) <= 1.5 * MOST  # a pass is three nodes more
+    assert max(grown) <= SPREAD * min(grown), grown
+
+
+# What is told, and what cannot be
+
+
+def test_progress_and_timeline_name_the_agent(team: TeamBench) -> None:
+    told: list[dict[str, Any]] = []
+    agents = agent("writer", EDIT), agent("tester", TEST, DONE)
+    state = team.run(*agents, max_consecutive_turns=1, on_progress=told.append, max_steps=2)
+    acted = [(each["agent"], each["step"]) for each in told if each["moment"] == "acting"]
+    assert acted == [("writer", 1), ("tester", 2)]
+    moved = [(each["agent"], each["to"]) for each in told if each["moment"] == "passed"]
+    assert moved == [("writer", "tester"), ("tester", "writer")]
+    found = [Pass.model_validate(each) for each in state["passes"]]
+    rows = timeline([Event.model_validate(each) for each in state["events"]], found, ["writer", "tester"])
+    assert [(row.agent, row.outcome) for row in rows] == [("writer", "exit 0"), ("tester", "exit 1")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"agents": []}, "^agents: Tuple should have at least 1 item"),
+        ({"agents": [agent("a"), agent("a")]}, "^two agents are named 'a'; give one another name$"),
+        ({"supervisor": agent("a")}, "^two agents are named 'a'"),
+        ({"agents": [agent("a", may_finish=False)]}, "none of the agents may finish"),
+        ({"supervisor": agent("s", enable_handoff_tool=False)}, "a supervisor chooses by the handoff tool"),
+        ({"agents": ["a"]}, "^agents.0: Input should be a Agent, not 'a'$"),
+        ({"max_consecutive_turns": 0}, "^max_consecutive_turns: Input should be greater than 0, not 0$"),
+        ({"max_steps": 0}, "^max_steps: "),
+        ({"model": scripted()}, "^model: with agents=, give each agent its own model$"),
+        ({"offer_handoff": True}, "^offer_handoff: with agents=, give enable_handoff_tool=$"),
+        ({"policy": "takeover"}, "^policy='takeover' is for one agent"),
+        ({"max_turns": 3}, "^there is no setting 'max_turns'"),
+    ],
+)
+def test_teams_that_cannot_be(team: TeamBench, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadSettings, match=says) as caught:
+        run_team(team.home, "thread", "t", PROMPT, **{"agents": [agent("a")], **team.options, **settings})
+    assert "\n" not in str(caught.value)
+    assert team.home.threads() == ()
+
+
+@pytest.mark.parametrize("name", ["", "two words", "nul\0", "new\nline", "a\n", "x" * 65, "ünï"])
+def test_names_that_cannot_be(name: str) -> None:
+    with pytest.raises(ValueError, match="is no agent's name; take up to 64 letters"):
+        agent(name)
+
+
+def test_tools_that_cannot_be(team: TeamBench) -> None:
+    @tool
+    def shell(command: str) -> str:
+        """Another shell."""
+        return command
+
+    with pytest.raises(BadSettings, match=r"^agent a: tools: 'shell' means a tool that every agent has"):
+        build_team([agent("a", tools=(shell,))])
+
+
+def test_a_teams_thread_wants_its_agents(team: TeamBench) -> None:
+    agents = agent("writer", SHOW, DONE), agent("tester", DONE)
+    team.run(*agents, max_steps=1)
+    with pytest.raises(BadSettings, match=r"^agents: thread 'thread' is a team's; give agents=\[…\]"):
+        team.bench.resume(scripted(DONE))
+    with pytest.raises(
+        NoSuchAgent, match=r"^agents: the thread goes on with 'writer', who is not among tester;"
+    ):
+        team.resume(agents[1])
+    team.bench.run(scripted(EDIT, DONE), thread="alone", max_steps=1)
+    with pytest.raises(BadSettings, match=r"^agents: thread 'alone' is one agent's; give model= instead$"):
+        resume(team.home, "alone", agents=agents, **team.options)
+
+
+def test_a_team_in_asyncio(team: TeamBench) -> None:
+    agents = agent("writer", NOTE.format(1)), agent("tester", SHOW, DONE, max_consecutive_turns=2)
+
+    async def main(held: Any) -> list[str]:
+        task = {"task": {"id": "t", "prompt": PROMPT}}
+        stream = held.team.astream(task, **held.options, stream_mode="custom")
+        return [told["agent"] async for told in stream if told["moment"] == "thinking"]
+
+    with open_run(team.home, "thread", agents=agents, **team.options, max_consecutive_turns=1) as held:
+        assert asyncio.run(main(held)) == ["writer", "tester", "tester"]
+        assert held.outcome().stop_reason == "finished"
+
+
+def test_a_handoff_whose_tool_is_taken_away_meanwhile(
+    team: TeamBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = agent("writer", TO_TESTER, DONE), agent("tester", DONE)
+    with monkeypatch.context() as patch:
+        patch.setitem(NODES, "handoff", _killed("hand_over", "before", 1))
+        with pytest.raises(Killed):
+            team.run(*agents, enable_handoff_tool=True)
+    state = team.resume(*agents)
+    assert observations(state) == [
+        "Not handed over: there is nobody to hand over to any more; go on yourself."
+    ]
+    assert actors(state) == ["writer", "writer"]
+
+
+def test_a_graph_that_was_built_with_its_agents(team: TeamBench) -> None:
+    agents = agent("writer", NOTE.format(1)), agent("tester", SHOW, DONE, max_consecutive_turns=2)
+    graph = build_team(agents, max_consecutive_turns=1, enable_handoff_tool=True)
+    with team.bench.opened(scripted()) as held:
+        task = {"task": {"id": "t", "prompt": PROMPT}}
+        state: Any = graph.invoke(task, config={"recursion_limit": 50}, context=held.context)
+    assert noted(state) == "1"
+    assert actors(state) == ["writer", "tester", "tester"]
