@@ -5,6 +5,7 @@ delegation  how an agent hands tasks to others, and who runs these
 team      the graph of several agents that take turns
 running   run, run_team, resume, take_over, and open_run for more than one of these
 delivery  handing over by the protocol; rollback, repair, and people and desk, where persons take part
+desk      the commands for people, with seat and asking
 hold      what can be done under one hold on a thread, to its outcome, and how it is stopped
 home      where runs leave everything, and the history of a thread
 savers    checkpoints that only a thread's holder can write
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from graph.agent import build_agent, build_takeover
     from graph.delegation import Delegation
     from graph.delivery import BadHandoff, Delivery, deliver, hand_over
-    from graph.hold import NotWaiting, Run, ThreadTaken, Waiting
+    from graph.hold import Run
     from graph.home import Home, Moment, NoSuchThread, open_home
     from graph.outcome import Outcome
+    from graph.refusals import NotWaiting, ThreadTaken, Waiting
     from graph.repair import repair
     from graph.rollback import RollbackRefused, roll_back
     from graph.running import open_run, resume, run, run_team, take_over
@@ -62,11 +64,11 @@ _HOMES = {
     "NoSuchAgent": "nodes.team",
     "NoSuchThread": "graph.home",
     "open_home": "graph.home",
-    "NotWaiting": "graph.hold",
-    "Waiting": "graph.hold",
+    "NotWaiting": "graph.refusals",
+    "Waiting": "graph.refusals",
     "Outcome": "graph.outcome",
     "Run": "graph.hold",
-    "ThreadTaken": "graph.hold",
+    "ThreadTaken": "graph.refusals",
     "open_run": "graph.running",
     "resume": "graph.running",
     "run": "graph.running",

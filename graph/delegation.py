@@ -12,8 +12,9 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel, ConfigDict, Field
 
-from graph.hold import Progress, Run, ThreadTaken
+from graph.hold import Progress, Run
 from graph.outcome import Outcome
+from graph.refusals import ThreadTaken
 from handoff.event import Event
 from handoff.redaction import redacted
 from handoff.views import Recipient

@@ -18,9 +18,9 @@ from langgraph.types import Command
 from pydantic import ValidationError
 
 from graph.agent import Saver
-from graph.hold import NotWaiting
 from graph.home import Home
 from graph.outcome import Outcome
+from graph.refusals import NotWaiting
 from graph.rollback import roll_back as rolled_back
 from graph.running import open_run
 from graph.savers import open_saver
@@ -59,7 +59,7 @@ class Delivery(NamedTuple):
 def hand_over(
     home: Home,
     record_id: str,
-    target: str,
+    target: str = "",
     *,
     source: str = "",
     envelope: Envelope | None = None,
@@ -68,11 +68,18 @@ def hand_over(
 ) -> Handoff:
     """Offer a record to an agent, a program or a person of that name; `deliver` brings it about, or `open_run().receive`.
 
-    Who asks again with the same `key` gets the same handoff. Raises RecordRefused, BadHandoff or KeyReused.
+    An agent that called `handoff(to=…, message=…)` has named the target, and said what the letter says, where these
+    are left out. Who asks again with the same `key` gets the same handoff. Raises RecordRefused, BadHandoff or KeyReused.
     """
     record = home.records.load(record_id)
     source = source or record.predecessor
-    said = envelope or Envelope()
+    asked_for = next((each.arguments for each in reversed(record.trace) if each.kind == "action"), {})
+    target = target or asked_for.get("to", "")
+    said = envelope or Envelope(
+        message=asked_for.get("message", "") if record.point.kind == "requested" else ""
+    )
+    if not target:
+        raise BadHandoff(f"record {record.id}: its agent named nobody who is to go on; give a target")
     if source == target:
         raise BadHandoff(f"{source} would hand over to itself; name another target, or resume the thread")
     if said.view:

@@ -11,44 +11,31 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
-from langgraph.types import Command, StateSnapshot
-from pydantic import ValidationError
+from langgraph.types import Command
 
 from graph.agent import Graph, build_agent, build_takeover
 from graph.checkpoint import Kind, answered, kind_of, machine_to_come
-from graph.home import Home, Moment, NoSuchThread
-from graph.outcome import Outcome
+from graph.home import Home, NoSuchThread
+from graph.outcome import Outcome, outcome_of
+from graph.refusals import NotWaiting, ThreadTaken, Waiting, checked, not_kept
 from graph.savers import Saver
 from graph.stopping import stopping
 from graph.team import team_graph
 from handoff import views
 from handoff.ledger import handoffs
-from handoff.record import Review, TaskBrief
+from handoff.record import Review
 from handoff.redaction import redacted
 from nodes.replies import keys_of
 from nodes.session import BASE, MachineNotKept, Session
 from nodes.settings import AgentContext, BadSettings
-from nodes.state import NOTHING_SPENT, AgentState, BadInput, state_values
+from nodes.state import AgentState, BadInput, state_values
 from nodes.think import spent
 from sandbox.machine import Sandbox
-from sandbox.repository import RepositoryBroken, patch_since
 
 Progress = Callable[[dict[str, Any]], None]
 # A step is at most three nodes, and of a team twice as many; our own caps stop a run long before this.
 _NODES_A_STEP = 7
 _FOR_GOOD = ("finished", "refused", "unconfirmed")
-
-
-class ThreadTaken(ValueError):
-    """The thread holds a run already, of this task or of another."""
-
-
-class Waiting(ValueError):
-    """What was asked for would make a thread forget that it waits for a person."""
-
-
-class NotWaiting(ValueError):
-    """An answer was given to a thread that waits for none, or one that is no answer."""
 
 
 class Run:
@@ -167,7 +154,7 @@ class Run:
         if not self.session.can_enter(machine_to_come(found, redone=checkpoint is not None)):
             kept = self.home.nearest_kept(self.thread, found.config["configurable"]["checkpoint_id"])
             if not go_back or kept is None:
-                raise _not_kept(self.thread, checkpoint, kept)
+                raise not_kept(self.thread, checkpoint, kept)
             if self._on_progress is not None:
                 self._on_progress({"moment": "went_back", "step": kept.step, "checkpoint": kept.checkpoint})
             checkpoint = kept.checkpoint
@@ -178,7 +165,7 @@ class Run:
                     f"thread {self.thread!r} has an answer there already; resume it without one, or go back to a "
                     "checkpoint before, from which it asks anew"
                 )
-            return self._go(kind, Command(resume=_checked(answer, self.thread, state)), self._at(checkpoint))
+            return self._go(kind, Command(resume=checked(answer, self.thread, state)), self._at(checkpoint))
         if state.interrupts and checkpoint is None and not answered(found):
             return self._outcome(cast(AgentState, state.values), state.interrupts)
         at = self._at(checkpoint)
@@ -232,7 +219,7 @@ class Run:
         if "machine" not in values:
             return  # nothing has been done yet
         if not self.session.can_enter(values["machine"]):
-            raise _not_kept(
+            raise not_kept(
                 self.thread,
                 None,
                 self.home.nearest_kept(self.thread, state.config["configurable"]["checkpoint_id"]),
@@ -295,29 +282,7 @@ class Run:
             return self._outcome(cast(AgentState, values), interrupts)
 
     def _outcome(self, state: AgentState, interrupts: Any = ()) -> Outcome:
-        self.session.keep_standing()
-        patch, trouble = self._patch(state)
-        return Outcome(
-            thread=self.thread,
-            stop_reason=state.get("stop_reason"),
-            waiting=interrupts[0].value if interrupts else None,
-            records=tuple(state.get("records", ())),
-            steps=state.get("steps", 0),
-            events=len(state.get("events", ())),
-            **state.get("spent", NOTHING_SPENT),
-            patch=patch,
-            trouble=trouble,
-            state=state,
-        )
-
-    def _patch(self, state: AgentState) -> tuple[str, str]:
-        if "machine" not in state:
-            return "", "no patch: the run has not begun"
-        try:
-            base = TaskBrief.model_validate(state["task"]).base_commit
-            return patch_since(self.session.enter(state["machine"]), base), ""
-        except (RepositoryBroken, MachineNotKept) as error:
-            return "", f"no patch: {error}"
+        return outcome_of(self.session, state, interrupts)
 
     def _must_be_new(self, asked: str) -> None:
         found = self._saver.get_tuple(self.config)
@@ -341,23 +306,3 @@ class Run:
             f"thread {self.thread!r} has no checkpoint {checkpoint!r:.60}; its newest is {newest.checkpoint}, "
             "and `home.history(thread)` lists them all"
         )
-
-
-def _checked(answer: Review | dict[str, Any], thread: str, state: StateSnapshot) -> dict[str, Any]:
-    if not state.interrupts:
-        raise NotWaiting(f"thread {thread!r} waits for no answer; resume it without one")
-    try:
-        return redacted(Review.model_validate(answer).model_dump(mode="json"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise NotWaiting(f"answer: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-
-
-def _not_kept(thread: str, checkpoint: str | None, kept: Moment | None) -> MachineNotKept:
-    which = f"checkpoint {checkpoint}" if checkpoint else "newest checkpoint"
-    cure = (
-        f"resume(checkpoint={kept.checkpoint!r}) or go_back=True goes on from step {kept.step}, whose machine was kept"
-        if kept
-        else "no earlier one was kept either"
-    )
-    return MachineNotKept(f"thread {thread!r}: the machine of its {which} was not kept; {cure}")

@@ -6,8 +6,11 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from nodes.state import AgentState, StopReason
+from handoff.record import TaskBrief
+from nodes.session import MachineNotKept, Session
+from nodes.state import NOTHING_SPENT, AgentState, StopReason
 from sandbox.machine import Frozen
+from sandbox.repository import RepositoryBroken, patch_since
 
 
 class Outcome(Frozen):
@@ -34,3 +37,31 @@ class Outcome(Frozen):
     predecessor: Outcome | None = None
     """Under the policy `takeover`: the run that was handed over to this one."""
     state: AgentState = Field(repr=False)
+
+
+def outcome_of(session: Session, state: AgentState, interrupts: Any = ()) -> Outcome:
+    """What a thread has come to in that state, with its machine kept and compared with its base."""
+    session.keep_standing()
+    patch, trouble = _patch(session, state)
+    return Outcome(
+        thread=session.thread,
+        stop_reason=state.get("stop_reason"),
+        waiting=interrupts[0].value if interrupts else None,
+        records=tuple(state.get("records", ())),
+        steps=state.get("steps", 0),
+        events=len(state.get("events", ())),
+        **state.get("spent", NOTHING_SPENT),
+        patch=patch,
+        trouble=trouble,
+        state=state,
+    )
+
+
+def _patch(session: Session, state: AgentState) -> tuple[str, str]:
+    if "machine" not in state:
+        return "", "no patch: the run has not begun"
+    try:
+        base = TaskBrief.model_validate(state["task"]).base_commit
+        return patch_since(session.enter(state["machine"]), base), ""
+    except (RepositoryBroken, MachineNotKept) as error:
+        return "", f"no patch: {error}"

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
-from graph.agent import build_agent, build_takeover
 from graph.checkpoint import kind_of
 from graph.home import Home
+from graph.team import graph_of
 from handoff.event import Event
 from handoff.ledger import handoffs
 from handoff.ledger.handoffs import Handoff
@@ -61,13 +61,15 @@ def roll_back(
             home.ledger, found.id, "rolled_back", by=by, version=found.version, reason=reason
         )
     with home.session(record.thread_id, spec) as (session, saver):
-        graph = (build_agent if kind_of(point) == "agent" else build_takeover)(saver)
+        graph = graph_of(kind_of(point), saver)
         done = _restored(home, found)
         if done is None:
             at = _at(record.thread_id, record.checkpoint_id) | {
                 "metadata": {"graph": kind_of(point), _MARK: found.id}
             }
             values: dict[str, Any] = {"machine": session.adopt(record), "fired": [], "stop_reason": None}
+            if kind_of(point) == "team":
+                values["passing"] = None
             written = graph.update_state(at, values, as_node="interruption")
             done = written["configurable"]["checkpoint_id"]
         state = cast(AgentState, graph.get_state(_at(record.thread_id, done)).values)
@@ -77,7 +79,7 @@ def roll_back(
 
 
 def spec_of(record: HandoffRecord) -> SandboxSpec:
-    """A machine like the one that a record's snapshot was taken of. Raises RollbackRefused."""
+    """A machine like the one that a record's snapshot was taken of. Raises RecordRefused or SandboxUnavailable."""
     from sandbox.bases import spec_for
 
     return spec_for(record.machine)

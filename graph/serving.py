@@ -27,8 +27,8 @@ from typing_extensions import TypedDict
 
 from graph.agent import Graph, Node, build_agent, build_takeover
 from graph.checkpoint import Kind
-from graph.hold import ThreadTaken
 from graph.home import Home, open_home
+from graph.refusals import ThreadTaken
 from graph.team import team_graph
 from nodes.session import Session
 from nodes.settings import AgentContext

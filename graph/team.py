@@ -10,7 +10,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
-from graph.agent import Doing, Graph, Node, Saver, what_to_do
+from graph.agent import Doing, Graph, Node, Saver, build_agent, build_takeover, what_to_do
+from graph.checkpoint import Kind
 from nodes.begin import begin
 from nodes.conclude import conclude
 from nodes.consent import consent
@@ -39,6 +40,15 @@ NODES: dict[str, Node] = {
     "interruption": consent,
     "pass_on": pass_on,
 }
+
+
+def graph_of(kind: Kind, saver: Saver) -> Graph:
+    """The graph that a thread was run by."""
+    return {"agent": build_agent, "takeover": build_takeover}.get(kind, _any_team)(saver)
+
+
+def _any_team(saver: Saver) -> Graph:
+    return team_graph(None, saver)
 
 
 def build_team(agents: Sequence[Agent], saver: Saver = None, **settings: Any) -> Graph:

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 
 from graph import Home, open_home, resume
 from graph.delivery import BadHandoff, Delivery, Patience, deliver, hand_over
-from graph.hold import NotWaiting
+from graph.refusals import NotWaiting
 from graph.repair import repair
 from graph.rollback import RollbackRefused, roll_back
 from handoff.envelope import Envelope
@@ -223,10 +223,13 @@ def test_what_cannot_be_rolled_back_stays_as_it_is(bench: Bench) -> None:
 
 def test_a_chain_is_rolled_back_from_its_end(bench: Bench) -> None:
     first = offered(bench)
-    passed = brought(bench, first, scripted(UNDERSTOOD, "<handoff>Too hard.</handoff>"), offer_handoff=True)
+    passed = brought(
+        bench, first, scripted(UNDERSTOOD, '<handoff to="writer">Too hard.</handoff>'), offer_handoff=True
+    )
     assert passed.handoff.state == "completed"
     assert passed.outcome is not None
-    second = hand_over(bench.home, passed.outcome.records[-1], "writer", source="tester")
+    second = hand_over(bench.home, passed.outcome.records[-1], source="tester")
+    assert (second.target, second.envelope.message) == ("writer", "Too hard."), "as the agent itself said"
     brought(bench, second, scripted(UNDERSTOOD, FIX, DONE), agent="writer")
     with pytest.raises(handoffs.IllegalTransition, match=f"handed on by handoff {second.id}"):
         roll_back(bench.home, first.id, by="a person")
@@ -256,6 +259,8 @@ def test_what_cannot_be_offered(bench: Bench) -> None:
     assert hand_over(bench.home, RECORD, "tester", source="writer", key="k") == found
     with pytest.raises(handoffs.KeyReused):
         hand_over(bench.home, RECORD, "tester", source="writer", key="k", envelope=Envelope(message="other"))
+    with pytest.raises(BadHandoff, match="named nobody"):
+        hand_over(bench.home, RECORD)
     with pytest.raises(BadHandoff, match="itself"):
         hand_over(bench.home, RECORD, "writer", source="writer")
     with pytest.raises(ValueError, match="no target's name"):
