@@ -10,15 +10,28 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, tool
 
-from graph import Agent, BadSettings, NoSuchAgent, build_team, open_run, resume, run_team
+from graph import (
+    Agent,
+    BadSettings,
+    NoSuchAgent,
+    build_team,
+    deliver,
+    hand_over,
+    open_run,
+    resume,
+    roll_back,
+    run_team,
+)
 from graph.team import NODES
 from handoff.event import Event
 from handoff.fence import OPENING
+from handoff.ledger import HandedOver
 from handoff.team import Pass, timeline
 from nodes.consent import REFUSED
 from nodes.state import AgentState
 
 from .conftest import DONE, EDIT, FIX, NOTE, PROMPT, SHOW, TEST, Bench, Scripted, called, noted, scripted
+from .test_delivery import UNDERSTOOD
 from .test_growth import LOOK, MOST, SPREAD, size
 
 ENOUGH = 20
@@ -595,3 +608,26 @@ def test_a_graph_that_was_built_with_its_agents(team: TeamBench) -> None:
         state: Any = graph.invoke(task, config={"recursion_limit": 50}, context=held.context)
     assert noted(state) == "1"
     assert actors(state) == ["writer", "tester", "tester"]
+
+
+def test_a_teams_work_is_handed_over_and_taken_back(team: TeamBench) -> None:
+    agents = agent("writer", EDIT, FIX, DONE), agent("tester", TEST, DONE)
+    begun = team.run(*agents, policy="stop", max_consecutive_turns=1)
+    given = hand_over(team.home, begun["records"][-1], "outsider", source="writer")
+    done = deliver(
+        team.home,
+        given.id,
+        agent="outsider",
+        model=scripted(UNDERSTOOD, DONE),
+        sandbox=team.bench.spec,
+        points=(),
+    )
+    assert done.handoff.state == "completed"
+    with pytest.raises(HandedOver, match=given.id):
+        team.resume(*agents)
+    back = roll_back(team.home, given.id, by="a person")
+    assert back.events == 2
+    state = team.resume(*agents, max_consecutive_turns=1)
+    assert state["stop_reason"] == "finished"
+    assert actors(state)[0] == "writer"
+    assert set(actors(state)) == {"writer", "tester"}
