@@ -203,7 +203,7 @@ def pressed_run(studio: Studio) -> tuple[str, list[Any]]:
 
 def test_every_graph_is_offered_with_readable_nodes(studio: Studio) -> None:
     found = {each["graph_id"]: each for each in studio.client.assistants.search()}
-    own = {"agent": {"begin"}, "takeover": {"receive"}, "team": {"begin", "rotate", "pass_on"}}
+    own = {"agent": {"begin"}, "takeover": {"receive", "confirm"}, "team": {"begin", "rotate", "pass_on"}}
     assert set(found) == set(own)
     for name, nodes in own.items():
         assert found[name]["description"]
