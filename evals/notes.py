@@ -81,12 +81,14 @@ def command(
 
 def _write_all(records: list[tuple[str, HandoffRecord]], model: str, base_url: str | None, out: Path) -> int:
     from evals.models import build_llm
-    from evals.stages import asker
+    from evals.stages import NOTES_TIMEOUT_S
     from handoff.notes.writing import OUTPUT_TOKENS, write_notes
     from handoff.record import Notes, write_durably
+    from nodes.noting import asker
     from nodes.replies import ModelFailed
 
-    ask = asker(build_llm(model, base_url=base_url, max_reply_tokens=OUTPUT_TOKENS, temperature=0.0))
+    llm = build_llm(model, base_url=base_url, max_reply_tokens=OUTPUT_TOKENS, temperature=0.0)
+    ask = asker(llm, timeout_s=NOTES_TIMEOUT_S)
     rows, failed = [], 0
     for number, (name, record) in enumerate(records, 1):
         place = out / f"{number:03}-{record.digest[:12]}.json"

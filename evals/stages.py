@@ -7,9 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage
-
 from evals import models, threads
 from evals.config import RunConfig
 from evals.grading import GradingFailed, Verdict, grade
@@ -23,12 +20,13 @@ from handoff.event import Event, Usage
 from handoff.ledger import Fenced, ThreadHeld
 from handoff.notes.claims import soundness
 from handoff.notes.evidence import Evidence
-from handoff.notes.writing import OUTPUT_TOKENS, Ask, TooLong, write_notes
+from handoff.notes.writing import OUTPUT_TOKENS, write_notes
 from handoff.record import RecordRefused, write_durably
 from handoff.redaction import redacted
 from handoff.trace import Continuation, Trace
+from nodes.noting import asker
 from nodes.receive import recipient
-from nodes.replies import ContextOverflow, ModelFailed, ask_in_schema, usage_of
+from nodes.replies import ModelFailed
 from nodes.session import MachineNotKept
 from nodes.state import AgentState, task_of
 from sandbox.machine import OutOfDisk, SandboxUnavailable
@@ -44,7 +42,7 @@ INFRASTRUCTURE: tuple[type[Exception], ...] = (
     Fenced,
     MachineNotKept,
 )
-_NOTES_TIMEOUT_S = 1800.0
+NOTES_TIMEOUT_S = 1800.0
 PROMPTS = prompts.version("handoff", "nodes")
 
 
@@ -116,7 +114,7 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
             max_reply_tokens=OUTPUT_TOKENS,
             temperature=0.0,
         )
-        notes = write_notes(record, asker(model), config.notes_model)
+        notes = write_notes(record, asker(model, timeout_s=NOTES_TIMEOUT_S), config.notes_model)
         places.records.add_notes(record_id, notes)
     except INFRASTRUCTURE as error:
         return row | failed(error, started)
@@ -211,19 +209,6 @@ def _keep_trace(
 def _graded(config: RunConfig, task: Task, places: Places, patch: str, name: str) -> Verdict:
     spec = places.spec(config, task)
     return grade(task, patch, spec, places.logs, name, network=config.grading_network)
-
-
-def asker(model: BaseChatModel) -> Ask:
-    """How a notes model is asked."""
-
-    def asked(messages: list[BaseMessage], schema: dict[str, Any] | None) -> tuple[str, Usage]:
-        try:
-            reply = ask_in_schema(model, messages, schema, timeout_s=_NOTES_TIMEOUT_S)
-        except ContextOverflow as error:
-            raise TooLong(str(error)) from error
-        return reply.text, usage_of(reply, messages)
-
-    return asked
 
 
 def _events(state: AgentState) -> list[Event]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,9 +68,9 @@ def take(
     with _home_of(record, database) as (found, record_id):
         known = found.records.load(record_id)
         show(f"{structured_note(known)}\n\n{HELP}")
-        done = taken(
-            found, known, name or person(), read=read, show=show, sandbox=spec_of(found, record_id, directory)
-        )
+        spec = spec_of(found, record_id, directory)
+        with _terminal_as_it_was():
+            done = taken(found, known, name or person(), read=read, show=show, sandbox=spec)
         _told(found, record_id, done)
 
 
@@ -91,6 +92,22 @@ def give(
         spec = spec_of(found, record_id, directory)
         done = given(found, known, name or person(), to.strip(), message, sandbox=spec)
         _told(found, record_id, done)
+
+
+@contextmanager
+def _terminal_as_it_was() -> Iterator[None]:
+    """Who is interrupted while they type would be left with a terminal that shows nothing."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print()  # what is told of it begins a line
+        raise
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 @contextmanager

@@ -16,14 +16,12 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, StateSnapshot
 from pydantic import ValidationError
 
-from handoff.event import Usage
-from handoff.notes.writing import TooLong, write_notes
 from handoff.recall import recalled
 from handoff.record import HandoffRecord, RecordStore
 from handoff.swarm import carried, earlier_work, from_swarm, latest
 from handoff.views import NEED_NOTES, Recipient, named
 from nodes.actions import RECALL
-from nodes.replies import ContextOverflow, ModelFailed, ask_in_schema, usage_of
+from nodes.noting import notes_on
 from nodes.settings import BadSettings, told
 from sandbox.machine import Snapshot
 
@@ -162,16 +160,9 @@ def _with_notes(record: HandoffRecord, model: BaseChatModel, records: RecordStor
     if record.notes is not None:
         return record
 
-    def asked(messages: list[BaseMessage], schema: dict[str, Any] | None) -> tuple[str, Usage]:
-        try:
-            reply = ask_in_schema(model, messages, schema, timeout_s=_MODEL_TIMEOUT_S)
-        except ContextOverflow as error:
-            raise TooLong(str(error)) from error
-        return reply.text, usage_of(reply, messages)
-
-    try:
-        notes = write_notes(record, asked, str(getattr(model, "model_name", "") or type(model).__name__))
-    except ModelFailed:
+    name = str(getattr(model, "model_name", "") or type(model).__name__)
+    notes = notes_on(record, model, name, timeout_s=_MODEL_TIMEOUT_S)
+    if notes is None:
         return record
     if records is not None:
         records.add_notes(record.id, notes)

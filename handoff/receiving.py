@@ -22,16 +22,17 @@ class Receiver(Frozen):
     """Who may take a handoff."""
 
     name: str
-    known: tuple[str, ...] = ()
-    """The agents that there are; empty where nobody says."""
     max_tokens: int | None = Field(default=None, gt=0)
 
 
 def refusal(ledger: Ledger, store: RecordStore, handoff: Handoff, receiver: Receiver) -> Refusal | None:
     """Why the receiver cannot take the handoff; None where it can."""
-    if handoff.target != receiver.name or (receiver.known and handoff.target not in receiver.known):
-        there = ", ".join(receiver.known or (receiver.name,))
-        return _refused("target", f"it is for {handoff.target}", f"name one of {there}")
+    if handoff.target != receiver.name:
+        return _refused(
+            "target",
+            f"it is for {handoff.target}",
+            f"this is {receiver.name}: offer it to that name, or deliver it as {handoff.target}",
+        )
     if handoff.source == handoff.target:
         return _refused(
             "self", f"{handoff.source} would hand over to itself", "name another target, or go on"

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
-from handoff.event import HandoffPoint, Usage
+from handoff.event import HandoffPoint
 from handoff.ledger import handoffs
 from handoff.notes.note import structured_note
-from handoff.notes.writing import TooLong, write_notes
 from handoff.record import HandoffRecord, Review
 from handoff.views import VIEWS
+from nodes.noting import notes_on
 from nodes.progress import tell
 from nodes.recording import recorded
-from nodes.replies import ContextOverflow, ModelFailed, ask_in_schema, usage_of
 from nodes.settings import AgentContext, given
 from nodes.state import AgentState
 
@@ -78,16 +75,8 @@ def _with_notes(context: AgentContext, record: HandoffRecord) -> HandoffRecord:
     if record.notes is not None:
         return record
 
-    def asked(messages: list[Any], schema: dict[str, Any] | None) -> tuple[str, Usage]:
-        try:
-            reply = ask_in_schema(context.model, messages, schema, timeout_s=context.model_timeout_s)
-        except ContextOverflow as error:
-            raise TooLong(str(error)) from error
-        return reply.text, usage_of(reply, messages)
-
-    try:
-        notes = write_notes(record, asked, context.model_name)
-    except ModelFailed:
+    notes = notes_on(record, context.model, context.model_name, timeout_s=context.model_timeout_s)
+    if notes is None:
         return record
     with context.session.holding():
         context.session.records.add_notes(record.id, notes)

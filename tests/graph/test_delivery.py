@@ -94,7 +94,7 @@ def test_the_source_is_fenced_off_from_acceptance_on(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        ("target", "it is for tester; name one of another"),
+        ("target", "it is for tester; this is another: offer it to that name, or deliver it as tester"),
         ("torn", "does not match its digest"),
         ("exchanged", "is another one than was offered"),
         ("schema", "schema version 9"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -211,3 +213,22 @@ def test_a_database_of_the_first_version_is_taken_over(tmp_path: Path, bench: Be
             home, found.id, agent="tester", model=scripted(UNDERSTOOD, DONE), sandbox=bench.spec, points=()
         )
         assert done.handoff.state == "completed"
+
+
+def test_who_is_interrupted_has_a_terminal_as_before(bench: Bench) -> None:
+    offered(bench, "tester")
+    record = str(bench.home.records.directory(RECORD))
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, "-m", "handoff", "take", record, "--as", "ann"])
+    before, seen = termios.tcgetattr(terminal), ""
+    while "testbed$ " not in seen:
+        seen += os.read(terminal, 65536).decode()
+    os.write(terminal, b"echo half a comm\x03")
+    while "interrupted; " not in seen:
+        seen += os.read(terminal, 65536).decode()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    assert termios.tcgetattr(terminal) == before
+    os.close(terminal)
+    assert "left as it is" in handoff("take", record, "--as", "ann", typed="pwd\n").stdout
