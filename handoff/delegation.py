@@ -12,19 +12,9 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 from handoff.conversation import Step
 from handoff.detectors import validations
 from handoff.event import Event
-from handoff.payload import (
-    DeadEnd,
-    Mode,
-    Payload,
-    RanCommand,
-    ReadFile,
-    answered,
-    digest_of,
-    last_change,
-    ran_in,
-    whole_content,
-)
+from handoff.payload import DeadEnd, Mode, Payload, RanCommand, ReadFile
 from handoff.record import TaskBrief
+from handoff.selection import answered, digest_of, last_change, ran_in, whole_content
 from sandbox.machine import FileRefused, Frozen
 
 LARGEST_SHARE = 0.3

@@ -14,9 +14,10 @@ from handoff.delegation import Assigned, BadDelegation, check_size, given_payloa
 from handoff.event import HandoffPoint
 from handoff.fence import neutral
 from handoff.ledger.leases import LONGEST_ID
-from handoff.payload import Payload, derived
+from handoff.payload import Payload
 from handoff.record import HandoffRecord
 from handoff.redaction import redacted
+from handoff.selection import derived
 from nodes.acting import acted
 from nodes.children import Assignment, Budget, Delegates, Returned
 from nodes.delegating import may_delegate

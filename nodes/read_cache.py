@@ -6,7 +6,7 @@ import posixpath
 import re
 from typing import NamedTuple
 
-from handoff.payload import read_cache
+from handoff.selection import read_cache
 from nodes.settings import AgentContext
 from nodes.state import AgentState
 from sandbox.machine import Sandbox

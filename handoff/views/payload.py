@@ -9,9 +9,10 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from handoff.conversation import Step, as_messages, joined, steps
 from handoff.event import Event
 from handoff.fence import code, entry, fenced, neutral, quoted, ticked
-from handoff.payload import DeadEnd, Payload, RanCommand, ReadFile, payload_of
+from handoff.payload import DeadEnd, Payload, RanCommand, ReadFile
 from handoff.prompts import prompt_text
 from handoff.record import HandoffRecord
+from handoff.selection import payload_of
 from handoff.views.frame import ANY, Recipient, closing, opening
 
 _STALE = "\n[stale: files have changed since this was run]"

@@ -14,7 +14,7 @@ from langchain_core.messages.utils import convert_to_openai_messages
 from handoff.action import Protocol
 from handoff.conversation import NOT_SEEN
 from handoff.event import UNREADABLE, Event, FileRead
-from handoff.payload import SHARE, payload_of, read_cache
+from handoff.selection import SHARE, payload_of, read_cache
 from handoff.views import VIEWS, Recipient, named, size_of
 from nodes.actions import read_action
 from sandbox.machine import FileChange

@@ -17,8 +17,9 @@ from handoff.delegation import (
     read_tasks,
 )
 from handoff.event import Event, FileRead
-from handoff.payload import DeadEnd, Payload, RanCommand, ReadFile, derived, read_cache
+from handoff.payload import DeadEnd, Payload, RanCommand, ReadFile
 from handoff.record import TaskBrief
+from handoff.selection import derived, read_cache
 from handoff.views import named
 from sandbox.machine import FileChange, FileRefused
 
