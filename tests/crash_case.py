@@ -26,7 +26,7 @@ from sqlalchemy import func, select
 
 import graph.home
 import handoff.record
-import nodes.interruption
+import nodes.recording
 import nodes.session
 import sandbox
 from graph.home import Home, NoSuchThread, open_home
@@ -147,7 +147,7 @@ class Crossings:
             self.around(box.Box, name, f"machine.{name}")
         self.around(archive, "write", "archive.write")
         self.around(nodes.session, "bring", "session.bring")
-        self.around(nodes.interruption, "bring", "record.bring")
+        self.around(nodes.recording, "bring", "record.bring")
         self.around(nodes.session, "remove_tree", "session.remove_tree")
         self.around(handoff.record, "write_durably", "record.write")
         self.around(handoff.record, "remove_tree", "record.remove_tree")
