@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from graph.home import Home
     from handoff.ledger.handoffs import Handoff
 
-_LIST_EPILOG = """
+_LOOK_EPILOG = """
 Examples:
 
-  python -m handoff list --home work
+  python -m handoff {0} --home work
 
-  python -m handoff list --state blocked --json | jq '.[].id'
+  python -m handoff {1} --json | jq '{2}'
 
 Exit codes: 0 done, 2 usage, 3 the database failed.
 """
@@ -65,15 +65,15 @@ _HOME = Path(".takeover")
 def add_to(app: typer.Typer, told: Callable[[], Any]) -> None:
     """Add the commands to a program that tells failures by `told`."""
     commands: dict[str, tuple[Callable[..., None], str]] = {
-        "list": (listed, _LIST_EPILOG),
+        "list": (listed, _LOOK_EPILOG.format("list", "list --state blocked", ".[].id")),
         "history": (
             history,
-            _LIST_EPILOG.replace("list", "history 3f2a9c01b7de").replace("--state blocked ", ""),
+            _LOOK_EPILOG.format("history 3f2a9c01b7de", "history 3f2a9c01b7de", ".history[].after"),
         ),
         "retry": (retry, _MOVE_EPILOG.format("retry")),
         "unblock": (unblock, _MOVE_EPILOG.format("unblock")),
         "rollback": (rollback, _ROLLBACK_EPILOG),
-        "repair": (repair, _LIST_EPILOG.replace("list", "repair").replace("--state blocked ", "")),
+        "repair": (repair, _LOOK_EPILOG.format("repair", "repair", ".[].done")),
         **SEAT,
     }
     for name, (command, epilog) in commands.items():

@@ -21,9 +21,9 @@ Examples:
 
   python -m handoff take work/records/ID
 
-  printf 'sed -i s/a/b/ x.py\ngive tester it was a typo\n' | python -m handoff take work/records/ID --as ann
+  python -m handoff take work/records/ID --as ann <commands.txt
 
-Inside: a line is a command in the frozen machine; edit FILE, give AGENT [message], done, exit, help. Left by exit, the
+Inside: a line is a command in the frozen machine; edit FILE, give AGENT and a message, done, exit, help. Left by exit, the
 machine stays as it is, and `take` comes back to it. All you do is recorded as events.
 
 Exit codes: 0 done, 2 usage, 3 record or machine failed, 4 disk full, 130 interrupted.
