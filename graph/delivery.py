@@ -30,7 +30,7 @@ from handoff.ledger import acquire, handoffs
 from handoff.ledger.handoffs import HELD, Handoff
 from nodes.attempt import attempt
 from nodes.block import block
-from nodes.delivering import Attempt, Decision, DeliveryContext, DeliveryState, Patience
+from nodes.delivering import Decision, DeliveryContext, DeliveryState, Patience
 from nodes.escalate import escalate
 from nodes.offer import offer
 from nodes.roll_back import roll_back
@@ -163,9 +163,8 @@ def deliver(
         return Delivery(found, None, None)
     outcomes: list[Outcome] = []
 
-    def attempted(found: Handoff) -> Attempt:
+    def attempted(found: Handoff) -> None:
         outcomes.append(_attempt(home, found, agent=agent, model=model, sandbox=sandbox, **options))
-        return Attempt(stop_reason=outcomes[-1].stop_reason)
 
     context = DeliveryContext(
         ledger=home.ledger,
@@ -178,7 +177,6 @@ def deliver(
     )
     with _deliverer(home, handoff_id) as (graph, config):
         given = _given(graph, config, found, answer)
-        waiting = None
         if given is not None:
             told = graph.invoke(given, config, context=context, durability="sync")
             asked = told.get("__interrupt__", ())
@@ -222,7 +220,6 @@ def _deliverer(home: Home, handoff_id: str) -> Iterator[tuple[Any, RunnableConfi
         with open_saver(home.ledger, lease) as saver:
             yield build_delivery(saver), {"configurable": {"thread_id": thread}}
     finally:
-        lease.end()
         lease.release()
 
 

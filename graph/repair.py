@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from graph.home import Home
 from handoff.ledger import effects, handoffs, leases
-from handoff.ledger.handoffs import Handoff
+from handoff.ledger.handoffs import Handoff, State
 from handoff.record import RecordRefused
+from nodes.delivering import Patience
 
 _SENDER_S = 60.0
 """How long a sender may take from writing a handoff down to offering it."""
@@ -26,7 +27,7 @@ class Finding(NamedTuple):
     done: str
 
 
-def repair(home: Home, *, confirm_s: float = 900.0) -> tuple[Finding, ...]:
+def repair(home: Home, *, confirm_s: float = Patience().confirm_s) -> tuple[Finding, ...]:
     """Look at everything in a home that a crash may have left, and mend it; asked again it finds nothing more to mend.
 
     Safe beside runs that are at work: what a live process holds is left alone.
@@ -49,19 +50,13 @@ def _of(home: Home, found: Handoff, confirm_s: float) -> Iterator[Finding]:
     if found.state in handoffs.OPEN and (trouble := _record_trouble(home, found)):
         yield Finding(what, trouble, f"send the record again, or: python -m handoff rollback {found.id}")
     if found.state == "prepared" and now - found.changed_at > _SENDER_S:
-        handoffs.move(
-            home.ledger, found.id, "offered", by=_BY, version=found.version, deadline_s=confirm_s,
-            reason="its sender died before it was offered",
-        )  # fmt: skip
-        yield Finding(what, "was prepared and never offered", f"offered to {found.target}")
+        why = "its sender died before it was offered"
+        if _moved(home, found, "offered", why, deadline_s=confirm_s):
+            yield Finding(what, "was prepared and never offered", f"offered to {found.target}")
     elif found.state == "offered" and found.deadline_at is not None and now > found.deadline_at:
-        handoffs.move(
-            home.ledger, found.id, "timed_out", by=_BY, version=found.version,
-            reason=f"{found.target} did not confirm in time",
-        )  # fmt: skip
-        yield Finding(
-            what, f"{found.target} did not confirm in time", f"timed out; deliver it again: {found.id}"
-        )
+        why = f"{found.target} did not confirm in time"
+        if _moved(home, found, "timed_out", why):
+            yield Finding(what, why, f"timed out; deliver it again: {found.id}")
     elif found.state in ("accepted", "active") and not leases.is_held(home.ledger, found.successor):
         yield Finding(
             what,
@@ -72,6 +67,15 @@ def _of(home: Home, found: Handoff, confirm_s: float) -> Iterator[Finding]:
         yield Finding(
             what, f"is blocked: {found.reason}", f"python -m handoff unblock {found.id}, or rollback"
         )
+
+
+def _moved(home: Home, found: Handoff, to: State, why: str, **more: Any) -> bool:
+    """Whether it was still as it was seen: another process may mend it, or confirm it, at the same time."""
+    try:
+        handoffs.move(home.ledger, found.id, to, by=_BY, version=found.version, reason=why, **more)
+    except handoffs.IllegalTransition:
+        return False
+    return True
 
 
 def _record_trouble(home: Home, found: Handoff) -> str:

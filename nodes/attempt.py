@@ -18,9 +18,9 @@ def attempt(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> Delivery
     """What fails by its surroundings counts as a try; a bug goes through."""
     context = runtime.context
     ledger, name = context.ledger, state["handoff"]
-    tries, why, stop_reason = state.get("tries", 0) + 1, "", None
+    tries, why = state.get("tries", 0) + 1, ""
     try:
-        stop_reason = context.attempt(handoffs.load(ledger, name)).stop_reason
+        context.attempt(handoffs.load(ledger, name))
     except IllegalTransition as error:
         why = str(error)  # a watcher ran out of patience with it meanwhile
     except (ModelFailed, ContextOverflow, SandboxUnavailable) as error:
@@ -36,7 +36,6 @@ def attempt(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> Delivery
         failed=bool(why),
         why=why or found.reason,
         may=_left(state, tries, context.patience),
-        stop_reason=stop_reason,
     )
 
 

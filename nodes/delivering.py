@@ -12,7 +12,6 @@ from typing_extensions import TypedDict
 
 from handoff.ledger import Ledger
 from handoff.ledger.handoffs import Handoff, State
-from nodes.state import StopReason
 from sandbox.machine import Frozen
 
 
@@ -45,12 +44,6 @@ class Decision(Frozen):
     reason: str = Field(default="", max_length=500)
 
 
-class Attempt(Frozen):
-    """What one attempt came to, where it did not fail."""
-
-    stop_reason: StopReason | None
-
-
 class DeliveryState(TypedDict, total=False):
     """What a delivery remembers; where the handoff stands, the ledger says."""
 
@@ -66,7 +59,6 @@ class DeliveryState(TypedDict, total=False):
     """What the last attempt failed by, or how it ended."""
     may: Literal["retry", "escalate", "block"]
     """What patience leaves where it failed."""
-    stop_reason: StopReason | None
     decision: str
     reason: str
 
@@ -78,7 +70,7 @@ class DeliveryContext(BaseModel):
 
     ledger: Ledger
     patience: Patience
-    attempt: Callable[[Handoff], Attempt]
+    attempt: Callable[[Handoff], None]
     roll_back: Callable[[str, str], Any]
     """Takes a handoff's id and a reason."""
     supervisor: BaseChatModel | None

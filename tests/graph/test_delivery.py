@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from graph.refusals import NotWaiting
 from graph.repair import repair
 from graph.rollback import RollbackRefused, roll_back
 from handoff.envelope import Envelope
-from handoff.ledger import Fenced, HandedOver, ThreadHeld, acquire, handoffs
+from handoff.ledger import Fenced, HandedOver, Ledger, ThreadHeld, acquire, handoffs
 from handoff.ledger.handoffs import Handoff, history
 from handoff.record import RECORD_FILE
 from nodes import think
@@ -345,14 +345,39 @@ def test_a_bare_resume_of_the_successor_goes_on_too(bench: Bench) -> None:
 
 
 def test_a_ledger_that_another_process_locks_is_waited_for(bench: Bench) -> None:
-    if not bench.home.ledger.on_sqlite:
-        pytest.skip("a server's rows are locked one by one")
-    found = offered(bench)
-    locked = sqlite3.connect(bench.home.directory / "takeover.sqlite", check_same_thread=False)
-    locked.execute("BEGIN IMMEDIATE")
-    threading.Timer(2.0, locked.rollback).start()
+    found, other = offered(bench), Ledger(bench.home.ledger.url)
+    locked, told = threading.Event(), []
+
+    def lock() -> None:
+        with other.writing() as connection:
+            if not other.on_sqlite:
+                connection.exec_driver_sql("LOCK TABLE takeover_handoffs IN ACCESS EXCLUSIVE MODE")
+            locked.set()
+            time.sleep(2.0)
+            told.append("let go")
+
+    locking = threading.Thread(target=lock)
+    locking.start()
+    locked.wait()
     assert brought(bench, found, scripted(UNDERSTOOD, FIX, DONE)).handoff.state == "completed"
-    locked.close()
+    assert told == ["let go"], "it was waited for"
+    locking.join()
+    other.close()
+
+
+def test_two_repairs_at_once_mend_a_thing_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, every = offered(bench, confirm_s=0.001), handoffs.every
+    time.sleep(0.01)
+
+    def another_is_faster(*given: Any) -> Any:
+        seen = every(*given)
+        if handoffs.load(bench.home.ledger, found.id).state == "offered":
+            handoffs.move(bench.home.ledger, found.id, "timed_out", by="another")
+        return seen
+
+    monkeypatch.setattr(handoffs, "every", another_is_faster)
+    assert repair(bench.home) == ()
+    assert states(bench.home, found) == ["prepared", "offered", "timed_out"]
 
 
 @pytest.mark.parametrize("by_s", [-3 * 24 * 3600.0, 3 * 24 * 3600.0])
