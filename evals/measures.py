@@ -46,7 +46,12 @@ def recall_tokens(events: Sequence[Event]) -> list[int]:
 
 
 def rediscovery(record: HandoffRecord, successor: Sequence[Event]) -> Counter[Kind]:
-    """The successor's events that find out what the predecessor had found out, by kind.
+    """How many of the successor's events are of each kind that `classified` tells."""
+    return Counter(kind for kind in classified(record, successor) if kind is not None)
+
+
+def classified(record: HandoffRecord, successor: Sequence[Event]) -> tuple[Kind | None, ...]:
+    """What each of the successor's events finds out that the predecessor had found out; None for new work.
 
     An action and its observation are two events of one kind. A step is a `read` when every file it
     showed had been shown to the predecessor with the same content; a `search` when the predecessor had
@@ -58,7 +63,7 @@ def rediscovery(record: HandoffRecord, successor: Sequence[Event]) -> Counter[Ki
     known_searches = {command for command, _ in known_commands if is_search(command)}
     runs = validations(record.trace, record.task.base_directories, record.task.workspace)
     to_verify = _normal(runs[-1].command) if runs else None
-    found: Counter[Kind] = Counter()
+    found: list[Kind | None] = [None] * len(successor)
     for step in _steps(successor):
         kind: Kind | None = None
         if to_verify is not None and step.command == to_verify:
@@ -69,24 +74,25 @@ def rediscovery(record: HandoffRecord, successor: Sequence[Event]) -> Counter[Ki
             kind = "search"
         elif (step.command, step.tree) in known_commands:
             kind = "command"
-        if kind is not None:
-            found[kind] += 2
-    return found
+        found[step.place] = found[step.place + 1] = kind
+    return tuple(found)
 
 
 class _Step(NamedTuple):
     """An action that was carried out: its command if it was one, the tree it ran on, what it showed."""
 
+    place: int
+    """Of the action in the sequence; its observation is the next."""
     command: str
     tree: str
     reads: frozenset[object]
 
 
 def _steps(events: Sequence[Event]) -> Iterable[_Step]:
-    for action, observation in pairwise(events):
+    for place, (action, observation) in enumerate(pairwise(events)):
         if action.kind == "action" and observation.kind == "observation" and not observation.refused:
             command = _normal(action.arguments["command"]) if action.tool == "shell" else ""
-            yield _Step(command, action.tree, frozenset(observation.reads))
+            yield _Step(place, command, action.tree, frozenset(observation.reads))
 
 
 def _normal(command: str) -> str:
