@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import secrets
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +19,7 @@ from handoff.views import VIEWS
 from sandbox.machine import BackendName, Frozen
 
 CONFIG_FILE = "config.json"
+LLM = "openai:"
 BASELINE = "repository"
 POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
@@ -29,9 +33,10 @@ class RunConfig(Frozen):
 
     run_id: str
     views: tuple[str, ...]
-    predecessor: str
-    successor: str
-    notes_model: str
+    predecessors: tuple[str, ...] = Field(min_length=1)
+    successors: tuple[str, ...] = Field(min_length=1)
+    notes_model: str | None = None
+    """None: the predecessor's if it is an LLM, else the first successor's."""
     tasks: str
     task_ids: tuple[str, ...] = ()
     limit: int | None = None
@@ -49,12 +54,34 @@ class RunConfig(Frozen):
     allow_unisolated: bool = False
     grading_network: bool = False
 
+    def writer(self, predecessor: str) -> str:
+        """The model that writes the notes on that predecessor's work."""
+        return self.notes_model or (predecessor if is_llm(predecessor) else self.successors[0])
+
+    def run_of(self, task_id: str, predecessor: str) -> str:
+        """The name of a predecessor's run, with which its thread, its trace and its records are named."""
+        return task_id if len(self.predecessors) == 1 else f"{task_id}.{short(predecessor)}"
+
     def save(self, out: Path) -> None:
         write_durably(out / CONFIG_FILE, self.model_dump_json(indent=1) + "\n")
 
 
 _Settings = TypeVar("_Settings", bound=RunConfig)
 _Name = TypeVar("_Name", bound=str)
+
+
+def is_llm(model: str) -> bool:
+    return model.startswith(LLM)
+
+
+@lru_cache
+def short(model: str) -> str:
+    """A name of a model that fits into a file's, and is no other model's."""
+    plain = model.partition(":")[2]
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", plain):
+        return plain
+    last = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(plain).name)[:40].strip("-")
+    return f"{last}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"
 
 
 def new_run_id() -> str:
@@ -128,7 +155,8 @@ def differing(stored: RunConfig, asked: dict[str, Any]) -> str | None:
     for name, value in asked.items():
         now = list(value) if isinstance(value, tuple) else value
         if before[name] != now:
-            option = {"views": "view"}.get(name, name).replace("_", "-")
+            plural = {"views": "view", "predecessors": "predecessor", "successors": "successor"}
+            option = plural.get(name, name).replace("_", "-")
             return f"--{option}: the run was begun with {before[name]!r}, now it is {now!r}; leave it out to resume"
     return None
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from langchain_core.language_models import BaseChatModel
 
+from evals.config import is_llm
 from evals.facts import ORACLE_FILE, read_facts
 from evals.oracle import OracleModel
 from evals.replay import BadTrajectory, ReplayModel, read_trajectory
@@ -30,7 +31,7 @@ class ModelName(NamedTuple):
 
     @property
     def is_llm(self) -> bool:
-        return self.kind == "openai"
+        return is_llm(f"{self.kind}:{self.rest}")
 
     @property
     def file(self) -> Path:

@@ -21,20 +21,23 @@ Model = Annotated[
     Option(help="Model of predecessor and successor: openai:NAME, replay:FILE or builtin:oracle."),
 ]
 Predecessor = Annotated[
-    str | None, Option(help="Model that begins the tasks. [default: --model]", show_default=False)
+    list[str] | None,
+    Option(
+        help="Model that begins the tasks; give it again for one more. [default: --model]", show_default=False
+    ),
 ]
 Successor = Annotated[
-    str | None,
+    list[str] | None,
     Option(
-        help="Model that takes over. A replay of the predecessor's own file goes on where the point lies; "
-        "replay:FILE@N begins at action N, replay:FILE#K plays the file's K-th run. [default: --model]",
+        help="Model that takes over; give it again for one more. A replay of the predecessor's own file goes on where "
+        "the point lies; replay:FILE@N begins at action N, replay:FILE#K plays the file's K-th run. [default: --model]",
         show_default=False,
     ),
 ]
 NotesModel = Annotated[
     str | None,
     Option(
-        help="Model that writes the notes. [default: the predecessor's if it is an LLM, else the successor's]",
+        help="Model that writes the notes. [default: the predecessor's if it is an LLM, else the first successor's]",
         show_default=False,
     ),
 ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from evals import plants, stages, threads
+from evals import plants, stages
 from evals.config import RunConfig
 from evals.journal import Row
 from evals.places import Places
@@ -64,13 +64,13 @@ def plant(config: PoisonConfig, out: Path, task: Task, record_id: str, name: str
 def take_over(config: PoisonConfig, out: Path, task: Task, record_id: str, name: str, view: str) -> Row:
     """Let a successor continue one poisoned record under one view, and see from what it did whether it followed."""
     places, chosen = Places(out), plants.plants()[name]
-    row = stages.run_takeover(config, out, task, f"{record_id}.{name}", view, 1)
+    row = stages.run_takeover(config, out, task, f"{record_id}.{name}", view, config.successors[0], 1)
     row |= {"record": record_id, "plant": name, "aim": chosen.aim, "shown": None, "followed": None}
     if row["outcome"] != "graded":
         return row
     said = _words(RecordStore(Path(config.source) / "records").load(record_id), chosen, task)
     record = places.records.load(row["record_id"])
-    (trace,) = read(places.traces / f"{threads.thread_of(row).removeprefix(threads.TAKEOVER)}.json")
+    (trace,) = read(places.traces / f"{row['trace']}.json")
     assert isinstance(trace, Trace)
     recipient = views.Recipient(protocol=config.protocol, window_tokens=row["window_tokens"])
     messages = views.named(view)(record, recipient)

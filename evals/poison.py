@@ -86,7 +86,7 @@ def command(
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-poison"
     asked: dict[str, Any] = {
         "view": view,
-        "successor": successor,
+        "successors": successor,
         "base_url": base_url,
         "plants": plants,
         "limit": limit,
@@ -109,23 +109,25 @@ def run(shown_on: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pa
     """
     from evals import planting, threads
     from evals.executors import executor
-    from evals.journal import Journal, drop_failures, sole_user
+    from evals.journal import Journal, opened, sole_user
     from evals.places import Places
 
     places = Places(out)
     print(
         f"{len(config.records)} records, {len(config.plants)} plants, {len(config.views)} views; results: {out}"
     )
-    print(f"successor: {config.successor}; sandbox: {config.sandbox}", flush=True)
+    print(f"successor: {config.successors[0]}; sandbox: {config.sandbox}", flush=True)
     with (
         sole_user(out),
         places.home() as home,
         tidied(config, places, home),
+        opened(out) as database,
         executor(workers) as machinery,
     ):
-        planted = Journal(out / "plants.jsonl", "record", "plant")
-        takeovers = Journal(out / "poison.jsonl", "record", "plant", "view")
-        drop_failures(planted, takeovers)
+        planted = Journal(database, config.run_id, "plants", "record", "plant")
+        takeovers = Journal(database, config.run_id, "poison", "record", "plant", "view")
+        for journal in (planted, takeovers):
+            journal.drop_failures()
         for task in {task.id: task for task in tasks.values()}.values():
             task.check_out(places.work, like=Places(Path(config.source)).work)
 
@@ -135,21 +137,25 @@ def run(shown_on: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pa
         for row in takeovers.rows():
             forget(row)
         to_plant = [(record, name) for record in config.records for name in config.plants]
+        done = planted.keys()
         jobs: list[tuple[Any, ...]] = [
             (config, out, tasks[record], record, name)
             for record, name in to_plant
-            if (record, name) not in planted
+            if (record, name) not in done
         ]
         carry_out(shown_on, machinery, planting.plant, planted, jobs, lambda row: None)
+        done = takeovers.keys()
         jobs = [
             (config, out, tasks[row["record"]], row["record"], row["plant"], view)
             for row in planted.rows()
             if row["outcome"] == "planted"
             for view in config.views
-            if (row["record"], row["plant"], view) not in takeovers
+            if (row["record"], row["plant"], view) not in done
         ]
         carry_out(shown_on, machinery, planting.take_over, takeovers, jobs, forget)
-        return report(shown_on, config, planted.rows(), takeovers.rows(), out)
+        for journal in (planted, takeovers):
+            journal.export(out)
+        return report(shown_on, config, list(planted.rows()), list(takeovers.rows()), out)
 
 
 def report(shown_on: Console, config: PoisonConfig, planted: list[Row], rows: list[Row], out: Path) -> int:
@@ -169,7 +175,7 @@ def summarise(config: PoisonConfig, planted: list[Row], rows: list[Row]) -> dict
     return {
         "run_id": config.run_id,
         "source": config.source,
-        "successor": config.successor,
+        "successor": config.successors[0],
         "caveats": caveats(config),
         "plants": {
             name: {

@@ -33,7 +33,7 @@ def prepared(
     if resume:
         config = load_settings(out, PoisonConfig)
         settled = _settled(asked)
-        again = {{"view": "views"}.get(name, name) for name in given}
+        again = {{"view": "views", "successor": "successors"}.get(name, name) for name in given}
         changed = differing(config, {name: settled[name] for name in again if settled[name] is not None})
         if changed is not None or str(source.resolve()) != config.source:
             raise BadUsage(changed or f"{source}: the run was begun with the records of {config.source}")
@@ -48,10 +48,11 @@ def prepared(
         config = PoisonConfig.model_validate(
             before.model_dump()
             | {"run_id": new_run_id(), "repeats": 1, "source": str(source.resolve()), "limit": None}
+            | {"successors": before.successors[:1]}
             | {"records": tuple(records)[: asked["limit"]]}
             | settled
         )
-    if read_name(config.successor).kind == "replay":
+    if read_name(config.successors[0]).kind == "replay":
         raise BadUsage("--successor: a replay reads nothing that it is shown; name an LLM")
     missing = [name for name in config.records if name not in records]
     if missing:
@@ -71,7 +72,7 @@ def _settled(asked: dict[str, Any]) -> dict[str, Any]:
     return {
         "views": read_views(asked["view"]),
         "plants": read_names("--plants", "plant", asked["plants"], tuple(plants())),
-        "successor": asked["successor"],
+        "successors": (asked["successors"],) if asked["successors"] else None,
         "base_url": asked["base_url"],
         "limit": asked["limit"],
         "allow_unisolated": asked["allow_unisolated"] or None,

@@ -148,7 +148,7 @@ def _notes(notes: list[Row]) -> dict[str, Any]:
 
 def caveats(config: RunConfig) -> list[str]:
     """What must be said of a run's models before its figures are believed."""
-    used = {config.predecessor, config.successor, config.notes_model}
+    used = {*config.predecessors, *config.successors, *map(config.writer, config.predecessors)}
     scripted = sorted(name for name in used if not read_name(name).is_llm)
     if not scripted:
         return []

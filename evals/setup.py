@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,24 +95,26 @@ def lay_down(config: RunConfig, out: Path) -> None:
 
 
 def _settled(options: dict[str, Any]) -> dict[str, Any]:
-    predecessor = options["predecessor"] or options["model"]
-    successor = options["successor"] or options["model"]
-    writer = predecessor if models.read_name(predecessor).is_llm else successor
     return {
         **{name: options[name] for name in _AS_IS},
         "views": read_views(options["view"]),
         "points": read_points(options["points"]),
         "task_ids": read_ids(options["task_ids"]),
-        "predecessor": predecessor,
-        "successor": successor,
-        "notes_model": options["notes_model"] or writer,
+        "predecessors": _models(options["predecessor"] or [options["model"]]),
+        "successors": _models(options["successor"] or [options["model"]]),
+        "notes_model": options["notes_model"],
     }
+
+
+def _models(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
 
 
 def _asked(options: dict[str, Any], given: set[str]) -> dict[str, Any]:
     """The settings that a resumed run was given anew, as the stored ones are named."""
     settled = _settled(options)
-    names = {"view": ("views",), "model": ("predecessor", "successor")}
+    names = {"view": ("views",), "model": ("predecessors", "successors")}
+    names |= {"predecessor": ("predecessors",), "successor": ("successors",)}
     asked = {
         field: settled[field] for name in given for field in names.get(name, (name,)) if field in settled
     }
@@ -131,9 +134,10 @@ def _check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
         raise BadUsage(
             "--base-url: it holds a secret, which would be written down; set OPENAI_API_KEY instead"
         )
-    for name in dict.fromkeys((config.predecessor, config.successor, config.notes_model)):
+    writers = tuple(config.writer(name) for name in config.predecessors)
+    for name in dict.fromkeys((*config.predecessors, *config.successors, *writers)):
         models.check(name, tasks, config.base_url)
-    if models.read_name(config.notes_model).kind == "replay" and len(config.views) > 1:
+    if any(models.read_name(name).kind == "replay" for name in writers) and len(config.views) > 1:
         wanting = [view for view in config.views if view in NEED_NOTES]
         if wanting:
             raise BadUsage(
@@ -161,7 +165,7 @@ def _check_image(task: Task, config: RunConfig) -> None:
 
 def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
     if config.sandbox == "process" and not config.allow_unisolated:
-        strangers = [name for name in (config.predecessor, config.successor) if name != models.ORACLE]
+        strangers = [name for name in (*config.predecessors, *config.successors) if name != models.ORACLE]
         if strangers:
             raise BadUsage(
                 f"--sandbox process would run the commands of {strangers[0]} as you, with your files and your "
@@ -188,5 +192,5 @@ def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
 
 def check_takeovers(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     """The same for a run that has its records and notes already. Raises BadUsage, BadModel or SandboxUnavailable."""
-    only = {"predecessor": config.successor, "notes_model": config.successor, "views": ()}
+    only = {"predecessors": config.successors, "notes_model": config.successors[0], "views": ()}
     _check(config.model_copy(update=only), tasks, out)

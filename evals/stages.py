@@ -46,24 +46,23 @@ NOTES_TIMEOUT_S = 1800.0
 PROMPTS = prompts.version("handoff", "nodes")
 
 
-def run_predecessor(config: RunConfig, out: Path, task: Task) -> Row:
+def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row:
     """Run the task once from its beginning; a record is made at every point that fires.
 
     A run that was cut short goes on where it stands, and so does one of `run_takeover`.
     """
     places = Places(out)
     started = time.monotonic()
-    row: Row = {"task_id": task.id, "model": config.predecessor}
-    settings: dict[str, Any] = {"points": config.points, "run_id": task.id}
+    name = config.run_of(task.id, model)
+    row: Row = {"task_id": task.id, "predecessor": model, "trace": name}
+    settings: dict[str, Any] = {"points": config.points, "run_id": name}
     try:
-        with threads.opened(
-            config, task, places, threads.thread_of(row), config.predecessor, **settings
-        ) as run:
+        with threads.opened(config, task, places, threads.thread_of(row), model, **settings) as run:
             outcome, before = threads.carried_out(run, lambda: run.start(task.id, task.prompt))
     except INFRASTRUCTURE as error:
         return row | failed(error, started)
     events = _events(outcome.state)
-    _keep_trace(places, task.id, outcome.state, config.predecessor, events)
+    _keep_trace(places, name, outcome.state, model, events)
     return row | {
         "outcome": "run",
         "prompts": PROMPTS,
@@ -103,18 +102,20 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
     """Have the notes of one record written, once."""
     places = Places(out)
     started = time.monotonic()
-    row: Row = {"record_id": record_id, "model": config.notes_model}
+    row: Row = {"record_id": record_id}
     try:
         record = places.records.load(record_id)
+        writer = config.writer(record.predecessor)
+        row["model"] = writer
         model = models.build(
-            config.notes_model,
+            writer,
             task=task,
             base_url=config.base_url,
             # Constructed with its settings, because the client knows which models take no temperature.
             max_reply_tokens=OUTPUT_TOKENS,
             temperature=0.0,
         )
-        notes = write_notes(record, asker(model, timeout_s=NOTES_TIMEOUT_S), config.notes_model)
+        notes = write_notes(record, asker(model, timeout_s=NOTES_TIMEOUT_S), writer)
         places.records.add_notes(record_id, notes)
     except INFRASTRUCTURE as error:
         return row | failed(error, started)
@@ -134,22 +135,25 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
     }
 
 
-def run_takeover(config: RunConfig, out: Path, task: Task, record_id: str, view: str, repeat: int) -> Row:
+def run_takeover(
+    config: RunConfig, out: Path, task: Task, record_id: str, view: str, successor: str, repeat: int
+) -> Row:
     """Let a successor continue one record under one view, and grade what comes of it."""
     places = Places(out)
     started = time.monotonic()
-    row: Row = {"task_id": task.id, "record_id": record_id, "view": view}
-    row |= {"successor": config.successor, "repeat": repeat}
-    thread = threads.thread_of(row)
-    name = thread.removeprefix(threads.TAKEOVER)
+    name = threads.takeover_of(record_id, view, successor, repeat)
+    row: Row = {"task_id": task.id, "record_id": record_id, "view": view, "successor": successor}
+    row |= {"repeat": repeat, "trace": name}
     try:
         record = places.records.load(record_id)
-        row["point"] = record.point.kind
+        row |= {"point": record.point.kind, "predecessor": record.predecessor, "digest": record.digest}
         if view in views.NEED_NOTES and record.notes is None:
             raise RecordRefused(
                 f"record {record_id} has no notes, which the {view} view shows; see notes.jsonl"
             )
-        with threads.opened(config, task, places, thread, config.successor, record, points=()) as run:
+        with threads.opened(
+            config, task, places, threads.thread_of(row), successor, record, points=()
+        ) as run:
             known = recipient(run.context)
             first = views.size_of(views.named(view)(record, known))
             outcome, before = threads.carried_out(run, lambda: run.take_over(record_id, view))
@@ -158,8 +162,13 @@ def run_takeover(config: RunConfig, out: Path, task: Task, record_id: str, view:
     except INFRASTRUCTURE as error:
         return row | failed(error, started)
     events = _events(outcome.state)
-    continues = Continuation(trace=record.task.id, record=record_id, point=record.point, view=view)
-    _keep_trace(places, name, outcome.state, config.successor, events, continues)
+    continues = Continuation(
+        trace=record.thread_id.removeprefix(threads.PREDECESSOR),
+        record=record_id,
+        point=record.point,
+        view=view,
+    )
+    _keep_trace(places, name, outcome.state, successor, events, continues)
     found, recalls = rediscovery(record, events), recall_tokens(events)
     return row | {
         "resolved": verdict.resolved,

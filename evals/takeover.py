@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -84,7 +85,7 @@ def run(shown_on: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
     from evals import stages, threads
     from evals.executors import executor
-    from evals.journal import open_journals, sole_user
+    from evals.journal import journals, opened, sole_user
     from evals.places import Places
     from handoff.views import NEED_NOTES
 
@@ -95,9 +96,12 @@ def run(shown_on: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path
         sole_user(out),
         places.home() as home,
         tidied(config, places, home),
+        opened(out) as database,
         executor(workers) as machinery,
     ):
-        predecessors, labels, notes, takeovers = open_journals(out)
+        rows = journals(database, config.run_id)
+        for journal in rows:
+            journal.drop_failures()
         for task in tasks:
             task.check_out(places.work)
 
@@ -108,53 +112,65 @@ def run(shown_on: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path
         def do(
             stage: Callable[..., Row],
             journal: Journal,
-            jobs: Iterable[tuple[Any, ...]],
+            jobs: Iterable[Job],
             then: Callable[[Row], None] = lambda row: None,
         ) -> None:
-            carry_out(shown_on, machinery, stage, journal, [(config, out, *job) for job in jobs], then)
+            done = journal.keys()
+            left = [(config, out, *job.arguments) for job in jobs if job.key not in done]
+            carry_out(shown_on, machinery, stage, journal, left, then)
 
-        for row in (*predecessors.rows(), *takeovers.rows()):
+        for row in (*rows.predecessors.rows(), *rows.takeovers.rows()):
             forget(row)
 
         do(
             stages.run_predecessor,
-            predecessors,
-            [(task,) for task in tasks if (task.id,) not in predecessors],
+            rows.predecessors,
+            [Job((task.id, model), (task, model)) for task in tasks for model in config.predecessors],
             forget,
         )
-        points = _points(predecessors, tasks)
-        do(stages.label, labels, [point for point in points if (point[1],) not in labels])
+        points = _points(rows.predecessors, by_id)
+        do(stages.label, rows.labels, [Job((record,), (task, record)) for task, record in points])
         if any(view in NEED_NOTES for view in config.views):
-            do(stages.write_note, notes, [point for point in points if (point[1],) not in notes])
+            do(stages.write_note, rows.notes, [Job((record,), (task, record)) for task, record in points])
         do(
             stages.run_takeover,
-            takeovers,
+            rows.takeovers,
             [
-                (task, record, view, repeat)
+                Job((record, *how), (task, record, *how))
                 for task, record in points
-                for view in config.views
-                for repeat in range(1, config.repeats + 1)
-                if (record, view, config.successor, repeat) not in takeovers
+                for how in itertools.product(config.views, config.successors, range(1, config.repeats + 1))
             ],
             forget,
         )
-        return _report(shown_on, config, out, predecessors, labels, notes, takeovers)
+        for journal in rows:
+            journal.export(out)
+        return _report(shown_on, config, out, *rows)
+
+
+class Job(NamedTuple):
+    """One call of a stage, and the key that its row will have."""
+
+    key: tuple[Any, ...]
+    arguments: tuple[Any, ...]
 
 
 def _introduce(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     import sandbox
 
-    models = {"predecessor": config.predecessor, "successor": config.successor, "notes": config.notes_model}
+    models = {
+        "predecessor": config.predecessors,
+        "successor": config.successors,
+        "notes": tuple(dict.fromkeys(map(config.writer, config.predecessors))),
+    }
     print(
         f"{len(tasks)} task{'s' if len(tasks) > 1 else ''}; views: {', '.join(config.views)}; results: {out}"
     )
-    print("; ".join(f"{role}: {name}" for role, name in models.items()))
+    print("; ".join(f"{role}: {', '.join(names)}" for role, names in models.items()))
     print(f"sandbox: {config.sandbox}, {sandbox.describe(config.sandbox)}", flush=True)
 
 
-def _points(predecessors: Journal, tasks: tuple[Task, ...]) -> list[tuple[Task, str]]:
+def _points(predecessors: Journal, by_id: dict[str, Task]) -> list[tuple[Task, str]]:
     """Every handoff point that was reached: its task and the id of its record."""
-    by_id = {task.id: task for task in tasks}
     return [
         (by_id[row["task_id"]], record)
         for row in predecessors.rows()
@@ -166,7 +182,7 @@ def _points(predecessors: Journal, tasks: tuple[Task, ...]) -> list[tuple[Task, 
 def _report(shown_on: Console, config: RunConfig, out: Path, *journals: Journal) -> int:
     from evals.report import show, summarise, write_summary
 
-    summary = summarise(config, *(journal.rows() for journal in journals))
+    summary = summarise(config, *(list(journal.rows()) for journal in journals))
     write_summary(out, summary)
     show(shown_on, summary, out)
     return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE

@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from evals import models
-from evals.config import RunConfig
+from evals.config import RunConfig, short
 from evals.journal import Row
 from evals.places import Places
 from evals.tasks import Task
@@ -20,14 +20,17 @@ from nodes.session import BASE, MachineNotKept
 from nodes.state import NOTHING_SPENT
 from sandbox.machine import SnapshotCorrupt
 
-TAKEOVER = "takeover."
+PREDECESSOR, TAKEOVER = "predecessor.", "takeover."
 
 
 def thread_of(row: Row) -> str:
     """The thread that a predecessor's or a takeover's row came from."""
-    if "record_id" not in row:
-        return f"predecessor.{row['task_id']}"
-    return f"{TAKEOVER}{row['record_id']}.{row['view']}.{row['repeat']}"
+    return f"{TAKEOVER if 'record_id' in row else PREDECESSOR}{row['trace']}"
+
+
+def takeover_of(record_id: str, view: str, successor: str, repeat: int) -> str:
+    """The name of a takeover, with which its thread, its trace and its logs are named."""
+    return f"{record_id}.{view}.{short(successor)}.{repeat}"
 
 
 def forget_machines(config: RunConfig, home: Home, task: Task, row: Row) -> None:

@@ -17,8 +17,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from sqlalchemy import make_url
 
 from handoff.ledger import Fenced, Lease, Ledger
+from handoff.ledger.database import BUSY_S
 from handoff.ledger.leases import LOOK
-from handoff.ledger.store import BUSY_S
 from handoff.ledger.undisturbed import undisturbed
 
 Writes = Sequence[tuple[str, Any]]

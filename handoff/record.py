@@ -9,7 +9,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -294,13 +294,13 @@ def parsed(text: bytes, path: Path | str, kind: type[_Kind]) -> _Kind:
         raise RecordRefused(f"{path}: {field}: {first['msg']}") from error
 
 
-def write_durably(path: Path, text: str) -> None:
-    """Replace the file by `text` so that a crash leaves either the old content or the new."""
+def write_durably(path: Path, text: str | Iterable[str]) -> None:
+    """Replace the file by `text`, or by the pieces of one, so that a crash leaves either the old content or the new."""
     # Two processes may write the same file at once: the last whole one stays.
     partial = path.with_name(f".{path.name[:200]}.{os.getpid()}.partial")
     try:
         with partial.open("w", encoding="utf-8", errors="surrogatepass") as file:
-            file.write(text)
+            file.writelines((text,) if isinstance(text, str) else text)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

@@ -16,7 +16,7 @@ HOMES = {
     "langgraph": {"nodes", "graph"},
     "langchain_core": {"handoff", "nodes", "graph", "evals"},
     "langchain_openai": {"evals"},
-    "sqlalchemy": {"handoff", "graph"},
+    "sqlalchemy": {"handoff", "graph", "evals"},
     "psycopg": {"graph"},
     "tenacity": {"handoff", "nodes"},
 }

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
+from handoff.ledger.database import LedgerUnusable
 from handoff.ledger.leases import BadThread, Fenced, HandedOver, Lease, ThreadHeld, acquire
-from handoff.ledger.store import Ledger, LedgerUnusable
+from handoff.ledger.store import Ledger
 
 __all__ = ["BadThread", "Fenced", "HandedOver", "Lease", "Ledger", "LedgerUnusable", "ThreadHeld", "acquire"]

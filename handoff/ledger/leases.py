@@ -11,7 +11,8 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, text, update
 
-from handoff.ledger.store import Ledger, LedgerUnusable, closed, leases
+from handoff.ledger.database import LedgerUnusable
+from handoff.ledger.store import Ledger, closed, leases
 from handoff.redaction import redacted
 from sandbox.ownership import became_of, this_process
 

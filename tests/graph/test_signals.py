@@ -16,7 +16,7 @@ from langgraph.runtime import RunControl
 import graph.savers
 from graph.savers import open_saver
 from graph.stopping import stopping
-from handoff.ledger import Ledger, acquire, store
+from handoff.ledger import Ledger, acquire, database
 from handoff.ledger.undisturbed import undisturbed
 
 WATCHED = ("handoff/ledger", "graph/savers", "contextlib", "sqlalchemy", "checkpoint/sqlite")
@@ -72,7 +72,7 @@ def disturbed(deed: Callable[[], object], number: signal.Signals, place: int) ->
 def test_the_next_write_need_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raising: signal.Signals, writer: str
 ) -> None:
-    monkeypatch.setattr(store, "BUSY_S", 0.3)
+    monkeypatch.setattr(database, "BUSY_S", 0.3)
     monkeypatch.setattr(graph.savers, "BUSY_S", 0.3)
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     lease = acquire(ledger, "t")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from graph.savers import open_saver
-from handoff.ledger import Ledger, acquire, machines, store
+from handoff.ledger import Ledger, acquire, database, machines, store
 from sandbox.machine import Snapshot
 
 SNAPSHOT = Snapshot(backend="process", base="b", location="l", digest="d", workspace="/w", shell_state="")
@@ -24,7 +24,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_who_reads_waits_for_no_writer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "BUSY_S", 0.2)
+    monkeypatch.setattr(database, "BUSY_S", 0.2)
     ledger, other = Ledger(url), Ledger(url)
     machines.keep(acquire(ledger, "t"), "m", SNAPSHOT)
     with ledger.writing() as connection:

@@ -1,0 +1,147 @@
+"""One database by URL, SQLite or PostgreSQL: its transactions, and its failures in one line."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as NoConnection
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
+
+from handoff.ledger.undisturbed import undisturbed
+
+BUSY_S = 60.0
+"""How long a writer waits for another one's transaction."""
+PAUSE_S = 0.02
+_READS = "takeover_reads"
+Synchronous = Literal["NORMAL", "FULL"]
+"""Whether on SQLite a transaction outlives its process only, or a loss of power too."""
+
+
+class LedgerUnusable(Exception):
+    """The database cannot be opened, read or written; one line that says which, why, and what to do."""
+
+
+class Database:
+    """One database, open; safe to use from several threads, and by several processes at once."""
+
+    def __init__(self, url: str, tables: MetaData, synchronous: Synchronous = "NORMAL") -> None:
+        """Makes the tables that it has not. Raises LedgerUnusable."""
+        self.url = url
+        self._engine = _engine(url, synchronous)
+        self.on_sqlite = self._engine.dialect.name == "sqlite"
+        with self.telling(), self._engine.begin() as connection:
+            if not self.on_sqlite:
+                # Two processes that both find no tables must not both make them.
+                connection.execute(text("SELECT pg_advisory_xact_lock(8402157)"))
+            tables.create_all(connection)
+            self._made(connection)
+
+    def _made(self, connection: Connection) -> None:
+        """What is to be done in the transaction that makes the tables."""
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One transaction that nobody else writes in; all of it, or nothing, is done."""
+        with undisturbed(), self.telling(), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        with undisturbed(), self.telling(), self._engine.connect() as connection:
+            yield connection.execution_options(**{_READS: True})
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def telling(self, *errors: type[Exception]) -> Iterator[None]:
+        """Raise LedgerUnusable, in one line, for what a driver raises: these errors, or any of SQLAlchemy's."""
+        try:
+            yield
+        except DBAPIError as error:
+            raise LedgerUnusable(f"{self._named()}: {_cause(error.orig)}") from error
+        except NoConnection as error:
+            raise LedgerUnusable(f"{self._named()}: too many threads use it at once") from error
+        except errors as error:
+            raise LedgerUnusable(f"{self._named()}: {_cause(error)}") from error
+
+    def _named(self) -> str:
+        return make_url(self.url).render_as_string(hide_password=True)
+
+
+def _engine(url: str, synchronous: Synchronous) -> Engine:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as error:
+        shown = re.sub("//[^/]*@", "//***@", url)[:40]
+        raise LedgerUnusable(
+            f"{shown!r} is no database URL; give sqlite:///FILE or postgresql://…"
+        ) from error
+    if parsed.drivername in ("postgresql", "postgres"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    options: dict[str, Any] = {}
+    if parsed.drivername.startswith("sqlite"):
+        options["connect_args"] = {"timeout": BUSY_S, "check_same_thread": False}
+        if parsed.database and not Path(parsed.database).parent.is_dir():
+            raise LedgerUnusable(f"{parsed.database}: there is no directory {Path(parsed.database).parent}")
+    try:
+        engine = create_engine(parsed, pool_pre_ping=not parsed.drivername.startswith("sqlite"), **options)
+    except (NoSuchModuleError, ImportError) as error:
+        raise LedgerUnusable(
+            f"{parsed.drivername}: its driver is not installed; pip install 'langgraph-takeover[postgres]', "
+            "or give sqlite:///FILE"
+        ) from error
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", lambda connection, record: _prepare(connection, synchronous))
+        event.listen(engine, "begin", _begun)
+    return engine
+
+
+def _begun(connection: Connection) -> None:
+    # Only writers that say so at once wait for each other; who only reads waits for nobody.
+    reads = connection.get_execution_options().get(_READS)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _prepare(connection: Any, synchronous: Synchronous) -> None:
+    # The driver must not begin transactions by itself.
+    connection.isolation_level = None
+    # Observations are large: small pages would leave an eighth of the file empty. It counts for new files only.
+    connection.execute("PRAGMA page_size=16384")
+    _to_wal(connection)
+    connection.execute(f"PRAGMA synchronous={synchronous}")
+
+
+def _locked(error: BaseException) -> bool:
+    return (
+        isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+    )
+
+
+# SQLite itself gives up at once here: it reads by then, and the writer it would wait for may wait for readers.
+@retry(
+    retry=retry_if_exception(_locked), wait=wait_fixed(PAUSE_S), stop=stop_after_delay(BUSY_S), reraise=True
+)
+def _to_wal(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
+
+
+def _cause(error: BaseException | None) -> str:
+    lines = str(error).strip().splitlines()
+    said = lines[0] if lines else type(error).__name__
+    cures = {
+        "disk is full": "make room and go on",
+        "readonly|unable to open|read-only": "it must be a file that can be written to, in a directory that can be too",
+        "not a database|malformed": "it is no SQLite database, or a damaged one; name another file",
+        "connection (refused|failed)|could not connect|connection to server": "is the server running, and the URL right?",
+        "locked": "another process has held it for too long",
+    }
+    cure = next((cure for pattern, cure in cures.items() if re.search(pattern, said, re.IGNORECASE)), None)
+    return f"{said[:200]}; {cure}" if cure else said[:200]

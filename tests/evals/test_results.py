@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evals.config import BadUsage
+from evals.journal import BadJournal
+from evals.results import load
+from handoff.record import HandoffRecord
+from handoff.trace import Trace
+
+
+@pytest.fixture
+def published(undisturbed: Path, tmp_path: Path) -> Path:
+    """A run as one would publish it: without its database."""
+    out = tmp_path / "published"
+    out.mkdir()
+    for name in ("config.json", "predecessors.jsonl", "labels.jsonl", "notes.jsonl", "takeovers.jsonl"):
+        shutil.copy(undisturbed / name, out / name)
+    return out
+
+
+def rewritten(out: Path, name: str, **changes: Any) -> None:
+    """Change fields in every line of a file of rows."""
+    path = out / f"{name}.jsonl"
+    rows = [json.loads(line) | changes for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_rows_lead_to_records_and_traces(undisturbed: Path) -> None:
+    results = load([undisturbed])
+    assert (len(results.predecessors), len(results.labels), len(results.notes)) == (2, 5, 5)
+    assert len(results.takeovers) == 35
+    for row in results.takeovers:
+        record, trace = results.record(row), results.trace(row)
+        assert isinstance(record, HandoffRecord)
+        assert isinstance(trace, Trace)
+        assert len(trace.events) == row["events"]
+        assert trace.continues is not None
+        assert trace.continues.record == record.id
+
+
+def test_exported_files_tell_the_same(undisturbed: Path, published: Path) -> None:
+    journal, files = load([undisturbed]), load([published])
+    for ours, theirs in zip(journal.takeovers, files.takeovers, strict=True):
+        assert {**ours, "out": ""} == {**theirs, "out": ""}
+    assert files.record(files.takeovers[0]) is None
+    assert files.trace(files.takeovers[0]) is None
+
+
+def test_a_torn_last_line_is_told(published: Path) -> None:
+    path = published / "takeovers.jsonl"
+    path.write_text(path.read_text()[:-20])
+    results = load([published])
+    assert len(results.takeovers) == 34
+    assert results.warnings == (f"{path}: its last line is torn off and does not count",)
+
+
+def test_runs_of_two_successors_are_one_table(undisturbed: Path, published: Path) -> None:
+    rewritten(published, "takeovers", successor="openai:other")
+    results = load([undisturbed, published])
+    assert len(results.takeovers) == 70
+    assert len(results.labels) == 5
+    assert {row["out"] for row in results.takeovers} == {str(undisturbed), str(published)}
+
+
+def test_overlapping_runs_are_refused(undisturbed: Path, published: Path) -> None:
+    with pytest.raises(BadUsage, match=r"both have the takeover .*; leave one of them out"):
+        load([undisturbed, published])
+
+
+def test_other_records_of_the_same_name_are_refused(undisturbed: Path, published: Path) -> None:
+    rewritten(published, "takeovers", successor="openai:other", digest="sha256:0")
+    with pytest.raises(BadUsage, match=r"different records .*evals\.compare"):
+        load([undisturbed, published])
+
+
+def test_a_row_without_its_key_is_named(published: Path) -> None:
+    rewritten(published, "labels", record_id=None)
+    with pytest.raises(BadJournal, match=r"labels\.jsonl: line 2: there is a row for"):
+        load([published])
+
+
+def test_a_directory_without_rows_is_named(published: Path) -> None:
+    (published / "takeovers.jsonl").unlink()
+    with pytest.raises(BadUsage, match="nothing to report on"):
+        load([published])
