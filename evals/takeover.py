@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime
 import itertools
 import sys
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -84,7 +83,7 @@ def command(
 def run(shown_on: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path, *, workers: int) -> int:
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
     from evals import stages, threads
-    from evals.executors import executor
+    from evals.executors import Job, executor
     from evals.journal import journals, opened, sole_user
     from evals.places import Places
     from handoff.views import NEED_NOTES
@@ -109,49 +108,30 @@ def run(shown_on: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path
             if row["task_id"] in by_id:
                 threads.forget_machines(config, home, by_id[row["task_id"]], row)
 
-        def do(
-            stage: Callable[..., Row],
-            journal: Journal,
-            jobs: Iterable[Job],
-            then: Callable[[Row], None] = lambda row: None,
-        ) -> None:
-            done = journal.keys()
-            left = [(config, out, *job.arguments) for job in jobs if job.key not in done]
-            carry_out(shown_on, machinery, stage, journal, left, then)
-
         for row in (*rows.predecessors.rows(), *rows.takeovers.rows()):
             forget(row)
 
-        do(
-            stages.run_predecessor,
-            rows.predecessors,
-            [Job((task.id, model), (task, model)) for task in tasks for model in config.predecessors],
-            forget,
-        )
+        begin = [
+            Job(stages.run_predecessor, config, out, (task, model), (task.id, model))
+            for task in tasks
+            for model in config.predecessors
+        ]
+        carry_out(shown_on, machinery, rows.predecessors, begin, forget)
         points = _points(rows.predecessors, by_id)
-        do(stages.label, rows.labels, [Job((record,), (task, record)) for task, record in points])
+        label = [Job(stages.label, config, out, (task, record), (record,), record) for task, record in points]
+        carry_out(shown_on, machinery, rows.labels, label)
         if any(view in NEED_NOTES for view in config.views):
-            do(stages.write_note, rows.notes, [Job((record,), (task, record)) for task, record in points])
-        do(
-            stages.run_takeover,
-            rows.takeovers,
-            [
-                Job((record, *how), (task, record, *how))
-                for task, record in points
-                for how in itertools.product(config.views, config.successors, range(1, config.repeats + 1))
-            ],
-            forget,
-        )
+            note = [job._replace(stage=stages.write_note) for job in label]
+            carry_out(shown_on, machinery, rows.notes, note)
+        take_over = [
+            Job(stages.run_takeover, config, out, (task, record, *how), (record, *how), record)
+            for task, record in points
+            for how in itertools.product(config.views, config.successors, range(1, config.repeats + 1))
+        ]
+        carry_out(shown_on, machinery, rows.takeovers, take_over, forget)
         for journal in rows:
             journal.export(out)
         return _report(shown_on, config, out, *rows)
-
-
-class Job(NamedTuple):
-    """One call of a stage, and the key that its row will have."""
-
-    key: tuple[Any, ...]
-    arguments: tuple[Any, ...]
 
 
 def _introduce(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
