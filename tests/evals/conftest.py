@@ -124,14 +124,10 @@ def rows_so_far(out: Path, name: str) -> list[str]:
     if not (out / JOURNAL_FILE).exists():
         return []
     with closing(sqlite3.connect(f"file:{out / JOURNAL_FILE}?mode=ro", uri=True, timeout=60)) as database:
-        try:
-            found = database.execute(
-                "SELECT row FROM takeover_rows WHERE stage = ? ORDER BY number", (name,)
-            ).fetchall()
-        except sqlite3.OperationalError as error:
-            assert "no such table" in str(error)
+        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'takeover_rows'").fetchone():
             return []
-    return [row for (row,) in found]
+        asked = "SELECT row FROM takeover_rows WHERE stage = ? ORDER BY number"
+        return [row for (row,) in database.execute(asked, (name,))]
 
 
 def forgotten(out: Path, name: str) -> None:
