@@ -196,14 +196,15 @@ def _had(study: Study) -> str:
 
 
 def _total(plan: Plan) -> Line:
-    jobs, done = (sum(line[column] for line in plan.lines) for column in (1, 2))
-    low, high = (reduce(_plus, (line[column] for line in plan.lines)) for column in (3, 4))
+    jobs, done = sum(line.jobs for line in plan.lines), sum(line.done for line in plan.lines)
+    low = reduce(_plus, (line.low for line in plan.lines))
+    high = reduce(_plus, (line.high for line in plan.lines))
     return Line("all", jobs, done, low, high)
 
 
 def _cells(line: Line, workers: int) -> tuple[str, ...]:
     low, high = line.low, line.high
-    hours = [costs.seconds / 3600 / workers for costs in (low, high)]
+    hours = 3600 * workers
     return (
         line.stage,
         f"{line.jobs:,}",
@@ -211,7 +212,7 @@ def _cells(line: Line, workers: int) -> tuple[str, ...]:
         _range(low.calls, high.calls, ",.0f"),
         _range(low.prompt_tokens / 1e6, high.prompt_tokens / 1e6) + " M",
         _range(low.completion_tokens / 1e6, high.completion_tokens / 1e6) + " M",
-        _range(*hours),
+        _range(low.seconds / hours, high.seconds / hours),
     )
 
 

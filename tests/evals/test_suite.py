@@ -132,7 +132,7 @@ def test_harness_reads_the_suite() -> None:
     from swebench.task.repo import load_config, published_tasks
 
     (dataset,) = load_config(SUITE)["datasets"]
-    assert len(published_tasks(SUITE)[dataset]["test"]) == len(TASKS)
+    assert len(published_tasks(SUITE)[dataset]["test"]) == len(TASKS) == 12
     # The harness would have every image live under its own namespace; ours do not.
     assert [p.message for p in check_task_repo(SUITE) if "not the derived name" not in p.message] == []
 
