@@ -88,7 +88,9 @@ def planned(work: Work) -> Plan:
 
 
 def _expected(config: RunConfig, runs: int, work: Work) -> Counter[str]:
-    kinds = Counter({kind: round(runs * POINTS_A_RUN[kind]) for kind in POINTS if kind in config.points})
+    kinds = Counter[str]()
+    for kind in config.points:
+        kinds[kind] = round(runs * POINTS_A_RUN[kind])
     most = work.most()
     while most is not None and sum(kinds.values()) > most:
         largest = max(kinds, key=lambda kind: kinds[kind])
