@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from evals.config import BASELINE, POINTS, RunConfig, is_llm
+from evals.config import BASELINE, RunConfig, is_llm
 from evals.journal import STAGES, Journals, Row
 from evals.study import Study, studies
 from evals.tasks import Task

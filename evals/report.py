@@ -157,7 +157,7 @@ def caveats(config: RunConfig) -> list[str]:
         f"No LLM: {', '.join(names)}. Its tokens are estimated at four characters each"
         + (
             "; builtin:oracle knows every bundled fix and pays only for what its view does not tell: a lower bound."
-            if "builtin:oracle" in scripted
+            if any(name.startswith("builtin:oracle") for name in scripted)
             else "."
         )
     ]

@@ -207,7 +207,9 @@ def _check_image(task: Task, config: RunConfig) -> None:
 
 def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
     if config.sandbox == "process" and not config.allow_unisolated:
-        strangers = [name for name in (*config.predecessors, *config.successors) if name != models.ORACLE]
+        strangers = [
+            name for name in (*config.predecessors, *config.successors) if not models.is_builtin(name)
+        ]
         if strangers:
             raise BadUsage(
                 f"--sandbox process would run the commands of {strangers[0]} as you, with your files and your "
