@@ -43,7 +43,7 @@ def _passes(error: BaseException) -> bool:
 @retry(
     retry=retry_if_exception(_passes),
     stop=stop_after_attempt(TRIES),
-    wait=wait_exponential_jitter(initial=0.5, max=30),
+    wait=wait_exponential_jitter(multiplier=0.5, max=30),
     reraise=True,
 )
 def _graded(task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, network: bool) -> Verdict:
