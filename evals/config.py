@@ -107,7 +107,7 @@ def load_settings(out: Path, kind: type[_Settings]) -> _Settings:
     try:
         return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise BadUsage(f"{path}: no such file, so there is no run to resume; leave --resume out") from error
+        raise BadUsage(f"{path}: no such file, so that no run lies there") from error
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])

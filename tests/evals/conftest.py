@@ -63,7 +63,7 @@ def called() -> Run:
     """Run the main command to its end in this process, which need not import everything anew."""
     from evals.takeover import main
 
-    return partial(_called, main)
+    return partial(call, main)
 
 
 @pytest.fixture(scope="session")
@@ -71,10 +71,10 @@ def poison() -> Run:
     """The same for the command that plants text into what a run left."""
     from evals.poison import main
 
-    return partial(_called, main)
+    return partial(call, main)
 
 
-def _called(main: Callable[[], None], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def call(main: Callable[[], None], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     argv = ["evals", *map(str, arguments)]
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
