@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,6 +106,32 @@ def check(name: str, tasks: tuple[Task, ...], base_url: str | None) -> None:
             raise BadModel(
                 f"{name} knows the bundled tasks only, not {strangers[0]}; give --model openai:NAME"
             )
+
+
+def not_told_apart(names: Collection[str], base_url: str | None) -> str | None:
+    """What must be said where an endpoint may answer for several of these models with one and the same.
+
+    None where there is nothing to say, or where the endpoint does not list what it serves.
+    """
+    asked = [read_name(name).rest for name in dict.fromkeys(names) if read_name(name).is_llm]
+    if base_url is None or len(asked) < 2:
+        return None
+    from openai import OpenAI, OpenAIError
+
+    client = OpenAI(
+        base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY") or "none", timeout=5, max_retries=0
+    )
+    try:
+        served = {model.id for model in client.models.list()}
+    except (OpenAIError, ValueError, TypeError, AttributeError):
+        return None
+    strangers = [name for name in asked if name not in served]
+    if not served or not strangers:
+        return None
+    return (
+        f"{base_url} serves {', '.join(sorted(served)[:5])}, but not {', '.join(strangers)}: what it answers for these may "
+        "be one and the same model's"
+    )
 
 
 def build(

@@ -180,6 +180,7 @@ def tell(
 
 def _introduce(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     import sandbox
+    from evals.models import not_told_apart
 
     models = {
         "predecessor": config.predecessors,
@@ -190,6 +191,9 @@ def _introduce(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
         f"{len(tasks)} task{'s' if len(tasks) > 1 else ''}; views: {', '.join(config.views)}; results: {out}"
     )
     print("; ".join(f"{role}: {', '.join(names)}" for role, names in models.items()))
+    warning = not_told_apart((*config.predecessors, *config.successors), config.base_url)
+    if warning:
+        print(f"warning: {warning}", file=sys.stderr)
     print(f"sandbox: {config.sandbox}, {sandbox.describe(config.sandbox)}", flush=True)
 
 
