@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -98,10 +100,19 @@ def call(main: Callable[[], None], *arguments: str | Path) -> subprocess.Complet
 @pytest.fixture(scope="session")
 def undisturbed(takeover: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two tasks under all views that nothing disturbed."""
-    out = tmp_path_factory.mktemp("run") / "out"
-    done = takeover("--view", "all", *TWO, "--out", out)
-    assert done.returncode == 0, done.stderr
-    assert "No LLM" in done.stdout
+    # The processes of one session share it: each would take a minute for its own.
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    out, whole = shared / "undisturbed", shared / "undisturbed.whole"
+    with (shared / "undisturbed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not whole.exists():
+            shutil.rmtree(out, ignore_errors=True)
+            done = takeover("--view", "all", *TWO, "--out", out)
+            assert done.returncode == 0, done.stderr
+            assert "No LLM" in done.stdout
+            whole.touch()
     return out
 
 
