@@ -13,8 +13,6 @@ import typer
 
 from evals import options as opt
 from evals.conduct import (
-    DONE,
-    INFRASTRUCTURE_FAILURES,
     USAGE,
     carry_out,
     conducted,
@@ -87,6 +85,8 @@ def run(shown_on: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path
     from evals.executors import executor
     from evals.journal import journals, opened, sole_user
     from evals.places import Places
+    from evals.report import publish
+    from evals.results import load
     from handoff.views import NEED_NOTES
 
     places = Places(out)
@@ -142,9 +142,7 @@ def run(shown_on: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path
             ],
             forget,
         )
-        for journal in rows:
-            journal.export(out)
-        return _report(shown_on, config, out, *rows)
+        return publish(shown_on, load([out]), out)
 
 
 class Job(NamedTuple):
@@ -177,15 +175,6 @@ def _points(predecessors: Journal, by_id: dict[str, Task]) -> list[tuple[Task, s
         if row["task_id"] in by_id
         for record in row.get("records", ())
     ]
-
-
-def _report(shown_on: Console, config: RunConfig, out: Path, *journals: Journal) -> int:
-    from evals.report import show, summarise, write_summary
-
-    summary = summarise(config, *(list(journal.rows()) for journal in journals))
-    write_summary(out, summary)
-    show(shown_on, summary, out)
-    return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE
 
 
 def main() -> None:
