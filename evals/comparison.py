@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from evals.collection import collected
 from evals.config import BadUsage
 from evals.journal import STAGES, Row
 from evals.results import Results
@@ -21,9 +22,9 @@ from evals.statistics import (
     reduction,
     solved_delta,
 )
-from evals.study import study
 
 KEY = STAGES["takeovers"]
+_OF_A_DIRECTORY = ("run_id", "journal", "records_of", "shard")
 
 
 class Measure(NamedTuple):
@@ -81,7 +82,7 @@ def compare(before: Results, after: Results) -> Comparison:
         raise BadUsage(f"no graded takeover is in both: {_apart(before, after)}")
     first, last = _digests(before.takeovers), _digests(after.takeovers)
     shared = sorted(set(first) & set(last))
-    views = dict.fromkeys((*study(before).views, *study(after).views))
+    views = dict.fromkeys((*collected(before).views, *collected(after).views))
     return Comparison(
         views=tuple(_of_view(view, before, after) for view in views),
         flips=tuple(
@@ -137,7 +138,9 @@ def _digests(rows: Iterable[Row]) -> dict[str, str]:
 def _settings(before: Results, after: Results) -> dict[str, tuple[Any, Any]]:
     first, last = (results.sources[0].config.model_dump(mode="json") for results in (before, after))
     return {
-        name: (first[name], last[name]) for name in first if name != "run_id" and first[name] != last[name]
+        name: (first[name], last[name])
+        for name in first
+        if name not in _OF_A_DIRECTORY and first[name] != last[name]
     }
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import typer
     from rich.console import Console
 
     from evals.config import RunConfig
-    from evals.executors import Executor
+    from evals.executors import Executor, Job
     from evals.journal import Journal, Row
     from evals.places import Places
     from graph import Home
@@ -70,20 +70,21 @@ def was_given(context: typer.Context, name: str) -> bool:
 def carry_out(
     console: Console,
     executor: Executor,
-    stage: Callable[..., Row],
     journal: Journal,
-    jobs: list[tuple[Any, ...]],
-    then: Callable[[Row], None],
+    jobs: Iterable[Job],
+    then: Callable[[Row], None] = lambda row: None,
 ) -> None:
-    """Run a stage over the jobs that are left, journaling each row as it comes."""
+    """Carry out the jobs that have no row yet, journaling each row as it comes."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    if not jobs:
+    done = journal.keys()
+    left = [job for job in jobs if job.key not in done]
+    if not left:
         return
     columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(journal.name, total=len(jobs))
-        for row in executor.run(stage, jobs):
+        bar = progress.add_task(journal.name, total=len(left))
+        for row in executor.run(left):
             journal.append(row)
             then(row)
             progress.advance(bar)

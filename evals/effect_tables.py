@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from evals.collection import Collection, names
 from evals.config import BASELINE
 from evals.journal import Row
 from evals.statistics import (
@@ -20,7 +21,6 @@ from evals.statistics import (
     solved_delta,
     values,
 )
-from evals.study import Study, names
 from evals.table_files import Cell, Table
 
 Rows = tuple[Row, ...]
@@ -36,7 +36,7 @@ _DELTAS = (
 )
 
 
-def main(found: Study) -> Table:
+def main(found: Collection) -> Table:
     rows = by_successor_and_view(
         found, lambda rows, view: _effects(rows, _pairs(found, view, rows, "successor"))
     )
@@ -46,7 +46,7 @@ def main(found: Study) -> Table:
     )
 
 
-def matched(found: Study) -> Table:
+def matched(found: Collection) -> Table:
     """One row a successor, view and measure."""
     called, rows = names(found.successors), []
     for successor in found.successors:
@@ -80,11 +80,11 @@ def matched(found: Study) -> Table:
     )
 
 
-def by_point(found: Study) -> Table:
+def by_point(found: Collection) -> Table:
     return _by(found, 5, "points", "Takeovers by kind of handoff point", "point", found.points)
 
 
-def by_state(found: Study) -> Table:
+def by_state(found: Collection) -> Table:
     return _by(
         found,
         6,
@@ -98,7 +98,7 @@ def by_state(found: Study) -> Table:
     )
 
 
-def by_predecessor(found: Study) -> Table:
+def by_predecessor(found: Collection) -> Table:
     alone = () if len(found.predecessors) > 1 else ("One predecessor: nothing to compare.",)
     return _by(
         found,
@@ -112,7 +112,7 @@ def by_predecessor(found: Study) -> Table:
 
 
 def by_successor_and_view(
-    found: Study, told: Callable[[Rows, str], tuple[Cell, ...] | None]
+    found: Collection, told: Callable[[Rows, str], tuple[Cell, ...] | None]
 ) -> tuple[tuple[Cell, ...], ...]:
     """A row for each successor and view that there is something to tell of."""
     called = names(found.successors)
@@ -125,7 +125,7 @@ def by_successor_and_view(
 
 
 def _by(
-    found: Study, number: int, name: str, title: str, field: str, kinds: tuple[str, ...], *said: str
+    found: Collection, number: int, name: str, title: str, field: str, kinds: tuple[str, ...], *said: str
 ) -> Table:
     called = names((*found.successors, *found.predecessors))
     rows = []
@@ -140,7 +140,7 @@ def _by(
     return Table(number, name, title, columns, tuple(rows), (*said, *_said(found, _DELTAS)))
 
 
-def _pairs(found: Study, view: str, rows: Rows, *fields: str) -> tuple[Pair, ...]:
+def _pairs(found: Collection, view: str, rows: Rows, *fields: str) -> tuple[Pair, ...]:
     """The rows beside those of the baseline that have the same in these fields."""
     if view == BASELINE or not rows:
         return ()
@@ -167,7 +167,7 @@ def _hundredths(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def _said(found: Study, *of_deltas: str) -> tuple[str, ...]:
+def _said(found: Collection, *of_deltas: str) -> tuple[str, ...]:
     """What the notes must say of these rows, and of deltas where there are any."""
     uncounted = sum(known(row, "prompt_tokens") is None for row in found.takeovers)
     said = [f"{uncounted} takeovers whose prompt tokens nobody counted are in no median of them."]

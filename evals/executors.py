@@ -7,38 +7,67 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
+from evals.config import RunConfig
 from evals.journal import Row
 
 TERMINATED = 128 + signal.SIGTERM
+_AHEAD = 2
+"""Jobs a worker that are under way or wait for one."""
+
+
+class Job(NamedTuple):
+    """One call of a stage with plain values: its row is journaled under `key`."""
+
+    stage: Callable[..., Row]
+    config: RunConfig
+    out: Path
+    arguments: tuple[Any, ...]
+    key: tuple[Any, ...]
+    record: str | None = None
+    """The record that it needs."""
+
+    def carried_out(self) -> Row:
+        return self.stage(self.config, self.out, *self.arguments)
 
 
 class Executor(Protocol):
-    """Runs one function over many jobs and yields the rows as they come."""
+    """Carries out many jobs and yields their rows as they come."""
 
-    def run(self, stage: Callable[..., Row], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Row]: ...
+    def run(self, jobs: Iterable[Job]) -> Iterator[Row]: ...
 
 
 class Inline:
     """One job after another in this process."""
 
-    def run(self, stage: Callable[..., Row], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Row]:
+    def run(self, jobs: Iterable[Job]) -> Iterator[Row]:
         for job in jobs:
-            yield stage(*job)
+            yield job.carried_out()
 
 
 class Processes:
     """Several processes of this host, kept for all stages."""
 
-    def __init__(self, pool: ProcessPoolExecutor) -> None:
+    def __init__(self, pool: ProcessPoolExecutor, workers: int) -> None:
         self._pool = pool
+        self._most = _AHEAD * workers
 
-    def run(self, stage: Callable[..., Row], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Row]:
-        for future in as_completed([self._pool.submit(_work, stage, *job) for job in jobs]):
-            yield future.result()
+    def run(self, jobs: Iterable[Job]) -> Iterator[Row]:
+        """Takes up few jobs at a time, so that many of them cost no memory."""
+        waiting: set[Future[Row]] = set()
+        left = iter(jobs)
+        while True:
+            waiting |= {self._pool.submit(_work, job) for job in islice(left, self._most - len(waiting))}
+            if not waiting:
+                return
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
 
 
 def executor(workers: int) -> AbstractContextManager[Executor]:
@@ -60,7 +89,7 @@ def _processes(workers: int) -> Iterator[Executor]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_serve_one_parent)
     try:
-        yield Processes(pool)
+        yield Processes(pool, workers)
     except SystemExit:
         # An agent that waits for a reply has it paid for: it takes it up first.
         for process in list(pool._processes.values()):
@@ -92,12 +121,12 @@ class _Ending:
     told = False
 
 
-def _work(stage: Callable[..., Row], *job: Any) -> Row:
+def _work(job: Job) -> Row:
     _Ending.working = True
     try:
         if _Ending.told:
             raise SystemExit(TERMINATED)
-        return stage(*job)
+        return job.carried_out()
     finally:
         _Ending.working = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,12 @@ from handoff.record import HandoffRecord
 
 ORACLE = "builtin:oracle"
 FORMS = "openai:NAME, replay:FILE or builtin:oracle"
+_BUILT_IN = re.compile(rf"{ORACLE}(?:\+(\d+(?:\.\d+)?)s)?")
+"""It may wait as an LLM would, so many seconds a reply on average: builtin:oracle+0.5s."""
+
+
+def is_builtin(name: str) -> bool:
+    return _BUILT_IN.fullmatch(name) is not None
 
 
 class BadModel(ValueError):
@@ -65,7 +72,11 @@ class ModelName(NamedTuple):
 def read_name(name: str) -> ModelName:
     """Raises BadModel."""
     kind, _, rest = name.partition(":")
-    if kind not in ("openai", "replay", "builtin") or not rest or (kind == "builtin" and name != ORACLE):
+    if (
+        kind not in ("openai", "replay", "builtin")
+        or not rest
+        or (kind == "builtin" and not is_builtin(name))
+    ):
         raise BadModel(f"there is no model {name!r}; give {FORMS}")
     return ModelName(kind, rest)
 
@@ -114,7 +125,8 @@ def build(
         turns = read_trajectory(model.file, model.number, workspace)
         return ReplayModel(turns=turns, start=_first_action(model, record))
     assert task.directory is not None
-    return OracleModel(facts=(read_facts(task.directory),))
+    waits = _BUILT_IN.fullmatch(name)
+    return OracleModel(facts=(read_facts(task.directory),), latency_s=float(waits[1] or 0) if waits else 0.0)
 
 
 def _first_action(model: ModelName, record: HandoffRecord | None) -> int:

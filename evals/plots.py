@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from evals import drawing
+from evals.collection import Collection, collected, names
 from evals.config import BASELINE
 from evals.drawing import Picture, look
 from evals.journal import Row
 from evals.results import Results
 from evals.statistics import Pair, against, measured, reduction, solved_delta, values
-from evals.study import Study, names, study
 from evals.summary import caveats_of
 from evals.token_curves import Curves, curves
 
@@ -43,19 +43,19 @@ def draw(results: Results, directory: Path) -> tuple[Picture, ...]:
 def drawn(results: Results, directory: Path) -> Drawn:
     """The same, with the reasons."""
     directory.mkdir(exist_ok=True)
-    found = study(results)
+    found = collected(results)
     said = [line.partition(";")[0].rstrip(".") + "." for line in caveats_of(results)]
     plots: dict[str, tuple[str, Callable[[], Figure]]] = {
-        "accuracy_effort": ("Solved takeovers against their effort", lambda: _accuracy(found)),
+        "accuracy_effort": ("Solved takeovers against their effort", lambda: accuracy(found)),
         "reductions": (
             "What a view saves against repository, matched, with 95 % intervals",
-            lambda: _reductions(found),
+            lambda: reductions(found),
         ),
-        "first_prompts": ("Size of the first prompt", lambda: _first_prompts(found)),
-        "debt": (_debt_title(found), lambda: _debt(found)),
+        "first_prompts": ("Size of the first prompt", lambda: first_prompts(found)),
+        "debt": (_debt_title(found), lambda: debt(found)),
         "tokens": (
             "Prompt tokens spent so far, step by step",
-            lambda: _tokens(found, curves(results, found)),
+            lambda: tokens(found, curves(results, found)),
         ),
     }
     pictures, left_out = [], []
@@ -70,7 +70,7 @@ def drawn(results: Results, directory: Path) -> Drawn:
     return Drawn(tuple(pictures), tuple(left_out))
 
 
-def _accuracy(found: Study) -> Figure:
+def accuracy(found: Collection) -> Figure:
     if not found.takeovers:
         raise Empty("no takeover was graded")
     measures = {"events": "median events", "prompt_tokens": "median prompt tokens"}
@@ -114,7 +114,7 @@ def _points_of(axis: Axes, by_view: Sequence[tuple[str, Sequence[Row]]], measure
     axis.margins(x=0.12)
 
 
-def _reductions(found: Study) -> Figure:
+def reductions(found: Collection) -> Figure:
     views = [view for view in found.views if view != BASELINE and against(found.takeovers, view)]
     if not views:
         raise Empty("no takeover under another view is matched with one under repository")
@@ -145,7 +145,7 @@ def _reductions(found: Study) -> Figure:
     return figure
 
 
-def _first_prompts(found: Study) -> Figure:
+def first_prompts(found: Collection) -> Figure:
     sizes = {view: values(found.of(view=view), "first_prompt_tokens") for view in found.views}
     there = {
         view: [size for size in of if size > 0] for view, of in sizes.items() if any(size > 0 for size in of)
@@ -191,11 +191,11 @@ def _plain_log(axis: Axes) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _debt_title(found: Study) -> str:
+def _debt_title(found: Collection) -> str:
     return f"Handoff debt: events more than under {found.reference or 'the best-informed view'} at the same point"
 
 
-def _debt(found: Study) -> Figure:
+def debt(found: Collection) -> Figure:
     if found.reference is None:
         raise Empty("no view but repository was run")
     views = [view for view in found.views if view != found.reference and found.debts(found.takeovers, view)]
@@ -232,7 +232,7 @@ def _extra(axis: Axes, pairs: Sequence[Pair], view: str, place: float) -> None:
     axis.plot([place], [middle], color=color, marker=marker, markersize=5.5, linestyle="none")
 
 
-def _tokens(found: Study, drawn_from: Curves) -> Figure:
+def tokens(found: Collection, drawn_from: Curves) -> Figure:
     if not drawn_from.bands:
         raise Empty("no trace at hand tells its tokens")
     label = f"model calls (median and quartiles of {drawn_from.traces} runs; one that ended stays at its sum)"
@@ -260,6 +260,6 @@ def _tokens(found: Study, drawn_from: Curves) -> Figure:
     return figure
 
 
-def _rows(found: Study) -> list[str]:
+def _rows(found: Collection) -> list[str]:
     called = names(found.successors)
     return [called[name] for name in found.successors]

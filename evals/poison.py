@@ -108,7 +108,7 @@ def run(shown_on: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pa
     `tasks` has the task of each record.
     """
     from evals import planting, threads
-    from evals.executors import executor
+    from evals.executors import Job, executor
     from evals.journal import Journal, opened, sole_user
     from evals.places import Places
 
@@ -136,23 +136,20 @@ def run(shown_on: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pa
 
         for row in takeovers.rows():
             forget(row)
-        to_plant = [(record, name) for record in config.records for name in config.plants]
-        done = planted.keys()
-        jobs: list[tuple[Any, ...]] = [
-            (config, out, tasks[record], record, name)
-            for record, name in to_plant
-            if (record, name) not in done
+        to_plant = [
+            Job(planting.plant, config, out, (tasks[record], record, name), (record, name))
+            for record in config.records
+            for name in config.plants
         ]
-        carry_out(shown_on, machinery, planting.plant, planted, jobs, lambda row: None)
-        done = takeovers.keys()
-        jobs = [
-            (config, out, tasks[row["record"]], row["record"], row["plant"], view)
+        carry_out(shown_on, machinery, planted, to_plant)
+        take_over = [
+            Job(planting.take_over, config, out, (tasks[row["record"]], *key, view), (*key, view))
             for row in planted.rows()
             if row["outcome"] == "planted"
+            for key in [planted.key(row)]
             for view in config.views
-            if (row["record"], row["plant"], view) not in done
         ]
-        carry_out(shown_on, machinery, planting.take_over, takeovers, jobs, forget)
+        carry_out(shown_on, machinery, takeovers, take_over, forget)
         for journal in (planted, takeovers):
             journal.export(out)
         return report(shown_on, config, list(planted.rows()), list(takeovers.rows()), out)

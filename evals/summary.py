@@ -12,12 +12,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from evals.collection import collected
 from evals.config import BASELINE, RunConfig
 from evals.journal import Row
 from evals.models import read_name
 from evals.results import Results
 from evals.statistics import against, graded, savings, values
-from evals.study import study
 from handoff.record import write_durably
 from handoff.redaction import redacted
 
@@ -31,7 +31,7 @@ _SETTINGS = (
 
 def summarise(results: Results) -> dict[str, Any]:
     """Counts and medians of runs, by view; deltas are matched per point, successor and repeat."""
-    predecessors, rows, found = results.predecessors, results.takeovers, study(results)
+    predecessors, rows, found = results.predecessors, results.takeovers, collected(results)
     return {
         "run_id": "+".join(source.config.run_id for source in results.sources),
         "caveats": list(caveats_of(results)),
@@ -162,7 +162,7 @@ def caveats(*configs: RunConfig) -> list[str]:
         f"No LLM: {', '.join(names)}. Its tokens are estimated at four characters each"
         + (
             "; builtin:oracle knows every bundled fix and pays only for what its view does not tell: a lower bound."
-            if "builtin:oracle" in scripted
+            if any(name.startswith("builtin:oracle") for name in scripted)
             else "."
         )
     ]

@@ -8,6 +8,7 @@ from itertools import groupby
 from statistics import median
 
 from evals import effect_tables
+from evals.collection import Collection, collected, names
 from evals.journal import FAILED, STAGES, Row
 from evals.results import Results
 from evals.statistics import (
@@ -21,7 +22,6 @@ from evals.statistics import (
     rediscovered,
     values,
 )
-from evals.study import Study, names, study
 from evals.summary import caveats_of
 from evals.table_files import Cell, Table
 
@@ -32,7 +32,7 @@ _WRITTEN_FOR = {"summary": "summary", "structured": "structured", "cited": "stru
 
 def tables(results: Results) -> tuple[Table, ...]:
     """All nine, whatever views, successors and points there are; what cannot be told is empty, and a note says why."""
-    found = study(results)
+    found = collected(results)
     made = (
         _study(results, found),
         effect_tables.main(found),
@@ -48,7 +48,7 @@ def tables(results: Results) -> tuple[Table, ...]:
     return tuple(table._replace(notes=table.notes + said) for table in made)
 
 
-def _study(results: Results, found: Study) -> Table:
+def _study(results: Results, found: Collection) -> Table:
     begun = [row for row in results.predecessors if row["outcome"] != FAILED]
     kinds = {record: record.rpartition(".")[2] for row in begun for record in row.get("records", ())}
     kinds |= {row["record_id"]: row["point"] for row in found.takeovers if row.get("point")}
@@ -79,7 +79,7 @@ def _counted(found: Iterable[str]) -> list[tuple[str, int]]:
     return sorted(Counter(found).items())
 
 
-def _first_prompts(found: Study) -> Table:
+def _first_prompts(found: Collection) -> Table:
     def spread(rows: tuple[Row, ...], measure: str) -> tuple[Cell, ...]:
         sizes = values(rows, measure)
         return quantile(sizes, 0.5), quantile(sizes, 0.9), max(sizes, default=None)
@@ -104,7 +104,7 @@ def _first_prompts(found: Study) -> Table:
     )
 
 
-def _repeats(found: Study) -> Table:
+def _repeats(found: Collection) -> Table:
     def spread(rows: tuple[Row, ...], view: str) -> tuple[Cell, ...] | None:
         ordered = sorted(rows, key=lambda row: str(row["record_id"]))
         by_point = [tuple(group) for _, group in groupby(ordered, key=lambda row: str(row["record_id"]))]
@@ -144,7 +144,7 @@ def _median_range(points: list[tuple[Row, ...]], measure: str) -> float | None:
     return median(max(found) - min(found) for found in known_ones) if known_ones else None
 
 
-def _debt(results: Results, found: Study) -> Table:
+def _debt(results: Results, found: Collection) -> Table:
     notes = _notes_tokens(results)
 
     def sources(rows: tuple[Row, ...], view: str) -> tuple[Cell, ...]:
@@ -176,7 +176,7 @@ def _debt(results: Results, found: Study) -> Table:
     return Table(9, "debt", title, columns, rows, _debt_notes(found, notes))
 
 
-def _debt_notes(found: Study, notes: dict[str, tuple[int, float, float]]) -> tuple[str, ...]:
+def _debt_notes(found: Collection, notes: dict[str, tuple[int, float, float]]) -> tuple[str, ...]:
     said = [
         "Rediscovery: events that find out again what the predecessor knew. Verification, the first re-run of its "
         "latest validation, is no debt."

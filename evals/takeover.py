@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime
 import itertools
 import sys
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import typer
 
 from evals import options as opt
 from evals.conduct import (
+    DONE,
     USAGE,
     carry_out,
     conducted,
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from evals.config import RunConfig
-    from evals.journal import Journal, Row
+    from evals.journal import Row
     from evals.tasks import Task
 
+_NO_SETTINGS = ("out", "resume", "workers", "stages", "dry_run", "list_tasks")
+"""Options that a run can be gone on with differently."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -44,7 +46,12 @@ def command(
     limit: opt.Limit = None,
     points: opt.Points = "all",
     sandbox: opt.SandboxName = "auto",
+    max_points: opt.MaxPoints = None,
     repeats: opt.Repeats = 1,
+    study: opt.StudyName = None,
+    shard: opt.ShardName = None,
+    records_of: opt.RecordsOf = None,
+    stages: opt.Stages = "all",
     workers: opt.Workers = 1,
     base_url: opt.BaseUrl = None,
     protocol: opt.ActionProtocol = "text",
@@ -56,38 +63,58 @@ def command(
     command_timeout_s: opt.CommandTimeout = 120.0,
     allow_unisolated: opt.AllowUnisolated = False,
     grading_network: opt.GradingNetwork = False,
+    journal: opt.JournalUrl = None,
     out: opt.Out = None,
     resume: opt.Resume = False,
+    dry_run: opt.DryRun = False,
+    list_tasks: opt.ListTasks = False,
 ) -> None:
     """Measure what it costs when one coding agent must continue another's unfinished work."""
-    from evals.setup import prepared
+    from evals import setup
+    from evals.config import read_stages
 
-    asked = {
-        name: value for name, value in context.params.items() if name not in ("out", "resume", "workers")
-    }
+    asked = {name: value for name, value in context.params.items() if name not in _NO_SETTINGS}
     given = {name for name in asked if was_given(context, name)}
     if resume and out is None:
         print("error: --resume: name the run to go on with by --out", file=sys.stderr)
         raise typer.Exit(USAGE)
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    code = conducted(
-        where,
-        f"python -m evals.takeover --resume --out {where}",
-        lambda: prepared(asked, given, where, resume=resume),
-        lambda settled: run(console(), *settled, where, workers=workers),
-    )
+
+    def prepare() -> tuple[RunConfig, tuple[Task, ...], tuple[str, ...]]:
+        settled = setup.settled_run if dry_run or list_tasks else setup.prepared
+        return *settled(asked, given, where, resume=resume), read_stages(stages)
+
+    def begin(prepared: tuple[RunConfig, tuple[Task, ...], tuple[str, ...]]) -> int:
+        config, chosen, steps = prepared
+        if list_tasks:
+            print("\n".join(task.id for task in chosen))
+            return DONE
+        if dry_run:
+            return tell(console(), config, chosen, where, url=journal, workers=workers)
+        return run(console(), config, chosen, where, steps=steps, url=journal, workers=workers)
+
+    code = conducted(where, f"python -m evals.takeover --resume --out {where}", prepare, begin)
     raise typer.Exit(code)
 
 
-def run(shown_on: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path, *, workers: int) -> int:
+def run(
+    shown_on: Console,
+    config: RunConfig,
+    tasks: tuple[Task, ...],
+    out: Path,
+    *,
+    steps: tuple[str, ...],
+    url: str | None,
+    workers: int,
+) -> int:
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
-    from evals import stages, threads
+    from evals import reuse, threads
     from evals.executors import executor
     from evals.journal import journals, opened, sole_user
     from evals.places import Places
     from evals.report import publish
     from evals.results import load
-    from handoff.views import NEED_NOTES
+    from evals.work import Work
 
     places = Places(out)
     by_id = {task.id: task for task in tasks}
@@ -96,60 +123,58 @@ def run(shown_on: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path
         sole_user(out),
         places.home() as home,
         tidied(config, places, home),
-        opened(out) as database,
+        opened(out, url) as database,
         executor(workers) as machinery,
     ):
         rows = journals(database, config.run_id)
         for journal in rows:
             journal.drop_failures()
+        taken = reuse.take_up(config, by_id, places, rows)
+        if taken:
+            print(f"predecessors taken from {config.records_of}: {taken}", flush=True)
         for task in tasks:
             task.check_out(places.work)
 
         def forget(row: Row) -> None:
-            if row["task_id"] in by_id:
+            if row.get("task_id") in by_id:
                 threads.forget_machines(config, home, by_id[row["task_id"]], row)
 
-        def do(
-            stage: Callable[..., Row],
-            journal: Journal,
-            jobs: Iterable[Job],
-            then: Callable[[Row], None] = lambda row: None,
-        ) -> None:
-            done = journal.keys()
-            left = [(config, out, *job.arguments) for job in jobs if job.key not in done]
-            carry_out(shown_on, machinery, stage, journal, left, then)
-
-        for row in (*rows.predecessors.rows(), *rows.takeovers.rows()):
+        for row in itertools.chain(rows.predecessors.rows(), rows.takeovers.rows()):
             forget(row)
-
-        do(
-            stages.run_predecessor,
-            rows.predecessors,
-            [Job((task.id, model), (task, model)) for task in tasks for model in config.predecessors],
-            forget,
-        )
-        points = _points(rows.predecessors, by_id)
-        do(stages.label, rows.labels, [Job((record,), (task, record)) for task, record in points])
-        if any(view in NEED_NOTES for view in config.views):
-            do(stages.write_note, rows.notes, [Job((record,), (task, record)) for task, record in points])
-        do(
-            stages.run_takeover,
-            rows.takeovers,
-            [
-                Job((record, *how), (task, record, *how))
-                for task, record in points
-                for how in itertools.product(config.views, config.successors, range(1, config.repeats + 1))
-            ],
-            forget,
-        )
-        return publish(shown_on, load([out]), out)
+        work = Work(config, out, by_id, rows)
+        for journal in rows:
+            if journal.name in steps:
+                carry_out(shown_on, machinery, journal, work.of(journal.name), forget)
+        return publish(shown_on, load([out], url), out, url)
 
 
-class Job(NamedTuple):
-    """One call of a stage, and the key that its row will have."""
+def tell(
+    shown_on: Console,
+    config: RunConfig,
+    tasks: tuple[Task, ...],
+    out: Path,
+    *,
+    url: str | None,
+    workers: int,
+) -> int:
+    """Print what a run would do, and what keeps it from beginning."""
+    import tempfile
 
-    key: tuple[Any, ...]
-    arguments: tuple[Any, ...]
+    from evals import plan, setup
+    from evals.journal import journals, opened
+    from evals.work import Work
+
+    with (
+        tempfile.TemporaryDirectory() as nowhere,
+        opened(out if out.exists() else Path(nowhere), url) as database,
+    ):
+        work = Work(config, out, {task.id: task for task in tasks}, journals(database, config.run_id))
+        plan.show(shown_on, config, tasks, plan.planned(work), out, workers)
+    try:
+        setup.check(config, tasks, out)
+    except setup.USAGE_ERRORS as error:
+        print(f"It cannot begin yet: {error}")
+    return DONE
 
 
 def _introduce(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
@@ -165,16 +190,6 @@ def _introduce(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     )
     print("; ".join(f"{role}: {', '.join(names)}" for role, names in models.items()))
     print(f"sandbox: {config.sandbox}, {sandbox.describe(config.sandbox)}", flush=True)
-
-
-def _points(predecessors: Journal, by_id: dict[str, Task]) -> list[tuple[Task, str]]:
-    """Every handoff point that was reached: its task and the id of its record."""
-    return [
-        (by_id[row["task_id"]], record)
-        for row in predecessors.rows()
-        if row["task_id"] in by_id
-        for record in row.get("records", ())
-    ]
 
 
 def main() -> None:

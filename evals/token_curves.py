@@ -7,10 +7,10 @@ from itertools import accumulate
 from math import ceil
 from typing import NamedTuple
 
+from evals.collection import Collection
 from evals.config import is_llm
 from evals.results import Results
 from evals.statistics import SEED, quantile
-from evals.study import Study
 from handoff.event import Event
 
 MOST_TRACES = 280
@@ -32,7 +32,7 @@ class Curves(NamedTuple):
     """Some of the tokens were counted at four characters each, not by a server."""
 
 
-def curves(results: Results, found: Study) -> Curves:
+def curves(results: Results, found: Collection) -> Curves:
     """From at most some hundreds of traces, chosen by chance but the same each time."""
     groups = [(successor, view) for successor in found.successors for view in found.views]
     bands, number, estimated = {}, 0, False

@@ -6,16 +6,19 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from evals.journal import JOURNAL_FILE
 
 from ..conftest import missing
 
@@ -103,8 +106,7 @@ def undisturbed(takeover: Run, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def rows(out: Path, name: str = "takeovers") -> list[dict[str, Any]]:
-    path = out / f"{name}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(row) for row in rows_so_far(out, name)]
 
 
 def comparable(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -113,13 +115,26 @@ def comparable(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
     for row in rows(out):
         key = (row["record_id"], row["view"], row["successor"], row["repeat"])
         assert key not in found, f"{key} has two rows"
-        found[key] = {name: value for name, value in row.items() if name != "seconds"}
+        found[key] = {name: value for name, value in row.items() if name not in ("seconds", "digest")}
     return found
 
 
 def rows_so_far(out: Path, name: str) -> list[str]:
-    path = out / f"{name}.jsonl"
-    return path.read_text().splitlines() if path.exists() else []
+    """What the journal holds, also while a run writes it."""
+    if not (out / JOURNAL_FILE).exists():
+        return []
+    with closing(sqlite3.connect(f"file:{out / JOURNAL_FILE}?mode=ro", uri=True, timeout=60)) as database:
+        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'takeover_rows'").fetchone():
+            return []
+        asked = "SELECT row FROM takeover_rows WHERE stage = ? ORDER BY number"
+        return [row for (row,) in database.execute(asked, (name,))]
+
+
+def forgotten(out: Path, name: str) -> None:
+    """Take a stage's rows out of the journal."""
+    with closing(sqlite3.connect(out / JOURNAL_FILE, timeout=60)) as database:
+        database.execute("DELETE FROM takeover_rows WHERE stage = ?", (name,))
+        database.commit()
 
 
 def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str]) -> None:

@@ -37,7 +37,9 @@ class Frozen:
 
     def taken_over(self, server: ChatServer, repeat: int, **settings: Any) -> Row:
         config = self.config.model_copy(update={"base_url": server.url, **settings})
-        return stages.run_takeover(config, self.out, self.task, self.record, "repository", repeat)
+        return stages.run_takeover(
+            config, self.out, self.task, self.record, "repository", self.config.successors[0], repeat
+        )
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +49,8 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Frozen:
     config = RunConfig(
         run_id="frozen",
         views=("repository",),
-        predecessor=ORACLE,
-        successor="openai:m",
+        predecessors=(ORACLE,),
+        successors=("openai:m",),
         notes_model=ORACLE,
         tasks=BUNDLED,
         points=("first_source_edit",),
@@ -56,7 +58,7 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Frozen:
     )
     (task,) = load_tasks(BUNDLED, ["galley__galley-31"])
     task.check_out(Places(out).work)
-    (record,) = stages.run_predecessor(config, out, task)["records"]
+    (record,) = stages.run_predecessor(config, out, task, ORACLE)["records"]
     return Frozen(config, out, task, record)
 
 

@@ -63,10 +63,10 @@ def test_no_machine_is_left_and_every_thread_can_be_looked_back_upon(undisturbed
     assert list((undisturbed / "machines").iterdir()) == []
     with open_home(undisturbed) as home:
         for row in rows(undisturbed):
-            moments = home.history(f"takeover.{row['record_id']}.{row['view']}.{row['repeat']}")
+            moments = home.history(f"takeover.{row['trace']}")
             assert {moment.step for moment in moments} == set(range(row["steps"] + 1))
         for row in rows(undisturbed, "predecessors"):
-            assert home.history(f"predecessor.{row['task_id']}")[0].step == row["steps"]
+            assert home.history(f"predecessor.{row['trace']}")[0].step == row["steps"]
         assert len(home.threads()) == len(rows(undisturbed)) + len(rows(undisturbed, "predecessors"))
 
 
