@@ -60,8 +60,8 @@ def _study(results: Results, found: Collection) -> Table:
     rows: list[tuple[Cell, ...]] = [
         ("tasks", "", len(tasks)),
         *(("predecessor runs", name, n) for name, n in _counted(called[row["predecessor"]] for row in begun)),
-        *(("predecessor stopped", name, n) for name, n in _counted(row["stop_reason"] for row in begun)),
         ("predecessor runs", "without a handoff point", without),
+        *(("predecessor stopped", name, n) for name, n in _counted(row["stop_reason"] for row in begun)),
         ("handoff points", "all", len(kinds)),
         *(("handoff points", name, n) for name, n in _counted(kinds.values())),
         *(("handoff states", name, n) for name, n in sorted(states.items())),
