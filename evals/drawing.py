@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DPI = 150
 GREY = "#555555"
-_OKABE_ITO = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#B8A800")
+_OKABE_ITO = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#777777")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _LINES = ("-", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)), (0, (4, 1, 1, 1, 1, 1)), (0, (2, 2)))
 _PLACES = ("repository", "trace", "summary", "structured", "payload", "transcript", "cited")

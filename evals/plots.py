@@ -44,7 +44,7 @@ def drawn(results: Results, directory: Path) -> Drawn:
     """The same, with the reasons."""
     directory.mkdir(exist_ok=True)
     found = collected(results)
-    said = [line.partition(";")[0].rstrip(".") + "." for line in caveats_of(results)]
+    said = said_of(results)
     plots: dict[str, tuple[str, Callable[[], Figure]]] = {
         "accuracy_effort": ("Solved takeovers against their effort", lambda: accuracy(found)),
         "reductions": (
@@ -68,6 +68,11 @@ def drawn(results: Results, directory: Path) -> Drawn:
                 for suffix in ("svg", "png"):  # of an earlier report
                     (directory / f"{name}.{suffix}").unlink(missing_ok=True)
     return Drawn(tuple(pictures), tuple(left_out))
+
+
+def said_of(results: Results) -> list[str]:
+    """The caveats, as short as a picture's foot."""
+    return [line.partition(";")[0].rstrip(".") + "." for line in caveats_of(results)]
 
 
 def accuracy(found: Collection) -> Figure:

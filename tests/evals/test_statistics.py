@@ -27,7 +27,13 @@ from evals.statistics import (
 
 
 def row(point: int = 1, view: str = "trace", **fields: Any) -> dict[str, Any]:
-    plain = {"record_id": f"t.{point:03}", "successor": "s", "repeat": 1, "outcome": "graded", "resolved": True}
+    plain = {
+        "record_id": f"t.{point:03}",
+        "successor": "s",
+        "repeat": 1,
+        "outcome": "graded",
+        "resolved": True,
+    }
     return plain | {"view": view, "events": 10, "prompt_tokens": 100, "completion_tokens": 10} | fields
 
 

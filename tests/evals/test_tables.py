@@ -22,7 +22,8 @@ Rows = list[dict[str, Any]]
 def told(out: Path) -> dict[str, Rows]:
     """Every table's rows by the table's name, each row by column."""
     return {
-        table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in notes_of(out)
+        table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        for table in notes_of(out)
     }
 
 
@@ -65,7 +66,10 @@ def test_the_study(published: Path) -> None:
         ("takeovers of openai:alpha", "finished"): 14,
         ("takeovers of openai:alpha", "steps"): 11,
         ("takeovers of openai:beta", "finished"): 24,
-        **{("infrastructure failures", stage): 1 for stage in ("predecessors", "labels", "notes", "takeovers")},
+        **{
+            ("infrastructure failures", stage): 1
+            for stage in ("predecessors", "labels", "notes", "takeovers")
+        },
     }
 
 
@@ -107,7 +111,9 @@ def test_matched_statistics(published: Path) -> None:
 
 def test_first_prompts(published: Path) -> None:
     trace = only(told(published)["first_prompts"], "openai:alpha", "trace")
-    assert (trace["median tokens"], trace["P90 tokens"], trace["max tokens"]) == pytest.approx((3000, 5400, 6000))
+    assert (trace["median tokens"], trace["P90 tokens"], trace["max tokens"]) == pytest.approx(
+        (3000, 5400, 6000)
+    )
     assert (trace["median characters"], trace["max characters"]) == (12_000, 24_000)
 
 
@@ -144,7 +150,11 @@ def test_debt_and_its_sources(published: Path) -> None:
     assert baseline["debt in events"] == 12  # of 10, 12, 15, 10, 0, 25 and 48 more than under trace
     assert only(rows, "openai:alpha", "trace")["debt in events"] == 0
     notes = only(rows, "", "notes: structured")
-    assert (notes["notes"], notes["notes' prompt tokens"], notes["notes' completion tokens"]) == (5, 10_000, 1000)
+    assert (notes["notes"], notes["notes' prompt tokens"], notes["notes' completion tokens"]) == (
+        5,
+        10_000,
+        1000,
+    )
     # A point's summary cost 1,100 tokens, and every takeover with it saved 2,200.
     assert only(rows, "openai:alpha", "summary")["takeovers to break even"] == pytest.approx(0.5)
     assert only(rows, "openai:alpha", "structured")["takeovers to break even"] is None
@@ -174,9 +184,11 @@ def test_the_baseline_alone_is_told_as_such(published: Path) -> None:
 def test_a_single_point_of_one_successor(published: Path) -> None:
     rewritten(
         published,
-        lambda row: row
-        if (row["record_id"], row["successor"]) == ("two__two-2.first_validation", "openai:alpha")
-        else None,
+        lambda row: (
+            row
+            if (row["record_id"], row["successor"]) == ("two__two-2.first_validation", "openai:alpha")
+            else None
+        ),
     )
     found = told(published)
     events = only(found["matched"], "openai:alpha", "trace", "events, reduction %")
@@ -232,7 +244,9 @@ def test_hostile_names_stay_text() -> None:
     assert left.count("{") == left.count("}")
     assert left.count("&") == 2  # between the cells of the two rows
     assert not set("$#_%^~\x07") & set(left)
-    assert left.count("\n") == to_latex(table._replace(title="", columns=("", ""), rows=(("", 1),), notes=("",))).count("\n")
+    assert left.count("\n") == to_latex(
+        table._replace(title="", columns=("", ""), rows=(("", 1),), notes=("",))
+    ).count("\n")
     markdown = to_markdown(table).splitlines()
     cells = re.split(r"(?<!\\)\|", markdown[4])
     assert len(cells) == 4
