@@ -145,7 +145,7 @@ def _runs(results: Results) -> Iterator[Row]:
 
 
 def _card(results: Results, tables: list[str]) -> str:
-    from evals.report import caveats
+    from evals.summary import caveats
 
     told = [caveat for source in results.sources for caveat in caveats(source.config)]
     views = dict.fromkeys(row["view"] for row in results.takeovers)

@@ -13,7 +13,6 @@ import typer
 from evals import options as opt
 from evals.conduct import (
     DONE,
-    INFRASTRUCTURE_FAILURES,
     USAGE,
     carry_out,
     conducted,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from evals.config import RunConfig
-    from evals.journal import Journal, Row
+    from evals.journal import Row
     from evals.tasks import Task
 
 _NO_SETTINGS = ("out", "resume", "workers", "stages", "dry_run", "list_tasks")
@@ -113,6 +112,8 @@ def run(
     from evals.executors import executor
     from evals.journal import journals, opened, sole_user
     from evals.places import Places
+    from evals.report import make_report
+    from evals.results import load
     from evals.work import Work
 
     places = Places(out)
@@ -144,9 +145,7 @@ def run(
         for journal in rows:
             if journal.name in steps:
                 carry_out(shown_on, machinery, journal, work.of(journal.name), forget)
-        for journal in rows:
-            journal.export(out)
-        return _report(shown_on, config, out, *rows)
+        return make_report(shown_on, load([out], url), out, url)
 
 
 def tell(
@@ -195,15 +194,6 @@ def _introduce(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
     print(f"sandbox: {config.sandbox}, {sandbox.describe(config.sandbox)}", flush=True)
-
-
-def _report(shown_on: Console, config: RunConfig, out: Path, *journals: Journal) -> int:
-    from evals.report import show, summarise, write_summary
-
-    summary = summarise(config, *(list(journal.rows()) for journal in journals))
-    write_summary(out, summary)
-    show(shown_on, summary, out)
-    return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE
 
 
 def main() -> None:

@@ -76,6 +76,37 @@ def poison() -> Run:
     return partial(call, main)
 
 
+@pytest.fixture(scope="session")
+def reported() -> Run:
+    """The same for the command that reports on runs."""
+    from evals.report import main
+
+    return partial(call, main)
+
+
+@pytest.fixture(scope="session")
+def compared() -> Run:
+    """The same for the command that compares two runs."""
+    from evals.compare import main
+
+    return partial(call, main)
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A copy of rows as one would publish them: made by hand, of six points, four views and two successors."""
+    return Path(shutil.copytree(Path(__file__).parent / "published", tmp_path / "published"))
+
+
+def rewritten(
+    out: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None], name: str = "takeovers"
+) -> None:
+    """Change every row of a file, or take it out."""
+    path = out / f"{name}.jsonl"
+    changed = [change(json.loads(line)) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in changed if row is not None))
+
+
 def call(main: Callable[[], None], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     argv = ["evals", *map(str, arguments)]
     on_sigterm = signal.getsignal(signal.SIGTERM)
