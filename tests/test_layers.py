@@ -20,7 +20,7 @@ HOMES = {
     "matplotlib": {"evals"},
     "scipy": {"evals"},
     "psycopg": {"graph"},
-    "tenacity": {"handoff", "nodes"},
+    "tenacity": {"handoff", "nodes", "evals"},
 }
 
 
