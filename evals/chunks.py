@@ -14,8 +14,8 @@ LIMITS = (16_000, 8_000, 4_000, 2_000, 1_400, 1_000, 700, 500, 350, 250, 175, 12
 _SAMPLE = 10
 # In JSON's own escapes: what moves a cursor, reorders or ends a line, is never seen, or is half of a character.
 _UNSEEN = re.compile(
-    r"(?P<colour>\\u001b\[[0-9;:]*m)|(?P<kept>\\\\|\\ud(?!b40)[89ab]..\\ud[c-f]..)|\\udb40\\ud[c-f].."
-    r"|\\u(?:00[0189].|007f|061c|200[b-f]|202[89a-e]|206.|feff|fff[9ab]|d[89a-f]..)|\\[bf]|\\r(?!\\n)"
+    r"\\(?:(?P<colour>u001b\[[0-9;:]*m)|(?P<kept>\\|ud(?!b40)[89ab]..\\ud[c-f]..)|udb40\\ud[c-f].."
+    r"|u(?:00[0189].|007f|061c|200[b-f]|202[89a-e]|206.|feff|fff[9ab]|d[89a-f]..)|[bf]|r(?!\\n))"
 )
 _SHORT = {"\\b": 0x08, "\\f": 0x0C, "\\r": 0x0D}
 
@@ -67,7 +67,7 @@ def packed(chunks: Sequence[Chunk], room: int) -> Packed:
     limit = LIMITS[0]
     for limit in LIMITS:
         sample = both[::_SAMPLE] if len(both) > 2 * _SAMPLE and limit else []
-        if sum(len(_pack(*each, limit)) for each in sample) * len(both) > 1.1 * room * len(sample):
+        if sum(len(_pack(*each, limit)) for each in sample) * len(both) > room * len(sample):
             continue
         whole, size = [], 0
         for each in both:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from handoff.detectors import validations
+from handoff.detector_state import DetectorState
+from handoff.detectors import state_after
 from handoff.event import Event, FileRead
 from handoff.inspection import is_search
 from handoff.record import HandoffRecord
@@ -61,15 +62,19 @@ class Known(NamedTuple):
     """Its latest validation command."""
 
 
-def known(record: HandoffRecord) -> Known:
-    """What `classified` holds a successor's events against: the same for all that take the record over."""
+def known(record: HandoffRecord, state: DetectorState | None = None) -> Known:
+    """What `classified` holds a successor's events against: the same for all that take the record over.
+
+    `state` is the detectors' at the record's point, where somebody has it already.
+    """
     commands = frozenset((step.command, step.tree) for step in _steps(record.trace) if step.command)
-    runs = validations(record.trace, record.task.base_directories, record.task.workspace)
+    task = record.task
+    latest = (state or state_after(record.trace, task.base_directories, task.workspace)).latest_validation
     return Known(
         reads=frozenset(read for event in record.trace for read in event.reads),
         commands=commands,
         searches=frozenset(command for command, _ in commands if is_search(command)),
-        to_verify=_normal(runs[-1].command) if runs else None,
+        to_verify=_normal(latest.command) if latest else None,
     )
 
 

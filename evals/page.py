@@ -79,7 +79,9 @@ def _told(
     return {
         "tasks": ", ".join(dict.fromkeys(source.config.tasks for source in results.sources)),
         "runs": [(source.config.run_id, overview.settings(source.config)) for source in results.sources],
-        "caveats": tuple(dict.fromkeys(each for source in results.sources for each in caveats(source.config))),
+        "caveats": tuple(
+            dict.fromkeys(each for source in results.sources for each in caveats(source.config))
+        ),
         "warnings": results.warnings,
         "failures": said["infrastructure_failures"],
         "without_points": said["without_points"],

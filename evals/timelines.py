@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from itertools import zip_longest
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage
 
 from evals.chunks import Chunk, Pool
 from evals.config import POINTS
-from evals.executors import executor
 from evals.journal import Row
 from evals.measures import Kind, Known, classified, known
 from evals.results import Results
@@ -28,7 +30,7 @@ from handoff.views.frame import closing, opening
 
 _WORKERS = 4
 _MANY = 200
-"""Takeovers that are worth the start of other processes."""
+"""Takeovers for which several processes are worth it."""
 _LABEL = 80
 _FIRST_EVENTS = 2
 """Of the trace view: the others are those of the predecessor's own timeline."""
@@ -59,14 +61,16 @@ def chunks(results: Results) -> dict[str, Chunk]:
         (name, apart, points, {each: owners[each] for each in points if each in owners})
         for name, points in runs.items()
     ]
-    workers = min(_WORKERS, os.cpu_count() or 1) if len(results.takeovers) >= _MANY else 1
-    with executor(workers) as several:
-        found = {row["run"]: row["chunk"] for row in several.run(_made, jobs)}
-    return {name: found[name] for name in runs}
+    # Forking a process that has threads can deadlock its child.
+    if len(jobs) < 2 or len(results.takeovers) < _MANY or threading.active_count() > 1:
+        return dict(map(_made, jobs))
+    with ProcessPoolExecutor(min(_WORKERS, os.cpu_count() or 1), get_context("fork")) as pool:
+        return dict(pool.map(_made, jobs))
 
 
-def _made(name: str, results: Results, points: dict[str, list[Row]], owners: dict[str, Row]) -> Row:
-    return {"run": name, "chunk": _chunk(results, points, owners)}
+def _made(job: tuple[str, Results, dict[str, list[Row]], dict[str, Row]]) -> tuple[str, Chunk]:
+    name, results, points, owners = job
+    return name, _chunk(results, points, owners)
 
 
 class _Lane(NamedTuple):
@@ -83,20 +87,18 @@ def _chunk(results: Results, points: dict[str, list[Row]], owners: dict[str, Row
         record_id: results.record(rows[0] if rows else owners[record_id] | {"record_id": record_id})
         for record_id, rows in points.items()
     }
+    longest = sorted(filter(None, records.values()), key=lambda each: len(each.trace), reverse=True)
     lanes: list[_Lane] = []
-    of = {}
-    for record in sorted(filter(None, records.values()), key=lambda record: -len(record.trace)):
-        of[record.id] = _lane_of(pool, lanes, record)
-    found: dict[str, dict[str, Any]] = {}
+    of = {record.id: _lane_of(pool, lanes, record) for record in longest}
+    found = {}
     for record_id, rows in points.items():
-        record = records[record_id]
-        had = None if record is None else known(record)
-        state = None if record is None or not record.trace else lanes[of[record.id]].states[len(record.trace) - 1]
-        point = found[record_id] = {"runs": {key_of(row): _run(results, pool, had, state, row) for row in rows}}
-        if record is not None:
-            point |= _told(results, pool, record, rows) | {"lane": of[record.id]}
-        elif record_id in owners and (trace := _trace(results, owners[record_id])):
-            point["whole"], _ = _marks(pool, trace.events, start(trace.base_directories, trace.workspace))
+        if (record := records[record_id]) is not None:
+            found[record_id] = _point(results, pool, record, lanes[of[record_id]], rows)
+            found[record_id]["lane"] = of[record_id]
+            continue
+        found[record_id] = {"runs": {key_of(row): _run(results, pool, None, None, row) for row in rows}}
+        if record_id in owners and (trace := _trace(results, owners[record_id])):
+            found[record_id]["whole"], _ = _marks(pool, trace.events, _started(trace))
     return pool.chunk({"points": found, "lanes": [lane.marks for lane in lanes]})
 
 
@@ -110,6 +112,23 @@ def _lane_of(pool: Pool, lanes: list[_Lane], record: HandoffRecord) -> int:
     return len(lanes) - 1
 
 
+def _point(
+    results: Results, pool: Pool, record: HandoffRecord, lane: _Lane, rows: Sequence[Row]
+) -> dict[str, Any]:
+    """What a record tells, every view of it that a successor was given, and what they made of it."""
+    state = lane.states[len(record.trace) - 1]
+    had = known(record, state)
+    given = {_given(results, row): row for row in rows if row["outcome"] == "graded"}
+    return {
+        "event_index": record.point.event_index,
+        "detail": record.point.detail,
+        "task": pool(record.task.prompt, roomy=True),
+        "patch": pool(record.patch, roomy=True),
+        "views": {name: _view(results, pool, record, row) for name, row in given.items()},
+        "runs": {key_of(row): _run(results, pool, had, state, row) for row in rows},
+    }
+
+
 def _run(
     results: Results, pool: Pool, had: Known | None, state: DetectorState | None, row: Row
 ) -> dict[str, Any]:
@@ -118,8 +137,8 @@ def _run(
     if (trace := _trace(results, row)) is not None:
         kinds = () if had is None else classified(had, trace.events)
         # A script that the predecessor wrote is a reproduction to its successor, too.
-        state = state or start(trace.base_directories, trace.workspace)
-        run["events"], _ = _marks(pool, trace.events, state._replace(fired=POINTS), kinds)
+        state = (state or _started(trace))._replace(fired=POINTS, awaited=None)
+        run["events"], _ = _marks(pool, trace.events, state, kinds)
     return run
 
 
@@ -128,6 +147,10 @@ def _trace(results: Results, row: Row) -> Trace | None:
         return results.trace(row) if row.get("trace") else None
     except BadTrace:
         return None
+
+
+def _started(trace: Trace) -> DetectorState:
+    return start(trace.base_directories, trace.workspace)
 
 
 def _marks(
@@ -183,18 +206,6 @@ def _label(event: Event) -> str:
     return line if len(line) <= _LABEL else f"{line[: _LABEL - 1]}…"
 
 
-def _told(results: Results, pool: Pool, record: HandoffRecord, rows: Iterable[Row]) -> dict[str, Any]:
-    """What a record tells, and every view of it that a successor was given."""
-    asked = {_given(results, row): row for row in rows if row["outcome"] != "infrastructure_failure"}
-    return {
-        "event_index": record.point.event_index,
-        "detail": record.point.detail,
-        "task": pool(record.task.prompt, roomy=True),
-        "patch": pool(record.patch, roomy=True),
-        "views": {name: _view(results, pool, record, row) for name, row in asked.items()},
-    }
-
-
 def _given(results: Results, row: Row) -> str:
     """The name of the view as this successor got it: it depends on its window and protocol."""
     protocol, window = _recipient(results, row)
@@ -234,11 +245,13 @@ def _message(pool: Pool, record: HandoffRecord, message: BaseMessage, rest: str 
     before = first if text.startswith(first) else ""
     after = last if text.endswith(last) else ""
     middle = text[len(before) : len(text) - len(after)]
+    if not middle.strip():
+        before, middle = before + middle, ""
     parts: list[Any] = [pool(before, roomy=True)] if before else []
     if rest:
         middle, end, _ = middle.rpartition(CLOSING)
         parts += [pool(middle, roomy=True), rest, pool(end)]
-    elif middle.strip():
+    elif middle:
         parts.append(pool(middle, roomy=True))
     if after:
         parts.append(pool(after, roomy=True))
