@@ -166,21 +166,21 @@ def settings(config: RunConfig) -> tuple[tuple[str, str], ...]:
     )
 
 
-def aligned(rows: Sequence[Sequence[object]]) -> tuple[bool, ...]:
+def aligned(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[bool, ...]:
     """Which columns hold figures, and are read from the right."""
     return tuple(
-        any(each is not None for each in column) and all(map(_is_figure, column))
-        for column in zip(*rows, strict=True)
+        any(row[place] is not None for row in rows) and all(_is_figure(row[place]) for row in rows)
+        for place in range(len(columns))
     )
 
 
 def figure(value: object) -> str:
     """A cell of a table as it is read."""
-    if value is None:
+    if value is None or value != value:
         return "–"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    if isinstance(value, int) or value == int(value):
+    if isinstance(value, int) or value.is_integer():
         return f"{value:,.0f}"
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.2f}" if abs(value) >= 1 else f"{value:.3f}"
 

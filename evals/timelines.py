@@ -84,7 +84,7 @@ class _Lane(NamedTuple):
 def _chunk(results: Results, points: dict[str, list[Row]], owners: dict[str, Row]) -> Chunk:
     pool = Pool()
     records = {
-        record_id: results.record(rows[0] if rows else owners[record_id] | {"record_id": record_id})
+        record_id: _record(results, rows or [owners[record_id] | {"record_id": record_id}])
         for record_id, rows in points.items()
     }
     longest = sorted(filter(None, records.values()), key=lambda each: len(each.trace), reverse=True)
@@ -100,6 +100,11 @@ def _chunk(results: Results, points: dict[str, list[Row]], owners: dict[str, Row
         if record_id in owners and (trace := _trace(results, owners[record_id])):
             found[record_id]["whole"], _ = _marks(pool, trace.events, _started(trace))
     return pool.chunk({"points": found, "lanes": [lane.marks for lane in lanes]})
+
+
+def _record(results: Results, rows: Sequence[Row]) -> HandoffRecord | None:
+    """The record that rows are of, from whichever run has it."""
+    return next((found for row in rows if (found := results.record(row)) is not None), None)
 
 
 def _lane_of(pool: Pool, lanes: list[_Lane], record: HandoffRecord) -> int:

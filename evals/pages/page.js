@@ -63,7 +63,7 @@ document.addEventListener("keydown", (event) => {
     if (opened || wantedNow().point) location.hash = "#takeovers";
     setTimeout(() => form.elements.words.focus());
   } else if (event.key === "Escape" && event.target === form.elements.words) {
-    form.reset();
+    event.target.value = "";
     event.target.blur();
     filter(index);
   } else if (event.key === "Escape" && !typing && wantedNow().point) location.hash = "#points";

@@ -53,6 +53,7 @@ const laneOfRun = (row, told, story, several) => {
     missing: row.outcome === "graded" ? `its trace was not at hand (${row.trace ?? "no name"}.json of run ${row.run})` : failedLane(row),
     ends: row.outcome === "graded" ? words(row.stop_reason ?? "") : "",
     patch: run.patch,
+    whole: `traces/${row.trace}.json of run ${row.run}`,
     view: story.views?.[run.given],
     unseen: row.outcome === "graded" ? "The handoff record was not at hand, so its views cannot be shown." : failedLane(row),
   };
@@ -71,6 +72,7 @@ const lanesOf = (point, rows, told) => {
     ends: story.lane === undefined ? (events ? "where the point lies in it is not known: the record was not at hand" : "") : "▸ handed over",
     task: story.task,
     patch: story.patch,
+    whole: story.lane === undefined ? "its trace" : `records/${point.id}/record.json`,
     unseen: "The handoff record was not at hand.",
   };
   return { story, lanes: [before, ...rows.map((row) => laneOfRun(row, told, story, several))] };

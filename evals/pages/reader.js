@@ -35,6 +35,7 @@ const eventPanel = (lane, place, strings) => {
       ["seconds", event.seconds >= 0.05 ? seconds(event.seconds) : null],
     ]),
     pre(strings[event.text], "text"),
+    Array.isArray(strings[event.text]) ? make("p", { class: "note" }, "The whole text: ", make("code", {}, lane.whole), `, event ${event.n}.`) : null,
     ...named.flatMap(([name, text]) => [make("h4", {}, name), pre(strings[text])]),
   ];
 };
@@ -92,7 +93,7 @@ const reader = (strings, leave) => {
         ),
       ),
     );
-    panel.replaceChildren(...now[2]());
+    panel.replaceChildren(...now[2]().filter(Boolean));
     panel.scrollTop = 0;
   };
   const show = (lane, place, name = null) => {

@@ -77,7 +77,12 @@ BEFORE = steps(
     {"command": "grep -rn foo src", "text": "src/a.py: foo"},
     {"command": "ls -l", "text": "src"},
     {"command": "sed -i s/a/b/ src/a.py", "changes": [EDIT], "tree_after": "edited"},
-    {"command": "python -m pytest -q", "tree": "edited", "exit_code": 1, "text": "1 failed, 2 passed in 0.1s"},
+    {
+        "command": "python -m pytest -q",
+        "tree": "edited",
+        "exit_code": 1,
+        "text": "1 failed, 2 passed in 0.1s",
+    },
 )
 TAKEN: tuple[dict[str, Any], ...] = (
     {"command": "cat src/a.py", "reads": [READ], "text": "def one(): ..."},
@@ -101,7 +106,13 @@ PATCH = "diff --git a/src/a.py b/src/a.py\n--- a/src/a.py\n+++ b/src/a.py\n@@ -1
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     out = tmp_path_factory.mktemp("laid") / "out"
-    lay(out, [trace("mend", BEFORE)], [trace("one", AFTER), trace("two", steps(*TAKEN[3:]))], records=4, patch=PATCH)
+    lay(
+        out,
+        [trace("mend", BEFORE)],
+        [trace("one", AFTER), trace("two", steps(*TAKEN[3:]))],
+        records=4,
+        patch=PATCH,
+    )
     return load([out])
 
 
@@ -235,7 +246,9 @@ def test_an_event_is_read_by_a_click(browser: Browser, page_file: Path, results:
         page.locator(".lane.chosen [data-event='9']").click()
         panel = page.locator("#reader-panel")
         expect(panel.locator("pre")).to_have_text("1 failed, 2 passed in 0.1s")
-        assert {"exit code\n1", "class\nverification, no debt"} <= set(texts(page, "#reader-panel .facts div"))
+        assert {"exit code\n1", "class\nverification, no debt"} <= set(
+            texts(page, "#reader-panel .facts div")
+        )
         assert "event=9" in page.url
         again = page.url
         page.get_by_role("tab", name="Final diff").click()
@@ -304,7 +317,9 @@ def test_roles_and_names_are_there_for_who_does_not_see(browser: Browser, page_f
         cell = grid.get_by_role("gridcell", name=re.compile("event 9; observation, shell; exit code 1; test"))
         assert cell.first.is_visible()
         assert page.locator(".mark[tabindex='0']").count() == 1
-        unnamed = "all => all.filter((one) => !(one.getAttribute('aria-label') ?? one.textContent).trim()).length"
+        unnamed = (
+            "all => all.filter((one) => !(one.getAttribute('aria-label') ?? one.textContent).trim()).length"
+        )
         assert page.locator("button, a, [role=gridcell], [role=region]").evaluate_all(unnamed) == 0
 
 
@@ -416,8 +431,12 @@ def test_rows_alone_say_so_and_still_tell_effort(browser: Browser, results: Resu
 
 def test_one_takeover_is_enough(browser: Browser, tmp_path: Path) -> None:
     out = lay(tmp_path / "out", [trace("m", BEFORE)], [trace("s", AFTER)], records=1, views=("repository",))
-    write(tmp_path / "report.html", load([out]), [], [])
+    empty = Table(1, "empty", "Nothing", ("view", "n"), ())
+    unknown = Table(2, "unknown", "Not known", ("view", "n"), (("trace", float("nan")), ("cited", None)))
+    write(tmp_path / "report.html", load([out]), [empty, unknown], [])
     with opened(browser, tmp_path / "report.html") as (page, _, _):
+        assert page.locator("#table-empty tbody tr").count() == 0
+        assert texts(page, "#table-unknown td:nth-child(2)") == ["–", "–"]
         assert page.locator("#count").inner_text() == "1 takeover"
         page.locator("#rows tbody tr td").nth(1).click()
         assert page.locator(".lane[data-lane]").count() == 2
@@ -443,3 +462,23 @@ def test_a_failed_takeover_says_why_and_an_unknown_point_that_there_is_none(
 
 def test_a_page_of_a_small_run_is_small(page_file: Path) -> None:
     assert page_file.stat().st_size < MOST_BYTES / 50
+
+
+def test_runs_of_two_successors_are_lanes_of_one_point(
+    browser: Browser, results: Results, tmp_path: Path
+) -> None:
+    out = tmp_path / "other"
+    shutil.copytree(results.sources[0].out, out, ignore=shutil.ignore_patterns("records"))
+    path = out / "takeovers.jsonl"
+    path.write_text(path.read_text().replace("openai:successor", "openai:other"))
+    write(tmp_path / "report.html", load([out, results.sources[0].out]), [], [])
+    where = "#point=mend-0.first_validation&run=trace/openai:other/1&event=2"
+    with opened(browser, tmp_path / "report.html", where) as (page, _, _):
+        assert page.locator(".lane[data-lane]").count() == 9
+        assert "openai:other" in page.locator(".lane.chosen .head").inner_text()
+        assert page.locator("[aria-selected='true'].mark").get_attribute("data-event") == "2"
+        page.get_by_role("tab", name="First messages").click()
+        assert page.locator(".message").count() == 1
+        page.locator("#home").click()
+        page.get_by_role("combobox", name="successor").select_option("openai:other")
+        assert page.locator("#count").inner_text() == "16 of 32 takeovers"
