@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from handoff.detectors import validations
-from handoff.event import Event
+from handoff.detector_state import DetectorState
+from handoff.detectors import state_after
+from handoff.event import Event, FileRead
 from handoff.inspection import is_search
 from handoff.record import HandoffRecord
 from handoff.views import CHARS_A_TOKEN
@@ -50,7 +51,34 @@ def rediscovery(record: HandoffRecord, successor: Sequence[Event]) -> Counter[Ki
     return Counter(kind for kind in classified(record, successor) if kind is not None)
 
 
-def classified(record: HandoffRecord, successor: Sequence[Event]) -> tuple[Kind | None, ...]:
+class Known(NamedTuple):
+    """What a predecessor had found out by its handoff point."""
+
+    reads: frozenset[FileRead]
+    commands: frozenset[tuple[str, str]]
+    """Each with the tree it ran on."""
+    searches: frozenset[str]
+    to_verify: str | None
+    """Its latest validation command."""
+
+
+def known(record: HandoffRecord, state: DetectorState | None = None) -> Known:
+    """What `classified` holds a successor's events against: the same for all that take the record over.
+
+    `state` is the detectors' at the record's point, where somebody has it already.
+    """
+    commands = frozenset((step.command, step.tree) for step in _steps(record.trace) if step.command)
+    task = record.task
+    latest = (state or state_after(record.trace, task.base_directories, task.workspace)).latest_validation
+    return Known(
+        reads=frozenset(read for event in record.trace for read in event.reads),
+        commands=commands,
+        searches=frozenset(command for command, _ in commands if is_search(command)),
+        to_verify=_normal(latest.command) if latest else None,
+    )
+
+
+def classified(before: HandoffRecord | Known, successor: Sequence[Event]) -> tuple[Kind | None, ...]:
     """What each of the successor's events finds out that the predecessor had found out; None for new work.
 
     An action and its observation are two events of one kind. A step is a `read` when every file it
@@ -58,21 +86,18 @@ def classified(record: HandoffRecord, successor: Sequence[Event]) -> tuple[Kind 
     made the same one; a `command` when it had run the same on the same tree. The first re-run of the predecessor's latest
     validation command is `verification`, which is no debt.
     """
-    known_reads = {read for event in record.trace for read in event.reads}
-    known_commands = {(step.command, step.tree) for step in _steps(record.trace) if step.command}
-    known_searches = {command for command, _ in known_commands if is_search(command)}
-    runs = validations(record.trace, record.task.base_directories, record.task.workspace)
-    to_verify = _normal(runs[-1].command) if runs else None
+    had = known(before) if isinstance(before, HandoffRecord) else before
+    to_verify = had.to_verify
     found: list[Kind | None] = [None] * len(successor)
     for step in _steps(successor):
         kind: Kind | None = None
         if to_verify is not None and step.command == to_verify:
             kind, to_verify = "verification", None
-        elif step.reads and step.reads <= known_reads:
+        elif step.reads and step.reads <= had.reads:
             kind = "read"
-        elif step.command in known_searches:
+        elif step.command in had.searches:
             kind = "search"
-        elif (step.command, step.tree) in known_commands:
+        elif (step.command, step.tree) in had.commands:
             kind = "command"
         found[step.place] = found[step.place + 1] = kind
     return tuple(found)
@@ -85,7 +110,7 @@ class _Step(NamedTuple):
     """Of the action in the sequence; its observation is the next."""
     command: str
     tree: str
-    reads: frozenset[object]
+    reads: frozenset[FileRead]
 
 
 def _steps(events: Sequence[Event]) -> Iterable[_Step]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from evals.results import Results
 
-TABLES, PLOTS, PAGE = "tables", "plots", "report.html"
+TABLES, PLOTS = "tables", "plots"
 _EPILOG = """
 Examples:
 
@@ -71,7 +71,7 @@ def command(
 
 def make_report(shown_on: Console, results: Results, out: Path, url: str | None = None) -> int:
     """Write the whole report into `out` and print its table; the exit code."""
-    from evals import plots, table_files
+    from evals import page, plots, table_files
     from evals.summary import show, summarise, write_summary
     from evals.tables import tables
 
@@ -82,12 +82,12 @@ def make_report(shown_on: Console, results: Results, out: Path, url: str | None 
     made = tables(results)
     table_files.write(out / TABLES, made)
     drawn = plots.drawn(results, out / PLOTS)
-    # The page's place: page.write(out / PAGE, results, made, drawn.pictures)
+    page.write(out / page.PAGE_FILE, results, made, drawn.pictures)
     show(shown_on, summary)
     for reason in drawn.left_out:
         shown_on.print(f"no plot of {reason}", style="dim", markup=False)
     shown_on.print(
-        f"Rows: {out / 'takeovers.jsonl'}   tables: {out / TABLES}   plots: {out / PLOTS}",
+        f"Page: {out / page.PAGE_FILE}   rows: {out / 'takeovers.jsonl'}   tables: {out / TABLES}   plots: {out / PLOTS}",
         markup=False,
         soft_wrap=True,
     )

@@ -1,0 +1,192 @@
+// Tables that are sorted by a column, and filtered together.
+const valueOf = (cell) => {
+  if (!cell) return null;
+  const text = cell.dataset.value ?? cell.textContent.trim();
+  if (text === "" || text === "–") return null;
+  const number = Number(text.replace("−", "-").replace(/[ %]+$/, "").replaceAll(",", ""));
+  return Number.isNaN(number) ? text : number;
+};
+
+const compared = (one, other) => {
+  if (one === null || other === null) return (one === null) - (other === null) || 0;
+  if (typeof one === "number" && typeof other === "number") return one - other;
+  return String(one).localeCompare(String(other), "en", { numeric: true });
+};
+
+const sort = (header) => {
+  const row = header.parentElement;
+  const place = [...row.children].indexOf(header);
+  const down = header.getAttribute("aria-sort") === "ascending";
+  for (const each of row.children) each.removeAttribute("aria-sort");
+  header.setAttribute("aria-sort", down ? "descending" : "ascending");
+  const body = row.closest("table").tBodies[0];
+  const keyed = [...body.rows].map((each) => [valueOf(each.cells[place]), each]);
+  keyed.sort(([one], [other]) => {
+    // What nobody knows comes last, whichever way the rest is sorted.
+    if (one === null || other === null) return compared(one, other);
+    return down ? compared(other, one) : compared(one, other);
+  });
+  body.append(...keyed.map(([, each]) => each));
+};
+
+const header = (title, attributes = {}) =>
+  make("th", { scope: "col", ...attributes }, make("button", { type: "button", class: "sort" }, title));
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button.sort");
+  if (button) sort(button.parentElement);
+});
+
+const form = document.getElementById("filters");
+
+const chosen = () => {
+  const found = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, String(value)]));
+  const { words: typed = "", ...picked } = found;
+  return { picked: Object.entries(picked).filter(([, value]) => value !== ""), typed: typed.toLowerCase().split(/\s+/).filter(Boolean) };
+};
+
+const solvedOf = (row) => (row.outcome !== "graded" ? "infrastructure failure" : row.resolved ? "yes" : "no");
+
+const fits = (row, { picked, typed }) =>
+  picked.every(([name, value]) => (name === "solved" ? solvedOf(row) : row[name]) === value) &&
+  typed.every((word) => row.searched.includes(word));
+
+// A table of the report is filtered by the columns that are named like a filter and hold values of it.
+const SAME = { "handoff state": "state", "point kind": "point", "handoff point": "point", model: "successor" };
+const plain = (text) => words(text).trim().toLowerCase();
+const filterTable = (table, { picked }) => {
+  const names = [...table.tHead.rows[0].cells].map((cell) => SAME[plain(cell.textContent)] ?? plain(cell.textContent));
+  for (const [name, value] of picked) {
+    const place = names.indexOf(name);
+    const values = [...(form.elements[name]?.options ?? [])].map((option) => plain(option.value));
+    const known = place >= 0 && [...table.tBodies[0].rows].some((row) => values.includes(plain(row.cells[place].textContent)));
+    if (!known) continue;
+    for (const row of table.tBodies[0].rows) row.hidden ||= plain(row.cells[place].textContent) !== plain(value);
+  }
+};
+
+const filterTables = (wanted) => {
+  for (const table of document.querySelectorAll("table[data-table]")) {
+    for (const row of table.tBodies[0].rows) row.hidden = false;
+    filterTable(table, wanted);
+  }
+};
+
+const linkTo = (record, key = "", event = "") => {
+  const said = new URLSearchParams({ point: record });
+  if (key) said.set("run", key);
+  if (event !== "") said.set("event", event);
+  return `#${said}`;
+};
+
+const solvedMark = (row) => {
+  const solved = solvedOf(row);
+  const mark = { yes: "✓", no: "✗" }[solved] ?? "!";
+  const label = { yes: "solved", no: "not solved" }[solved] ?? solved;
+  return make("span", { class: `solved ${solved.split(" ")[0]}`, title: label, role: "img", "aria-label": label }, mark);
+};
+
+const COLUMNS = [
+  ["task", (row) => make("a", { href: linkTo(row.record, row.key) }, row.task_id ?? row.record)],
+  ["point", (row) => words(row.point)],
+  ["state", (row) => words(row.state)],
+  ["view", (row) => row.view],
+  ["successor", (row) => row.successor],
+  ["repeat", (row) => row.repeat, true],
+  ["solved", solvedMark],
+  ["events", (row) => row.events, true],
+  ["Δ\u00a0events", (row) => row.delta, true, percent],
+  ["prompt tokens", (row) => row.prompt_tokens, true],
+  ["rediscovery", (row) => row.rediscovery_events, true],
+  ["verification", (row) => row.verification_events, true],
+  ["first prompt", (row) => row.first_prompt_chars, true],
+  ["seconds", (row) => row.seconds, true, seconds],
+  ["ended", (row) => (row.outcome === "graded" ? words(row.stop_reason ?? "") : (row.detail ?? ""))],
+];
+
+const headerOf = ([name, , isNumber]) => header(name, { class: isNumber ? "number" : name === "solved" ? "center" : null });
+
+const SHORT = new Set(["view", "point", "state", "successor"]);
+const cellOf = ([name, told, isNumber, format = count], row) => {
+  const value = told(row);
+  if (name === "solved") return make("td", { class: "center", "data-value": solvedOf(row) }, value);
+  return isNumber ? make("td", { class: "number", "data-value": value ?? "" }, format(value)) : make("td", { class: SHORT.has(name) ? "short" : null }, value ?? "");
+};
+
+const drawRows = (rows) => {
+  const table = document.getElementById("rows");
+  const many = new Set(rows.map((row) => row.repeat)).size > 1;
+  const columns = COLUMNS.filter(([name]) => name !== "repeat" || many);
+  table.append(make("thead", {}, make("tr", {}, ...columns.map(headerOf))));
+  const body = make("tbody");
+  for (const row of rows) {
+    row.line = make("tr", { class: "opens" }, ...columns.map((column) => cellOf(column, row)));
+    row.line.addEventListener("click", (event) => {
+      if (!event.target.closest("a") && !String(getSelection())) location.hash = linkTo(row.record, row.key);
+    });
+    body.append(row.line);
+  }
+  table.append(body);
+};
+
+// Fewer events than the repository view needed is one colour, more the other; the number is there as well.
+const shade = (delta) => {
+  if (delta === null || delta === undefined || delta === 0) return "";
+  const size = Math.min(3, 1 + Math.floor(Math.abs(delta) / 0.2));
+  return `${delta < 0 ? "less" : "more"}-${size}`;
+};
+
+const matrixLink = (row) =>
+  make(
+    "a",
+    { class: `run ${shade(row.delta)}`, href: linkTo(row.record, row.key), title: `${row.view}: ${solvedOf(row)}, Δ events ${percent(row.delta)}` },
+    solvedMark(row),
+    ` ${count(row.events)}`,
+  );
+
+const drawMatrix = (index) => {
+  const table = document.getElementById("matrix");
+  const successors = [...new Set(index.takeovers.map((row) => row.successor))];
+  const views = index.views.filter((view) => index.takeovers.some((row) => row.view === view));
+  const titles = ["task", "point", "state", ...(successors.length > 1 ? ["successor"] : []), ...views];
+  table.append(make("thead", {}, make("tr", {}, ...titles.map((title) => header(title)))));
+  const of = Map.groupBy(index.takeovers, (row) => `${row.record}\n${row.successor}`);
+  const body = make("tbody");
+  for (const point of index.points) {
+    const here = successors.filter((name) => of.has(`${point.id}\n${name}`));
+    for (const successor of here.length ? here : [successors[0] ?? ""]) {
+      const rows = of.get(`${point.id}\n${successor}`) ?? [];
+      const cells = views.map((view) => {
+        const mine = rows.filter((row) => row.view === view);
+        return make("td", { class: "runs", "data-value": mine[0]?.events ?? "" }, ...mine.map(matrixLink));
+      });
+      const line = make(
+        "tr",
+        {},
+        make("th", { scope: "row" }, make("a", { href: linkTo(point.id) }, point.task_id)),
+        make("td", {}, words(point.point)),
+        make("td", {}, words(point.state)),
+        successors.length > 1 ? make("td", {}, successor) : null,
+        ...cells,
+      );
+      matrix.push([line, rows]);
+      body.append(line);
+    }
+  }
+  table.append(body);
+};
+const matrix = [];
+
+const filter = (index) => {
+  const wanted = chosen();
+  let left = 0;
+  for (const row of index.takeovers) {
+    row.line.hidden = !fits(row, wanted);
+    left += !row.line.hidden;
+  }
+  const none = wanted.picked.length === 0 && wanted.typed.length === 0;
+  for (const [line, rows] of matrix) line.hidden = !none && !rows.some((row) => !row.line.hidden);
+  filterTables(wanted);
+  const all = index.takeovers.length;
+  document.getElementById("count").textContent = left === all ? plural(all, "takeover") : `${count(left)} of ${plural(all, "takeover")}`;
+};

@@ -1,0 +1,144 @@
+"""Runs as they lie on disk, made of given traces, without a machine or a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from evals.journal import Row
+from handoff.detectors import points
+from handoff.event import HandoffPoint, Usage
+from handoff.readers import read
+from handoff.record import Claim, HandoffRecord, Notes, TaskBrief, as_json
+from handoff.trace import Continuation, Trace
+
+VIEWS = ("repository", "trace", "summary", "structured")
+STATES = ("needs_completion", "already_solved", "behavior_broken")
+PREDECESSOR, SUCCESSOR = "openai:predecessor", "openai:successor"
+
+
+def recorded(shared: Path) -> list[Trace]:
+    """Recorded runs of real agents."""
+    found = (next(iter(read(path))) for path in sorted((shared / "trajectories").glob("mini-*/*.traj.json")))
+    return [trace for trace in found if isinstance(trace, Trace)]
+
+
+def lay(
+    out: Path,
+    traces: Sequence[Trace],
+    taken: Sequence[Trace],
+    *,
+    records: int,
+    views: Sequence[str] = VIEWS,
+    successor: str = SUCCESSOR,
+    called: Callable[[str], str] = str,
+    patch: str | None = None,
+) -> Path:
+    """So many records of these predecessors' traces, each taken over under every view; one successor after another."""
+    for name in ("records", "traces"):
+        (out / name).mkdir(parents=True)
+    config = {"run_id": "1a49e000", "views": views, "predecessors": [PREDECESSOR], "successors": [successor]}
+    (out / "config.json").write_text(json.dumps(config | {"tasks": "swebench", "sandbox": "docker"}))
+    rows: dict[str, list[Row]] = {"predecessors": [], "labels": [], "notes": [], "takeovers": []}
+    number = 0
+    while len(rows["labels"]) < records:
+        trace = traces[number % len(traces)]
+        name = f"{trace.id.removesuffix('.traj')}-{number}"
+        fired = points(trace.events, trace.base_directories, trace.workspace)
+        made = [_record(name, called(name), trace, point) for point in fired[: records - len(rows["labels"])]]
+        for record in made:
+            _save(out, record)
+            state = STATES[len(rows["labels"]) % 3]
+            rows["labels"].append({"record_id": record.id, "outcome": "graded", "handoff_state": state})
+            for place, view in enumerate(views):
+                found = taken[(number + 7 * place + 1) % len(taken)]
+                rows["takeovers"].append(_takeover(out, record, view, successor, found, patch))
+        key = {"task_id": called(name), "predecessor": PREDECESSOR, "trace": name, "outcome": "run"}
+        ids = [record.id for record in made]
+        rows["predecessors"].append(
+            key | {"records": ids, "stop_reason": "finished", "events": len(trace.events)}
+        )
+        number += 1
+    for name, each in rows.items():
+        (out / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in each))
+    return out
+
+
+def _record(name: str, task: str, trace: Trace, point: HandoffPoint) -> HandoffRecord:
+    said = " ".join(event.text for event in trace.events if event.kind == "action")[:4000]
+    return HandoffRecord(
+        id=f"{name}.{point.kind}",
+        task=TaskBrief(
+            id=task,
+            prompt=trace.task,
+            base_commit="c",
+            base_directories=trace.base_directories,
+            workspace=trace.workspace,
+        ),
+        predecessor=PREDECESSOR,
+        point=point,
+        patch=trace.events[-1].text[:4000],
+        snapshot=None,
+        thread_id=f"predecessor.{name}",
+        checkpoint_id="",
+        trace=trace.events[: point.event_index + 1],
+        created_at="",
+        notes=Notes(
+            model=PREDECESSOR,
+            summary=said,
+            structured={"work_completed": (Claim(text=said[:500]),)},
+            summary_usage=Usage(),
+            structured_usage=Usage(),
+        ),
+    ).sealed()
+
+
+def _save(out: Path, record: HandoffRecord) -> None:
+    place = out / "records" / record.id
+    place.mkdir()
+    (place / "record.json").write_text(as_json(record, exclude={"notes", "review", "envelope"}))
+    assert record.notes is not None
+    (place / "notes.json").write_text(as_json(record.notes))
+
+
+def _takeover(
+    out: Path, record: HandoffRecord, view: str, successor: str, taken: Trace, patch: str | None
+) -> Row:
+    name = f"{record.id}.{view}.successor.1"
+    trace = taken.model_copy(
+        update={
+            "id": name,
+            "format": "takeover",
+            "continues": Continuation(trace=record.task.id, record=record.id, point=record.point, view=view),
+        }
+    )
+    (out / "traces" / f"{name}.json").write_text(json.dumps(trace.model_dump(mode="json")))
+    events = len(taken.events)
+    key: dict[str, Any] = {"record_id": record.id, "view": view, "successor": successor, "repeat": 1}
+    return key | {
+        "task_id": record.task.id,
+        "predecessor": record.predecessor,
+        "point": record.point.kind,
+        "digest": record.digest,
+        "outcome": "graded",
+        "resolved": events % 3 != 0,
+        "stop_reason": "finished",
+        "detail": "",
+        "trace": name,
+        "patch": taken.events[-1].text[:4000] if patch is None else patch,
+        "events": events,
+        "steps": events // 2,
+        "llm_calls": events // 2,
+        "prompt_tokens": 1000 * events,
+        "cached_tokens": None,
+        "completion_tokens": 100 * events,
+        "seconds": 2.5 * events,
+        "first_prompt_chars": 8000,
+        "first_prompt_tokens": 2000,
+        "window_tokens": 128_000,
+        "rediscovery_events": events // 5,
+        "rediscovery": {"read": events // 5, "search": 0, "command": 0},
+        "verification_events": 2,
+    }
