@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,17 @@ _CHOICES = {"protocol": ("text", "native"), "sandbox": ("auto", "docker", "host"
 
 
 def prepared(
-    options: dict[str, Any], given: set[str], out: Path, *, resume: bool
+    options: dict[str, Any],
+    given: set[str],
+    out: Path,
+    *,
+    resume: bool,
+    also: Callable[[RunConfig, tuple[Task, ...], Path], None] = lambda config, tasks, out: None,
 ) -> tuple[RunConfig, tuple[Task, ...]]:
-    """The settings, on disk, and the tasks. Raises BadUsage, BadModel, BadTasks, LedgerUnusable or SandboxUnavailable."""
+    """The settings, on disk, and the tasks; `also` is the last doubt, raised before anything is written.
+
+    Raises BadUsage, BadModel, BadTasks, LedgerUnusable or SandboxUnavailable.
+    """
     for name, choices in _CHOICES.items():
         if options[name] not in choices:
             raise BadUsage(f"--{name}: there is no {options[name]!r}; there are {', '.join(choices)}")
@@ -72,7 +80,8 @@ def prepared(
         config = RunConfig(run_id=new_run_id(), **settled)
     if not tasks:
         raise BadUsage(f"--tasks: {config.tasks} holds no task")
-    _check(config, tasks, out)
+    check(config, tasks, out)
+    also(config, tasks, out)
     if not resume:
         lay_down(config, out)
     return config, tasks
@@ -129,7 +138,8 @@ def _backend(asked: str, tasks: tuple[Task, ...]) -> BackendName:
     return "docker" if any(task.stream is None for task in tasks) else sandbox.default_backend()
 
 
-def _check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+def check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+    """Find out what this host lacks. Raises BadUsage, BadModel, BadTasks or SandboxUnavailable."""
     if redacted(config.base_url) != config.base_url:
         raise BadUsage(
             "--base-url: it holds a secret, which would be written down; set OPENAI_API_KEY instead"
@@ -193,4 +203,4 @@ def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
 def check_takeovers(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     """The same for a run that has its records and notes already. Raises BadUsage, BadModel or SandboxUnavailable."""
     only = {"predecessors": config.successors, "notes_model": config.successors[0], "views": ()}
-    _check(config.model_copy(update=only), tasks, out)
+    check(config.model_copy(update=only), tasks, out)

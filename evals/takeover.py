@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from evals.config import RunConfig
+    from evals.executors import Machinery
     from evals.journal import Journal, Row
     from evals.tasks import Task
 
@@ -47,6 +48,10 @@ def command(
     sandbox: opt.SandboxName = "auto",
     repeats: opt.Repeats = 1,
     workers: opt.Workers = 1,
+    executor: opt.ExecutorName = "local",
+    address: opt.Address = None,
+    depot: opt.DepotUrl = None,
+    node_dir: opt.NodeDir = None,
     base_url: opt.BaseUrl = None,
     protocol: opt.ActionProtocol = "text",
     max_steps: opt.MaxSteps = 500,
@@ -61,29 +66,36 @@ def command(
     resume: opt.Resume = False,
 ) -> None:
     """Measure what it costs when one coding agent must continue another's unfinished work."""
+    from evals.executors import machinery
     from evals.setup import prepared
 
-    asked = {
-        name: value for name, value in context.params.items() if name not in ("out", "resume", "workers")
-    }
+    how = ("out", "resume", "workers", "executor", "address", "depot", "node_dir")
+    asked = {name: value for name, value in context.params.items() if name not in how}
     given = {name for name in asked if was_given(context, name)}
     if resume and out is None:
         print("error: --resume: name the run to go on with by --out", file=sys.stderr)
         raise typer.Exit(USAGE)
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
+
+    def prepare() -> tuple[Machinery, RunConfig, tuple[Task, ...]]:
+        asked_for = machinery(executor, workers, address=address, depot=depot, node_dir=node_dir)
+        return asked_for, *prepared(asked, given, where, resume=resume, also=asked_for.check)
+
     code = conducted(
         where,
         f"python -m evals.takeover --resume --out {where}",
-        lambda: prepared(asked, given, where, resume=resume),
-        lambda settled: run(console(), *settled, where, workers=workers),
+        prepare,
+        lambda settled: run(console(), *settled, where),
     )
     raise typer.Exit(code)
 
 
-def run(shown_on: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path, *, workers: int) -> int:
+def run(
+    shown_on: Console, machinery: Machinery, config: RunConfig, tasks: tuple[Task, ...], out: Path
+) -> int:
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
     from evals import stages, threads
-    from evals.executors import Job, executor
+    from evals.executors import Job
     from evals.journal import journals, opened, sole_user
     from evals.places import Places
     from handoff.views import NEED_NOTES
@@ -96,7 +108,7 @@ def run(shown_on: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path
         places.home() as home,
         tidied(config, places, home),
         opened(out) as database,
-        executor(workers) as machinery,
+        machinery.opened() as executor,
     ):
         rows = journals(database, config.run_id)
         for journal in rows:
@@ -116,19 +128,19 @@ def run(shown_on: Console, config: RunConfig, tasks: tuple[Task, ...], out: Path
             for task in tasks
             for model in config.predecessors
         ]
-        carry_out(shown_on, machinery, rows.predecessors, begin, forget)
+        carry_out(shown_on, executor, rows.predecessors, begin, forget)
         points = _points(rows.predecessors, by_id)
         label = [Job(stages.label, config, out, (task, record), (record,), record) for task, record in points]
-        carry_out(shown_on, machinery, rows.labels, label)
+        carry_out(shown_on, executor, rows.labels, label)
         if any(view in NEED_NOTES for view in config.views):
             note = [job._replace(stage=stages.write_note) for job in label]
-            carry_out(shown_on, machinery, rows.notes, note)
+            carry_out(shown_on, executor, rows.notes, note)
         take_over = [
             Job(stages.run_takeover, config, out, (task, record, *how), (record, *how), record)
             for task, record in points
             for how in itertools.product(config.views, config.successors, range(1, config.repeats + 1))
         ]
-        carry_out(shown_on, machinery, rows.takeovers, take_over, forget)
+        carry_out(shown_on, executor, rows.takeovers, take_over, forget)
         for journal in rows:
             journal.export(out)
         return _report(shown_on, config, out, *rows)
