@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -90,6 +91,14 @@ def machinery(
         if value is not None:
             raise BadUsage(f"{option}: is for --executor ray")
     return Local(workers)
+
+
+def go_on(name: str, **options: str | None) -> str:
+    """How a resumed run names the same machinery."""
+    words = ["", "--executor", name] if name != "local" else []
+    for option, value in options.items():
+        words += [f"--{option.replace('_', '-')}", shlex.quote(value)] if words and value else []
+    return " ".join(words)
 
 
 class Inline:

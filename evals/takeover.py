@@ -66,10 +66,11 @@ def command(
     resume: opt.Resume = False,
 ) -> None:
     """Measure what it costs when one coding agent must continue another's unfinished work."""
-    from evals.executors import machinery
+    from evals.executors import go_on, machinery
     from evals.setup import prepared
 
-    how = ("out", "resume", "workers", "executor", "address", "depot", "node_dir")
+    there = {"address": address, "depot": depot, "node_dir": node_dir}
+    how = ("out", "resume", "workers", "executor", *there)
     asked = {name: value for name, value in context.params.items() if name not in how}
     given = {name for name in asked if was_given(context, name)}
     if resume and out is None:
@@ -78,12 +79,12 @@ def command(
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
 
     def prepare() -> tuple[Machinery, RunConfig, tuple[Task, ...]]:
-        asked_for = machinery(executor, workers, address=address, depot=depot, node_dir=node_dir)
+        asked_for = machinery(executor, workers, **there)
         return asked_for, *prepared(asked, given, where, resume=resume, also=asked_for.check)
 
     code = conducted(
         where,
-        f"python -m evals.takeover --resume --out {where}",
+        f"python -m evals.takeover --resume --out {where}{go_on(executor, **there)}",
         prepare,
         lambda settled: run(console(), *settled, where),
     )
