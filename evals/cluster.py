@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evals import node, stages, threads
-from evals.config import BadUsage, RunConfig
+from evals.config import CONFIG_FILE, BadUsage, RunConfig
 from evals.depot import Depot, Item
 from evals.executors import Executor, Job
 from evals.journal import FAILED, STAGES, Row
@@ -78,7 +78,8 @@ class Cluster:
             self._roster.ask_all()
         except BaseException:
             leave()
-            self._remove_depot()
+            if not (out / CONFIG_FILE).exists():  # else it may hold what the run needs
+                self._remove_depot()
             raise
 
     @contextmanager

@@ -129,7 +129,7 @@ class Roster:
             answer: node.Answer = come_to(reference)
             reason = answer.reason or difference(answer.likeness, self._wanted) or self._misses(answer.token)
         except Lost as error:
-            reason = str(error)
+            reason = f"it was lost before it answered: {error}"
         except Exception as error:  # whatever another version of this package does
             reason = f"it cannot be asked, which takes this package in this version: {_last_line(error)}"
         if reason:
