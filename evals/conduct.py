@@ -45,7 +45,7 @@ def conducted(
     except SystemExit:
         return _said(f"terminated; what is done is safe. {go_on}", TERMINATED)
     except (*USAGE_ERRORS, OSError) as error:
-        if _is_full(error):
+        if is_full(error):
             return _said(f"error: {out}: no space left; what is done is safe. Free some. {go_on}", NO_SPACE)
         if not isinstance(error, USAGE_ERRORS):
             raise
@@ -137,5 +137,6 @@ def _said(line: str, code: int) -> int:
     return code
 
 
-def _is_full(error: Exception) -> bool:
+def is_full(error: Exception) -> bool:
+    """Whether the disk has no space left."""
     return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error)

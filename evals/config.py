@@ -40,8 +40,16 @@ class RunConfig(Frozen):
     tasks: str
     task_ids: tuple[str, ...] = ()
     limit: int | None = None
+    study: str | None = None
+    shard: str | None = None
+    """The part of the tasks that this run is about, as `evals.study.read_shard` reads it."""
+    records_of: str | None = None
+    """The directory of an earlier run whose predecessors, records, labels and notes are taken over."""
+    journal: str | None = None
+    """The database of rows, without its password; None: the one beside the results."""
     points: tuple[PointKind, ...] = POINTS
     sandbox: BackendName
+    max_points: int | None = Field(default=None, ge=1)
     repeats: int = Field(default=1, ge=1)
     base_url: str | None = None
     protocol: Protocol = "text"
@@ -99,7 +107,7 @@ def load_settings(out: Path, kind: type[_Settings]) -> _Settings:
     try:
         return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise BadUsage(f"{path}: no such file, so there is no run to resume; leave --resume out") from error
+        raise BadUsage(f"{path}: no such file, so that no run lies there") from error
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
@@ -115,6 +123,13 @@ def read_views(text: str) -> tuple[str, ...]:
             f"--view: there is no view {', '.join(unknown) or text!r}; there are {', '.join(VIEWS)}, all"
         )
     return tuple(dict.fromkeys((BASELINE, *asked)))
+
+
+def read_stages(text: str) -> tuple[str, ...]:
+    """Raises BadUsage."""
+    from evals.journal import STAGES
+
+    return read_names("--stages", "stage", text, tuple(STAGES))
 
 
 def read_points(text: str) -> tuple[PointKind, ...]:
@@ -149,6 +164,17 @@ def read_ids(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(lines))
 
 
+def without_password(url: str | None) -> str | None:
+    """A database's address as it may be written down. Raises BadUsage."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url).render_as_string(hide_password=True) if url else None
+    except (ArgumentError, ValueError) as error:
+        raise BadUsage("--journal: no database URL; give postgresql://… or sqlite:///FILE") from error
+
+
 def differing(stored: RunConfig, asked: dict[str, Any]) -> str | None:
     """The first option, if any, that a resumed run was given differently before."""
     before = json.loads(stored.model_dump_json())
@@ -156,6 +182,7 @@ def differing(stored: RunConfig, asked: dict[str, Any]) -> str | None:
         now = list(value) if isinstance(value, tuple) else value
         if before[name] != now:
             plural = {"views": "view", "predecessors": "predecessor", "successors": "successor"}
+            plural["records_of"] = "from"
             option = plural.get(name, name).replace("_", "-")
             return f"--{option}: the run was begun with {before[name]!r}, now it is {now!r}; leave it out to resume"
     return None

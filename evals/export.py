@@ -53,7 +53,7 @@ def command(
         raise typer.Exit(USAGE)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        written = _write(out, [trace for _, trace in found])
+        written = write_documents(out, [trace for _, trace in found])
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -62,7 +62,8 @@ def command(
     print(f"{written} document(s) in {out}")
 
 
-def _write(out: Path, traces: list[Trace]) -> int:
+def write_documents(out: Path, traces: list[Trace]) -> int:
+    """Write each as an ATIF document, linked with those that it is continued by; how many those are."""
     from handoff.atif import Continuing, document
     from handoff.record import write_durably
     from handoff.redaction import redacted

@@ -68,6 +68,11 @@ class Journal:
             found = connection.execute(select(_rows.c.key).where(*self._mine)).scalars().all()
         return {tuple(json.loads(key)) for key in found}
 
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        asked = select(_rows.c.number).where(*self._mine, _rows.c.key == json.dumps(key))
+        with self._database.reading() as connection:
+            return connection.execute(asked).first() is not None
+
     def rows(self) -> Iterator[Row]:
         """Every row, a page of them in memory at a time; those that come meanwhile may be among them."""
         last = 0

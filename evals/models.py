@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +19,12 @@ from handoff.record import HandoffRecord
 
 ORACLE = "builtin:oracle"
 FORMS = "openai:NAME, replay:FILE or builtin:oracle"
+_BUILT_IN = re.compile(rf"{ORACLE}(?:\+(\d+(?:\.\d+)?)s)?")
+"""It may wait as an LLM would, so many seconds a reply on average: builtin:oracle+0.5s."""
+
+
+def is_builtin(name: str) -> bool:
+    return _BUILT_IN.fullmatch(name) is not None
 
 
 class BadModel(ValueError):
@@ -65,7 +73,11 @@ class ModelName(NamedTuple):
 def read_name(name: str) -> ModelName:
     """Raises BadModel."""
     kind, _, rest = name.partition(":")
-    if kind not in ("openai", "replay", "builtin") or not rest or (kind == "builtin" and name != ORACLE):
+    if (
+        kind not in ("openai", "replay", "builtin")
+        or not rest
+        or (kind == "builtin" and not is_builtin(name))
+    ):
         raise BadModel(f"there is no model {name!r}; give {FORMS}")
     return ModelName(kind, rest)
 
@@ -96,6 +108,32 @@ def check(name: str, tasks: tuple[Task, ...], base_url: str | None) -> None:
             )
 
 
+def not_told_apart(names: Collection[str], base_url: str | None) -> str | None:
+    """What must be said where an endpoint may answer for several of these models with one and the same.
+
+    None where there is nothing to say, or where the endpoint does not list what it serves.
+    """
+    asked = [read_name(name).rest for name in dict.fromkeys(names) if read_name(name).is_llm]
+    if base_url is None or len(asked) < 2:
+        return None
+    from openai import OpenAI, OpenAIError
+
+    client = OpenAI(
+        base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY") or "none", timeout=5, max_retries=0
+    )
+    try:
+        served = {model.id for model in client.models.list()}
+    except (OpenAIError, ValueError, TypeError, AttributeError):
+        return None
+    strangers = [name for name in asked if name not in served]
+    if not served or not strangers:
+        return None
+    return (
+        f"{base_url} serves {', '.join(sorted(served)[:5])}, but not {', '.join(strangers)}: what it answers for these may "
+        "be one and the same model's"
+    )
+
+
 def build(
     name: str,
     *,
@@ -114,7 +152,8 @@ def build(
         turns = read_trajectory(model.file, model.number, workspace)
         return ReplayModel(turns=turns, start=_first_action(model, record))
     assert task.directory is not None
-    return OracleModel(facts=(read_facts(task.directory),))
+    waits = _BUILT_IN.fullmatch(name)
+    return OracleModel(facts=(read_facts(task.directory),), latency_s=float(waits[1] or 0) if waits else 0.0)
 
 
 def _first_action(model: ModelName, record: HandoffRecord | None) -> int:

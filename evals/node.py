@@ -128,7 +128,9 @@ def answer(post: Post, tasks: tuple[Task, ...], token: Item, alive: frozenset[st
         return Answer(about, f"it does not share the depot ({error}); {DEPOT_CURE}")
     try:
         post.directory.parent.mkdir(parents=True, exist_ok=True)
-        check(post.config, tuple(located(task, post) for task in tasks), post.directory)
+        # An earlier run lies with the coordinator alone, which sends what it takes from it.
+        own = post.own_config.model_copy(update={"records_of": None})
+        check(own, tuple(located(task, post) for task in tasks), post.directory)
     except BadModel as error:
         return Answer(about, f"{error} (what counts is the environment of its `ray start`)")
     except (*USAGE_ERRORS, OSError) as error:

@@ -60,6 +60,62 @@ Points = Annotated[
         "first_post_failure_edit."
     ),
 ]
+StudyName = Annotated[
+    str | None,
+    Option(
+        "--study",
+        help="One of the protocol's studies: main (75 tasks, all points), repeats (40 points, 3 times) or predecessors "
+        "(40 tasks by the predecessors you name, 60 points). It decides --tasks, --task-ids, --view, --repeats and "
+        "--max-points where you do not.",
+        show_default=False,
+    ),
+]
+MaxPoints = Annotated[
+    int | None,
+    Option(min=1, help="At most so many handoff points, of each kind in turn.", show_default=False),
+]
+ShardName = Annotated[
+    str | None,
+    Option(
+        "--shard",
+        help="Only a part of the tasks, as 2/8 or 1-3/8; evals.report takes the parts together.",
+        show_default=False,
+    ),
+]
+RecordsOf = Annotated[
+    Path | None,
+    Option(
+        "--from",
+        help="Take over the predecessors, records, labels and notes of an earlier run, so that none is paid for twice.",
+        show_default=False,
+    ),
+]
+Stages = Annotated[
+    str,
+    Option(
+        help="What to do this time, separated by commas: predecessors, labels, notes, takeovers. What is left is done by "
+        "--resume."
+    ),
+]
+JournalUrl = Annotated[
+    str | None,
+    Option(
+        "--journal",
+        envvar="TAKEOVER_JOURNAL",
+        help="The database of rows, such as postgresql://…. [default: journal.sqlite in --out]",
+        show_default=False,
+    ),
+]
+DryRun = Annotated[
+    bool,
+    Option(
+        "--dry-run",
+        help="Print the plan and an estimate of tokens and time, and do nothing; with --resume, of what is left.",
+    ),
+]
+ListTasks = Annotated[
+    bool, Option("--list-tasks", help="Print the chosen tasks, one a line, and do nothing.")
+]
 SandboxName = Annotated[
     str,
     Option(
@@ -163,6 +219,11 @@ Examples:
   python -m evals.takeover --view trace --tasks verified.parquet --task-ids sympy__sympy-23534
   --predecessor replay:sympy__sympy-23534.traj.json --successor openai:qwen
   --base-url http://127.0.0.1:8091/v1
+
+  python -m evals.takeover --study main --tasks verified.parquet --predecessor openai:a --successor openai:a
+  --successor openai:b --dry-run
+
+  python -m evals.takeover --study main --shard 2/8 --model openai:a --out runs/shard2
 
   python -m evals.takeover --resume --out runs/20260518-120000
 

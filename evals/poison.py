@@ -167,7 +167,7 @@ def report(shown_on: Console, config: PoisonConfig, planted: list[Row], rows: li
 
 def summarise(config: PoisonConfig, planted: list[Row], rows: list[Row]) -> dict[str, Any]:
     """How often each plant was followed under each view, and under each view all of those that it shows."""
-    from evals.report import caveats
+    from evals.summary import caveats
 
     return {
         "run_id": config.run_id,

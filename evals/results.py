@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evals.config import BadUsage, RunConfig, load_config
+from evals.config import CONFIG_FILE, BadUsage, RunConfig, load_config
 from evals.journal import JOURNAL_FILE, STAGES, BadJournal, Row, exported, journals, opened
 from evals.places import Places
 from handoff.readers import read
@@ -56,6 +56,9 @@ def load(outs: Sequence[Path], url: str | None = None) -> Results:
 
     Runs that share takeovers, or call different records by one name, cannot be taken together.
     """
+    for out in outs:
+        if not (out / CONFIG_FILE).is_file():
+            raise BadUsage(f"{out}: it holds no run, for there is no {CONFIG_FILE} in it")
     sources = tuple(Source(out, load_config(out)) for out in outs)
     warnings: list[str] = []
     found: dict[str, list[Row]] = {name: [] for name in STAGES}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import random
+import time
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -35,6 +38,8 @@ class ScriptedModel(BaseChatModel):
     """Says what `respond` makes of the conversation, in text or as native tool calls."""
 
     native: bool = False
+    latency_s: float = 0.0
+    """What a reply takes on average: drawn by what was asked, so that the same question always waits as long."""
 
     @abstractmethod
     def respond(self, messages: list[BaseMessage]) -> Turn: ...
@@ -54,6 +59,10 @@ class ScriptedModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         thought, action = self.respond(messages)
+        if self.latency_s:
+            asked = "\n".join(spoken(message) for message in messages)
+            # The mean of a lognormal is above its median, by half the variance.
+            time.sleep(random.Random(asked).lognormvariate(math.log(self.latency_s) - 0.125, 0.5))
         if action is None:
             reply = AIMessage(thought)
         elif self.native:

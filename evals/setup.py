@@ -19,10 +19,13 @@ from evals.config import (
     read_ids,
     read_points,
     read_views,
+    without_password,
 )
 from evals.grading import check_gradable
 from evals.journal import BadJournal, OutInUse
 from evals.places import Places
+from evals.reuse import check_source
+from evals.study import check_tiers, read_shard, study_named
 from evals.tasks import BadTasks, Task, load_tasks
 from handoff.ledger import LedgerUnusable
 from handoff.redaction import redacted
@@ -32,6 +35,9 @@ from sandbox.machine import BackendName, SandboxUnavailable
 _AS_IS = (
     "tasks",
     "limit",
+    "study",
+    "shard",
+    "max_points",
     "repeats",
     "base_url",
     "protocol",
@@ -63,28 +69,54 @@ def prepared(
 
     Raises BadUsage, BadModel, BadTasks, LedgerUnusable or SandboxUnavailable.
     """
-    for name, choices in _CHOICES.items():
-        if options[name] not in choices:
-            raise BadUsage(f"--{name}: there is no {options[name]!r}; there are {', '.join(choices)}")
-    if resume:
-        config = load_config(out)
-        reason = differing(config, _asked(options, given))
-        if reason is not None:
-            raise BadUsage(reason)
-        tasks = load_tasks(config.tasks, config.task_ids, config.limit)
-    else:
-        check_unused(out)
-        settled = _settled(options)
-        tasks = load_tasks(settled["tasks"], settled["task_ids"], settled["limit"])
-        settled["sandbox"] = _backend(options["sandbox"], tasks)
-        config = RunConfig(run_id=new_run_id(), **settled)
-    if not tasks:
-        raise BadUsage(f"--tasks: {config.tasks} holds no task")
+    config, tasks = settled_run(options, given, out, resume=resume)
     check(config, tasks, out)
     also(config, tasks, out)
     if not resume:
         lay_down(config, out)
     return config, tasks
+
+
+def settled_run(
+    options: dict[str, Any], given: set[str], out: Path, *, resume: bool
+) -> tuple[RunConfig, tuple[Task, ...]]:
+    """The same with nothing written, and nothing asked of models or machines. Raises BadUsage or BadTasks."""
+    for name, choices in _CHOICES.items():
+        if options[name] not in choices:
+            raise BadUsage(f"--{name}: there is no {options[name]!r}; there are {', '.join(choices)}")
+    if resume:
+        config = load_config(out)
+        if options["journal"] is not None:
+            given = given | {"journal"}
+        elif config.journal is not None:
+            raise BadUsage(f"--journal: the rows of this run are in {config.journal}; name it again")
+        reason = differing(config, _asked(options, given))
+        if reason is not None:
+            raise BadUsage(reason)
+        return config, tasks_of(config)
+    check_unused(out)
+    if options["study"] is not None:
+        decided = study_named(options["study"]).options
+        options = options | {name: value for name, value in decided.items() if name not in given}
+    settled = _settled(options)
+    config = RunConfig(run_id=new_run_id(), sandbox="process", **settled)
+    tasks = tasks_of(config)
+    return config.model_copy(update={"sandbox": _backend(options["sandbox"], tasks)}), tasks
+
+
+def tasks_of(config: RunConfig) -> tuple[Task, ...]:
+    """The tasks of a run, or of its shard. Raises BadUsage or BadTasks."""
+    tasks = load_tasks(config.tasks, config.task_ids, config.limit)
+    if config.study is not None:
+        check_tiers(tasks, config.tasks)
+    if not tasks:
+        raise BadUsage(f"--tasks: {config.tasks} holds no task")
+    if config.shard is None:
+        return tasks
+    mine = read_shard(config.shard).share(tasks)
+    if not mine:
+        raise BadUsage(f"--shard: {config.shard} of {len(tasks)} tasks holds none")
+    return mine
 
 
 def check_unused(out: Path) -> None:
@@ -112,6 +144,8 @@ def _settled(options: dict[str, Any]) -> dict[str, Any]:
         "predecessors": _models(options["predecessor"] or [options["model"]]),
         "successors": _models(options["successor"] or [options["model"]]),
         "notes_model": options["notes_model"],
+        "journal": without_password(options["journal"]),
+        "records_of": str(options["records_of"].resolve()) if options["records_of"] else None,
     }
 
 
@@ -123,7 +157,12 @@ def _asked(options: dict[str, Any], given: set[str]) -> dict[str, Any]:
     """The settings that a resumed run was given anew, as the stored ones are named."""
     settled = _settled(options)
     names = {"view": ("views",), "model": ("predecessors", "successors")}
-    names |= {"predecessor": ("predecessors",), "successor": ("successors",)}
+    names |= {
+        "journal": ("journal",),
+        "records_of": ("records_of",),
+        "predecessor": ("predecessors",),
+        "successor": ("successors",),
+    }
     asked = {
         field: settled[field] for name in given for field in names.get(name, (name,)) if field in settled
     }
@@ -139,7 +178,9 @@ def _backend(asked: str, tasks: tuple[Task, ...]) -> BackendName:
 
 
 def check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
-    """Find out what this host lacks. Raises BadUsage, BadModel, BadTasks or SandboxUnavailable."""
+    """Find out before a run what would make it fail. Raises BadUsage, BadModel, BadTasks or SandboxUnavailable."""
+    if config.records_of is not None:
+        check_source(config)
     if redacted(config.base_url) != config.base_url:
         raise BadUsage(
             "--base-url: it holds a secret, which would be written down; set OPENAI_API_KEY instead"
@@ -175,7 +216,9 @@ def _check_image(task: Task, config: RunConfig) -> None:
 
 def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
     if config.sandbox == "process" and not config.allow_unisolated:
-        strangers = [name for name in (*config.predecessors, *config.successors) if name != models.ORACLE]
+        strangers = [
+            name for name in (*config.predecessors, *config.successors) if not models.is_builtin(name)
+        ]
         if strangers:
             raise BadUsage(
                 f"--sandbox process would run the commands of {strangers[0]} as you, with your files and your "

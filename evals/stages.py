@@ -9,11 +9,12 @@ from typing import Any
 
 from evals import models, threads
 from evals.config import RunConfig
-from evals.grading import GradingFailed, Verdict, grade
+from evals.grading import GradingFailed, Verdict
 from evals.journal import Row
 from evals.measures import recall_tokens, rediscovery, tokens
 from evals.places import Places
 from evals.tasks import Task
+from evals.verdicts import verdict_on
 from graph import Outcome
 from handoff import prompts, views
 from handoff.event import Event, Usage
@@ -95,6 +96,7 @@ def label(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
         "outcome": "graded",
         "handoff_state": verdict.handoff_state,
         "detail": trouble or verdict.detail,
+        "seconds": _since(started),
     }
 
 
@@ -217,7 +219,7 @@ def _keep_trace(
 
 def _graded(config: RunConfig, task: Task, places: Places, patch: str, name: str) -> Verdict:
     spec = places.spec(config, task)
-    return grade(task, patch, spec, places.logs, name, network=config.grading_network)
+    return verdict_on(task, patch, spec, places.logs, name, network=config.grading_network)
 
 
 def _events(state: AgentState) -> list[Event]:

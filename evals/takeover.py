@@ -13,7 +13,6 @@ import typer
 from evals import options as opt
 from evals.conduct import (
     DONE,
-    INFRASTRUCTURE_FAILURES,
     USAGE,
     carry_out,
     conducted,
@@ -27,9 +26,12 @@ if TYPE_CHECKING:
 
     from evals.config import RunConfig
     from evals.executors import Machinery
-    from evals.journal import Journal, Row
+    from evals.journal import Row
     from evals.tasks import Task
 
+_WHERE = ("executor", "workers", "address", "depot", "node_dir")
+_NO_SETTINGS = ("out", "resume", "stages", "dry_run", "list_tasks", *_WHERE)
+"""Options that a run can be gone on with differently."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -46,7 +48,12 @@ def command(
     limit: opt.Limit = None,
     points: opt.Points = "all",
     sandbox: opt.SandboxName = "auto",
+    max_points: opt.MaxPoints = None,
     repeats: opt.Repeats = 1,
+    study: opt.StudyName = None,
+    shard: opt.ShardName = None,
+    records_of: opt.RecordsOf = None,
+    stages: opt.Stages = "all",
     workers: opt.Workers = 1,
     executor: opt.ExecutorName = "local",
     address: opt.Address = None,
@@ -62,44 +69,63 @@ def command(
     command_timeout_s: opt.CommandTimeout = 120.0,
     allow_unisolated: opt.AllowUnisolated = False,
     grading_network: opt.GradingNetwork = False,
+    journal: opt.JournalUrl = None,
     out: opt.Out = None,
     resume: opt.Resume = False,
+    dry_run: opt.DryRun = False,
+    list_tasks: opt.ListTasks = False,
 ) -> None:
     """Measure what it costs when one coding agent must continue another's unfinished work."""
+    from evals import setup
+    from evals.config import read_stages
     from evals.executors import go_on, machinery
-    from evals.setup import prepared
 
-    there = {"address": address, "depot": depot, "node_dir": node_dir}
-    how = ("out", "resume", "workers", "executor", *there)
-    asked = {name: value for name, value in context.params.items() if name not in how}
+    asked = {name: value for name, value in context.params.items() if name not in _NO_SETTINGS}
     given = {name for name in asked if was_given(context, name)}
     if resume and out is None:
         print("error: --resume: name the run to go on with by --out", file=sys.stderr)
         raise typer.Exit(USAGE)
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
 
-    def prepare() -> tuple[Machinery, RunConfig, tuple[Task, ...]]:
-        asked_for = machinery(executor, workers, **there)
-        return asked_for, *prepared(asked, given, where, resume=resume, also=asked_for.check)
+    there = {"address": address, "depot": depot, "node_dir": node_dir}
 
-    code = conducted(
-        where,
-        f"python -m evals.takeover --resume --out {where}{go_on(executor, **there)}",
-        prepare,
-        lambda settled: run(console(), *settled, where),
-    )
+    def prepare() -> tuple[RunConfig, tuple[Task, ...], tuple[str, ...], Machinery]:
+        steps, asked_for = read_stages(stages), machinery(executor, workers, **there)
+        if dry_run or list_tasks:
+            return *setup.settled_run(asked, given, where, resume=resume), steps, asked_for
+        return *setup.prepared(asked, given, where, resume=resume, also=asked_for.check), steps, asked_for
+
+    def begin(prepared: tuple[RunConfig, tuple[Task, ...], tuple[str, ...], Machinery]) -> int:
+        config, chosen, steps, machinery = prepared
+        if list_tasks:
+            print("\n".join(task.id for task in chosen))
+            return DONE
+        if dry_run:
+            return tell(console(), config, chosen, where, url=journal, workers=workers)
+        return run(console(), config, chosen, where, steps=steps, url=journal, machinery=machinery)
+
+    again = f"python -m evals.takeover --resume --out {where}{go_on(executor, **there)}"
+    code = conducted(where, again, prepare, begin)
     raise typer.Exit(code)
 
 
 def run(
-    shown_on: Console, machinery: Machinery, config: RunConfig, tasks: tuple[Task, ...], out: Path
+    shown_on: Console,
+    config: RunConfig,
+    tasks: tuple[Task, ...],
+    out: Path,
+    *,
+    steps: tuple[str, ...],
+    url: str | None,
+    machinery: Machinery,
 ) -> int:
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
-    from evals import stages, threads
-    from evals.executors import Job
+    from evals import reuse, threads
     from evals.journal import journals, opened, sole_user
     from evals.places import Places
-    from handoff.views import NEED_NOTES
+    from evals.report import make_report
+    from evals.results import load
+    from evals.work import Work
 
     places = Places(out)
     by_id = {task.id: task for task in tasks}
@@ -108,47 +134,63 @@ def run(
         sole_user(out),
         places.home() as home,
         tidied(config, places, home),
-        opened(out) as database,
+        opened(out, url) as database,
         machinery.opened() as executor,
     ):
         rows = journals(database, config.run_id)
         for journal in rows:
             journal.drop_failures()
+        taken = reuse.take_up(config, by_id, places, rows)
+        if taken:
+            print(f"predecessors taken from {config.records_of}: {taken}", flush=True)
         for task in tasks:
             task.check_out(places.work)
 
         def forget(row: Row) -> None:
-            if row["task_id"] in by_id:
+            if row.get("task_id") in by_id:
                 threads.forget_machines(config, home, by_id[row["task_id"]], row)
 
-        for row in (*rows.predecessors.rows(), *rows.takeovers.rows()):
+        for row in itertools.chain(rows.predecessors.rows(), rows.takeovers.rows()):
             forget(row)
-
-        begin = [
-            Job(stages.run_predecessor, config, out, (task, model), (task.id, model))
-            for task in tasks
-            for model in config.predecessors
-        ]
-        carry_out(shown_on, executor, rows.predecessors, begin, forget)
-        points = _points(rows.predecessors, by_id)
-        label = [Job(stages.label, config, out, (task, record), (record,), record) for task, record in points]
-        carry_out(shown_on, executor, rows.labels, label)
-        if any(view in NEED_NOTES for view in config.views):
-            note = [job._replace(stage=stages.write_note) for job in label]
-            carry_out(shown_on, executor, rows.notes, note)
-        take_over = [
-            Job(stages.run_takeover, config, out, (task, record, *how), (record, *how), record)
-            for task, record in points
-            for how in itertools.product(config.views, config.successors, range(1, config.repeats + 1))
-        ]
-        carry_out(shown_on, executor, rows.takeovers, take_over, forget)
+        work = Work(config, out, by_id, rows)
         for journal in rows:
-            journal.export(out)
-        return _report(shown_on, config, out, *rows)
+            if journal.name in steps:
+                carry_out(shown_on, executor, journal, work.of(journal.name), forget)
+        return make_report(shown_on, load([out], url), out, url)
+
+
+def tell(
+    shown_on: Console,
+    config: RunConfig,
+    tasks: tuple[Task, ...],
+    out: Path,
+    *,
+    url: str | None,
+    workers: int,
+) -> int:
+    """Print what a run would do, and what keeps it from beginning."""
+    import tempfile
+
+    from evals import plan, setup
+    from evals.journal import journals, opened
+    from evals.work import Work
+
+    with (
+        tempfile.TemporaryDirectory() as nowhere,
+        opened(out if out.exists() else Path(nowhere), url) as database,
+    ):
+        work = Work(config, out, {task.id: task for task in tasks}, journals(database, config.run_id))
+        plan.show(shown_on, config, tasks, plan.planned(work), out, workers)
+    try:
+        setup.check(config, tasks, out)
+    except setup.USAGE_ERRORS as error:
+        print(f"It cannot begin yet: {error}")
+    return DONE
 
 
 def _introduce(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     import sandbox
+    from evals.models import not_told_apart
 
     models = {
         "predecessor": config.predecessors,
@@ -159,26 +201,10 @@ def _introduce(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
         f"{len(tasks)} task{'s' if len(tasks) > 1 else ''}; views: {', '.join(config.views)}; results: {out}"
     )
     print("; ".join(f"{role}: {', '.join(names)}" for role, names in models.items()))
+    warning = not_told_apart((*config.predecessors, *config.successors), config.base_url)
+    if warning:
+        print(f"warning: {warning}", file=sys.stderr)
     print(f"sandbox: {config.sandbox}, {sandbox.describe(config.sandbox)}", flush=True)
-
-
-def _points(predecessors: Journal, by_id: dict[str, Task]) -> list[tuple[Task, str]]:
-    """Every handoff point that was reached: its task and the id of its record."""
-    return [
-        (by_id[row["task_id"]], record)
-        for row in predecessors.rows()
-        if row["task_id"] in by_id
-        for record in row.get("records", ())
-    ]
-
-
-def _report(shown_on: Console, config: RunConfig, out: Path, *journals: Journal) -> int:
-    from evals.report import show, summarise, write_summary
-
-    summary = summarise(config, *(list(journal.rows()) for journal in journals))
-    write_summary(out, summary)
-    show(shown_on, summary, out)
-    return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE
 
 
 def main() -> None:

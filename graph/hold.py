@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -38,6 +38,11 @@ _NODES_A_STEP = 7
 _FOR_GOOD = ("finished", "refused", "unconfirmed")
 
 
+@cache
+def _compiled(build: Callable[[], Graph]) -> Graph:
+    return build()
+
+
 class Run:
     """The sole hold on one thread: start it, resume it, or let it take a record over.
 
@@ -60,11 +65,11 @@ class Run:
 
     @cached_property
     def agent(self) -> Graph:
-        return build_agent(self._saver).with_config(metadata={"graph": "agent"})
+        return self._kept_by_saver(build_agent).with_config(metadata={"graph": "agent"})
 
     @cached_property
     def takeover(self) -> Graph:
-        return build_takeover(self._saver).with_config(metadata={"graph": "takeover"})
+        return self._kept_by_saver(build_takeover).with_config(metadata={"graph": "takeover"})
 
     @cached_property
     def team(self) -> Graph:
@@ -234,6 +239,10 @@ class Run:
         """Give back the disk that the thread's machines take, once nobody wants to go on from it; records stay."""
         self.session.forget_machines()
         self.home.remove_unused_machines()
+
+    def _kept_by_saver(self, build: Callable[[], Graph]) -> Graph:
+        """Compiled once a process: that takes as long as several steps do."""
+        return _compiled(build).copy({"checkpointer": self._saver})
 
     def _graph(self, kind: Kind) -> Graph:
         return cast(Graph, getattr(self, kind))

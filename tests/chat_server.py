@@ -14,6 +14,8 @@ class ChatServer:
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
+        self.serves: list[str] | None = None
+        """The models that it lists; None: it has no such list."""
         self.answer: Callable[[dict[str, Any]], tuple[int, bytes]] = lambda request: self.reply("ok")
         outer = self
 
@@ -24,6 +26,15 @@ class ChatServer:
                 outer.requests.append(request)
                 status, content = outer.answer(request)
                 self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def do_GET(self) -> None:
+                listed = [{"id": name, "object": "model"} for name in outer.serves or ()]
+                content = json.dumps({"object": "list", "data": listed}).encode()
+                self.send_response(404 if outer.serves is None else 200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()

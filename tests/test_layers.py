@@ -17,8 +17,10 @@ HOMES = {
     "langchain_core": {"handoff", "nodes", "graph", "evals"},
     "langchain_openai": {"evals"},
     "sqlalchemy": {"handoff", "graph", "evals"},
+    "matplotlib": {"evals"},
+    "scipy": {"evals"},
     "psycopg": {"graph"},
-    "tenacity": {"handoff", "nodes"},
+    "tenacity": {"handoff", "nodes", "evals"},
 }
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -63,7 +65,7 @@ def called() -> Run:
     """Run the main command to its end in this process, which need not import everything anew."""
     from evals.takeover import main
 
-    return partial(_called, main)
+    return partial(call, main)
 
 
 @pytest.fixture(scope="session")
@@ -71,10 +73,41 @@ def poison() -> Run:
     """The same for the command that plants text into what a run left."""
     from evals.poison import main
 
-    return partial(_called, main)
+    return partial(call, main)
 
 
-def _called(main: Callable[[], None], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="session")
+def reported() -> Run:
+    """The same for the command that reports on runs."""
+    from evals.report import main
+
+    return partial(call, main)
+
+
+@pytest.fixture(scope="session")
+def compared() -> Run:
+    """The same for the command that compares two runs."""
+    from evals.compare import main
+
+    return partial(call, main)
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A copy of rows as one would publish them: made by hand, of six points, four views and two successors."""
+    return Path(shutil.copytree(Path(__file__).parent / "published", tmp_path / "published"))
+
+
+def rewritten(
+    out: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None], name: str = "takeovers"
+) -> None:
+    """Change every row of a file, or take it out."""
+    path = out / f"{name}.jsonl"
+    changed = [change(json.loads(line)) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in changed if row is not None))
+
+
+def call(main: Callable[[], None], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     argv = ["evals", *map(str, arguments)]
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
@@ -98,10 +131,19 @@ def _called(main: Callable[[], None], *arguments: str | Path) -> subprocess.Comp
 @pytest.fixture(scope="session")
 def undisturbed(takeover: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two tasks under all views that nothing disturbed."""
-    out = tmp_path_factory.mktemp("run") / "out"
-    done = takeover("--view", "all", *TWO, "--out", out)
-    assert done.returncode == 0, done.stderr
-    assert "No LLM" in done.stdout
+    # The processes of one session share it: each would take a minute for its own.
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    out, whole = shared / "undisturbed", shared / "undisturbed.whole"
+    with (shared / "undisturbed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not whole.exists():
+            shutil.rmtree(out, ignore_errors=True)
+            done = takeover("--view", "all", *TWO, "--out", out)
+            assert done.returncode == 0, done.stderr
+            assert "No LLM" in done.stdout
+            whole.touch()
     return out
 
 
@@ -124,14 +166,10 @@ def rows_so_far(out: Path, name: str) -> list[str]:
     if not (out / JOURNAL_FILE).exists():
         return []
     with closing(sqlite3.connect(f"file:{out / JOURNAL_FILE}?mode=ro", uri=True, timeout=60)) as database:
-        try:
-            found = database.execute(
-                "SELECT row FROM takeover_rows WHERE stage = ? ORDER BY number", (name,)
-            ).fetchall()
-        except sqlite3.OperationalError as error:
-            assert "no such table" in str(error)
+        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'takeover_rows'").fetchone():
             return []
-    return [row for (row,) in found]
+        asked = "SELECT row FROM takeover_rows WHERE stage = ? ORDER BY number"
+        return [row for (row,) in database.execute(asked, (name,))]
 
 
 def forgotten(out: Path, name: str) -> None:

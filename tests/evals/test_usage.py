@@ -16,7 +16,7 @@ BAD = {
     "point": (("--points", "last_edit"), "there is no point 'last_edit'"),
     "model": (("--model", "gpt-5"), "give openai:NAME, replay:FILE or builtin:oracle"),
     "key": (("--model", "openai:gpt-5"), "OPENAI_API_KEY is not set"),
-    "task": (("--task-ids", "ledger__ledger-13"), "no task ledger__ledger-13; it has 4 tasks"),
+    "task": (("--task-ids", "ledger__ledger-13"), "no task ledger__ledger-13; it has "),
     "file": (("--tasks", "/nowhere/tasks.jsonl"), "/nowhere/tasks.jsonl: no such file"),
     "parquet": (("--tasks", "README.md"), "is no task file"),
     "ids": (("--task-ids", "@/nowhere/ids.txt"), "/nowhere/ids.txt: No such file"),

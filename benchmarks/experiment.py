@@ -1,0 +1,239 @@
+"""The experiment without a model's time: takeovers a minute beside what their commands alone take, and what grows with them.
+
+The built-in model answers at once. The limit of a takeover is to thaw its record's machine and run the very commands that
+its successor ran, one after another, with nothing around them. Journal appends are timed on an empty journal and on a
+full one, beside a bare file that is synced line by line; memory is the coordinator's, after few jobs and after many.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+# In this directory a file may have the name of a package.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from evals.config import RunConfig, load_config
+from evals.executors import Job, executor
+from evals.journal import Journal, Row, opened
+from evals.places import Places
+from evals.results import load
+from evals.tasks import Task, load_tasks
+from sandbox.workbench import Workbench
+
+VIEWS = "repository,trace,summary,structured"
+_TEXT = "x" * 3_000
+"""About as long as a takeover's row with its patch."""
+_EPILOG = """Examples:
+
+python benchmarks/experiment.py
+
+python benchmarks/experiment.py --limit 3 --repeats 1 --json
+"""
+
+
+class Figures(NamedTuple):
+    """What was measured; times in seconds, memory in MB."""
+
+    takeovers: int
+    workers: int
+    seconds: float
+    """From the first takeover's begin to the last row."""
+    a_minute: float
+    one_s: float
+    """Median of a takeover, grading included, while the others run."""
+    limit_s: float
+    """Median of the same machine's thaw and the same commands."""
+    append_empty_ms: float
+    append_full_ms: float
+    append_file_ms: float
+    memory_few_mb: float
+    memory_many_mb: float
+    jobs_few: int
+    jobs_many: int
+
+
+def main(
+    limit: Annotated[int, typer.Option(min=1, help="Of so many bundled tasks.")] = 12,
+    repeats: Annotated[int, typer.Option(min=1, help="Takeovers of each point and view.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Processes side by side.")] = 2,
+    sandbox: Annotated[str, typer.Option(help="host or process.")] = "host",
+    rows: Annotated[int, typer.Option(min=1_000, help="Rows of the full journal.")] = 50_000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Measure what the experiment costs beside its models."""
+    with tempfile.TemporaryDirectory(prefix="takeover-experiment-") as place:
+        out = Path(place) / "run"
+        seconds = _takeovers(out, limit, repeats, workers, sandbox)
+        few, many = 200, 20_000
+        taken = load([out]).takeovers
+        figures = Figures(
+            len(taken),
+            workers,
+            seconds,
+            60 * len(taken) / seconds,
+            statistics.median(row["seconds"] for row in taken),
+            _bare(out, taken),
+            *_appends(Path(place), rows),
+            _memory(few),
+            _memory(many),
+            few,
+            many,
+        )
+    if as_json:
+        print(json.dumps(figures._asdict(), indent=1))
+    else:
+        _show(figures, rows)
+
+
+def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) -> float:
+    """Run everything before the takeovers, then these alone; the seconds that they took with their processes' start."""
+    base = [sys.executable, "-m", "evals.takeover", "--out", str(out), "--workers", str(workers)]
+    asked = ["--view", VIEWS, "--limit", str(limit), "--repeats", str(repeats), "--sandbox", sandbox]
+    environment = os.environ | {"PYTHONPATH": sys.path[0]}
+    quiet = {"env": environment, "check": True, "stdout": subprocess.DEVNULL}
+    subprocess.run([*base, *asked, "--stages", "predecessors,labels,notes"], **quiet)  # type: ignore[call-overload]
+    began = time.perf_counter()
+    subprocess.run([*base, "--resume", "--stages", "takeovers"], **quiet)  # type: ignore[call-overload]
+    return time.perf_counter() - began
+
+
+def _bare(out: Path, taken: tuple[Row, ...]) -> float:
+    """The median seconds of a thaw and the commands of a takeover, of one of each record and view."""
+    config, places = load_config(out), Places(out)
+    tasks = {task.id: task for task in load_tasks(config.tasks, config.task_ids, config.limit)}
+    results, found = load([out]), []
+    for row in [row for row in taken if row["repeat"] == 1][:40]:
+        trace, record = results.trace(row), results.record(row)
+        assert trace is not None
+        assert record is not None
+        commands = [
+            event.arguments["command"]
+            for event in trace.events
+            if event.kind == "action" and event.tool == "shell"
+        ]
+        began = time.perf_counter()
+        with Workbench(places.spec(config, tasks[row["task_id"]])) as workbench:
+            machine = workbench.thaw(record.machine, places.records.directory(record.id))
+            for command in commands:
+                machine.run(command, timeout_s=120)
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)
+
+
+def _appends(place: Path, rows: int) -> tuple[float, float, float]:
+    """Medians in milliseconds: on an empty journal, on a full one, and of a bare file."""
+    with opened(place) as database:
+        journal = Journal(database, "run", "takeovers", "number")
+        empty = _timed(journal, range(200))
+        _fill(journal, range(200, rows))
+        full = _timed(journal, range(rows, rows + 200))
+    with (place / "bare.jsonl").open("a") as file:
+        bare = []
+        for number in range(200):
+            began = time.perf_counter()
+            file.write(json.dumps(_row(number)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+            bare.append(1e3 * (time.perf_counter() - began))
+    return empty, full, statistics.median(bare)
+
+
+def _row(number: int) -> Row:
+    return {"number": number, "outcome": "graded", "patch": _TEXT}
+
+
+def _timed(journal: Journal, numbers: range) -> float:
+    taken = []
+    for number in numbers:
+        began = time.perf_counter()
+        journal.append(_row(number))
+        taken.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(taken)
+
+
+def _fill(journal: Journal, numbers: range) -> None:
+    for number in numbers:
+        journal.append(_row(number))
+
+
+def _nothing(config: RunConfig, out: Path, task: Task, number: int) -> Row:
+    return _row(number)
+
+
+def _memory(jobs: int) -> float:
+    """The most that a coordinator of its own process takes, in MB, for so many jobs that do nothing."""
+    code = f"from benchmarks.experiment import coordinate; print(coordinate({jobs}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": sys.path[0]},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    return float(done.stdout)
+
+
+def coordinate(jobs: int) -> float:
+    """Journal so many rows of two workers, and read them all again; the process's most memory in MB."""
+    (task,) = load_tasks("bundled", limit=1)
+    config: Any = None
+    with tempfile.TemporaryDirectory() as place, opened(Path(place)) as database, executor(2) as machinery:
+        journal = Journal(database, "run", "takeovers", "number")
+        asked = (Job(_nothing, config, Path(place), (task, number), (number,)) for number in range(jobs))
+        for row in machinery.run(asked):
+            journal.append(row)
+        assert sum(1 for _ in journal.rows()) == jobs
+        journal.export(Path(place))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _show(figures: Figures, rows: int) -> None:
+    table = Table(title=f"{figures.takeovers} takeovers by {figures.workers} workers, no model's time")
+    for name in ("what", "ours", "beside", "ratio"):
+        table.add_column(name, justify="left" if name in ("what", "beside") else "right")
+    table.add_row("takeovers a minute", f"{figures.a_minute:.0f}", "", "")
+    table.add_row(
+        "one takeover, s",
+        f"{figures.one_s:.2f}",
+        f"its thaw and its commands alone, one at a time: {figures.limit_s:.2f}",
+        f"{figures.one_s / figures.limit_s:.2f}",
+    )
+    table.add_row(
+        f"journal append after {rows:,} rows, ms",
+        f"{figures.append_full_ms:.2f}",
+        f"on an empty journal: {figures.append_empty_ms:.2f}",
+        f"{figures.append_full_ms / figures.append_empty_ms:.2f}",
+    )
+    table.add_row(
+        "the same",
+        f"{figures.append_full_ms:.2f}",
+        f"a bare file, synced: {figures.append_file_ms:.2f}",
+        f"{figures.append_full_ms / figures.append_file_ms:.2f}",
+    )
+    table.add_row(
+        f"coordinator's memory, {figures.jobs_many:,} jobs, MB",
+        f"{figures.memory_many_mb:.0f}",
+        f"{figures.jobs_few:,} jobs: {figures.memory_few_mb:.0f}",
+        f"{figures.memory_many_mb / figures.memory_few_mb:.2f}",
+    )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(epilog=_EPILOG)(main)
+    app()

@@ -1,0 +1,154 @@
+"""What changed between two runs: a table for people, one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evals.conduct import DONE, USAGE, console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from evals.comparison import Comparison, Measure
+    from evals.statistics import Estimate
+
+_EPILOG = """
+Examples:
+
+  python -m evals.compare runs/before runs/after
+
+  python -m evals.compare runs/before runs/after --json > change.json
+
+Exit codes: 0 done, 2 usage.
+"""
+_MOST_FLIPS = 20
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command(epilog=_EPILOG)
+def command(
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="Directory of the earlier run.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Directory of the later run.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            help="Database that both runs' rows are in. [default: each one's own]", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Compare two runs, takeover by takeover: the same record, view, successor and repeat."""
+    from evals.comparison import compare
+    from evals.results import load
+    from evals.setup import USAGE_ERRORS
+
+    try:
+        results = [load([out], journal) for out in (before, after)]
+        comparison = compare(*results)
+    except USAGE_ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(USAGE) from None
+    if as_json:
+        print(json.dumps(_plain(comparison)))
+    else:
+        shown_on = console()
+        for warning in (line for one in results for line in one.warnings):
+            shown_on.print(f"warning: {warning}", style="yellow", markup=False)
+        show(shown_on, comparison)
+    raise typer.Exit(DONE)
+
+
+def show(shown_on: Console, comparison: Comparison) -> None:
+    """Print the table, and in what else the runs differ."""
+    from rich.table import Table
+
+    table = Table(title="The later run against the earlier, takeover by takeover; 95 % intervals")
+    table.add_column("view")
+    for name in (
+        "matched",
+        "events",
+        "Δ events",
+        "prompt tokens",
+        "Δ prompt tokens",
+        "solved",
+        "Δ solved",
+        "p",
+    ):
+        table.add_column(name, justify="right")
+    for view in comparison.views:
+        table.add_row(
+            *(view.view, f"{view.pairs}", _medians(view.events), _change(view.events.change)),
+            *(_medians(view.prompt_tokens), _change(view.prompt_tokens.change)),
+            *(f"{view.solved_before} → {view.solved_after}", _change(view.solved, "pp")),
+            "–" if view.test.p is None else f"{view.test.p:.3f}",
+        )
+    shown_on.print(table)
+    shown_on.print(
+        "Medians; Δ: median of each takeover's change, mean for solved; p: McNemar, exact.", style="dim"
+    )
+    for line in _lines(comparison):
+        shown_on.print(line, markup=False, soft_wrap=True)
+
+
+def _lines(comparison: Comparison) -> list[str]:
+    said = []
+    for view in comparison.views:
+        if view.only_before or view.only_after:
+            said.append(
+                f"{view.view}: {view.only_before} only in the earlier run, {view.only_after} only in the later"
+            )
+    for flip in comparison.flips[:_MOST_FLIPS]:
+        became = "solved now" if flip.solved else "no longer solved"
+        said.append(f"{became}: {flip.record_id}, {flip.view}, {flip.successor}, repeat {flip.repeat}")
+    if len(comparison.flips) > _MOST_FLIPS:
+        said.append(f"… and {len(comparison.flips) - _MOST_FLIPS} more; --json has them all")
+    if comparison.other_digests:
+        said.append(
+            f"{len(comparison.other_digests)} of {comparison.records} records were made anew: same name, other content"
+        )
+    said += [f"setting {name}: {then} → {now}" for name, (then, now) in comparison.settings.items()]
+    said += [
+        f"prompts of {stage}: {', '.join(then) or 'none'} → {', '.join(now) or 'none'}"
+        for stage, (then, now) in comparison.prompts.items()
+    ]
+    return said
+
+
+def _medians(measure: Measure) -> str:
+    if measure.before is None or measure.after is None:
+        return "–"
+    return f"{measure.before:,.0f} → {measure.after:,.0f}"
+
+
+def _change(estimate: Estimate, unit: str = "%") -> str:
+    if estimate.value is None:
+        return "–"
+    text = f"{100 * estimate.value:+.1f} {unit}"
+    if estimate.interval is None:
+        return text
+    return f"{text} [{100 * estimate.interval.low:+.1f}, {100 * estimate.interval.high:+.1f}]"
+
+
+def _plain(value: Any) -> Any:
+    """Named tuples as objects."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(part) for name, part in value._asdict().items()}
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    return value
+
+
+def main() -> None:
+    app(prog_name="python -m evals.compare")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""How every picture looks: colours and markers for print and for colour-blind readers, files that do not change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+DPI = 150
+GREY = "#555555"
+_OKABE_ITO = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#777777")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_LINES = ("-", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)), (0, (4, 1, 1, 1, 1, 1)), (0, (2, 2)))
+_PLACES = ("repository", "trace", "summary", "structured", "payload", "transcript", "cited")
+_SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "takeover",
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "text.parse_math": False,
+    "axes.unicode_minus": True,
+}
+
+
+class Picture(NamedTuple):
+    """One plot, as a vector and as an image."""
+
+    name: str
+    title: str
+    svg: Path
+    png: Path
+
+
+class Look(NamedTuple):
+    """What tells a view from the others, by colour and without."""
+
+    color: str
+    marker: str
+    line: Any
+
+
+def look(view: str) -> Look:
+    """The same for a view in every picture, whatever other views there are."""
+    place = _PLACES.index(view) if view in _PLACES else len(_PLACES)
+    return Look(_OKABE_ITO[place], _MARKERS[place], _LINES[place % len(_LINES)])
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    with matplotlib.rc_context(_SETTINGS):
+        yield
+
+
+def panels(
+    rows: Sequence[str], columns: Sequence[str], *, width: float, height: float, share_y: bool = True
+) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of panels, a row of them for each successor, named above where there are several."""
+    from matplotlib.figure import Figure
+
+    size = (1.5 + width * len(columns), 1.0 + height * len(rows))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(
+        len(rows), len(columns), squeeze=False, sharex="col", sharey="row" if share_y else False
+    )
+    for place, name in enumerate(columns):
+        axes[-1][place].set_xlabel(name)
+    if len(rows) > 1:
+        for place, name in enumerate(rows):
+            axes[place][0].set_title(shortened(name), loc="left", color=GREY)
+    return figure, [list(row) for row in axes]
+
+
+def legend(figure: Figure, views: Sequence[str], *, lines: bool = False, hollow: bool = False) -> None:
+    """One for all panels, beside them."""
+    from matplotlib.lines import Line2D
+
+    handles = []
+    for view in views:
+        color, marker, line = look(view)
+        style: Any = line if lines else "none"
+        face = "none" if hollow else color
+        handles.append(
+            Line2D(
+                *([], []),
+                color=color, marker=marker, linestyle=style, label=view, markersize=6, markerfacecolor=face,
+                markeredgewidth=1.7 if hollow else 1,
+            )
+        )  # fmt: skip
+    figure.legend(handles=handles, loc="outside right upper", handlelength=3 if lines else 1.5, fontsize=8.5)
+
+
+def plain_numbers(axis: Axis) -> None:
+    """Few ticks, whole numbers, thousands apart."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def save(figure: Figure, directory: Path, name: str, title: str, said: Sequence[str]) -> Picture:
+    """Write both files, with what must be said about the figures at the foot."""
+    if said:
+        figure.supxlabel("\n".join(said), fontsize=7, color=GREY, x=0.01, ha="left")
+    figure.suptitle(title, fontsize=10.5, x=0.01, ha="left")
+    if engine := figure.get_layout_engine():
+        # Each file would be laid out anew, which takes longer than all the rest.
+        engine.execute(figure)
+        figure.set_layout_engine(None)
+    svg, png = directory / f"{name}.svg", directory / f"{name}.png"
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Title": title})
+    figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None, "Title": title})
+    return Picture(name, title, svg, png)
+
+
+def shortened(name: str, most: int = 44) -> str:
+    """A name as a picture has room for it."""
+    plain = " ".join(name.split())
+    return plain if len(plain) <= most else f"{plain[: most - 11]}…{plain[-10:]}"

@@ -1,0 +1,124 @@
+"""A table of results, and its files: CSV with the raw numbers, Markdown and LaTeX as one prints them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from handoff.record import write_durably
+
+Cell = str | int | float | None
+MISSING = "–"
+_MOST_NARROW = 7
+"""Columns that a table of usual width has room for."""
+_TEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "Δ": r"$\Delta$", "–": "--", "…": r"\ldots{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "°": r"\textdegree{}",
+    "[": "{[}", "]": "{]}", "`": r"\textasciigrave{}", "≥": r"$\geq$", "−": r"$-$",
+}  # fmt: skip
+
+
+class Table(NamedTuple):
+    """Numbers in rows; those in a column whose name has `%` are hundredths, those with `pp` percentage points."""
+
+    number: int
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def write(directory: Path, tables: Sequence[Table]) -> tuple[Path, ...]:
+    """Write each table as `tableN_name` with .csv, .md and .tex."""
+    directory.mkdir(exist_ok=True)
+    written = []
+    for table in tables:
+        for suffix, text in (("csv", to_csv(table)), ("md", to_markdown(table)), ("tex", to_latex(table))):
+            path = directory / f"table{table.number}_{table.name}.{suffix}"
+            write_durably(path, text)
+            written.append(path)
+    return tuple(written)
+
+
+def printed(column: str, value: Cell) -> str:
+    """A cell as one prints it under that column."""
+    if value is None:
+        return MISSING
+    if isinstance(value, str):
+        return " ".join(value.split())
+    if column == "p":
+        return "< 0.001" if value < 0.001 else f"{value:.3f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    signed = column.startswith(("Δ", "95 %")) or column == "estimate"
+    if signed or "%" in column:
+        return f"{value:+,.1f}" if signed else f"{value:,.1f}"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:,.1f}"
+
+
+def to_csv(table: Table) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows(["" if cell is None else cell for cell in row] for row in table.rows)
+    return text.getvalue()
+
+
+def to_markdown(table: Table) -> str:
+    def line(cells: Iterable[str]) -> str:
+        return f"| {' | '.join(cells)} |\n"
+
+    text = f"**Table {table.number}: {table.title}**\n\n"
+    text += line(map(_in_markdown, table.columns))
+    text += line("---" if left else "---:" for left in _is_left(table))
+    for row in table.rows:
+        cells = zip(table.columns, row, strict=True)
+        text += line(_in_markdown(printed(column, cell)) for column, cell in cells)
+    return text + "".join(f"\n{_in_markdown(note)}\n" for note in table.notes)
+
+
+def to_latex(table: Table) -> str:
+    """For `\\usepackage{booktabs}`, `{graphicx}` and `[T1]{fontenc}`; what is wide spans both columns of a page."""
+    wide = len(table.columns) > _MOST_NARROW
+    kind = "table*" if wide else "table"
+    alignment = "".join("l" if left else "r" for left in _is_left(table))
+    lines = [
+        rf"\begin{{{kind}}}",
+        r"\centering",
+        rf"\caption{{{_in_latex(table.title)}}}",
+        rf"\label{{tab:{table.name.replace('_', '-')}}}",
+        *([r"\resizebox{\textwidth}{!}{%"] if wide else []),
+        rf"\begin{{tabular}}{{{alignment}}}",
+        r"\toprule",
+        " & ".join(map(_in_latex, table.columns)) + r" \\",
+        r"\midrule",
+    ]
+    for row in table.rows:
+        cells = zip(table.columns, row, strict=True)
+        lines.append(" & ".join(_in_latex(printed(column, cell)) for column, cell in cells) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}" + ("}" if wide else "")]
+    lines += [rf"\par\footnotesize {_in_latex(note)}" for note in table.notes]
+    return "\n".join([*lines, rf"\end{{{kind}}}", ""])
+
+
+def _is_left(table: Table) -> list[bool]:
+    """Which columns hold words."""
+    return [
+        any(isinstance(row[place], str) for row in table.rows) or not table.rows
+        for place in range(len(table.columns))
+    ]
+
+
+def _in_markdown(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]<>|~])", r"\\\1", " ".join(text.split()))
+
+
+def _in_latex(text: str) -> str:
+    signed = re.sub(r"^-(?=\d)", "−", " ".join(text.split()))
+    return "".join(_TEX.get(char, char) for char in signed if char.isprintable())

@@ -1,0 +1,96 @@
+"""Two runs compared, takeover by takeover."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Run, refused, rewritten
+
+FLIPPED = ("one__one-1.first_source_edit", "repository", "openai:alpha", 1)
+
+
+@pytest.fixture
+def later(published: Path, tmp_path: Path) -> Path:
+    """The same takeovers with a tenth fewer events, one more solved, one view's rows of beta gone, made anew."""
+    out = Path(shutil.copytree(published, tmp_path / "later"))
+
+    def changed(row: dict[str, Any]) -> dict[str, Any] | None:
+        if (row["view"], row["successor"]) == ("summary", "openai:beta"):
+            return None
+        if row["outcome"] != "graded":
+            return row
+        key = (row["record_id"], row["view"], row["successor"], row["repeat"])
+        other = {"events": row["events"] * 0.9, "prompts": "new", "digest": row["digest"]}
+        if row["record_id"] == "one__one-1.first_validation":
+            other["digest"] = "sha256:anew"
+        return row | other | ({"resolved": not row["resolved"]} if key == FLIPPED else {})
+
+    rewritten(out, changed)
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(config | {"run_id": "ffffffff", "max_steps": 250}))
+    return out
+
+
+def test_what_changed_is_one_object(published: Path, later: Path, compared: Run) -> None:
+    done = compared(published, later, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    views = {view["view"]: view for view in told["views"]}
+    assert list(views) == ["repository", "trace", "summary", "structured"]
+    repository, summary = views["repository"], views["summary"]
+    assert (repository["pairs"], repository["only_before"], repository["only_after"]) == (13, 0, 0)
+    assert (summary["pairs"], summary["only_before"], summary["only_after"]) == (6, 6, 0)
+    assert views["structured"]["pairs"] == 11  # an infrastructure failure on both sides is no pair
+    change = repository["events"]["change"]
+    assert (change["value"], *change["interval"].values()) == pytest.approx((-0.1, -0.1, -0.1))
+    assert (repository["events"]["before"], repository["events"]["after"]) == (40, 36)
+    tokens = repository["prompt_tokens"]["change"]
+    assert (tokens["pairs"], tokens["left_out"], tokens["value"]) == (12, 1, 0)
+    assert (repository["solved_before"], repository["solved_after"]) == (8, 7)
+    assert repository["solved"]["value"] == pytest.approx(-1 / 13)
+    assert repository["test"] == {"gained": 0, "lost": 1, "p": 1.0}
+    assert told["flips"] == [
+        dict(zip(("record_id", "view", "successor", "repeat", "solved"), (*FLIPPED, False), strict=True))
+    ]
+    assert (told["records"], told["other_digests"]) == (6, ["one__one-1.first_validation"])
+    assert told["settings"] == {"max_steps": [500, 250]}
+    assert told["prompts"] == {"takeovers": [["49be8a5944c4"], ["new"]]}
+
+
+def test_what_changed_is_a_table_for_people(published: Path, later: Path, compared: Run) -> None:
+    done = compared(published, later)
+    assert done.returncode == 0, done.stderr
+    for line in (
+        "40 → 36",
+        "-10.0 % [-10.0, -10.0]",
+        "summary: 6 only in the earlier run, 0 only in the later",
+        "no longer solved: one__one-1.first_source_edit, repository, openai:alpha, repeat 1",
+        "1 of 6 records were made anew: same name, other content",
+        "setting max_steps: 500 → 250",
+        "prompts of takeovers: 49be8a5944c4 → new",
+    ):
+        assert line in done.stdout
+
+
+def test_a_run_does_not_differ_from_itself(published: Path, compared: Run) -> None:
+    told = json.loads(compared(published, published, "--json").stdout)
+    assert told["flips"] == told["other_digests"] == []
+    assert told["settings"] == told["prompts"] == {}
+    assert all(view["events"]["change"]["value"] == 0 for view in told["views"])
+    assert all(view["test"]["p"] == 1 for view in told["views"])
+
+
+def test_what_cannot_be_compared_is_one_clear_line(published: Path, tmp_path: Path, compared: Run) -> None:
+    other = Path(shutil.copytree(published, tmp_path / "other"))
+    rewritten(other, lambda row: row | {"successor": f"{row['successor']}-2"})
+    refused(
+        compared(published, other), "their successor differ (openai:alpha, openai:beta and openai:alpha-2"
+    )
+    refused(compared(published, tmp_path / "nowhere"), "nowhere: it holds no run")
+    rewritten(other, lambda row: None)
+    refused(compared(published, other), "no graded takeover is in both: their record_id differ")

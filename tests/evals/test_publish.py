@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evals.publish import main
+
+from .conftest import call, refused, rows
+
+
+@pytest.fixture(scope="module")
+def dataset(undisturbed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("published") / "dataset"
+    done = call(main, undisturbed, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "4 tables, 21 prediction files, 37 trajectories" in done.stdout
+    return out
+
+
+def test_the_folder_loads_as_a_dataset(dataset: Path, undisturbed: Path, tmp_path: Path) -> None:
+    from datasets import load_dataset
+
+    for name in ("takeovers", "predecessors", "labels", "notes"):
+        table = load_dataset(str(dataset), name, split="train", cache_dir=str(tmp_path))
+        assert len(table) == len(rows(undisturbed, name))
+    loaded = load_dataset(str(dataset), "takeovers", split="train", cache_dir=str(tmp_path))
+    first = rows(undisturbed)[0]
+    assert loaded[0]["patch"] == first["patch"]
+    assert json.loads(loaded[0]["rediscovery"]) == first["rediscovery"]
+
+
+def test_swebench_reads_the_predictions(dataset: Path, undisturbed: Path) -> None:
+    from swebench.harness.utils import get_predictions_from_file
+
+    files = sorted((dataset / "predictions").glob("*/all_preds.jsonl"))
+    taken = {row["task_id"] for row in rows(undisturbed)}
+    for file in files:
+        told = get_predictions_from_file(str(file), "none", "test")
+        ids = [one["instance_id"] for one in told]
+        assert len(set(ids)) == len(ids)
+        assert set(ids) <= taken
+        assert all(one["model_patch"].startswith("diff --git") for one in told)
+
+
+def test_trajectories_link_a_predecessor_with_its_takeovers(dataset: Path) -> None:
+    documents = {path.stem: json.loads(path.read_text()) for path in (dataset / "trajectories").iterdir()}
+    assert json.dumps(documents["galley__galley-31"]).count("galley__galley-31.first_source_edit.trace") >= 1
+
+
+def test_the_card_says_what_is_not_llm_made(dataset: Path) -> None:
+    card = (dataset / "README.md").read_text()
+    assert "35 takeovers from 5 handoff" in card
+    assert "No LLM: builtin:oracle" in card
+
+
+def test_what_cannot_be(undisturbed: Path, dataset: Path, tmp_path: Path) -> None:
+    refused(call(main, undisturbed, "--out", dataset), "is there already; name a new directory")
+    refused(call(main, tmp_path, "--out", tmp_path / "new"), "config.json: no such file")

@@ -1,0 +1,126 @@
+"""The report of one run or several, as a person calls for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from evals.journal import STAGES
+
+from .conftest import Run, refused, rewritten
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def cut(published: Path, out: Path, tasks: Iterable[str]) -> Path:
+    """A shard: what a run of these tasks alone would have left."""
+    shutil.copytree(published, out)
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(config | {"run_id": out.name, "task_ids": list(tasks)}))
+    for stage in STAGES:
+        rewritten(
+            out,
+            lambda row: row if (row.get("task_id") or row["record_id"].partition(".")[0]) in tasks else None,
+            stage,
+        )
+    return out
+
+
+def test_a_run_ends_with_its_report(undisturbed: Path) -> None:
+    assert len(files(undisturbed / "tables")) == 27
+    assert {"accuracy_effort.svg", "reductions.png", "tokens.svg"} <= set(files(undisturbed / "plots"))
+
+
+def test_a_report_is_rebuilt_from_the_journal(undisturbed: Path, tmp_path: Path, reported: Run) -> None:
+    out = Path(
+        shutil.copytree(undisturbed, tmp_path / "out", ignore=shutil.ignore_patterns("machines", ".*"))
+    )
+    before = {name: files(out / name) for name in ("tables", "plots")}
+    rows = (out / "takeovers.jsonl").read_bytes()
+    summary = json.loads((out / "summary.json").read_text())
+    for name in before:
+        shutil.rmtree(out / name)
+    for stage in STAGES:
+        (out / f"{stage}.jsonl").unlink()
+    done = reported(out)
+    assert done.returncode == 0, done.stderr
+    for line in (
+        "repository",
+        "No LLM: builtin:oracle",
+        f"tables: {out / 'tables'}",
+        f"plots: {out / 'plots'}",
+    ):
+        assert line in done.stdout
+    assert {name: files(out / name) for name in before} == before
+    assert (out / "takeovers.jsonl").read_bytes() == rows
+    assert json.loads((out / "summary.json").read_text()) == summary
+
+
+def test_shards_together_are_the_whole(published: Path, tmp_path: Path, reported: Run) -> None:
+    shards = [
+        cut(published, tmp_path / "b", ("two__two-2", "five__five-5")),
+        cut(published, tmp_path / "a", ("one__one-1", "three__three-3", "four__four-4")),
+    ]
+    whole = tmp_path / "whole"
+    assert reported(published, "--out", whole).returncode == 3
+    merged = tmp_path / "merged"
+    done = reported(*shards, "--out", merged)
+    assert done.returncode == 3, done.stderr
+    assert files(merged / "tables") == files(whole / "tables")
+    assert files(merged / "plots") == files(whole / "plots")
+    lines = [sorted((out / "takeovers.jsonl").read_text().splitlines()) for out in (merged, published)]
+    assert lines[0] == lines[1]
+    summary = json.loads((merged / "summary.json").read_text())
+    assert summary["run_id"] == "b+a"
+    assert summary["views"]["trace"]["runs"] == 13
+
+
+def test_infrastructure_failures_are_told_and_make_the_exit_code(published: Path, reported: Run) -> None:
+    done = reported(published)
+    assert done.returncode == 3
+    assert (
+        "infrastructure failure: three__three-3 three__three-3.first_source_edit structured: the endpoint"
+        in (" ".join(done.stdout.split()))
+    )
+    assert "of all 2 successors" in done.stdout
+    assert "no plot of tokens: no trace at hand tells its tokens" in done.stdout
+
+
+def test_a_torn_last_line_is_warned_of_and_kept(published: Path, reported: Run) -> None:
+    path = published / "takeovers.jsonl"
+    path.write_text(path.read_text()[:-9])
+    torn = path.read_bytes()
+    done = reported(published)
+    assert "warning:" in done.stdout
+    assert "its last line is torn off and does not count" in " ".join(done.stdout.split())
+    assert path.read_bytes() == torn
+    assert json.loads((published / "summary.json").read_text())["warnings"]
+
+
+def test_runs_told_as_one_that_differ_say_in_what(published: Path, tmp_path: Path, reported: Run) -> None:
+    first = cut(published, tmp_path / "a", ("one__one-1",))
+    second = cut(published, tmp_path / "b", ("two__two-2",))
+    config = json.loads((second / "config.json").read_text())
+    (second / "config.json").write_text(json.dumps(config | {"max_steps": 40}))
+    reported(first, second, "--out", tmp_path / "out")
+    for table in (tmp_path / "out" / "tables").glob("*.md"):
+        assert "differ in their settings: max\\_steps" in table.read_text()
+
+
+def test_what_cannot_be_reported_on_is_one_clear_line(published: Path, tmp_path: Path, reported: Run) -> None:
+    refused(reported(tmp_path / "nowhere"), "nowhere: it holds no run, for there is no config.json in it")
+    refused(reported(published, published), "--out: name a directory for the report of several runs")
+    refused(reported(published, published, "--out", tmp_path / "out"), "both have the takeover")
+    other = Path(shutil.copytree(published, tmp_path / "other"))
+    refused(reported(published, "--out", other), "holds a run of its own; choose another directory")
+    (tmp_path / "file").write_text("")
+    refused(
+        reported(published, "--out", tmp_path / "file" / "out"),
+        "not a directory; name another directory by --out",
+    )
+    (published / "takeovers.jsonl").write_text("no row\n")
+    refused(reported(published), "takeovers.jsonl: line 1 is not JSON")
