@@ -110,14 +110,14 @@ def _in_words(row: Row) -> str:
 @contextmanager
 def tidied(config: RunConfig, places: Places, home: Home) -> Iterator[None]:
     """Before and after a run, however it ends, no machine of it is left."""
-    _tidy(config, places, home)
+    tidy(config, places, home)
     try:
         yield
     finally:
-        _tidy(config, places, home)
+        tidy(config, places, home)
 
 
-def _tidy(config: RunConfig, places: Places, home: Home) -> None:
+def tidy(config: RunConfig, places: Places, home: Home) -> None:
     """Remove what a killed run left: its machines, and frozen images that no record and no checkpoint needs."""
     import sandbox
     from handoff.ledger import machines

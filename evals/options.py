@@ -126,6 +126,33 @@ SandboxName = Annotated[
 ]
 Repeats = Annotated[int, Option(min=1, help="Takeovers of each point under each view.")]
 Workers = Annotated[int, Option(min=1, help="Processes that work side by side.")]
+ExecutorName = Annotated[
+    str, Option("--executor", help="local, or ray: the nodes of a Ray cluster; see docs/cluster.md.")
+]
+Address = Annotated[
+    str | None,
+    Option(
+        envvar="RAY_ADDRESS",
+        help="HOST:PORT of the cluster's head. [default: the cluster that this host belongs to]",
+        show_default=False,
+    ),
+]
+DepotUrl = Annotated[
+    str | None,
+    Option(
+        "--depot",
+        help="Where the nodes of a cluster leave records and traces for each other: a URL that fsspec knows. "
+        "[default: depot in --out, for nodes that share its file system]",
+        show_default=False,
+    ),
+]
+NodeDir = Annotated[
+    str | None,
+    Option(
+        help="Where each node has a directory of its own. [default: its directory for temporary files]",
+        show_default=False,
+    ),
+]
 BaseUrl = Annotated[
     str | None,
     Option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,20 @@ _CHOICES = {"protocol": ("text", "native"), "sandbox": ("auto", "docker", "host"
 
 
 def prepared(
-    options: dict[str, Any], given: set[str], out: Path, *, resume: bool
+    options: dict[str, Any],
+    given: set[str],
+    out: Path,
+    *,
+    resume: bool,
+    also: Callable[[RunConfig, tuple[Task, ...], Path], None] = lambda config, tasks, out: None,
 ) -> tuple[RunConfig, tuple[Task, ...]]:
-    """The settings, on disk, and the tasks. Raises BadUsage, BadModel, BadTasks, LedgerUnusable or SandboxUnavailable."""
+    """The settings, on disk, and the tasks; `also` is the last doubt, raised before anything is written.
+
+    Raises BadUsage, BadModel, BadTasks, LedgerUnusable or SandboxUnavailable.
+    """
     config, tasks = settled_run(options, given, out, resume=resume)
     check(config, tasks, out)
+    also(config, tasks, out)
     if not resume:
         lay_down(config, out)
     return config, tasks

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from evals.config import RunConfig
+    from evals.executors import Machinery
     from evals.journal import Row
     from evals.tasks import Task
 
-_NO_SETTINGS = ("out", "resume", "workers", "stages", "dry_run", "list_tasks")
+_WHERE = ("executor", "workers", "address", "depot", "node_dir")
+_NO_SETTINGS = ("out", "resume", "stages", "dry_run", "list_tasks", *_WHERE)
 """Options that a run can be gone on with differently."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -53,6 +55,10 @@ def command(
     records_of: opt.RecordsOf = None,
     stages: opt.Stages = "all",
     workers: opt.Workers = 1,
+    executor: opt.ExecutorName = "local",
+    address: opt.Address = None,
+    depot: opt.DepotUrl = None,
+    node_dir: opt.NodeDir = None,
     base_url: opt.BaseUrl = None,
     protocol: opt.ActionProtocol = "text",
     max_steps: opt.MaxSteps = 500,
@@ -72,6 +78,7 @@ def command(
     """Measure what it costs when one coding agent must continue another's unfinished work."""
     from evals import setup
     from evals.config import read_stages
+    from evals.executors import go_on, machinery
 
     asked = {name: value for name, value in context.params.items() if name not in _NO_SETTINGS}
     given = {name for name in asked if was_given(context, name)}
@@ -80,20 +87,25 @@ def command(
         raise typer.Exit(USAGE)
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
 
-    def prepare() -> tuple[RunConfig, tuple[Task, ...], tuple[str, ...]]:
-        settled = setup.settled_run if dry_run or list_tasks else setup.prepared
-        return *settled(asked, given, where, resume=resume), read_stages(stages)
+    there = {"address": address, "depot": depot, "node_dir": node_dir}
 
-    def begin(prepared: tuple[RunConfig, tuple[Task, ...], tuple[str, ...]]) -> int:
-        config, chosen, steps = prepared
+    def prepare() -> tuple[RunConfig, tuple[Task, ...], tuple[str, ...], Machinery]:
+        steps, asked_for = read_stages(stages), machinery(executor, workers, **there)
+        if dry_run or list_tasks:
+            return *setup.settled_run(asked, given, where, resume=resume), steps, asked_for
+        return *setup.prepared(asked, given, where, resume=resume, also=asked_for.check), steps, asked_for
+
+    def begin(prepared: tuple[RunConfig, tuple[Task, ...], tuple[str, ...], Machinery]) -> int:
+        config, chosen, steps, machinery = prepared
         if list_tasks:
             print("\n".join(task.id for task in chosen))
             return DONE
         if dry_run:
             return tell(console(), config, chosen, where, url=journal, workers=workers)
-        return run(console(), config, chosen, where, steps=steps, url=journal, workers=workers)
+        return run(console(), config, chosen, where, steps=steps, url=journal, machinery=machinery)
 
-    code = conducted(where, f"python -m evals.takeover --resume --out {where}", prepare, begin)
+    again = f"python -m evals.takeover --resume --out {where}{go_on(executor, **there)}"
+    code = conducted(where, again, prepare, begin)
     raise typer.Exit(code)
 
 
@@ -105,11 +117,10 @@ def run(
     *,
     steps: tuple[str, ...],
     url: str | None,
-    workers: int,
+    machinery: Machinery,
 ) -> int:
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
     from evals import reuse, threads
-    from evals.executors import executor
     from evals.journal import journals, opened, sole_user
     from evals.places import Places
     from evals.report import make_report
@@ -124,7 +135,7 @@ def run(
         places.home() as home,
         tidied(config, places, home),
         opened(out, url) as database,
-        executor(workers) as machinery,
+        machinery.opened() as executor,
     ):
         rows = journals(database, config.run_id)
         for journal in rows:
@@ -144,7 +155,7 @@ def run(
         work = Work(config, out, by_id, rows)
         for journal in rows:
             if journal.name in steps:
-                carry_out(shown_on, machinery, journal, work.of(journal.name), forget)
+                carry_out(shown_on, executor, journal, work.of(journal.name), forget)
         return make_report(shown_on, load([out], url), out, url)
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from sandbox.machine import BackendName, SandboxSpec
 
 BUNDLED = "bundled"
-_SUITE = Path(str(files("evals") / "suite"))
+SUITE = Path(str(files("evals") / "suite"))
 _STREAM = "repo.fast-export"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NEEDED = (
@@ -76,7 +76,7 @@ class Task(BaseModel):
                 f"task {self.id}: its repository comes only as a Docker image; choose --sandbox docker or host"
             )
         # Where this package is installed below the system's own directories, its solutions lie there too.
-        return SandboxSpec(backend=backend, directory=work / self.id, hidden=(_SUITE,), owner=owner)
+        return SandboxSpec(backend=backend, directory=work / self.id, hidden=(SUITE,), owner=owner)
 
     def check_out(self, work: Path, *, like: Path | None = None) -> None:
         """Lay the task's repository out at `work/<id>`, for machines that start from a directory.
@@ -118,7 +118,7 @@ def load_tasks(source: str, ids: Sequence[str] | None = None, limit: int | None 
 def _all(source: str) -> list[Task]:
     path = Path(source)
     if source == BUNDLED:
-        return _task_repo(_SUITE)
+        return _task_repo(SUITE)
     if path.is_dir():
         return _task_repo(path)
     if path.suffix == ".parquet":

@@ -95,6 +95,11 @@ def import_(url: str, root: Path, *, replace: bool = False) -> Path:
     return place
 
 
+def carried_digest(record: HandoffRecord) -> str:
+    """The digest that the record has where it was taken in."""
+    return _portable(record).digest
+
+
 def _portable(record: HandoffRecord) -> HandoffRecord:
     """The same, with an archive where the snapshot was an image, which no other daemon has."""
     snapshot = record.snapshot

@@ -1,0 +1,351 @@
+"""Runs on a real Ray cluster: three processes of this host that share nothing but the depot."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from evals.journal import STAGES
+from sandbox import depot
+
+from ..conftest import missing
+from .conftest import (
+    ONE_POINT,
+    Run,
+    comparable,
+    isolated,
+    refused,
+    rows,
+    rows_so_far,
+    start_takeover,
+    terminated,
+    wait_for,
+)
+
+pytest.importorskip("ray")
+
+SMALL = (*ONE_POINT, "--view", "summary", "--repeats", "2")
+ITS_ROWS = 4  # one point under two views, twice
+_RAY = Path(sys.executable).with_name("ray")
+_LITTLE = (
+    "--num-cpus=1",
+    "--object-store-memory=80000000",
+    "--disable-usage-stats",
+    "--node-ip-address=127.0.0.1",
+)
+
+
+class Started(NamedTuple):
+    """A node's processes, and the directory that is its own."""
+
+    processes: subprocess.Popen[str]
+    own: Path
+
+    def kill(self) -> None:
+        # Its daemons live on in the group of the command that started them.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.processes.pid, signal.SIGKILL)
+
+    def at_work(self) -> list[int]:
+        """The processes that do its jobs."""
+        return [int(mark.name) for mark in self.own.glob("takeover-*/.at-work/*")]
+
+    def directories(self) -> list[Path]:
+        return list(self.own.glob("takeover-*"))
+
+
+class Ray:
+    """A cluster of this host that nodes can be added to."""
+
+    def __init__(self, place: Path, ray_place: str) -> None:
+        self._place, self._ray_place = place, ray_place
+        self._started: list[Started] = []
+        self.address = ""
+        self.without_nodes: subprocess.CompletedProcess[str]
+
+    def head(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        port = self.address.partition(":")[2]
+        self.start(
+            "head", "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self._ray_place}"
+        )
+
+    def node(self, name: str, *prefix: str, **env: str) -> Started:
+        return self.start(
+            name, f"--address={self.address}", '--resources={"sandbox": 1}', prefix=prefix, env=env
+        )
+
+    def start(
+        self, name: str, *options: str, prefix: tuple[str, ...] = (), env: dict[str, str] | None = None
+    ) -> Started:
+        own = self._place / name
+        own.mkdir()
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("OPENAI_")}
+        process = subprocess.Popen(
+            [*prefix, str(_RAY), "start", *options, *_LITTLE],
+            env=clean | {"TMPDIR": str(own), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"} | (env or {}),
+            cwd=own,
+            stdout=subprocess.DEVNULL,
+            stderr=(own / "stderr").open("w"),
+            text=True,
+            start_new_session=True,
+        )
+        self._started.append(Started(process, own))
+        # One after another, because two at once choose the same ports.
+        assert process.wait(120) == 0, (own / "stderr").read_text()
+        return self._started[-1]
+
+    def stop(self) -> None:
+        for each in reversed(self._started):
+            each.kill()
+            each.processes.wait()
+
+    def asked(self, *depot: str | Path) -> tuple[str | Path, ...]:
+        return ("--executor", "ray", "--address", self.address, *depot)
+
+
+@pytest.fixture(scope="module")
+def head(takeover: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ray]:
+    """A cluster with no node that offers anything, and what a run says to that."""
+    if not _RAY.is_file():
+        missing("the command `ray` is not installed")
+    place = tmp_path_factory.mktemp("ray")
+    ray_place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # the paths of its sockets must be short
+    ray = Ray(place, ray_place)
+    try:
+        ray.head()
+        ray.without_nodes = takeover(*ONE_POINT, *ray.asked(), "--out", place / "out")
+        yield ray
+    finally:
+        ray.stop()
+        shutil.rmtree(ray_place, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def two(head: Ray) -> tuple[Started, Started]:
+    """Its two nodes, which do a job at a time."""
+    return head.node("a"), head.node("b")
+
+
+@pytest.fixture(scope="module")
+def local(takeover: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run on this host alone."""
+    out = tmp_path_factory.mktemp("local") / "out"
+    done = takeover(*SMALL, *isolated(), "--workers", "2", "--out", out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def like(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Rows by key, without what only those of a cluster have; fails when a key comes twice."""
+    return {
+        key: {name: value for name, value in row.items() if name not in ("node", "tries")}
+        for key, row in comparable(out).items()
+    }
+
+
+def traces(out: Path) -> dict[str, int]:
+    return {path.name: len(json.loads(path.read_text())["events"]) for path in (out / "traces").iterdir()}
+
+
+def nothing_left(out: Path, *nodes: Started) -> None:
+    """A run that went well leaves its results, and nothing else, on any node."""
+    assert [directory for each in nodes for directory in each.directories()] == []
+    assert not (out / "depot").exists()
+    run_id = json.loads((out / "config.json").read_text())["run_id"]
+    machines = {path.name for path in depot.runs().glob(f"{run_id}*")}
+    assert not machines
+
+
+def test_a_cluster_without_nodes_says_how_to_start_some(head: Ray) -> None:
+    refused(head.without_nodes, "no node of the cluster offers 'sandbox'")
+    assert "--resources='{\"sandbox\": 4}'" in head.without_nodes.stderr
+
+
+def test_the_rows_are_those_of_one_host(
+    head: Ray, two: tuple[Started, Started], local: Path, takeover: Run, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = takeover(*SMALL, *isolated(), *head.asked(), "--out", out)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert done.stderr == ""
+    found = like(out)
+    assert len(found) == ITS_ROWS
+    assert found == like(local)
+    assert len({row["node"] for row in rows(out)}) == 2
+    assert {row["tries"] for row in rows(out)} == {1}
+    assert traces(out) == traces(local)
+    assert [path.name for path in (out / "grading").glob("snapshot.*/test_output.txt")]
+    nothing_left(out, *two)
+    again = takeover("--resume", "--out", out)  # where all lies that a report needs, nothing is to be done
+    assert again.returncode == 0, again.stderr
+    assert like(out) == found
+
+
+def test_a_run_outlives_a_node(head: Ray, two: tuple[Started, Started], local: Path, tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    third = head.node("third")
+    process = start_takeover(*SMALL, *isolated(), *head.asked("--depot", f"file://{elsewhere}"), "--out", out)
+    wait_for(lambda: two[0].at_work() != [], process)
+    os.kill(two[0].at_work()[0], signal.SIGKILL)
+    wait_for(lambda: bool(rows_so_far(out, "notes")) and third.at_work() == [], process)
+    wait_for(lambda: third.at_work() != [], process)
+    third.kill()
+    told, err = process.communicate(timeout=400)
+    assert process.returncode == 0, (told, err)
+    assert like(out) == like(local)
+    assert sum(row["tries"] - 1 for stage in STAGES for row in rows(out, stage)) == 2
+    assert list(elsewhere.iterdir()) == []
+    assert not [directory for each in two for directory in each.directories()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_was_ended_goes_on(
+    head: Ray,
+    two: tuple[Started, Started],
+    local: Path,
+    takeover: Run,
+    tmp_path: Path,
+    number: signal.Signals,
+) -> None:
+    out = tmp_path / "out"
+    process = start_takeover(*SMALL, *isolated(), *head.asked(), "--out", out)
+    wait_for(lambda: bool(rows_so_far(out, "takeovers")), process)
+    process.send_signal(number)
+    if number == signal.SIGTERM:
+        terminated(process)
+    else:
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 130
+        assert len(err.strip().splitlines()) == 1, err
+        assert f"--executor ray --address {head.address}" in err
+    assert len(rows_so_far(out, "takeovers")) < ITS_ROWS
+    assert [each.at_work() for each in two] == [[], []]
+    assert all(each.directories() for each in two)
+    done = takeover("--resume", "--out", out, *head.asked())
+    assert done.returncode == 0, done.stderr
+    assert like(out) == like(local)
+    nothing_left(out, *two)
+
+
+def test_a_node_that_is_not_like_the_others_is_left_out(
+    head: Ray, two: tuple[Started, Started], takeover: Run, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    (out / "depot").mkdir(parents=True)
+    bad = [
+        head.node("poor", PATH=_path_without("bwrap", tmp_path / "bin")),
+        head.node("other", PYTHONPATH=_another_version_of("langgraph", tmp_path / "packages")),
+        head.node("apart", *_with_nothing_at(out / "depot")),
+    ]
+    done = takeover(*ONE_POINT, "--view", "repository", *isolated(), *head.asked(), "--out", out)
+    for each in bad:
+        each.kill()
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 3, done.stderr
+    assert all(line.startswith("left out: node ") for line in lines)
+    reasons = ("bwrap is not installed", "it has langgraph 0.0.1, where", "does not share the depot")
+    for reason in reasons:
+        assert len([line for line in lines if reason in line]) == 1, done.stderr
+    left_out = {line.split()[3] for line in lines}
+    assert len(left_out) == 3
+    assert left_out.isdisjoint(row["node"] for row in rows(out))
+    assert [row["outcome"] for row in rows(out)] == ["graded"]
+    assert not any(each.directories() for each in bad)
+
+
+def test_a_key_that_the_nodes_lack_is_not_sent_to_them(
+    head: Ray, two: tuple[Started, Started], takeover: Run, tmp_path: Path
+) -> None:
+    out, key = tmp_path / "out", "sk-0123456789abcdefghijklmnop"
+    done = takeover(
+        *("--model", "openai:some", *ONE_POINT, *isolated(), *head.asked()), "--out", out, OPENAI_API_KEY=key
+    )
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    *lines, last = done.stderr.splitlines()
+    told = [line for line in lines if "OPENAI_API_KEY is not set" in line and "`ray start`" in line]
+    assert len(told) == 2, lines
+    assert last.startswith("error: --executor ray: none of the")
+    assert not (out / "config.json").exists()
+    assert key not in done.stderr
+
+
+def test_an_address_where_nobody_answers(called: Run, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+        done = called(*ONE_POINT, "--executor", "ray", "--address", nobody, "--out", tmp_path / "out")
+    refused(done, f"--address: no Ray cluster answers at {nobody}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_address_where_something_else_answers(called: Run, tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as server:  # for Ray `127.0.0.1` is whatever this host is called
+
+        def speak() -> None:
+            there, _ = server.accept()
+            with there:
+                there.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=speak, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        done = called(*ONE_POINT, "--executor", "ray", "--address", address, "--out", tmp_path / "out")
+    refused(done, "something else listens there")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--executor", "slurm"), "--executor: there is no 'slurm'"),
+        (("--executor", "ray", "--workers", "2"), "--workers: a cluster has as many"),
+        (("--depot", "file:///x"), "--depot: is for --executor ray"),
+        (("--node-dir", "/x"), "--node-dir: is for --executor ray"),
+        (("--executor", "ray", "--node-dir", "x"), "give an absolute path"),
+        (("--executor", "ray", "--depot", "s3://user:pa55w0rd-long@there/x"), "--depot: it holds a secret"),
+    ],
+)
+def test_options_that_cannot_be(called: Run, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    refused(called(*ONE_POINT, *options, "--out", tmp_path / "out"), message)
+
+
+def _path_without(program: str, place: Path) -> str:
+    """A PATH with all that this one leads to but a program."""
+    place.mkdir()
+    for directory in os.environ["PATH"].split(os.pathsep):
+        for path in Path(directory).glob("*"):
+            with contextlib.suppress(FileExistsError):
+                if path.name != program:
+                    (place / path.name).symlink_to(path)
+    return str(place)
+
+
+def _another_version_of(package: str, place: Path) -> str:
+    """What makes a node's Python believe that it has another version of a package."""
+    about = place / f"{package}-0.0.1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.0.1\n")
+    return str(place)
+
+
+def _with_nothing_at(place: Path) -> tuple[str, ...]:
+    """A command that lets another see an empty file system of its own there."""
+    command = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs tmpfs {place} && exec "$@"', "sh")
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
+        missing("nothing can be mounted here, which takes root")
+    return command
