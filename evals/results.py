@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from evals.config import CONFIG_FILE, BadUsage, RunConfig, load_config
 from evals.journal import JOURNAL_FILE, STAGES, BadJournal, Row, exported, journals, opened
 from evals.places import Places
-from handoff.readers import read
+from handoff.readers import BadTrace, read
 from handoff.record import HandoffRecord, RecordRefused
 from handoff.trace import Trace
 
@@ -44,10 +44,13 @@ class Results(NamedTuple):
 
     def trace(self, row: Row) -> Trace | None:
         """The trace of a predecessor's or a takeover's row; None where it is not at hand or not whole."""
-        path = Places(Path(row["out"])).traces / f"{row['trace']}.json"
-        if not path.is_file():
+        if not row.get("trace"):
             return None
-        found = next(iter(read(path)), None)
+        path = Places(Path(row["out"])).traces / f"{row['trace']}.json"
+        try:
+            found = next(iter(read(path)), None) if path.is_file() else None
+        except BadTrace:
+            return None
         return found if isinstance(found, Trace) else None
 
 

@@ -23,7 +23,6 @@ from handoff.detector_state import DetectorState
 from handoff.detectors import notice, start
 from handoff.event import UNREADABLE, Event
 from handoff.fence import CLOSING
-from handoff.readers import BadTrace
 from handoff.record import HandoffRecord
 from handoff.trace import Trace
 from handoff.views.frame import closing, opening
@@ -97,7 +96,7 @@ def _chunk(results: Results, points: dict[str, list[Row]], owners: dict[str, Row
             found[record_id]["lane"] = of[record_id]
             continue
         found[record_id] = {"runs": {key_of(row): _run(results, pool, None, None, row) for row in rows}}
-        if record_id in owners and (trace := _trace(results, owners[record_id])):
+        if record_id in owners and (trace := results.trace(owners[record_id])):
             found[record_id]["whole"], _ = _marks(pool, trace.events, _started(trace))
     return pool.chunk({"points": found, "lanes": [lane.marks for lane in lanes]})
 
@@ -139,19 +138,12 @@ def _run(
 ) -> dict[str, Any]:
     """What is told of one takeover beside its row."""
     run: dict[str, Any] = {"patch": pool(row.get("patch") or "", roomy=True), "given": _given(results, row)}
-    if (trace := _trace(results, row)) is not None:
+    if (trace := results.trace(row)) is not None:
         kinds = () if had is None else classified(had, trace.events)
         # A script that the predecessor wrote is a reproduction to its successor, too.
         state = (state or _started(trace))._replace(fired=POINTS, awaited=None)
         run["events"], _ = _marks(pool, trace.events, state, kinds)
     return run
-
-
-def _trace(results: Results, row: Row) -> Trace | None:
-    try:
-        return results.trace(row) if row.get("trace") else None
-    except BadTrace:
-        return None
 
 
 def _started(trace: Trace) -> DetectorState:

@@ -89,3 +89,12 @@ def test_a_directory_without_rows_is_named(published: Path) -> None:
     (published / "takeovers.jsonl").unlink()
     with pytest.raises(BadUsage, match="nothing to report on"):
         load([published])
+
+
+def test_a_torn_trace_is_none(undisturbed: Path, published: Path) -> None:
+    shutil.copytree(undisturbed / "traces", published / "traces")
+    first, second = load([published]).takeovers[:2]
+    path = published / "traces" / f"{first['trace']}.json"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert load([published]).trace(first) is None
+    assert isinstance(load([published]).trace(second), Trace)
