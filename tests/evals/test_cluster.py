@@ -201,10 +201,10 @@ def test_a_run_outlives_a_node(head: Ray, two: tuple[Started, Started], local: P
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     third = head.node("third")
     process = start_takeover(*SMALL, *isolated(), *head.asked("--depot", f"file://{elsewhere}"), "--out", out)
-    wait_for(lambda: two[0].at_work() != [], process)
+    # From then on there are takeovers only, one for each node at first, and they take long enough to be hit.
+    wait_for(lambda: rows_so_far(out, "notes") != [], process)
+    wait_for(lambda: two[0].at_work() != [] and third.at_work() != [], process)
     os.kill(two[0].at_work()[0], signal.SIGKILL)
-    wait_for(lambda: bool(rows_so_far(out, "notes")) and third.at_work() == [], process)
-    wait_for(lambda: third.at_work() != [], process)
     third.kill()
     told, err = process.communicate(timeout=400)
     assert process.returncode == 0, (told, err)
