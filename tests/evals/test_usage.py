@@ -29,7 +29,7 @@ BAD = {
     ),
     "no ids": (("--task-ids", ","), "names no task"),
     "resume nothing": (("--resume",), "name the run to go on with by --out"),
-    "resume": (("--resume", "--out", "/nowhere/out"), "there is no run to resume"),
+    "resume": (("--resume", "--out", "/nowhere/out"), "no such file, so that no run lies there"),
 }
 
 
