@@ -145,7 +145,7 @@ def test_a_model_that_never_finishes_stops_at_the_cap_that_was_asked_for(
 
 
 def test_a_run_without_points_says_so(called: Run, tmp_path: Path) -> None:
-    done = called("--limit", "1", "--max-steps", "2", "--out", tmp_path / "out")
+    done = called("--task-ids", "galley__galley-31", "--max-steps", "2", "--out", tmp_path / "out")
     assert done.returncode == 0
     assert "no handoff point in galley__galley-31 (max_steps after 4 events)" in done.stdout
 
