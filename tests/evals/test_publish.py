@@ -57,4 +57,6 @@ def test_the_card_says_what_is_not_llm_made(dataset: Path) -> None:
 
 def test_what_cannot_be(undisturbed: Path, dataset: Path, tmp_path: Path) -> None:
     refused(call(main, undisturbed, "--out", dataset), "is there already; name a new directory")
-    refused(call(main, tmp_path, "--out", tmp_path / "new"), "it holds no run, for there is no config.json in it")
+    refused(
+        call(main, tmp_path, "--out", tmp_path / "new"), "it holds no run, for there is no config.json in it"
+    )
