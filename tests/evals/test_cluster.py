@@ -35,8 +35,6 @@ from .conftest import (
     wait_for,
 )
 
-pytest.importorskip("ray")
-
 SMALL = (*ONE_POINT, "--view", "summary", "--repeats", "2")
 ITS_ROWS = 4  # one point under two views, twice
 _RAY = Path(sys.executable).with_name("ray")
