@@ -50,12 +50,20 @@ class Figures(NamedTuple):
     takeovers: int
     workers: int
     seconds: float
-    """From the first takeover's begin to the last row."""
+    """From the first row to the last, which so many takeovers but one took."""
     a_minute: float
+    start_s: float
+    """From the process's start to the first row."""
+    report_s: float
+    """From the last row to the process's end."""
     one_s: float
     """Median of a takeover, grading included, while the others run."""
     limit_s: float
     """Median of the same machine's thaw and the same commands."""
+    python_s: float
+    """Median of how long a Python that does nothing takes in such a machine; a takeover starts several."""
+    pythons: float
+    """How many a takeover starts, on average."""
     append_empty_ms: float
     append_full_ms: float
     append_file_ms: float
@@ -76,16 +84,18 @@ def main(
     """Measure what the experiment costs beside its models."""
     with tempfile.TemporaryDirectory(prefix="takeover-experiment-") as place:
         out = Path(place) / "run"
-        seconds = _takeovers(out, limit, repeats, workers, sandbox)
+        start, seconds, report = _takeovers(out, limit, repeats, workers, sandbox)
         few, many = 200, 20_000
         taken = load([out]).takeovers
         figures = Figures(
             len(taken),
             workers,
             seconds,
-            60 * len(taken) / seconds,
+            60 * (len(taken) - 1) / seconds,
+            start,
+            report,
             statistics.median(row["seconds"] for row in taken),
-            _bare(out, taken),
+            *_bare(out, taken),
             *_appends(Path(place), rows),
             _memory(few),
             _memory(many),
@@ -98,23 +108,30 @@ def main(
         _show(figures, rows)
 
 
-def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) -> float:
-    """Run everything before the takeovers, then these alone; the seconds that they took with their processes' start."""
+def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) -> tuple[float, float, float]:
+    """Run everything before the takeovers, then these alone: seconds to the first row, to the last, and to the end."""
     base = [sys.executable, "-m", "evals.takeover", "--out", str(out), "--workers", str(workers)]
     asked = ["--view", VIEWS, "--limit", str(limit), "--repeats", str(repeats), "--sandbox", sandbox]
     environment = os.environ | {"PYTHONPATH": sys.path[0]}
-    quiet = {"env": environment, "check": True, "stdout": subprocess.DEVNULL}
-    subprocess.run([*base, *asked, "--stages", "predecessors,labels,notes"], **quiet)  # type: ignore[call-overload]
-    began = time.perf_counter()
-    subprocess.run([*base, "--resume", "--stages", "takeovers"], **quiet)  # type: ignore[call-overload]
-    return time.perf_counter() - began
+    before = [*base, *asked, "--stages", "predecessors,labels,notes"]
+    subprocess.run(before, env=environment, check=True, stdout=subprocess.DEVNULL)
+    moments = [time.perf_counter()]
+    with subprocess.Popen(
+        [*base, "--resume", "--stages", "takeovers"], env=environment, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        moments += [time.perf_counter() for line in running.stdout if line.startswith("takeovers: ")]
+    if running.returncode != 0:
+        raise RuntimeError(f"the takeovers ended with {running.returncode}")
+    began, first, last, ended = moments[0], moments[1], moments[-1], time.perf_counter()
+    return first - began, last - first, ended - last
 
 
-def _bare(out: Path, taken: tuple[Row, ...]) -> float:
-    """The median seconds of a thaw and the commands of a takeover, of one of each record and view."""
+def _bare(out: Path, taken: tuple[Row, ...]) -> tuple[float, float, float]:
+    """Of one takeover of each record and view: median seconds of a thaw and its commands, those of a Python, and how many."""
     config, places = load_config(out), Places(out)
     tasks = {task.id: task for task in load_tasks(config.tasks, config.task_ids, config.limit)}
-    results, found = load([out]), []
+    results, found, starts, pythons = load([out]), [], [], 0
     for row in [row for row in taken if row["repeat"] == 1][:40]:
         trace, record = results.trace(row), results.record(row)
         assert trace is not None
@@ -129,8 +146,10 @@ def _bare(out: Path, taken: tuple[Row, ...]) -> float:
             machine = workbench.thaw(record.machine, places.records.directory(record.id))
             for command in commands:
                 machine.run(command, timeout_s=120)
-        found.append(time.perf_counter() - began)
-    return statistics.median(found)
+            found.append(time.perf_counter() - began)
+            pythons += sum(command.startswith("python3 ") for command in commands)
+            starts.append(machine.run("python3 -c pass", timeout_s=120).seconds)
+    return statistics.median(found), statistics.median(starts), pythons / len(found)
 
 
 def _appends(place: Path, rows: int) -> tuple[float, float, float]:
@@ -212,6 +231,14 @@ def _show(figures: Figures, rows: int) -> None:
         f"its thaw and its commands alone, one at a time: {figures.limit_s:.2f}",
         f"{figures.one_s / figures.limit_s:.2f}",
     )
+    table.add_row(
+        f"{figures.pythons:.1f} Pythons that it starts, s",
+        f"{figures.pythons * figures.python_s:.2f}",
+        f"one that does nothing: {figures.python_s:.3f}",
+        f"{figures.pythons:.2f}",
+    )
+    table.add_row("to the first row, s", f"{figures.start_s:.1f}", "", "")
+    table.add_row("report of them, s", f"{figures.report_s:.1f}", "", "")
     table.add_row(
         f"journal append after {rows:,} rows, ms",
         f"{figures.append_full_ms:.2f}",

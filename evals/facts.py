@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Literal
 
@@ -69,8 +70,9 @@ class TaskFacts(_Facts):
     places: tuple[Place, ...]
 
 
+@functools.lru_cache(maxsize=64)
 def read_facts(directory: Path) -> TaskFacts:
-    """The facts of the bundled task in `directory`."""
+    """The facts of the bundled task in `directory`, read once a process."""
     facts = yaml.safe_load((directory / ORACLE_FILE).read_text(encoding="utf-8"))
     statement = (directory / "problem_statement.md").read_text(encoding="utf-8").strip()
     return TaskFacts.model_validate({"task_id": directory.name, "statement": statement, **facts})

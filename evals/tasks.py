@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -31,6 +33,19 @@ _NEEDED = (
 )
 # SWE-bench images keep their interpreter in a conda environment; others have no such file.
 _SHELL_INIT = "[ ! -f /opt/miniconda3/bin/activate ] || { . /opt/miniconda3/bin/activate; conda activate testbed; } >/dev/null 2>&1"
+
+
+_PACKAGES = "lib*/python3*/*-packages"
+
+
+@functools.cache
+def _installed() -> tuple[Path, ...]:
+    """Where this host keeps what is installed for Python.
+
+    Bundled tasks need none of it, and what one host has and another has not would tell in the results.
+    """
+    roots = (Path(sys.base_prefix), Path("/usr"), Path("/usr/local"))
+    return tuple(sorted({found for root in roots for found in root.glob(_PACKAGES)}))
 
 
 class BadTasks(ValueError):
@@ -76,7 +91,12 @@ class Task(BaseModel):
                 f"task {self.id}: its repository comes only as a Docker image; choose --sandbox docker or host"
             )
         # Where this package is installed below the system's own directories, its solutions lie there too.
-        return SandboxSpec(backend=backend, directory=work / self.id, hidden=(SUITE,), owner=owner)
+        hidden = (*_installed(), SUITE) if self._bundled else (SUITE,)
+        return SandboxSpec(backend=backend, directory=work / self.id, hidden=hidden, owner=owner)
+
+    @property
+    def _bundled(self) -> bool:
+        return self.directory is not None and self.directory.is_relative_to(SUITE)
 
     def check_out(self, work: Path, *, like: Path | None = None) -> None:
         """Lay the task's repository out at `work/<id>`, for machines that start from a directory.

@@ -16,11 +16,14 @@ from evals.tasks import Task
 from graph import Home, Outcome, Run, ThreadTaken, open_run
 from handoff.ledger import ThreadHeld, machines
 from handoff.record import HandoffRecord
-from nodes.session import BASE, MachineNotKept
+from nodes.session import BASE, MachineNotKept, SnapshotEvery
 from nodes.state import NOTHING_SPENT
 from sandbox.machine import SnapshotCorrupt
 
 PREDECESSOR, TAKEOVER = "predecessor.", "takeover."
+_KEPT: dict[str, SnapshotEvery] = {"openai": "step", "replay": "point", "builtin": "never"}
+"""A step of an LLM is dear to take again; one of a replay costs less than its machine's snapshot, and so does a
+whole takeover by the built-in model."""
 
 
 def thread_of(row: Row) -> str:
@@ -75,8 +78,7 @@ def opened(
             model=built(record.task.workspace if record else spec.workspace),
             model_name=model,
             sandbox=spec,
-            # A step of an LLM is dear to take again. One of the others costs less than its machine's snapshot.
-            snapshot_every="step" if name.is_llm else "point",
+            snapshot_every=_KEPT[name.kind],
             protocol=config.protocol,
             max_steps=config.max_steps,
             max_tokens=config.max_tokens,

@@ -54,7 +54,7 @@ def open_run(
             f"sandbox: give a SandboxSpec, such as SandboxSpec(backend='host', directory=Path('repository')), not {sandbox!r:.60}"
         )
     if snapshot_every not in get_args(SnapshotEvery):
-        raise BadSettings(f"snapshot_every: there is no {snapshot_every!r}; give 'step' or 'point'")
+        raise BadSettings(f"snapshot_every: there is no {snapshot_every!r}; give 'step', 'point' or 'never'")
     if delegation is not None:
         if not isinstance(delegation, Delegation):
             raise BadSettings(f"delegation: give graph.Delegation(…), not {delegation!r:.60}")

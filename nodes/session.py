@@ -29,7 +29,8 @@ from sandbox.workbench import Workbench
 
 BASE = "base"
 """The id of the state that every machine of a spec starts in."""
-SnapshotEvery = Literal["point", "step"]
+SnapshotEvery = Literal["never", "point", "step"]
+"""Which states of a machine are kept: every one, those of handoff points and of ends, or records' alone."""
 
 
 class MachineNotKept(Exception):
@@ -78,7 +79,7 @@ class Session:
     def begun(self) -> str:
         """The id of the state that a run begins in: kept where every step is, because a base may change later."""
         machine = self.enter(BASE)
-        if self._every == "point":
+        if self._every != "step":
             return BASE
         self._at = _new_id()
         self._frozen(machine, self._at)
@@ -137,8 +138,8 @@ class Session:
         return self._frozen(self.enter(machine_id), machine_id)
 
     def keep_standing(self) -> None:
-        """Keep the state that the machine stands in, if it stands in one."""
-        if self._at is not None and self._at != BASE:
+        """Keep the state that the machine stands in, if it stands in one and ends are to be kept."""
+        if self._every != "never" and self._at is not None and self._at != BASE:
             self.keep(self._at)
 
     def forget_machines(self, *, but: Collection[str] = ()) -> None:

@@ -167,7 +167,10 @@ def stopped(processes: list[psutil.Process]) -> Iterator[None]:
 
 def remove_run(owner: str) -> None:
     """Remove what this host keeps of a run, and the plain processes that a killed one left."""
-    end_residents(depot.runs() / owner)
+    run = depot.runs() / owner
+    if not depot.is_marked(owner) and not os.path.lexists(run):
+        return  # nobody has had it since it was removed
+    end_residents(run)
     depot.remove_run(owner)
 
 

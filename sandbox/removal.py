@@ -22,6 +22,8 @@ def below(path: Path) -> Iterator[os.DirEntry[str]]:
 
 def remove_tree(root: Path) -> OSError | None:
     """Remove a directory that an agent could write to; the reason why something of it is still there."""
+    if not os.path.lexists(root):
+        return None
     if os.geteuid() != 0:
         # An agent may have taken away its own right to look into a directory.
         subprocess.run(["chmod", "-R", "u+rwX", "--", root], capture_output=True)

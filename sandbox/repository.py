@@ -12,23 +12,29 @@ MOST_FILES = 20_000
 
 # A git directory of our own: nothing in the agent's configuration, hooks, exclude files or index flags can
 # bend what is compared. `git add` does not see the repository's objects, because it would touch their times.
+# Made by hand, because `git init` takes as long as all of the rest; with the index's own time, by which git
+# knows which files were changed too soon after it to be told by theirs.
 INDEXED = """
 [ -e .git ] || {{ echo 'no git repository'; exit 1; }}
 aside="$(mktemp -d)" && trap 'rm -rf -- "$aside"' EXIT && exec 3>&1 >"$aside/told" 2>&1 &&
 export HOME="$aside" XDG_CONFIG_HOME="$aside" GIT_CONFIG_NOSYSTEM=1 GIT_NO_REPLACE_OBJECTS=1 &&
-objects="$(realpath -- "$(git rev-parse --git-path objects)")" &&
-index="$(git rev-parse --git-path index)" && format="$(git rev-parse --show-object-format)" &&
+places="$(git rev-parse --git-path objects --git-path index --show-object-format)" &&
+{{ read -r objects && read -r index && read -r format; }} <<<"$places" &&
+objects="$(CDPATH= cd -- "$objects" && pwd -P)" &&
 base="$(git rev-parse --verify {base}'^{{tree}}')" &&
-git init -q --bare --template= --object-format="$format" "$aside/git" && mkdir "$aside/git/info" &&
-export GIT_DIR="$aside/git" GIT_WORK_TREE="$PWD" && git config core.compression 0 &&
-for file in "$index" "${{index%index}}"sharedindex.*; do [ ! -e "$file" ] || cp -- "$file" "$GIT_DIR"; done &&
-if ! {{ [ -e "$GIT_DIR/index" ] && git ls-files >/dev/null; }}; then
+mkdir -p "$aside/git/info" "$aside/git/objects" "$aside/git/refs" && echo 'ref: refs/heads/none' >"$aside/git/HEAD" &&
+printf '[core]\nrepositoryformatversion=1\ncompression=0\n[extensions]\nobjectformat=%s\n' "$format" >"$aside/git/config" &&
+for file in "$index" "${{index%index}}"sharedindex.*; do
+  [ ! -e "$file" ] || cp --preserve=timestamps -- "$file" "$aside/git"
+done &&
+export GIT_DIR="$aside/git" GIT_WORK_TREE="$PWD" &&
+if ! {{ [ -e "$GIT_DIR/index" ] && git ls-files -v >"$aside/flags"; }}; then
   rm -f "$GIT_DIR/index" && GIT_ALTERNATE_OBJECT_DIRECTORIES="$objects" git read-tree "$base"
+elif grep -q '^[a-zS]' "$aside/flags"; then
+  git ls-files -z | git update-index -z --no-assume-unchanged --stdin &&
+  git ls-files -z | git update-index -z --no-skip-worktree --stdin
 fi &&
-{{ git update-index -q --really-refresh; git add -A --ignore-errors . || [ $? -eq 1 ]; }} &&
-git ls-files -z | git update-index -z --no-assume-unchanged --stdin &&
-git ls-files -z | git update-index -z --no-skip-worktree --stdin &&
-{{ git add -A --ignore-errors . || [ $? -eq 1 ]; }} && """
+{{ git update-index -q --refresh; git add -A --ignore-errors . || [ $? -eq 1 ]; }} && """
 """Brings out, in `$GIT_DIR` and its index, the workspace as it is; what follows may use `$objects` and `$base`."""
 _PATCH = (
     INDEXED

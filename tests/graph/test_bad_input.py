@@ -73,7 +73,7 @@ def refused(kind: type[Exception], says: str) -> Iterator[None]:
         ({"model": "gpt-5"}, "^model: Input should be a BaseChatModel, not 'gpt-5'$"),
         ({"tools": [print]}, "^tools.0: Input should be a BaseTool, not <built-in function print>$"),
         ({"sandbox": None}, r"^sandbox: give a SandboxSpec, such as SandboxSpec\(backend='host'.* not None$"),
-        ({"snapshot_every": "steps"}, "^snapshot_every: there is no 'steps'; give 'step' or 'point'$"),
+        ({"snapshot_every": "steps"}, "^snapshot_every: there is no 'steps'; give 'step', 'point' or 'never'$"),
         ({"policy": "takeover"}, "^policy='takeover' needs successor=, the model that takes over$"),
     ],
 )  # fmt: skip

@@ -28,7 +28,7 @@ def test_a_model_that_failed_is_asked_again_where_it_stopped(bench: Bench) -> No
     assert done.steps == 5
 
 
-@pytest.mark.parametrize("kept_at", ["step", "point"])
+@pytest.mark.parametrize("kept_at", ["step", "point", "never"])
 def test_a_node_whose_checkpoint_was_never_written_is_not_lost(bench: Bench, kept_at: Any) -> None:
     away = False
 
@@ -53,7 +53,7 @@ def test_a_node_whose_checkpoint_was_never_written_is_not_lost(bench: Bench, kep
     found = bench.home.saver.get_tuple({"configurable": {"thread_id": "thread"}})
     assert found is not None
     assert "machine" in [channel for _, channel, _ in found.pending_writes or ()]
-    if kept_at == "point":
+    if kept_at != "step":
         with pytest.raises(MachineNotKept, match="goes on from step 1"):
             bench.resume(model, snapshot_every=kept_at)
     done = bench.resume(model, snapshot_every=kept_at, go_back=True)
@@ -79,6 +79,17 @@ def test_the_machines_of_points_only(bench: Bench) -> None:
     assert {moment.step for moment in moments if moment.kept and moment.next == ("think",)} == {0, 2}
     with pytest.raises(MachineNotKept, match="goes on from step 3"):
         bench.resume(scripted("", "", SHOW, DONE), **settings)
+    done = bench.resume(scripted("", "", "", SHOW, DONE), go_back=True, **settings)
+    assert noted(done.state) == "1\n2"
+
+
+def test_the_machines_of_records_alone(bench: Bench) -> None:
+    model = scripted(NOTE.format(1), EDIT, NOTE.format(2), SHOW, DONE)
+    settings: Any = {"snapshot_every": "never", "points": ("first_source_edit",)}
+    state = bench.run(model, max_steps=3, **settings)
+    assert state["stop_reason"] == "max_steps"
+    with pytest.raises(MachineNotKept, match="goes on from step 3"):
+        bench.resume(model, **settings)
     done = bench.resume(scripted("", "", "", SHOW, DONE), go_back=True, **settings)
     assert noted(done.state) == "1\n2"
 
