@@ -7,6 +7,7 @@ full one, beside a bare file that is synced line by line; memory is the coordina
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -21,6 +22,7 @@ from typing import Annotated, Any, NamedTuple
 # In this directory a file may have the name of a package.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+import psutil
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -52,6 +54,12 @@ class Figures(NamedTuple):
     seconds: float
     """From the first row to the last, which so many takeovers but one took."""
     a_minute: float
+    ours_ms: float
+    """Processor time of a takeover in the coordinator and its workers."""
+    all_ms: float
+    """Processor time of a takeover in everything on this host, the commands in the machines among it."""
+    stolen: float
+    """The share of this host's processor time that another host took meanwhile: virtual machines only."""
     start_s: float
     """From the process's start to the first row."""
     report_s: float
@@ -84,16 +92,19 @@ def main(
     """Measure what the experiment costs beside its models."""
     with tempfile.TemporaryDirectory(prefix="takeover-experiment-") as place:
         out = Path(place) / "run"
-        start, seconds, report = _takeovers(out, limit, repeats, workers, sandbox)
+        spans = _takeovers(out, limit, repeats, workers, sandbox)
         few, many = 200, 20_000
         taken = load([out]).takeovers
         figures = Figures(
             len(taken),
             workers,
-            seconds,
-            60 * (len(taken) - 1) / seconds,
-            start,
-            report,
+            spans.seconds,
+            60 * (len(taken) - 1) / spans.seconds,
+            1e3 * spans.ours / (len(taken) - 1),
+            1e3 * spans.everybody / (len(taken) - 1),
+            spans.stolen,
+            spans.start,
+            spans.report,
             statistics.median(row["seconds"] for row in taken),
             *_bare(out, taken),
             *_appends(Path(place), rows),
@@ -108,23 +119,54 @@ def main(
         _show(figures, rows)
 
 
-def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) -> tuple[float, float, float]:
-    """Run everything before the takeovers, then these alone: seconds to the first row, to the last, and to the end."""
+class Spans(NamedTuple):
+    """Seconds of the takeovers' process, and of processors between the first row and the last."""
+
+    start: float
+    seconds: float
+    report: float
+    ours: float
+    everybody: float
+    stolen: float
+
+
+def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) -> Spans:
+    """Run everything before the takeovers, then these alone."""
     base = [sys.executable, "-m", "evals.takeover", "--out", str(out), "--workers", str(workers)]
     asked = ["--view", VIEWS, "--limit", str(limit), "--repeats", str(repeats), "--sandbox", sandbox]
     environment = os.environ | {"PYTHONPATH": sys.path[0]}
     before = [*base, *asked, "--stages", "predecessors,labels,notes"]
     subprocess.run(before, env=environment, check=True, stdout=subprocess.DEVNULL)
-    moments = [time.perf_counter()]
+    moments = [(time.perf_counter(), psutil.cpu_times(), 0.0)]
     with subprocess.Popen(
         [*base, "--resume", "--stages", "takeovers"], env=environment, stdout=subprocess.PIPE, text=True
     ) as running:
         assert running.stdout is not None
-        moments += [time.perf_counter() for line in running.stdout if line.startswith("takeovers: ")]
+        for line in running.stdout:
+            if line.startswith("takeovers: "):
+                moments.append((time.perf_counter(), psutil.cpu_times(), _spent(running.pid)))
     if running.returncode != 0:
         raise RuntimeError(f"the takeovers ended with {running.returncode}")
-    began, first, last, ended = moments[0], moments[1], moments[-1], time.perf_counter()
-    return first - began, last - first, ended - last
+    ended, (began, _, _) = time.perf_counter(), moments[0]
+    (first, before_all, before_ours), (last, after_all, after_ours) = moments[1], moments[-1]
+    spent = [now - then for now, then in zip(after_all, before_all, strict=True)]
+    share = dict(zip(after_all._fields, spent, strict=True))
+    # A guest's time is in its user's already.
+    whole = sum(seconds for name, seconds in share.items() if not name.startswith("guest"))
+    busy = whole - sum(share.get(name, 0.0) for name in ("idle", "iowait", "steal"))
+    stolen = share.get("steal", 0.0) / whole
+    return Spans(first - began, last - first, ended - last, after_ours - before_ours, busy, stolen)
+
+
+def _spent(process: int) -> float:
+    """The processor seconds of a process and its workers so far, without what they started."""
+    coordinator = psutil.Process(process)
+    total = 0.0
+    for each in (coordinator, *coordinator.children()):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = each.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def _bare(out: Path, taken: tuple[Row, ...]) -> tuple[float, float, float]:
@@ -224,7 +266,19 @@ def _show(figures: Figures, rows: int) -> None:
     table = Table(title=f"{figures.takeovers} takeovers by {figures.workers} workers, no model's time")
     for name in ("what", "ours", "beside", "ratio"):
         table.add_column(name, justify="left" if name in ("what", "beside") else "right")
-    table.add_row("takeovers a minute", f"{figures.a_minute:.0f}", "", "")
+    unstolen = figures.a_minute / (1 - figures.stolen)
+    table.add_row(
+        "takeovers a minute",
+        f"{figures.a_minute:.0f}",
+        f"without the {figures.stolen:.0%} that other hosts took of this one: {unstolen:.0f}",
+        f"{figures.a_minute / unstolen:.2f}",
+    )
+    table.add_row(
+        "processor time of one, ms",
+        f"{figures.ours_ms:.0f}",
+        f"everything on this host, its commands too: {figures.all_ms:.0f}",
+        f"{figures.ours_ms / figures.all_ms:.2f}",
+    )
     table.add_row(
         "one takeover, s",
         f"{figures.one_s:.2f}",

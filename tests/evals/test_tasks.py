@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from evals.grading import check_gradable
-from evals.tasks import BUNDLED, BadTasks, load_tasks
+from evals.tasks import BUNDLED, SUITE, BadTasks, load_tasks
 from handoff.event import Event, HandoffPoint
 from handoff.fence import TASK
 from handoff.record import HandoffRecord, TaskBrief
 from handoff.views import VIEWS
+from sandbox.host import unavailable
+from sandbox.workbench import Workbench
+from tests.conftest import missing
 
 ROW = {
     "instance_id": "a__a-1",
@@ -140,3 +144,24 @@ def test_real_issues_stay_verbatim_in_every_view(shared: Path) -> None:
         )
         for view in VIEWS.values():
             assert view(record)[-1].text.endswith(f"{TASK}\n\n{task.prompt}")
+
+
+def test_a_bundled_task_sees_the_standard_library_only(tmp_path: Path) -> None:
+    """What one host has installed and another has not must not tell in the results."""
+    reason = unavailable()
+    if reason is not None:
+        missing(reason)
+    installed = Path(sys.base_prefix, "lib", f"python3.{sys.version_info.minor}", "site-packages")
+    if not any(installed.glob("pip/__init__.py")):
+        missing(f"{installed} has no pip, so that there is nothing to hide")
+    task = load_tasks(BUNDLED, limit=1)[0]
+    task.check_out(tmp_path)
+    spec = task.spec("host", "me", tmp_path)
+    seen = {}
+    for name, hidden in (("bundled", spec.hidden), ("own", (SUITE,))):
+        with Workbench(spec.model_copy(update={"hidden": hidden})) as bench:
+            seen[name] = bench.machine().run(f"ls {installed}; python3 -c 'import pip, json'", timeout_s=60)
+    assert "pip" in seen["own"].output
+    assert seen["own"].exit_code == 0
+    assert "No module named 'pip'" in seen["bundled"].output
+    assert seen["bundled"].exit_code == 1
