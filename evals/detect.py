@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from evals.conduct import DONE, USAGE
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from handoff.findings import Step
     from handoff.trace import Trace
 
-DONE, USAGE = 0, 2
 _EPILOG = """
 Examples:
 

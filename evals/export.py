@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from evals.conduct import USAGE
+
 if TYPE_CHECKING:
     from handoff.trace import Trace
 
-USAGE = 2
 _EPILOG = """
 Examples:
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from evals.conduct import INFRASTRUCTURE_FAILURES, INTERRUPTED, USAGE
+
 if TYPE_CHECKING:
     from handoff.record import HandoffRecord, Notes
 
-USAGE, INFRASTRUCTURE_FAILURES, INTERRUPTED = 2, 3, 130
 _EPILOG = """
 Examples:
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from evals.conduct import USAGE
+
 if TYPE_CHECKING:
     from evals.journal import Row
     from evals.results import Results
 
-USAGE = 2
 _EPILOG = """
 Examples:
 
