@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from evals.conduct import DONE, USAGE
+from evals.conduct import USAGE
 
 if TYPE_CHECKING:
     from rich.console import Console
