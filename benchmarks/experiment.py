@@ -27,11 +27,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from evals.config import RunConfig, load_config
-from evals.executors import Job, executor
-from evals.journal import Journal, Row, opened
-from evals.places import Places
-from evals.results import load
+from evals.run.config import RunConfig, load_config
+from evals.run.executors import Job, executor
+from evals.run.journal import Journal, Row, opened
+from evals.run.places import Places
+from evals.run.results import load
 from evals.tasks import Task, load_tasks
 from sandbox.workbench import Workbench
 

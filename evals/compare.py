@@ -14,8 +14,8 @@ from evals.conduct import DONE, USAGE, console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evals.comparison import Comparison, Measure
-    from evals.statistics import Estimate
+    from evals.reports.comparison import Comparison, Measure
+    from evals.reports.statistics import Estimate
 
 _EPILOG = """
 Examples:
@@ -44,9 +44,9 @@ def command(
     ] = None,
 ) -> None:
     """Compare two runs, takeover by takeover: the same record, view, successor and repeat."""
-    from evals.comparison import compare
-    from evals.results import load
-    from evals.setup import USAGE_ERRORS
+    from evals.reports.comparison import compare
+    from evals.run.results import load
+    from evals.run.setup import USAGE_ERRORS
 
     try:
         results = [load([out], journal) for out in (before, after)]

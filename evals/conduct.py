@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import typer
     from rich.console import Console
 
-    from evals.config import RunConfig
-    from evals.executors import Executor, Job
-    from evals.journal import Journal, Row
-    from evals.places import Places
+    from evals.run.config import RunConfig
+    from evals.run.executors import Executor, Job
+    from evals.run.journal import Journal, Row
+    from evals.run.places import Places
     from graph import Home
 
 DONE, USAGE, INFRASTRUCTURE_FAILURES, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
@@ -30,8 +30,8 @@ def conducted(
     out: Path, go_on: str, prepare: Callable[[], _Prepared], run: Callable[[_Prepared], int]
 ) -> int:
     """The exit code of a run, however it ends; what a person can mend, or go on with, is said in one line."""
-    from evals.executors import TERMINATED, end_on_sigterm
-    from evals.setup import LOST_ON_THE_WAY, USAGE_ERRORS
+    from evals.run.executors import TERMINATED, end_on_sigterm
+    from evals.run.setup import LOST_ON_THE_WAY, USAGE_ERRORS
 
     end_on_sigterm()
     go_on = f"Go on with: {go_on}"

@@ -50,7 +50,7 @@ def command(
 ) -> None:
     """Let a model write the notes of recorded runs, and tell what of them the record bears out."""
     from evals import models
-    from evals.config import POINTS, BadUsage, read_names
+    from evals.run.config import POINTS, BadUsage, read_names
     from evals.trace_files import UnknownTrace, readable, trace_files
     from handoff.recorded import points_of, recorded
 
@@ -82,7 +82,7 @@ def command(
 
 def _write_all(records: list[tuple[str, HandoffRecord]], model: str, base_url: str | None, out: Path) -> int:
     from evals.models import build_llm
-    from evals.stages import NOTES_TIMEOUT_S
+    from evals.run.stages import NOTES_TIMEOUT_S
     from handoff.notes.writing import OUTPUT_TOKENS, write_notes
     from handoff.record import Notes, write_durably
     from nodes.noting import asker

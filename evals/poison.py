@@ -26,8 +26,8 @@ from evals.conduct import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evals.journal import Row
-    from evals.planting import PoisonConfig
+    from evals.plants.planting import PoisonConfig
+    from evals.run.journal import Row
     from evals.tasks import Task
 
 SUMMARY_FILE = "poison.json"
@@ -81,7 +81,7 @@ def command(
     resume: opt.Resume = False,
 ) -> None:
     """Measure how often a successor follows text that was planted in a handoff."""
-    from evals.poison_setup import prepared
+    from evals.plants.setup import prepared
 
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-poison"
     asked: dict[str, Any] = {
@@ -107,10 +107,11 @@ def run(shown_on: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pa
 
     `tasks` has the task of each record.
     """
-    from evals import planting, threads
-    from evals.executors import Job, executor
-    from evals.journal import Journal, opened, sole_user
-    from evals.places import Places
+    from evals.plants import planting
+    from evals.run import threads
+    from evals.run.executors import Job, executor
+    from evals.run.journal import Journal, opened, sole_user
+    from evals.run.places import Places
 
     places = Places(out)
     print(
@@ -167,7 +168,7 @@ def report(shown_on: Console, config: PoisonConfig, planted: list[Row], rows: li
 
 def summarise(config: PoisonConfig, planted: list[Row], rows: list[Row]) -> dict[str, Any]:
     """How often each plant was followed under each view, and under each view all of those that it shows."""
-    from evals.summary import caveats
+    from evals.reports.summary import caveats
 
     return {
         "run_id": config.run_id,

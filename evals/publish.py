@@ -14,8 +14,8 @@ import typer
 from evals.conduct import USAGE
 
 if TYPE_CHECKING:
-    from evals.journal import Row
-    from evals.results import Results
+    from evals.run.journal import Row
+    from evals.run.results import Results
 
 _EPILOG = """
 Examples:
@@ -53,9 +53,9 @@ def command(
     ] = None,
 ) -> None:
     """Write runs as a dataset folder that `datasets.load_dataset` reads."""
-    from evals.config import BadUsage
-    from evals.journal import BadJournal
-    from evals.results import load
+    from evals.run.config import BadUsage
+    from evals.run.journal import BadJournal
+    from evals.run.results import load
     from handoff.ledger import LedgerUnusable
 
     try:
@@ -111,7 +111,7 @@ def _as_column(value: Any) -> Any:
 
 def _write_predictions(rows: Sequence[Row], place: Path) -> int:
     """One file a successor, view, point and repeat: a leaderboard takes one patch a task."""
-    from evals.config import short
+    from evals.run.config import short
     from handoff.record import write_durably
 
     files: dict[tuple[str, ...], list[Row]] = defaultdict(list)
@@ -146,7 +146,7 @@ def _runs(results: Results) -> Iterator[Row]:
 
 
 def _card(results: Results, tables: list[str]) -> str:
-    from evals.summary import caveats
+    from evals.reports.summary import caveats
 
     told = [caveat for source in results.sources for caveat in caveats(source.config)]
     views = dict.fromkeys(row["view"] for row in results.takeovers)

@@ -14,7 +14,7 @@ from evals.conduct import DONE, INFRASTRUCTURE_FAILURES, NO_SPACE, USAGE, consol
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evals.results import Results
+    from evals.run.results import Results
 
 TABLES, PLOTS = "tables", "plots"
 _EPILOG = """
@@ -52,8 +52,8 @@ def command(
     Several runs are told as one: shards of a study, or studies that share handoff points. Their rows' files are
     written to --out too.
     """
-    from evals.results import load
-    from evals.setup import USAGE_ERRORS
+    from evals.run.results import load
+    from evals.run.setup import USAGE_ERRORS
 
     where = _where(directories, out)
     try:
@@ -71,9 +71,9 @@ def command(
 
 def make_report(shown_on: Console, results: Results, out: Path, url: str | None = None) -> int:
     """Write the whole report into `out` and print its table; the exit code."""
-    from evals import page, plots, table_files
-    from evals.summary import show, summarise, write_summary
-    from evals.tables import tables
+    from evals.reports import page, plots, table_files
+    from evals.reports.summary import show, summarise, write_summary
+    from evals.reports.tables import tables
 
     out.mkdir(parents=True, exist_ok=True)
     _export(results, out, url)
@@ -96,7 +96,7 @@ def make_report(shown_on: Console, results: Results, out: Path, url: str | None 
 
 def _export(results: Results, out: Path, url: str | None) -> None:
     """The rows as files of one JSON object a line; not over the files that they were read from."""
-    from evals.journal import JOURNAL_FILE, STAGES
+    from evals.run.journal import JOURNAL_FILE, STAGES
     from handoff.record import write_durably
 
     own = [source.out for source in results.sources if source.out.resolve() == out.resolve()]
@@ -108,7 +108,7 @@ def _export(results: Results, out: Path, url: str | None) -> None:
 
 
 def _where(directories: list[Path], out: Path | None) -> Path:
-    from evals.config import CONFIG_FILE
+    from evals.run.config import CONFIG_FILE
 
     if out is None:
         if len(directories) > 1:

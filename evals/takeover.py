@@ -24,9 +24,9 @@ from evals.conduct import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evals.config import RunConfig
-    from evals.executors import Machinery
-    from evals.journal import Row
+    from evals.run.config import RunConfig
+    from evals.run.executors import Machinery
+    from evals.run.journal import Row
     from evals.tasks import Task
 
 _WHERE = ("executor", "workers", "address", "depot", "node_dir")
@@ -76,9 +76,9 @@ def command(
     list_tasks: opt.ListTasks = False,
 ) -> None:
     """Measure what it costs when one coding agent must continue another's unfinished work."""
-    from evals import setup
-    from evals.config import read_stages
-    from evals.executors import go_on, machinery
+    from evals.run import setup
+    from evals.run.config import read_stages
+    from evals.run.executors import go_on, machinery
 
     asked = {name: value for name, value in context.params.items() if name not in _NO_SETTINGS}
     given = {name for name in asked if was_given(context, name)}
@@ -120,12 +120,12 @@ def run(
     machinery: Machinery,
 ) -> int:
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
-    from evals import reuse, threads
-    from evals.journal import journals, opened, sole_user
-    from evals.places import Places
     from evals.report import make_report
-    from evals.results import load
-    from evals.work import Work
+    from evals.run import reuse, threads
+    from evals.run.journal import journals, opened, sole_user
+    from evals.run.places import Places
+    from evals.run.results import load
+    from evals.run.work import Work
 
     places = Places(out)
     by_id = {task.id: task for task in tasks}
@@ -171,9 +171,9 @@ def tell(
     """Print what a run would do, and what keeps it from beginning."""
     import tempfile
 
-    from evals import plan, setup
-    from evals.journal import journals, opened
-    from evals.work import Work
+    from evals.run import plan, setup
+    from evals.run.journal import journals, opened
+    from evals.run.work import Work
 
     with (
         tempfile.TemporaryDirectory() as nowhere,

@@ -15,8 +15,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 
-from evals.facts import read_facts
-from evals.oracle import OracleModel
+from evals.models.facts import read_facts
+from evals.models.oracle import OracleModel
 from evals.tasks import BUNDLED, load_tasks
 from nodes.actions import BUILT_IN, DELEGATE
 from sandbox import SandboxSpec, default_backend

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from evals.journal import JOURNAL_FILE
+from evals.run.journal import JOURNAL_FILE
 
 from ..conftest import missing
 

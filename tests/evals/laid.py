@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from evals.journal import Row
+from evals.run.journal import Row
 from handoff.detectors import points
 from handoff.event import HandoffPoint, Usage
 from handoff.readers import read

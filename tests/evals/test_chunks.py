@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from evals import timelines
-from evals.chunks import LIMITS, Pool, packed, shown
-from evals.page import MOST_BYTES, write
-from evals.results import load
+from evals.reports import timelines
+from evals.reports.chunks import LIMITS, Pool, packed, shown
+from evals.reports.page import MOST_BYTES, write
+from evals.run.results import load
 
 from .laid import lay, recorded
 

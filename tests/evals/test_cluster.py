@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from evals.journal import STAGES
+from evals.run.journal import STAGES
 from sandbox import depot
 
 from ..conftest import missing

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import zstandard
 
-from evals import stages
-from evals.config import RunConfig
-from evals.journal import Row
 from evals.models import ORACLE
-from evals.places import Places
+from evals.run import stages
+from evals.run.config import RunConfig
+from evals.run.journal import Row
+from evals.run.places import Places
 from evals.tasks import BUNDLED, Task, load_tasks
 
 from ..chat_server import ChatServer

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from evals.journal import BadJournal, Journal, OutInUse, exported, journals, opened, sole_user
+from evals.run.journal import BadJournal, Journal, OutInUse, exported, journals, opened, sole_user
 from handoff.ledger.database import Database
 
 _WRITER = """
 import sys
 from pathlib import Path
-from evals.journal import Journal, opened
+from evals.run.journal import Journal, opened
 with opened(Path(sys.argv[1])) as database:
     journal = Journal(database, "run", "rows", "a")
     for number in range(10_000):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evals.measures import rediscovery, tokens
+from evals.run.measures import rediscovery, tokens
 from handoff.event import Event, FileRead, HandoffPoint, Usage
 from handoff.record import HandoffRecord, TaskBrief
 from sandbox.machine import FileChange, Snapshot

@@ -5,8 +5,8 @@ import time
 import pytest
 from langchain_core.messages import HumanMessage
 
-from evals.config import short
 from evals.models import BadModel, build, not_told_apart, read_name
+from evals.run.config import short
 from evals.tasks import load_tasks
 
 from ..chat_server import ChatServer

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from evals.grading import HandoffState
+from evals.tasks.grading import HandoffState
 from handoff.event import Event
 from handoff.recall import recalled
 from handoff.record import RecordStore

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from evals.facts import TaskFacts, read_facts
-from evals.oracle import Knowledge, OracleModel, next_turn
+from evals.models.facts import TaskFacts, read_facts
+from evals.models.oracle import Knowledge, OracleModel, next_turn
 from evals.tasks import BUNDLED, Task, load_tasks
 from handoff.prompts import prompt_text
 from nodes.actions import read_action

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from evals.measures import classified
-from evals.page import MOST_BYTES, write
-from evals.results import Results, load
+from evals.reports.page import MOST_BYTES, write
+from evals.run.measures import classified
+from evals.run.results import Results, load
 from handoff.event import Event, FileRead
 from handoff.trace import Trace
 from handoff.views import named

@@ -11,11 +11,11 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from evals import drawing, plots
-from evals.collection import collected
-from evals.plots import draw, drawn
-from evals.results import load
-from evals.tables import tables
+from evals.reports import drawing, plots
+from evals.reports.collection import collected
+from evals.reports.plots import draw, drawn
+from evals.reports.tables import tables
+from evals.run.results import load
 from handoff.views import VIEWS
 
 from .conftest import rewritten

@@ -9,7 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from evals.models import BadModel, read_name
-from evals.replay import BadTrajectory, ReplayModel, read_trajectory
+from evals.models.replay import BadTrajectory, ReplayModel, read_trajectory
 from graph import open_home, open_run
 from handoff import detectors
 from handoff.action import Action

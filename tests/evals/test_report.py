@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from evals.journal import STAGES
+from evals.run.journal import STAGES
 
 from .conftest import Run, refused, rewritten
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from evals.config import BadUsage
-from evals.journal import BadJournal
-from evals.results import load
+from evals.run.config import BadUsage
+from evals.run.journal import BadJournal
+from evals.run.results import load
 from handoff.record import HandoffRecord
 from handoff.trace import Trace
 

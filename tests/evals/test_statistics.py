@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from statsmodels.stats.contingency_tables import mcnemar as by_statsmodels
 
-from evals.statistics import (
+from evals.reports.statistics import (
     Pair,
     against,
     break_even,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from evals.config import POINTS, BadUsage
-from evals.study import Point, chosen, read_shard, studies
+from evals.run.config import POINTS, BadUsage
+from evals.run.study import Point, chosen, read_shard, studies
 from evals.tasks import Task
 
 from ..conftest import missing

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from evals.results import load
-from evals.table_files import Table, printed, to_csv, to_latex, to_markdown, write
-from evals.tables import tables
+from evals.reports.table_files import Table, printed, to_csv, to_latex, to_markdown, write
+from evals.reports.tables import tables
+from evals.run.results import load
 
 from .conftest import rewritten
 

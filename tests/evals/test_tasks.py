@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evals.grading import check_gradable
 from evals.tasks import BUNDLED, SUITE, BadTasks, load_tasks
+from evals.tasks.grading import check_gradable
 from handoff.event import Event, HandoffPoint
 from handoff.fence import TASK
 from handoff.record import HandoffRecord, TaskBrief

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from evals import verdicts
-from evals.grading import GradingFailed, Verdict
-from evals.tasks import Task, load_tasks
-from evals.verdicts import TRIES, verdict_on
+from evals.tasks import Task, load_tasks, verdicts
+from evals.tasks.grading import GradingFailed, Verdict
+from evals.tasks.verdicts import TRIES, verdict_on
 from sandbox.machine import OutOfDisk, SandboxSpec
 
 

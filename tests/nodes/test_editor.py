@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evals.replay import ReplayModel
-from evals.scripted import Turn
+from evals.models.replay import ReplayModel
+from evals.models.scripted import Turn
 from graph import build_agent, open_home
 from handoff.action import Action
 from handoff.event import Event, FileRead

@@ -1,0 +1,158 @@
+"""What changed between two runs, takeover by takeover."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from evals.reports.collection import collected
+from evals.reports.statistics import (
+    Estimate,
+    Interval,
+    McNemar,
+    Pair,
+    graded,
+    matched,
+    mcnemar,
+    measured,
+    quantile,
+    reduction,
+    solved_delta,
+)
+from evals.run.config import BadUsage
+from evals.run.journal import STAGES, Row
+from evals.run.results import Results
+
+KEY = STAGES["takeovers"]
+_OF_A_DIRECTORY = ("run_id", "journal", "records_of", "shard")
+
+
+class Measure(NamedTuple):
+    """Medians over pairs before and after, and the median of each pair's relative change."""
+
+    before: float | None
+    after: float | None
+    change: Estimate
+
+
+class ViewChange(NamedTuple):
+    """What became of the takeovers under one view that both runs have."""
+
+    view: str
+    pairs: int
+    only_before: int
+    only_after: int
+    events: Measure
+    prompt_tokens: Measure
+    solved_before: int
+    solved_after: int
+    solved: Estimate
+    test: McNemar
+
+
+class Flip(NamedTuple):
+    """A takeover that only one of the runs solved."""
+
+    record_id: str
+    view: str
+    successor: str
+    repeat: int
+    solved: bool
+    """In the later run."""
+
+
+class Comparison(NamedTuple):
+    """The earlier run against the later."""
+
+    views: tuple[ViewChange, ...]
+    flips: tuple[Flip, ...]
+    records: int
+    """Those that both runs took over."""
+    other_digests: tuple[str, ...]
+    """Of them, those that were made anew: one name, two contents."""
+    settings: dict[str, tuple[Any, Any]]
+    prompts: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
+    """By stage, where the prompts' versions differ."""
+
+
+def compare(before: Results, after: Results) -> Comparison:
+    """Raises BadUsage where the two have no takeover in common."""
+    pairs = matched(after.takeovers, before.takeovers, KEY)
+    if not pairs:
+        raise BadUsage(f"no graded takeover is in both: {_apart(before, after)}")
+    first, last = _digests(before.takeovers), _digests(after.takeovers)
+    shared = sorted(set(first) & set(last))
+    views = dict.fromkeys((*collected(before).views, *collected(after).views))
+    return Comparison(
+        views=tuple(_of_view(view, before, after) for view in views),
+        flips=tuple(
+            Flip(now["record_id"], now["view"], now["successor"], now["repeat"], bool(now["resolved"]))
+            for now, then in pairs
+            if bool(now["resolved"]) != bool(then["resolved"])
+        ),
+        records=len(shared),
+        other_digests=tuple(name for name in shared if first[name] != last[name]),
+        settings=_settings(before, after),
+        prompts={
+            stage: versions
+            for stage in STAGES
+            if len(set(versions := (_versions(before, stage), _versions(after, stage)))) > 1
+        },
+    )
+
+
+def _of_view(view: str, before: Results, after: Results) -> ViewChange:
+    then, now = (
+        [row for row in graded(results.takeovers) if row["view"] == view] for results in (before, after)
+    )
+    pairs = matched(now, then, KEY)
+    return ViewChange(
+        view=view,
+        pairs=len(pairs),
+        only_before=len(then) - len(pairs),
+        only_after=len(now) - len(pairs),
+        events=_measure(pairs, "events"),
+        prompt_tokens=_measure(pairs, "prompt_tokens"),
+        solved_before=sum(bool(row["resolved"]) for _, row in pairs),
+        solved_after=sum(bool(row["resolved"]) for row, _ in pairs),
+        solved=solved_delta(pairs),
+        test=mcnemar(pairs),
+    )
+
+
+def _measure(pairs: tuple[Pair, ...], name: str) -> Measure:
+    both = measured(pairs, name)
+    saved = reduction(pairs, name)
+    low, high = saved.interval or (None, None)
+    change = saved._replace(
+        value=None if saved.value is None else 0 - saved.value,
+        interval=None if low is None or high is None else Interval(0 - high, 0 - low),
+    )
+    return Measure(quantile([b for _, b in both], 0.5), quantile([a for a, _ in both], 0.5), change)
+
+
+def _digests(rows: Iterable[Row]) -> dict[str, str]:
+    return {row["record_id"]: row["digest"] for row in rows if row.get("digest")}
+
+
+def _settings(before: Results, after: Results) -> dict[str, tuple[Any, Any]]:
+    first, last = (results.sources[0].config.model_dump(mode="json") for results in (before, after))
+    return {
+        name: (first[name], last[name])
+        for name in first
+        if name not in _OF_A_DIRECTORY and first[name] != last[name]
+    }
+
+
+def _versions(results: Results, stage: str) -> tuple[str, ...]:
+    return tuple(sorted({row["prompts"] for row in getattr(results, stage) if row.get("prompts")}))
+
+
+def _apart(before: Results, after: Results) -> str:
+    """The first part of their keys in which they have nothing in common."""
+    for name in KEY:
+        first, last = ({row[name] for row in graded(results.takeovers)} for results in (before, after))
+        if not first & last:
+            there = " and ".join(", ".join(sorted(map(str, of))[:3]) or "none" for of in (first, last))
+            return f"their {name} differ ({there})"
+    return "they share no record with the same view, successor and repeat"

@@ -1,0 +1,194 @@
+"""What runs came to: the table at their end, what must be said of it, and `summary.json`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from evals.models import read_name
+from evals.reports.collection import collected
+from evals.reports.statistics import against, graded, savings, values
+from evals.run.config import BASELINE, RunConfig
+from evals.run.journal import Row
+from evals.run.results import Results
+from handoff.record import write_durably
+from handoff.redaction import redacted
+
+SUMMARY_FILE = "summary.json"
+_SETTINGS = (
+    *("points", "notes_model", "protocol", "max_steps", "max_tokens", "max_reply_tokens", "max_seconds"),
+    *("window_tokens", "command_timeout_s", "sandbox"),
+)
+"""Those that change what a takeover comes to."""
+
+
+def summarise(results: Results) -> dict[str, Any]:
+    """Counts and medians of runs, by view; deltas are matched per point, successor and repeat."""
+    predecessors, rows, found = results.predecessors, results.takeovers, collected(results)
+    return {
+        "run_id": "+".join(source.config.run_id for source in results.sources),
+        "caveats": list(caveats_of(results)),
+        "warnings": list(results.warnings),
+        "predecessors": dict(Counter(row["outcome"] for row in predecessors)),
+        "without_points": [
+            {name: row[name] for name in ("task_id", "stop_reason", "events")}
+            for row in predecessors
+            if row["outcome"] == "run" and not row["records"]
+        ],
+        "points": dict(
+            Counter(record.rpartition(".")[2] for row in predecessors for record in row.get("records", ()))
+        ),
+        "handoff_states": dict(Counter(row.get("handoff_state", row["outcome"]) for row in results.labels)),
+        "notes": _notes(results.notes),
+        "successors": list(found.successors),
+        "views": {view: _view(view, rows) for view in found.views},
+        "infrastructure_failures": [
+            {key: row.get(key) for key in ("task_id", "record_id", "view", "repeat", "detail")}
+            for row in (*predecessors, *results.labels, *results.notes, *rows)
+            if row["outcome"] == "infrastructure_failure"
+        ],
+    }
+
+
+def write_summary(out: Path, summary: dict[str, Any]) -> None:
+    write_durably(out / SUMMARY_FILE, json.dumps(redacted(summary), indent=1) + "\n")
+
+
+def show(console: Console, summary: dict[str, Any]) -> None:
+    """Print the table, and what must be said about it."""
+    table = Table(title="Takeovers by view; deltas matched to the repository view at the same point")
+    for name in (
+        "view",
+        "runs",
+        "solved",
+        "events",
+        "prompt tokens",
+        "first prompt",
+        "rediscovery",
+        "Δ events",
+        "Δ solved",
+    ):
+        table.add_column(name, justify="left" if name == "view" else "right")
+    for view, figures in summary["views"].items():
+        table.add_row(
+            view,
+            f"{figures['runs']}",
+            f"{figures['solved']}",
+            _number(figures["median_events"]),
+            _number(figures["median_prompt_tokens"]),
+            _number(figures["median_first_prompt_chars"]) + " ch",
+            _percent(figures["rediscovery_share"], sign=False),
+            _percent(figures["median_event_delta"]),
+            "–" if figures["solved_delta"] is None else f"{figures['solved_delta']:+d}",
+        )
+    console.print(table)
+    pooled = "" if len(summary["successors"]) < 2 else f" of all {len(summary['successors'])} successors"
+    console.print(f"Medians over takeovers{pooled}; rediscovery: share of all events.", style="dim")
+    for caveat in summary["caveats"]:
+        console.print(caveat, markup=False)
+    for warning in summary["warnings"]:
+        console.print(f"warning: {warning}", style="yellow", markup=False)
+    for row in summary["without_points"]:
+        console.print(
+            f"no handoff point in {row['task_id']} ({row['stop_reason']} after {row['events']} events)",
+            style="yellow",
+        )
+    failures = summary["infrastructure_failures"]
+    for failure in failures[:10]:
+        where = " ".join(str(failure[key]) for key in ("task_id", "record_id", "view") if failure[key])
+        console.print(f"infrastructure failure: {where}: {failure['detail']}", style="red", markup=False)
+    if len(failures) > 10:
+        console.print(f"… and {len(failures) - 10} more in {SUMMARY_FILE}", style="red")
+
+
+def _view(view: str, rows: Sequence[Row]) -> dict[str, Any]:
+    mine = [row for row in rows if row["view"] == view]
+    ours = graded(mine)
+    pairs = against(rows, view)
+    events = sum(values(ours, "events"))
+    alone = view == BASELINE
+    return {
+        "runs": len(ours),
+        "solved": sum(row["resolved"] for row in ours),
+        "infrastructure_failures": len(mine) - len(ours),
+        "median_events": _median(values(ours, "events")),
+        "median_prompt_tokens": _median(values(ours, "prompt_tokens")),
+        "median_first_prompt_chars": _median(values(ours, "first_prompt_chars")),
+        "rediscovery_share": sum(values(ours, "rediscovery_events")) / events if events else None,
+        "matched": len(pairs),
+        "median_event_delta": None if alone else _median([0 - saved for saved in savings(pairs, "events")]),
+        "median_prompt_token_delta": None
+        if alone
+        else _median([0 - saved for saved in savings(pairs, "prompt_tokens")]),
+        "solved_delta": None if alone else sum(a["resolved"] - b["resolved"] for a, b in pairs),
+        "stop_reasons": dict(Counter(row["stop_reason"] for row in ours)),
+    }
+
+
+def _notes(notes: Sequence[Row]) -> dict[str, Any]:
+    """What the notes cost; they are paid once a point, whoever reads them."""
+    written = [row["usage"] for row in notes if row["outcome"] == "written"]
+    return {
+        "records": len(written),
+        **{
+            f"{kind}_{name}": sum(counted)
+            if (counted := values([usage[kind] for usage in written], name))
+            else None
+            for kind in ("summary", "structured")
+            for name in ("prompt_tokens", "completion_tokens")
+        },
+    }
+
+
+def caveats(*configs: RunConfig) -> list[str]:
+    """What must be said of runs' models before their figures are believed."""
+    used = {
+        name
+        for config in configs
+        for name in (*config.predecessors, *config.successors, *map(config.writer, config.predecessors))
+    }
+    scripted = sorted(name for name in used if not read_name(name).is_llm)
+    if not scripted:
+        return []
+    names = [name.rsplit("/", 1)[-1] if name.startswith("replay:") else name for name in scripted]
+    return [
+        f"No LLM: {', '.join(names)}. Its tokens are estimated at four characters each"
+        + (
+            "; builtin:oracle knows every bundled fix and pays only for what its view does not tell: a lower bound."
+            if any(name.startswith("builtin:oracle") for name in scripted)
+            else "."
+        )
+    ]
+
+
+def caveats_of(results: Results) -> tuple[str, ...]:
+    """The same of results, and in what the runs differ that are told as one."""
+    configs = [source.config for source in results.sources]
+    said = caveats(*configs)
+    settings = [config.model_dump() for config in configs]
+    differ = [name for name in _SETTINGS if any(one[name] != settings[0][name] for one in settings)]
+    if differ:
+        said.append(f"The runs that are told as one differ in their settings: {', '.join(differ)}.")
+    versions = sorted({row["prompts"] for row in results.takeovers if row.get("prompts")})
+    if len(versions) > 1:
+        said.append(f"The takeovers were made with different versions of the prompts: {', '.join(versions)}.")
+    return tuple(said)
+
+
+def _median(found: Sequence[float]) -> float | None:
+    return median(found) if found else None
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def _percent(value: float | None, *, sign: bool = True) -> str:
+    return "–" if value is None else f"{100 * value:+.0f} %" if sign else f"{100 * value:.0f} %"

@@ -1,0 +1,192 @@
+"""One run's settings, fixed at its beginning and kept beside its results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field, ValidationError
+
+from handoff.action import Protocol
+from handoff.event import PointKind
+from handoff.record import write_durably
+from handoff.views import VIEWS
+from sandbox.machine import BackendName, Frozen
+
+CONFIG_FILE = "config.json"
+LLM = "openai:"
+BASELINE = "repository"
+POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
+
+
+class BadUsage(ValueError):
+    """Something a person asked for that cannot be; the text says what can."""
+
+
+class RunConfig(Frozen):
+    """Everything that decides a run's rows. It holds no secret."""
+
+    run_id: str
+    views: tuple[str, ...]
+    predecessors: tuple[str, ...] = Field(min_length=1)
+    successors: tuple[str, ...] = Field(min_length=1)
+    notes_model: str | None = None
+    """None: the predecessor's if it is an LLM, else the first successor's."""
+    tasks: str
+    task_ids: tuple[str, ...] = ()
+    limit: int | None = None
+    study: str | None = None
+    shard: str | None = None
+    """The part of the tasks that this run is about, as `evals.study.read_shard` reads it."""
+    records_of: str | None = None
+    """The directory of an earlier run whose predecessors, records, labels and notes are taken over."""
+    journal: str | None = None
+    """The database of rows, without its password; None: the one beside the results."""
+    points: tuple[PointKind, ...] = POINTS
+    sandbox: BackendName
+    max_points: int | None = Field(default=None, ge=1)
+    repeats: int = Field(default=1, ge=1)
+    base_url: str | None = None
+    protocol: Protocol = "text"
+    max_steps: int = Field(default=500, ge=1)
+    max_tokens: int | None = None
+    max_reply_tokens: int | None = None
+    max_seconds: float = Field(default=4 * 3600.0, gt=0)
+    window_tokens: int | None = Field(default=None, ge=1000)
+    command_timeout_s: float = Field(default=120.0, gt=0)
+    allow_unisolated: bool = False
+    grading_network: bool = False
+
+    def writer(self, predecessor: str) -> str:
+        """The model that writes the notes on that predecessor's work."""
+        return self.notes_model or (predecessor if is_llm(predecessor) else self.successors[0])
+
+    def run_of(self, task_id: str, predecessor: str) -> str:
+        """The name of a predecessor's run, with which its thread, its trace and its records are named."""
+        return task_id if len(self.predecessors) == 1 else f"{task_id}.{short(predecessor)}"
+
+    def save(self, out: Path) -> None:
+        write_durably(out / CONFIG_FILE, self.model_dump_json(indent=1) + "\n")
+
+
+_Settings = TypeVar("_Settings", bound=RunConfig)
+_Name = TypeVar("_Name", bound=str)
+
+
+def is_llm(model: str) -> bool:
+    return model.startswith(LLM)
+
+
+@lru_cache
+def short(model: str) -> str:
+    """A name of a model that fits into a file's, and is no other model's."""
+    plain = model.partition(":")[2]
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", plain):
+        return plain
+    last = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(plain).name)[:40].strip("-")
+    return f"{last}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"
+
+
+def new_run_id() -> str:
+    return secrets.token_hex(4)
+
+
+def load_config(out: Path) -> RunConfig:
+    """The settings of the run in `out`. Raises BadUsage."""
+    return load_settings(out, RunConfig)
+
+
+def load_settings(out: Path, kind: type[_Settings]) -> _Settings:
+    """The settings of that kind of run in `out`. Raises BadUsage."""
+    path = out / CONFIG_FILE
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise BadUsage(f"{path}: no such file, so that no run lies there") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise BadUsage(f"{path}: field {field}: {first['msg']}") from error
+
+
+def read_views(text: str) -> tuple[str, ...]:
+    """The views that are asked for, the baseline first. Raises BadUsage."""
+    asked = list(VIEWS) if "all" in _split(text) else _split(text)
+    unknown = [name for name in asked if name not in VIEWS]
+    if unknown or not asked:
+        raise BadUsage(
+            f"--view: there is no view {', '.join(unknown) or text!r}; there are {', '.join(VIEWS)}, all"
+        )
+    return tuple(dict.fromkeys((BASELINE, *asked)))
+
+
+def read_stages(text: str) -> tuple[str, ...]:
+    """Raises BadUsage."""
+    from evals.run.journal import STAGES
+
+    return read_names("--stages", "stage", text, tuple(STAGES))
+
+
+def read_points(text: str) -> tuple[PointKind, ...]:
+    """Raises BadUsage."""
+    return read_names("--points", "point", text, POINTS)
+
+
+def read_names(option: str, what: str, text: str, there: tuple[_Name, ...]) -> tuple[_Name, ...]:
+    """Those that are asked for, in the order that they have. Raises BadUsage."""
+    asked = there if "all" in _split(text) else tuple(_split(text))
+    unknown = [name for name in asked if name not in there]
+    if unknown or not asked:
+        raise BadUsage(
+            f"{option}: there is no {what} {', '.join(unknown) or text!r}; there are {', '.join(there)}, all"
+        )
+    return tuple(name for name in there if name in asked)
+
+
+def read_ids(text: str | None) -> tuple[str, ...]:
+    """Ids separated by commas, or the lines of a file named @FILE. Raises BadUsage."""
+    if text is None:
+        return ()
+    if text.startswith("@"):
+        try:
+            lines = Path(text[1:]).read_text(encoding="utf-8").split()
+        except OSError as error:
+            raise BadUsage(f"--task-ids: {text[1:]}: {error.strerror}") from error
+    else:
+        lines = _split(text)
+    if not lines:
+        raise BadUsage(f"--task-ids: {text!r} names no task; leave it out to take all")
+    return tuple(dict.fromkeys(lines))
+
+
+def without_password(url: str | None) -> str | None:
+    """A database's address as it may be written down. Raises BadUsage."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url).render_as_string(hide_password=True) if url else None
+    except (ArgumentError, ValueError) as error:
+        raise BadUsage("--journal: no database URL; give postgresql://… or sqlite:///FILE") from error
+
+
+def differing(stored: RunConfig, asked: dict[str, Any]) -> str | None:
+    """The first option, if any, that a resumed run was given differently before."""
+    before = json.loads(stored.model_dump_json())
+    for name, value in asked.items():
+        now = list(value) if isinstance(value, tuple) else value
+        if before[name] != now:
+            plural = {"views": "view", "predecessors": "predecessor", "successors": "successor"}
+            plural["records_of"] = "from"
+            option = plural.get(name, name).replace("_", "-")
+            return f"--{option}: the run was begun with {before[name]!r}, now it is {now!r}; leave it out to resume"
+    return None
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,31 @@
+"""Where a run keeps what, below its output directory."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from evals.run.config import RunConfig
+from evals.tasks import Task
+from graph import Home, open_home
+from handoff.record import RecordStore
+from sandbox.machine import SandboxSpec
+
+
+class Places:
+    """Where a run keeps what."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.work = out / ".repositories"
+        self.logs = out / "grading"
+        self.records = RecordStore(out / "records")
+        self.traces = out / "traces"
+
+    def home(self) -> AbstractContextManager[Home]:
+        """Checkpoints, records and machines. Raises LedgerUnusable."""
+        return open_home(self.out)
+
+    def spec(self, config: RunConfig, task: Task) -> SandboxSpec:
+        """The machine that the task starts on."""
+        return task.spec(config.sandbox, config.run_id, self.work)

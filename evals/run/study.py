@@ -1,0 +1,145 @@
+"""The studies of the protocol as data: which tasks, views, points and repeats, and how a study is cut into shards."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, NamedTuple, TypeVar
+
+import yaml
+
+from evals.run.config import POINTS, BadUsage
+from evals.tasks import Task
+from sandbox.machine import Frozen
+
+SOURCE = "SWE-bench/SWE-bench_Verified"
+TIERS = ("15 min - 1 hour", "1-4 hours")
+_PLACE = files("evals.run") / "studies"
+_SHARD = re.compile(r"([\d,\-]+)/(\d+)")
+_Item = TypeVar("_Item")
+
+
+class Study(Frozen):
+    """One study: what is left out is decided by whoever runs it."""
+
+    title: str
+    tasks: int
+    """So many of the fixed list, from its beginning."""
+    views: tuple[str, ...]
+    repeats: int = 1
+    max_points: int | None = None
+    predecessors: int = 1
+    """How many models the paper had."""
+    successors: int = 1
+    paper: Mapping[str, int]
+
+    @property
+    def task_ids(self) -> tuple[str, ...]:
+        listed = (_PLACE / "selected_075.txt").read_text(encoding="utf-8").split()
+        return tuple(listed[: self.tasks])
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What it decides, as the command line names it."""
+        return {
+            "tasks": SOURCE,
+            "task_ids": ",".join(self.task_ids),
+            "view": ",".join(self.views),
+            "repeats": self.repeats,
+            "max_points": self.max_points,
+        }
+
+
+@lru_cache
+def studies() -> dict[str, Study]:
+    read = yaml.safe_load((_PLACE / "studies.yaml").read_text(encoding="utf-8"))
+    return {name: Study.model_validate(told) for name, told in read.items()}
+
+
+def study_named(name: str) -> Study:
+    """Raises BadUsage."""
+    if name not in studies():
+        raise BadUsage(f"--study: there is no study {name!r}; there are {', '.join(studies())}")
+    return studies()[name]
+
+
+def check_tiers(tasks: Sequence[Task], source: str) -> None:
+    """A study's tasks are of two tiers. Raises BadUsage."""
+    for task in tasks:
+        tier = task.instance.get("difficulty")
+        if tier not in TIERS:
+            raise BadUsage(
+                f"--tasks: {source}: task {task.id} has difficulty {tier!r}, but the study takes {' and '.join(TIERS)}; "
+                "is it SWE-bench Verified?"
+            )
+
+
+class Shard(NamedTuple):
+    """Some of the equal parts that a run is cut into: a task belongs to one of them, whatever is done with it."""
+
+    parts: frozenset[int]
+    """Counted from 1."""
+    of: int
+
+    def share(self, items: Sequence[_Item]) -> tuple[_Item, ...]:
+        return tuple(item for number, item in enumerate(items) if number % self.of + 1 in self.parts)
+
+
+def read_shard(text: str) -> Shard:
+    """`2/8`, `1-3/8` or `1,5-6/8`. Raises BadUsage."""
+    matched = _SHARD.fullmatch(text)
+    if matched is None:
+        raise BadUsage(f"--shard: {text!r} is no shard; give it as 2/8, 1-3/8 or 1,5-6/8")
+    of = int(matched[2])
+    parts: list[int] = []
+    for piece in matched[1].split(","):
+        first, _, last = piece.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()) or "-" in last:
+            raise BadUsage(f"--shard: {piece!r} in {text!r} is neither a number nor a range such as 1-3")
+        parts += range(int(first), int(last or first) + 1)
+    outside = [part for part in parts if not 1 <= part <= of]
+    if outside or not parts:
+        raise BadUsage(f"--shard: {text!r}: parts are counted from 1 to {of}")
+    twice = [part for part, number in Counter(parts).items() if number > 1]
+    if twice:
+        raise BadUsage(f"--shard: {text!r} names part {twice[0]} twice")
+    return Shard(frozenset(parts), of)
+
+
+class Point(NamedTuple):
+    """A handoff point that was reached, by the record that was made there."""
+
+    task: Task
+    predecessor: str
+    record: str
+
+    @property
+    def kind(self) -> str:
+        return self.record.rpartition(".")[2]
+
+
+def chosen(points: Sequence[Point], most: int | None) -> tuple[Point, ...]:
+    """At most so many: of the kinds in turn, from the first task on, of all predecessors where all reached it. [ours]"""
+    if most is None or len(points) <= most:
+        return tuple(points)
+    places = {
+        name: n for n, name in enumerate(dict.fromkeys((point.task.id, point.kind) for point in points))
+    }
+    reached = Counter((point.task.id, point.kind) for point in points)
+    by_kind = {
+        kind: sorted(
+            (point for point in points if point.kind == kind),
+            key=lambda point: (-reached[point.task.id, point.kind], places[point.task.id, point.kind]),
+        )
+        for kind in POINTS
+    }
+    together = len({point.predecessor for point in points})
+    taken: set[str] = set()
+    while len(taken) < most:
+        for kind in POINTS:
+            batch, by_kind[kind] = by_kind[kind][:together], by_kind[kind][together:]
+            taken.update(point.record for point in batch[: most - len(taken)])
+    return tuple(point for point in points if point.record in taken)

@@ -1,0 +1,64 @@
+"""What official validation said of a patch, kept by all that it depends on, so that nothing is graded twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+from pydantic import ValidationError
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+
+from evals.tasks import Task
+from evals.tasks.grading import GradingFailed, Verdict, grade
+from handoff.record import write_durably
+from sandbox.machine import OutOfDisk, SandboxSpec, SandboxUnavailable
+
+TRIES = 3
+
+
+def verdict_on(
+    task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, *, network: bool = False
+) -> Verdict:
+    """The verdict that is known, else a new one. Raises GradingFailed or SandboxUnavailable after some tries.
+
+    Known ones and the grader's logs are below `logs`.
+    """
+    kept = logs / "verdicts" / f"{_key(task, patch, spec, network)}.json"
+    try:
+        return Verdict.model_validate_json(kept.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        pass  # one that is torn or of another version is made anew
+    verdict = _graded(task, patch, spec, logs, name, network)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(kept, verdict.model_dump_json())
+    return verdict
+
+
+def _passes(error: BaseException) -> bool:
+    return isinstance(error, (GradingFailed, SandboxUnavailable)) and not isinstance(error, OutOfDisk)
+
+
+@retry(
+    retry=retry_if_exception(_passes),
+    stop=stop_after_attempt(TRIES),
+    wait=wait_exponential_jitter(multiplier=0.5, max=30),
+    reraise=True,
+)
+def _graded(task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, network: bool) -> Verdict:
+    return grade(task, patch, spec, logs, name, network=network)
+
+
+def _key(task: Task, patch: str, spec: SandboxSpec, network: bool) -> str:
+    told = [version("swebench"), spec.backend, _image_digest(spec), network, dict(task.instance), patch]
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _image_digest(spec: SandboxSpec) -> str:
+    """Of what the grading machine starts from; a directory is what the task's commit says."""
+    if spec.image is None:
+        return ""
+    from sandbox.daemon import require_image
+
+    return str(require_image(spec.image).id)
