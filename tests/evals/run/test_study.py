@@ -11,10 +11,10 @@ from evals.run.config import POINTS, BadUsage
 from evals.run.study import Point, chosen, read_shard, studies
 from evals.tasks import Task
 
-from ..conftest import missing
-from .conftest import Run, refused, rows
+from ...conftest import missing
+from ..conftest import Run, refused, rows
 
-PARQUET = Path(__file__).parents[3] / "shared" / "data" / "swebench_verified_v5.parquet"
+PARQUET = Path(__file__).parents[4] / "shared" / "data" / "swebench_verified_v5.parquet"
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from handoff.trace import Trace
 from handoff.views import named
 from sandbox.machine import FileChange
 
+from ..run.test_measures import EDIT, NEW, OLD, READ, steps
 from .browser import chromium, opened
 from .laid import lay
-from .test_measures import EDIT, NEW, OLD, READ, steps
 
 HOSTILE = (
     "</script><script>hacked = 1</script><!--<img src=x onerror='hacked = 1'><svg onload='hacked = 1'>"

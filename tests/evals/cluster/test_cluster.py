@@ -21,8 +21,8 @@ import pytest
 from evals.run.journal import STAGES
 from sandbox import depot
 
-from ..conftest import missing
-from .conftest import (
+from ...conftest import missing
+from ..conftest import (
     ONE_POINT,
     Run,
     comparable,

@@ -67,7 +67,7 @@ def test_many_rows_come_page_by_page_in_their_order(database: Database) -> None:
 
 
 def test_rows_that_were_written_outlive_a_kill(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-c", _WRITER, str(tmp_path)]
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert writer.stdout is not None

@@ -9,7 +9,7 @@ from evals.models import BadModel, build, not_told_apart, read_name
 from evals.run.config import short
 from evals.tasks import load_tasks
 
-from ..chat_server import ChatServer
+from ...chat_server import ChatServer
 
 
 def test_models_that_an_endpoint_does_not_serve_are_told(chat_server: ChatServer) -> None:

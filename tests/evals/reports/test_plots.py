@@ -18,7 +18,7 @@ from evals.reports.tables import tables
 from evals.run.results import load
 from handoff.views import VIEWS
 
-from .conftest import rewritten
+from ..conftest import rewritten
 
 
 def drawn_points(figure: Figure) -> set[tuple[float, float]]:

@@ -14,7 +14,8 @@ from handoff.record import HandoffRecord, TaskBrief
 from handoff.views import VIEWS
 from sandbox.host import unavailable
 from sandbox.workbench import Workbench
-from tests.conftest import missing
+
+from ...conftest import missing
 
 ROW = {
     "instance_id": "a__a-1",

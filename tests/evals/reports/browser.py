@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from ..conftest import missing
+from ...conftest import missing
 
 
 @contextmanager

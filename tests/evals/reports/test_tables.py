@@ -14,7 +14,7 @@ from evals.reports.table_files import Table, printed, to_csv, to_latex, to_markd
 from evals.reports.tables import tables
 from evals.run.results import load
 
-from .conftest import rewritten
+from ..conftest import rewritten
 
 Rows = list[dict[str, Any]]
 
