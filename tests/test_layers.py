@@ -24,7 +24,7 @@ HOMES = {
 }
 
 
-def _imports(path: Path) -> Iterator[str]:
+def imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -41,7 +41,7 @@ def test_imports_point_left(path: Path) -> None:
     layer = path.relative_to(ROOT).parts[0]
     # A program is imported by nobody, so that it may look to the right.
     allowed = LAYERS if path.name == "__main__.py" else LAYERS[: LAYERS.index(layer) + 1]
-    for name in _imports(path):
+    for name in imports(path):
         top = name.split(".")[0]
         assert top not in LAYERS or top in allowed, f"{path.name} imports {name} from the right"
         assert layer in HOMES.get(top, {layer}), f"{path.name} imports {name}, which lives elsewhere"
@@ -49,7 +49,7 @@ def test_imports_point_left(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_only_what_langgraph_makes_public_is_used(path: Path) -> None:
-    for name in _imports(path):
+    for name in imports(path):
         if name.split(".")[0] in ("langgraph", "langchain_core", "langchain_openai"):
             assert not any(part.startswith("_") for part in name.split(".")), f"{path.name} imports {name}"
 

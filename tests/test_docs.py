@@ -1,0 +1,230 @@
+"""What README.md and docs/ tell a reader to type works, and what they point at is there.
+
+The rule: a block marked ```sh is run, as it stands, after those before it, in one directory a document. Any other
+command is not run; its program or subcommand must name each of its options in its --help.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from .conftest import missing
+from .test_layers import LAYERS, MODULES, ROOT, imports
+
+DOCUMENTS = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for place in (ROOT, *(ROOT / name for name in ("docs", "examples", "benchmarks", "tests", *LAYERS)))
+    for path in sorted(place.glob("*.md") if place == ROOT else place.rglob("*.md"))
+    if "suite" not in path.parts
+}
+TOLD = {name: text for name, text in DOCUMENTS.items() if "/" not in name or name.startswith("docs/")}
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PROGRAM = r"python (?:-m [a-z]|(?:examples|benchmarks|tests)/)"
+_INLINE = re.compile(rf"`({_PROGRAM}[^`]*)`")
+_OPTION = re.compile(r"--[a-z][a-z-]*")
+_ARCHITECTURE = DOCUMENTS["docs/architecture.md"]
+
+
+def blocks(text: str, kind: str) -> list[str]:
+    return [body for of, body in _FENCE.findall(text) if of == kind]
+
+
+def lines(text: str) -> list[str]:
+    """What stands in blocks of commands, a line each, without comments."""
+    found = "\n".join(body for of, body in _FENCE.findall(text) if of != "python").replace("\\\n", " ")
+    return [re.sub(r"\s#.*", "", line) for line in found.splitlines()]
+
+
+def commands(text: str) -> list[tuple[str, ...]]:
+    """Our own commands as words, those within a sentence too; what may be left out is taken in."""
+    inline = [" ".join(each.split()) for each in _INLINE.findall(_FENCE.sub("", text))]
+    ours = [line for line in (*lines(text), *inline) if re.match(_PROGRAM, line)]
+    return [tuple(shlex.split(re.sub(r"[\[\]…]|[|>].*", " ", line))) for line in ours]
+
+
+def unknown(command: tuple[str, ...]) -> list[str]:
+    """What of a command there is not: its program, or its options."""
+    length = 3 if command[1] == "-m" else 2
+    program, rest = command[:length], command[length:]
+    if length == 2 and not (ROOT / program[1]).is_file():
+        return [program[1]]
+    if length == 3 and importlib.util.find_spec(program[2]) is None:
+        return [program[2]]
+    options = [word.split("=")[0] for word in rest if _OPTION.match(word)]
+    # A plain word straight after the program is a subcommand; places and placeholders are no plain words.
+    if rest and re.fullmatch("[a-z]+", rest[0]):
+        program = (*program, rest[0])
+    elif not options:
+        return []
+    shown = _help(program[1:])
+    return [option for option in options if option not in shown] if shown else [" ".join(program)]
+
+
+@cache
+def _help(program: tuple[str, ...]) -> set[str]:
+    """The options that a program's help names; none where there is no such program."""
+    done = subprocess.run(
+        [sys.executable, *program, "--help"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "250", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return set(_OPTION.findall(done.stdout)) if done.returncode == 0 else set()
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_is_not_run_is_there_with_its_options(name: str) -> None:
+    wrong = {" ".join(command): lacking for command in commands(TOLD[name]) if (lacking := unknown(command))}
+    assert wrong == {}
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    made = {shlex.split(line)[1] for line in lines(TOLD[name]) if line.startswith("make ")}
+    assert made <= targets
+
+
+def test_a_command_that_there_is_not_is_found() -> None:
+    def of(line: str) -> list[str]:
+        return unknown(commands(f"```\n{line}\n```\n")[0])
+
+    assert of("python -m evals.takeover --view all \\\n    --veiw all  # --no") == ["--veiw"]
+    assert of("python -m handoff sho runs/X/records/ID [--view trace]") == ["python -m handoff sho"]
+    assert of("python -m handoff show RECORD [--view trace] [--veiw trace]") == ["--veiw"]
+    assert of("python examples/offline_images.py instance ID --tasks PARQUET --taks X") == ["--taks"]
+    assert of("python -m evals.takeovr") == ["evals.takeovr"]
+    assert of("python examples/swam.py DIRECTORY") == ["examples/swam.py"]
+    assert commands("Type `python -m\n   evals.detect X`.") == []  # a module's name stays with its -m
+    assert commands("Type `python -m evals.detect\n   X`.") == [("python", "-m", "evals.detect", "X")]
+
+
+def ran(name: str, place: Path) -> str:
+    """What a document's ```sh blocks print, run one after another as a reader would."""
+    script = "".join(blocks(DOCUMENTS[name], "sh"))
+    if "--sandbox host" in script:
+        from sandbox.host import unavailable
+
+        if reason := unavailable():
+            missing(reason)
+    (place / "examples").symlink_to(ROOT / "examples")
+    done = subprocess.run(
+        ["bash", "-c", f'set -euo pipefail\npython() {{ {shlex.quote(sys.executable)} "$@"; }}\n{script}'],
+        cwd=place,
+        env={key: value for key, value in os.environ.items() if not key.startswith("OPENAI_")}
+        | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    return done.stdout
+
+
+def rows(place: Path, name: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
+
+
+def test_the_first_five_minutes(tmp_path: Path) -> None:
+    shown = ran("README.md", tmp_path)
+    takeovers = rows(tmp_path / "runs" / "first", "takeovers")
+    assert len(takeovers) == 9
+    assert {row["view"] for row in takeovers} == {"repository", "trace", "structured"}
+    assert all(row["resolved"] for row in takeovers)
+    assert (tmp_path / "runs" / "first" / "report.html").is_file()
+    assert list((tmp_path / "dataset").iterdir()) != []
+    assert "killed while it does: str_replace galley/wrap.py" in shown
+    assert "You continue work that another agent began" in shown
+
+
+def test_a_task_of_ones_own(tmp_path: Path) -> None:
+    shown = ran("docs/own-tasks.md", tmp_path)
+    takeovers, labels = (rows(tmp_path / "runs" / "shop", name) for name in ("takeovers", "labels"))
+    assert [row["resolved"] for row in takeovers] == [True] * 4
+    assert [row["handoff_state"] for row in labels] == ["already_solved"] * 2
+    assert "first_source_edit, action 1:" in shown
+    assert "first_validation, action 2: test passed" in shown
+
+
+def test_every_block_to_run_is_run() -> None:
+    here = Path(__file__).read_text(encoding="utf-8")
+    assert [name for name, text in TOLD.items() if blocks(text, "sh") and f'ran("{name}"' not in here] == []
+
+
+def anchors(text: str) -> set[str]:
+    """The headings of a document as its links name them."""
+    headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name: str) -> None:
+    lost = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", _FENCE.sub("", DOCUMENTS[name])):
+        if re.match(r"\w+://|mailto:", target):
+            continue
+        place, _, anchor = target.partition("#")
+        path = ((ROOT / name).parent / place).resolve() if place else ROOT / name
+        text = path.read_text(encoding="utf-8") if anchor and path.is_file() else ""
+        if not path.exists() or (anchor and anchor not in anchors(text)):
+            lost.append(target)
+    assert lost == []
+
+
+def test_every_document_is_linked_from_the_readme() -> None:
+    named = set(re.findall(r"\]\((docs/\w[\w-]*\.md)", DOCUMENTS["README.md"]))
+    there = {name for name in DOCUMENTS if name.startswith("docs/")}
+    # Performance has a line of its own there, in which it is named.
+    assert {name for name in there - named if f"`{name}`" not in DOCUMENTS["README.md"]} == set()
+
+
+def test_files_that_the_architecture_names_are_there() -> None:
+    named = re.findall(r"`([\w/]+/[\w.]*\w*\.py|[a-z]+/)`", _ARCHITECTURE)
+    assert len(named) > 40
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def _room(module: str) -> str:
+    """The box of a module of evals: its room, or the commands."""
+    first = module.split(".")[1]
+    return first if (ROOT / "evals" / first).is_dir() else "commands"
+
+
+def test_the_figure_is_what_imports_say() -> None:
+    (figure,) = blocks(_ARCHITECTURE, "mermaid")
+    drawn = {
+        (a.rstrip("_"), b.rstrip("_")) for a, b in re.findall(r"^ *(\w+) --> (\w+)$", figure, re.MULTILINE)
+    }
+    real, packages = set(), set()
+    for path in MODULES:
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for name in imports(path):
+            packages.add((module.split(".")[0], name.split(".")[0]))
+            if module.startswith("evals.") and name.startswith("evals."):
+                real.add((_room(module), _room(name)))
+    neighbours = {(right, left) for left, right in itertools.pairwise(LAYERS)}
+    assert neighbours <= packages
+    assert drawn == neighbours | {(a, b) for a, b in real if a != b}
+    rooms = {place.parent.name for place in (ROOT / "evals").glob("*/__init__.py")}
+    assert {box for arrow in drawn for box in arrow} == {*LAYERS, *rooms, "commands"}
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+    assert cited["version"] == version
+    assert f"## {version}" in DOCUMENTS["CHANGELOG.md"]
