@@ -78,12 +78,8 @@ def machinery(
             raise BadUsage(
                 "--workers: a cluster has as many as its nodes offer; see `sandbox` in docs/cluster.md"
             )
-        try:
-            from evals.cluster.coordinator import Cluster
-        except ImportError as error:
-            raise BadUsage(
-                "--executor ray: Ray is not installed; pip install 'langgraph-takeover[ray]'"
-            ) from error
+        from evals.cluster.coordinator import Cluster
+
         return Cluster(address or "auto", depot, node_dir)
     if name != "local":
         raise BadUsage(f"--executor: there is no {name!r}; there are local, ray")
