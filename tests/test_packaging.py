@@ -118,31 +118,29 @@ def test_a_stranger_of_the_same_name_is_named(installed: Path, tmp_path: Path) -
 
 
 def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
-    given = packages_distributions()
-    imported: dict[str, str] = {}
-    for path in (ROOT / package for package in PACKAGES):
-        for module in path.rglob("*.py"):
-            if "suite" not in module.parts:
-                imported |= dict.fromkeys(_imported(module), str(module.relative_to(ROOT)))
     needed = {_plain(name) for name in PROJECT["dependencies"]}
-    may_need = {_plain(name) for extra in PROJECT["optional-dependencies"].values() for name in extra}
+    extra = {_plain(name) for names in PROJECT["optional-dependencies"].values() for name in names}
     used: set[str] = set()
-    for name, module in imported.items():
-        # Several distributions share the top of LangGraph's packages.
-        parts = name.split(".")
-        from_ = _LANGGRAPH.get(".".join(parts[:3]), None)
-        found = {from_} if from_ else {_plain(each) for each in given.get(parts[0], ())}
-        if parts[0] == "langgraph" and not from_:
-            found = {"langgraph"}
-        assert found & (needed | may_need), f"{module} imports {name}, which pyproject.toml does not name"
-        used |= found
+    for module in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        if "suite" in module.parts:
+            continue
+        for name in _imported(module):
+            brought_by = _distributions(name)
+            assert brought_by & (needed | extra), f"{module}: {name} is not in pyproject.toml"
+            used |= brought_by
     assert needed <= used, "pyproject.toml names what nothing imports"
 
 
-_LANGGRAPH = {
-    "langgraph.checkpoint.sqlite": "langgraph-checkpoint-sqlite",
-    "langgraph.checkpoint.postgres": "langgraph-checkpoint-postgres",
-}
+BROUGHT_BY = packages_distributions()
+
+
+def _distributions(name: str) -> set[str]:
+    """Those that bring the module; several share the top of LangGraph's packages."""
+    parts = name.split(".")
+    if parts[0] == "langgraph":
+        saver = parts[1] == "checkpoint" and parts[2] in ("sqlite", "postgres")
+        return {f"langgraph-checkpoint-{parts[2]}" if saver else "langgraph"}
+    return {_plain(each) for each in BROUGHT_BY.get(parts[0], ())}
 
 
 def _imported(module: Path) -> set[str]:

@@ -12,11 +12,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from evals.run.config import BadUsage, RunConfig
-from evals.run.journal import Row
-from evals.tasks import Task
+
+if TYPE_CHECKING:
+    from evals.run.journal import Row
+    from evals.tasks import Task
 
 TERMINATED = 128 + signal.SIGTERM
 _AHEAD = 2
@@ -144,6 +146,8 @@ def _processes(workers: int) -> Iterator[Executor]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_serve_one_parent)
     try:
+        for _ in range(workers):
+            pool.submit(_get_ready)
         yield Processes(pool, workers)
     except SystemExit:
         # An agent that waits for a reply has it paid for: it takes it up first.
@@ -174,6 +178,11 @@ class _Ending:
 
     working = False
     told = False
+
+
+def _get_ready() -> None:
+    """Import what jobs need, while the parent does the same."""
+    import evals.run.stages  # noqa: F401
 
 
 def _work(job: Job) -> Row:
