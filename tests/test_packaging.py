@@ -117,6 +117,22 @@ def test_a_stranger_of_the_same_name_is_named(installed: Path, tmp_path: Path) -
     assert "own package 'nodes'" in done.stderr.splitlines()[-1]
 
 
+MISSING = {
+    "ray": ("ray", "from evals.cluster.membership import join; join('auto')"),
+    "s3": ("s3fs", "from sandbox.transfer import import_; import_('s3://bucket/x', Path('store'))"),
+    "contract": ("pytest", "import sandbox.contract"),
+    "postgres": ("psycopg", "from handoff.ledger import Ledger; Ledger('postgresql://127.0.0.1/x')"),
+}
+
+
+@pytest.mark.parametrize("extra", MISSING)
+def test_a_missing_extra_is_named(installed: Path, tmp_path: Path, extra: str) -> None:
+    module, program = MISSING[extra]
+    script = f"import sys; from pathlib import Path; sys.modules['{module}'] = None; {program}"
+    done = ran(installed, tmp_path, "-c", script)
+    assert f"pip install 'langgraph-takeover[{extra}]'" in done.stderr.splitlines()[-1]
+
+
 def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
     needed = {_plain(name) for name in PROJECT["dependencies"]}
     extra = {_plain(name) for names in PROJECT["optional-dependencies"].values() for name in names}
