@@ -146,8 +146,9 @@ def _processes(workers: int) -> Iterator[Executor]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_serve_one_parent)
     try:
-        for _ in range(workers):
-            pool.submit(_get_ready)
+        with _interrupts_held():
+            for _ in range(workers):
+                pool.submit(_get_ready)
         yield Processes(pool, workers)
     except SystemExit:
         # An agent that waits for a reply has it paid for: it takes it up first.
@@ -161,6 +162,16 @@ def _processes(workers: int) -> Iterator[Executor]:
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold interrupts back, also in the processes that begin meanwhile, until these leave them to their parent."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_on_sigterm() -> None:
@@ -205,6 +216,7 @@ def _end_job(number: int, frame: object) -> None:
 def _serve_one_parent() -> None:
     """Leave interrupts to the parent, and end when it does, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _end_job)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
