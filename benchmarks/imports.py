@@ -93,7 +93,8 @@ def licence(distribution: str) -> str:
     """What its metadata says."""
     told = metadata(distribution)
     named = [line.rpartition(" :: ")[2] for line in told.get_all("Classifier", ()) if "License ::" in line]
-    return told.get("License-Expression") or ", ".join(named) or told.get("License", "?").splitlines()[0]
+    found: list[str] = told.get_all("License-Expression", []) or named or told.get_all("License", ["?"])
+    return found[0].splitlines()[0]
 
 
 def command(
@@ -104,11 +105,11 @@ def command(
     print("| dependency | licence | import, ms |\n|---|---|---|")
     for each in sorted(re.split("[<>=]", name)[0] for name in project["dependencies"]):
         try:
-            cost = f"{measured(f'import {MODULES[each]}', rounds):,.0f}"
-            print(f"| {each} | {licence(each)} | {cost} |", flush=True)
+            under = licence(each)
         except PackageNotFoundError:
             print(f"error: {each} is not installed", file=sys.stderr)
             raise typer.Exit(2) from None
+        print(f"| {each} | {under} | {measured(f'import {MODULES[each]}', rounds):,.0f} |", flush=True)
     print("\n| door | ms |\n|---|---|")
     for name, program in DOORS.items():
         print(f"| `{name}` | {measured(program, rounds):,.0f} |", flush=True)

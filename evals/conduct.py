@@ -44,7 +44,7 @@ def conducted(
         return _said(f"\ninterrupted; what is done is safe. {go_on}", INTERRUPTED)
     except SystemExit:
         return _said(f"terminated; what is done is safe. {go_on}", TERMINATED)
-    except (*usage_errors(), OSError) as error:
+    except usage_errors(OSError) as error:
         if is_full(error):
             return _said(f"error: {out}: no space left; what is done is safe. Free some. {go_on}", NO_SPACE)
         if not isinstance(error, usage_errors()):

@@ -133,7 +133,7 @@ def answer(post: Post, tasks: tuple[Task, ...], token: Item, alive: frozenset[st
         check(own, tuple(located(task, post) for task in tasks), post.directory)
     except BadModel as error:
         return Answer(about, f"{error} (what counts is the environment of its `ray start`)")
-    except (*usage_errors(), OSError) as error:
+    except usage_errors(OSError) as error:
         return Answer(about, str(error))
     return Answer(about, token=back, held=begun(post, alive) if alive is not None else None)
 

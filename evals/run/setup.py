@@ -48,11 +48,11 @@ _AS_IS = (
 _CHOICES = {"protocol": ("text", "native"), "sandbox": ("auto", "docker", "host", "process")}
 
 
-def usage_errors() -> tuple[type[Exception], ...]:
+def usage_errors(*also: type[Exception]) -> tuple[type[Exception], ...]:
     """What a person can mend by asking otherwise; each says how."""
     from evals.run.journal import BadJournal, OutInUse
 
-    return (BadUsage, models.BadModel, BadTasks, BadJournal, OutInUse, *lost_on_the_way())
+    return (BadUsage, models.BadModel, BadTasks, BadJournal, OutInUse, *lost_on_the_way(), *also)
 
 
 def lost_on_the_way() -> tuple[type[Exception], ...]:
