@@ -91,7 +91,7 @@ def test_the_main_command_runs_where_it_is_installed(installed: Path, tmp_path: 
     done = ran(installed, tmp_path, "-m", "evals.takeover", *point, *how)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "out" / "takeovers.jsonl").read_text().splitlines()]
-    assert [(row["view"], row["resolved"]) for row in rows] == [("repository", True), ("structured", True)]
+    assert {row["view"]: row["resolved"] for row in rows} == {"repository": True, "structured": True}
     assert (tmp_path / "out" / "report.html").is_file()
     told = ran(installed, tmp_path, "-c", "import evals; print(evals.__file__)").stdout
     assert Path(told.strip()).is_relative_to(installed)
