@@ -46,12 +46,12 @@ def command(
     """Compare two runs, takeover by takeover: the same record, view, successor and repeat."""
     from evals.reports.comparison import compare
     from evals.run.results import load
-    from evals.run.setup import USAGE_ERRORS
+    from evals.run.setup import usage_errors
 
     try:
         results = [load([out], journal) for out in (before, after)]
         comparison = compare(*results)
-    except USAGE_ERRORS as error:
+    except usage_errors() as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     if as_json:

@@ -31,7 +31,7 @@ def conducted(
 ) -> int:
     """The exit code of a run, however it ends; what a person can mend, or go on with, is said in one line."""
     from evals.run.executors import TERMINATED, end_on_sigterm
-    from evals.run.setup import LOST_ON_THE_WAY, USAGE_ERRORS
+    from evals.run.setup import lost_on_the_way, usage_errors
 
     end_on_sigterm()
     go_on = f"Go on with: {go_on}"
@@ -44,12 +44,12 @@ def conducted(
         return _said(f"\ninterrupted; what is done is safe. {go_on}", INTERRUPTED)
     except SystemExit:
         return _said(f"terminated; what is done is safe. {go_on}", TERMINATED)
-    except (*USAGE_ERRORS, OSError) as error:
+    except usage_errors(OSError) as error:
         if is_full(error):
             return _said(f"error: {out}: no space left; what is done is safe. Free some. {go_on}", NO_SPACE)
-        if not isinstance(error, USAGE_ERRORS):
+        if not isinstance(error, usage_errors()):
             raise
-        if begun and isinstance(error, LOST_ON_THE_WAY):
+        if begun and isinstance(error, lost_on_the_way()):
             return _said(f"error: {error}; what is done is safe. {go_on}", INFRASTRUCTURE_FAILURES)
         return _said(f"error: {error}", USAGE)
 

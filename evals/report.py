@@ -53,13 +53,13 @@ def command(
     written to --out too.
     """
     from evals.run.results import load
-    from evals.run.setup import USAGE_ERRORS
+    from evals.run.setup import usage_errors
 
     where = _where(directories, out)
     try:
         results = load(directories, journal)
         raise typer.Exit(make_report(console(), results, where, journal))
-    except USAGE_ERRORS as error:
+    except usage_errors() as error:
         _fail(str(error))
     except OSError as error:
         if is_full(error):
@@ -96,7 +96,8 @@ def make_report(shown_on: Console, results: Results, out: Path, url: str | None 
 
 def _export(results: Results, out: Path, url: str | None) -> None:
     """The rows as files of one JSON object a line; not over the files that they were read from."""
-    from evals.run.journal import JOURNAL_FILE, STAGES
+    from evals.run.config import STAGES
+    from evals.run.journal import JOURNAL_FILE
     from handoff.record import write_durably
 
     own = [source.out for source in results.sources if source.out.resolve() == out.resolve()]

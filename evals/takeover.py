@@ -120,12 +120,8 @@ def run(
     machinery: Machinery,
 ) -> int:
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
-    from evals.report import make_report
-    from evals.run import reuse, threads
     from evals.run.journal import journals, opened, sole_user
     from evals.run.places import Places
-    from evals.run.results import load
-    from evals.run.work import Work
 
     places = Places(out)
     by_id = {task.id: task for task in tasks}
@@ -137,6 +133,12 @@ def run(
         opened(out, url) as database,
         machinery.opened() as executor,
     ):
+        # These take as long as the workers take to begin.
+        from evals.report import make_report
+        from evals.run import reuse, threads
+        from evals.run.results import load
+        from evals.run.work import Work
+
         rows = journals(database, config.run_id)
         for journal in rows:
             journal.drop_failures()
@@ -183,7 +185,7 @@ def tell(
         plan.show(shown_on, config, tasks, plan.planned(work), out, workers)
     try:
         setup.check(config, tasks, out)
-    except setup.USAGE_ERRORS as error:
+    except setup.usage_errors() as error:
         print(f"It cannot begin yet: {error}")
     return DONE
 

@@ -19,6 +19,8 @@ one line each.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,6 +41,15 @@ if TYPE_CHECKING:
     from nodes.settings import BadSettings, Prices
     from nodes.state import BadInput
     from nodes.team import Agent, NoSuchAgent
+
+for _name in ("sandbox", "handoff", "nodes"):
+    _ours, _found = Path(__file__).parents[1] / _name / "__init__.py", find_spec(_name)
+    if _found is None or _found.origin is None or not _ours.samefile(_found.origin):
+        raise ImportError(
+            f"langgraph-takeover needs its own package {_name!r}, {_ours.parent}, but Python finds "
+            f"{(_found and _found.origin) or 'none'}; rename that one, or take it off the path",
+            name=__name__,
+        )
 
 _HOMES = {
     "Agent": "nodes.team",

@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.types import ERROR
 from langgraph.checkpoint.sqlite import SqliteSaver
 from sqlalchemy import make_url
 
-from handoff.ledger import Fenced, Lease, Ledger
+from handoff.ledger import Fenced, Lease, Ledger, LedgerUnusable
 from handoff.ledger.database import BUSY_S
 from handoff.ledger.leases import LOOK
 from handoff.ledger.undisturbed import undisturbed
@@ -122,7 +122,13 @@ class FencedSqliteSaver(_InThreads, SqliteSaver):
 
 def _postgres(connection: Any, ledger: Ledger, lease: Lease | None) -> Saver:
     import psycopg
-    from langgraph.checkpoint.postgres import PostgresSaver
+
+    try:
+        from langgraph.checkpoint.postgres import PostgresSaver
+    except ImportError as error:
+        raise LedgerUnusable(
+            "postgresql: LangGraph's saver for it is not installed; pip install 'langgraph-takeover[postgres]'"
+        ) from error
 
     class FencedPostgresSaver(_InThreads, PostgresSaver):
         """LangGraph's own saver on PostgreSQL, whose writes are refused without, and after the loss of, the lease."""

@@ -15,9 +15,9 @@ from evals.cluster.depot import Depot, Item
 from evals.cluster.membership import Lost, come_to, first_of, given, join, leave
 from evals.cluster.roster import Node, Roster
 from evals.run import stages, threads
-from evals.run.config import CONFIG_FILE, BadUsage, RunConfig
+from evals.run.config import CONFIG_FILE, STAGES, BadUsage, RunConfig
 from evals.run.executors import Executor, Job
-from evals.run.journal import FAILED, STAGES, Row
+from evals.run.journal import FAILED, Row
 from evals.run.places import Places
 from evals.tasks import Task
 from handoff.record import NOTES_FILE, RecordRefused

@@ -36,7 +36,12 @@ def join(address: str) -> None:
     """Belong to the cluster until `leave`. Raises BadUsage where it is not to be had."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of what no sandbox has
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray
+    try:
+        import ray
+    except ImportError as error:
+        raise BadUsage(
+            "--executor ray: Ray is not installed; pip install 'langgraph-takeover[ray]'"
+        ) from error
     import ray._private.worker as driver
     from ray._private.services import canonicalize_bootstrap_address_or_die
 

@@ -23,7 +23,7 @@ from evals.run.config import RunConfig
 from evals.run.executors import TERMINATED
 from evals.run.journal import Row
 from evals.run.places import Places
-from evals.run.setup import USAGE_ERRORS, check
+from evals.run.setup import check, usage_errors
 from evals.tasks import SUITE, Task
 from handoff.ledger import LedgerUnusable
 from handoff.record import NOTES_FILE, RecordRefused
@@ -133,7 +133,7 @@ def answer(post: Post, tasks: tuple[Task, ...], token: Item, alive: frozenset[st
         check(own, tuple(located(task, post) for task in tasks), post.directory)
     except BadModel as error:
         return Answer(about, f"{error} (what counts is the environment of its `ray start`)")
-    except (*USAGE_ERRORS, OSError) as error:
+    except usage_errors(OSError) as error:
         return Answer(about, str(error))
     return Answer(about, token=back, held=begun(post, alive) if alive is not None else None)
 

@@ -6,16 +6,16 @@ import os
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
-
-from langchain_core.language_models import BaseChatModel
+from typing import TYPE_CHECKING, NamedTuple
 
 from evals.models.facts import ORACLE_FILE, read_facts
-from evals.models.oracle import OracleModel
-from evals.models.replay import BadTrajectory, ReplayModel, read_trajectory
 from evals.run.config import is_llm
-from evals.tasks import Task
-from handoff.record import HandoffRecord
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
+    from evals.tasks import Task
+    from handoff.record import HandoffRecord
 
 ORACLE = "builtin:oracle"
 FORMS = "openai:NAME, replay:FILE or builtin:oracle"
@@ -88,6 +88,8 @@ def check(name: str, tasks: tuple[Task, ...], base_url: str | None) -> None:
     if model.kind == "openai" and not base_url and not os.environ.get("OPENAI_API_KEY"):
         raise BadModel(f"{name}: OPENAI_API_KEY is not set; set it, or name your server by --base-url")
     if model.kind == "replay":
+        from evals.models.replay import BadTrajectory, read_trajectory
+
         try:
             turns = read_trajectory(model.file, model.number)
         except BadTrajectory as error:
@@ -149,8 +151,12 @@ def build(
     if model.is_llm:
         return build_llm(name, base_url=base_url, max_reply_tokens=max_reply_tokens, temperature=temperature)
     if model.kind == "replay":
+        from evals.models.replay import ReplayModel, read_trajectory
+
         turns = read_trajectory(model.file, model.number, workspace)
         return ReplayModel(turns=turns, start=_first_action(model, record))
+    from evals.models.oracle import OracleModel
+
     assert task.directory is not None
     waits = _BUILT_IN.fullmatch(name)
     return OracleModel(facts=(read_facts(task.directory),), latency_s=float(waits[1] or 0) if waits else 0.0)

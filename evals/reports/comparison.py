@@ -19,8 +19,8 @@ from evals.reports.statistics import (
     reduction,
     solved_delta,
 )
-from evals.run.config import BadUsage
-from evals.run.journal import STAGES, Row
+from evals.run.config import STAGES, BadUsage
+from evals.run.journal import Row
 from evals.run.results import Results
 
 KEY = STAGES["takeovers"]

@@ -22,7 +22,8 @@ from evals.reports.statistics import (
 )
 from evals.reports.summary import caveats_of
 from evals.reports.table_files import Cell, Table
-from evals.run.journal import FAILED, STAGES, Row
+from evals.run.config import STAGES
+from evals.run.journal import FAILED, Row
 from evals.run.results import Results
 
 __all__ = ["Table", "tables"]

@@ -15,12 +15,18 @@ from pydantic import Field, ValidationError
 from handoff.action import Protocol
 from handoff.event import PointKind
 from handoff.record import write_durably
-from handoff.views import VIEWS
 from sandbox.machine import BackendName, Frozen
 
 CONFIG_FILE = "config.json"
 LLM = "openai:"
 BASELINE = "repository"
+STAGES = {
+    "predecessors": ("task_id", "predecessor"),
+    "labels": ("record_id",),
+    "notes": ("record_id",),
+    "takeovers": ("record_id", "view", "successor", "repeat"),
+}
+"""The stages of a run, and what tells their rows apart."""
 POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
 
@@ -116,6 +122,8 @@ def load_settings(out: Path, kind: type[_Settings]) -> _Settings:
 
 def read_views(text: str) -> tuple[str, ...]:
     """The views that are asked for, the baseline first. Raises BadUsage."""
+    from handoff.views import VIEWS
+
     asked = list(VIEWS) if "all" in _split(text) else _split(text)
     unknown = [name for name in asked if name not in VIEWS]
     if unknown or not asked:
@@ -127,8 +135,6 @@ def read_views(text: str) -> tuple[str, ...]:
 
 def read_stages(text: str) -> tuple[str, ...]:
     """Raises BadUsage."""
-    from evals.run.journal import STAGES
-
     return read_names("--stages", "stage", text, tuple(STAGES))
 
 
@@ -166,11 +172,13 @@ def read_ids(text: str | None) -> tuple[str, ...]:
 
 def without_password(url: str | None) -> str | None:
     """A database's address as it may be written down. Raises BadUsage."""
+    if not url:
+        return None
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
     try:
-        return make_url(url).render_as_string(hide_password=True) if url else None
+        return make_url(url).render_as_string(hide_password=True)
     except (ArgumentError, ValueError) as error:
         raise BadUsage("--journal: no database URL; give postgresql://… or sqlite:///FILE") from error
 

@@ -12,11 +12,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from evals.run.config import BadUsage, RunConfig
-from evals.run.journal import Row
-from evals.tasks import Task
+
+if TYPE_CHECKING:
+    from evals.run.journal import Row
+    from evals.tasks import Task
 
 TERMINATED = 128 + signal.SIGTERM
 _AHEAD = 2
@@ -78,12 +80,8 @@ def machinery(
             raise BadUsage(
                 "--workers: a cluster has as many as its nodes offer; see `sandbox` in docs/cluster.md"
             )
-        try:
-            from evals.cluster.coordinator import Cluster
-        except ImportError as error:
-            raise BadUsage(
-                "--executor ray: Ray is not installed; pip install 'langgraph-takeover[ray]'"
-            ) from error
+        from evals.cluster.coordinator import Cluster
+
         return Cluster(address or "auto", depot, node_dir)
     if name != "local":
         raise BadUsage(f"--executor: there is no {name!r}; there are local, ray")
@@ -148,6 +146,9 @@ def _processes(workers: int) -> Iterator[Executor]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_serve_one_parent)
     try:
+        with _interrupts_held():
+            for _ in range(workers):
+                pool.submit(_get_ready)
         yield Processes(pool, workers)
     except SystemExit:
         # An agent that waits for a reply has it paid for: it takes it up first.
@@ -161,6 +162,16 @@ def _processes(workers: int) -> Iterator[Executor]:
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold interrupts back, also in the processes that begin meanwhile, until these leave them to their parent."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_on_sigterm() -> None:
@@ -178,6 +189,11 @@ class _Ending:
 
     working = False
     told = False
+
+
+def _get_ready() -> None:
+    """Import what jobs need, while the parent does the same."""
+    import evals.run.stages  # noqa: F401
 
 
 def _work(job: Job) -> Row:
@@ -200,6 +216,7 @@ def _end_job(number: int, frame: object) -> None:
 def _serve_one_parent() -> None:
     """Leave interrupts to the parent, and end when it does, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _end_job)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

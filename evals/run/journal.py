@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column, Integer, MetaData, Table, Text, UniqueConstraint, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
+from evals.run.config import STAGES
 from handoff.ledger.database import Database, LedgerUnusable
 from handoff.record import write_durably
 from handoff.redaction import redacted
@@ -19,13 +20,6 @@ from handoff.redaction import redacted
 Row = dict[str, Any]
 JOURNAL_FILE = "journal.sqlite"
 FAILED = "infrastructure_failure"
-STAGES = {
-    "predecessors": ("task_id", "predecessor"),
-    "labels": ("record_id",),
-    "notes": ("record_id",),
-    "takeovers": ("record_id", "view", "successor", "repeat"),
-}
-"""The stages of a run, and what tells their rows apart."""
 _PAGE = 200
 _tables = MetaData()
 _rows = Table(

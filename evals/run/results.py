@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evals.run.config import CONFIG_FILE, BadUsage, RunConfig, load_config
-from evals.run.journal import JOURNAL_FILE, STAGES, BadJournal, Row, exported, journals, opened
+from evals.run.config import CONFIG_FILE, STAGES, BadUsage, RunConfig, load_config
+from evals.run.journal import JOURNAL_FILE, BadJournal, Row, exported, journals, opened
 from evals.run.places import Places
 from handoff.readers import BadTrace, read
 from handoff.record import HandoffRecord, RecordRefused

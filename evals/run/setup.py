@@ -21,15 +21,10 @@ from evals.run.config import (
     read_views,
     without_password,
 )
-from evals.run.journal import BadJournal, OutInUse
-from evals.run.places import Places
-from evals.run.reuse import check_source
 from evals.run.study import check_tiers, read_shard, study_named
 from evals.tasks import BadTasks, Task, load_tasks
 from evals.tasks.grading import check_gradable
-from handoff.ledger import LedgerUnusable
 from handoff.redaction import redacted
-from handoff.views import NEED_NOTES
 from sandbox.machine import BackendName, SandboxUnavailable
 
 _AS_IS = (
@@ -50,11 +45,21 @@ _AS_IS = (
     "allow_unisolated",
     "grading_network",
 )
-USAGE_ERRORS = (BadUsage, models.BadModel, BadTasks, BadJournal, OutInUse, LedgerUnusable, SandboxUnavailable)
-"""What a person can mend by asking otherwise; each says how."""
-LOST_ON_THE_WAY = (LedgerUnusable, SandboxUnavailable)
-"""Those of them that, once a run has begun, say that its host has failed it."""
 _CHOICES = {"protocol": ("text", "native"), "sandbox": ("auto", "docker", "host", "process")}
+
+
+def usage_errors(*also: type[Exception]) -> tuple[type[Exception], ...]:
+    """What a person can mend by asking otherwise; each says how."""
+    from evals.run.journal import BadJournal, OutInUse
+
+    return (BadUsage, models.BadModel, BadTasks, BadJournal, OutInUse, *lost_on_the_way(), *also)
+
+
+def lost_on_the_way() -> tuple[type[Exception], ...]:
+    """Those of them that, once a run has begun, say that its host has failed it."""
+    from handoff.ledger import LedgerUnusable
+
+    return (LedgerUnusable, SandboxUnavailable)
 
 
 def prepared(
@@ -127,6 +132,8 @@ def check_unused(out: Path) -> None:
 
 def lay_down(config: RunConfig, out: Path) -> None:
     """Begin a run's directory with its settings. Raises BadUsage where there can be none."""
+    from evals.run.places import Places
+
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -179,7 +186,11 @@ def _backend(asked: str, tasks: tuple[Task, ...]) -> BackendName:
 
 def check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     """Find out before a run what would make it fail. Raises BadUsage, BadModel, BadTasks or SandboxUnavailable."""
+    from handoff.views import NEED_NOTES
+
     if config.records_of is not None:
+        from evals.run.reuse import check_source
+
         check_source(config)
     if redacted(config.base_url) != config.base_url:
         raise BadUsage(

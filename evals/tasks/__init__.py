@@ -91,11 +91,11 @@ class Task(BaseModel):
                 f"task {self.id}: its repository comes only as a Docker image; choose --sandbox docker or host"
             )
         # Where this package is installed below the system's own directories, its solutions lie there too.
-        hidden = (*_installed(), SUITE) if self._bundled else (SUITE,)
+        hidden = (*_installed(), SUITE) if self.bundled else (SUITE,)
         return SandboxSpec(backend=backend, directory=work / self.id, hidden=hidden, owner=owner)
 
     @property
-    def _bundled(self) -> bool:
+    def bundled(self) -> bool:
         return self.directory is not None and self.directory.is_relative_to(SUITE)
 
     def check_out(self, work: Path, *, like: Path | None = None) -> None:

@@ -16,7 +16,12 @@ In a test module of the backend's own, beside pytest:
 `commands`, `files`, `snapshots` and `attacks` are its four parts, which can be taken one by one as well.
 """
 
-import pytest
+try:
+    import pytest
+except ImportError as error:
+    raise ImportError(
+        "the contract is tests for pytest: pip install 'langgraph-takeover[contract]'"
+    ) from error
 
 for _part in ("kit", "commands", "files", "snapshots", "attacks"):
     pytest.register_assert_rewrite(f"sandbox.contract.{_part}")

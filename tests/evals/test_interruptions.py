@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from graph import open_home
@@ -64,6 +67,29 @@ def test_interrupt_and_resume(small: Path, called: Run, tmp_path: Path) -> None:
     assert "Traceback" not in err
     assert called("--resume", "--out", out).returncode == 0
     assert comparable(out) == comparable(small)
+
+
+def test_workers_that_begin_leave_an_interrupt_to_their_parent(tmp_path: Path) -> None:
+    process = start_takeover(*SMALL, "--out", tmp_path / "out", "--workers", "2")
+    workers: list[psutil.Process] = []
+
+    def begun() -> bool:
+        workers.clear()
+        for each in psutil.Process(process.pid).children():
+            with suppress(psutil.Error):  # it is over already
+                workers.extend([each] if "spawn_main" in " ".join(each.cmdline()) else [])
+        return len(workers) == 2
+
+    wait_for(begun, process)
+    for _ in range(20):  # a terminal tells them all, whatever they import at that moment
+        for each in workers:
+            each.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    assert all(each.status() != psutil.STATUS_ZOMBIE for each in workers)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert len(err.strip().splitlines()) == 1, err
 
 
 def test_terminate_and_resume(small: Path, called: Run, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from evals.run.journal import STAGES
+from evals.run.config import STAGES
 
 from .conftest import Run, refused, rewritten
 

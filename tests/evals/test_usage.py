@@ -70,17 +70,24 @@ def test_a_database_that_is_none(called: Run, tmp_path: Path) -> None:
     refused(called("--out", out), "it is no SQLite database")
 
 
-def test_help_is_light() -> None:
+@pytest.mark.parametrize(
+    ("argument", "shown", "heavy"),
+    [
+        ("--help", "Examples", {"langgraph", "langchain_core", "swebench", "docker", "pydantic", "datasets"}),
+        ("--list-tasks", "galley__galley-31", {"langgraph", "langsmith", "sqlalchemy", "docker", "datasets"}),
+    ],
+)
+def test_what_only_tells_is_light(argument: str, shown: str, heavy: set[str]) -> None:
     script = (
         "import sys, runpy\n"
-        "sys.argv = ['takeover', '--help']\n"
+        f"sys.argv = ['takeover', '{argument}']\n"
         "try: runpy.run_module('evals.takeover', run_name='__main__')\n"
         "except SystemExit: pass\n"
-        "heavy = {'langgraph', 'langchain_core', 'swebench', 'docker', 'pydantic', 'datasets'} & set(sys.modules)\n"
+        f"heavy = {heavy} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "Examples" in done.stdout
+    assert shown in done.stdout

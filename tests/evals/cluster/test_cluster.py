@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from evals.run.journal import STAGES
+from evals.run.config import STAGES
 from sandbox import depot
 
 from ...conftest import missing

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -145,6 +146,14 @@ def test_real_issues_stay_verbatim_in_every_view(shared: Path) -> None:
         )
         for view in VIEWS.values():
             assert view(record)[-1].text.endswith(f"{TASK}\n\n{task.prompt}")
+
+
+def test_bundled_tasks_can_be_graded(tmp_path: Path) -> None:
+    """Which runs take for granted: as anybody else's tasks, these would be looked at."""
+    theirs = load_tasks(str(shutil.copytree(SUITE, tmp_path / "suite")))
+    assert len(theirs) == len(load_tasks(BUNDLED))
+    assert not any(task.bundled for task in theirs)
+    check_gradable(theirs)
 
 
 def test_a_bundled_task_sees_the_standard_library_only(tmp_path: Path) -> None:
