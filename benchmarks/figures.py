@@ -84,6 +84,10 @@ def amount(value: float | None, unit: str = "") -> str:
     return f"{text} {unit}".rstrip()
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _goal(figure: Figure) -> str:
     if figure.goal is None:
         return ""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.figures import refuse, say
+from benchmarks.figures import counted, refuse, say
 from evals.trace_files import UnknownTrace, readable, trace_files
 from handoff.trace import Trace
 
@@ -29,7 +29,7 @@ class Recorded(NamedTuple):
         return sum(len(trace.events) for trace in self.traces)
 
     def __str__(self) -> str:
-        return f"{len(self.traces)} recorded runs of {self.events:,} events"
+        return f"{counted(len(self.traces), 'recorded run')} of {counted(self.events, 'event')}"
 
 
 @contextmanager

@@ -21,7 +21,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
 
-from benchmarks.figures import Figure, Goal, refuse, say, tell
+from benchmarks.figures import Figure, Goal, counted, refuse, say, tell
 from benchmarks.recorded import HELP, recorded
 from handoff.detectors import points
 from handoff.trace import Trace
@@ -67,7 +67,7 @@ def main(
             say(f"round {index + 1} of {rounds}")
             for number, out in sizes.items() if index % 2 == 0 else reversed(sizes.items()):
                 taken[number].append(_reported(out, Path(place) / f"{number}-{index}"))
-        title = f"medians of {rounds} rounds, from {found}" if rounds > 1 else f"one round, from {found}"
+        title = f"medians of {counted(rounds, 'round')}, from {found}"
     tell(title, _figures(taken[takeovers], takeovers, taken[few], few), as_json=as_json)
 
 

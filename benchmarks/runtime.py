@@ -31,7 +31,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 import sandbox
-from benchmarks.figures import Figure, Goal, say, tell
+from benchmarks.figures import Figure, Goal, counted, say, tell
 from benchmarks.loops import PeerUnavailable, command, mini, react
 from graph import open_home, open_run
 from sandbox.machine import SandboxSpec
@@ -240,7 +240,9 @@ def main(
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     cores = len(os.sched_getaffinity(0))
     found, reasons = _measured(steps, long_steps, rounds, peer_python, database)
-    title = f"medians of {rounds} rounds; runs of {steps} steps, `true`, on {cores} core{'s' if cores > 1 else ''}"
+    title = (
+        f"medians of {counted(rounds, 'round')}; runs of {steps} steps, `true`, on {counted(cores, 'core')}"
+    )
     tell(title, _figures(found, reasons, long_steps), as_json=as_json)
 
 

@@ -19,7 +19,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import typer
 
 from benchmarks import peers, rounds, testbed
-from benchmarks.figures import say, tell
+from benchmarks.figures import counted, say, tell
 from benchmarks.measures import figures
 from benchmarks.rounds import Samples
 from sandbox.machine import BackendName, SandboxUnavailable
@@ -144,9 +144,8 @@ def main(
     samples, taken_on = run(
         chosen, number, files=files, base=image, with_peers=with_peers, python=peer_python
     )
-    rounds_text = f"medians of {number} rounds" if number > 1 else "one round"
     told = figures(samples, _many(files), (files // _SMALLER, files))
-    tell(f"{rounds_text} on {taken_on}", told, as_json=as_json)
+    tell(f"medians of {counted(number, 'round')} on {taken_on}", told, as_json=as_json)
 
 
 if __name__ == "__main__":
