@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pydantic import BaseModel
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.figures import HEADINGS, Figure, add_row, cells, empty
@@ -62,9 +63,9 @@ def table(account: Account) -> Table:
     shown = empty(f"{account.host}; {_stolen(account)}")
     for part in account.parts:
         shown.add_section()
-        shown.add_row(f"[bold]{part.name}", "", f"[bold]{_circumstances(part)}")
+        shown.add_row(f"[bold]{part.name}", "", f"[bold]{escape(_circumstances(part))}")
         if part.error:
-            shown.add_row("", "", f"[red]{_failed(part)}".replace("[Errno", r"\[Errno"))
+            shown.add_row("", "", f"[red]{escape(_failed(part))}")
         for figure in part.figures:
             if not figure.growth:
                 add_row(shown, figure)

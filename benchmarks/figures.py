@@ -11,6 +11,7 @@ from typing import Literal, NoReturn
 import typer
 from pydantic import BaseModel, ConfigDict, computed_field
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 HEADINGS = ("what", "ours", "peer or limit", "ratio", "goal", "met")
@@ -106,7 +107,7 @@ def empty(title: str) -> Table:
 def add_row(table: Table, figure: Figure) -> None:
     *told, met = cells(figure)
     colour = {"yes": "green", "no": "red"}.get(met, "dim")
-    table.add_row(*(text.replace("[", r"\[") for text in told), f"[{colour}]{met}")
+    table.add_row(*map(escape, told), f"[{colour}]{met}")
 
 
 def tell(title: str, figures: Iterable[Figure], *, as_json: bool) -> None:
