@@ -26,7 +26,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import psutil
 import typer
 
-from benchmarks.figures import Figure, Goal, say, tell
+from benchmarks.figures import Figure, Goal, counted, say, tell
 from benchmarks.host import Meter
 from evals.run.config import RunConfig, load_config
 from evals.run.executors import Job, executor
@@ -65,7 +65,7 @@ def main(
         spans = _takeovers(out, limit, repeats, workers, sandbox)
         taken = load([out]).takeovers
         told = [*_speed(spans, taken), *_bare(out, taken), *_appends(Path(place), rows), _memory(jobs)]
-    title = f"{len(taken)} takeovers by {workers} workers in `{sandbox}`, no model's time"
+    title = f"{len(taken)} takeovers by {counted(workers, 'worker')} in `{sandbox}`, no model's time"
     tell(title, told, as_json=as_json)
 
 
