@@ -1,12 +1,13 @@
-# `make takeover` runs the main job, `make studio` serves LangGraph Studio, `make test` passes the tests. All set up what
-# they need.
+# `make takeover` runs the main job, `make studio` serves LangGraph Studio, `make test` passes the tests, `make bench`
+# measures. All set up what they need.
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 WORKERS ?= 3
 STUDIO ?=
+BENCH ?=
 
-.PHONY: setup takeover studio test lint clean
+.PHONY: setup takeover studio test lint bench clean
 .DEFAULT_GOAL := takeover
 
 setup: $(READY)
@@ -31,6 +32,10 @@ lint: $(READY)
 
 test: $(READY) lint
 	$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# For instance BENCH="--quick --only sandbox,report".
+bench: $(READY)
+	$(PYTHON) -m benchmarks $(BENCH)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -7,13 +7,12 @@ before each round; what is compared takes turns within a round.
 from __future__ import annotations
 
 import json
-import platform
 import re
 import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,15 +20,17 @@ from typing import Annotated
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from evals.trace_files import UnknownTrace, readable, trace_files
+from benchmarks.figures import Figure, Goal, counted, say, tell
+from benchmarks.recorded import HELP, recorded
+from evals.trace_files import readable
 from handoff import commands, detectors, syntax, validation
 from handoff.trace import Trace
 
 _GOAL = 50_000
 _EPILOG = """Examples:
+
+python benchmarks/detection.py
 
 python benchmarks/detection.py ../shared/trajectories
 
@@ -93,42 +94,39 @@ def _json(line: bytes) -> object:
         return None
 
 
+def _figures(rates: dict[str, float]) -> Iterator[Figure]:
+    """Every limit and peer beside what of ours does that work among other."""
+    goal = Goal(limit=_GOAL, at_least=True)
+    for name, beside, title in (
+        ("detect", "parse", "limit: every command line parsed, nothing else"),
+        ("detect", "grammar", "limit: the shell grammar alone on every command line"),
+        ("detect", "patterns", "peer: two patterns over the texts"),
+        ("read", "json", "limit: the files' JSON decoded"),
+    ):
+        what = {"detect": "handoff points found", "read": "files read, edits inferred"}[name]
+        yield Figure(
+            what=what,
+            unit="events/s",
+            ours=rates[name],
+            beside=rates[beside],
+            beside_what=title,
+            goal=goal if beside == "parse" else None,
+        )
+
+
 def main(
-    traces: Annotated[list[str], typer.Argument(help="Recorded runs.", metavar="TRACE…")],
+    traces: Annotated[
+        list[str] | None, typer.Argument(help=HELP, metavar="TRACE…", show_default=False)
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to take medians over.")] = 7,
-    as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
 ) -> None:
     """Read runs and find their handoff points, again and again."""
-    try:
-        files = trace_files(traces)
-        found = [trace for _, trace in readable(files, "auto")]
-    except UnknownTrace as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    if not found:
-        print("error: no trace could be read", file=sys.stderr)
-        raise typer.Exit(2)
-    taken = _measured(found, files, rounds)
-    events = sum(len(trace.events) for trace in found)
-    rates = {name: events / seconds for name, seconds in taken.items()}
-    if as_json:
-        print(json.dumps({"traces": len(found), "events": events, "events_a_second": rates}, indent=1))
-        return
-    table = Table(title=f"{len(found)} traces, {events:,} events; medians of {rounds} rounds, one core")
-    for heading in ("what", "events a second", "ratio to detection"):
-        table.add_column(heading, justify="left" if heading == "what" else "right")
-    for name, title in (
-        ("detect", f"detect the points (goal: {_GOAL:,})"),
-        ("read", "read the files and infer their edits"),
-        ("parse", "limit: parse every command line, nothing else"),
-        ("grammar", "limit: the shell grammar alone on every command line"),
-        ("patterns", "peer: two patterns over the texts"),
-        ("json", "limit: decode the files' JSON"),
-    ):
-        table.add_row(title, f"{rates[name]:,.0f}", f"{rates[name] / rates['detect']:.2f}")
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(table)
-    console.print(f"{platform.python_implementation()} {platform.python_version()}", style="dim")
+    with recorded(traces or ()) as found:
+        say(f"{found}, {counted(rounds, 'round')}")
+        taken = _measured(found.traces, found.files, rounds)
+    rates = {name: found.events / seconds for name, seconds in taken.items()}
+    tell(f"{found}; medians of {counted(rounds, 'round')}, one core", _figures(rates), as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -24,9 +25,9 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import psutil
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.figures import Figure, Goal, counted, say, tell
+from benchmarks.host import Meter
 from evals.run.config import RunConfig, load_config
 from evals.run.executors import Job, executor
 from evals.run.journal import Journal, Row, opened
@@ -38,6 +39,7 @@ from sandbox.workbench import Workbench
 VIEWS = "repository,trace,summary,structured"
 _TEXT = "x" * 3_000
 """About as long as a takeover's row with its patch."""
+_FEW_JOBS = 200
 _EPILOG = """Examples:
 
 python benchmarks/experiment.py
@@ -46,88 +48,41 @@ python benchmarks/experiment.py --limit 3 --repeats 1 --json
 """
 
 
-class Figures(NamedTuple):
-    """What was measured; times in seconds, memory in MB."""
-
-    takeovers: int
-    workers: int
-    seconds: float
-    """From the first row to the last, which so many takeovers but one took."""
-    a_minute: float
-    ours_ms: float
-    """Processor time of a takeover in the coordinator and its workers."""
-    all_ms: float
-    """Processor time of a takeover in everything on this host, the commands in the machines among it."""
-    stolen: float
-    """The share of this host's processor time that another host took meanwhile: virtual machines only."""
-    start_s: float
-    """From the process's start to the first row."""
-    report_s: float
-    """From the last row to the process's end."""
-    one_s: float
-    """Median of a takeover, grading included, while the others run."""
-    limit_s: float
-    """Median of the same machine's thaw and the same commands."""
-    python_s: float
-    """Median of how long a Python that does nothing takes in such a machine; a takeover starts several."""
-    pythons: float
-    """How many a takeover starts, on average."""
-    append_empty_ms: float
-    append_full_ms: float
-    append_file_ms: float
-    memory_few_mb: float
-    memory_many_mb: float
-    jobs_few: int
-    jobs_many: int
-
-
 def main(
     limit: Annotated[int, typer.Option(min=1, help="Of so many bundled tasks.")] = 12,
     repeats: Annotated[int, typer.Option(min=1, help="Takeovers of each point and view.")] = 2,
     workers: Annotated[int, typer.Option(min=1, help="Processes side by side.")] = 2,
     sandbox: Annotated[str, typer.Option(help="host or process.")] = "host",
     rows: Annotated[int, typer.Option(min=1_000, help="Rows of the full journal.")] = 50_000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    jobs: Annotated[
+        int, typer.Option(min=2 * _FEW_JOBS, help="Jobs after which the coordinator's memory is told.")
+    ] = 20_000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
 ) -> None:
     """Measure what the experiment costs beside its models."""
     with tempfile.TemporaryDirectory(prefix="takeover-experiment-") as place:
         out = Path(place) / "run"
         spans = _takeovers(out, limit, repeats, workers, sandbox)
-        few, many = 200, 20_000
         taken = load([out]).takeovers
-        figures = Figures(
-            len(taken),
-            workers,
-            spans.seconds,
-            60 * (len(taken) - 1) / spans.seconds,
-            1e3 * spans.ours / (len(taken) - 1),
-            1e3 * spans.everybody / (len(taken) - 1),
-            spans.stolen,
-            spans.start,
-            spans.report,
-            statistics.median(row["seconds"] for row in taken),
-            *_bare(out, taken),
-            *_appends(Path(place), rows),
-            _memory(few),
-            _memory(many),
-            few,
-            many,
-        )
-    if as_json:
-        print(json.dumps(figures._asdict(), indent=1))
-    else:
-        _show(figures, rows)
+        told = [*_speed(spans, taken), *_bare(out, taken), *_appends(Path(place), rows), _memory(jobs)]
+    title = f"{len(taken)} takeovers by {counted(workers, 'worker')} in `{sandbox}`, no model's time"
+    tell(title, told, as_json=as_json)
 
 
 class Spans(NamedTuple):
     """Seconds of the takeovers' process, and of processors between the first row and the last."""
 
     start: float
+    """From the process's start to the first row."""
     seconds: float
     report: float
+    """From the last row to the process's end."""
     ours: float
+    """In the coordinator and its workers."""
     everybody: float
+    """In everything on this host, the commands in the machines among it."""
     stolen: float
+    """The share of this host's processor time that another host took meanwhile: virtual machines only."""
 
 
 def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) -> Spans:
@@ -135,27 +90,29 @@ def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) 
     base = [sys.executable, "-m", "evals.takeover", "--out", str(out), "--workers", str(workers)]
     asked = ["--view", VIEWS, "--limit", str(limit), "--repeats", str(repeats), "--sandbox", sandbox]
     environment = os.environ | {"PYTHONPATH": sys.path[0]}
+    say("predecessors, labels and notes")
     before = [*base, *asked, "--stages", "predecessors,labels,notes"]
     subprocess.run(before, env=environment, check=True, stdout=subprocess.DEVNULL)
-    moments = [(time.perf_counter(), psutil.cpu_times(), 0.0)]
+    say("takeovers")
+    began, meter, moments = time.perf_counter(), Meter(), []
     with subprocess.Popen(
         [*base, "--resume", "--stages", "takeovers"], env=environment, stdout=subprocess.PIPE, text=True
     ) as running:
         assert running.stdout is not None
         for line in running.stdout:
             if line.startswith("takeovers: "):
-                moments.append((time.perf_counter(), psutil.cpu_times(), _spent(running.pid)))
+                if not moments:
+                    meter = Meter()
+                moments.append((time.perf_counter(), meter.read(), _spent(running.pid)))
+                if len(moments) % 50 == 0:
+                    say(f"{len(moments)} takeovers")
     if running.returncode != 0:
         raise RuntimeError(f"the takeovers ended with {running.returncode}")
-    ended, (began, _, _) = time.perf_counter(), moments[0]
-    (first, before_all, before_ours), (last, after_all, after_ours) = moments[1], moments[-1]
-    spent = [now - then for now, then in zip(after_all, before_all, strict=True)]
-    share = dict(zip(after_all._fields, spent, strict=True))
-    # A guest's time is in its user's already.
-    whole = sum(seconds for name, seconds in share.items() if not name.startswith("guest"))
-    busy = whole - sum(share.get(name, 0.0) for name in ("idle", "iowait", "steal"))
-    stolen = share.get("steal", 0.0) / whole
-    return Spans(first - began, last - first, ended - last, after_ours - before_ours, busy, stolen)
+    ended = time.perf_counter()
+    (first, _, ours_before), (last, spent, ours_after) = moments[0], moments[-1]
+    return Spans(
+        first - began, last - first, ended - last, ours_after - ours_before, spent.busy_s, spent.stolen
+    )
 
 
 def _spent(process: int) -> float:
@@ -169,8 +126,32 @@ def _spent(process: int) -> float:
     return total
 
 
-def _bare(out: Path, taken: tuple[Row, ...]) -> tuple[float, float, float]:
-    """Of one takeover of each record and view: median seconds of a thaw and its commands, those of a Python, and how many."""
+def _speed(spans: Spans, taken: tuple[Row, ...]) -> Iterator[Figure]:
+    # From the first row to the last: so many takeovers but one.
+    counted = len(taken) - 1
+    a_minute = 60 * counted / spans.seconds
+    yield Figure(
+        what="takeovers a minute",
+        unit="",
+        ours=a_minute,
+        beside=a_minute / (1 - spans.stolen),
+        beside_what=f"without the {100 * spans.stolen:.0f} % that other hosts took of this one",
+        goal=Goal(limit=120, at_least=True),
+    )
+    yield Figure(
+        what="processor time of a takeover",
+        unit="ms",
+        ours=1e3 * spans.ours / counted,
+        beside=1e3 * spans.everybody / counted,
+        beside_what="everything on this host, its commands too",
+    )
+    yield Figure(what="from the start to the first row", unit="s", ours=spans.start)
+    yield Figure(what="report of them", unit="s", ours=spans.report)
+
+
+def _bare(out: Path, taken: tuple[Row, ...]) -> Iterator[Figure]:
+    """Of one takeover of each record and view, beside a thaw and its commands, and the Pythons that these start."""
+    say("the same commands alone")
     config, places = load_config(out), Places(out)
     tasks = {task.id: task for task in load_tasks(config.tasks, config.task_ids, config.limit)}
     results, found, starts, pythons = load([out]), [], [], 0
@@ -191,11 +172,25 @@ def _bare(out: Path, taken: tuple[Row, ...]) -> tuple[float, float, float]:
             found.append(time.perf_counter() - began)
             pythons += sum(command.startswith("python3 ") for command in commands)
             starts.append(machine.run("python3 -c pass", timeout_s=120).seconds)
-    return statistics.median(found), statistics.median(starts), pythons / len(found)
+    yield Figure(
+        what="a takeover, grading included",
+        unit="s",
+        ours=statistics.median(row["seconds"] for row in taken),
+        beside=statistics.median(found),
+        beside_what="its thaw and its commands alone, one at a time",
+    )
+    yield Figure(
+        what=f"{pythons / len(found):.1f} Pythons that it starts",
+        unit="s",
+        ours=pythons / len(found) * statistics.median(starts),
+        beside=statistics.median(starts),
+        beside_what="one that does nothing",
+    )
 
 
-def _appends(place: Path, rows: int) -> tuple[float, float, float]:
-    """Medians in milliseconds: on an empty journal, on a full one, and of a bare file."""
+def _appends(place: Path, rows: int) -> Iterator[Figure]:
+    """Medians: on a full journal, beside an empty one and a bare file."""
+    say(f"a journal of {rows:,} rows")
     with opened(place) as database:
         journal = Journal(database, "run", "takeovers", "number")
         empty = _timed(journal, range(200))
@@ -209,7 +204,10 @@ def _appends(place: Path, rows: int) -> tuple[float, float, float]:
             file.flush()
             os.fsync(file.fileno())
             bare.append(1e3 * (time.perf_counter() - began))
-    return empty, full, statistics.median(bare)
+    what = f"journal append after {rows:,} rows"
+    on_empty, to_file = "on an empty journal", "a line of a bare file, synced"
+    yield Figure(what=what, unit="ms", ours=full, beside=empty, beside_what=on_empty, growth=True)
+    yield Figure(what=what, unit="ms", ours=full, beside=statistics.median(bare), beside_what=to_file)
 
 
 def _row(number: int) -> Row:
@@ -234,7 +232,19 @@ def _nothing(config: RunConfig, out: Path, task: Task, number: int) -> Row:
     return _row(number)
 
 
-def _memory(jobs: int) -> float:
+def _memory(jobs: int) -> Figure:
+    say(f"a coordinator of {jobs:,} jobs")
+    return Figure(
+        what=f"coordinator's memory, {jobs:,} jobs",
+        unit="MB",
+        ours=_coordinator(jobs),
+        beside=_coordinator(_FEW_JOBS),
+        beside_what=f"{_FEW_JOBS:,} jobs",
+        growth=True,
+    )
+
+
+def _coordinator(jobs: int) -> float:
     """The most that a coordinator of its own process takes, in MB, for so many jobs that do nothing."""
     code = f"from benchmarks.experiment import coordinate; print(coordinate({jobs}))"
     done = subprocess.run(
@@ -260,58 +270,6 @@ def coordinate(jobs: int) -> float:
         assert sum(1 for _ in journal.rows()) == jobs
         journal.export(Path(place))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _show(figures: Figures, rows: int) -> None:
-    table = Table(title=f"{figures.takeovers} takeovers by {figures.workers} workers, no model's time")
-    for name in ("what", "ours", "beside", "ratio"):
-        table.add_column(name, justify="left" if name in ("what", "beside") else "right")
-    unstolen = figures.a_minute / (1 - figures.stolen)
-    table.add_row(
-        "takeovers a minute",
-        f"{figures.a_minute:.0f}",
-        f"without the {figures.stolen:.0%} that other hosts took of this one: {unstolen:.0f}",
-        f"{figures.a_minute / unstolen:.2f}",
-    )
-    table.add_row(
-        "processor time of one, ms",
-        f"{figures.ours_ms:.0f}",
-        f"everything on this host, its commands too: {figures.all_ms:.0f}",
-        f"{figures.ours_ms / figures.all_ms:.2f}",
-    )
-    table.add_row(
-        "one takeover, s",
-        f"{figures.one_s:.2f}",
-        f"its thaw and its commands alone, one at a time: {figures.limit_s:.2f}",
-        f"{figures.one_s / figures.limit_s:.2f}",
-    )
-    table.add_row(
-        f"{figures.pythons:.1f} Pythons that it starts, s",
-        f"{figures.pythons * figures.python_s:.2f}",
-        f"one that does nothing: {figures.python_s:.3f}",
-        f"{figures.pythons:.2f}",
-    )
-    table.add_row("to the first row, s", f"{figures.start_s:.1f}", "", "")
-    table.add_row("report of them, s", f"{figures.report_s:.1f}", "", "")
-    table.add_row(
-        f"journal append after {rows:,} rows, ms",
-        f"{figures.append_full_ms:.2f}",
-        f"on an empty journal: {figures.append_empty_ms:.2f}",
-        f"{figures.append_full_ms / figures.append_empty_ms:.2f}",
-    )
-    table.add_row(
-        "the same",
-        f"{figures.append_full_ms:.2f}",
-        f"a bare file, synced: {figures.append_file_ms:.2f}",
-        f"{figures.append_full_ms / figures.append_file_ms:.2f}",
-    )
-    table.add_row(
-        f"coordinator's memory, {figures.jobs_many:,} jobs, MB",
-        f"{figures.memory_many_mb:.0f}",
-        f"{figures.jobs_few:,} jobs: {figures.memory_few_mb:.0f}",
-        f"{figures.memory_many_mb / figures.memory_few_mb:.2f}",
-    )
-    Console().print(table)
 
 
 if __name__ == "__main__":

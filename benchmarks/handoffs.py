@@ -7,7 +7,6 @@ must do, by as many processes on the same database.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import random
 import statistics
@@ -15,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -23,10 +22,9 @@ from typing import Annotated, Any, NamedTuple
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import text
 
+from benchmarks.figures import Figure, Goal, say, tell
 from handoff.envelope import Envelope, Understanding
 from handoff.ledger import Fenced, HandedOver, Ledger, acquire, handoffs
 from handoff.ledger.handoffs import IllegalTransition
@@ -219,7 +217,7 @@ def main(
         list[str] | None,
         typer.Option(help="A database's URL beside a fresh SQLite file; its tables must be empty."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
 ) -> None:
     """Measure the ledger under many processes."""
     with tempfile.TemporaryDirectory() as place:
@@ -227,37 +225,33 @@ def main(
         found = {}
         for url in urls:
             name = url.partition(":")[0]
+            say(f"{count:,} handoffs from {processes} processes, on {name}")
             found[name] = (storm(url, count, processes), bare(url, count, processes))
-    if as_json:
-        told = {name: {**one._asdict(), "bare_seconds": least} for name, (one, least) in found.items()}
-        print(json.dumps(told, indent=1))
-    else:
-        Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(_table(found))
+    told = [figure for name, each in found.items() for figure in _figures(name, *each)]
+    tell(f"{count:,} handoffs from {processes} processes", told, as_json=as_json)
     if any(one.lost or one.twice or one.unlawful or one.unfenced for one, _ in found.values()):
         raise typer.Exit(1)
 
 
-def _table(found: dict[str, tuple[Storm, float]]) -> Table:
-    one = next(iter(found.values()))[0]
-    shown = Table(title=f"{one.handoffs:,} handoffs from {one.processes} processes")
-    for column in ("", *found):
-        shown.add_column(column, justify="right" if column else "left")
-    rows: dict[str, Callable[[Storm, float], str]] = {
-        "lost / twice": lambda one, _: f"{one.lost} / {one.twice}",
-        "histories that are not lawful": lambda one, _: f"{one.unlawful}",
-        "sources that could still write": lambda one, _: f"{one.unfenced}",
-        "takers who came second": lambda one, _: f"{one.beaten:,}",
-        "handoffs a second": lambda one, _: f"{one.a_second:,.0f}",
-        "a transition: median, p99, longest, ms": lambda one, _: (
-            f"{one.p50_ms:,.1f}, {one.p99_ms:,.0f}, {one.longest_ms:,.0f}"
-        ),
-        "seconds, beside bare transactions": lambda one, least: (
-            f"{one.seconds:.1f} : {least:.1f} = {one.seconds / least:.1f}"
-        ),
-    }
-    for title, told in rows.items():
-        shown.add_row(title, *(told(*each) for each in found.values()))
-    return shown
+def _figures(name: str, one: Storm, least: float) -> Iterator[Figure]:
+    never = Goal(limit=0)
+    for what, number in (
+        ("lost", one.lost),
+        ("taken twice", one.twice),
+        ("histories that are not lawful", one.unlawful),
+        ("sources that could still write", one.unfenced),
+    ):
+        yield Figure(what=f"{name}: {what}", unit="", ours=number, goal=never)
+    yield Figure(what=f"{name}: takers who came second, and were refused", unit="", ours=one.beaten)
+    yield Figure(
+        what=f"{name}: handoffs a second, from prepared to completed",
+        unit="",
+        ours=one.a_second,
+        beside=one.handoffs / least,
+        beside_what="as many bare transactions",
+    )
+    for what, value in (("median", one.p50_ms), ("p99", one.p99_ms), ("longest", one.longest_ms)):
+        yield Figure(what=f"{name}: a transition, {what}", unit="ms", ours=value)
 
 
 if __name__ == "__main__":

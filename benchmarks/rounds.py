@@ -9,7 +9,8 @@ import statistics
 import time
 import tracemalloc
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from sandbox.machine import BackendName, Sandbox, SandboxSpec, SandboxUnavailabl
 
 THAWS = 12
 NOT_ASKED = "not asked for"
-SIZES = (3, 3_000)
+FEW = 3
+"""Files changed before a freeze; the other freezes have many."""
 _CALLS = 50
 _SDK_CALLS = 5
 _TIMEOUT_S = 600.0
@@ -52,23 +54,50 @@ class Samples:
         self.add(name, (time.perf_counter() - began) * 1e3)
 
 
-def local_round(samples: Samples, backend: BackendName, directory: Path, store: Path, number: int) -> None:
+def local_round(
+    samples: Samples, backend: BackendName, directory: Path, store: Path, number: int, many: int
+) -> None:
     """Everything that `host` and `process` are measured by."""
+    kept: list[tuple[Snapshot, Path]] = []
     with _owned(backend) as owner:
         spec = SandboxSpec(backend=backend, directory=directory, owner=owner)
         with contextlib.closing(sandbox.start(spec)) as machine:
             _commands(samples, backend, machine, number)
-            for size in SIZES:
+            for name, size in (("few", FEW), ("many", many)):
                 _tell(machine, testbed.change_files(size))
-                snapshot = _freeze(samples, f"{backend}_freeze_{size}", machine, store / f"{number}-{size}")
-                if size == SIZES[0]:
-                    frozen = snapshot, store / f"{number}-{size}"
-        _thaw(samples, backend, *frozen, spec)
+                place = store / f"{number}-{name}"
+                kept.append((_freeze(samples, f"{backend}_freeze_{name}", machine, place), place))
+
+        def thaw(name: str, which: int) -> Callable[[], None]:
+            return lambda: _thaw(samples, name, *kept[which], spec)
+
+        _in_turn(number, thaw(f"{backend}_thaw", 0), thaw(f"{backend}_thaw_many", 1))
         if backend == "host":
-            _twelve_thaws(samples, backend, *frozen, spec)
+            _twelve_thaws(samples, backend, *kept[0], spec)
 
 
-def docker_round(samples: Samples, image: str, store: Path, number: int, *, peers: bool) -> None:
+def size_round(
+    samples: Samples, backend: BackendName, directories: Mapping[str, Path], store: Path, number: int
+) -> None:
+    """What grows with a repository, by the names of its sizes."""
+
+    def measure(size: str, directory: Path) -> None:
+        with _owned(backend) as owner:
+            spec = SandboxSpec(backend=backend, directory=directory, owner=owner)
+            with samples.timed(f"{backend}_start_{size}"):
+                machine = sandbox.start(spec)
+                machine.run("true", timeout_s=_TIMEOUT_S)
+            with contextlib.closing(machine):
+                _changes(samples, f"{backend}_changes_{size}", machine, number)
+                place = store / f"{number}-{size}"
+                snapshot = _freeze(samples, f"{backend}_freeze_{size}", machine, place)
+            _thaw(samples, f"{backend}_thaw_{size}", snapshot, place, spec)
+
+    sizes = directories.items()
+    _in_turn(number, *(partial(measure, size, directory) for size, directory in sizes))
+
+
+def docker_round(samples: Samples, image: str, store: Path, number: int, *, peers: bool, many: int) -> None:
     """Everything that `docker` is measured by, beside the daemon's own ways."""
     ways = {"commit": {"snapshots": "commit"}, "layer": {"snapshots": "layer"}}
     if "snapshots" not in SandboxSpec.model_fields:
@@ -79,11 +108,11 @@ def docker_round(samples: Samples, image: str, store: Path, number: int, *, peer
             spec = SandboxSpec.model_validate(
                 {"backend": "docker", "image": image, "owner": owner, "workspace": "/testbed"} | chosen
             )
-            _docker_way(samples, way, spec, store / f"{number}-{way}", number, peers=peers)
+            _docker_way(samples, way, spec, store / f"{number}-{way}", number, peers=peers, many=many)
 
 
 def _docker_way(
-    samples: Samples, way: str, spec: SandboxSpec, store: Path, number: int, *, peers: bool
+    samples: Samples, way: str, spec: SandboxSpec, store: Path, number: int, *, peers: bool, many: int
 ) -> None:
     peer, copied = (
         ("docker_commit", daemon.commit) if way == "commit" else ("docker_tar", daemon.tar_of_upper)
@@ -97,15 +126,15 @@ def _docker_way(
                 with samples.timed("docker_exec_run"):
                     daemon.exec_run(container)
         kept: list[tuple[Snapshot, Path]] = []
-        for size in SIZES:
+        for name, size in (("few", FEW), ("many", many)):
             _tell(machine, testbed.change_files(size))
-            place = store / str(size)
+            place = store / name
 
-            def ours(size: int = size, place: Path = place) -> None:
-                kept.append((_freeze(samples, f"docker_{way}_freeze_{size}", machine, place), place))
+            def ours(name: str = name, place: Path = place) -> None:
+                kept.append((_freeze(samples, f"docker_{way}_freeze_{name}", machine, place), place))
 
-            def theirs(size: int = size) -> None:
-                with samples.timed(f"{peer}_{size}"):
+            def theirs(name: str = name) -> None:
+                with samples.timed(f"{peer}_{name}"):
                     copied(container)
 
             _in_turn(number, ours, *([theirs] if peers else []))
@@ -117,7 +146,7 @@ def _docker_way(
             container = daemon.start_bare(str(spec.image), spec)
         daemon.remove(container)
 
-    _in_turn(number, lambda: _thaw(samples, "docker", *kept[0], spec), *([bare] if peers else []))
+    _in_turn(number, lambda: _thaw(samples, "docker_thaw", *kept[0], spec), *([bare] if peers else []))
 
 
 def _in_turn(number: int, *measure: Callable[[], None]) -> None:
@@ -131,14 +160,18 @@ def _commands(samples: Samples, name: str, machine: Sandbox, number: int) -> Non
     for _ in range(_CALLS):
         with samples.timed(f"{name}_true"):
             machine.run("true", timeout_s=_TIMEOUT_S)
+    _changes(samples, f"{name}_changes", machine, number)
+    if number == 0:
+        _loud_output(samples, name, machine)
+
+
+def _changes(samples: Samples, name: str, machine: Sandbox, number: int) -> None:
     machine.changes()
     machine.write_file("pkg/part00/module0000.py", f"edited = {number}\n".encode())
-    with samples.timed(f"{name}_changes"):
+    with samples.timed(name):
         found = machine.changes()
     if [change.path for change in found] != ["pkg/part00/module0000.py"]:
         raise SandboxUnavailable(f"one file was edited, but {len(found)} changes were reported")
-    if number == 0:
-        _loud_output(samples, name, machine)
 
 
 def _loud_output(samples: Samples, name: str, machine: Sandbox) -> None:
@@ -165,11 +198,11 @@ def _freeze(samples: Samples, name: str, machine: Sandbox, place: Path) -> Snaps
 
 def _thaw(samples: Samples, name: str, snapshot: Snapshot, place: Path, spec: SandboxSpec) -> None:
     written = _bytes_written()
-    with samples.timed(f"{name}_thaw"):
+    with samples.timed(name):
         machine = sandbox.thaw(snapshot, place, spec)
         machine.run("true", timeout_s=_TIMEOUT_S)
     machine.close()
-    samples.add(f"{name}_thaw_bytes", _bytes_written() - written)
+    samples.add(f"{name}_bytes", _bytes_written() - written)
 
 
 def _twelve_thaws(samples: Samples, name: str, snapshot: Snapshot, place: Path, spec: SandboxSpec) -> None:

@@ -12,14 +12,13 @@ there is; the table shows a run with it as well.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -30,18 +29,15 @@ import typer
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 import sandbox
+from benchmarks.figures import Figure, Goal, counted, say, tell
 from benchmarks.loops import PeerUnavailable, command, mini, react
 from graph import open_home, open_run
 from sandbox.machine import SandboxSpec
 
-_LONG, _SHORT, _OBSERVED = 2000, 100, 2048
+_SHORT, _OBSERVED = 100, 2048
 _LONG_ROUNDS = 3
-_LIMITS = {"step_over_mini": 0.7, "db_over_trace_2000": 6.0, "step_2000_over_100": 1.25}
 _EPILOG = """Examples:
 
 python benchmarks/runtime.py
@@ -135,7 +131,7 @@ def _size(place: Path, database: str | None) -> int:
 
 
 def _measured(
-    steps: int, rounds: int, peer_python: str, database: str | None
+    steps: int, long_steps: int, rounds: int, peer_python: str, database: str | None
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Seconds by name, and the figures of the long run; why what is missing is missing."""
 
@@ -151,7 +147,8 @@ def _measured(
     }
     taken: dict[str, list[float]] = {name: [] for name in loops}
     reasons: dict[str, str] = {}
-    for number in track(range(rounds), "steps", console=Console(stderr=True), transient=True):
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}")
         for name, loop in loops.items() if number % 2 == 0 else reversed(loops.items()):
             with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as place:
                 gc.collect()
@@ -166,12 +163,11 @@ def _measured(
             pairs = zip(taken["ours"], taken[peer], strict=True)
             found[f"step_over_{peer}"] = statistics.median(ours / theirs for ours, theirs in pairs)
     long: list[Taken] = []
-    for _ in track(
-        range(min(rounds, _LONG_ROUNDS)), f"{_LONG:,} steps", console=Console(stderr=True), transient=True
-    ):
+    for number in range(min(rounds, _LONG_ROUNDS)):
+        say(f"{long_steps:,} steps, {number + 1} of {min(rounds, _LONG_ROUNDS)}")
         with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as place:
             gc.collect()
-            long.append(ours(_LONG, Path(place), command(_OBSERVED), database=database))
+            long.append(ours(long_steps, Path(place), command(_OBSERVED), database=database))
     figures: dict[str, Callable[[Taken], float]] = {
         "early": lambda taken: statistics.median(taken.steps[:_SHORT]),
         "late": lambda taken: statistics.median(taken.steps[-_SHORT:]),
@@ -183,67 +179,71 @@ def _measured(
     return found, reasons
 
 
-def _ratios(found: dict[str, float]) -> dict[str, float]:
-    side_by_side = {key: found[key] for key in ("step_over_mini", "step_over_react") if key in found}
-    return side_by_side | {
-        "db_over_trace_2000": found["database"] / found["trace"],
-        "step_2000_over_100": found["late"] / found["early"],
-    }
-
-
-def _table(found: dict[str, float], reasons: dict[str, str], steps: int, cores: int) -> Table:
-    ratios = _ratios(found)
-    title = f"medians; runs of {steps} steps, `true`, on {cores} core{'s' if cores > 1 else ''}"
-    table = Table("measure", "ours", "against", "ratio", "goal", title=title)
-    for column in table.columns[1:]:
-        column.justify = "right"
-
-    def row(title: str, ours: str, against: str, key: str) -> None:
-        limit = _LIMITS.get(key)
-        goal = (
-            "–"
-            if limit is None or key not in ratios
-            else f"{'yes' if ratios[key] <= limit else 'no'}, ≤ {limit:g}"
+def _figures(found: dict[str, float], reasons: dict[str, str], long_steps: int) -> Iterator[Figure]:
+    def step(what: str, name: str, peer: str = "", title: str = "", limit: float | None = None) -> Figure:
+        theirs = found.get(peer)
+        return Figure(
+            what=what,
+            unit="ms",
+            ours=found[name] * 1e3,
+            beside=None if theirs is None else theirs * 1e3,
+            beside_what=title,
+            goal=None if limit is None else Goal(limit=limit, of="ratio"),
+            paired=found.get(f"step_over_{peer}"),
+            missing=reasons.get(peer, ""),
         )
-        table.add_row(title, ours, against, f"{ratios[key]:.2f}" if key in ratios else "–", goal)
 
-    def shown(name: str) -> str:
-        return f"{found[name] * 1e3:.2f} ms" if name in found else reasons.get(name, "–")
-
-    row("a step / mini-swe-agent, which saves each", shown("ours"), shown("mini"), "step_over_mini")
-    row("a step / a bare LangGraph ReAct loop", shown("ours"), shown("react"), "step_over_react")
-    table.add_row("  with LangChain's handling of the messages", shown("ours_with_langchain"), "–", "–", "–")
-    table.add_row("  with an effect, its machine frozen after", shown("ours_with_effect"), "–", "–", "–")
-    row("step 2,000 / step 100, of 2 KB", shown("late"), shown("early"), "step_2000_over_100")
-    megabytes = {name: f"{found[name] / 1e6:.1f} MB" for name in ("database", "trace")}
-    row("database / raw trace, 2,000 steps", megabytes["database"], megabytes["trace"], "db_over_trace_2000")
-    table.add_row("opening a run of 2,000 steps again", shown("resume"), "–", "–", "–")
-    return table
+    yield step("a step", "ours", "mini", "mini-swe-agent, which saves each", 0.7)
+    yield step("a step", "ours", "react", "a bare LangGraph ReAct loop")
+    yield step("a step with LangChain's handling of the messages", "ours_with_langchain")
+    yield step("a step with an effect, its machine frozen after", "ours_with_effect")
+    what = f"opening a run of {long_steps:,} steps again"
+    yield Figure(what=what, unit="ms", ours=found["resume"] * 1e3)
+    yield Figure(
+        what=f"a step: the last {_SHORT} of {long_steps:,}, of 2 KB",
+        unit="ms",
+        ours=found["late"] * 1e3,
+        beside=found["early"] * 1e3,
+        beside_what=f"the first {_SHORT}",
+        goal=Goal(limit=1.25, of="ratio"),
+        growth=True,
+    )
+    yield Figure(
+        what=f"database after {long_steps:,} steps",
+        unit="MB",
+        ours=found["database"] / 1e6,
+        beside=found["trace"] / 1e6,
+        beside_what="raw trace",
+        goal=Goal(limit=6, of="ratio"),
+        growth=True,
+    )
 
 
 def main(
     steps: Annotated[int, typer.Option(min=3, help="Steps of the runs that are compared.")] = 100,
+    long_steps: Annotated[
+        int, typer.Option(min=2 * _SHORT, help="Steps of the run whose growth is measured.")
+    ] = 2000,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to take medians over.")] = 5,
     peer_python: Annotated[
-        str, typer.Option(help="A Python that has mini-swe-agent. [default: this one]", show_default=False)
+        str, typer.Option(help="A Python that has mini-swe-agent. Default: this one.", show_default=False)
     ] = sys.executable,
     database: Annotated[
         str | None,
-        typer.Option(help="URL of an empty PostgreSQL database. [default: SQLite]", show_default=False),
+        typer.Option(help="URL of an empty PostgreSQL database. Default: SQLite.", show_default=False),
     ] = None,
     all_cores: Annotated[bool, typer.Option("--all-cores", help="Do not keep to one core.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
 ) -> None:
-    """Time the runtime's own share of a step, and how step and database grow to 2,000 steps."""
+    """Time the runtime's own share of a step, and how step and database grow with the steps."""
     if not all_cores:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     cores = len(os.sched_getaffinity(0))
-    found, reasons = _measured(steps, rounds, peer_python, database)
-    if as_json:
-        told = {"ratios": _ratios(found), "measured": found, "cores": cores, "missing": reasons}
-        print(json.dumps(told, indent=1))
-        return
-    Console(width=None if sys.stdout.isatty() else 120).print(_table(found, reasons, steps, cores))
+    found, reasons = _measured(steps, long_steps, rounds, peer_python, database)
+    title = (
+        f"medians of {counted(rounds, 'round')}; runs of {steps} steps, `true`, on {counted(cores, 'core')}"
+    )
+    tell(title, _figures(found, reasons, long_steps), as_json=as_json)
 
 
 if __name__ == "__main__":

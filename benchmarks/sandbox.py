@@ -7,8 +7,6 @@ freeze lasts until the machine answers a `true` again, a thaw until the thawed m
 from __future__ import annotations
 
 import contextlib
-import json
-import platform
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,14 +17,16 @@ from typing import Annotated, Any
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
-from rich.console import Console
 
 from benchmarks import peers, rounds, testbed
-from benchmarks.report import MEASURES, figure, table, wanting
+from benchmarks.figures import counted, say, tell
+from benchmarks.measures import figures
 from benchmarks.rounds import Samples
 from sandbox.machine import BackendName, SandboxUnavailable
 
-_WIDTH = 120
+_MANY = 3_000
+"""Files changed before a freeze; in a small repository half of its files."""
+_SMALLER = 10
 _BASE = "takeover/base:latest"
 _BACKENDS: tuple[BackendName, ...] = ("host", "docker", "process")
 _EPILOG = """Examples:
@@ -42,30 +42,37 @@ python benchmarks/sandbox.py --peer-python ~/swe-rex/bin/python
 
 
 def run(
-    only: tuple[BackendName, ...], number: int, *, base: str, with_peers: bool, python: str | None
-) -> Any:
-    """Run the rounds; the samples and the repository that they were taken on."""
-    samples = Samples()
-    say = Console(stderr=True).print
+    only: tuple[BackendName, ...], number: int, *, files: int, base: str, with_peers: bool, python: str | None
+) -> tuple[Samples, str]:
+    """Run the rounds; the samples and what they were taken on."""
+    samples, many = Samples(), _many(files)
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
-        made = testbed.make(place / "testbed")
-        say(f"repository of {made.files:,} files, {made.megabytes:.0f} MB with its history", style="dim")
+        made = testbed.make(place / "testbed", files)
+        small = testbed.make(place / "small", files // _SMALLER)
+        taken_on = f"a repository of {made.files:,} files, {made.megabytes:.0f} MB with its history"
+        say(taken_on)
         stages: dict[str, Callable[[int], None]] = {}
         for backend in (name for name in only if name != "docker"):
-            stages[backend] = _local_stage(samples, backend, made.directory, place)
+            stages[backend] = _local_stage(samples, backend, made.directory, place, many)
+        if stages:
+            sizes = {"small": small.directory, "large": made.directory}
+            grown: BackendName = "host" if "host" in only else "process"
+            stages[f"{grown}_sizes"] = lambda index: rounds.size_round(
+                samples, grown, sizes, place / "sizes", index
+            )
         found = None
         if "docker" in only:
             with _reason(samples, "docker"):
                 found = stack.enter_context(testbed.image(base, {"testbed": made.directory}))
-                stages["docker"] = _docker_stage(samples, found, place, with_peers=with_peers)
+                stages["docker"] = _docker_stage(samples, found, place, with_peers=with_peers, many=many)
         if with_peers:
             with _reason(samples, "swerex"):
                 peer = stack.enter_context(peers.swerex(python, base if found else None))
                 samples.reasons |= peer.reasons
                 stages["swerex"] = _peer_stage(samples, peer)
         for index in range(number):
-            say(f"round {index + 1} of {number}", style="dim")
+            say(f"round {index + 1} of {number}")
             for name, stage in stages.items():
                 if name not in samples.reasons:
                     with _reason(samples, name):
@@ -73,17 +80,25 @@ def run(
     peaks = [value for name in _BACKENDS for value in samples.values.get(f"{name}_output_peak", [])]
     if peaks:
         samples.add("output_peak", max(peaks))
-    return samples, made
+    return samples, taken_on
+
+
+def _many(files: int) -> int:
+    return min(_MANY, files // 2)
 
 
 def _local_stage(
-    samples: Samples, backend: BackendName, directory: Path, place: Path
+    samples: Samples, backend: BackendName, directory: Path, place: Path, many: int
 ) -> Callable[[int], None]:
-    return lambda number: rounds.local_round(samples, backend, directory, place / backend, number)
+    return lambda number: rounds.local_round(samples, backend, directory, place / backend, number, many)
 
 
-def _docker_stage(samples: Samples, image: str, place: Path, *, with_peers: bool) -> Callable[[int], None]:
-    return lambda number: rounds.docker_round(samples, image, place / "docker", number, peers=with_peers)
+def _docker_stage(
+    samples: Samples, image: str, place: Path, *, with_peers: bool, many: int
+) -> Callable[[int], None]:
+    return lambda number: rounds.docker_round(
+        samples, image, place / "docker", number, peers=with_peers, many=many
+    )
 
 
 def _peer_stage(samples: Samples, peer: peers.Swerex) -> Callable[[int], None]:
@@ -108,6 +123,7 @@ def main(
     only: Annotated[
         list[str] | None, typer.Option(help="host, docker or process; may be given more than once.")
     ] = None,
+    files: Annotated[int, typer.Option(min=100, help="Files of the repository.")] = testbed.FILES,
     with_peers: Annotated[
         bool, typer.Option("--peers/--no-peers", help="Measure the daemon's own ways and SWE-ReX, too.")
     ] = True,
@@ -116,7 +132,7 @@ def main(
     ] = _BASE,
     peer_python: Annotated[
         str | None,
-        typer.Option(help="A Python that has swe-rex. [default: this one]", show_default=False),
+        typer.Option(help="A Python that has swe-rex. Default: this one.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
 ) -> None:
@@ -125,15 +141,11 @@ def main(
     if unknown:
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: neither host, docker nor process")
     chosen = tuple(name for name in _BACKENDS if not only or name in only)
-    samples, made = run(chosen, number, base=image, with_peers=with_peers, python=peer_python)
-    if not as_json:
-        Console(width=None if sys.stdout.isatty() else _WIDTH).print(table(samples))
-        return
-    figures = {measure.key: figure(measure, samples) for measure in MEASURES}
-    told = {key: None if value is None else round(value, 4) for key, value in figures.items()}
-    reasons = {m.key: wanting(m, samples) for m in MEASURES if told[m.key] is None}
-    about = {"rounds": number, "files": made.files, "megabytes": round(made.megabytes, 1)}
-    print(json.dumps(told | about | {"kernel": platform.release(), "unmeasured": reasons}, indent=2))
+    samples, taken_on = run(
+        chosen, number, files=files, base=image, with_peers=with_peers, python=peer_python
+    )
+    told = figures(samples, _many(files), (files // _SMALLER, files))
+    tell(f"medians of {counted(number, 'round')} on {taken_on}", told, as_json=as_json)
 
 
 if __name__ == "__main__":

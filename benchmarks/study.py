@@ -45,9 +45,7 @@ python benchmarks/study.py --repeats 1 --limit 3 --latency-s 0.05 --kill-after 1
 
 
 def main(
-    out: Annotated[
-        Path | None, typer.Option(help="Directory for the run. [default: a temporary one]")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for the run. Default: a temporary one.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Of so many bundled tasks.")] = 12,
     repeats: Annotated[int, typer.Option(min=1, help="Takeovers of each point and view.")] = 6,
     latency_s: Annotated[float, typer.Option(min=0.001, help="Mean seconds that the model waits.")] = 0.1,

@@ -25,13 +25,13 @@ class Testbed(NamedTuple):
     """With the packed history."""
 
 
-def make(directory: Path) -> Testbed:
+def make(directory: Path, files: int = FILES) -> Testbed:
     """The same repository every time: Python-like text, one commit, one pack."""
     chance = random.Random(3)
     lines = [
         f"    {' '.join(chance.choices(_WORDS, k=4))} = {chance.getrandbits(40)}\n" for _ in range(_LINES)
     ]
-    for number in range(FILES):
+    for number in range(files):
         path = directory / "pkg" / f"part{number // _FILES_A_PACKAGE:02}" / f"module{number:04}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(chance.choices(lines, k=_LINES_A_FILE)))
@@ -42,7 +42,7 @@ def make(directory: Path) -> Testbed:
         git = ["git", "-C", str(directory), *identity, *command.split()]
         subprocess.run(git, check=True, env=environment)
     size = sum(path.lstat().st_size for path in directory.rglob("*"))
-    return Testbed(directory, FILES, size / 1e6)
+    return Testbed(directory, files, size / 1e6)
 
 
 def change_files(count: int) -> str:

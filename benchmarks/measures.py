@@ -1,0 +1,111 @@
+"""What is told of the machines' samples, against what, and what is wished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from benchmarks.figures import Figure, Goal
+from benchmarks.rounds import FEW, NOT_ASKED, Samples
+
+
+class Measure(NamedTuple):
+    """One figure: the median of the samples `ours`, beside that of the samples `beside`."""
+
+    what: str
+    ours: str
+    goal: Goal | None = None
+    beside: str = ""
+    beside_what: str = ""
+    unit: str = "ms"
+    growth: bool = False
+
+
+def figures(samples: Samples, many: int, files: tuple[int, int]) -> Iterator[Figure]:
+    """What was measured, and what was asked for and could not be; `many` files changed, repositories of so many files."""
+    told: set[str] = set()
+    for measure in (*_machines(many), *_growth(many, files)):
+        ours, beside = samples.median(measure.ours), samples.median(measure.beside)
+        names = (measure.ours, measure.beside)
+        wanting = next((samples.reason(name) for name in names if name and samples.median(name) is None), "")
+        if wanting == NOT_ASKED or (wanting and measure.growth) or (wanting in told and not measure.goal):
+            continue
+        if ours is None:
+            if wanting not in told:
+                yield Figure(what=measure.ours.partition("_")[0], unit="", ours=None, missing=wanting)
+            told.add(wanting)
+            continue
+        if wanting:
+            told.add(wanting)
+        yield Figure(
+            what=measure.what,
+            unit=measure.unit,
+            ours=ours,
+            beside=beside,
+            beside_what=measure.beside_what,
+            goal=measure.goal,
+            growth=measure.growth,
+            missing=wanting,
+        )
+
+
+def _at_most(limit: float) -> Goal:
+    return Goal(limit=limit)
+
+
+def _ratio(limit: float) -> Goal:
+    return Goal(limit=limit, of="ratio")
+
+
+def _machines(many: int) -> tuple[Measure, ...]:
+    few_text, many_text = f"{FEW} files changed", f"{many:,} files changed"
+    start, fast, commit = "create and start of the base", "docker, by layer: freeze", "docker commit"
+    slow, tar = "docker, by commit: freeze", "bare tar of the layer"
+    return (
+        Measure(f"host: freeze, {few_text}", "host_freeze_few", _at_most(35)),
+        Measure(f"host: freeze, {many_text}", "host_freeze_many", _at_most(35)),
+        Measure(f"host: snapshot kept, {few_text}", "host_freeze_few_kept"),
+        Measure(f"host: snapshot kept, {many_text}", "host_freeze_many_kept"),
+        Measure("host: thaw", "host_thaw", _at_most(40)),
+        Measure("host: each of twelve thaws", "host_thaw_of_twelve", _ratio(1.1), "host_thaw", "a single one"),
+        Measure("host: written by a thaw", "host_thaw_bytes", _at_most(2**18), unit="B"),
+        Measure("host: `true`", "host_true", _at_most(1)),
+        Measure("host: changes after an edit", "host_changes", _at_most(30)),
+        Measure(f"{slow}, {few_text}", "docker_commit_freeze_few", _ratio(1.2), "docker_commit_few", commit),
+        Measure(f"{slow}, {many_text}", "docker_commit_freeze_many", _ratio(1.2), "docker_commit_many", commit),
+        Measure(f"{fast}, {few_text}", "docker_layer_freeze_few", _ratio(2), "docker_tar_few", tar),
+        Measure(f"{fast}, {many_text}", "docker_layer_freeze_many", _ratio(2), "docker_tar_many", tar),
+        Measure("docker: thaw", "docker_thaw", _ratio(1.15), "docker_start", start),
+        Measure("docker: `true`", "docker_true", _at_most(2)),
+        Measure("docker: changes after an edit", "docker_changes", _at_most(30)),
+        Measure("200 MB of output: held", "output_peak", _at_most(2), unit="MB"),
+        Measure(f"process: freeze, {few_text}", "process_freeze_few"),
+        Measure(f"process: freeze, {many_text}", "process_freeze_many"),
+        Measure("process: thaw", "process_thaw"),
+        Measure("process: `true`", "process_true"),
+        Measure("process: changes after an edit", "process_changes"),
+        Measure("docker: `true`", "docker_true", None, "docker_exec_run", "docker SDK exec_run"),
+        Measure("host: `true`", "host_true", None, "swerex_local", "SWE-ReX local, execute"),
+        Measure("host: `true`", "host_true", None, "swerex_local_session", "SWE-ReX local, session"),
+        Measure("docker: `true`", "docker_true", None, "swerex_docker", "SWE-ReX docker, execute"),
+        Measure("docker: `true`", "docker_true", None, "swerex_docker_session", "SWE-ReX docker, session"),
+    )  # fmt: skip
+
+
+def _growth(many: int, files: tuple[int, int]) -> Iterator[Measure]:
+    """With changed files, and with the repository's."""
+    small, large = files
+    for ours, beside, title in (
+        ("host_freeze_many", "host_freeze_few", "host: freeze"),
+        ("host_thaw_many", "host_thaw", "host: thaw"),
+        ("process_freeze_many", "process_freeze_few", "process: freeze"),
+        ("process_thaw_many", "process_thaw", "process: thaw"),
+        ("docker_layer_freeze_many", "docker_layer_freeze_few", "docker, by layer: freeze"),
+        ("docker_commit_freeze_many", "docker_commit_freeze_few", "docker, by commit: freeze"),
+    ):
+        yield Measure(f"{title}, {many:,} files changed", ours, None, beside, f"{FEW} files", growth=True)
+    for name in ("host", "process"):
+        for key in ("start", "changes", "freeze", "thaw"):
+            title = f"{name}: {key}, repository of {large:,} files"
+            ours, beside = f"{name}_{key}_large", f"{name}_{key}_small"
+            yield Measure(title, ours, None, beside, f"{small:,} files", growth=True)

@@ -1,0 +1,152 @@
+"""`python -m benchmarks`: table, file and page tell the same, and a benchmark that fails takes none with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HEADINGS = ["what", "ours", "peer or limit", "ratio", "goal", "met"]
+
+
+def measured(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", *map(str, words)],
+        cwd=ROOT,
+        env=os.environ | {"COLUMNS": "400"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def rows(text: str, bar: str) -> list[list[str]]:
+    """The cells of a table's lines."""
+    lines = [line.strip(bar).split(bar) for line in text.splitlines() if line.startswith(bar)]
+    return [[cell.strip() for cell in cells] for cells in lines]
+
+
+def figures(told: dict[str, Any]) -> list[dict[str, Any]]:
+    return [figure for part in told["parts"] for figure in part["figures"]]
+
+
+@pytest.fixture
+def trajectory(tmp_path: Path) -> Path:
+    """A recorded run that looks, edits and tests again and again."""
+    commands = ("ls", "sed -i s/1/2/ pkg/a.py", "python -m pytest -q 2>&1 | tail -5")
+    messages = [{"role": "system", "content": "You fix."}, {"role": "user", "content": "Please solve it."}]
+    for number in range(60):
+        command = commands[number % 3]
+        messages.append({"role": "assistant", "content": f"On.\n\n```bash\n{command}\n```"})
+        output = "<returncode>0</returncode>\n<output>\n1 passed in 0.1s\n</output>"
+        messages.append({"role": "user", "content": output})
+    path = tmp_path / "run.traj.json"
+    info = {"mini_version": "1.14.0", "exit_status": "Submitted", "config": {}}
+    path.write_text(json.dumps({"info": info, "messages": messages, "trajectory_format": "mini-swe-agent-1"}))
+    return path
+
+
+def test_table_file_and_page_tell_the_same(trajectory: Path, tmp_path: Path) -> None:
+    out, page = tmp_path / "bench" / "figures.json", tmp_path / "docs" / "performance.md"
+    asked = ("--quick", "--only", "handoffs,detection", "--traces", trajectory)
+    done = measured(*asked, "--out", out, "--write", page)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(out.read_text())
+    assert [(part["name"], part["error"]) for part in told["parts"]] == [("detection", ""), ("handoffs", "")]
+    assert told["host"]["cores"] == len(os.sched_getaffinity(0))
+    assert all(0 <= part["stolen"] <= 1 and part["seconds"] > 0 for part in told["parts"])
+    assert "events/s" in {figure["unit"] for figure in figures(told)}
+
+    shown = [cells for cells in rows(done.stdout, "│") if cells[0] in {f["what"] for f in figures(told)}]
+    written = [cells for cells in rows(page.read_text(), "|") if cells != HEADINGS and "---" not in cells]
+    assert shown == written == [_cells(figure) for figure in figures(told)]
+    assert "a quick run" in page.read_text()
+    assert str(tmp_path) not in page.read_text()
+    assert done.stderr.count("handoffs from 4 processes, on sqlite") == 1
+
+    again = measured("--from", out, "--write", tmp_path / "again.md")
+    assert (again.returncode, (tmp_path / "again.md").read_text()) == (0, page.read_text())
+
+
+def _cells(figure: dict[str, Any]) -> list[str]:
+    """Of a figure with a peer, with a goal that nothing may exceed or fall below, or with neither."""
+
+    def number(value: float, unit: str = "") -> str:
+        if value >= 100 or value == int(value):
+            return f"{value:,.0f} {unit}".strip()
+        places = 1 if value >= 10 else 2
+        return f"{value:.{places}f} {unit}".strip() if value >= 1 else f"{value:.2g} {unit}".strip()
+
+    ours, beside, goal, unit = figure["ours"], figure["beside"], figure["goal"], figure["unit"]
+    return [
+        figure["what"],
+        number(ours, unit),
+        f"{figure['beside_what']}: {number(beside, unit)}" if beside else "",
+        f"{ours / beside:,.{2 if ours < 10 * beside else 0}f}" if beside else "–",
+        f"{'≥' if goal['at_least'] else '≤'} {goal['limit']:,.0f} {unit}".strip() if goal else "",
+        ("yes" if (ours >= goal["limit"]) == goal["at_least"] or ours == goal["limit"] else "no")
+        if goal
+        else "",
+    ]
+
+
+def test_a_benchmark_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
+    out, missing = tmp_path / "figures.json", tmp_path / "missing"
+    done = measured("--quick", "--only", "detection,handoffs", "--traces", missing, "--out", out)
+    assert done.returncode == 1
+    assert f"detection failed: error: {missing}: no such file or directory" in done.stdout
+    first, second = json.loads(out.read_text())["parts"]
+    assert (first["figures"], second["error"]) == ([], "")
+    assert len(second["figures"]) > 5
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--only", "sandbx"), "--only: sandbx is no benchmark; there are sandbox, runtime"),
+        (("--from", "missing.json"), "--from: missing.json: no such file or directory"),
+        (("--from", "pyproject.toml"), "--from: pyproject.toml"),
+    ],
+)
+def test_what_nobody_can_mean_is_one_line(words: Sequence[str], reason: str) -> None:
+    done = measured(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {reason}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_missing_peer_a_missed_goal_and_growth_are_told(tmp_path: Path) -> None:
+    host = {"cores": 2, "processor": "P", "memory_gb": 8.0, "kernel": "6.1", "python": "CPython 3.11"}
+    goal = {"limit": 0.7, "of": "ratio"}
+    step: dict[str, Any] = {"what": "a step", "unit": "ms", "ours": 5.0, "beside_what": "peer", "goal": goal}
+    grown = {"what": "late", "unit": "ms", "ours": 8, "beside": 4, "beside_what": "early", "growth": True}
+    told = [step | {"missing": "not [here]"}, step | {"beside": 6.0, "paired": 0.9}, grown]
+    part = {
+        "name": "runtime",
+        "about": "A|B.",
+        "command": "c",
+        "seconds": 10,
+        "stolen": 0.06,
+        "figures": told,
+    }
+    account = {"date": "D", "command": "python -m benchmarks", "quick": False, "host": host, "parts": [part]}
+    (tmp_path / "figures.json").write_text(json.dumps(account))
+    done = measured("--from", tmp_path / "figures.json", "--write", tmp_path / "page.md")
+    expected = [
+        ["a step", "5 ms", "peer (not [here])", "–", "ratio ≤ 0.7", "not measured"],
+        ["a step", "5 ms", "peer: 6 ms", "0.90", "ratio ≤ 0.7", "no"],
+        ["late", "8 ms", "early: 4 ms", "2.00", "", ""],
+    ]
+    assert [cells for cells in rows(done.stdout, "│") if cells[0] in ("a step", "late")] == expected
+    text = (tmp_path / "page.md").read_text()
+    assert [cells for cells in rows(text, "|") if cells[0] in ("a step", "late")] == expected
+    assert text.index("## Growth") < text.index("| late |")
+    assert "0 of 1 goals that could be measured are met; not met: a step." in text
+    assert "6 % of the processors' time taken by other hosts" in text
