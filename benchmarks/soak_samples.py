@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sqlite3
 import tempfile
 import threading
 from collections.abc import Collection
@@ -30,8 +31,9 @@ MEASURES = (
     Measure("machines in the home", 0.02, "operation"),
     Measure("temporary files", 0.02, "operation"),
     Measure("depot, MB", 0.1, "operation"),
-    Measure("home, MB", 0.25, "operation"),
-    Measure("home's database, MB", 0.25, "operation"),
+    Measure("home's files, MB", 0.05, "operation"),
+    Measure("home's database, MB", 0.1, "operation"),
+    Measure("home's write-ahead log, MB", 0.1, "operation"),
     Measure("kept runs, MB", 0.25, "operation"),
 )
 
@@ -70,11 +72,18 @@ def of_depot() -> dict[str, float]:
 
 def of_homes(home: Path, runs: Path) -> dict[str, float]:
     """Of the home that stays open all the time, and of the runs that are kept for a while."""
-    database = sum(path.stat().st_size for path in home.glob("takeover.sqlite*"))
+    database = home / "takeover.sqlite"
+    with contextlib.closing(sqlite3.connect(database, timeout=60)) as opened:
+        (pages,), (page,) = (
+            opened.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size")
+        )
+    log = sum(path.stat().st_size for path in home.glob(f"{database.name}-*"))
+    files = depot.size(home) - sum(path.stat().st_blocks * 512 for path in home.glob(f"{database.name}*"))
     return {
         "machines in the home": _names(home / "machines"),
-        "home, MB": depot.size(home) / MB,
-        "home's database, MB": database / MB,
+        "home's files, MB": files / MB,
+        "home's database, MB": pages * page / MB,
+        "home's write-ahead log, MB": log / MB,
         "kept runs, MB": depot.size(runs) / MB,
     }
 

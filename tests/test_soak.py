@@ -18,6 +18,7 @@ from sandbox.host import unavailable
 from .conftest import missing
 
 ROOT = Path(__file__).parents[1]
+PLACES = Path("/var/tmp")
 SOAK = ROOT / "benchmarks" / "soak.py"
 DESCRIPTOR = "open descriptors"
 DEPOT = "runs in the depot"
@@ -69,6 +70,7 @@ def soak(*words: str) -> subprocess.CompletedProcess[str]:
 def test_a_short_one_is_all_right_and_leaves_nothing() -> None:
     if reason := unavailable():
         missing(reason)
+    before = set(PLACES.glob("takeover-soak-*"))
     done = soak("--operations", "6", "--sandbox", "host", "--seed", "3", "--json")
     told = json.loads(done.stdout)
     wrong = [(one["name"], one["told"]["wrong"]) for one in told["operations"] if one["told"]["wrong"]]
@@ -76,9 +78,11 @@ def test_a_short_one_is_all_right_and_leaves_nothing() -> None:
     assert told["wrong"] == 0
     assert [sample["operations"] for sample in told["samples"]] == [0, 3, 6]
     assert {line["watched"] for line in told["watched"]} == {each.name for each in soak_samples.MEASURES}
-    assert told["samples"][-1]["values"]["children"] == 0
+    first, last = (told["samples"][at]["values"] for at in (0, -1))
+    for name in ("children", "zombies", "mounts", "machines in the home", "temporary files"):
+        assert last[name] == first[name], name
     assert done.returncode == 0, done.stderr
-    assert not list(Path("/var/tmp").glob("takeover-soak-*"))
+    assert set(PLACES.glob("takeover-soak-*")) == before
 
 
 @pytest.mark.parametrize(
