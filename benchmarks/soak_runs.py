@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from benchmarks.soak_processes import command
 from sandbox.removal import remove_tree
@@ -97,7 +97,7 @@ class Runs:
         kills = resumes = 0
         for _ in range(self._chance.randint(1, _MOST_KILLS)):
             process = self._begun(choice, out)
-            resumes += "--resume" in process.args  # type: ignore[operator]
+            resumes += "--resume" in _words(process)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 wrong += self._ended(process, 0, self._chance.uniform(0.3, self._expected_s(choice)))
                 break
@@ -140,7 +140,7 @@ class Runs:
         choice, out = self._choice(sandbox), self._new()
         process = self._begun(choice, out)
         wrong: list[str] = []
-        ended = 0
+        resumes = 0
         try:
             while not (out / "config.json").exists() and process.poll() is None:
                 time.sleep(0.05)
@@ -148,10 +148,10 @@ class Runs:
         except subprocess.TimeoutExpired:
             process.send_signal(number)
             wrong += self._ended(process, code, also=0)
-            ended = process.returncode == code
+            resumes = int(process.returncode == code)
         if not wrong:
             wrong += self._ended(self._begun(choice, out), 0)
-        return Told(tuple(wrong + self._audited(choice, out)), 0, ended)
+        return Told(tuple(wrong + self._audited(choice, out)), 0, resumes)
 
     def _begun(self, choice: Choice, out: Path) -> subprocess.Popen[str]:
         """Begin a run, or go on with it if it ever began."""
@@ -248,5 +248,9 @@ def _journaled(out: Path) -> list[Row]:
         return [json.loads(row) for (row,) in database.execute(asked)]
 
 
+def _words(process: subprocess.Popen[str]) -> list[str]:
+    return cast(list[str], process.args)
+
+
 def _named(process: subprocess.Popen[str]) -> str:
-    return " ".join(process.args[2:4])  # type: ignore[index]
+    return " ".join(_words(process)[2:4])
