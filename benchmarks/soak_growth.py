@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 from rich.table import Table
@@ -63,9 +65,12 @@ def growth(places: Sequence[float], values: Sequence[float]) -> Growth | None:
     """The slope through these points and its interval; None where they are too few to tell."""
     if len(places) < _FEWEST or len(set(places)) < _FEWEST:
         return None
-    fitted = stats.linregress(places, values)
-    slope, reach = float(fitted.slope), float(fitted.stderr)
-    reach *= float(stats.t.ppf((1 + CONFIDENCE) / 2, len(places) - 2))
+    count, x, y = len(places), fmean(places), fmean(values)
+    spread = sum((place - x) ** 2 for place in places)
+    slope = sum((place - x) * (value - y) for place, value in zip(places, values, strict=True)) / spread
+    missed = sum((value - y - slope * (place - x)) ** 2 for place, value in zip(places, values, strict=True))
+    # `scipy.stats.linregress` has no interval for what stays as it is.
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 2)) * math.sqrt(missed / (count - 2) / spread)
     return Growth(slope, slope - reach, slope + reach)
 
 

@@ -119,6 +119,7 @@ def test_growth_within_its_bound_is_no_leak() -> None:
     rising = soak_growth.growth(places, [5.0 + 2 * place for place in places])
     assert rising is not None
     assert rising.low == pytest.approx(2.0)
+    assert soak_growth.growth(places, [5.0] * 8) == (0, 0, 0)
     assert soak_growth.growth(places[:3], [1.0, 2.0, 3.0]) is None
 
 
