@@ -134,14 +134,14 @@ def report(name: str, trace: Trace) -> dict[str, Any]:
 
 
 def _timeline(console: Console, name: str, trace: Trace) -> None:
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     from evals.trace_files import printable
     from handoff.findings import steps, why
 
     table = Table(
-        title=escape(f"{printable(name)} · {trace.format} · {len(trace.events)} events"), title_justify="left"
+        title=Text(f"{printable(name)} · {trace.format} · {len(trace.events)} events"), title_justify="left"
     )
     narrow = console.width < _ROOMY
     headings = ("action", "event", "what the agent did", "taken for", "outcome", "handoff point after it")
@@ -156,10 +156,11 @@ def _timeline(console: Console, name: str, trace: Trace) -> None:
         cells = (
             "" if step.action_index is None else str(step.action_index),
             str(step.event_index),
-            escape(did if len(did) <= room else did[: room - 1] + "…"),
-            escape(printable(step.taken_for)[:_LONGEST_SORT]),
-            f"[{_STYLES.get(outcome, '')}]{outcome}[/]" if outcome else "",
-            "[bold]" + ", ".join(point.kind for point in step.points) + "[/]" if step.points else "",
+            # No markup: a command's own brackets and backslashes are to be read as they are.
+            Text(did if len(did) <= room else did[: room - 1] + "…"),
+            Text(printable(step.taken_for)[:_LONGEST_SORT]),
+            Text(outcome, style=_STYLES.get(outcome, "")),
+            Text(", ".join(point.kind for point in step.points), style="bold"),
         )
         table.add_row(*cells[: len(table.columns)], style="bold" if step.points else "")
         reasons += [
@@ -168,7 +169,7 @@ def _timeline(console: Console, name: str, trace: Trace) -> None:
         ]
     console.print(table)
     for reason in reasons:
-        console.print(escape(reason))
+        console.print(reason, markup=False)
 
 
 def _command(step: Step) -> str:

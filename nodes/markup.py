@@ -33,6 +33,8 @@ _HEREDOC = re.compile(r"<<-?[ \t]*+(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_]\w
 _SPACE = re.compile(r"\s*+")
 # A reply with more attempts than this is refused in any case; reading on would only cost time.
 _MOST_ATTEMPTS = 30
+# Nor has a reply ever had so many blocks and mentions; what comes after them is not looked at.
+_MOST_PIECES = 10_000
 
 
 class Fence(NamedTuple):
@@ -73,7 +75,11 @@ def pieces(text: str) -> list[Piece]:
     found: list[Piece] = []
     attempts = position = 0
     wrapped = False
-    while attempts < _MOST_ATTEMPTS and (opening := _OPENING.search(text, position)):
+    while (
+        attempts < _MOST_ATTEMPTS
+        and len(found) < _MOST_PIECES
+        and (opening := _OPENING.search(text, position))
+    ):
         position = opening.end()
         piece: Piece | None = None
         if opening["thought"]:
@@ -115,6 +121,7 @@ class _Blocks:
         self._ends: dict[str, list[Span]] = defaultdict(list)
         for line in _FENCE_LINE.finditer(text):
             self._ends[line[1]].append(line.span())
+        self._words: dict[str, re.Pattern[str]] = {}
         self._endless: set[tuple[str, str]] = set()
         """Fences and words: no here-document up to such a word is left that such a fence follows."""
 
@@ -143,7 +150,9 @@ class _Blocks:
         while word := _open_heredoc(self._text[start : closing[0]]):
             if (fence, word) in self._endless:
                 break
-            end = re.compile(rf"^\t*+{re.escape(word)}$", re.MULTILINE).search(self._text, closing[1])
+            if word not in self._words:
+                self._words[word] = re.compile(rf"^\t*+{re.escape(word)}$", re.MULTILINE)
+            end = self._words[word].search(self._text, closing[1])
             later = self._next(fence, end.end()) if end else None
             if end is None or later is None:
                 self._endless.add((fence, word))

@@ -31,7 +31,7 @@ class BadTrajectory(ValueError):
 
 
 class ReplayModel(ScriptedModel):
-    """Gives the recorded action that follows the replies already in the conversation.
+    """Gives the recorded action that follows its own replies in the conversation, not those that a view shows it.
 
     It is no LLM: it reads nothing of what it is told. After the last action it finishes.
     """
@@ -40,7 +40,9 @@ class ReplayModel(ScriptedModel):
     start: int = 0
 
     def respond(self, messages: list[BaseMessage]) -> Turn:
-        position = self.start + sum(isinstance(message, AIMessage) for message in messages)
+        # What a view lets an earlier agent say has no usage.
+        own = (message for message in messages if isinstance(message, AIMessage) and message.usage_metadata)
+        position = self.start + sum(1 for _ in own)
         if position < len(self.turns):
             return self.turns[position]
         return Turn("The recorded actions end here.", Action("finish", {}))

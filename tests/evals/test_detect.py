@@ -90,7 +90,7 @@ def test_one_object_a_trace(folder: Path) -> None:
 
 def test_a_timeline_for_people(folder: Path) -> None:
     long = recording(
-        ("sed -i 's/a/b/' src/x.py", 0, ""), (f"pytest -q {'tests/x ' * 99}", 1, "1 failed in 1s")
+        ("sed -i 's/a\\[0\\]/b/' src/x.py", 0, ""), (f"pytest -q {'tests/x ' * 99}", 1, "1 failed in 1s")
     )
     (folder / "long.traj.json").write_text(json.dumps(long))
     done = run("detect", str(folder / "*.traj.json"))
@@ -102,6 +102,7 @@ def test_a_timeline_for_people(folder: Path) -> None:
     assert "│ failed " in row
     assert max(map(len, done.stdout.splitlines())) <= 160
     assert "[bold]d" in done.stdout
+    assert r"s/a\[0\]/b/" in done.stdout
     assert "\x1b" not in done.stdout
 
 

@@ -13,10 +13,15 @@ from evals.models.replay import BadTrajectory, ReplayModel, read_trajectory
 from graph import open_home, open_run
 from handoff import detectors
 from handoff.action import Action
-from handoff.event import Event
+from handoff.event import Event, Usage
+from handoff.record import Notes
+from handoff.views import VIEWS
+from handoff.views.frame import Recipient
 from nodes import session
 from nodes.actions import read_action
 from sandbox.machine import SandboxSpec
+
+from .test_measures import PREDECESSOR, record
 
 
 def written(tmp_path: Path, *replies: str) -> Path:
@@ -49,6 +54,25 @@ def test_the_actions_that_were_run_are_played_in_order(tmp_path: Path) -> None:
     assert actions[0] == Action("shell", {"command": "ls"})
     assert actions[1] == Action("shell", {"command": "(\ncd sub && export A=1\n)"})
     assert [action.tool for action in actions[2:]] == ["finish", "finish"]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_a_view_lets_the_predecessor_say_is_no_reply_of_the_successor(view: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "```bash\none\n```", "```bash\ntwo\n```", "```bash\nthree\n```")
+    model = ReplayModel(turns=read_trajectory(path))
+    usage = Usage(prompt_tokens=1, completion_tokens=1)
+    notes = Notes(
+        model="m", summary="Read a file.", structured={}, summary_usage=usage, structured_usage=usage
+    )
+    conversation = VIEWS[view](record(PREDECESSOR).model_copy(update={"notes": notes}), Recipient())
+    commands = []
+    for _ in range(3):
+        reply = model.invoke(conversation)
+        action = read_action(reply, "text", offer_handoff=False)
+        assert isinstance(action, Action)
+        commands.append(action.arguments["command"])
+        conversation = [*conversation, reply, HumanMessage("ok")]
+    assert commands == ["one", "two", "three"]
 
 
 def test_a_tail_begins_where_it_is_told(tmp_path: Path) -> None:
@@ -97,8 +121,6 @@ def test_every_real_trajectory_can_be_read(shared: Path) -> None:
 
 def test_a_replay_goes_on_where_the_record_of_its_own_trajectory_ends(tmp_path: Path) -> None:
     from evals.models import _first_action
-
-    from .test_measures import PREDECESSOR, record
 
     path = written(tmp_path, "```bash\none\n```")
     (tmp_path / "sub").mkdir()
