@@ -27,7 +27,7 @@ import psutil
 import typer
 
 from benchmarks.figures import Figure, Goal, counted, say, tell
-from benchmarks.host import Meter
+from benchmarks.host import Meter, Spent
 from evals.run.config import RunConfig, load_config
 from evals.run.executors import Job, executor
 from evals.run.journal import Journal, Row, opened
@@ -94,7 +94,8 @@ def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) 
     before = [*base, *asked, "--stages", "predecessors,labels,notes"]
     subprocess.run(before, env=environment, check=True, stdout=subprocess.DEVNULL)
     say("takeovers")
-    began, meter, moments = time.perf_counter(), Meter(), []
+    began, meter = time.perf_counter(), Meter()
+    moments: list[tuple[float, Spent, float]] = []
     with subprocess.Popen(
         [*base, "--resume", "--stages", "takeovers"], env=environment, stdout=subprocess.PIPE, text=True
     ) as running:
