@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import binomtest, bootstrap
 
 from evals.run.config import BASELINE
 from evals.run.journal import Row
@@ -123,13 +124,17 @@ def median_change(pairs: Sequence[Pair], measure: str) -> float | None:
 def interval(found: Sequence[float], statistic: Callable[..., Any]) -> Interval | None:
     if len(found) < 2:
         return None
-    # What scipy.stats.bootstrap does, whose import alone would take a third of a small report's time.
-    sample, chance = np.asarray(found, dtype=float), np.random.default_rng(SEED)
-    batches = (chance.integers(0, len(found), (_BATCH, len(found))) for _ in range(RESAMPLES // _BATCH))
-    resampled = np.concatenate([statistic(sample[batch], axis=-1) for batch in batches])
-    beyond = (1 - CONFIDENCE) / 2
-    low, high = np.percentile(resampled, (beyond * 100, (1 - beyond) * 100))
-    return Interval(float(low), float(high))
+    result = bootstrap(
+        (np.asarray(found, dtype=float),),
+        statistic,
+        n_resamples=RESAMPLES,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        vectorized=True,
+        batch=_BATCH,
+        rng=np.random.default_rng(SEED),
+    )
+    return Interval(float(result.confidence_interval.low), float(result.confidence_interval.high))
 
 
 def mcnemar(pairs: Iterable[Pair]) -> McNemar:
@@ -138,9 +143,9 @@ def mcnemar(pairs: Iterable[Pair]) -> McNemar:
     gained, lost = kinds[True, False], kinds[False, True]
     if not kinds:
         return McNemar(0, 0, None)
-    discordant = gained + lost
-    fewer = sum(math.comb(discordant, number) for number in range(min(gained, lost) + 1))
-    return McNemar(gained, lost, min(1.0, 2 * fewer / 2**discordant))
+    return McNemar(
+        gained, lost, float(binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0
+    )
 
 
 def all_tokens(row: Row) -> float | None:

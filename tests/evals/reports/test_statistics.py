@@ -9,12 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import bootstrap
 from statsmodels.stats.contingency_tables import mcnemar as by_statsmodels
 
 from evals.reports.statistics import (
-    RESAMPLES,
-    SEED,
     Pair,
     against,
     break_even,
@@ -65,16 +62,6 @@ def test_intervals_are_those_of_a_bootstrap_written_anew(statistic: Any, name: s
     for other_low, other_high in others:
         assert low == pytest.approx(other_low, abs=0.02)
         assert high == pytest.approx(other_high, abs=0.02)
-
-
-@pytest.mark.parametrize("statistic", [np.median, np.mean])
-@pytest.mark.parametrize("pairs", [2, 17, 181])
-def test_intervals_are_those_of_scipy_but_for_rounding(statistic: Any, pairs: int) -> None:
-    chance = random.Random(pairs)
-    found = [chance.gauss(0.3, 0.2) for _ in range(pairs)]
-    rng = np.random.default_rng(SEED)
-    theirs = bootstrap((found,), statistic, n_resamples=RESAMPLES, method="percentile", batch=1000, rng=rng)
-    assert interval(found, statistic) == pytest.approx(tuple(theirs.confidence_interval), abs=1e-15)
 
 
 def test_the_interval_of_a_median_is_exact_where_it_can_be_counted() -> None:
