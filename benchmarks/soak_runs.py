@@ -116,12 +116,11 @@ class Runs:
         return self._told_to_end(sandbox, signal.SIGTERM, TERMINATED)
 
     def reported(self, sandbox: str) -> Told:
-        """A report on what there is."""
+        """A report on one run; several have takeovers of one name, which it refuses to count twice."""
         if not self._kept:
             return self.whole(sandbox)
-        of = self._chance.sample(self._kept, self._chance.randint(1, len(self._kept)))
         out = self.place / "report"
-        process = command("evals.report", *map(str, of), "--out", str(out))
+        process = command("evals.report", str(self._chance.choice(self._kept)), "--out", str(out))
         wrong = self._ended(process, 0)
         if not (out / "report.html").is_file():
             wrong.append("there is no report.html")
