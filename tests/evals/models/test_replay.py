@@ -21,7 +21,7 @@ from nodes import session
 from nodes.actions import read_action
 from sandbox.machine import SandboxSpec
 
-from .test_measures import PREDECESSOR, record
+from ..run.test_measures import PREDECESSOR, record
 
 
 def written(tmp_path: Path, *replies: str) -> Path:
