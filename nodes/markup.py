@@ -33,7 +33,7 @@ _HEREDOC = re.compile(r"<<-?[ \t]*+(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_]\w
 _SPACE = re.compile(r"\s*+")
 # A reply with more attempts than this is refused in any case; reading on would only cost time.
 _MOST_ATTEMPTS = 30
-# Nor has a reply ever had so many blocks and mentions; what comes after them is not looked at.
+# Nor is one read on after so many pieces: an action behind them is asked for once more.
 _MOST_PIECES = 10_000
 
 

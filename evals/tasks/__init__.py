@@ -33,8 +33,6 @@ _NEEDED = (
 )
 # SWE-bench images keep their interpreter in a conda environment; others have no such file.
 _SHELL_INIT = "[ ! -f /opt/miniconda3/bin/activate ] || { . /opt/miniconda3/bin/activate; conda activate testbed; } >/dev/null 2>&1"
-
-
 _PACKAGES = "lib*/python3*/*-packages"
 
 

@@ -337,6 +337,12 @@ def test_no_reply_takes_long(reply: str) -> None:
     assert isinstance(found, Action | Unreadable)
 
 
+@pytest.mark.parametrize(("blocks", "is_seen"), [(9_999, True), (10_000, False)])
+def test_an_action_behind_thousands_of_blocks(blocks: int, is_seen: bool) -> None:
+    found = read("```python\nx\n```\n" * blocks + "```bash\nls\n```")
+    assert isinstance(found, Action) == is_seen
+
+
 def test_an_action_after_a_megabyte_of_thought() -> None:
     started = time.process_time()
     assert read(f"<think>{MEGABYTE}</think>\n\n```bash\nls\n```") == shell("ls")
