@@ -19,6 +19,12 @@ class CodeFile(NamedTuple):
     seen: tuple[str, ...]
     current: str | None
 
+    def holding(self, content: str | None) -> CodeFile:
+        """The same file with this content, which it is remembered to have had."""
+        if content is None or content in self.seen:
+            return self._replace(current=content)
+        return self._replace(seen=(*self.seen, content), current=content)
+
 
 class ValidationRun(NamedTuple):
     """One validation, at the observation that shows its result."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from handoff import authorship, inspection, paths
+from handoff import authorship, inspection
 from handoff.commands import SimpleCommand, executed, parse
-from handoff.detector_state import Awaited, CodeFile, DetectorState, ValidationRun
+from handoff.detector_state import Awaited, DetectorState, ValidationRun
+from handoff.edits import authored, is_source, look_at
 from handoff.event import Event, HandoffPoint, PointKind
 from handoff.outcomes import evidence, judge, plain, runs_nothing
 from handoff.summaries import Outcome
@@ -132,7 +133,7 @@ def continuation_state(
 
 def continuation(state: DetectorState) -> ContinuationState:
     """The same, of a state already reached."""
-    changed = any(f.current != f.base and _is_source(state, path, f.base) for path, f in state.files.items())
+    changed = any(f.current != f.base and is_source(state, path, f.base) for path, f in state.files.items())
     return _CONTINUATIONS[state.since_change] if changed else "no_source_change"
 
 
@@ -164,49 +165,20 @@ def _take_changes(state: DetectorState, command: str, event: Event) -> tuple[Det
     place = Place(event.cwd, state.workspace)
     if not event.changes:
         return state, _Changed((), (), find(command, state.written_scripts, place) if command else (), True)
-    files = dict(state.files)
-    written = list(state.written_scripts)
-    edited: list[str] = []
-    source: list[str] = []
-    rewritten: list[str] = []
-    for change in event.changes:
-        path = change.path
-        known = files.get(path)
-        base = known.base if known else change.before
-        if change.before is None and change.after is not None and base is None and paths.is_script(path):
-            written += [path] if path not in written else []
-        if not paths.is_code(path) or paths.is_generated(path):
-            continue
-        if paths.is_scratch(path, base is not None, state.base_directories):
-            # Remembered all the same: at its next change it must not pass for a file of the base.
-            files[path] = CodeFile(base=base, seen=(), current=change.after)
-            continue
-        seen = known.seen if known else ()
-        seen += tuple(h for h in (change.before,) if h is not None and h not in seen)
-        if change.after != change.before:
-            rewritten += [path] if base is not None else []
-            if _is_source(state, path, base):
-                source.append(path)
-                # Deleting gives a file no content, so it changes the source but is not an edit.
-                edited += [path] if change.after is not None and change.after not in seen else []
-        seen += tuple(h for h in (change.after,) if h is not None and h not in seen)
-        files[path] = CodeFile(base=base, seen=seen, current=change.after)
-    found = find(command, written, place) if command else ()
-    commands = parse(command) if found or (edited and authorship.may_matter(command)) else ()
-    if edited and authorship.only_restores(commands):
-        edited = []
-    if edited and authorship.generates(commands):
-        named = [p for p in edited if p.rpartition("/")[2] in command]
-        edited = [p for p in edited if files[p].base is not None or p in named]
-    found, edit_first, editing = _attribute(found, commands, source or rewritten, bool(edited))
+    seen = look_at(state, event.changes)
+    found = find(command, seen.written_scripts, place) if command else ()
+    may_matter = found or (seen.edited and authorship.may_matter(command))
+    commands = parse(command) if may_matter else ()
+    edited = authored(seen, command, commands)
+    found, edit_first, editing = _attribute(found, commands, seen.source or seen.rewritten, bool(edited))
     state = state._replace(
-        files=files,
-        written_scripts=tuple(w for w in written if w not in editing),
-        edited=state.edited + tuple(p for p in edited if p not in state.edited),
+        files=seen.files,
+        written_scripts=tuple(script for script in seen.written_scripts if script not in editing),
+        edited=state.edited + tuple(path for path in edited if path not in state.edited),
     )
-    if source:
+    if seen.source:
         state = state._replace(since_change=None, awaited=None)
-    return state, _Changed(tuple(edited), tuple(source), found, edit_first)
+    return state, _Changed(edited, tuple(seen.source), found, edit_first)
 
 
 def _attribute(
@@ -288,10 +260,6 @@ def _shows_log(command: str, awaited: Awaited) -> bool:
     shown = {p.rpartition("/")[2] for p in inspection.reads(command)}
     searched = {a.rpartition("/")[2] for c in parse(command) if c.name == "grep" for a in c.argv[1:]}
     return not names.isdisjoint(shown | searched)
-
-
-def _is_source(state: DetectorState, path: str, base: str | None) -> bool:
-    return paths.is_source(path, base is not None, state.base_directories)
 
 
 def _point(kind: PointKind, index: int, detail: str) -> HandoffPoint:

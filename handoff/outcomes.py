@@ -97,27 +97,15 @@ def judge(
     edited: Collection[str] = (),
 ) -> Outcome:
     """The same for validations already found; `edited` are the source files edited so far."""
+    if not found:
+        return "unknown"
     verdict = _summary(found, text)
-    if (
-        verdict == "failed"
-        and environment.only_import_errors(text)
-        and (environment.not_imported(text, edited) or environment.not_configured(text))
-    ):
+    if verdict == "failed" and _is_of_environment(found, text, edited):
         return "environment_error"
-    generic = all(
-        f.kind in ("build", "lint") or (f.runner and f.runner.name.startswith("make")) for f in found
-    )
-    if verdict == "failed" and generic and environment.not_set_up(text):
-        return "environment_error"
-    if verdict == "passed" and found[-1].runner is None and found[-1].command.exit_code_is_own and exit_code:
-        # The tests before it passed, and the reproduction that ends the line did not.
+    if verdict == "passed" and _another_failed(found, text, exit_code):
         return "failed"
-    reproduces = any(f.kind == "reproduction" for f in found)
-    if verdict == "passed" and reproduces and len(found) > 1 and _bad_sign(text):
-        # One of several failed, and the others' summary does not speak for it.
-        return "failed"
-    if verdict is not None or not found:
-        return verdict or "unknown"
+    if verdict is not None:
+        return verdict
     if timed_out or environment.killed(command, exit_code):
         return "environment_error"
     if exit_code != 0 and any(environment.not_started(f.command, text) for f in found):
@@ -127,10 +115,34 @@ def judge(
     commands = parse(command)
     told = _told_by_echo(found[-1], commands, text)
     if told is not None:
-        return "failed" if reproduces and _bad_sign(text) else told
+        return "failed" if _reproduces(found) and _bad_sign(text) else told
     if exit_code is not None:
         return _by_exit_code(found, commands, text, exit_code)
     return _by_signs(found, text, ended=False)
+
+
+def _is_of_environment(found: Sequence[Found], text: str, edited: Collection[str]) -> bool:
+    """Whether the failure that a summary tells of says nothing about the code."""
+    if environment.only_import_errors(text) and (
+        environment.not_imported(text, edited) or environment.not_configured(text)
+    ):
+        return True
+    generic = all(
+        f.kind in ("build", "lint") or (f.runner and f.runner.name.startswith("make")) for f in found
+    )
+    return generic and environment.not_set_up(text)
+
+
+def _another_failed(found: Sequence[Found], text: str, exit_code: int | None) -> bool:
+    """Whether a summary tells of tests that passed, and something else in the line did not."""
+    last = found[-1]
+    if last.runner is None and last.command.exit_code_is_own and exit_code:
+        return True
+    return len(found) > 1 and _reproduces(found) and _bad_sign(text)
+
+
+def _reproduces(found: Sequence[Found]) -> bool:
+    return any(f.kind == "reproduction" for f in found)
 
 
 def _told_by_echo(last: Found, commands: Sequence[SimpleCommand], text: str) -> Outcome | None:
@@ -178,7 +190,7 @@ def _by_exit_code(
     found: Sequence[Found], commands: Sequence[SimpleCommand], text: str, exit_code: int
 ) -> Outcome:
     if exit_code == 0:
-        if any(f.kind == "reproduction" for f in found) and _bad_sign(text):
+        if _reproduces(found) and _bad_sign(text):
             return "failed"
         # Of reproductions in a row the last one's code speaks, and signs speak for the others.
         own = found[-1:] if all(f.kind == "reproduction" for f in found) else found
@@ -209,9 +221,9 @@ def _by_signs(found: Sequence[Found], text: str, *, ended: bool = True) -> Outco
         return "environment_error"
     ending = next((ln for ln in reversed(text.splitlines()) if ln.strip()), "")
     crashed = _TRACEBACK in text and _CRASH.match(ending) is not None
-    if crashed or (any(f.kind == "reproduction" for f in found) and _bad_sign(text)):
+    if crashed or (_reproduces(found) and _bad_sign(text)):
         return "failed"
-    if not ended and any(f.kind == "reproduction" for f in found) and _GOOD_SIGN.search(text):
+    if not ended and _reproduces(found) and _GOOD_SIGN.search(text):
         return "passed"
     return "unknown"
 

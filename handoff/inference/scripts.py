@@ -21,7 +21,12 @@ _EFFECTS = {"open", "write_text", "write_bytes", "input", "FileInput"} | {
     name.rpartition(".")[2] for name in (*_MOVES, *_COPIES, *_REMOVES, *_SHELLS)
 }
 _BINDING = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.Call, ast.FunctionDef)
+_OF_THEIR_ARGUMENT = {
+    "Path", "pathlib.Path", "str", "os.path.abspath", "os.fspath", "glob.glob", "glob.iglob",
+}  # fmt: skip
+"""What they return is about what they are given."""
 _LONGEST = 200_000
+_DEEPEST, _FEW = 8, 4
 _LONGEST_TEXT, _MOST_WRITES = 20_000, 200
 _CODE_PATH = re.compile(r"^[\w./*-]+\.(?:pyx?|pyi|js|ts|c|h|cpp|go|rs|java|rb|php|html|sh)$")
 
@@ -115,41 +120,36 @@ class _Reader:
 
     def texts(self, node: ast.AST | None, depth: int = 0) -> list[str]:
         """The texts that an expression may stand for, as far as they can be read off."""
-        if node is None or depth > 8:
+        if depth > _DEEPEST:
             return []
-        if isinstance(node, ast.Constant):
-            return [node.value] if isinstance(node.value, str) else []
-        if isinstance(node, ast.Name):
-            return self.names.get(node.id, [])
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Div):
-            joint = "/" if isinstance(node.op, ast.Div) else ""
-            left, right = self.texts(node.left, depth + 1), self.texts(node.right, depth + 1)
-            return _bounded(a + joint + b for a in left[:4] for b in right[:4])
-        if isinstance(node, ast.JoinedStr):
-            parts = [""]
-            for value in node.values:
-                inner = value.value if isinstance(value, ast.FormattedValue) else value
-                found = self.texts(inner, depth + 1)
-                if not found:
-                    return []
-                parts = _bounded(p + f for p in parts[:4] for f in found[:4])
-            return parts
-        if isinstance(node, ast.Subscript) and _dotted(node.value) == "sys.argv":
-            index = node.slice.value if isinstance(node.slice, ast.Constant) else None
-            known = isinstance(index, int) and 0 < index <= len(self.argv)
-            return [self.argv[index - 1]] if known and isinstance(index, int) else []
-        if isinstance(node, ast.Call):
-            called = _dotted(node.func)
-            if called == "os.path.join":
-                firsts = [self.texts(argument, depth + 1)[:1] for argument in node.args]
-                return _bounded(["/".join(first[0] for first in firsts)]) if firsts and all(firsts) else []
-            if called in ("Path", "pathlib.Path", "str", "os.path.abspath", "os.fspath") and node.args:
-                return self.texts(node.args[0], depth + 1)
-            if called in ("glob.glob", "glob.iglob") and node.args:
-                return self.texts(node.args[0], depth + 1)
-        if isinstance(node, ast.List | ast.Tuple | ast.Set):
-            return [text for item in node.elts for text in self.texts(item, depth + 1)]
+        deeper = depth + 1
+        match node:
+            case ast.Constant(value=str(text)):
+                return [text]
+            case ast.Name(id=name):
+                return self.names.get(name, [])
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return _joined("", [self.texts(left, deeper), self.texts(right, deeper)])
+            case ast.BinOp(left=left, op=ast.Div(), right=right):
+                return _joined("/", [self.texts(left, deeper), self.texts(right, deeper)])
+            case ast.JoinedStr(values=values):
+                return _joined("", [self.texts(value, deeper) for value in values])
+            case ast.FormattedValue(value=value):
+                return self.texts(value, depth)
+            case ast.Subscript(value=value, slice=ast.Constant(value=int(index))):
+                known = _dotted(value) == "sys.argv" and 0 < index <= len(self.argv)
+                return [self.argv[index - 1]] if known else []
+            case ast.Call(func=func, args=[_, *_] as arguments):
+                return self._returned(_dotted(func), arguments, deeper)
+            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+                return [text for item in items for text in self.texts(item, deeper)]
         return []
+
+    def _returned(self, called: str, arguments: Sequence[ast.expr], depth: int) -> list[str]:
+        """The texts that a call may return."""
+        if called == "os.path.join":
+            return _joined("/", [self.texts(argument, depth)[:1] for argument in arguments])
+        return self.texts(arguments[0], depth) if called in _OF_THEIR_ARGUMENT else []
 
     def _bind(self) -> None:
         functions = {n.name: n for n in self.order if isinstance(n, ast.FunctionDef)}
@@ -326,6 +326,14 @@ class _Reader:
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     found.append(max(node.value.split("\n"), key=len).strip())
         return found
+
+
+def _joined(joint: str, parts: Sequence[Sequence[str]]) -> list[str]:
+    """Texts put together from one of each part, in few of all ways; none where a part has none."""
+    texts = _bounded(parts[0][:_FEW]) if parts else [""]
+    for part in parts[1:]:
+        texts = _bounded(text + joint + more for text in texts[:_FEW] for more in part[:_FEW])
+    return texts
 
 
 def _bounded(texts: Iterable[str]) -> list[str]:

@@ -31,28 +31,51 @@ def learn_from_shell(files: Files, command: str, text: str) -> None:
     """What a command line showed, where one pipeline of it alone prints."""
     if len(command) > 4000 or not _SHOWS.search(command) or _ELIDED.search(text):
         return
-    commands = parse(command)
-    shown = [c for c in commands if c.stage == 0 and not _silent(c)]
-    if len(shown) != 1 or shown[0].repeats:
+    pipeline, lines = _printing(parse(command)), _shown(text)
+    names = [word for word in pipeline[0].argv[1:] if not word.startswith("-")] if pipeline else []
+    if not names or not lines:
         return
+    first = pipeline[0]
+    path = files.path(names[-1], _directory(files, first))
+    if first.name == "grep" and _flag(first, "n"):
+        if len(names) == 2:
+            _learn(files, path, _numbered(lines))
+    elif first.name == "nl" or (first.name == "cat" and _flag(first, "n")):
+        _learn(files, path, _numbered(lines))
+    else:
+        _learn_from(files, path, _first_line(pipeline), lines)
+
+
+def _printing(commands: Sequence[SimpleCommand]) -> Sequence[SimpleCommand]:
+    """The only pipeline that prints, once and to the terminal; empty where there is none, or more than one."""
+    shown = [command for command in commands if command.stage == 0 and not _silent(command)]
+    if len(shown) != 1 or shown[0].repeats or any(">" in each.operator for each in shown[0].redirects):
+        return ()
     first = shown[0]
-    pipeline = [c for c in commands[commands.index(first) :] if c is first or c.stage > 0][: first.stages]
-    names = [w for w in first.argv[1:] if not w.startswith("-")]
-    if not names or (first.redirects and any(">" in r.operator for r in first.redirects)):
-        return
+    behind = commands[commands.index(first) + 1 :]
+    return (first, *(command for command in behind if command.stage > 0))[: first.stages]
+
+
+def _shown(text: str) -> list[str]:
+    """The lines of a file that a text may be; none of one too long, or that says there was no such file."""
+    lines = text.removesuffix("\n").split("\n")
+    useless = not text or len(lines) > _MOST or re.search(r": No such file|: command not found", lines[0])
+    return [] if useless else lines
+
+
+def _directory(files: Files, command: SimpleCommand) -> str:
     cwd = files.cwd or ""
-    path = files.path(names[-1], cwd if first.cwd is None else f"{cwd}/{first.cwd}" if cwd else first.cwd)
-    lines = text.split("\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    if not lines or len(lines) > _MOST or re.search(r": No such file|: command not found", lines[0]):
-        return
-    numbered = first.name == "nl" or (first.name in ("cat", "grep") and _flag(first, "n"))
-    if numbered:
-        if first.name != "grep" or len(names) == 2:
-            _learn(files, path, [m for line in lines if (m := _NUMBERED.match(line))])
-        return
-    begin = _first_line(pipeline)
+    if command.cwd is None:
+        return cwd
+    return f"{cwd}/{command.cwd}" if cwd else command.cwd
+
+
+def _numbered(lines: Sequence[str]) -> list[re.Match[str]]:
+    return [match for line in lines if (match := _NUMBERED.match(line))]
+
+
+def _learn_from(files: Files, path: str, begin: int | None, lines: Sequence[str]) -> None:
+    """Lines of a file from number `begin` on; 0 is the whole of it."""
     held = files.content(path)
     if begin is None or held is None:
         return

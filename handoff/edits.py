@@ -1,0 +1,71 @@
+"""Which files an action's changes are edits of: source that got a new content from the agent's own hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from handoff import authorship, paths
+from handoff.commands import SimpleCommand
+from handoff.detector_state import CodeFile, DetectorState
+from sandbox.machine import FileChange
+
+
+class Seen(NamedTuple):
+    """What one observation's changes did to the files, whoever made them."""
+
+    files: dict[str, CodeFile]
+    written_scripts: list[str]
+    source: list[str]
+    """The source files that it changed."""
+    edited: list[str]
+    """Those of them that got a content which they never had before."""
+    rewritten: list[str]
+    """The files of the base that it changed, source or not."""
+
+
+def look_at(state: DetectorState, changes: Iterable[FileChange]) -> Seen:
+    """What the changes of one observation do to what a run has seen so far."""
+    seen = Seen(dict(state.files), list(state.written_scripts), [], [], [])
+    for change in changes:
+        path = change.path
+        file = seen.files.get(path) or CodeFile(base=change.before, seen=(), current=change.before)
+        is_new = file.base is None and change.before is None and change.after is not None
+        if is_new and paths.is_script(path) and path not in seen.written_scripts:
+            seen.written_scripts.append(path)
+        if not paths.is_code(path) or paths.is_generated(path):
+            continue
+        if paths.is_scratch(path, file.base is not None, state.base_directories):
+            # Remembered all the same: at its next change it must not pass for a file of the base.
+            seen.files[path] = CodeFile(base=file.base, seen=(), current=change.after)
+            continue
+        file = file.holding(change.before)
+        seen.files[path] = file.holding(change.after)
+        if change.after == change.before:
+            continue
+        if file.base is not None:
+            seen.rewritten.append(path)
+        if is_source(state, path, file.base):
+            seen.source.append(path)
+            # Deleting gives a file no content, so it changes the source but is not an edit.
+            if change.after is not None and change.after not in file.seen:
+                seen.edited.append(path)
+    return seen
+
+
+def authored(seen: Seen, command: str, commands: Sequence[SimpleCommand]) -> tuple[str, ...]:
+    """The edited files that the agent wrote, not those that a command restored or generated."""
+    if seen.edited and authorship.only_restores(commands):
+        return ()
+    if seen.edited and authorship.generates(commands):
+        return tuple(
+            path
+            for path in seen.edited
+            if seen.files[path].base is not None or path.rpartition("/")[2] in command
+        )
+    return tuple(seen.edited)
+
+
+def is_source(state: DetectorState, path: str, base: str | None) -> bool:
+    """Whether a change of this file, which the base has or not, is one of the task's source."""
+    return paths.is_source(path, base is not None, state.base_directories)
