@@ -1,11 +1,10 @@
-"""What every command that lets agents take over has in common: its progress, its tidying and its endings."""
+"""What every command that lets agents take over has in common: its progress and its endings."""
 
 from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,11 +12,8 @@ if TYPE_CHECKING:
     import typer
     from rich.console import Console
 
-    from evals.run.config import RunConfig
     from evals.run.executors import Executor, Job
     from evals.run.journal import Journal, Row
-    from evals.run.places import Places
-    from graph import Home
 
 DONE, USAGE, INFRASTRUCTURE_FAILURES, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
 EXIT_CODES = (
@@ -105,31 +101,6 @@ def _in_words(row: Row) -> str:
     events = f"{row['events']} events" if "events" in row else None
     followed = "followed" if row.get("followed") else None
     return ", ".join(str(part) for part in (*names, events, result, followed) if part)
-
-
-@contextmanager
-def tidied(config: RunConfig, places: Places, home: Home) -> Iterator[None]:
-    """Before and after a run, however it ends, no machine of it is left."""
-    tidy(config, places, home)
-    try:
-        yield
-    finally:
-        tidy(config, places, home)
-
-
-def tidy(config: RunConfig, places: Places, home: Home) -> None:
-    """Remove what a killed run left: its machines, and frozen images that no record and no checkpoint needs."""
-    import sandbox
-    from handoff.ledger import machines
-    from nodes.session import owner_of
-
-    places.records.remove_partial()
-    home.remove_unused_machines(alone=True)
-    keep = places.records.snapshot_locations()
-    if keep is not None:
-        keep |= {snapshot.location for snapshot in machines.snapshots(home.ledger)}
-    owners = [owner_of(config.run_id, home.ledger, thread) for thread in home.threads()]
-    sandbox.remove_leftovers(config.sandbox, config.run_id, *owners, keep=keep)
 
 
 def _said(line: str, code: int) -> int:

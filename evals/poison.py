@@ -19,7 +19,6 @@ from evals.conduct import (
     carry_out,
     conducted,
     console,
-    tidied,
     was_given,
 )
 
@@ -112,6 +111,7 @@ def run(shown_on: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pa
     from evals.run.executors import Job, executor
     from evals.run.journal import Journal, opened, sole_user
     from evals.run.places import Places
+    from evals.run.tidying import tidied
 
     places = Places(out)
     print(

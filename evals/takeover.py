@@ -17,15 +17,14 @@ from evals.conduct import (
     carry_out,
     conducted,
     console,
-    tidied,
     was_given,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from evals.machinery import Machinery
     from evals.run.config import RunConfig
-    from evals.run.executors import Machinery
     from evals.run.journal import Row
     from evals.tasks import Task
 
@@ -76,9 +75,9 @@ def command(
     list_tasks: opt.ListTasks = False,
 ) -> None:
     """Measure what it costs when one coding agent must continue another's unfinished work."""
+    from evals.machinery import go_on, machinery
     from evals.run import setup
     from evals.run.config import read_stages
-    from evals.run.executors import go_on, machinery
 
     asked = {name: value for name, value in context.params.items() if name not in _NO_SETTINGS}
     given = {name for name in asked if was_given(context, name)}
@@ -122,6 +121,7 @@ def run(
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
     from evals.run.journal import journals, opened, sole_user
     from evals.run.places import Places
+    from evals.run.tidying import tidied
 
     places = Places(out)
     by_id = {task.id: task for task in tasks}

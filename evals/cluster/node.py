@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple
 import sandbox
 from evals.cluster.depot import Depot, Item, digest_of
 from evals.cluster.likeness import Likeness, likeness
-from evals.conduct import tidy
 from evals.models import BadModel
 from evals.run import threads
 from evals.run.config import RunConfig
@@ -24,6 +23,7 @@ from evals.run.executors import TERMINATED
 from evals.run.journal import Row
 from evals.run.places import Places
 from evals.run.setup import check, usage_errors
+from evals.run.tidying import tidy
 from evals.tasks import SUITE, Task
 from handoff.ledger import LedgerUnusable
 from handoff.record import NOTES_FILE, RecordRefused

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from evals.models.facts import ORACLE_FILE, read_facts
-from evals.run.config import is_llm
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -18,9 +17,14 @@ if TYPE_CHECKING:
     from handoff.record import HandoffRecord
 
 ORACLE = "builtin:oracle"
+_LLM = "openai:"
 FORMS = "openai:NAME, replay:FILE or builtin:oracle"
 _BUILT_IN = re.compile(rf"{ORACLE}(?:\+(\d+(?:\.\d+)?)s)?")
 """It may wait as an LLM would, so many seconds a reply on average: builtin:oracle+0.5s."""
+
+
+def is_llm(name: str) -> bool:
+    return name.startswith(_LLM)
 
 
 def is_builtin(name: str) -> bool:

@@ -7,9 +7,9 @@ from itertools import accumulate
 from math import ceil
 from typing import NamedTuple
 
+from evals.models import is_llm
 from evals.reports.collection import Collection
 from evals.reports.statistics import SEED, quantile
-from evals.run.config import is_llm
 from evals.run.results import Results
 from handoff.event import Event
 

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
+from evals.models import is_llm
 from handoff.action import Protocol
 from handoff.event import PointKind
 from handoff.record import write_durably
 from sandbox.machine import BackendName, Frozen
 
 CONFIG_FILE = "config.json"
-LLM = "openai:"
 BASELINE = "repository"
 STAGES = {
     "predecessors": ("task_id", "predecessor"),
@@ -82,10 +82,6 @@ class RunConfig(Frozen):
 
 _Settings = TypeVar("_Settings", bound=RunConfig)
 _Name = TypeVar("_Name", bound=str)
-
-
-def is_llm(model: str) -> bool:
-    return model.startswith(LLM)
 
 
 @lru_cache

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from evals.run.config import BASELINE, STAGES, RunConfig, is_llm
+from evals.models import is_llm
+from evals.run.config import BASELINE, STAGES, RunConfig
 from evals.run.journal import Journals, Row
 from evals.run.study import Study, studies
 from evals.run.work import Work

@@ -1,0 +1,67 @@
+"""What carries out the jobs of a run, as a person names it: processes of this host, or a cluster."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from evals.run.config import BadUsage, RunConfig
+from evals.run.executors import Executor, executor
+
+if TYPE_CHECKING:
+    from evals.tasks import Task
+
+
+class Machinery(Protocol):
+    """What will carry out a run's jobs."""
+
+    def check(self, config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+        """Find out whether it can. Raises BadUsage."""
+
+    def opened(self) -> AbstractContextManager[Executor]:
+        """An executor; an interrupt ends the jobs that have begun.
+
+        SystemExit, as `end_on_sigterm` raises it, lets their agents end the action they are at.
+        """
+
+
+class Local(NamedTuple):
+    """This host, with so many jobs at once."""
+
+    workers: int
+
+    def check(self, config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+        pass
+
+    def opened(self) -> AbstractContextManager[Executor]:
+        return executor(self.workers)
+
+
+def machinery(
+    name: str, workers: int, *, address: str | None, depot: str | None, node_dir: str | None
+) -> Machinery:
+    """What was asked for by name. Raises BadUsage."""
+    if name == "ray":
+        if workers != 1:
+            raise BadUsage(
+                "--workers: a cluster has as many as its nodes offer; see `sandbox` in docs/cluster.md"
+            )
+        from evals.cluster.coordinator import Cluster
+
+        return Cluster(address or "auto", depot, node_dir)
+    if name != "local":
+        raise BadUsage(f"--executor: there is no {name!r}; there are local, ray")
+    for option, value in (("--depot", depot), ("--node-dir", node_dir)):
+        if value is not None:
+            raise BadUsage(f"{option}: is for --executor ray")
+    return Local(workers)
+
+
+def go_on(name: str, **options: str | None) -> str:
+    """How a resumed run names the same machinery."""
+    words = ["", "--executor", name] if name != "local" else []
+    for option, value in options.items():
+        words += [f"--{option.replace('_', '-')}", shlex.quote(value)] if words and value else []
+    return " ".join(words)
