@@ -6,8 +6,8 @@ command is not run; its program or subcommand must name each of its options in i
 
 from __future__ import annotations
 
-import importlib.util
 import graphlib
+import importlib.util
 import itertools
 import json
 import os
