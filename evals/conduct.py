@@ -26,7 +26,7 @@ def conducted(
     out: Path, go_on: str, prepare: Callable[[], _Prepared], run: Callable[[_Prepared], int]
 ) -> int:
     """The exit code of a run, however it ends; what a person can mend, or go on with, is said in one line."""
-    from evals.run.executors import TERMINATED, end_on_sigterm
+    from evals.run.endings import TERMINATED, end_on_sigterm
     from evals.run.setup import lost_on_the_way, usage_errors
 
     end_on_sigterm()

@@ -19,7 +19,7 @@ from evals.cluster.likeness import Likeness, likeness
 from evals.models import BadModel
 from evals.run import threads
 from evals.run.config import RunConfig
-from evals.run.executors import TERMINATED
+from evals.run.endings import TERMINATED
 from evals.run.journal import Row
 from evals.run.places import Places
 from evals.run.setup import check, usage_errors

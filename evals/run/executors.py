@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
@@ -13,12 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from evals.run import endings
 from evals.run.config import RunConfig
 
 if TYPE_CHECKING:
     from evals.run.journal import Row
 
-TERMINATED = 128 + signal.SIGTERM
 _AHEAD = 2
 """Jobs a worker that are under way or wait for one."""
 
@@ -89,9 +86,9 @@ def _inline() -> Iterator[Executor]:
 def _processes(workers: int) -> Iterator[Executor]:
     # Forking a process that has threads, as ours has, can deadlock its child.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_serve_one_parent)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=endings.serve_one_parent)
     try:
-        with _interrupts_held():
+        with endings.interrupts_held():
             for _ in range(workers):
                 pool.submit(_get_ready)
         yield Processes(pool, workers)
@@ -109,65 +106,11 @@ def _processes(workers: int) -> Iterator[Executor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold interrupts back, also in the processes that begin meanwhile, until these leave them to their parent."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def end_on_sigterm() -> None:
-    """Let SIGTERM end this process by SystemExit, once; an agent that runs in it ends after what it is at."""
-
-    def end(number: int, frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise SystemExit(TERMINATED)
-
-    signal.signal(signal.SIGTERM, end)
-
-
-class _Ending:
-    """Whether a worker is at a job, and whether it was told to end."""
-
-    working = False
-    told = False
-
-
 def _get_ready() -> None:
     """Import what jobs need, while the parent does the same."""
     import evals.run.stages  # noqa: F401
 
 
 def _work(job: Job) -> Row:
-    _Ending.working = True
-    try:
-        if _Ending.told:
-            raise SystemExit(TERMINATED)
+    with endings.at_a_job():
         return job.carried_out()
-    finally:
-        _Ending.working = False
-
-
-def _end_job(number: int, frame: object) -> None:
-    """End the job, once; the worker itself ends when its parent lets it, or the pool would be broken."""
-    before, _Ending.told = _Ending.told, True
-    if _Ending.working and not before:
-        raise SystemExit(TERMINATED)
-
-
-def _serve_one_parent() -> None:
-    """Leave interrupts to the parent, and end when it does, however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    signal.signal(signal.SIGTERM, _end_job)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
