@@ -38,9 +38,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     journal: Annotated[
         str | None,
-        typer.Option(
-            help="Database that both runs' rows are in. [default: each one's own]", show_default=False
-        ),
+        typer.Option(help="Database that both runs' rows are in.", show_default="each one's own"),
     ] = None,
 ) -> None:
     """Compare two runs, takeover by takeover: the same record, view, successor and repeat."""

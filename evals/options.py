@@ -22,23 +22,21 @@ Model = Annotated[
 ]
 Predecessor = Annotated[
     list[str] | None,
-    Option(
-        help="Model that begins the tasks; give it again for one more. [default: --model]", show_default=False
-    ),
+    Option(help="Model that begins the tasks; give it again for one more.", show_default="--model"),
 ]
 Successor = Annotated[
     list[str] | None,
     Option(
         help="Model that takes over; give it again for one more. A replay of the predecessor's own file goes on where "
-        "the point lies; replay:FILE@N begins at action N, replay:FILE#K plays the file's K-th run. [default: --model]",
-        show_default=False,
+        "the point lies; replay:FILE@N begins at action N, replay:FILE#K plays the file's K-th run.",
+        show_default="--model",
     ),
 ]
 NotesModel = Annotated[
     str | None,
     Option(
-        help="Model that writes the notes. [default: the predecessor's if it is an LLM, else the first successor's]",
-        show_default=False,
+        help="Model that writes the notes.",
+        show_default="the predecessor's if it is an LLM, else the first successor's",
     ),
 ]
 Tasks = Annotated[
@@ -102,8 +100,8 @@ JournalUrl = Annotated[
     Option(
         "--journal",
         envvar="TAKEOVER_JOURNAL",
-        help="The database of rows, such as postgresql://…. [default: journal.sqlite in --out]",
-        show_default=False,
+        help="The database of rows, such as postgresql://….",
+        show_default="journal.sqlite in --out",
     ),
 ]
 DryRun = Annotated[
@@ -133,24 +131,23 @@ Address = Annotated[
     str | None,
     Option(
         envvar="RAY_ADDRESS",
-        help="HOST:PORT of the cluster's head. [default: the cluster that this host belongs to]",
-        show_default=False,
+        help="HOST:PORT of the cluster's head.",
+        show_default="the cluster that this host belongs to",
     ),
 ]
 DepotUrl = Annotated[
     str | None,
     Option(
         "--depot",
-        help="Where the nodes of a cluster leave records and traces for each other: a URL that fsspec knows. "
-        "[default: depot in --out, for nodes that share its file system]",
-        show_default=False,
+        help="Where the nodes of a cluster leave records and traces for each other: a URL that fsspec knows.",
+        show_default="depot in --out, for nodes that share its file system",
     ),
 ]
 NodeDir = Annotated[
     str | None,
     Option(
-        help="Where each node has a directory of its own. [default: its directory for temporary files]",
-        show_default=False,
+        help="Where each node has a directory of its own.",
+        show_default="its directory for temporary files",
     ),
 ]
 BaseUrl = Annotated[
@@ -170,16 +167,15 @@ MaxTokens = Annotated[
 ]
 MaxReplyTokens = Annotated[
     int | None,
-    Option(min=1, help="Tokens of one reply. [default: the server's own limit]", show_default=False),
+    Option(min=1, help="Tokens of one reply.", show_default="the server's own limit"),
 ]
 MaxSeconds = Annotated[float, Option(min=1, help="Seconds an agent may take.")]
 WindowTokens = Annotated[
     int | None,
     Option(
         min=1000,
-        help="The successor's context window, by which payload and transcript are cut. [default: what is known of "
-        "the model, else 128000]",
-        show_default=False,
+        help="The successor's context window, by which payload and transcript are cut.",
+        show_default="what is known of the model, else 128000",
     ),
 ]
 CommandTimeout = Annotated[float, Option("--command-timeout-s", min=0.1, help="Seconds a command may take.")]
@@ -197,9 +193,7 @@ GradingNetwork = Annotated[
         help="Let the official tests in Docker reach the network, as swebench's own harness does.",
     ),
 ]
-Out = Annotated[
-    Path | None, Option(help="Directory for the results. [default: runs/DATE-TIME]", show_default=False)
-]
+Out = Annotated[Path | None, Option(help="Directory for the results.", show_default="runs/DATE-TIME")]
 Resume = Annotated[
     bool,
     Option(

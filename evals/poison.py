@@ -64,7 +64,7 @@ def command(
     view: opt.View = "all",
     successor: Annotated[
         str | None,
-        Option(help="Model that takes over. [default: the successor of RUN]", show_default=False),
+        Option(help="Model that takes over.", show_default="the successor of RUN"),
     ] = None,
     base_url: opt.BaseUrl = None,
     plants: Annotated[
@@ -75,7 +75,7 @@ def command(
     allow_unisolated: opt.AllowUnisolated = False,
     out: Annotated[
         Path | None,
-        Option(help="Directory for the results. [default: runs/DATE-TIME-poison]", show_default=False),
+        Option(help="Directory for the results.", show_default="runs/DATE-TIME-poison"),
     ] = None,
     resume: opt.Resume = False,
 ) -> None:

@@ -38,13 +38,11 @@ def command(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory for the report. [default: DIR, if it is one]", show_default=False),
+        typer.Option(help="Directory for the report.", show_default="DIR, if it is one"),
     ] = None,
     journal: Annotated[
         str | None,
-        typer.Option(
-            help="Database that the runs' rows are in. [default: each DIR's own]", show_default=False
-        ),
+        typer.Option(help="Database that the runs' rows are in.", show_default="each DIR's own"),
     ] = None,
 ) -> None:
     """Report on what one or several runs left, at any time: it changes no row.

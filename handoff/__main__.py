@@ -105,8 +105,8 @@ def show(
     point: Annotated[
         str | None,
         Option(
-            help="Of a recorded run: the handoff point to show it at. [default: where the recording ends]",
-            show_default=False,
+            help="Of a recorded run: the handoff point to show it at.",
+            show_default="where the recording ends",
         ),
     ] = None,
     home: Annotated[

@@ -150,7 +150,7 @@ def export(
     url: Annotated[str, Argument(help="The file to write: a path, or a URL that fsspec knows.")],
     store: Annotated[
         Path | None,
-        Option(help="Where it was frozen to. [default: the directory of SNAPSHOT_JSON]", show_default=False),
+        Option(help="Where it was frozen to.", show_default="the directory of SNAPSHOT_JSON"),
     ] = None,
 ) -> None:
     """Write a snapshot, verified, to one file that another host can import."""
