@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from handoff.event import UNREADABLE, Event, FileRead, HandoffPoint
+from handoff.event import UNREADABLE, Event, HandoffPoint
 from sandbox.machine import FileChange, Frozen
 
 Differences = dict[str, tuple[str | None, str | None]]
@@ -93,8 +93,3 @@ def tree_digest(found: Mapping[str, tuple[str | None, str | None]]) -> str:
     for path in sorted(found):
         digest.update(f"{path}\0{found[path][1]}\0".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
-
-
-def files_read(events: Iterable[Event]) -> tuple[FileRead, ...]:
-    """Every file whose content was shown, once per content, in the order of first reading."""
-    return tuple(dict.fromkeys(read for event in events for read in event.reads))

@@ -34,8 +34,6 @@ class Leftover(NamedTuple):
     """A container that runs no more, and so is of no use to any run."""
     others: str = ""
     """What somebody else has done to an image's name."""
-    stands_on: str = ""
-    """A container's image."""
     bytes: int = 0
     """What removal gives back at least: the container's own layer, or the image's last one."""
 
@@ -133,7 +131,6 @@ def _container(found: Mapping[str, Any]) -> Leftover:
         origin=origin(labels),
         made=found["Created"],
         ended=found["State"] in ("exited", "dead"),
-        stands_on=found["ImageID"],
         bytes=found.get("SizeRw", 0),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -91,3 +92,15 @@ def test_what_only_tells_is_light(argument: str, shown: str, heavy: set[str]) ->
     )
     assert done.returncode == 0, done.stderr
     assert shown in done.stdout
+
+
+def test_help_tells_what_an_option_left_out_means() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "evals.takeover", "--help"],
+        cwd=ROOT,
+        env=os.environ | {"COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "[default: (the server's own limit)]" in done.stdout
