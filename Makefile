@@ -13,6 +13,7 @@ BENCH ?=
 setup: $(READY)
 
 $(READY): requirements.txt pyproject.toml
+	@echo "Setting up $(VENV), some minutes: about $$(grep -c '^[a-z]' requirements.txt) packages are fetched and unpacked."
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -178,7 +178,8 @@ class Runs:
         told = " / ".join(err.strip().splitlines()[-3:])[-300:]
         if process.returncode not in (code, code if also is None else also):
             return [f"{_named(process)} ended with {process.returncode}, not {code}: {told}"]
-        return [f"{_named(process)}: a traceback: {told}"] if "Traceback" in err else []
+        before, found, after = err.partition("Traceback")
+        return [f"{_named(process)}: {before[-200:]}{found}{after[:2000]}"] if found else []
 
     def _choice(self, sandbox: str) -> Choice:
         chance = self._chance

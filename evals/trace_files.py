@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from handoff.trace import Trace
 
+_BESIDE_A_RECORD = ("notes.json", "review.json")
 _SUFFIXES = (".json", ".jsonl", ".traj")
 NO_SPACE = 4
 
@@ -26,8 +27,8 @@ class UnknownTrace(ValueError):
 def trace_files(given: Sequence[str]) -> list[Path]:
     """The files that arguments stand for. Raises UnknownTrace.
 
-    A directory stands for every `.json`, `.jsonl` and `.traj` in it and below it; hidden directories and
-    links to directories in it are left out, and one that cannot be read is one line on stderr.
+    A directory stands for every `.json`, `.jsonl` and `.traj` in it and below it; a record's notes and review,
+    hidden directories and links to directories in it are left out, and one that cannot be read is one line on stderr.
     """
     found: list[Path] = []
     for text in given:
@@ -96,6 +97,8 @@ def _within(directory: Path) -> list[Path]:
         return []
     if any(path.name.startswith("event-") and path.suffix == ".json" for path in inside):
         return [directory]
+    if "record.json" in {path.name for path in inside}:
+        inside = [path for path in inside if path.name not in _BESIDE_A_RECORD]
     found: list[Path] = []
     for path in inside:
         if path.is_dir():

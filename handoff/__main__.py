@@ -149,10 +149,15 @@ def verify(
         Argument(help="Records' directories, or the record.json in them.", metavar="RECORD…"),
     ],
 ) -> None:
-    """Check records: their digests, their snapshots, and that trace and snapshot agree; a line each."""
+    """Check records: their digests, their snapshots, and that trace and snapshot agree; a line each.
+
+    Notes and reviews, which people and models add later, are under no digest.
+    """
     from handoff import verification
 
-    directories = [_directory(record) for record in records]
+    # One of several that is no record hides nothing of the others.
+    several = len(records) > 1
+    directories = [each.resolve() if several and each.is_dir() else _directory(each) for each in records]
     whole = True
     with _told_in_one_line():
         for directory in directories:

@@ -189,7 +189,7 @@ class RecordStore:
             raise RecordRefused(f"{path}: no such record; {self._there()}")
         record = _read(path, HandoffRecord)
         if record.id != record_id:
-            raise RecordRefused(f"{path}: holds the record {record.id}")
+            raise RecordRefused(f"{path}: holds the record {record.id}; a record's directory has its name")
         record.verify()
         return record.model_copy(
             update={"notes": self.notes(record_id), "review": self.review(record_id), "envelope": None}

@@ -147,6 +147,19 @@ def test_a_directory_that_cannot_be_read_leaves_the_rest(folder: Path) -> None:
     assert run("detect", "/dev/zero").stderr.startswith("error: /dev/zero: neither a file")
 
 
+def test_of_a_record_its_trace_is_meant(folder: Path) -> None:
+    record = folder / "record"
+    record.mkdir()
+    (folder / "one.traj.json").rename(record / "record.json")
+    for name in ("notes.json", "review.json", "other.json"):
+        (record / name).write_text("{}")
+    done = run("detect", record, "--json")
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [
+        f"error: {record / 'other.json'}: no trace in a known format"
+    ]
+    assert json.loads(done.stdout)["trace"].endswith("record.json")
+
+
 def test_the_score_counts_what_is_right(folder: Path, tmp_path: Path) -> None:
     label = {
         "trace": "one.traj.json",

@@ -165,6 +165,13 @@ def test_verify_tells_of_each(kept: Bench, record: Path, tmp_path: Path) -> None
     assert first.startswith(f"{RECORD.id}: ")
     assert "archive is gone" in first
     assert second == f"{NAME}: whole"
+    (tmp_path / "nothing").mkdir()
+    done = invoked("verify", tmp_path / "nothing", record)
+    assert done.exit_code == 3
+    first, second = done.stdout.splitlines()
+    assert first.startswith("nothing: ")
+    assert "no such record" in first
+    assert second == f"{NAME}: whole"
 
 
 def test_a_record_is_carried(record: Path, tmp_path: Path) -> None:
