@@ -29,6 +29,7 @@ SIZES = {
     "experiment": (["--repeats", "2"], ["--repeats", "1", "--limit", "1", "--rows", "1000", "--jobs", "400"]),
     "report": (["--rounds", "3"], ["--rounds", "1", "--takeovers", "24", "--few", "8"]),
     "handoffs": (["--handoffs", "2000"], ["--handoffs", "80", "--processes", "4"]),
+    "shares": (["--steps", "300"], ["--steps", "20", "--freezes", "2", "--files", "200"]),
 }
 """The benchmarks and what each is asked for, usually and quickly."""
 _WITH_PEERS = ("sandbox", "runtime")

@@ -97,10 +97,11 @@ def figures(results: Results, said: Mapping[str, Any]) -> tuple[Figure, ...]:
     plain = [row["events"] for row in graded if row["view"] == BASELINE]
     told = [row["events"] for row in graded if row["view"] != BASELINE]
     points = {row["record_id"] for row in results.takeovers}
+    tasks = _tasks(results)
     return (
         Figure("takeovers graded", f"{len(graded):,}", f"of {len(results.takeovers):,}"),
         Figure("solved", _percent(solved, len(graded)), f"{solved:,} of {len(graded):,}"),
-        Figure("handoff points", f"{len(points):,}", f"in {_tasks(results):,} tasks"),
+        Figure("handoff points", f"{len(points):,}", f"in {tasks:,} task{'s' if tasks != 1 else ''}"),
         Figure("median events", _median(told), "with a view of the work"),
         Figure("median events", _median(plain), f"with the {BASELINE} only"),
         Figure("rediscovery", _percent(again, events), "of all events"),
