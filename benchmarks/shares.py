@@ -35,7 +35,7 @@ _LIBRARIES = {
 _IMPORTS = ("importlib", "<frozen importlib")
 _WAITS = (
     "'poll' of 'select", "select.select", "'acquire' of '_thread", "posix.read", "posix.wait", "time.sleep",
-    "_io.open", "posix.fsync", "posix.fdatasync", "posix.fork", "fork_exec", "sqlite3", "'recv",
+    "posix.fsync", "posix.fdatasync", "posix.fork", "fork_exec", "sqlite3", "'recv", "' of '_io.",
 )  # fmt: skip
 _EPILOG = """Examples:
 
