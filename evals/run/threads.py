@@ -16,6 +16,7 @@ from evals.tasks import Task
 from graph import Home, Outcome, Run, ThreadTaken, open_run
 from handoff.ledger import ThreadHeld, machines
 from handoff.record import HandoffRecord
+from nodes.replies import ModelFailed
 from nodes.session import BASE, MachineNotKept, SnapshotEvery
 from nodes.state import NOTHING_SPENT
 from sandbox.machine import SnapshotCorrupt
@@ -98,8 +99,20 @@ def opened(
 def carried_out(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:
     """What the thread's run comes to, and the seconds spent on it before: it goes on where it was cut short.
 
-    Where its machine is gone or damaged, it is let go, so that the next attempt goes back to the beginning.
+    Where its machine is gone or damaged, it is let go, so that the next attempt goes back to the beginning; the same
+    where the model never replied, which says nothing about the work. Raises ModelFailed for the latter.
     """
+    outcome, before = _carried_out(run, begin)
+    if outcome.stop_reason == "max_seconds" and not outcome.steps:
+        run.forget_machines()
+        raise ModelFailed(
+            f"no reply within the {run.context.max_seconds:g} seconds that an agent may take: see whether the endpoint "
+            "answers, or allow more by --max-seconds in a new run"
+        )
+    return outcome, before
+
+
+def _carried_out(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:
     try:
         return begin(), 0.0
     except ThreadTaken:

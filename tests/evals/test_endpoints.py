@@ -193,3 +193,17 @@ def test_notes_that_failed_fail_the_views_that_need_them_until_they_are_written(
     assert called("--resume", "--out", out).returncode == 0
     assert [row["outcome"] for row in rows(out)] == ["graded", "graded"]
     assert {request["max_completion_tokens"] for request in chat_server.requests} == {1600}
+
+
+def test_a_model_that_never_replies_is_no_effort_saved(frozen: Frozen, chat_server: ChatServer) -> None:
+    def late(request: dict[str, Any]) -> tuple[int, bytes]:
+        time.sleep(4)
+        return chat_server.reply(LOOK)
+
+    chat_server.answer = late
+    row = frozen.taken_over(chat_server, repeat=90, max_seconds=1.0)
+    assert row["outcome"] == "infrastructure_failure"
+    assert row["detail"].startswith("no reply within the 1 seconds")
+    chat_server.answer = lambda request: chat_server.reply(LOOK)
+    row = frozen.taken_over(chat_server, repeat=90, max_steps=1)
+    assert (row["outcome"], row["stop_reason"], row["llm_calls"]) == ("graded", "max_steps", 1)
