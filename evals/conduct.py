@@ -77,6 +77,8 @@ def carry_out(
     left = [job for job in jobs if job.key not in done]
     if not left:
         return
+    if not console.is_terminal:
+        print(f"{journal.name}: {len(left)} to do", flush=True)
     columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task(journal.name, total=len(left))

@@ -62,6 +62,8 @@ def command(
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise BadUsage(f"--out: {out} is there already; name a new directory")
         results = load(runs, journal)
+        if not (results.predecessors or results.takeovers):
+            raise BadUsage(f"{', '.join(map(str, runs))}: no row is done yet; there is nothing to publish")
         written = publish(results, out, trajectories=trajectories)
     except (BadUsage, BadJournal, LedgerUnusable) as error:
         print(f"error: {error}", file=sys.stderr)

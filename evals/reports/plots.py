@@ -202,7 +202,7 @@ def _debt_title(found: Collection) -> str:
 
 def debt(found: Collection) -> Figure:
     if found.reference is None:
-        raise Empty("no view but repository was run")
+        raise Empty("no takeover under another view than repository was graded")
     views = [view for view in found.views if view != found.reference and found.debts(found.takeovers, view)]
     if not views:
         raise Empty(f"no takeover is matched with one under {found.reference}")

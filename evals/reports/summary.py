@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from evals.models import read_name
+from evals.models import is_builtin, read_name
 from evals.reports.collection import collected
 from evals.reports.statistics import against, graded, savings, values
 from evals.run.config import BASELINE, RunConfig
@@ -63,6 +63,8 @@ def write_summary(out: Path, summary: dict[str, Any]) -> None:
 
 def show(console: Console, summary: dict[str, Any]) -> None:
     """Print the table, and what must be said about it."""
+    if summary["without_points"] and not summary["points"]:
+        console.print("Nothing to compare: no predecessor reached a handoff point.", style="yellow")
     table = Table(title="Takeovers by view; deltas matched to the repository view at the same point")
     for name in (
         "view",
@@ -91,6 +93,11 @@ def show(console: Console, summary: dict[str, Any]) -> None:
     console.print(table)
     pooled = "" if len(summary["successors"]) < 2 else f" of all {len(summary['successors'])} successors"
     console.print(f"Medians over takeovers{pooled}; rediscovery: share of all events.", style="dim")
+    stopped = sum((Counter(figures["stopped"]) for figures in summary["views"].values()), Counter[str]())
+    if stopped:
+        reasons = ", ".join(f"{count} by {reason}" for reason, count in stopped.most_common())
+        of = sum(figures["runs"] for figures in summary["views"].values())
+        console.print(f"Stopped before they were done: {reasons}, of {of} takeovers.", style="yellow")
     for caveat in summary["caveats"]:
         console.print(caveat, markup=False)
     for warning in summary["warnings"]:
@@ -122,6 +129,7 @@ def _view(view: str, rows: Sequence[Row]) -> dict[str, Any]:
         "median_prompt_tokens": _median(values(ours, "prompt_tokens")),
         "median_first_prompt_chars": _median(values(ours, "first_prompt_chars")),
         "rediscovery_share": sum(values(ours, "rediscovery_events")) / events if events else None,
+        "stopped": dict(Counter(row["stop_reason"] for row in ours if row["stop_reason"] != "finished")),
         "matched": len(pairs),
         "median_event_delta": None if alone else _median([0 - saved for saved in savings(pairs, "events")]),
         "median_prompt_token_delta": None
@@ -149,22 +157,23 @@ def _notes(notes: Sequence[Row]) -> dict[str, Any]:
 
 def caveats(*configs: RunConfig) -> list[str]:
     """What must be said of runs' models before their figures are believed."""
-    used = {
-        name
-        for config in configs
-        for name in (*config.predecessors, *config.successors, *map(config.writer, config.predecessors))
-    }
-    scripted = sorted(name for name in used if not read_name(name).is_llm)
+    roles: dict[str, set[str]] = {"predecessor": set(), "successor": set(), "writer of notes": set()}
+    for config in configs:
+        roles["predecessor"] |= set(config.predecessors)
+        roles["successor"] |= set(config.successors)
+        roles["writer of notes"] |= set(map(config.writer, config.predecessors))
+    scripted = sorted(name for name in set().union(*roles.values()) if not read_name(name).is_llm)
     if not scripted:
         return []
-    names = [name.rsplit("/", 1)[-1] if name.startswith("replay:") else name for name in scripted]
+    told = []
+    for name in scripted:
+        played = [role for role, names in roles.items() if name in names]
+        shown = name.rsplit("/", 1)[-1] if name.startswith("replay:") else name
+        told.append(shown if len(played) == len(roles) else f"{shown} (as {' and '.join(played)})")
+    bound = "; builtin:oracle knows every bundled fix and pays only for what its view does not tell: a lower bound."
+    succeeds = any(is_builtin(name) for name in roles["successor"])
     return [
-        f"No LLM: {', '.join(names)}. Its tokens are estimated at four characters each"
-        + (
-            "; builtin:oracle knows every bundled fix and pays only for what its view does not tell: a lower bound."
-            if any(name.startswith("builtin:oracle") for name in scripted)
-            else "."
-        )
+        f"No LLM: {', '.join(told)}. Its tokens are estimated at four characters each{bound if succeeds else '.'}"
     ]
 
 

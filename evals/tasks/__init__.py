@@ -99,7 +99,8 @@ class Task(BaseModel):
     def check_out(self, work: Path, *, like: Path | None = None) -> None:
         """Lay the task's repository out at `work/<id>`, for machines that start from a directory.
 
-        Only a copy of the checkout below `like` is the base of snapshots that were made for that one.
+        All checkouts are the same to the byte, so that machines have one base, whichever run they belong to; only a
+        copy of the checkout below `like` is the base of snapshots that were made for that one.
         """
         target, partial = work / self.id, work / f".partial-{self.id}"
         if self.stream is None or target.exists():
@@ -114,6 +115,8 @@ class Task(BaseModel):
         with self.stream.open("rb") as stream:
             _git(partial, "fast-import", "--quiet", stdin=stream)
         _git(partial, "checkout", "-q", "-f", "main")
+        # When and where it was done is in the reflog, which is off, and in the index, until it is read anew.
+        _git(partial, "read-tree", "HEAD")
         partial.rename(target)
 
 
@@ -231,7 +234,11 @@ def _hub(name: str) -> list[Any]:
 
 def _git(directory: Path, *arguments: str, stdin: Any = subprocess.DEVNULL) -> None:
     done = subprocess.run(
-        ["git", "-C", str(directory), *arguments], stdin=stdin, capture_output=True, text=True, check=False
+        ["git", "-C", str(directory), "-c", "core.logAllRefUpdates=false", *arguments],
+        stdin=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         raise BadTasks(f"{directory}: git {arguments[0]}: {done.stderr.strip()[-200:]}")

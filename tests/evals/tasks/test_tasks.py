@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from handoff.event import Event, HandoffPoint
 from handoff.fence import TASK
 from handoff.record import HandoffRecord, TaskBrief
 from handoff.views import VIEWS
+from sandbox.archive import content_digest
 from sandbox.host import unavailable
+from sandbox.layers import Stack
 from sandbox.workbench import Workbench
 
 from ...conftest import missing
@@ -174,3 +178,15 @@ def test_a_bundled_task_sees_the_standard_library_only(tmp_path: Path) -> None:
     assert seen["own"].output.strip()
     assert seen["bundled"].output == ""
     assert seen["bundled"].exit_code == seen["own"].exit_code == 0
+
+
+def test_every_checkout_is_the_same_base(tmp_path: Path) -> None:
+    (task,) = load_tasks(BUNDLED, ["ledger__ledger-12"])
+    checkouts = []
+    for name in ("first", "second"):
+        task.check_out(tmp_path / name)
+        checkouts.append(tmp_path / name / task.id)
+        time.sleep(1.1)  # a second later by every file system's clock
+    first, second = (content_digest((each,), Stack()) for each in checkouts)
+    assert first == second
+    assert subprocess.run(["git", "-C", checkouts[0], "diff", "--quiet", "HEAD"]).returncode == 0
