@@ -129,7 +129,7 @@ def test_what_would_be_empty_is_left_out_with_its_reason(published: Path, tmp_pa
     assert [picture.name for picture in made.pictures] == ["accuracy_effort", "first_prompts"]
     assert made.left_out == (
         "reductions: no takeover under another view is matched with one under repository",
-        "debt: no view but repository was run",
+        "debt: no takeover under another view than repository was graded",
         "tokens: no trace at hand tells its tokens",
     )
     assert not stale.exists()
