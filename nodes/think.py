@@ -16,10 +16,10 @@ from langgraph.runtime import Runtime
 from handoff.event import HandoffPoint
 from handoff.ledger import handoffs
 from handoff.redaction import redacted
+from nodes.acting import refused
 from nodes.actions import DELEGATE, Unreadable, native_tools, read_action
 from nodes.delegating import delegate_tool, may_delegate
-from nodes.events import next_action_event, observed
-from nodes.observation import Observation
+from nodes.events import next_action_event
 from nodes.progress import tell
 from nodes.recall import tools_of
 from nodes.replies import ContextOverflow, ReplyOverdue, ask_patiently, usage_of
@@ -66,7 +66,7 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
         return _stopped(state, context, "max_seconds") | AgentState(
             spent={**so_far, "seconds": so_far["seconds"] + waited}
         )
-    return _taken_up(state, context, reply, time.monotonic() - started)
+    return _taken_up(state, runtime, reply, time.monotonic() - started)
 
 
 def instructions(context: AgentContext, tools: Sequence[BaseTool]) -> SystemMessage:
@@ -105,7 +105,10 @@ def _names(state: AgentState, context: AgentContext) -> list[str]:
     return [*(tool.name for tool in tools_of(state, context)), *delegating]
 
 
-def _taken_up(state: AgentState, context: AgentContext, reply: AIMessage, seconds: float) -> AgentState:
+def _taken_up(
+    state: AgentState, runtime: Runtime[AgentContext], reply: AIMessage, seconds: float
+) -> AgentState:
+    context = given(runtime)
     action = read_action(
         reply,
         context.protocol,
@@ -142,7 +145,7 @@ def _taken_up(state: AgentState, context: AgentContext, reply: AIMessage, second
                 "events": [*state.get("events", []), *update["events"]],
             }
         )
-        told = observed(after, context, Observation(text=redacted(action.correction), refused=True))
+        told = refused(after, runtime, redacted(action.correction))
         told["messages"] = [reply, *told["messages"]]
         told["events"] = [*update["events"], *told["events"]]
         update |= told

@@ -301,12 +301,24 @@ def corrections(state: Any) -> list[str]:
         ("```bash\ntouch unfinished", "never closed"),
         ("```bash\n\n```", "empty"),
         ("I am thinking.", "holds no action"),
+        ('```json\n{"name": "finish", "arguments": {"answer": "x"}}\n```', "finish takes no answer; nothing was done"),
         ("", "holds no action"),
     ],
 )  # fmt: skip
 def test_replies_that_are_no_action(bench: Bench, reply: str, says: str) -> None:
-    state = bench.run(scripted(reply, SHOW.replace("notes.txt", "pkg/core.py"), DONE))
+    told: list[dict[str, Any]] = []
+    state = bench.run(
+        scripted(reply, SHOW.replace("notes.txt", "pkg/core.py"), DONE), on_progress=told.append
+    )
     (correction,) = corrections(state)
+    (refusal,) = [each for each in told if each.get("refused")]
+    assert refusal == {
+        "moment": "observed",
+        "step": 1,
+        "exit_code": None,
+        "refused": True,
+        "text": correction,
+    }
     assert re.search(says, correction), correction
     assert state["stop_reason"] == "finished"
     assert shown(state) == ["def double(n):", "    return n + 1"]
