@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from langchain_core.messages import AIMessage, SystemMessage
+from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.runtime import Runtime
@@ -23,7 +24,7 @@ from nodes.events import next_action_event
 from nodes.progress import tell
 from nodes.recall import tools_of
 from nodes.replies import ContextOverflow, ReplyOverdue, ask_patiently, usage_of
-from nodes.settings import AgentContext, given
+from nodes.settings import AgentContext, BadSettings, given, no_tool_calls
 from nodes.state import AgentState, Spent, StopReason
 
 
@@ -33,17 +34,7 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     reason = spent(state, context)
     if reason is not None:
         return _stopped(state, context, reason)
-    model = (
-        context.model.bind_tools(
-            native_tools(
-                offer_handoff=context.offer_handoff,
-                others=_offered(state, context),
-                agents=context.member.targets if context.member else (),
-            )
-        )
-        if context.protocol == "native"
-        else context.model
-    )
+    model = _with_tools(state, context) if context.protocol == "native" else context.model
     tell(runtime, "thinking", state)
     started = time.monotonic()
     left = context.max_seconds - state["spent"]["seconds"]
@@ -67,6 +58,19 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
             spent={**so_far, "seconds": so_far["seconds"] + waited}
         )
     return _taken_up(state, runtime, reply, time.monotonic() - started)
+
+
+def _with_tools(state: AgentState, context: AgentContext) -> Runnable[Any, Any]:
+    """Raises BadSettings where the model takes none."""
+    tools = native_tools(
+        offer_handoff=context.offer_handoff,
+        others=_offered(state, context),
+        agents=context.member.targets if context.member else (),
+    )
+    try:
+        return context.model.bind_tools(tools)
+    except NotImplementedError as error:
+        raise BadSettings(no_tool_calls(context.model)) from error
 
 
 def instructions(context: AgentContext, tools: Sequence[BaseTool]) -> SystemMessage:
