@@ -4,6 +4,7 @@ agent     the graphs, each wholly visible
 delegation  how an agent hands tasks to others, and who runs these
 team      the graph of several agents that take turns
 running   run, run_team, resume, take_over, and open_run for more than one of these
+options   what can be set for each of these, as types
 delivery  handing over by the protocol; rollback, repair, and people and desk, where persons take part
 desk      the commands for people, with seat and asking
 hold      what can be done under one hold on a thread, to its outcome, and how it is stopped
