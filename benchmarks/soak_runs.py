@@ -11,13 +11,13 @@ import subprocess
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from benchmarks.soak_processes import command
 from sandbox.removal import remove_tree
 
 VIEWS = ("repository", "trace", "structured", "payload")
-POINT = "first_source_edit"
+POINT: Final = "first_source_edit"
 INTERRUPTED, TERMINATED = 130, 143
 _SAME = ("outcome", "resolved", "stop_reason", "events", "patch")
 """What a takeover by the built-in model always comes to alike."""

@@ -19,6 +19,8 @@ def show(moment: dict[str, Any]) -> None:
     match moment["moment"]:
         case "acting":
             console.print(f"{moment['step']:>3} {moment['tool']}: {moment['text']}")
+        case "observed" if moment["refused"]:
+            console.print(f"    refused: {moment['text']}", style="red")
         case "observed" if moment["exit_code"]:
             console.print(f"    exit code {moment['exit_code']}", style="red")
         case "point":

@@ -4,6 +4,7 @@ agent     the graphs, each wholly visible
 delegation  how an agent hands tasks to others, and who runs these
 team      the graph of several agents that take turns
 running   run, run_team, resume, take_over, and open_run for more than one of these
+options   what can be set for each of these, as types
 delivery  handing over by the protocol; rollback, repair, and people and desk, where persons take part
 desk      the commands for people, with seat and asking
 hold      what can be done under one hold on a thread, to its outcome, and how it is stopped
@@ -13,7 +14,7 @@ serving   the graphs as LangGraph's own server runs them, each run with its hold
 swarm     handoffs inside graphs that others build: langgraph-swarm's agents, with views instead of transcripts
 
 What a caller can mend is BadSettings, BadInput, BadThread, NoSuchThread, NoSuchAgent, ThreadTaken, Waiting or NotWaiting;
-one line each.
+one line each. `docs/embedding.md` lists the others.
 """
 
 from __future__ import annotations
@@ -34,13 +35,19 @@ if TYPE_CHECKING:
     from graph.repair import repair
     from graph.rollback import RollbackRefused, roll_back
     from graph.running import open_run, resume, run, run_team, take_over
+    from graph.savers import Unstorable
     from graph.team import build_team
     from handoff.envelope import Envelope
-    from handoff.ledger import BadThread
+    from handoff.ledger import BadThread, Fenced, HandedOver, LedgerUnusable, ThreadHeld
+    from handoff.record import RecordRefused, Review
+    from handoff.views import NoSuchView
     from nodes.delivering import Patience
+    from nodes.replies import ModelFailed
+    from nodes.session import MachineNotKept
     from nodes.settings import BadSettings, Prices
     from nodes.state import BadInput
     from nodes.team import Agent, NoSuchAgent
+    from sandbox.machine import SandboxUnavailable, SnapshotCorrupt
 
 for _name in ("sandbox", "handoff", "nodes"):
     _ours, _found = Path(__file__).parents[1] / _name / "__init__.py", find_spec(_name)
@@ -57,31 +64,43 @@ _HOMES = {
     "BadInput": "nodes.state",
     "BadSettings": "nodes.settings",
     "BadThread": "handoff.ledger",
+    "Delegation": "graph.delegation",
     "Delivery": "graph.delivery",
     "Envelope": "handoff.envelope",
-    "Patience": "nodes.delivering",
-    "Prices": "nodes.settings",
-    "RollbackRefused": "graph.rollback",
-    "build_agent": "graph.agent",
-    "build_takeover": "graph.agent",
-    "deliver": "graph.delivery",
-    "hand_over": "graph.delivery",
-    "repair": "graph.repair",
-    "roll_back": "graph.rollback",
-    "Delegation": "graph.delegation",
-    "build_team": "graph.team",
+    "Fenced": "handoff.ledger",
+    "HandedOver": "handoff.ledger",
     "Home": "graph.home",
+    "LedgerUnusable": "handoff.ledger",
+    "MachineNotKept": "nodes.session",
+    "ModelFailed": "nodes.replies",
     "Moment": "graph.home",
     "NoSuchAgent": "nodes.team",
     "NoSuchThread": "graph.home",
-    "open_home": "graph.home",
+    "NoSuchView": "handoff.views",
     "NotWaiting": "graph.refusals",
-    "Waiting": "graph.refusals",
     "Outcome": "graph.outcome",
+    "Patience": "nodes.delivering",
+    "Prices": "nodes.settings",
+    "RecordRefused": "handoff.record",
+    "Review": "handoff.record",
+    "RollbackRefused": "graph.rollback",
     "Run": "graph.hold",
+    "SandboxUnavailable": "sandbox.machine",
+    "SnapshotCorrupt": "sandbox.machine",
+    "ThreadHeld": "handoff.ledger",
     "ThreadTaken": "graph.refusals",
+    "Unstorable": "graph.savers",
+    "Waiting": "graph.refusals",
+    "build_agent": "graph.agent",
+    "build_takeover": "graph.agent",
+    "build_team": "graph.team",
+    "deliver": "graph.delivery",
+    "hand_over": "graph.delivery",
+    "open_home": "graph.home",
     "open_run": "graph.running",
+    "repair": "graph.repair",
     "resume": "graph.running",
+    "roll_back": "graph.rollback",
     "run": "graph.running",
     "run_team": "graph.running",
     "take_over": "graph.running",
@@ -95,17 +114,29 @@ __all__ = [
     "Delegation",
     "Delivery",
     "Envelope",
+    "Fenced",
+    "HandedOver",
     "Home",
+    "LedgerUnusable",
+    "MachineNotKept",
+    "ModelFailed",
     "Moment",
     "NoSuchAgent",
     "NoSuchThread",
+    "NoSuchView",
     "NotWaiting",
     "Outcome",
     "Patience",
     "Prices",
+    "RecordRefused",
+    "Review",
     "RollbackRefused",
     "Run",
+    "SandboxUnavailable",
+    "SnapshotCorrupt",
+    "ThreadHeld",
     "ThreadTaken",
+    "Unstorable",
     "Waiting",
     "build_agent",
     "build_takeover",

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from graph.agent import Saver
 from graph.home import Home
 from graph.outcome import Outcome
-from graph.refusals import NotWaiting
+from graph.refusals import NotWaiting, no_answer
 from graph.rollback import roll_back as rolled_back
 from graph.running import open_run
 from graph.savers import open_saver
@@ -156,7 +156,7 @@ def deliver(
     What fails is tried again after growing pauses, then `supervisor` is asked, or, where none is given, a person:
     `waiting` holds the question, and another call takes the `answer`. What nobody can take is blocked, and
     `on_blocked` told. Called again after a crash or a stop, at whatever moment, it goes on where the ledger stands.
-    Raises NoSuchHandoff, NotWaiting, and ThreadHeld while another process delivers the same handoff.
+    Raises NoSuchHandoff, NotWaiting, BadInput, and ThreadHeld while another process delivers the same handoff.
     """
     found = handoffs.load(home.ledger, handoff_id)
     if found.state in _ENDED:
@@ -196,8 +196,7 @@ def _given(graph: Any, config: RunnableConfig, found: Handoff, answer: Any) -> A
         try:
             return Command(resume=Decision.model_validate(answer).model_dump())
         except ValidationError as error:
-            first = error.errors()[0]
-            raise NotWaiting(f"answer: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+            raise no_answer(error, '{"decision": "retry"}') from error
     if waits:
         return None
     # A new beginning: what is done is in the ledger, and nobody waited for what came of the last one.

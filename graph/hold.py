@@ -15,13 +15,19 @@ from langgraph.types import Command
 
 from graph.agent import Graph, build_agent, build_takeover
 from graph.checkpoint import Kind, answered, kind_of, machine_to_come
-from graph.home import Home, NoSuchThread
+from graph.home import Home, Moment, NoSuchThread
 from graph.outcome import Outcome, outcome_of
-from graph.refusals import NotWaiting, ThreadTaken, Waiting, checked, not_kept
+from graph.refusals import (
+    ThreadTaken,
+    Waiting,
+    check_takeover,
+    check_task,
+    checked,
+    not_kept,
+)
 from graph.savers import Saver
 from graph.stopping import stopping
 from graph.team import team_graph
-from handoff import views
 from handoff.ledger import handoffs
 from handoff.record import Review
 from handoff.redaction import redacted
@@ -106,10 +112,7 @@ class Run:
 
     def start(self, task_id: str, prompt: str) -> Outcome:
         """Run a task from its beginning. Raises BadInput, ThreadTaken, ModelFailed, SandboxUnavailable or Fenced."""
-        if not isinstance(task_id, str) or not isinstance(prompt, str) or not prompt.strip():
-            raise BadInput(
-                f"a task is an id and a prompt, both text; they were {task_id!r:.60} and {prompt!r:.60}"
-            )
+        check_task(task_id, prompt)
         self._must_be_new(f"task {task_id}")
         prompt = redacted(prompt, keys_of(*self.context.models))  # before it is checkpointed as the input
         kind: Kind = "team" if self.context.member else "agent"
@@ -123,9 +126,7 @@ class Run:
         if self.context.member is not None:
             raise BadSettings("agents: a record is taken over by one agent; give model= instead")
         # Before anything is written: a thread on which nothing began can be used again.
-        self.home.records.load(record_id)
-        if view:
-            views.named(view)
+        check_takeover(self.home, record_id, view)
         self._must_be_new(f"a takeover of {record_id}")
         return self._go("takeover", {"record": record_id, "view": view}, self.config)
 
@@ -151,7 +152,7 @@ class Run:
         `answer` is what a person decided, where the run waits for it. A run that had stopped goes on too,
         where what stopped it does not stop it any more; one that finished, or waits, is told as it is.
         Where the checkpoint's machine was not kept, MachineNotKept names one whose machine was; `go_back`
-        takes that one. Raises NoSuchThread, NotWaiting, MachineNotKept or SnapshotCorrupt beside what `start` raises.
+        takes that one. Raises NoSuchThread, NotWaiting, BadInput, MachineNotKept or SnapshotCorrupt beside what `start` raises.
         """
         found = self._found(checkpoint)
         kind = kind_of(found)
@@ -165,12 +166,8 @@ class Run:
             checkpoint = kept.checkpoint
         state = self._graph(kind).get_state(self._at(checkpoint))
         if answer is not None:
-            if answered(found):
-                raise NotWaiting(
-                    f"thread {self.thread!r} has an answer there already; resume it without one, or go back to a "
-                    "checkpoint before, from which it asks anew"
-                )
-            return self._go(kind, Command(resume=checked(answer, self.thread, state)), self._at(checkpoint))
+            given = checked(answer, self.thread, state, answered(found))
+            return self._go(kind, Command(resume=given), self._at(checkpoint))
         if state.interrupts and checkpoint is None and not answered(found):
             return self._outcome(cast(AgentState, state.values), state.interrupts)
         at = self._at(checkpoint)
@@ -204,9 +201,14 @@ class Run:
             ]
         )
 
-    def machine(self, state: AgentState) -> Sandbox:
-        """The machine as it belongs to that state. Raises MachineNotKept, SnapshotCorrupt or SandboxUnavailable."""
-        return self.session.enter(state["machine"])
+    def machine(self, at: AgentState | Moment | str | None = None) -> Sandbox:
+        """The machine as it belongs to a state or a checkpoint; left out, to the newest.
+
+        Raises NoSuchThread, MachineNotKept, SnapshotCorrupt or SandboxUnavailable.
+        """
+        if at is None or isinstance(at, str):
+            return self.session.enter(self._found(at).checkpoint["channel_values"].get("machine", BASE))
+        return self.session.enter(at.machine if isinstance(at, Moment) else at["machine"])
 
     def prune(self) -> None:
         """Keep where the thread stands now, and give its history back with the machines of it; records stay.

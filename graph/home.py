@@ -91,6 +91,12 @@ class Home:
             raise NoSuchThread(f"thread {thread!r}: nothing has run on it; {self._others(thread)}")
         return found
 
+    def require(self, thread: str) -> None:
+        """Raises NoSuchThread or BadThread where no run ever held the thread."""
+        leases.check_thread(thread)
+        if thread not in self.threads():
+            raise NoSuchThread(f"thread {thread!r}: nothing has run on it; {self._others(thread)}")
+
     def nearest_kept(self, thread: str, checkpoint: str) -> Moment | None:
         """The nearest checkpoint on the way to this one whose machine can be entered."""
         moments = {each.checkpoint: each for each in self.history(thread)}

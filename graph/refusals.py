@@ -7,10 +7,14 @@ from typing import Any
 from langgraph.types import StateSnapshot
 from pydantic import ValidationError
 
-from graph.home import Moment
+from graph.home import Home, Moment
+from handoff import views
 from handoff.record import Review
 from handoff.redaction import redacted
 from nodes.session import MachineNotKept
+from nodes.state import BadInput
+
+_ANSWER = '{"decision": "approve", "view": "structured"} or {"decision": "refuse"}'
 
 
 class ThreadTaken(ValueError):
@@ -22,17 +26,45 @@ class Waiting(ValueError):
 
 
 class NotWaiting(ValueError):
-    """An answer was given to a thread that waits for none, or one that is no answer."""
+    """An answer was given to a thread that waits for none."""
 
 
-def checked(answer: Review | dict[str, Any], thread: str, state: StateSnapshot) -> dict[str, Any]:
+def checked(
+    answer: Review | dict[str, Any], thread: str, state: StateSnapshot, answered: bool
+) -> dict[str, Any]:
+    """Raises NotWaiting or BadInput."""
+    if answered:
+        raise NotWaiting(
+            f"thread {thread!r} has an answer there already; resume it without one, or go back to a "
+            "checkpoint before, from which it asks anew"
+        )
     if not state.interrupts:
         raise NotWaiting(f"thread {thread!r} waits for no answer; resume it without one")
     try:
         return redacted(Review.model_validate(answer).model_dump(mode="json"))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise NotWaiting(f"answer: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise no_answer(error, _ANSWER) from error
+
+
+def no_answer(error: ValidationError, example: str) -> BadInput:
+    first = error.errors()[0]
+    where = "".join(f"{each}: " for each in first["loc"])
+    return BadInput(f"answer: {where}{first['msg']}; give one such as {example}")
+
+
+def check_task(task_id: str, prompt: str) -> None:
+    """Raises BadInput."""
+    if not isinstance(task_id, str) or not isinstance(prompt, str) or not prompt.strip():
+        raise BadInput(
+            f"a task is an id and a prompt, both text; they were {task_id!r:.60} and {prompt!r:.60}"
+        )
+
+
+def check_takeover(home: Home, record_id: str, view: str) -> None:
+    """Raises RecordRefused or NoSuchView."""
+    home.records.load(record_id)
+    if view:
+        views.named(view)
 
 
 def not_kept(thread: str, checkpoint: str | None, kept: Moment | None) -> MachineNotKept:

@@ -8,11 +8,14 @@ from functools import partial
 from typing import Any, get_args
 
 from langchain_core.language_models import BaseChatModel
+from typing_extensions import Unpack
 
 from graph.delegation import Children, Delegation
 from graph.hold import Progress, Run
 from graph.home import Home
+from graph.options import Options, ResumeOptions, Settings, TakeOverOptions, TeamOptions
 from graph.outcome import Outcome
+from graph.refusals import check_takeover, check_task
 from graph.team import assembled
 from handoff.ledger.leases import TTL_S
 from handoff.record import Review
@@ -35,20 +38,21 @@ def open_run(
     lease_s: float = TTL_S,
     on_progress: Progress | None = None,
     delegation: Delegation | None = None,
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Iterator[Run]:
     """The sole hold on a thread, with what its agent needs; nobody else works on it meanwhile.
 
     With `delegation` the agent may hand tasks to others.
 
-    `settings` are those of `nodes.settings.AgentContext`: protocol, policy, points, budgets, prices, tools.
+    `settings` are those of `nodes.settings.Equipment`: protocol, policy, points, budgets, prices, tools.
     With `agents` in place of `model` a team works on it; then those of `nodes.team.Team` are settings too.
     Raises ThreadHeld, which names who holds it, BadThread, and BadSettings for settings that cannot be.
     """
-    team = None if agents is None else _taken_apart(agents, settings, model=model, model_name=model_name)
+    of_one: dict[str, Any] = {**settings}
+    team = None if agents is None else _taken_apart(agents, of_one, model=model, model_name=model_name)
     model = team.everyone[0].model if team else model
     name = model_name or str(getattr(model, "model_name", "") or type(model).__name__)
-    given = equipped(model=model, model_name=name, **settings)
+    given = equipped(model=model, model_name=name, **of_one)
     if not isinstance(sandbox, SandboxSpec):
         raise BadSettings(
             f"sandbox: give a SandboxSpec, such as SandboxSpec(backend='host', directory=Path('repository')), not {sandbox!r:.60}"
@@ -76,7 +80,7 @@ def run(
     model: BaseChatModel,
     sandbox: SandboxSpec,
     successor: BaseChatModel | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Outcome:
     """Run a task on a new thread, to its end or its first wait. Options are those of `open_run`.
 
@@ -88,11 +92,12 @@ def run(
         raise BadSettings("policy='takeover' needs successor=, the model that takes over")
     if successor is not None and not takes_over:
         raise BadSettings("successor= goes with policy='takeover'; else give it to take_over")
+    check_task(task_id, prompt)
     with open_run(home, thread, model=model, sandbox=sandbox, **options) as begun:
         outcome = begun.start(task_id, prompt)
     if successor is None or outcome.stop_reason in (None, "finished") or not outcome.records:
         return outcome
-    options |= {"policy": "record", "model_name": ""}
+    options["policy"], options["model_name"] = "record", ""
     last = take_over(
         home, f"{thread}.successor", outcome.records[-1], model=successor, sandbox=sandbox, **options
     )
@@ -107,13 +112,14 @@ def run_team(
     *,
     agents: Sequence[Agent],
     sandbox: SandboxSpec,
-    **options: Any,
+    **options: Unpack[TeamOptions],
 ) -> Outcome:
     """Let several agents take turns at a task on a new thread, to its end or its first wait.
 
     Options are those of `open_run`, and of `nodes.team.Team`: supervisor, max_consecutive_turns,
     enable_handoff_tool. `resume` goes on, given the agents anew.
     """
+    check_task(task_id, prompt)
     with open_run(home, thread, agents=agents, sandbox=sandbox, **options) as begun:
         return begun.start(task_id, prompt)
 
@@ -125,15 +131,19 @@ def resume(
     *,
     checkpoint: str | None = None,
     go_back: bool = False,
-    **options: Any,
+    **options: Unpack[ResumeOptions],
 ) -> Outcome:
     """Go on with a thread after a crash, a stop or a wait: `Run.resume`. Options are those of `open_run`."""
+    home.require(thread)  # to hold it would make it
     with open_run(home, thread, **options) as going:
         return going.resume(answer, checkpoint=checkpoint, go_back=go_back)
 
 
-def take_over(home: Home, thread: str, record_id: str, view: str = "", **options: Any) -> Outcome:
+def take_over(
+    home: Home, thread: str, record_id: str, view: str = "", **options: Unpack[TakeOverOptions]
+) -> Outcome:
     """Let another agent continue from a record, on a new thread: `Run.take_over`. Options are those of `open_run`."""
+    check_takeover(home, record_id, view)
     with open_run(home, thread, **options) as taking:
         return taking.take_over(record_id, view)
 

@@ -127,7 +127,7 @@ def _postgres(connection: Any, ledger: Ledger, lease: Lease | None) -> Saver:
         from langgraph.checkpoint.postgres import PostgresSaver
     except ImportError as error:
         raise LedgerUnusable(
-            "postgresql: LangGraph's saver for it is not installed; pip install 'langgraph-takeover[postgres]'"
+            "postgresql: LangGraph's saver for it is not installed; pip install '.[postgres]' in the checkout of langgraph-takeover"
         ) from error
 
     class FencedPostgresSaver(_InThreads, PostgresSaver):

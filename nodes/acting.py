@@ -44,3 +44,9 @@ def acted(
         update["machine"] = machine
     tell(runtime, "observed", state, exit_code=seen.exit_code, refused=seen.refused, text=seen.text)
     return update
+
+
+def refused(state: AgentState, runtime: Runtime[AgentContext], why: str) -> AgentState:
+    """The update of an action that is not done."""
+    tell(runtime, "observed", state, exit_code=None, refused=True, text=why)
+    return observed(state, given(runtime), Observation(text=why, refused=True))

@@ -36,7 +36,10 @@ def brief(task_id: str, prompt: str, machine: Sandbox) -> TaskBrief:
     try:
         commit, directories = head_commit(machine), base_directories(machine)
     except RepositoryBroken as error:
-        raise SandboxUnavailable(f"task {task_id}: its base holds no git repository: {error}") from error
+        why = " ".join(str(error).split())
+        raise SandboxUnavailable(
+            f"task {task_id}: its base holds no git repository with a commit: {why}; git init and commit there"
+        ) from error
     return TaskBrief(
         id=task_id,
         prompt=prompt,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
-from nodes.events import observed
+from nodes.acting import refused
 from nodes.finish import finish
-from nodes.observation import Observation
-from nodes.settings import AgentContext, acting_member, given
+from nodes.settings import AgentContext, acting_member
 from nodes.state import AgentState
 
 
@@ -19,4 +18,4 @@ def conclude(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     finishers = " or ".join(member.team.finishers)
     instead = "hand over, or go on" if member.targets else "go on; your turn passes on by itself"
     said = f"Not finished: only {finishers} may finish the task, and you are {member.name}; {instead}."
-    return observed(state, given(runtime), Observation(text=said, refused=True))
+    return refused(state, runtime, said)

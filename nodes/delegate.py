@@ -18,10 +18,10 @@ from handoff.payload import Payload
 from handoff.record import HandoffRecord
 from handoff.redaction import redacted
 from handoff.selection import derived
-from nodes.acting import acted
+from nodes.acting import acted, refused
 from nodes.children import Assignment, Budget, Delegates, Returned
 from nodes.delegating import may_delegate
-from nodes.events import last_action, observed
+from nodes.events import last_action
 from nodes.observation import Observation
 from nodes.progress import tell
 from nodes.recording import record_id, recorded, trace_of
@@ -53,9 +53,7 @@ def delegate(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
         prepared = _prepared(state, context, children)
     except BadDelegation as error:
         told = " ".join(neutral(f"Not done: {error}").split())
-        seen = Observation(text=redacted(told), refused=True)
-        tell(runtime, "observed", state, exit_code=None, refused=True, text=seen.text)
-        return observed(state, context, seen)
+        return refused(state, runtime, redacted(told))
     budget = _share(state, context, children, len(prepared))
     records = [_record(state, runtime, number, *each) for number, each in enumerate(prepared)]
     assignments = [

@@ -7,6 +7,7 @@ from langgraph.runtime import Runtime
 from handoff.event import HandoffPoint
 from handoff.redaction import redacted
 from handoff.team import Pass, idle_passes
+from nodes.acting import refused
 from nodes.events import last_action, observed
 from nodes.observation import Observation
 from nodes.settings import AgentContext, acting_member, given
@@ -24,7 +25,7 @@ def hand_over(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     message, target = redacted(arguments.get("message", "").strip()), arguments.get("to", "").strip()
     wrong = _wrong(state, member, target)
     if wrong:
-        return observed(state, context, Observation(text=f"Not handed over: {wrong}", refused=True))
+        return refused(state, runtime, f"Not handed over: {wrong}")
     passes = passes_of(state)
     target = target or member.followed_by(passes)[0]
     update = observed(state, context, Observation(text=f"[handed over to {target}]"))

@@ -113,6 +113,12 @@ class Equipment(Settings):
             raise ValueError(f"two tools are named {twice[0]!r}; give one another name")
         return tools
 
+    @model_validator(mode="after")
+    def _can_be_given_tools(self) -> Equipment:
+        if self.protocol == "native" and type(self.model).bind_tools is BaseChatModel.bind_tools:
+            raise ValueError(no_tool_calls(self.model))
+        return self
+
 
 class AgentContext(Equipment):
     """What a run's nodes are given: its equipment, and the hold on its thread."""
@@ -129,6 +135,10 @@ class AgentContext(Equipment):
     @property
     def name(self) -> str:
         return self.agent or self.model_name
+
+
+def no_tool_calls(model: BaseChatModel) -> str:
+    return f"protocol='native' needs a model with bind_tools, which {type(model).__name__} lacks; give protocol='text'"
 
 
 class BadSettings(ValueError):

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from langchain_core.messages import AIMessage, SystemMessage
+from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.runtime import Runtime
@@ -16,14 +17,14 @@ from langgraph.runtime import Runtime
 from handoff.event import HandoffPoint
 from handoff.ledger import handoffs
 from handoff.redaction import redacted
+from nodes.acting import refused
 from nodes.actions import DELEGATE, Unreadable, native_tools, read_action
 from nodes.delegating import delegate_tool, may_delegate
-from nodes.events import next_action_event, observed
-from nodes.observation import Observation
+from nodes.events import next_action_event
 from nodes.progress import tell
 from nodes.recall import tools_of
 from nodes.replies import ContextOverflow, ReplyOverdue, ask_patiently, usage_of
-from nodes.settings import AgentContext, given
+from nodes.settings import AgentContext, BadSettings, given, no_tool_calls
 from nodes.state import AgentState, Spent, StopReason
 
 
@@ -33,17 +34,7 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     reason = spent(state, context)
     if reason is not None:
         return _stopped(state, context, reason)
-    model = (
-        context.model.bind_tools(
-            native_tools(
-                offer_handoff=context.offer_handoff,
-                others=_offered(state, context),
-                agents=context.member.targets if context.member else (),
-            )
-        )
-        if context.protocol == "native"
-        else context.model
-    )
+    model = _with_tools(state, context) if context.protocol == "native" else context.model
     tell(runtime, "thinking", state)
     started = time.monotonic()
     left = context.max_seconds - state["spent"]["seconds"]
@@ -66,7 +57,20 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
         return _stopped(state, context, "max_seconds") | AgentState(
             spent={**so_far, "seconds": so_far["seconds"] + waited}
         )
-    return _taken_up(state, context, reply, time.monotonic() - started)
+    return _taken_up(state, runtime, reply, time.monotonic() - started)
+
+
+def _with_tools(state: AgentState, context: AgentContext) -> Runnable[Any, Any]:
+    """Raises BadSettings where the model takes none."""
+    tools = native_tools(
+        offer_handoff=context.offer_handoff,
+        others=_offered(state, context),
+        agents=context.member.targets if context.member else (),
+    )
+    try:
+        return context.model.bind_tools(tools)
+    except NotImplementedError as error:
+        raise BadSettings(no_tool_calls(context.model)) from error
 
 
 def instructions(context: AgentContext, tools: Sequence[BaseTool]) -> SystemMessage:
@@ -105,7 +109,10 @@ def _names(state: AgentState, context: AgentContext) -> list[str]:
     return [*(tool.name for tool in tools_of(state, context)), *delegating]
 
 
-def _taken_up(state: AgentState, context: AgentContext, reply: AIMessage, seconds: float) -> AgentState:
+def _taken_up(
+    state: AgentState, runtime: Runtime[AgentContext], reply: AIMessage, seconds: float
+) -> AgentState:
+    context = given(runtime)
     action = read_action(
         reply,
         context.protocol,
@@ -142,7 +149,7 @@ def _taken_up(state: AgentState, context: AgentContext, reply: AIMessage, second
                 "events": [*state.get("events", []), *update["events"]],
             }
         )
-        told = observed(after, context, Observation(text=redacted(action.correction), refused=True))
+        told = refused(after, runtime, redacted(action.correction))
         told["messages"] = [reply, *told["messages"]]
         told["events"] = [*update["events"], *told["events"]]
         update |= told

@@ -231,7 +231,11 @@ def failing(url: str, *, into: Path | None = None, but: tuple[type[Exception], .
     except FileNotFoundError as error:
         raise SnapshotCorrupt(f"{url}: there is no such file") from error
     except ImportError as error:
-        cure = "; pip install 'langgraph-takeover[s3]'" if url.startswith(("s3:", "s3a:")) else ""
+        cure = (
+            "; pip install '.[s3]' in the checkout of langgraph-takeover"
+            if url.startswith(("s3:", "s3a:"))
+            else ""
+        )
         raise SandboxUnavailable(f"{url}: {one_line(error)}{cure}") from error
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

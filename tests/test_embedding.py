@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from evals.tasks import BUNDLED, load_tasks
+from graph import open_home
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
@@ -71,9 +73,18 @@ def test_every_block_runs(tmp_path: Path, repository: Path) -> None:
     )  # fmt: skip
     told = ran(program, tmp_path)
     ends = re.findall(r"^===== (\d+) (\w+) \d+$", told, re.MULTILINE)
-    reasons = [*["finished"] * 5, "handoff", *["finished"] * 4]
+    reasons = ["finished"] * len(blocks(TEXT))
     assert ends == [(str(number), reason) for number, reason in enumerate(reasons)]
     assert (repository / "galley" / "wrap.py").read_text() == before
+    (reviewed,) = (tmp_path / "work" / "records").glob("*/review.json")
+    note = json.loads(reviewed.read_text())["note"]
+    assert "Changed source files" in note
+    assert note.endswith("\n\nMind the edge cases.")
+    with open_home(tmp_path / "work") as home:
+        moments = {name: home.history(name) for name in ("approved", "fake", "fix-2")}
+    assert moments["approved"][0].next == ()
+    assert moments["fake"][0].step == 3
+    assert [each.kept for each in moments["fix-2"]] == [False]
     assert {each.name for each in (tmp_path / "work").iterdir()} >= {"takeover.sqlite", "records", "machines"}
 
 
@@ -83,8 +94,11 @@ def test_names_in_the_text_are_real() -> None:
     from nodes.settings import Equipment
     from nodes.team import Team
 
-    for name in re.findall(r"`(Bad\w+|NoSuch\w+|ThreadTaken|NotWaiting)`", TEXT):
-        assert hasattr(graph, name), name
+    public = {name: getattr(graph, name) for name in graph.__all__}
+    (table,) = re.findall(r"^## Errors$(.*)", TEXT, re.MULTILINE | re.DOTALL)
+    listed = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE))))
+    errors = {name for name, each in public.items() if isinstance(each, type) and issubclass(each, Exception)}
+    assert listed == errors
     for name in re.findall(r"\b(max_\w+|model_t\w+|offer_handoff|policy|points|protocol)=", TEXT):
         assert name in {
             *Equipment.model_fields, *Delegation.model_fields, *Team.model_fields, "max_retries"

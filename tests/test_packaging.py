@@ -130,7 +130,7 @@ def test_a_missing_extra_is_named(installed: Path, tmp_path: Path, extra: str) -
     module, program = MISSING[extra]
     script = f"import sys; from pathlib import Path; sys.modules['{module}'] = None; {program}"
     done = ran(installed, tmp_path, "-c", script)
-    assert f"pip install 'langgraph-takeover[{extra}]'" in done.stderr.splitlines()[-1]
+    assert f"pip install '.[{extra}]' in the checkout of langgraph-takeover" in done.stderr.splitlines()[-1]
 
 
 def test_what_is_imported_is_declared_and_the_other_way_round() -> None:

@@ -40,7 +40,7 @@ def join(address: str) -> None:
         import ray
     except ImportError as error:
         raise BadUsage(
-            "--executor ray: Ray is not installed; pip install 'langgraph-takeover[ray]'"
+            "--executor ray: Ray is not installed; pip install '.[ray]' in the checkout of langgraph-takeover"
         ) from error
     import ray._private.worker as driver
     from ray._private.services import canonicalize_bootstrap_address_or_die

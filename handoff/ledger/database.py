@@ -95,7 +95,7 @@ def _engine(url: str, synchronous: Synchronous) -> Engine:
         engine = create_engine(parsed, pool_pre_ping=not parsed.drivername.startswith("sqlite"), **options)
     except (NoSuchModuleError, ImportError) as error:
         raise LedgerUnusable(
-            f"{parsed.drivername}: its driver is not installed; pip install 'langgraph-takeover[postgres]', "
+            f"{parsed.drivername}: its driver is not installed; pip install '.[postgres]' in the checkout of langgraph-takeover, "
             "or give sqlite:///FILE"
         ) from error
     if engine.dialect.name == "sqlite":

@@ -5,39 +5,46 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import BaseTool
+from typing_extensions import Unpack
 
 from graph import (
     BadInput,
     BadSettings,
     BadThread,
     NoSuchThread,
-    NotWaiting,
     ThreadTaken,
     build_agent,
     build_takeover,
     open_home,
     open_run,
+    options,
+    resume,
     run,
+    run_team,
     take_over,
 )
 from graph.savers import Unstorable
+from handoff.event import PointKind
 from handoff.ledger import LedgerUnusable
 from handoff.record import RecordRefused
 from handoff.views import NoSuchView
 from nodes.replies import ModelFailed
 from nodes.session import MachineNotKept
-from nodes.settings import NoContext
-from sandbox.machine import SandboxUnavailable
+from nodes.settings import Equipment, NoContext
+from nodes.team import Team
+from sandbox.machine import SandboxSpec, SandboxUnavailable
 
 from ..conftest import missing, mounted, small_disk
-from .conftest import BOTH, DONE, EDIT, NOTE, PROMPT, SHOW, Bench, called, scripted, shown
+from .conftest import BOTH, DONE, EDIT, NOTE, PROMPT, SHOW, Bench, Scripted, called, scripted, shown
 
 HOSTILE = ["", " ", "nul\0", "new\nline", "\ud800", "x" * 5_000, None, 5]
 
@@ -83,6 +90,73 @@ def test_settings_that_cannot_be(bench: Bench, settings: dict[str, Any], says: s
         run(bench.home, "thread", "t", PROMPT, **given)
     assert bench.home.threads() == ()
     assert bench.run(scripted(DONE))["stop_reason"] == "finished"
+
+
+class WithoutTools(Scripted):
+    """A model to which no tools can be given."""
+
+    bind_tools = BaseChatModel.bind_tools
+
+
+class RefusingTools(Scripted):
+    """One that says so only when it is asked."""
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("kind", [WithoutTools, RefusingTools])
+def test_a_model_that_takes_no_tools(bench: Bench, kind: type[Scripted]) -> None:
+    model = kind(replies=[DONE], seen=[], tools=[])
+    with refused(
+        BadSettings, f"needs a model with bind_tools, which {kind.__name__} lacks; give protocol='text'$"
+    ):
+        bench.run(model, protocol="native")
+    assert bench.home.threads() == (() if kind is WithoutTools else ("thread",))
+    assert bench.run(model, thread="other")["stop_reason"] == "finished"
+
+
+def test_options_are_typed_as_the_settings_are() -> None:
+    agents, team = get_type_hints(options.OfAgents), get_type_hints(options.OfTeam)
+    looser = {"points": Sequence[PointKind], "tools": Sequence[BaseTool]}
+    fields = {name: field.annotation for name, field in Equipment.model_fields.items()} | looser
+    assert agents == {
+        name: fields[name] for name in fields if name not in ("model", "model_name", "delegation")
+    }
+    assert team == {name: field.annotation for name, field in Team.model_fields.items() if name != "agents"}
+    assert get_type_hints(options.Settings) == agents | team
+
+    own = get_type_hints(open_run)
+    del own["home"], own["thread"], own["settings"], own["return"]
+    known = agents | team | own | {"model": BaseChatModel, "sandbox": SandboxSpec}
+    for call, kind, more in (
+        (run, options.Options, set(own) - {"model", "agents", "sandbox"}),
+        (run_team, options.TeamOptions, {*team, *own} - {"model", "agents", "sandbox"}),
+        (take_over, options.TakeOverOptions, set(own) - {"agents"}),
+        (resume, options.ResumeOptions, {*team, *own}),
+    ):
+        assert get_type_hints(call)["options"] == Unpack[kind]
+        hints = get_type_hints(kind)
+        assert set(hints) == {*agents, *more}
+        assert {name: hint for name, hint in hints.items() if name != "model"} == {
+            name: known[name] for name in hints if name != "model"
+        }
+
+
+@pytest.mark.parametrize("initialised", [False, True])
+def test_a_directory_without_a_commit(bench: Bench, tmp_path: Path, initialised: bool) -> None:
+    place = tmp_path / "plain"
+    place.mkdir()
+    if initialised:
+        subprocess.run(["git", "init", "-q", place], check=True)
+    with refused(
+        SandboxUnavailable,
+        "^task t: its base holds no git repository with a commit: .*; git init and commit there$",
+    ):
+        run(
+            bench.home, "thread", "t", PROMPT, model=scripted(DONE),
+            sandbox=SandboxSpec(backend="process", directory=place, owner="test-agent"),
+        )  # fmt: skip
 
 
 def test_a_graph_without_its_context(bench: Bench) -> None:
@@ -158,6 +232,7 @@ def test_records_that_are_not_there(bench: Bench, record: Any) -> None:
     with refused(RecordRefused, "(is no record's id|no such record); there are run.first_source_edit$"):
         take_over(bench.home, "taking", record, "trace", **settings)
     # Nothing began there, so the thread is free.
+    assert bench.home.threads() == ("thread",)
     done = take_over(bench.home, "taking", "run.first_source_edit", "trace", **settings)
     assert done.stop_reason == "finished"
 
@@ -171,6 +246,7 @@ def test_views_that_are_not_there(bench: Bench, view: Any) -> None:
         "^there is no view .*; there are repository, trace, summary, structured, payload, transcript, cited$",
     ):
         take_over(bench.home, "taking", "run.first_source_edit", view, **settings)
+    assert bench.home.threads() == ("thread",)
     assert take_over(bench.home, "taking", "run.first_source_edit", **settings).state["view"] == "structured"
 
 
@@ -180,6 +256,7 @@ def test_views_that_are_not_there(bench: Bench, view: Any) -> None:
 def test_tasks_that_are_none(bench: Bench, task: Any, prompt: Any) -> None:
     with refused(BadInput, "^a task is an id and a prompt, both text; they were "):
         run(bench.home, "thread", task, prompt, model=scripted(DONE), sandbox=bench.spec)
+    assert bench.home.threads() == ()
     assert bench.run(scripted(DONE))["stop_reason"] == "finished"
 
 
@@ -272,13 +349,16 @@ def test_answers_that_are_none(bench: Bench) -> None:
     model = scripted(EDIT, "Summary.", "Fields.", DONE)
     bench.run(model, **settings)
     for answer, says in (
-        ({"decision": "perhaps"}, "^answer: decision: "),
+        (
+            {"decision": "yes"},
+            "^answer: decision: Input should be 'approve' or 'refuse'; give one such as {\"decision\": \"approve\", ",
+        ),
         ({"view": "nothing"}, "^answer: view: Input should be 'repository', "),
         ({"veiw": "trace"}, "^answer: veiw: "),
         ("yes", "^answer: "),
         ([], "^answer: "),
     ):
-        with refused(NotWaiting, says):
+        with refused(BadInput, says):
             bench.resume(model, answer, **settings)
     assert bench.resume(model, {"decision": "approve"}, **settings).stop_reason == "handoff"
 
@@ -301,12 +381,24 @@ def corrections(state: Any) -> list[str]:
         ("```bash\ntouch unfinished", "never closed"),
         ("```bash\n\n```", "empty"),
         ("I am thinking.", "holds no action"),
+        ('```json\n{"name": "finish", "arguments": {"answer": "x"}}\n```', "finish takes no answer; nothing was done"),
         ("", "holds no action"),
     ],
 )  # fmt: skip
 def test_replies_that_are_no_action(bench: Bench, reply: str, says: str) -> None:
-    state = bench.run(scripted(reply, SHOW.replace("notes.txt", "pkg/core.py"), DONE))
+    told: list[dict[str, Any]] = []
+    state = bench.run(
+        scripted(reply, SHOW.replace("notes.txt", "pkg/core.py"), DONE), on_progress=told.append
+    )
     (correction,) = corrections(state)
+    (refusal,) = [each for each in told if each.get("refused")]
+    assert refusal == {
+        "moment": "observed",
+        "step": 1,
+        "exit_code": None,
+        "refused": True,
+        "text": correction,
+    }
     assert re.search(says, correction), correction
     assert state["stop_reason"] == "finished"
     assert shown(state) == ["def double(n):", "    return n + 1"]
@@ -446,6 +538,7 @@ def test_the_lines_are_fit_for_json(bench: Bench) -> None:
     bench.run(scripted(DONE))
     with pytest.raises(NoSuchThread) as caught:
         bench.resume(scripted(DONE), thread="other")
+    assert bench.home.threads() == ("thread",)
     assert (
         json.loads(json.dumps(str(caught.value))) == "thread 'other': nothing has run on it; there are thread"
     )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import BaseMessage
 
-from graph import Home, open_home, resume
+from graph import BadInput, Home, open_home, resume
 from graph.delivery import BadHandoff, Delivery, Patience, deliver, hand_over
 from graph.refusals import NotWaiting
 from graph.repair import repair
@@ -146,7 +146,7 @@ def test_who_does_not_confirm_is_asked_again_and_then_a_person_decides(bench: Be
     assert done.waiting is not None
     assert "did not say goal" in done.waiting["why"]
     assert brought(bench, found, mute).waiting == done.waiting
-    with pytest.raises(NotWaiting, match="decision"):
+    with pytest.raises(BadInput, match=r'decision: .* give one such as {"decision": "retry"}$'):
         brought(bench, found, mute, {"decision": "perhaps"})
     done = brought(
         bench, found, scripted(UNDERSTOOD, FIX, DONE), {"decision": "retry", "reason": "now it can"}

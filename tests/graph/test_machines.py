@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from graph import NoSuchThread
 from nodes.replies import ModelFailed
 from sandbox.machine import SnapshotCorrupt
 
@@ -90,3 +91,23 @@ def test_what_is_half_made_stays_unless_nobody_else_works_here(bench: Bench) -> 
     assert set(bench.home.machines.iterdir()) == {*kept, half_made, vanished}
     assert bench.home.remove_unused_machines(alone=True) == 2
     assert set(bench.home.machines.iterdir()) == kept
+
+
+def test_who_looks_in_sees_the_machine_of_each_checkpoint_and_leaves_it_as_it_was(bench: Bench) -> None:
+    replies = (NOTE.format(1), NOTE.format(2), SHOW, DONE)
+    bench.run(scripted(*replies), max_steps=2)
+    moments = {(each.step, each.next): each for each in bench.home.history("thread")}
+    before, after = moments[2, ("shell",)], moments[2, ("think",)]
+    with bench.opened(scripted(*replies), max_steps=5) as held:
+        assert held.machine().read_file("notes.txt") == b"1\n2\n"
+        assert held.machine(before).read_file("notes.txt") == b"1\n"
+        assert held.machine(after.checkpoint).read_file("notes.txt") == b"1\n2\n"
+        assert held.machine(moments[0, ("think",)]).inspect("ls notes.txt").exit_code != 0
+        with pytest.raises(NoSuchThread, match="has no checkpoint '1f0'"):
+            held.machine("1f0")
+        assert noted(held.resume().state) == "1\n2"
+    with (
+        bench.opened(scripted(), thread="other") as held,
+        pytest.raises(NoSuchThread, match="nothing has run"),
+    ):
+        held.machine()

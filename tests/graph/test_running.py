@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from graph import NoSuchThread, NotWaiting, ThreadTaken, build_agent, open_run, run
+from graph import BadInput, NoSuchThread, NotWaiting, ThreadTaken, build_agent, open_run, run
 from handoff.ledger import Fenced, LedgerUnusable, ThreadHeld
 from nodes.replies import ModelFailed
 from nodes.session import MachineNotKept
@@ -114,7 +114,7 @@ def test_a_person_reviews(bench: Bench) -> None:
     assert waiting.waiting is not None
     assert waiting.waiting["record"] == "run.first_source_edit"
     assert "pkg/core.py" in waiting.waiting["note"]
-    with pytest.raises(NotWaiting, match="decision"):
+    with pytest.raises(BadInput, match="decision"):
         bench.resume(model, {"decision": "perhaps"}, policy="review")
     refused = bench.resume(model, {"decision": "refuse"}, policy="review")
     assert refused.stop_reason == "finished"

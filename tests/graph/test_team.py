@@ -278,8 +278,13 @@ def test_without_a_name_the_next_has_the_turn(team: TeamBench) -> None:
     ],
 )
 def test_a_handoff_to_nobody_is_refused(team: TeamBench, reply: str, says: str) -> None:
-    state = team.run(agent("writer", reply, DONE), agent("tester", DONE), enable_handoff_tool=True)
+    told: list[dict[str, Any]] = []
+    agents = agent("writer", reply, DONE), agent("tester", DONE)
+    state = team.run(*agents, enable_handoff_tool=True, on_progress=told.append)
     assert observations(state) == [f"Not handed over: {says}"]
+    assert [(each["agent"], each["text"]) for each in told if each.get("refused")] == [
+        ("writer", f"Not handed over: {says}")
+    ]
     assert state["events"][1]["refused"]
     assert passes(state) == []
     assert actors(state) == ["writer", "writer"]

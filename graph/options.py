@@ -1,0 +1,82 @@
+"""What can be set for a run, as the types of keyword arguments, so that a checker finds a name that there is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Required
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.tools import BaseTool
+from typing_extensions import TypedDict
+
+from graph.delegation import Delegation
+from handoff.action import Protocol
+from handoff.event import PointKind
+from nodes.session import SnapshotEvery
+from nodes.settings import Policy, Prices
+from nodes.team import Agent
+from sandbox.machine import SandboxSpec
+
+
+class OfAgents(TypedDict, total=False):
+    """The fields of `nodes.settings.Equipment` but the model; those of one agent or of a team."""
+
+    protocol: Protocol
+    offer_handoff: bool
+    points: Sequence[PointKind]
+    policy: Policy
+    max_steps: int
+    max_events: int | None
+    max_tokens: int | None
+    max_cost: float | None
+    max_seconds: float
+    prices: Prices | None
+    model_timeout_s: float
+    model_tries: int
+    command_timeout_s: float
+    observation_chars: int
+    window_tokens: int | None
+    agent: str
+    run_id: str
+    tools: Sequence[BaseTool]
+
+
+class OfTeam(TypedDict, total=False):
+    """The fields of `nodes.team.Team` but its agents."""
+
+    supervisor: Agent | None
+    max_consecutive_turns: int
+    enable_handoff_tool: bool
+
+
+class Settings(OfAgents, OfTeam):
+    """What `open_run` hands on."""
+
+
+class Options(OfAgents, total=False):
+    """What `run` hands on to `open_run`."""
+
+    model_name: str
+    snapshot_every: SnapshotEvery
+    lease_s: float
+    on_progress: Callable[[dict[str, Any]], None] | None
+    delegation: Delegation | None
+
+
+class TeamOptions(Options, OfTeam):
+    """What `run_team` does."""
+
+
+class TakeOverOptions(Options):
+    """What `take_over` does."""
+
+    model: Required[BaseChatModel]
+    sandbox: Required[SandboxSpec]
+
+
+class ResumeOptions(TeamOptions, total=False):
+    """What `resume` does: of one agent or of a team."""
+
+    model: BaseChatModel | None
+    agents: Sequence[Agent] | None
+    sandbox: Required[SandboxSpec]
