@@ -35,7 +35,8 @@ Successor = Annotated[
 NotesModel = Annotated[
     str | None,
     Option(
-        help="Model that writes the notes.",
+        help="Model that writes the notes: of each point a summary and a structured note, once, for all views that show one; "
+        "--max-reply-tokens is not for it.",
         show_default="the predecessor's if it is an LLM, else the first successor's",
     ),
 ]

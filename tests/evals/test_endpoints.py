@@ -141,6 +141,7 @@ def test_a_model_that_never_finishes_stops_at_the_cap_that_was_asked_for(
     assert {request["max_completion_tokens"] for request in chat_server.requests} == {99}
     assert (row["stop_reason"], row["steps"], row["resolved"]) == ("max_steps", 7, True)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (700, 70)
+    assert "Stopped before they were done: 1 by max_steps, of 1 takeovers." in done.stdout
     assert json.loads((out / "config.json").read_text())["max_tokens"] == 250_000
 
 
@@ -148,6 +149,7 @@ def test_a_run_without_points_says_so(called: Run, tmp_path: Path) -> None:
     done = called("--task-ids", "galley__galley-31", "--max-steps", "2", "--out", tmp_path / "out")
     assert done.returncode == 0
     assert "no handoff point in galley__galley-31 (max_steps after 4 events)" in done.stdout
+    assert "Nothing to compare: no predecessor reached a handoff point." in done.stdout
 
 
 def test_the_runtime_s_secrets_reach_no_sandbox_and_no_file(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,9 @@ def test_what_cannot_be(undisturbed: Path, dataset: Path, tmp_path: Path) -> Non
     refused(
         call(main, tmp_path, "--out", tmp_path / "new"), "it holds no run, for there is no config.json in it"
     )
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    shutil.copy(undisturbed / "config.json", begun)
+    (begun / "takeovers.jsonl").touch()
+    refused(call(main, begun, "--out", tmp_path / "new"), "no row is done yet; there is nothing to publish")
+    assert not (tmp_path / "new").exists()
