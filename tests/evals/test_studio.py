@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -46,6 +47,7 @@ SCRIPTS: dict[str, list[str | None]] = {
     "breaker": [bash("echo one >> notes.txt"), None],
     "successor": [bash("git status --short"), FINISH],
     "slow": [bash("echo one >> notes.txt; sleep 6; echo two >> notes.txt"), bash("cat notes.txt"), FINISH],
+    "slower": [bash("echo one >> notes.txt; sleep 20; echo two >> notes.txt"), bash("cat notes.txt"), FINISH],
     "mender": ["", bash("cat notes.txt"), FINISH],
 }
 
@@ -120,6 +122,11 @@ class Studio:
             self._process.kill()
             self._process.wait()
 
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
     def log(self) -> str:
         return (self.place / "server.log").read_text(errors="replace")[-5000:]
 
@@ -153,6 +160,20 @@ class Studio:
         while self.client.threads.get(thread)["status"] == "busy":
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.1)
+
+    def wait_until_ended(self, thread: str, run: str) -> None:
+        deadline = time.monotonic() + 2 * ENDS_WITHIN_S
+        while self.client.runs.get(thread, run)["status"] in ("pending", "running"):
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.2)
+
+    def wait_until_listed(self, run: str) -> None:
+        """The server writes down which threads and runs there are every ten seconds."""
+        deadline = time.monotonic() + ENDS_WITHIN_S
+        listed = self.place / ".langgraph_api" / ".langgraph_ops.pckl"
+        while UUID(run).int.to_bytes(16, "little") not in listed.read_bytes():
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.2)
 
     def _is_up(self, port: int) -> bool:
         try:
@@ -547,10 +568,31 @@ def test_a_run_that_the_server_was_stopped_in_goes_on(studio: Studio) -> None:
     time.sleep(1)  # it has written the first line by now, or has not: the second comes later
     studio.stop()
     studio.start()
-    while studio.client.runs.get(thread, run)["status"] in ("pending", "running"):
-        assert time.monotonic() < deadline + ENDS_WITHIN_S, studio.log()
-        time.sleep(0.2)
+    studio.wait_until_ended(thread, run)
     values = studio.values(thread)
+    assert values["stop_reason"] == "finished", studio.log()
+    seen = [event["text"] for event in values["events"] if event["kind"] == "observation"]
+    assert seen[1] == "[exit code 0]\none\ntwo\n"
+
+
+def test_a_killed_server_has_lost_no_checkpoint(studio: Studio) -> None:
+    finished, cut_off = studio.thread(), studio.thread()
+    studio.run(finished, context=choices("notes"))
+    before = studio.client.threads.get_history(finished, limit=200)
+    run = studio.client.runs.create(cut_off, "agent", input={}, context=choices("slower"))["run_id"]
+    deadline = time.monotonic() + ENDS_WITHIN_S
+    while studio.client.threads.get_state(cut_off)["next"] != ["shell"]:
+        assert time.monotonic() < deadline, studio.log()
+        time.sleep(0.1)
+    studio.wait_until_listed(run)
+    studio.kill()
+    studio.start()
+    assert studio.client.threads.get_history(finished, limit=200) == before
+    checkpoint = studio.checkpoint(finished, 2, "think")
+    forked = studio.run(finished, input=None, checkpoint=checkpoint, context=choices("notes"))
+    assert shown(forked) == ["one\ntwo"]
+    studio.wait_until_ended(cut_off, run)
+    values = studio.values(cut_off)
     assert values["stop_reason"] == "finished", studio.log()
     seen = [event["text"] for event in values["events"] if event["kind"] == "observation"]
     assert seen[1] == "[exit code 0]\none\ntwo\n"
