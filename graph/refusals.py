@@ -13,6 +13,10 @@ from handoff.redaction import redacted
 from nodes.session import MachineNotKept
 
 
+class RunFailed(RuntimeError):
+    """What made a served run fail, in one line; the server passes the text of few other errors on."""
+
+
 class ThreadTaken(ValueError):
     """The thread holds a run already, of this task or of another."""
 

@@ -138,6 +138,10 @@ class Studio:
         asked = {"input": {}, "stream_mode": ["custom", "updates"], **asked}
         return list(self.client.runs.stream(thread, graph, **asked))
 
+    def answer(self, thread: str, value: Any) -> list[Any]:
+        """Everything that a run streams which was waiting for that, and reviews what comes next, too."""
+        return self.run(thread, input=None, command={"resume": value}, context={"policy": "review"})
+
     def values(self, thread: str) -> dict[str, Any]:
         values = self.client.threads.get_state(thread)["values"]
         assert isinstance(values, dict)
@@ -291,8 +295,24 @@ def test_a_thread_takes_one_task(studio: Studio, pressed_run: tuple[str, list[An
     thread = studio.thread()
     studio.run(thread, context={"max_steps": 1})
     assert studio.values(thread)["stop_reason"] == "max_steps"
-    assert "holds rota__rota-23 already" in failure(studio.run(thread))
-    assert studio.values(thread)["steps"] == 1
+    before = studio.client.threads.get_history(thread, limit=200)
+    assert failure(studio.run(thread)) == (
+        "ThreadTaken: this thread holds rota__rota-23 already; begin another on a new thread, or go on from one of "
+        "this thread's checkpoints"
+    )
+    assert studio.client.threads.get_history(thread, limit=200) == before
+
+
+def test_a_thread_that_waits_goes_on_waiting_when_its_form_is_submitted_again(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(thread, context={"policy": "review"})
+    (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
+    again = failure(studio.run(thread, context={"policy": "review"}))
+    assert again.endswith("already; it waits for an answer: resume it with one")
+    state = studio.client.threads.get_state(thread)
+    assert (state["next"], state["interrupts"]) == (["interruption"], [waiting])
+    studio.answer(thread, {"decision": "approve"})
+    assert studio.values(thread)["stop_reason"] == "handoff"
 
 
 def test_another_bundled_task_can_be_chosen(studio: Studio) -> None:
@@ -345,6 +365,50 @@ def test_a_step_that_was_edited_is_done_as_it_is_now(studio: Studio) -> None:
     )
     stream = studio.run(thread, input=None, checkpoint=forked["checkpoint"], context=choices("notes"))
     assert shown(stream) == ["one", "one\nthree"]
+    values = studio.values(thread)
+    told = bash(action["arguments"]["command"])
+    assert values["events"][action["index"]]["text"] == told
+    assert values["messages"][len(thought["values"]["messages"]) - 1]["content"] == told
+    assert "two" not in json.dumps([values["events"], values["messages"]]), (
+        "what the step was before is told beside what it is now"
+    )
+
+
+def test_an_event_that_is_there_already_is_not_added_again(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(thread, context=choices("notes", max_steps=1))
+    state = studio.client.threads.get_state(thread)
+    with pytest.raises(httpx.HTTPStatusError) as refused:
+        studio.client.threads.update_state(thread, {"events": state["values"]["events"]}, as_node="think")
+    assert "there are 2 at this checkpoint, so the next has the index 2, not 0" in refused.value.response.text
+    assert studio.client.threads.get_state(thread)["checkpoint"] == state["checkpoint"]
+
+
+def test_an_earlier_steps_files_are_looked_at(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(thread, context=choices("notes"))
+    checkpoint = studio.checkpoint(thread, 1, "think")
+    look = {
+        "index": 2,
+        "kind": "action",
+        "tool": "shell",
+        "text": "",
+        "arguments": {"command": "cat notes.txt"},
+    }
+    fork = studio.client.threads.update_state(
+        thread, {"events": [look], "fired": []}, checkpoint=checkpoint, as_node="think"
+    )
+    seen = studio.run(
+        thread,
+        input=None,
+        checkpoint=fork["checkpoint"],
+        context=choices("notes"),
+        interrupt_after=["shell"],
+    )
+    assert shown(seen) == ["one"]
+    values = studio.values(thread)
+    assert len(values["events"]) == 4
+    assert values["events"][2]["text"] == values["messages"][-2]["content"] == bash("cat notes.txt")
 
 
 def test_a_person_reviews_and_another_agent_takes_over(studio: Studio) -> None:
@@ -357,14 +421,25 @@ def test_a_person_reviews_and_another_agent_takes_over(studio: Studio) -> None:
     assert waiting["response_schema"]["properties"]["view"]["enum"] == list(VIEWS)
     studio.require_free(thread)
 
-    def answer(value: Any) -> list[Any]:
-        return studio.run(thread, input=None, command={"resume": value}, context=review)
-
-    assert failure(answer({"decision": "perhaps"})) == "decision: Input should be 'approve' or 'refuse'"
-    assert failure(answer("approve")).startswith("Review: Input should be a valid dictionary")
+    for answer, told in {
+        '{"decision": "perhaps"}': "decision: Input should be 'approve' or 'refuse'; answer for instance {",
+        "{}": 'Review: an answer is an object such as {"decision": "approve", "view": "structured"}, not {}',
+        '"yes"': 'Review: an answer is an object such as {"decision": "approve", "view": "structured"}, not "yes"',
+        '{"successor": "gpt"}': "successor: there is no 'gpt'; name builtin:oracle or openai:NAME, or leave it out",
+    }.items():
+        assert failure(studio.answer(thread, json.loads(answer))).startswith(told)
+    assert studio.client.threads.get_state(thread)["interrupts"] == [waiting]
     reviewed = {"view": "structured", "successor": "openai:successor", "note": "Mind the buffer."}
-    answer({"decision": "approve", **reviewed})
+    studio.answer(thread, {"decision": "approve", **reviewed})
     assert studio.values(thread)["stop_reason"] == "handoff"
+
+    another = studio.thread()
+    studio.run(another, context=review)
+    (waits,) = studio.client.threads.get_state(another)["interrupts"]
+    waits_too = studio.run(studio.thread(), "takeover", input={"record": waits["value"]["record"]})
+    assert f"waits for its review; answer that on thread {another}, or name another record" in failure(
+        waits_too
+    )
 
     after = studio.thread()
     studio.run(after, "takeover", context={"allow_unisolated": default_backend() == "process"})
@@ -378,9 +453,13 @@ def test_a_person_reviews_and_another_agent_takes_over(studio: Studio) -> None:
 def test_a_refused_handoff_lets_the_run_go_on(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context={"policy": "review"})
+    (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
     context = {"policy": "record"}
     studio.run(thread, input=None, command={"resume": {"decision": "refuse"}}, context=context)
     assert studio.values(thread)["stop_reason"] == "finished"
+    refused = waiting["value"]["record"]
+    taken = studio.run(studio.thread(), "takeover", input={"record": refused})
+    assert failure(taken) == f"record: {refused} was refused in its review; name another record"
 
 
 def test_a_takeover_goes_on_in_the_machine_of_its_record(
