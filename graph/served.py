@@ -47,7 +47,10 @@ class Served(CompiledStateGraph[AgentState, Any, Any, Any]):
 
     async def _require_free(self, config: RunnableConfig) -> None:
         state = await self.aget_state(config)
-        if "machine" not in state.values:
+        run = config.get("metadata", {}).get("run_id")
+        # A run that was cut off comes again with its form, and LangGraph knows it by its id, too.
+        goes_on = run is not None and run == (state.metadata or {}).get("run_id")
+        if goes_on or "machine" not in state.values:
             return
         held = state.values.get("record") or state.values["task"]["id"]
         cure = (

@@ -19,7 +19,7 @@ import pytest
 from langgraph_sdk import get_sync_client
 
 from graph import open_home
-from handoff.ledger import acquire
+from handoff.ledger import acquire, machines
 from handoff.record import RecordStore
 from handoff.views import VIEWS
 from nodes.state import AgentState
@@ -77,6 +77,7 @@ class Studio:
     def __init__(self, place: Path, base_url: str) -> None:
         self.place = place
         self.home = place / "home"
+        self.listed = place / ".langgraph_api" / ".langgraph_ops.pckl"
         self._base_url = base_url
         self._process: subprocess.Popen[bytes] | None = None
         self.client: Any = None
@@ -147,6 +148,11 @@ class Studio:
         assert isinstance(values, dict)
         return values
 
+    def values_at(self, thread: str, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        values = self.client.threads.get_state(thread, checkpoint=checkpoint)["values"]
+        assert isinstance(values, dict)
+        return values
+
     def checkpoint(self, thread: str, step: int, node: str) -> dict[str, Any]:
         """The newest checkpoint after so many replies from which that node would run."""
         history = self.client.threads.get_history(thread, limit=200)
@@ -174,8 +180,7 @@ class Studio:
     def wait_until_listed(self, run: str) -> None:
         """The server writes down which threads and runs there are every ten seconds."""
         deadline = time.monotonic() + ENDS_WITHIN_S
-        listed = self.place / ".langgraph_api" / ".langgraph_ops.pckl"
-        while UUID(run).int.to_bytes(16, "little") not in listed.read_bytes():
+        while UUID(run).int.to_bytes(16, "little") not in self.listed.read_bytes():
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.2)
 
@@ -369,7 +374,7 @@ def test_a_step_that_was_edited_is_done_as_it_is_now(studio: Studio) -> None:
     told = bash(action["arguments"]["command"])
     assert values["events"][action["index"]]["text"] == told
     assert values["messages"][len(thought["values"]["messages"]) - 1]["content"] == told
-    assert "two" not in json.dumps([values["events"], values["messages"]]), (
+    assert "echo two" not in json.dumps([values["events"], values["messages"]]), (
         "what the step was before is told beside what it is now"
     )
 
@@ -676,6 +681,34 @@ def test_a_killed_server_has_lost_no_checkpoint(studio: Studio) -> None:
     seen = [event["text"] for event in values["events"] if event["kind"] == "observation"]
     assert seen[1] == "[exit code 0]\none\ntwo\n"
 
+    history = studio.client.threads.get_history(finished, limit=200)
+    studio.kill()
+    studio.listed.unlink()
+    studio.start()
+    assert not studio.client.threads.search(ids=[finished])
+    studio.client.threads.create(thread_id=finished, graph_id="agent")
+    assert studio.client.threads.get_history(finished, limit=200) == history
+
+
+def test_a_machine_that_is_gone_is_told_with_what_to_do(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(thread, context=choices("notes"))
+    checkpoint = studio.checkpoint(thread, 1, "think")
+    with open_home(studio.home) as home:
+        kept = machines.find(home.ledger, studio.values_at(thread, checkpoint)["machine"])
+    assert kept is not None
+    (archive,) = (studio.home / "machines").rglob(f"*{kept.digest}*/{kept.location}")
+    archive.unlink()
+    other = "; go on from another checkpoint of the thread, or take another record over"
+    again = failure(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes")))
+    assert again.endswith(f"the snapshot's archive is gone{other}")
+    with open_home(studio.home) as home:
+        lease = acquire(home.ledger, thread)
+        machines.forget(lease, machines.kept(home.ledger, thread))
+        lease.release()
+    again = failure(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes")))
+    assert again.endswith(f"was not kept, or given back since{other}")
+
 
 def test_the_program_of_the_guide(studio: Studio, capsys: pytest.CaptureFixture[str]) -> None:
     guide = (ROOT / "docs" / "studio.md").read_text()
@@ -686,4 +719,6 @@ def test_the_program_of_the_guide(studio: Studio, capsys: pytest.CaptureFixture[
     assert told.startswith("['auto', 'host', 'docker', 'process']")
     assert "## Observed" in told
     assert "finished" in told.splitlines()
-    assert told.splitlines()[-1].startswith("[exit code 0]") or "?? " in told
+    *_, status, looked = told.split("[exit code 0]\n")
+    assert status.startswith("?? reproduce_issue.py")
+    assert "import rota" in looked or "from rota" in looked
