@@ -180,7 +180,8 @@ class Studio:
     def wait_until_listed(self, run: str) -> None:
         """The server writes down which threads and runs there are every ten seconds."""
         deadline = time.monotonic() + ENDS_WITHIN_S
-        while UUID(run).int.to_bytes(16, "little") not in self.listed.read_bytes():
+        known = UUID(run).int.to_bytes(16, "little")
+        while not self.listed.exists() or known not in self.listed.read_bytes():
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.2)
 
