@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -10,11 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from evals import models
 from evals.tasks import BUNDLED, Task, load_tasks
-from graph.serving import ONCE, RunFailed, one_line
+from graph.refusals import RunFailed
+from graph.serving import ONCE, one_line
+from handoff.record import Review
 from handoff.views import VIEWS
 
 MODELS_VARIABLE = "TAKEOVER_MODELS"
 AS_REVIEWED = "as reviewed"
+_EXAMPLE = '{"decision": "approve", "view": "structured"}'
 
 
 class BadChoice(RunFailed):
@@ -69,14 +74,15 @@ class AgentForm(Form):
 
 
 class TakeoverForm(Form):
-    """A record to take over: press Run for the newest there is."""
+    """A record to take over: press Run for the newest that may be."""
 
     model_config = ConfigDict(title="What to take over")
 
     record: str = Field(
         default="",
         title="Record",
-        description="The id of a handoff record, as a run lists them under 'records'. Empty: the newest.",
+        description="The id of a handoff record, as a run lists them under 'records'. Empty: the newest that was "
+        "approved, or that no review was asked for.",
     )
     view: str = Field(
         default=AS_REVIEWED,
@@ -168,3 +174,21 @@ class TakeoverChoices(Choices):
         "any other, at OPENAI_BASE_URL with OPENAI_API_KEY of the server's environment.",
         json_schema_extra=_one_of(AS_REVIEWED, *_offered_models()),
     )
+
+
+def possible_model(name: str) -> bool:
+    return name == models.ORACLE or re.fullmatch(r"openai:.+", name) is not None
+
+
+def require_review(answer: Any) -> None:
+    """Raises BadChoice where a person's answer to a review is none, or names a model that there is not."""
+    if not isinstance(answer, dict) or not answer:
+        raise BadChoice(f"Review: an answer is an object such as {_EXAMPLE}, not {json.dumps(answer)}")
+    try:
+        review = Review.model_validate(answer)
+    except ValidationError as error:
+        raise BadChoice(f"{one_line(error)}; answer for instance {_EXAMPLE}") from error
+    if review.successor and not possible_model(review.successor):
+        raise BadChoice(
+            f"successor: there is no {review.successor!r}; name {models.ORACLE} or openai:NAME, or leave it out"
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ from evals.forms import (
     TakeoverForm,
     TeamChoices,
     bundled,
+    possible_model,
+    require_review,
 )
 from evals.tasks import Task
 from graph import Home
@@ -149,7 +150,22 @@ def _record(store: RecordStore, asked: str) -> HandoffRecord:
     if asked and asked not in known:
         shown = ", ".join(known[:_MOST_SHOWN]) + (", …" if len(known) > _MOST_SHOWN else "")
         raise BadChoice(f"record: there is no {asked!r}; there are, newest first, {shown}")
-    return store.load(asked or known[0])
+    reserved = {name: _reserved(store, name) for name in ([asked] if asked else known)}
+    free = next((name for name, why in reserved.items() if not why), None)
+    if free is None:
+        name, why = next(iter(reserved.items()))
+        raise BadChoice(
+            f"record: {name} {why}" if asked else f"record: none is free; the newest, {name}, {why}"
+        )
+    return store.load(free)
+
+
+def _reserved(store: RecordStore, name: str) -> str:
+    """Why a record is not to be taken over; empty where it may be."""
+    if store.awaits_review(name):
+        return f"waits for its review; answer that on thread {store.load(name).thread_id}, or name another record"
+    review = store.review(name)
+    return "was refused in its review; name another record" if review and review.decision == "refuse" else ""
 
 
 def _age(store: RecordStore, name: str) -> int:
@@ -212,7 +228,7 @@ def _own_machine(choices: Choices, backend: BackendName) -> SandboxSpec:
 
 def _model(choices: Choices, task: Task) -> BaseChatModel:
     base_url = os.environ.get("OPENAI_BASE_URL")
-    if choices.model != models.ORACLE and not re.fullmatch(r"openai:.+", choices.model):
+    if not possible_model(choices.model):
         raise BadChoice(f"model: there is no {choices.model!r}; choose {models.ORACLE} or openai:NAME")
     if choices.model != models.ORACLE and not (base_url or os.environ.get("OPENAI_API_KEY")):
         raise BadChoice(
@@ -226,6 +242,6 @@ def _model(choices: Choices, task: Task) -> BaseChatModel:
     return models.build(choices.model, task=task, base_url=base_url)
 
 
-agent = serve("agent", AgentForm, Choices, _equip_agent)
-team = serve("team", AgentForm, TeamChoices, _equip_team)
-takeover = serve("takeover", TakeoverForm, TakeoverChoices, _equip_takeover)
+agent = serve("agent", AgentForm, Choices, _equip_agent, require_review)
+team = serve("team", AgentForm, TeamChoices, _equip_team, require_review)
+takeover = serve("takeover", TakeoverForm, TakeoverChoices, _equip_takeover, require_review)

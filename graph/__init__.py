@@ -10,6 +10,7 @@ desk      the commands for people, with seat and asking
 hold      what can be done under one hold on a thread, to its outcome, and how it is stopped
 home      where runs leave everything, and the history of a thread
 savers    checkpoints that only a thread's holder can write
+server_saver  checkpoints of LangGraph's own server, which outlast its kill
 serving   the graphs as LangGraph's own server runs them, each run with its hold on the thread
 swarm     handoffs inside graphs that others build: langgraph-swarm's agents, with views instead of transcripts
 

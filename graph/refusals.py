@@ -17,6 +17,10 @@ from nodes.state import BadInput
 _ANSWER = '{"decision": "approve", "view": "structured"} or {"decision": "refuse"}'
 
 
+class RunFailed(RuntimeError):
+    """What made a served run fail, in one line; the server passes the text of few other errors on."""
+
+
 class ThreadTaken(ValueError):
     """The thread holds a run already, of this task or of another."""
 

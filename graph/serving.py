@@ -28,13 +28,14 @@ from typing_extensions import TypedDict
 from graph.agent import Graph, Node, build_agent, build_takeover
 from graph.checkpoint import Kind
 from graph.home import Home, open_home
-from graph.refusals import ThreadTaken
+from graph.refusals import RunFailed
+from graph.served import Answered, Served
 from graph.team import team_graph
-from nodes.session import Session
+from nodes.session import MachineNotKept, Session
 from nodes.settings import AgentContext
 from nodes.state import AgentState
 from nodes.team import Team
-from sandbox.machine import SandboxSpec
+from sandbox.machine import SandboxSpec, SnapshotCorrupt
 
 # TAKEOVER_HOME is the host's place for what machines stand on.
 HOME_VARIABLE = "TAKEOVER_RUNS"
@@ -43,10 +44,6 @@ ONCE: EphemeralValue[Any] = EphemeralValue(Any)
 """Marks a field of an input that its first node alone is to see, and that is no part of the state."""
 _FIRST = ("begin", "receive")
 _LONGEST = 1000
-
-
-class RunFailed(RuntimeError):
-    """What made a run fail, in one line; the server passes the text of few other errors on."""
 
 
 class Asked(NamedTuple):
@@ -78,11 +75,11 @@ Equip = Callable[[Home, Asked], Equipment]
 
 
 def serve(
-    kind: Kind, form: type[BaseModel], choices: type[BaseModel], equip: Equip
+    kind: Kind, form: type[BaseModel], choices: type[BaseModel], equip: Equip, answered: Answered
 ) -> Callable[[ServerRuntime[Any]], AbstractAsyncContextManager[Graph]]:
     """A factory for `langgraph.json`: the graph with `form` as its input and `choices` as its context.
 
-    Whatever `equip` raises is what the person reads, so it should be one line. The home is the directory that
+    Whatever `equip` and `answered` raise is what the person reads, so it should be one line. The home is the directory that
     the environment variable TAKEOVER_RUNS names, else `.takeover` in the working directory.
     """
     builders: dict[Kind, Callable[..., Graph]] = {
@@ -92,7 +89,8 @@ def serve(
     }
 
     def built(hold: _Hold) -> Graph:
-        return builders[kind](context_schema=choices, input_schema=form, entered=hold.entered)
+        graph = builders[kind](context_schema=choices, input_schema=form, entered=hold.entered)
+        return Served(answered=answered, **vars(graph))
 
     to_look_at = cache(lambda: built(_Hold(form, choices, equip)))
 
@@ -179,11 +177,6 @@ class _Hold:
                 form=self._filled_in(state) if first else None,
                 choices=runtime.context or self._choices(),
             )
-            if first and "machine" in state:
-                raise ThreadTaken(
-                    f"this thread holds {state.get('record') or state['task']['id']} already; begin another on a "
-                    "new thread, or go on from one of this thread's checkpoints"
-                )
             home = self._stack.enter_context(open_home(home_directory()))
             equipment = self._equip(home, asked)
             self._session, _ = self._stack.enter_context(home.session(asked.thread, equipment.sandbox))
@@ -208,6 +201,10 @@ def _telling() -> Iterator[None]:
         yield
     except (GraphBubbleUp, RunFailed):
         raise
+    except (MachineNotKept, SnapshotCorrupt) as error:
+        raise RunFailed(
+            f"{one_line(error)}; go on from another checkpoint of the thread, or take another record over"
+        ) from error
     except Exception as error:
         raise RunFailed(one_line(error)) from error
 

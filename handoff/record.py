@@ -28,6 +28,7 @@ SCHEMA_VERSION = 4
 RECORD_FILE = "record.json"
 NOTES_FILE = "notes.json"
 REVIEW_FILE = "review.json"
+_AWAITED_FILE = "review.awaited"
 _BESIDE = ("notes", "review", "envelope")
 """What is no part of the record's own file, nor of its digest."""
 ViewName = Literal["repository", "trace", "summary", "structured", "payload", "transcript", "cited"]
@@ -207,6 +208,14 @@ class RecordStore:
 
     def add_review(self, record_id: str, review: Review) -> None:
         write_durably(self.directory(record_id) / REVIEW_FILE, as_json(_without_secrets(review)))
+        (self.directory(record_id) / _AWAITED_FILE).unlink(missing_ok=True)
+
+    def await_review(self, record_id: str) -> None:
+        """Nobody has decided on the record, and somebody is to."""
+        (self.directory(record_id) / _AWAITED_FILE).touch()
+
+    def awaits_review(self, record_id: str) -> bool:
+        return (self.directory(record_id) / _AWAITED_FILE).exists()
 
     def add_notes(self, record_id: str, notes: Notes) -> None:
         write_durably(self.directory(record_id) / NOTES_FILE, as_json(_without_secrets(notes)))

@@ -29,7 +29,8 @@ def interruption(state: AgentState, runtime: Runtime[AgentContext]) -> AgentStat
     made = [recorded(state, runtime, point, run_id) for point in points]
     requested = any(point.kind == "requested" for point in points)
     update = AgentState(records=[record.id for record in made], fired=[])
-    if context.policy == "review":
+    # What waits for a person goes on waiting, although a run that goes on chooses its policy anew.
+    if context.policy == "review" or context.session.records.awaits_review(made[0].id):
         if _reviewed(state, runtime, made[0]):
             update["stop_reason"] = state.get("stop_reason") or "handoff"
     elif not state.get("stop_reason"):
@@ -50,7 +51,11 @@ def interruption(state: AgentState, runtime: Runtime[AgentContext]) -> AgentStat
 def _reviewed(state: AgentState, runtime: Runtime[AgentContext], record: HandoffRecord) -> bool:
     """Whether a person hands the run over; what they decided is kept with the record."""
     context = given(runtime)
+    records = context.session.records
     record = _with_notes(context, record)
+    if record.review is None:
+        with context.session.holding():
+            records.await_review(record.id)
     tell(runtime, "review", state, record=record.id)
     answer = interrupt(
         {
@@ -63,11 +68,9 @@ def _reviewed(state: AgentState, runtime: Runtime[AgentContext], record: Handoff
         response_schema=Review,
     )
     decided = Review.model_validate(answer)
-    if decided.decision == "refuse":
-        return False
     with context.session.holding():
-        context.session.records.add_review(record.id, decided)
-    return True
+        records.add_review(record.id, decided)
+    return decided.decision == "approve"
 
 
 def _with_notes(context: AgentContext, record: HandoffRecord) -> HandoffRecord:

@@ -234,8 +234,7 @@ class Session:
         snapshot = machines.find(self._lease.ledger, machine_id)
         if snapshot is None:
             raise MachineNotKept(
-                f"thread {self.thread}: the machine of this checkpoint ({machine_id}) was not kept; go on from one "
-                "that was, or run with snapshot_every='step'"
+                f"thread {self.thread}: the machine of this checkpoint ({machine_id}) was not kept, or given back since"
             )
         return self._bench.thaw(snapshot, self.store_of(snapshot))
 

@@ -121,7 +121,7 @@ def _taken_up(
     )
     arguments = {} if isinstance(action, Unreadable) else action.arguments
     usage, before = usage_of(reply, state["messages"]), state["spent"]
-    text, content = redacted(_shown(reply)), _spoken(reply)
+    text, content = redacted(as_text(reply)), _spoken(reply)
     # What is called stays as it is: a key in it may be made up for a test.
     reply = reply.model_copy(update={"content": content})
     if state.get("handoff") and state["steps"] == 0:
@@ -156,7 +156,7 @@ def _taken_up(
     return update
 
 
-def _shown(reply: AIMessage) -> str:
+def as_text(reply: AIMessage) -> str:
     """The reply as text, its native tool calls included."""
     calls = [
         json.dumps({"name": call["name"], "arguments": call["args"]})

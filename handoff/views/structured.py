@@ -17,4 +17,5 @@ def structured(record: HandoffRecord, recipient: Recipient = ANY) -> list[BaseMe
 
 def reviewed(record: HandoffRecord) -> str:
     """The note as a reviewer rewrote it; empty where nobody did."""
-    return quoted(record.review.note, fields=False) if record.review else ""
+    review = record.review
+    return quoted(review.note, fields=False) if review and review.decision == "approve" else ""

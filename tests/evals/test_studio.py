@@ -12,13 +12,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
 from langgraph_sdk import get_sync_client
 
 from graph import open_home
-from handoff.ledger import acquire
+from handoff.ledger import acquire, machines
 from handoff.record import RecordStore
 from handoff.views import VIEWS
 from nodes.state import AgentState
@@ -46,6 +47,7 @@ SCRIPTS: dict[str, list[str | None]] = {
     "breaker": [bash("echo one >> notes.txt"), None],
     "successor": [bash("git status --short"), FINISH],
     "slow": [bash("echo one >> notes.txt; sleep 6; echo two >> notes.txt"), bash("cat notes.txt"), FINISH],
+    "slower": [bash("echo one >> notes.txt; sleep 20; echo two >> notes.txt"), bash("cat notes.txt"), FINISH],
     "mender": ["", bash("cat notes.txt"), FINISH],
 }
 
@@ -75,6 +77,7 @@ class Studio:
     def __init__(self, place: Path, base_url: str) -> None:
         self.place = place
         self.home = place / "home"
+        self.listed = place / ".langgraph_api" / ".langgraph_ops.pckl"
         self._base_url = base_url
         self._process: subprocess.Popen[bytes] | None = None
         self.client: Any = None
@@ -120,6 +123,11 @@ class Studio:
             self._process.kill()
             self._process.wait()
 
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
     def log(self) -> str:
         return (self.place / "server.log").read_text(errors="replace")[-5000:]
 
@@ -131,8 +139,17 @@ class Studio:
         asked = {"input": {}, "stream_mode": ["custom", "updates"], **asked}
         return list(self.client.runs.stream(thread, graph, **asked))
 
+    def answer(self, thread: str, value: Any) -> list[Any]:
+        """Everything that a run streams which was waiting for that, and reviews what comes next, too."""
+        return self.run(thread, input=None, command={"resume": value}, context={"policy": "review"})
+
     def values(self, thread: str) -> dict[str, Any]:
         values = self.client.threads.get_state(thread)["values"]
+        assert isinstance(values, dict)
+        return values
+
+    def values_at(self, thread: str, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        values = self.client.threads.get_state(thread, checkpoint=checkpoint)["values"]
         assert isinstance(values, dict)
         return values
 
@@ -153,6 +170,20 @@ class Studio:
         while self.client.threads.get(thread)["status"] == "busy":
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.1)
+
+    def wait_until_ended(self, thread: str, run: str) -> None:
+        deadline = time.monotonic() + 2 * ENDS_WITHIN_S
+        while self.client.runs.get(thread, run)["status"] in ("pending", "running"):
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.2)
+
+    def wait_until_listed(self, run: str) -> None:
+        """The server writes down which threads and runs there are every ten seconds."""
+        deadline = time.monotonic() + ENDS_WITHIN_S
+        known = UUID(run).int.to_bytes(16, "little")
+        while not self.listed.exists() or known not in self.listed.read_bytes():
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.2)
 
     def _is_up(self, port: int) -> bool:
         try:
@@ -270,8 +301,24 @@ def test_a_thread_takes_one_task(studio: Studio, pressed_run: tuple[str, list[An
     thread = studio.thread()
     studio.run(thread, context={"max_steps": 1})
     assert studio.values(thread)["stop_reason"] == "max_steps"
-    assert "holds rota__rota-23 already" in failure(studio.run(thread))
-    assert studio.values(thread)["steps"] == 1
+    before = studio.client.threads.get_history(thread, limit=200)
+    assert failure(studio.run(thread)) == (
+        "ThreadTaken: this thread holds rota__rota-23 already; begin another on a new thread, or go on from one of "
+        "this thread's checkpoints"
+    )
+    assert studio.client.threads.get_history(thread, limit=200) == before
+
+
+def test_a_thread_that_waits_goes_on_waiting_when_its_form_is_submitted_again(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(thread, context={"policy": "review"})
+    (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
+    again = failure(studio.run(thread, context={"policy": "review"}))
+    assert again.endswith("already; it waits for an answer: resume it with one")
+    state = studio.client.threads.get_state(thread)
+    assert (state["next"], state["interrupts"]) == (["interruption"], [waiting])
+    studio.answer(thread, {"decision": "approve"})
+    assert studio.values(thread)["stop_reason"] == "handoff"
 
 
 def test_another_bundled_task_can_be_chosen(studio: Studio) -> None:
@@ -324,6 +371,50 @@ def test_a_step_that_was_edited_is_done_as_it_is_now(studio: Studio) -> None:
     )
     stream = studio.run(thread, input=None, checkpoint=forked["checkpoint"], context=choices("notes"))
     assert shown(stream) == ["one", "one\nthree"]
+    values = studio.values(thread)
+    told = bash(action["arguments"]["command"])
+    assert values["events"][action["index"]]["text"] == told
+    assert values["messages"][len(thought["values"]["messages"]) - 1]["content"] == told
+    assert "echo two" not in json.dumps([values["events"], values["messages"]]), (
+        "what the step was before is told beside what it is now"
+    )
+
+
+def test_an_event_that_is_there_already_is_not_added_again(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(thread, context=choices("notes", max_steps=1))
+    state = studio.client.threads.get_state(thread)
+    with pytest.raises(httpx.HTTPStatusError) as refused:
+        studio.client.threads.update_state(thread, {"events": state["values"]["events"]}, as_node="think")
+    assert "there are 2 at this checkpoint, so the next has the index 2, not 0" in refused.value.response.text
+    assert studio.client.threads.get_state(thread)["checkpoint"] == state["checkpoint"]
+
+
+def test_an_earlier_steps_files_are_looked_at(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(thread, context=choices("notes"))
+    checkpoint = studio.checkpoint(thread, 1, "think")
+    look = {
+        "index": 2,
+        "kind": "action",
+        "tool": "shell",
+        "text": "",
+        "arguments": {"command": "cat notes.txt"},
+    }
+    fork = studio.client.threads.update_state(
+        thread, {"events": [look], "fired": []}, checkpoint=checkpoint, as_node="think"
+    )
+    seen = studio.run(
+        thread,
+        input=None,
+        checkpoint=fork["checkpoint"],
+        context=choices("notes"),
+        interrupt_after=["shell"],
+    )
+    assert shown(seen) == ["one"]
+    values = studio.values(thread)
+    assert len(values["events"]) == 4
+    assert values["events"][2]["text"] == values["messages"][-2]["content"] == bash("cat notes.txt")
 
 
 def test_a_person_reviews_and_another_agent_takes_over(studio: Studio) -> None:
@@ -336,14 +427,25 @@ def test_a_person_reviews_and_another_agent_takes_over(studio: Studio) -> None:
     assert waiting["response_schema"]["properties"]["view"]["enum"] == list(VIEWS)
     studio.require_free(thread)
 
-    def answer(value: Any) -> list[Any]:
-        return studio.run(thread, input=None, command={"resume": value}, context=review)
-
-    assert failure(answer({"decision": "perhaps"})) == "decision: Input should be 'approve' or 'refuse'"
-    assert failure(answer("approve")).startswith("Review: Input should be a valid dictionary")
+    for answer, told in {
+        '{"decision": "perhaps"}': "decision: Input should be 'approve' or 'refuse'; answer for instance {",
+        "{}": 'Review: an answer is an object such as {"decision": "approve", "view": "structured"}, not {}',
+        '"yes"': 'Review: an answer is an object such as {"decision": "approve", "view": "structured"}, not "yes"',
+        '{"successor": "gpt"}': "successor: there is no 'gpt'; name builtin:oracle or openai:NAME, or leave it out",
+    }.items():
+        assert failure(studio.answer(thread, json.loads(answer))).startswith(told)
+    assert studio.client.threads.get_state(thread)["interrupts"] == [waiting]
     reviewed = {"view": "structured", "successor": "openai:successor", "note": "Mind the buffer."}
-    answer({"decision": "approve", **reviewed})
+    studio.answer(thread, {"decision": "approve", **reviewed})
     assert studio.values(thread)["stop_reason"] == "handoff"
+
+    another = studio.thread()
+    studio.run(another, context=review)
+    (waits,) = studio.client.threads.get_state(another)["interrupts"]
+    waits_too = studio.run(studio.thread(), "takeover", input={"record": waits["value"]["record"]})
+    assert f"waits for its review; answer that on thread {another}, or name another record" in failure(
+        waits_too
+    )
 
     after = studio.thread()
     studio.run(after, "takeover", context={"allow_unisolated": default_backend() == "process"})
@@ -357,9 +459,13 @@ def test_a_person_reviews_and_another_agent_takes_over(studio: Studio) -> None:
 def test_a_refused_handoff_lets_the_run_go_on(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context={"policy": "review"})
+    (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
     context = {"policy": "record"}
     studio.run(thread, input=None, command={"resume": {"decision": "refuse"}}, context=context)
     assert studio.values(thread)["stop_reason"] == "finished"
+    refused = waiting["value"]["record"]
+    taken = studio.run(studio.thread(), "takeover", input={"record": refused})
+    assert failure(taken) == f"record: {refused} was refused in its review; name another record"
 
 
 def test_a_takeover_goes_on_in_the_machine_of_its_record(
@@ -547,13 +653,62 @@ def test_a_run_that_the_server_was_stopped_in_goes_on(studio: Studio) -> None:
     time.sleep(1)  # it has written the first line by now, or has not: the second comes later
     studio.stop()
     studio.start()
-    while studio.client.runs.get(thread, run)["status"] in ("pending", "running"):
-        assert time.monotonic() < deadline + ENDS_WITHIN_S, studio.log()
-        time.sleep(0.2)
+    studio.wait_until_ended(thread, run)
     values = studio.values(thread)
     assert values["stop_reason"] == "finished", studio.log()
     seen = [event["text"] for event in values["events"] if event["kind"] == "observation"]
     assert seen[1] == "[exit code 0]\none\ntwo\n"
+
+
+def test_a_killed_server_has_lost_no_checkpoint(studio: Studio) -> None:
+    finished, cut_off = studio.thread(), studio.thread()
+    studio.run(finished, context=choices("notes"))
+    before = studio.client.threads.get_history(finished, limit=200)
+    run = studio.client.runs.create(cut_off, "agent", input={}, context=choices("slower"))["run_id"]
+    deadline = time.monotonic() + ENDS_WITHIN_S
+    while studio.client.threads.get_state(cut_off)["next"] != ["shell"]:
+        assert time.monotonic() < deadline, studio.log()
+        time.sleep(0.1)
+    studio.wait_until_listed(run)
+    studio.kill()
+    studio.start()
+    assert studio.client.threads.get_history(finished, limit=200) == before
+    checkpoint = studio.checkpoint(finished, 2, "think")
+    forked = studio.run(finished, input=None, checkpoint=checkpoint, context=choices("notes"))
+    assert shown(forked) == ["one\ntwo"]
+    studio.wait_until_ended(cut_off, run)
+    values = studio.values(cut_off)
+    assert values["stop_reason"] == "finished", studio.log()
+    seen = [event["text"] for event in values["events"] if event["kind"] == "observation"]
+    assert seen[1] == "[exit code 0]\none\ntwo\n"
+
+    history = studio.client.threads.get_history(finished, limit=200)
+    studio.kill()
+    studio.listed.unlink()
+    studio.start()
+    assert not studio.client.threads.search(ids=[finished])
+    studio.client.threads.create(thread_id=finished, graph_id="agent")
+    assert studio.client.threads.get_history(finished, limit=200) == history
+
+
+def test_a_machine_that_is_gone_is_told_with_what_to_do(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(thread, context=choices("notes"))
+    checkpoint = studio.checkpoint(thread, 1, "think")
+    with open_home(studio.home) as home:
+        kept = machines.find(home.ledger, studio.values_at(thread, checkpoint)["machine"])
+    assert kept is not None
+    (archive,) = (studio.home / "machines").rglob(f"*{kept.digest}*/{kept.location}")
+    archive.unlink()
+    other = "; go on from another checkpoint of the thread, or take another record over"
+    again = failure(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes")))
+    assert again.endswith(f"the snapshot's archive is gone{other}")
+    with open_home(studio.home) as home:
+        lease = acquire(home.ledger, thread)
+        machines.forget(lease, machines.kept(home.ledger, thread))
+        lease.release()
+    again = failure(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes")))
+    assert again.endswith(f"was not kept, or given back since{other}")
 
 
 def test_the_program_of_the_guide(studio: Studio, capsys: pytest.CaptureFixture[str]) -> None:
@@ -565,4 +720,6 @@ def test_the_program_of_the_guide(studio: Studio, capsys: pytest.CaptureFixture[
     assert told.startswith("['auto', 'host', 'docker', 'process']")
     assert "## Observed" in told
     assert "finished" in told.splitlines()
-    assert told.splitlines()[-1].startswith("[exit code 0]") or "?? " in told
+    *_, status, looked = told.split("[exit code 0]\n")
+    assert status.startswith("?? reproduce_issue.py")
+    assert "import rota" in looked or "from rota" in looked

@@ -1,0 +1,44 @@
+"""The checkpoints of LangGraph's development server in a database of their own, written with every step.
+
+What the server brings holds them in memory and writes them out when it ends, so a kill would lose them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+PLACE = Path(".langgraph_api", "checkpoints.sqlite")
+"""Beside the server's other files, in its working directory."""
+
+
+class ServerSaver(AsyncSqliteSaver):
+    """LangGraph's own saver on SQLite, with what the server asks for when a run is rolled back."""
+
+    async def adelete_for_runs(self, run_ids: Iterable[str]) -> None:
+        await self.setup()
+        async with self.lock, self.conn.cursor() as cursor:
+            for run_id in run_ids:
+                of_run = "json_extract(CAST(metadata AS TEXT), '$.run_id') = ?"
+                await cursor.execute(
+                    "DELETE FROM writes WHERE (thread_id, checkpoint_ns, checkpoint_id) IN "
+                    f"(SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints WHERE {of_run})",
+                    (str(run_id),),
+                )
+                await cursor.execute(f"DELETE FROM checkpoints WHERE {of_run}", (str(run_id),))
+            await self.conn.commit()
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await self.setup()  # which the one it overrides forgets
+        await super().adelete_thread(thread_id)
+
+
+@asynccontextmanager
+async def open_server_saver() -> AsyncIterator[ServerSaver]:
+    """For `langgraph.json`; the server opens it once for every event loop that it runs graphs in."""
+    PLACE.parent.mkdir(exist_ok=True)
+    async with ServerSaver.from_conn_string(str(PLACE)) as saver:
+        yield saver  # type: ignore[misc]  # from_conn_string makes a saver of the class that it is called on
