@@ -14,6 +14,8 @@ _LOOK_S = 1.0
 _COUNT_S = 0.2
 _DUTY = 20
 """A look that took a second is followed by at least so many seconds without one."""
+_LONGEST_PAUSE_S = 1.0
+"""Memory can be filled faster than a disk: on a busy host, too, it is counted so often."""
 _LONGEST_LOOK_S = 2.0
 _BLOCK = 512
 _SMALLEST = 4096
@@ -75,7 +77,8 @@ class MemoryWatch(DiskWatch):
             found = self._processes()
             if sum(_resident(one) for one in found) > self._memory_limit:
                 self._relieve({one: _own(one) for one in found})
-            self._next_count = time.monotonic() + max(_COUNT_S, _DUTY * (time.monotonic() - now))
+            spent = time.monotonic() - now
+            self._next_count = time.monotonic() + min(max(_COUNT_S, _DUTY * spent), _LONGEST_PAUSE_S)
         return super().over()
 
     def _relieve(self, sizes: dict[psutil.Process, int]) -> None:
