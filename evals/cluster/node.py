@@ -19,7 +19,7 @@ from evals.cluster.likeness import Likeness, likeness
 from evals.models import BadModel
 from evals.run import threads
 from evals.run.config import RunConfig
-from evals.run.endings import TERMINATED
+from evals.run.endings import TERMINATED, ending_on_sigterm
 from evals.run.journal import Row
 from evals.run.places import Places
 from evals.run.setup import check, usage_errors
@@ -246,21 +246,15 @@ def located(task: Task, post: Post) -> Task:
 @contextlib.contextmanager
 def _at_work(post: Post) -> Iterator[None]:
     """Let `ended` know of this process meanwhile, and be ended by SIGTERM as a worker of one host is."""
-
-    def end(number: int, frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise SystemExit(TERMINATED)
-
     mark = post.directory / _AT_WORK / str(os.getpid())
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        mark.write_text(this_process())
-        if (post.directory / _ENDING).exists():
-            raise SystemExit(TERMINATED)
-        yield
-    finally:
-        mark.unlink(missing_ok=True)
-        signal.signal(signal.SIGTERM, before)
+    with ending_on_sigterm():
+        try:
+            mark.write_text(this_process())
+            if (post.directory / _ENDING).exists():
+                raise SystemExit(TERMINATED)
+            yield
+        finally:
+            mark.unlink(missing_ok=True)
 
 
 def _working(post: Post) -> set[int]:

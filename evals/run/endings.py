@@ -33,6 +33,18 @@ def end_on_sigterm() -> None:
 
 
 @contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """The same for a while, in a process that is another's."""
+    hook, before = sys.unraisablehook, signal.getsignal(signal.SIGTERM)
+    end_on_sigterm()
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = hook
+
+
+@contextmanager
 def interrupts_held() -> Iterator[None]:
     """Hold interrupts back, also in the processes that begin meanwhile, until these leave them to their parent."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

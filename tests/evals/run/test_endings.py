@@ -35,6 +35,14 @@ if __name__ == "__main__":
             told_in_a_finalizer(number)
         except (KeyboardInterrupt, SystemExit) as error:
             print("ended by", type(error).__name__)
+    elif sys.argv[1] == "node":
+        before = signal.getsignal(signal.SIGTERM), sys.unraisablehook
+        try:
+            with endings.ending_on_sigterm():
+                told_in_a_finalizer(number)
+        except SystemExit as error:
+            assert before == (signal.getsignal(signal.SIGTERM), sys.unraisablehook)
+            print("ended by", type(error).__name__)
     else:
         endings.serve_one_parent()
         try:
@@ -62,6 +70,7 @@ del thing
     [
         ("command", signal.SIGINT, "KeyboardInterrupt"),
         ("command", signal.SIGTERM, "SystemExit"),
+        ("node", signal.SIGTERM, "SystemExit"),
         ("worker", signal.SIGTERM, "SystemExit"),
     ],
 )
