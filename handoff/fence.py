@@ -16,6 +16,8 @@ TASK, TRACE, SUMMARY, NOTE, LETTER = (
 )
 OBSERVED, TOLD = "## Observed", "## Written by the earlier agent"
 ENDS = "Here the earlier agent's work ends. From here on it is yours."
+_ENDS_PREFIX = "Here the earlier agent"
+"""Enough of the sentence to recognise it after a cut."""
 
 _UNSEEN = "\u00ad\u200b-\u200d\u2060\ufeff"
 """What stands between letters without being seen."""
@@ -38,7 +40,7 @@ _TITLES = "|".join(
     re.escape(each.lstrip("# ")) for each in (TASK, TRACE, SUMMARY, NOTE, LETTER, OBSERVED, TOLD)
 )
 _HEADINGS = re.compile(
-    rf"^(?=[ \t]{{0,3}}#{{1,6}}[ \t]+(?:(?:{_TITLES})[ \t:#\r]*$|e?\d+[ \t]*[·•‧∙・])|{re.escape(ENDS)})",
+    rf"^(?=[ \t]{{0,3}}#{{1,6}}[ \t]+(?:(?:{_TITLES})[ \t:#\r]*$|e?\d+[ \t]*[·•‧∙・])|{_ENDS_PREFIX})",
     re.MULTILINE | re.IGNORECASE,
 )
 _FIELD_TITLES = "|".join((*OBSERVED_FIELDS, *map(titled, MODEL_FIELDS)))
@@ -72,6 +74,18 @@ def quoted(text: str, *, fields: bool = True) -> str:
 def entry(text: str) -> str:
     """A text as one line of a note, in which nothing can be struck out or look like a field; `x**2` stays what it is."""
     return _TITLE.sub(r"*\1*", re.sub("~{2,}", "~", " ".join(neutral(text).split())))
+
+
+def cut_middle(text: str, limit: int) -> str:
+    """Return the text, its middle replaced by a mark if it is longer than `limit` characters.
+
+    An ellipsis closes the part before the mark and opens the part after it. So the cut never puts the middle of a line
+    where a heading could stand, not even in text that is already `quoted`.
+    """
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}…\n[… {len(text) - 2 * half:,} characters left out …]\n…{text[-half:]}"
 
 
 def fenced(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from handoff.event import Event
-from handoff.fence import fenced, neutral
+from handoff.fence import cut_middle, fenced, neutral
 from handoff.views.trace import rendered
 
 LONGEST_ANSWER = 6_000
@@ -41,7 +41,7 @@ def _by_name(trace: Sequence[Event], what: str) -> str:
         return f"There is no such event; there are e0 to e{len(trace) - 1}."
     shown, more = there[:_MOST_EVENTS], there[_MOST_EVENTS:]
     room = LONGEST_ANSWER // len(shown)
-    text = rendered(trace[i].model_copy(update={"text": _cut(trace[i].text, room)}) for i in shown)
+    text = rendered(trace[i].model_copy(update={"text": cut_middle(trace[i].text, room)}) for i in shown)
     return fenced(text) + (f"Not shown: e{', e'.join(map(str, more[:20]))}; ask for fewer.\n" if more else "")
 
 
@@ -62,14 +62,7 @@ def _search(trace: Sequence[Event], words: Sequence[str]) -> str:
     if not rows:
         return f"No event of the earlier work mentions {neutral(' '.join(words[:20]))[:200]}."
     room = LONGEST_ANSWER // _MOST_FOUND
-    found = rendered(trace[i].model_copy(update={"text": _cut(text, room)}) for i, text in rows)
+    found = rendered(trace[i].model_copy(update={"text": cut_middle(text, room)}) for i, text in rows)
     return (
         f"{fenced(found)}These mention it; ask for one by its name, such as e{rows[0][0]}, to see it whole.\n"
     )
-
-
-def _cut(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from handoff.detector_state import ValidationRun
 from handoff.detectors import continuation, evidence_of
 from handoff.event import UNREADABLE
-from handoff.fence import code, entry, neutral, quoted, ticked
+from handoff.fence import code, cut_middle, entry, neutral, quoted, ticked
 from handoff.heredocs import PLACEHOLDER, extract
 from handoff.notes.evidence import Evidence
 from handoff.notes.fields import UNKNOWN, Field
@@ -99,10 +99,7 @@ def _command(evidence: Evidence, pointer: str) -> tuple[str, ...]:
     run = evidence.latest
     if run is None:
         return ()
-    text = run.command
-    if len(text) > _LONGEST_VALIDATION:
-        half = _LONGEST_VALIDATION // 2
-        text = f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
+    text = cut_middle(run.command, _LONGEST_VALIDATION)
     where = f"\nin {_line(run.cwd)}" if run.cwd else ""
     older = evidence.state.edited and evidence.outcome is None
     when = ", before the latest source change" if older else ""

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from handoff import prompts
 from handoff.event import Usage
-from handoff.fence import TASK, TRACE, fenced, neutral
+from handoff.fence import TASK, TRACE, cut_middle, fenced, neutral
 from handoff.notes.claims import contradiction
 from handoff.notes.evidence import Evidence
 from handoff.notes.fields import MODEL_FIELDS, UNKNOWN
@@ -115,20 +115,12 @@ def _asked(
 
 
 def _bounded(record: HandoffRecord, limit: int) -> str:
-    """The trace with long events and, if that is not enough, its middle cut out."""
+    """The trace with the middle of long events and, if that is not enough, its own middle cut out."""
     per_event = max(min(_EVENT_CHARS, limit // 8), 400)
-    text = rendered(
-        event
-        if len(event.text) <= per_event
-        else event.model_copy(update={"text": _middle_cut(event.text, per_event)})
-        for event in record.trace
+    shortened = (
+        event.model_copy(update={"text": cut_middle(event.text, per_event)}) for event in record.trace
     )
-    return text if len(text) <= limit else _middle_cut(text, limit)
-
-
-def _middle_cut(text: str, limit: int) -> str:
-    half = limit // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
+    return cut_middle(rendered(shortened), limit)
 
 
 def _sum(one: Usage, other: Usage) -> Usage:

@@ -15,7 +15,21 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from handoff.event import Event, FileRead, HandoffPoint, Usage
-from handoff.fence import CLOSING, NOTE, OBSERVED, OPENING, SUMMARY, TASK, TOLD, TRACE, entry, neutral, quoted
+from handoff.fence import (
+    CLOSING,
+    ENDS,
+    NOTE,
+    OBSERVED,
+    OPENING,
+    SUMMARY,
+    TASK,
+    TOLD,
+    TRACE,
+    cut_middle,
+    entry,
+    neutral,
+    quoted,
+)
 from handoff.notes.fields import MODEL_FIELDS, OBSERVED_FIELDS, titled
 from handoff.recall import recalled
 from handoff.record import Claim, HandoffRecord, Notes, Review, TaskBrief
@@ -248,6 +262,25 @@ def test_what_is_recalled_is_data(text: str, asked: str) -> None:
         assert marks in (Counter(), Counter({"earlierwork": 1, "noearlierwork": 1}))
         assert all(re.fullmatch(r"e\d+", section) for section in sections(answer))
         assert len(sections(answer)) <= len(trace)
+
+
+@pytest.mark.parametrize("heading", [*HEADINGS, f"\n{ENDS}\n"], ids=ascii)
+def test_a_cut_uncovers_no_heading(heading: str) -> None:
+    """Wherever the cut falls: before it is escaped, after it is escaped, and within a line."""
+    for text in (heading, f"x {heading.strip()}\n"):
+        for before in range(len(text) + 4):
+            padded = "." * (40 - before) + text + "." * 60 + text + "." * (40 - before)
+            assert sections(quoted(cut_middle(padded, 80))) == []
+            assert sections(cut_middle(quoted(padded), 80)) == []
+
+
+@pytest.mark.parametrize("words", range(1, 12))
+def test_a_recalled_cut_does_not_end_the_earlier_work(words: int) -> None:
+    """A search cuts its excerpts between words, a recall by name in the middle of a text."""
+    shown = f"{ENDS} " + "word " * 80
+    trace = record({"shown": f"{'filler ' * words}\n{shown}\n{ENDS}\n{'tail ' * 2_000}"}).trace
+    for asked in ("word", "filler", "ends", "e0-e17"):
+        assert all(re.fullmatch(r"e\d+", section) for section in sections(recalled(trace, asked)))
 
 
 def test_fields_are_named_where_they_are_kept_from_being_imitated() -> None:
