@@ -1,13 +1,15 @@
-# `make takeover` runs the main job, `make studio` serves LangGraph Studio, `make test` passes the tests, `make bench`
-# measures. All set up what they need.
+# `make takeover` runs the main job, `make studio` serves LangGraph Studio, `make test` passes the tests that protect
+# correctness, `make test-all` passes all of them, `make bench` measures. All set up what they need.
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 WORKERS ?= 3
+SEED ?= $(shell python3 -c 'import secrets; print(secrets.randbelow(10**6))')
+PYTEST = $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal
 STUDIO ?=
 BENCH ?=
 
-.PHONY: setup takeover studio test lint bench clean
+.PHONY: setup takeover studio test test-all lint bench clean
 .DEFAULT_GOAL := takeover
 
 setup: $(READY)
@@ -31,8 +33,14 @@ lint: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# Whatever is drawn at random is drawn alike each time.
 test: $(READY) lint
-	$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
+
+test-all: SEED := $(SEED)
+test-all: $(READY) lint
+	@echo "Random tests are drawn from seed $(SEED); to repeat them: make test-all SEED=$(SEED)"
+	TAKEOVER_TEST_SEED=$(SEED) $(PYTEST) --hypothesis-seed=$(SEED)
 
 # For instance BENCH="--quick --only sandbox,report".
 bench: $(READY)

@@ -105,6 +105,12 @@ JournalUrl = Annotated[
         show_default="journal.sqlite in --out",
     ),
 ]
+Report = Annotated[
+    bool,
+    Option(
+        "--report/--no-report", help="Write tables, plots and report.html; evals.report writes them later."
+    ),
+]
 DryRun = Annotated[
     bool,
     Option(

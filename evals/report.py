@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from evals.run.results import Results
 
-TABLES, PLOTS = "tables", "plots"
+TABLES, PLOTS, PAGE = "tables", "plots", "report.html"
 _EPILOG = """
 Examples:
 
@@ -67,29 +68,37 @@ def command(
         _fail(f"{error.filename}: {(error.strerror or '').lower()}; name another directory by --out")
 
 
-def make_report(shown_on: Console, results: Results, out: Path, url: str | None = None) -> int:
-    """Write the whole report into `out` and print its table; the exit code."""
-    from evals.reports import page, plots, table_files
+def make_report(
+    shown_on: Console, results: Results, out: Path, url: str | None = None, *, with_page: bool = True
+) -> int:
+    """Write rows and summary into `out`, by default tables, plots and page too, print the table; the exit code."""
     from evals.reports.summary import show, summarise, write_summary
-    from evals.reports.tables import tables
 
     out.mkdir(parents=True, exist_ok=True)
     _export(results, out, url)
     summary = summarise(results)
     write_summary(out, summary)
+    left_out = _write_page(results, out) if with_page else ()
+    show(shown_on, summary)
+    for reason in left_out:
+        shown_on.print(f"no plot of {reason}", style="dim", markup=False)
+    rows = f"rows: {out / 'takeovers.jsonl'}"
+    files = f"Page: {out / PAGE}   {rows}   tables: {out / TABLES}   plots: {out / PLOTS}"
+    later = f"{rows[0].upper()}{rows[1:]}   report: python -m evals.report {out}"
+    shown_on.print(files if with_page else later, markup=False, soft_wrap=True)
+    return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE
+
+
+def _write_page(results: Results, out: Path) -> Sequence[str]:
+    """Write tables, plots and page; the reasons why a plot is missing."""
+    from evals.reports import page, plots, table_files
+    from evals.reports.tables import tables
+
     made = tables(results)
     table_files.write(out / TABLES, made)
     drawn = plots.drawn(results, out / PLOTS)
-    page.write(out / page.PAGE_FILE, results, made, drawn.pictures)
-    show(shown_on, summary)
-    for reason in drawn.left_out:
-        shown_on.print(f"no plot of {reason}", style="dim", markup=False)
-    shown_on.print(
-        f"Page: {out / page.PAGE_FILE}   rows: {out / 'takeovers.jsonl'}   tables: {out / TABLES}   plots: {out / PLOTS}",
-        markup=False,
-        soft_wrap=True,
-    )
-    return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE
+    page.write(out / PAGE, results, made, drawn.pictures)
+    return drawn.left_out
 
 
 def _export(results: Results, out: Path, url: str | None) -> None:

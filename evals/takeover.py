@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from evals.tasks import Task
 
 _WHERE = ("executor", "workers", "address", "depot", "node_dir")
-_NO_SETTINGS = ("out", "resume", "stages", "dry_run", "list_tasks", *_WHERE)
+_NO_SETTINGS = ("out", "resume", "stages", "report", "dry_run", "list_tasks", *_WHERE)
 """Options that a run can be gone on with differently."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -71,6 +71,7 @@ def command(
     journal: opt.JournalUrl = None,
     out: opt.Out = None,
     resume: opt.Resume = False,
+    report: opt.Report = True,
     dry_run: opt.DryRun = False,
     list_tasks: opt.ListTasks = False,
 ) -> None:
@@ -101,7 +102,9 @@ def command(
             return DONE
         if dry_run:
             return tell(console(), config, chosen, where, url=journal, workers=workers)
-        return run(console(), config, chosen, where, steps=steps, url=journal, machinery=machinery)
+        return run(
+            console(), config, chosen, where, steps=steps, url=journal, machinery=machinery, report=report
+        )
 
     again = f"python -m evals.takeover --resume --out {where}{go_on(executor, **there)}"
     code = conducted(where, again, prepare, begin)
@@ -117,6 +120,7 @@ def run(
     steps: tuple[str, ...],
     url: str | None,
     machinery: Machinery,
+    report: bool = True,
 ) -> int:
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
     from evals.run.journal import journals, opened, sole_user
@@ -158,7 +162,7 @@ def run(
         for journal in rows:
             if journal.name in steps:
                 carry_out(shown_on, executor, journal, work.of(journal.name), forget)
-        return make_report(shown_on, load([out], url), out, url)
+        return make_report(shown_on, load([out], url), out, url, with_page=report)
 
 
 def tell(

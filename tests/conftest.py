@@ -11,13 +11,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from . import postgres
 from .chat_server import ChatServer
+from .surroundings import standardize
 
 BASE_IMAGE = "takeover/base:latest"
 SHARED = Path(__file__).parents[2] / "shared"
 _BUILDER = Path(__file__).parents[1] / "examples" / "offline_images.py"
+_SLOW_TIMEOUT_S = 600
+SEED = os.environ.get("TAKEOVER_TEST_SEED")
+"""Of whatever tests draw at random; without one they draw the same each time."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    standardize()
+    settings.register_profile("fixed", derandomize=True, database=None)
+    settings.register_profile("random", print_blob=True, database=None)
+    settings.load_profile("random" if SEED else "fixed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_SLOW_TIMEOUT_S))
 
 
 def missing(reason: str) -> None:

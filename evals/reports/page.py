@@ -21,7 +21,6 @@ from evals.reports.timelines import chunks
 from evals.run.results import Results
 from handoff.record import write_durably
 
-PAGE_FILE = "report.html"
 MOST_BYTES = 5_000_000
 """Of the whole page: texts are cut to keep within it."""
 _MOST_PICTURE_BYTES = 150_000

@@ -31,7 +31,12 @@ ONE_POINT = ("--task-ids", "galley__galley-31", "--points", "first_source_edit")
 
 
 def start_takeover(*arguments: str | Path, **env: str) -> subprocess.Popen[str]:
-    return start("takeover", *arguments, **env)
+    return start("takeover", *_without_report(arguments), **env)
+
+
+def _without_report(arguments: tuple[str | Path, ...]) -> tuple[str | Path, ...]:
+    """Leave tables, plots and page out, a third of a short run's time, where a test does not ask for them."""
+    return arguments if "--report" in arguments else (*arguments, "--no-report")
 
 
 def start(command: str, *arguments: str | Path, **env: str) -> subprocess.Popen[str]:
@@ -43,8 +48,6 @@ def start(command: str, *arguments: str | Path, **env: str) -> subprocess.Popen[
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A suite that runs in the background ignores interrupts, and its children would inherit that.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -65,7 +68,7 @@ def called() -> Run:
     """Run the main command to its end in this process, which need not import everything anew."""
     from evals.takeover import main
 
-    return partial(call, main)
+    return lambda *arguments: call(main, *_without_report(arguments))
 
 
 @pytest.fixture(scope="session")
@@ -140,7 +143,7 @@ def undisturbed(takeover: Run, tmp_path_factory: pytest.TempPathFactory) -> Path
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not whole.exists():
             shutil.rmtree(out, ignore_errors=True)
-            done = takeover("--view", "all", *TWO, "--out", out)
+            done = takeover("--view", "all", *TWO, "--out", out, "--report")
             assert done.returncode == 0, done.stderr
             assert "No LLM" in done.stdout
             whole.touch()

@@ -90,6 +90,8 @@ def test_two_workers_killed_with_their_predecessors_make_the_same_rows_as_one(
     alone = {key: {**row, "notes_model": None} for key, row in comparable(undisturbed).items()}
     assert comparable(out) == {key: row for key, row in alone.items() if row["view"] == "repository"}
     assert list((out / "machines").iterdir()) == []
+    assert not (out / "report.html").exists()
+    assert (undisturbed / "report.html").exists()
 
 
 def unkept(trace: Trace) -> tuple[Event, ...]:

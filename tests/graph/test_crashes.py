@@ -1,4 +1,4 @@
-"""Runs that are killed lose nothing and do nothing twice: a sample of `tests/crash_matrix.py`, another one each time.
+"""Runs that are killed lose nothing and do nothing twice: a sample of `tests/crash_matrix.py`, drawn by `TAKEOVER_TEST_SEED`.
 
 Each kind of place is in it, in one cell of the matrix or another: the four parts of them add up.
 With `TAKEOVER_CRASHES=all` in the environment every place is taken, which takes hours.
@@ -9,17 +9,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from ..conftest import missing
+from ..conftest import SEED, missing
 
 _MATRIX = Path(__file__).parents[1] / "crash_matrix.py"
-_SEED = random.randrange(1_000_000)
+_SEED = int(SEED or 0)
 _ALL = os.environ.get("TAKEOVER_CRASHES") == "all"
 
 
