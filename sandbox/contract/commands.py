@@ -49,9 +49,8 @@ def test_standard_input_is_closed(machine: Sandbox) -> None:
 
 
 def test_a_background_job_does_not_block(machine: Sandbox) -> None:
-    result = run(machine, "sleep 30 & echo started")
-    assert result.output == "started\n"
-    assert result.seconds < 5
+    result = run(machine, "sleep 300 & echo started")
+    assert (result.output, result.timed_out) == ("started\n", False)
     assert told(machine, "kill %1; echo next") == "next\n"
 
 
@@ -159,8 +158,8 @@ def test_nothing_to_do(machine: Sandbox) -> None:
         ("exec true", 0),
         ("set -e; false", 1),
         ("kill -9 $$", 137),
-        ("sleep 3 & exit 4", 4),
-        ("sleep 3 & kill -9 $$", 137),
+        ("sleep 300 & exit 4", 4),
+        ("sleep 300 & kill -9 $$", 137),
         ("trap 'echo bye' EXIT; exit 5", 5),
     ],
 )
@@ -169,7 +168,6 @@ def test_a_command_that_ends_the_shell(machine: Sandbox, command: str, code: int
     result = run(machine, f"echo before; {command}")
     assert (result.exit_code, result.shell_ended, result.timed_out) == (code, True, False)
     assert result.output.startswith("before\n")
-    assert result.seconds < 2
     assert told(machine, 'echo "<$x> $PWD"') == f"<> {machine.workspace}/pkg\n"
 
 
@@ -206,10 +204,9 @@ def test_a_timeout_kills_everything_and_leaves_the_shell(machine: Sandbox) -> No
         "deaf": "bash -c 'trap \"\" TERM INT HUP; {beat}' &",
     }
     commands = [start.format(beat=_BEAT.format(name=name)) for name, start in starts.items()]
-    result = run(machine, " ".join([*commands, "echo begun; sleep 60"]), timeout_s=1)
+    result = run(machine, " ".join([*commands, "echo begun; sleep 300"]), timeout_s=1)
     assert (result.timed_out, result.exit_code, result.shell_ended) == (True, None, False)
     assert result.output == "begun\n"
-    assert result.seconds < 3
     assert told(machine, 'echo "$x $PWD"') == f"kept {machine.workspace}/pkg\n"
     beats = "cat $HOME/beat.{child,setsid,nohup,daemon,deaf}"
     last = told(machine, beats)

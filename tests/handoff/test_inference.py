@@ -239,7 +239,7 @@ def test_sed_is_followed_as_sed_does_it(lines: list[str], program: str) -> None:
     known = Knowledge()
     held = contents.unknown("base")
     known.learn_whole(held, lines)
-    done = subprocess.run(["sed", program], input=text, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["sed", program], input=text, capture_output=True, text=True, timeout=60)
     followed = contents.text_of(sed.edited(held, known, program, extended=False), known)
     assert followed is None or followed == done.stdout
 

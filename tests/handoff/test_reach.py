@@ -539,7 +539,7 @@ def _done(command: str, root: Path) -> tuple[dict[str, str], dict[str, str], lis
         cwd=root,
         env={"PATH": os.environ["PATH"], "HOME": str(root), "LC_ALL": "C"},
         capture_output=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     states = [

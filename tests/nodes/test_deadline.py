@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
-import time
 
 import pytest
 
@@ -33,7 +32,7 @@ def test_calls_that_end_share_a_thread_that_ends_with_who_called() -> None:
     caller.start()
     caller.join()
     assert seen[0] is seen[1]
-    seen[0].join(5)
+    seen[0].join(60)
     assert not seen[0].is_alive()
 
 
@@ -42,15 +41,13 @@ def test_an_overdue_call_holds_up_no_later_one_and_its_thread_ends_with_it() -> 
 
     def hang() -> None:
         seen.append(threading.current_thread())
-        go_on.wait(30)
+        go_on.wait(60)
 
     with pytest.raises(Overdue):
         within(0.2, hang)
-    began = time.monotonic()
-    assert within(20, lambda: "at once") == "at once"
-    assert time.monotonic() - began < 10
+    assert within(60, lambda: go_on.is_set()) is False, "it ran while the overdue call still hung"
     go_on.set()
-    seen[0].join(5)
+    seen[0].join(60)
     assert not seen[0].is_alive()
 
 
