@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import httpx
+import psutil
 import pytest
 from langgraph_sdk import get_sync_client
 
@@ -177,6 +179,14 @@ class Studio:
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.2)
 
+    def wait_until_it_runs(self, command: list[str]) -> None:
+        """An agent of this server has begun that command in its sandbox."""
+        assert self._process is not None
+        server, deadline = psutil.Process(self._process.pid), time.monotonic() + ENDS_WITHIN_S
+        while command not in _command_lines(server):
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.1)
+
     def wait_until_listed(self, run: str) -> None:
         """The server writes down which threads and runs there are every ten seconds."""
         deadline = time.monotonic() + ENDS_WITHIN_S
@@ -190,6 +200,14 @@ class Studio:
             return httpx.get(f"http://127.0.0.1:{port}/ok", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
+
+
+def _command_lines(parent: psutil.Process) -> list[list[str]]:
+    found = []
+    for process in parent.children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            found.append(process.cmdline())
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -646,11 +664,7 @@ def test_threads_and_machines_outlast_the_server(studio: Studio) -> None:
 def test_a_run_that_the_server_was_stopped_in_goes_on(studio: Studio) -> None:
     thread = studio.thread()
     run = studio.client.runs.create(thread, "agent", input={}, context=choices("slow"))["run_id"]
-    deadline = time.monotonic() + ENDS_WITHIN_S
-    while studio.client.threads.get_state(thread)["next"] != ["shell"]:
-        assert time.monotonic() < deadline, studio.log()
-        time.sleep(0.1)
-    time.sleep(1)  # it has written the first line by now, or has not: the second comes later
+    studio.wait_until_it_runs(["sleep", "6"])
     studio.stop()
     studio.start()
     studio.wait_until_ended(thread, run)
@@ -665,10 +679,7 @@ def test_a_killed_server_has_lost_no_checkpoint(studio: Studio) -> None:
     studio.run(finished, context=choices("notes"))
     before = studio.client.threads.get_history(finished, limit=200)
     run = studio.client.runs.create(cut_off, "agent", input={}, context=choices("slower"))["run_id"]
-    deadline = time.monotonic() + ENDS_WITHIN_S
-    while studio.client.threads.get_state(cut_off)["next"] != ["shell"]:
-        assert time.monotonic() < deadline, studio.log()
-        time.sleep(0.1)
+    studio.wait_until_it_runs(["sleep", "20"])
     studio.wait_until_listed(run)
     studio.kill()
     studio.start()

@@ -26,6 +26,11 @@ from .conftest import DONE, Bench, scripted
 HELD, FENCED = 3, 4
 _WRITER = Path(__file__).with_name("writer.py")
 _LONGEST_S = 120.0
+_STATEMENTS_AT_WORK = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'active'
+    AND wait_event_type IS DISTINCT FROM 'Lock'
+"""
 
 
 class Writer(NamedTuple):
@@ -202,7 +207,9 @@ def _is_locked(desk: Desk) -> bool:
         return False
     import psycopg
 
-    time.sleep(0.1)  # the server may yet have to do what it was sent last
+    with psycopg.connect(desk.database, autocommit=True) as connection:
+        # The server may yet have to do what it was sent last.
+        until(lambda: connection.execute(_STATEMENTS_AT_WORK).fetchone() == (0,))
     with psycopg.connect(desk.database) as connection:
         connection.execute("SET lock_timeout = '200ms'")
         try:
