@@ -34,8 +34,11 @@ DONE = "<finish>Done.</finish>"
 NOTE = "```bash\necho {} >> notes.txt\n```"
 SHOW = "```bash\ncat notes.txt\n```"
 POINTS = ("first_source_edit", "first_validation", "first_post_failure_edit")
-BOTH = pytest.mark.parametrize("database", ["sqlite", "postgres"])
-"""Marks a test, or a module of them, whose bench is to stand on either database."""
+BOTH = pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+"""Marks a test, or a module of them, whose bench is to stand on either database.
+
+The first tier has PostgreSQL where the ledger and the savers are tested alone.
+"""
 
 
 class Scripted(BaseChatModel):

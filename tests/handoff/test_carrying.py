@@ -82,6 +82,7 @@ def test_places_that_fsspec_names(record: Path, tmp_path: Path, url: str) -> Non
     assert verify(carrying.import_(url, tmp_path / "records")) == ((), True)
 
 
+@pytest.mark.slow
 def test_an_image_goes_as_an_archive(layered: Bench, tmp_path: Path) -> None:
     """To a daemon that does not have it; the record tells where the archive is, and is as whole as before."""
     directory, url = layered.store.directory(NAME), f"memory://image/{tmp_path.name}"

@@ -63,7 +63,16 @@ def torn() -> HandoffRecord:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", list(VIEWS))
-@pytest.mark.parametrize("given", [lambda: record(()), lambda: many(2), lambda: many(5000), huge, torn])
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: record(()),
+        lambda: many(2),
+        pytest.param(lambda: many(5000), marks=pytest.mark.slow),
+        pytest.param(huge, marks=pytest.mark.slow),
+        torn,
+    ],
+)
 def test_every_view_of_every_record(name: str, protocol: Protocol, given: Any) -> None:
     strange: HandoffRecord = given()
     messages = named(name)(strange, Recipient(protocol=protocol))
@@ -76,6 +85,7 @@ def test_every_view_of_every_record(name: str, protocol: Protocol, given: Any) -
         assert messages[-1].text.endswith("# Task\n\n" + PROMPT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOUNDED)
 def test_only_the_trace_grows_without_bound(name: str) -> None:
     for strange in (many(5000), huge()):

@@ -18,6 +18,20 @@ from ..conftest import missing
 __all__ = ["fresh", "lasting", "machine", "store"]
 
 
+_SLOW_ON_DOCKER = ("sandbox.contract.commands", "sandbox.contract.files")
+"""Parts of the contract that containers share with `host`: the same shell, the same files."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if (
+            isinstance(item, pytest.Function)
+            and item.name.partition("[")[2].startswith("docker")
+            and item.function.__module__ in _SLOW_ON_DOCKER
+        ):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("repository") / "testbed"

@@ -15,6 +15,8 @@ from sandbox.contract.snapshots import *  # noqa: F403
 
 from .conftest import kit_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session", params=["host-image", "host-copied", "docker-commit"])
 def kit(request: pytest.FixtureRequest, repository: Path, testbed_image: Any) -> Iterator[Kit]:

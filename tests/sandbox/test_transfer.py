@@ -299,6 +299,7 @@ def test_both_ways_give_one_digest(kit: Kit, tmp_path: Path) -> None:
         assert thawed.freeze(tmp_path / "third").result().digest == found["layer"].digest
 
 
+@pytest.mark.slow
 @docker
 def test_a_committed_machine_outlives_its_image(kit: Kit, tmp_path: Path) -> None:
     from sandbox.container import client
@@ -354,6 +355,7 @@ DARK = (
 )
 
 
+@pytest.mark.slow
 @docker
 def test_who_cannot_read_the_layers_freezes_by_commit(kit: Kit, tmp_path: Path) -> None:
     """A user in the daemon's group; what he exports is what root finds in the layers."""
@@ -395,6 +397,7 @@ machine.close()
 """
 
 
+@pytest.mark.slow
 @both
 def test_processes_that_thaw_one_snapshot_at_once(kit: Kit, tmp_path: Path) -> None:
     with kit.ended():

@@ -88,6 +88,7 @@ def test_a_text_beyond_what_is_ever_shown_says_how_much_is_left_out() -> None:
     assert (found.limit, len(head) + len(tail), left) == (LIMITS[0], LIMITS[0], 1_000_000 - LIMITS[0])
 
 
+@pytest.mark.slow
 def test_a_study_of_724_takeovers_is_below_five_megabytes(shared: Path, tmp_path: Path) -> None:
     traces = recorded(shared)
     results = load([lay(tmp_path / "out", traces, traces, records=181)])
@@ -105,6 +106,7 @@ def test_a_study_of_724_takeovers_is_below_five_megabytes(shared: Path, tmp_path
     assert sum(len(run["events"]) for run in runs) == sum(row["events"] for row in results.takeovers)
 
 
+@pytest.mark.slow
 def test_several_processes_make_what_one_makes(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

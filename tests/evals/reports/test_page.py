@@ -148,6 +148,7 @@ def test_it_opens_from_disk_and_tells_what_the_run_was(browser: Browser, page_fi
         expect(page.get_by_text("docker", exact=True)).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_column_sorts_up_and_down_with_the_unknown_last(browser: Browser, page_file: Path) -> None:
     with opened(browser, page_file) as (page, _, _):
         table = "#table-main tbody td:nth-child(3)"
@@ -161,6 +162,7 @@ def test_a_column_sorts_up_and_down_with_the_unknown_last(browser: Browser, page
         assert texts(page, "#table-main tbody td:nth-child(4)") == ["9", "21", "1,000.5"]
 
 
+@pytest.mark.slow
 def test_filters_pick_rows_of_every_table_that_has_the_column(browser: Browser, page_file: Path) -> None:
     shown_rows = "#rows tbody tr:not([hidden])"
     with opened(browser, page_file) as (page, _, _):
@@ -214,6 +216,7 @@ def test_every_event_is_a_mark_of_the_class_that_was_measured(
     assert kinds == {"kind-new", "kind-read", "kind-search", "kind-command", "kind-verification"}
 
 
+@pytest.mark.slow
 def test_edits_results_and_refusals_are_seen(browser: Browser, page_file: Path, results: Results) -> None:
     longest = max(range(len(results.takeovers)), key=lambda number: results.takeovers[number]["events"])
     with opened(browser, page_file, address(results, longest)) as (page, _, _):
@@ -225,6 +228,7 @@ def test_edits_results_and_refusals_are_seen(browser: Browser, page_file: Path, 
         assert page.locator(".lane.before .is-edit").count() == 1
 
 
+@pytest.mark.slow
 def test_kinds_differ_in_colour_and_in_shape(browser: Browser, page_file: Path) -> None:
     told = """all => all.map((mark) => {
       const style = getComputedStyle(mark, "::before");
@@ -279,6 +283,7 @@ def test_a_successor_shows_the_messages_it_was_given(
             assert "".join(shown) == whole
 
 
+@pytest.mark.slow
 def test_the_keyboard_is_enough(browser: Browser, page_file: Path) -> None:
     with opened(browser, page_file) as (page, _, _):
         page.locator("#matrix a").first.focus()
@@ -310,6 +315,7 @@ def test_the_keyboard_is_enough(browser: Browser, page_file: Path) -> None:
         assert page.locator("input:focus").get_attribute("name") == "words"
 
 
+@pytest.mark.slow
 def test_roles_and_names_are_there_for_who_does_not_see(browser: Browser, page_file: Path) -> None:
     with opened(browser, page_file, "#point=mend-0.first_validation") as (page, _, _):
         grid = page.get_by_role("grid")
@@ -323,6 +329,7 @@ def test_roles_and_names_are_there_for_who_does_not_see(browser: Browser, page_f
         assert page.locator("button, a, [role=gridcell], [role=region]").evaluate_all(unnamed) == 0
 
 
+@pytest.mark.slow
 def test_dark_is_what_the_system_or_the_reader_wants(browser: Browser, page_file: Path) -> None:
     colour = "() => getComputedStyle(document.documentElement).backgroundColor"
     with opened(browser, page_file, color_scheme="light") as (page, _, _):
@@ -336,6 +343,7 @@ def test_dark_is_what_the_system_or_the_reader_wants(browser: Browser, page_file
         assert page.evaluate(colour) == light
 
 
+@pytest.mark.slow
 def test_what_is_open_can_be_printed(browser: Browser, page_file: Path) -> None:
     with opened(browser, page_file, "#point=mend-0.first_validation", color_scheme="dark") as (page, _, _):
         page.emulate_media(media="print", color_scheme="dark")
@@ -345,6 +353,7 @@ def test_what_is_open_can_be_printed(browser: Browser, page_file: Path) -> None:
         assert page.pdf().startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_nothing_overflows_a_narrow_window(browser: Browser, page_file: Path) -> None:
     for where in ("", "#point=mend-0.first_validation"):
         with opened(browser, page_file, where, viewport={"width": 400, "height": 800}) as (page, _, _):
@@ -429,6 +438,7 @@ def test_rows_alone_say_so_and_still_tell_effort(browser: Browser, results: Resu
         assert "record was not at hand" in page.locator("#reader-panel").inner_text()
 
 
+@pytest.mark.slow
 def test_one_takeover_is_enough(browser: Browser, tmp_path: Path) -> None:
     out = lay(tmp_path / "out", [trace("m", BEFORE)], [trace("s", AFTER)], records=1, views=("repository",))
     empty = Table(1, "empty", "Nothing", ("view", "n"), ())
@@ -464,6 +474,7 @@ def test_a_page_of_a_small_run_is_small(page_file: Path) -> None:
     assert page_file.stat().st_size < MOST_BYTES / 50
 
 
+@pytest.mark.slow
 def test_runs_of_two_successors_are_lanes_of_one_point(
     browser: Browser, results: Results, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ def drawn_points(figure: Figure) -> set[tuple[float, float]]:
     }
 
 
+@pytest.mark.slow
 def test_every_picture_is_a_vector_and_an_image(undisturbed: Path, tmp_path: Path) -> None:
     pictures = draw(load([undisturbed]), tmp_path / "plots")
     assert [picture.name for picture in pictures] == [
@@ -53,6 +54,7 @@ def test_every_picture_is_a_vector_and_an_image(undisturbed: Path, tmp_path: Pat
     }
 
 
+@pytest.mark.slow
 def test_pictures_are_the_same_each_time(undisturbed: Path, tmp_path: Path) -> None:
     results = load([undisturbed])
     first, second = (draw(results, tmp_path / name) for name in ("first", "second"))
@@ -166,6 +168,7 @@ def test_views_differ_in_colour_marker_and_line() -> None:
         assert max(light, abs(first[2] - second[2])) > 15, (one, other)
 
 
+@pytest.mark.slow
 def test_the_legend_covers_no_panel(published: Path) -> None:
     with drawing.style():
         for make in (plots.accuracy, plots.debt):

@@ -126,6 +126,7 @@ def test_points_that_all_predecessors_reached_come_first() -> None:
     }
 
 
+@pytest.mark.slow
 def test_shards_together_are_the_whole(called: Run, tmp_path: Path) -> None:
     asked = (
         "--task-ids",
@@ -165,6 +166,7 @@ def test_stages_are_done_one_by_one(called: Run, tmp_path: Path) -> None:
     refused(called("--resume", "--out", out, "--stages", "some"), "--stages: there is no stage")
 
 
+@pytest.mark.slow
 def test_an_earlier_runs_records_are_taken_over(called: Run, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     one = ("--task-ids", "galley__galley-31", "--view", "structured", "--notes-model", "builtin:oracle")
@@ -187,6 +189,7 @@ def test_an_earlier_runs_records_are_taken_over(called: Run, tmp_path: Path) -> 
     refused(called(*one, "--from", tmp_path, "--out", tmp_path / "third"), f"--from: {tmp_path} holds no run")
 
 
+@pytest.mark.slow
 def test_several_predecessors_and_successors_in_one_run(called: Run, tmp_path: Path) -> None:
     out, models = tmp_path / "out", ("builtin:oracle", "builtin:oracle+0.001s")
     asked = [part for name in models for part in ("--predecessor", name, "--successor", name)]

@@ -168,6 +168,7 @@ def test_gold_resolves(bench: Bench) -> None:
     assert set(statuses.values()) == {"PASSED"}
 
 
+@pytest.mark.slow
 def test_right_is_gold(bench: Bench) -> None:
     bench.change("right")
     assert bench.git("diff") == (bench.folder / "gold.patch").read_text()
@@ -185,6 +186,7 @@ def test_wrong_fix_does_not_resolve(misled: Bench) -> None:
     assert not misled.grade()[0]
 
 
+@pytest.mark.slow
 def test_grading_repeats(bench: Bench) -> None:
     for state, resolved in ("base", False), ("right", True):
         bench.change(state)
@@ -192,6 +194,7 @@ def test_grading_repeats(bench: Bench) -> None:
         assert grades == [(resolved, grades[0][1])] * RUNS
 
 
+@pytest.mark.slow
 def test_reproduction(bench: Bench) -> None:
     symptom = bench.oracle["reproduction"]["symptom"]
     code, output = bench.reproduce()
@@ -203,6 +206,7 @@ def test_reproduction(bench: Bench) -> None:
     assert symptom not in output
 
 
+@pytest.mark.slow
 def test_refutation(misled: Bench) -> None:
     wrong = misled.oracle["wrong"]
     checks = {"suite": misled.suite, "reproduction": lambda: misled.reproduce()[1]}
@@ -215,6 +219,7 @@ def test_refutation(misled: Bench) -> None:
     assert not any(wrong["refuted_by"] in check() for check in checks.values())
 
 
+@pytest.mark.slow
 def test_wrong_fix_is_refuted_by_one_check_only(misled: Bench) -> None:
     misled.change("wrong")
     suite_passes = last(misled.suite()).endswith("OK")
@@ -224,6 +229,7 @@ def test_wrong_fix_is_refuted_by_one_check_only(misled: Bench) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_signs_are_seen_only_in_their_output(bench: Bench) -> None:
     oracle = bench.oracle
     signs = [oracle["reproduction"]["symptom"], oracle.get("wrong", {}).get("refuted_by")]
@@ -264,6 +270,7 @@ def test_issue_gives_nothing_away(bench: Bench) -> None:
         assert not any(line in bench.issue for line in long_lines(place["right"]))
 
 
+@pytest.mark.slow
 def test_issue_shows_what_its_snippet_prints(bench: Bench) -> None:
     snippet, expected, actual = re.findall(r"```\w*\n(.*?)```", bench.issue, re.DOTALL)
     assert bench.run("python3 -", stdin=snippet) == (0, actual)
