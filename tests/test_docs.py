@@ -89,6 +89,7 @@ def _help(program: tuple[str, ...]) -> set[str]:
     return set(_OPTION.findall(done.stdout)) if done.returncode == 0 else set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOLD)
 def test_what_is_not_run_is_there_with_its_options(name: str) -> None:
     wrong = {" ".join(command): lacking for command in commands(TOLD[name]) if (lacking := unknown(command))}
@@ -139,6 +140,7 @@ def rows(place: Path, name: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_first_five_minutes(tmp_path: Path) -> None:
     shown = ran("README.md", tmp_path)
     takeovers = rows(tmp_path / "runs" / "first", "takeovers")
@@ -151,6 +153,7 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
     assert "You continue work that another agent began" in shown
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own(tmp_path: Path) -> None:
     shown = ran("docs/own-tasks.md", tmp_path)
     takeovers, labels = (rows(tmp_path / "runs" / "shop", name) for name in ("takeovers", "labels"))

@@ -47,6 +47,7 @@ def repository(tmp_path: Path) -> Path:
     return (tmp_path / task.id).rename(tmp_path / "repository")
 
 
+@pytest.mark.slow
 def test_a_handoff_is_brought_about(tmp_path: Path, repository: Path) -> None:
     (program,) = blocks(HANDOFFS)
     told = ran(
@@ -59,6 +60,7 @@ def test_a_handoff_is_brought_about(tmp_path: Path, repository: Path) -> None:
     assert "stop_reason='finished'" in told
 
 
+@pytest.mark.slow
 def test_every_block_runs(tmp_path: Path, repository: Path) -> None:
     before = (repository / "galley" / "wrap.py").read_text()
     # The model that knows one task takes its statement for the prompt, and any machine will do.

@@ -50,6 +50,7 @@ def test_a_run_in_a_program(tmp_path: Path) -> None:
     assert FIXED in shown.splitlines()
 
 
+@pytest.mark.slow
 def test_an_endpoint_in_the_environment_is_asked(tmp_path: Path, chat_server: ChatServer) -> None:
     replies = iter(["```bash\necho [bold]no markup[/]\n```", "<finish>Nothing to do.</finish>"])
     chat_server.answer = lambda request: chat_server.reply(next(replies), prompt_tokens=1_000)
@@ -68,6 +69,7 @@ def test_a_crash(tmp_path: Path) -> None:
     assert "+++ b/reproduce_issue.py" in rest  # made before the kill
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_takeover(tmp_path: Path, view: str) -> None:
     shown = example("take_over.py", tmp_path, view).splitlines()
@@ -78,6 +80,7 @@ def test_a_takeover(tmp_path: Path, view: str) -> None:
         assert home.threads() == ("begun", f"by {view}")
 
 
+@pytest.mark.slow
 def test_a_person_edits_the_note(tmp_path: Path) -> None:
     shown = example("human_in_the_loop.py", tmp_path, stdin="perhaps\nedit\nMind the hanging.\n.\n")
     assert shown.count("**Changed source files:**") == 2  # it asks again
@@ -88,6 +91,7 @@ def test_a_person_edits_the_note(tmp_path: Path) -> None:
     assert review.note == "Mind the hanging."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "thread"),
     [("approve", "successor"), ("view repository", "successor"), ("refuse", "reviewed")],
@@ -98,12 +102,14 @@ def test_a_person_decides(tmp_path: Path, answer: str, thread: str) -> None:
     assert FIXED in shown.splitlines()
 
 
+@pytest.mark.slow
 def test_a_tool_of_the_programs_own(tmp_path: Path) -> None:
     shown = example("custom_tool.py", tmp_path)
     assert "finished after 11 steps; tickets:\nThe tests pass." in shown
     assert len(list((tmp_path / "tickets").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_delegation(tmp_path: Path) -> None:
     shown = example("delegate.py", tmp_path).splitlines()
     assert shown[0] == "The model is builtin:oracle, which is no LLM."
@@ -120,6 +126,7 @@ def test_delegation(tmp_path: Path) -> None:
     assert [file.path for file in payload.read_files] == ["CONTRIBUTING.md", "galley/wrap.py"]
 
 
+@pytest.mark.slow
 def test_postgres(tmp_path: Path, postgres_database: str) -> None:
     shown = example("postgres.py", tmp_path, postgres_database).splitlines()
     assert shown[0].startswith("finished after 10 steps, ")
@@ -129,6 +136,7 @@ def test_postgres(tmp_path: Path, postgres_database: str) -> None:
         assert home.threads() == ("postgres",)
 
 
+@pytest.mark.slow
 def test_two_threads_in_asyncio(tmp_path: Path) -> None:
     shown = example("async_app.py", tmp_path).splitlines()
     assert "streamed 10 finished" not in shown
@@ -139,6 +147,7 @@ def test_two_threads_in_asyncio(tmp_path: Path) -> None:
     assert shown.count(FIXED) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["structured", "transcript"])
 def test_a_swarm(tmp_path: Path, view: str) -> None:
     lines = example("swarm.py", tmp_path, view).splitlines()
@@ -148,6 +157,7 @@ def test_a_swarm(tmp_path: Path, view: str) -> None:
     assert (found[view] < found["langgraph-swarm"]) == (view == "structured")
 
 
+@pytest.mark.slow
 def test_a_team(tmp_path: Path) -> None:
     head, handoff, rotation, patch = example("team.py", tmp_path).split("\n\n", 3)
     assert head == "model: builtin:oracle, which is no LLM"
@@ -171,6 +181,7 @@ def test_no_example_is_forgotten() -> None:
     assert [name for name in EXAMPLES if name not in APART and f'example("{name}"' not in text] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in APART])
 def test_an_example_says_how_it_is_run_and_is_short(name: str) -> None:
     text = (ROOT / "examples" / name).read_text()
@@ -190,6 +201,7 @@ def test_an_example_says_how_it_is_run_and_is_short(name: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{docstring}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("then", ["", "person"])
 def test_a_successor_that_is_killed_before_its_first_action(tmp_path: Path, then: str) -> None:
     shown = example("deliver.py", tmp_path, *filter(None, [then])).splitlines()

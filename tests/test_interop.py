@@ -58,6 +58,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_every_block_runs(place: Path) -> None:
     # The model that knows one task takes its statement for the prompt, and any machine will do.
     program = BEGUN + "".join(

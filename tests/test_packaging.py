@@ -76,6 +76,7 @@ def ran(installed: Path, cwd: Path, *arguments: str | Path) -> subprocess.Comple
     )
 
 
+@pytest.mark.slow
 def test_the_wheel_has_every_file_of_the_packages_and_no_other(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = {name for name in packed.namelist() if ".dist-info/" not in name}
@@ -83,6 +84,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(wheel: Path) -> N
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
 
 
+@pytest.mark.slow
 def test_the_main_command_runs_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
     from sandbox import default_backend
 
@@ -97,6 +99,7 @@ def test_the_main_command_runs_where_it_is_installed(installed: Path, tmp_path: 
     assert Path(told.strip()).is_relative_to(installed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_there(installed: Path, tmp_path: Path, command: str) -> None:
     done = ran(installed, tmp_path, "-m", command, "--help")
@@ -104,6 +107,7 @@ def test_every_command_is_there(installed: Path, tmp_path: Path, command: str) -
     assert f"python -m {command}" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_stranger_of_the_same_name_is_named(installed: Path, tmp_path: Path) -> None:
     for name in ("nodes", "graph"):
         stranger = tmp_path / name / f"{name}.py"
@@ -125,6 +129,7 @@ MISSING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", MISSING)
 def test_a_missing_extra_is_named(installed: Path, tmp_path: Path, extra: str) -> None:
     module, program = MISSING[extra]

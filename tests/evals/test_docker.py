@@ -48,6 +48,7 @@ def only_snapshots_left(out: Path) -> None:
         assert {path.name for path in record.iterdir()} <= {"record.json", "notes.json", snapshot["location"]}
 
 
+@pytest.mark.timeout(300)
 def test_a_bundled_task_in_docker(images: Any, takeover: Run, tmp_path: Path) -> None:
     suite = ROOT / "evals" / "suite" / "tasks"
     images.build_suite(suite, images.build_base())
@@ -60,8 +61,10 @@ def test_a_bundled_task_in_docker(images: Any, takeover: Run, tmp_path: Path) ->
     only_snapshots_left(out)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("machine", "view", "takeovers"), [("docker", "repository", 1), ("host", "trace", 2)]
+    ("machine", "view", "takeovers"),
+    [("docker", "repository", 1), pytest.param("host", "trace", 2, marks=pytest.mark.slow)],
 )
 def test_a_real_task_from_its_trajectory(
     images: Any, takeover: Run, shared: Path, tmp_path: Path, machine: str, view: str, takeovers: int

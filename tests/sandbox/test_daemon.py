@@ -182,6 +182,7 @@ def spec(image: tuple[str, Path], **more: Any) -> SandboxSpec:
     return SandboxSpec(backend="docker", image=image[0], owner=OWNER, **more)
 
 
+@pytest.mark.slow
 def test_snapshots_outlive_the_daemon(there: Daemon, tiny_image: tuple[str, Path], tmp_path: Path) -> None:
     frozen: dict[Any, Snapshot] = {}
     for way in ("layer", "commit"):
@@ -214,6 +215,7 @@ def shut_down(there: Daemon, container: Any) -> None:
     container.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", [stopped, killed, removed, shut_down])
 def test_what_ends_a_machine_is_no_output_of_a_command(
     there: Daemon, tiny_image: tuple[str, Path], tmp_path: Path, deed: Callable[[Daemon, Any], None]
@@ -241,6 +243,7 @@ def test_what_ends_a_machine_is_no_output_of_a_command(
         machine.close()
 
 
+@pytest.mark.slow
 def test_a_daemon_that_hangs_is_noticed(
     there: Daemon, tiny_image: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +258,7 @@ def test_a_daemon_that_hangs_is_noticed(
         machine.close()
 
 
+@pytest.mark.slow
 def test_a_snapshot_moves_to_another_daemon(
     second: Daemon, tiny_image: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +301,7 @@ def cramped(tiny_image: tuple[str, Path]) -> Iterator[Daemon]:
             subprocess.run(["umount", place], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["layer", "commit"])
 def test_a_full_disk_in_the_middle_of_a_freeze(
     cramped: Daemon,

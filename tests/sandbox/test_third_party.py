@@ -50,6 +50,7 @@ def kit(tmp_path_factory):
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["", "directory", "changes"])
 def test_another_projects_backend(tmp_path: Path, broken: str) -> None:
     (tmp_path / "test_theirs.py").write_text(_THEIRS.format(broken=broken))
