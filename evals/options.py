@@ -59,6 +59,13 @@ class CommandOptions(RunOptions):
     list_tasks: bool = False
 
 
+FIELDS = {
+    "view": ("views",),
+    "model": ("predecessors", "successors"),
+    "predecessor": ("predecessors",),
+    "successor": ("successors",),
+}
+"""The fields of the configuration that an option decides, where they do not bear its name."""
 OPTIONS: dict[str, OptionInfo] = {
     "view": Option(
         help="Views to compare, separated by commas, or 'all': repository, trace, summary, structured, payload, transcript, cited. "

@@ -85,7 +85,7 @@ def command(
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-poison"
     asked: dict[str, Any] = {
         "view": view,
-        "successors": successor,
+        "successor": successor,
         "base_url": base_url,
         "plants": plants,
         "limit": limit,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import Field, ValidationError
 
 from evals.models import is_llm
-from evals.options import RunOptions
+from evals.options import FIELDS, RunOptions
 from handoff.event import PointKind
 from handoff.record import write_durably
 from sandbox.machine import BackendName, Frozen
@@ -167,9 +167,8 @@ def differing(stored: RunConfig, asked: dict[str, Any]) -> str | None:
     for name, value in asked.items():
         now = list(value) if isinstance(value, tuple) else value
         if before[name] != now:
-            plural = {"views": "view", "predecessors": "predecessor", "successors": "successor"}
-            plural["records_of"] = "from"
-            option = plural.get(name, name).replace("_", "-")
+            options = {fields[0]: option for option, fields in FIELDS.items()} | {"records_of": "from"}
+            option = options.get(name, name).replace("_", "-")
             return f"--{option}: the run was begun with {before[name]!r}, now it is {now!r}; leave it out to resume"
     return None
 

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 import sandbox
 from evals import models
-from evals.options import RunOptions
+from evals.options import FIELDS, RunOptions
 from evals.run.config import (
     CONFIG_FILE,
     BadUsage,
@@ -147,14 +147,8 @@ def _models(names: Sequence[str]) -> tuple[str, ...]:
 def _asked(options: dict[str, Any], given: set[str]) -> dict[str, Any]:
     """The settings that a resumed run was given anew, as the stored ones are named."""
     settled = _settled(options)
-    names = {
-        "view": ("views",),
-        "model": ("predecessors", "successors"),
-        "predecessor": ("predecessors",),
-        "successor": ("successors",),
-    }
     asked = {
-        field: settled[field] for name in given for field in names.get(name, (name,)) if field in settled
+        field: settled[field] for name in given for field in FIELDS.get(name, (name,)) if field in settled
     }
     if "sandbox" in given and options["sandbox"] != "auto":
         asked["sandbox"] = options["sandbox"]
