@@ -14,8 +14,10 @@ from evals import models
 from evals.tasks import BUNDLED, Task, load_tasks
 from graph.refusals import RunFailed
 from graph.serving import ONCE, one_line
+from handoff.action import Protocol
 from handoff.record import Review
 from handoff.views import VIEWS
+from nodes.options import AgentOptions
 
 MODELS_VARIABLE = "TAKEOVER_MODELS"
 AS_REVIEWED = "as reviewed"
@@ -116,8 +118,8 @@ class Choices(Form):
         title="At a handoff point",
         description="record: keep a record and go on; stop: keep it and end; review: keep it and wait for you.",
     )
-    protocol: Literal["text", "native"] = Field(
-        default="text",
+    protocol: Protocol = Field(
+        default=AgentOptions.protocol,
         title="Protocol",
         description="How the model acts: text, or the provider's tool calls.",
     )
@@ -127,7 +129,9 @@ class Choices(Form):
     max_steps: int = Field(default=100, gt=0, title="Most steps")
     max_tokens: int = Field(default=0, ge=0, title="Most tokens", description="0: no limit.")
     max_seconds: float = Field(default=3600.0, gt=0, title="Most seconds")
-    command_timeout_s: float = Field(default=120.0, gt=0, title="Seconds a command may take")
+    command_timeout_s: float = Field(
+        default=AgentOptions.command_timeout_s, gt=0, title="Seconds a command may take"
+    )
     directory: str = Field(
         default="",
         title="Repository of your own",

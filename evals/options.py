@@ -1,214 +1,200 @@
-"""The options of the main command: what a person can ask for, and how each is explained."""
+"""The options of the main command: the name, type, bounds, default and help of each, written once."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from annotated_types import Ge
 from typer import Option
+from typer.models import OptionInfo
 
 from evals.conduct import EXIT_CODES
+from nodes.options import AgentOptions
 
-View = Annotated[
-    str,
-    Option(
+_Command = TypeVar("_Command", bound=Callable[..., None])
+
+
+class RunOptions(AgentOptions):
+    """The options that a run's configuration keeps unchanged: those of its agents, and the experiment's own."""
+
+    notes_model: str | None = None
+    """None: the predecessor's if it is an LLM, else the first successor's."""
+    limit: Annotated[int | None, Ge(1)] = None
+    study: str | None = None
+    shard: str | None = None
+    """The part of the tasks that this run covers, as `evals.run.study.read_shard` reads it."""
+    max_points: Annotated[int | None, Ge(1)] = None
+    repeats: Annotated[int, Ge(1)] = 1
+    base_url: str | None = None
+    max_reply_tokens: Annotated[int | None, Ge(1)] = None
+    allow_unisolated: bool = False
+    grading_network: bool = False
+
+
+class CommandOptions(RunOptions):
+    """All options: also those that the configuration keeps in another form, or not at all."""
+
+    view: str = "structured"
+    model: str = "builtin:oracle"
+    predecessor: list[str] | None = None
+    successor: list[str] | None = None
+    tasks: str = "bundled"
+    task_ids: str | None = None
+    points: str = "all"
+    sandbox: str = "auto"
+    records_of: Path | None = None
+    stages: str = "all"
+    workers: Annotated[int, Ge(1)] = 1
+    executor: str = "local"
+    address: str | None = None
+    depot: str | None = None
+    node_dir: str | None = None
+    journal: str | None = None
+    out: Path | None = None
+    resume: bool = False
+    report: bool = True
+    dry_run: bool = False
+    list_tasks: bool = False
+
+
+FIELDS = {
+    "view": ("views",),
+    "model": ("predecessors", "successors"),
+    "predecessor": ("predecessors",),
+    "successor": ("successors",),
+}
+"""The fields of the configuration that an option decides, where they do not bear its name."""
+OPTIONS: dict[str, OptionInfo] = {
+    "view": Option(
         help="Views to compare, separated by commas, or 'all': repository, trace, summary, structured, payload, transcript, cited. "
         "The repository baseline always runs too."
     ),
-]
-Model = Annotated[
-    str,
-    Option(help="Model of predecessor and successor: openai:NAME, replay:FILE or builtin:oracle."),
-]
-Predecessor = Annotated[
-    list[str] | None,
-    Option(help="Model that begins the tasks; give it again for one more.", show_default="--model"),
-]
-Successor = Annotated[
-    list[str] | None,
-    Option(
+    "model": Option(help="Model of predecessor and successor: openai:NAME, replay:FILE or builtin:oracle."),
+    "predecessor": Option(
+        help="Model that begins the tasks; give it again for one more.", show_default="--model"
+    ),
+    "successor": Option(
         help="Model that takes over; give it again for one more. A replay of the predecessor's own file goes on where "
         "the point lies; replay:FILE@N begins at action N, replay:FILE#K plays the file's K-th run.",
         show_default="--model",
     ),
-]
-NotesModel = Annotated[
-    str | None,
-    Option(
+    "notes_model": Option(
         help="Model that writes the notes: of each point a summary and a structured note, once, for all views that show one; "
         "--max-reply-tokens is not for it.",
         show_default="the predecessor's if it is an LLM, else the first successor's",
     ),
-]
-Tasks = Annotated[
-    str,
-    Option(
-        help="'bundled', a task repo's directory, a .parquet, .jsonl or .json file, "
-        "or a dataset's name on the hub."
+    "tasks": Option(
+        help="'bundled', a task repo's directory, a .parquet, .jsonl or .json file, or a dataset's name on the hub."
     ),
-]
-TaskIds = Annotated[
-    str | None,
-    Option(help="Only these tasks, separated by commas, or @FILE with one a line.", show_default=False),
-]
-Limit = Annotated[int | None, Option(min=1, help="At most so many tasks.", show_default=False)]
-Points = Annotated[
-    str,
-    Option(
-        help="Handoff points, separated by commas: first_source_edit, first_validation, "
-        "first_post_failure_edit."
+    "task_ids": Option(help="Only these tasks, separated by commas, or @FILE with one a line."),
+    "limit": Option(help="At most so many tasks."),
+    "points": Option(
+        help="Handoff points, separated by commas: first_source_edit, first_validation, first_post_failure_edit."
     ),
-]
-StudyName = Annotated[
-    str | None,
-    Option(
-        "--study",
+    "sandbox": Option(
+        help="docker, host (bubblewrap), process (no isolation), or auto: docker for tasks that are images, "
+        "else host where it works, else process."
+    ),
+    "max_points": Option(help="At most so many handoff points, of each kind in turn."),
+    "repeats": Option(help="Takeovers of each point under each view."),
+    "study": Option(
         help="One of the protocol's studies: main (75 tasks, all points), repeats (40 points, 3 times) or predecessors "
         "(40 tasks by the predecessors you name, 60 points). It decides --tasks, --task-ids, --view, --repeats and "
-        "--max-points where you do not.",
-        show_default=False,
+        "--max-points where you do not."
     ),
-]
-MaxPoints = Annotated[
-    int | None,
-    Option(min=1, help="At most so many handoff points, of each kind in turn.", show_default=False),
-]
-ShardName = Annotated[
-    str | None,
-    Option(
-        "--shard",
-        help="Only a part of the tasks, as 2/8 or 1-3/8; evals.report takes the parts together.",
-        show_default=False,
-    ),
-]
-RecordsOf = Annotated[
-    Path | None,
-    Option(
+    "shard": Option(help="Only a part of the tasks, as 2/8 or 1-3/8; evals.report takes the parts together."),
+    "records_of": Option(
         "--from",
         help="Take over the predecessors, records, labels and notes of an earlier run, so that none is paid for twice.",
-        show_default=False,
     ),
-]
-Stages = Annotated[
-    str,
-    Option(
+    "stages": Option(
         help="What to do this time, separated by commas: predecessors, labels, notes, takeovers. What is left is done by "
         "--resume."
     ),
-]
-JournalUrl = Annotated[
-    str | None,
-    Option(
-        "--journal",
-        envvar="TAKEOVER_JOURNAL",
-        help="The database of rows, such as postgresql://….",
-        show_default="journal.sqlite in --out",
-    ),
-]
-Report = Annotated[
-    bool,
-    Option(
-        "--report/--no-report", help="Write tables, plots and report.html; evals.report writes them later."
-    ),
-]
-DryRun = Annotated[
-    bool,
-    Option(
-        "--dry-run",
-        help="Print the plan and an estimate of tokens and time, and do nothing; with --resume, of what is left.",
-    ),
-]
-ListTasks = Annotated[
-    bool, Option("--list-tasks", help="Print the chosen tasks, one a line, and do nothing.")
-]
-SandboxName = Annotated[
-    str,
-    Option(
-        "--sandbox",
-        help="docker, host (bubblewrap), process (no isolation), or auto: docker for tasks that are images, "
-        "else host where it works, else process.",
-    ),
-]
-Repeats = Annotated[int, Option(min=1, help="Takeovers of each point under each view.")]
-Workers = Annotated[int, Option(min=1, help="Processes that work side by side.")]
-ExecutorName = Annotated[
-    str, Option("--executor", help="local, or ray: the nodes of a Ray cluster; see docs/cluster.md.")
-]
-Address = Annotated[
-    str | None,
-    Option(
+    "workers": Option(help="Processes that work side by side."),
+    "executor": Option(help="local, or ray: the nodes of a Ray cluster; see docs/cluster.md."),
+    "address": Option(
         envvar="RAY_ADDRESS",
         help="HOST:PORT of the cluster's head.",
         show_default="the cluster that this host belongs to",
     ),
-]
-DepotUrl = Annotated[
-    str | None,
-    Option(
-        "--depot",
+    "depot": Option(
         help="Where the nodes of a cluster leave records and traces for each other: a URL that fsspec knows.",
         show_default="depot in --out, for nodes that share its file system",
     ),
-]
-NodeDir = Annotated[
-    str | None,
-    Option(
-        help="Where each node has a directory of its own.",
-        show_default="its directory for temporary files",
+    "node_dir": Option(
+        help="Where each node has a directory of its own.", show_default="its directory for temporary files"
     ),
-]
-BaseUrl = Annotated[
-    str | None,
-    Option(
-        envvar="OPENAI_BASE_URL",
-        help="An OpenAI-compatible server for the openai: models.",
-        show_default=False,
-    ),
-]
-ActionProtocol = Annotated[
-    str, Option("--protocol", help="How models act: text, or native for the provider's own tool calls.")
-]
-MaxSteps = Annotated[int, Option(min=1, help="Actions an agent may take.")]
-MaxTokens = Annotated[
-    int | None, Option(min=1, help="Prompt and completion tokens an agent may spend.", show_default=False)
-]
-MaxReplyTokens = Annotated[
-    int | None,
-    Option(min=1, help="Tokens of one reply.", show_default="the server's own limit"),
-]
-MaxSeconds = Annotated[float, Option(min=1, help="Seconds an agent may take.")]
-WindowTokens = Annotated[
-    int | None,
-    Option(
-        min=1000,
+    "base_url": Option(envvar="OPENAI_BASE_URL", help="An OpenAI-compatible server for the openai: models."),
+    "protocol": Option(help="How models act: text, or native for the provider's own tool calls."),
+    "max_steps": Option(help="Actions an agent may take."),
+    "max_tokens": Option(help="Prompt and completion tokens an agent may spend."),
+    "max_reply_tokens": Option(help="Tokens of one reply.", show_default="the server's own limit"),
+    "max_seconds": Option(min=1, help="Seconds an agent may take."),
+    "window_tokens": Option(
         help="The successor's context window, by which payload and transcript are cut.",
         show_default="what is known of the model, else 128000",
     ),
-]
-CommandTimeout = Annotated[float, Option("--command-timeout-s", min=0.1, help="Seconds a command may take.")]
-AllowUnisolated = Annotated[
-    bool,
-    Option(
-        "--allow-unisolated",
-        help="Let any model run commands in the process sandbox: as you, with your files and your network.",
+    "command_timeout_s": Option(min=0.1, help="Seconds a command may take."),
+    "allow_unisolated": Option(
+        help="Let any model run commands in the process sandbox: as you, with your files and your network."
     ),
-]
-GradingNetwork = Annotated[
-    bool,
-    Option(
-        "--grading-network",
-        help="Let the official tests in Docker reach the network, as swebench's own harness does.",
+    "grading_network": Option(
+        help="Let the official tests in Docker reach the network, as swebench's own harness does."
     ),
-]
-Out = Annotated[Path | None, Option(help="Directory for the results.", show_default="runs/DATE-TIME")]
-Resume = Annotated[
-    bool,
-    Option(
-        "--resume",
+    "journal": Option(
+        envvar="TAKEOVER_JOURNAL",
+        help="The database of rows, such as postgresql://….",
+        show_default="journal.sqlite in --out",
+    ),
+    "out": Option(help="Directory for the results.", show_default="runs/DATE-TIME"),
+    "resume": Option(
         help="Go on with the run in --out: what is done stays, what was cut short goes on where it stood, "
-        "what failed for its infrastructure is tried again.",
+        "what failed for its infrastructure is tried again."
     ),
-]
+    "report": Option(
+        "--report/--no-report", help="Write tables, plots and report.html; evals.report writes them later."
+    ),
+    "dry_run": Option(
+        help="Print the plan and an estimate of tokens and time, and do nothing; with --resume, of what is left."
+    ),
+    "list_tasks": Option(help="Print the chosen tasks, one a line, and do nothing."),
+}
+"""The options' help, in the order of `--help`; `min` only where the command line is stricter than the option's type."""
+
+
+def with_options(command: _Command) -> _Command:
+    """The command, with a signature from which typer makes all `CommandOptions`."""
+    context = inspect.signature(command, eval_str=True).parameters["context"]
+    command.__signature__ = inspect.Signature([context, *_PARAMETERS])  # type: ignore[attr-defined]
+    return command
+
+
+def _parameter(name: str, hint: Any) -> inspect.Parameter:
+    """Completes the option from its type, too."""
+    kind, *bounds = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    option = OPTIONS[name]
+    for bound in bounds:
+        if option.min is None:
+            option.min = bound.gt + 1 if hasattr(bound, "gt") else bound.ge
+    if kind is bool and not option.param_decls:
+        option.param_decls = (f"--{name.replace('_', '-')}",)  # without a --no- form
+    if get_origin(kind) is Literal:
+        kind = str  # `evals.run.setup` refuses other values, in one line
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=getattr(CommandOptions, name),
+        annotation=Annotated[kind, option],
+    )
+
+
+_HINTS = get_type_hints(CommandOptions, include_extras=True)
+_PARAMETERS = [_parameter(name, _HINTS[name]) for name in OPTIONS]
+
 
 EPILOG = f"""
 Examples:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from evals import options as opt
 from evals.conduct import (
     DONE,
     EXIT_CODES,
@@ -21,6 +20,7 @@ from evals.conduct import (
     console,
     was_given,
 )
+from evals.options import OPTIONS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,23 +61,23 @@ def command(
             "settings are used; nothing in it is changed.",
         ),
     ],
-    view: opt.View = "all",
+    view: Annotated[str, OPTIONS["view"]] = "all",
     successor: Annotated[
         str | None,
         Option(help="Model that takes over.", show_default="the successor of RUN"),
     ] = None,
-    base_url: opt.BaseUrl = None,
+    base_url: Annotated[str | None, OPTIONS["base_url"]] = None,
     plants: Annotated[
         str, Option(help="What to plant, one at a time: names separated by commas, or 'all'.")
     ] = "all",
     limit: Annotated[int | None, Option(min=1, help="At most so many records.", show_default=False)] = None,
-    workers: opt.Workers = 1,
-    allow_unisolated: opt.AllowUnisolated = False,
+    workers: Annotated[int, OPTIONS["workers"]] = 1,
+    allow_unisolated: Annotated[bool, OPTIONS["allow_unisolated"]] = False,
     out: Annotated[
         Path | None,
         Option(help="Directory for the results.", show_default="runs/DATE-TIME-poison"),
     ] = None,
-    resume: opt.Resume = False,
+    resume: Annotated[bool, OPTIONS["resume"]] = False,
 ) -> None:
     """Measure how often a successor follows text that was planted in a handoff."""
     from evals.plants.setup import prepared
@@ -85,7 +85,7 @@ def command(
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-poison"
     asked: dict[str, Any] = {
         "view": view,
-        "successors": successor,
+        "successor": successor,
         "base_url": base_url,
         "plants": plants,
         "limit": limit,

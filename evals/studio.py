@@ -32,6 +32,7 @@ from handoff.ledger import machines
 from handoff.prompts import prompt_text
 from handoff.record import RECORD_FILE, HandoffRecord, RecordStore
 from handoff.views import VIEWS
+from nodes.settings import Settings
 from nodes.state import AgentState
 from nodes.team import Agent, Team
 from sandbox import depot
@@ -114,15 +115,8 @@ def _equipment(
         model_name=choices.model,
         sandbox=_machine(choices, base, backend),
         run_id=f"{task.id}-{asked.thread[-8:]}",
-        settings={
-            "policy": choices.policy,
-            "protocol": choices.protocol,
-            "offer_handoff": choices.offer_handoff,
-            "max_steps": choices.max_steps,
-            "max_tokens": choices.max_tokens or None,
-            "max_seconds": choices.max_seconds,
-            "command_timeout_s": choices.command_timeout_s,
-        },
+        settings=choices.model_dump(include=set(Settings.model_fields))
+        | {"max_tokens": choices.max_tokens or None},
         first=first,
     )
 

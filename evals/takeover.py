@@ -6,7 +6,7 @@ import datetime
 import itertools
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -28,65 +28,39 @@ if TYPE_CHECKING:
     from evals.run.journal import Row
     from evals.tasks import Task
 
-_WHERE = ("executor", "workers", "address", "depot", "node_dir")
-_NO_SETTINGS = ("out", "resume", "stages", "report", "dry_run", "list_tasks", *_WHERE)
-"""Options that a run can be gone on with differently."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command(epilog=opt.EPILOG)
+@opt.with_options
 def command(
     context: typer.Context,
-    view: opt.View = "structured",
-    model: opt.Model = "builtin:oracle",
-    predecessor: opt.Predecessor = None,
-    successor: opt.Successor = None,
-    notes_model: opt.NotesModel = None,
-    tasks: opt.Tasks = "bundled",
-    task_ids: opt.TaskIds = None,
-    limit: opt.Limit = None,
-    points: opt.Points = "all",
-    sandbox: opt.SandboxName = "auto",
-    max_points: opt.MaxPoints = None,
-    repeats: opt.Repeats = 1,
-    study: opt.StudyName = None,
-    shard: opt.ShardName = None,
-    records_of: opt.RecordsOf = None,
-    stages: opt.Stages = "all",
-    workers: opt.Workers = 1,
-    executor: opt.ExecutorName = "local",
-    address: opt.Address = None,
-    depot: opt.DepotUrl = None,
-    node_dir: opt.NodeDir = None,
-    base_url: opt.BaseUrl = None,
-    protocol: opt.ActionProtocol = "text",
-    max_steps: opt.MaxSteps = 500,
-    max_tokens: opt.MaxTokens = None,
-    max_reply_tokens: opt.MaxReplyTokens = None,
-    max_seconds: opt.MaxSeconds = 4 * 3600.0,
-    window_tokens: opt.WindowTokens = None,
-    command_timeout_s: opt.CommandTimeout = 120.0,
-    allow_unisolated: opt.AllowUnisolated = False,
-    grading_network: opt.GradingNetwork = False,
-    journal: opt.JournalUrl = None,
-    out: opt.Out = None,
-    resume: opt.Resume = False,
-    report: opt.Report = True,
-    dry_run: opt.DryRun = False,
-    list_tasks: opt.ListTasks = False,
+    *,
+    stages: str,
+    workers: int,
+    executor: str,
+    address: str | None,
+    depot: str | None,
+    node_dir: str | None,
+    out: Path | None,
+    resume: bool,
+    report: bool,
+    dry_run: bool,
+    list_tasks: bool,
+    **asked: Any,
 ) -> None:
     """Measure what it costs when one coding agent must continue another's unfinished work."""
     from evals.machinery import go_on, machinery
     from evals.run import setup
     from evals.run.config import read_stages
 
-    asked = {name: value for name, value in context.params.items() if name not in _NO_SETTINGS}
     given = {name for name in asked if was_given(context, name)}
     if resume and out is None:
         print("error: --resume: name the run to go on with by --out", file=sys.stderr)
         raise typer.Exit(USAGE)
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
 
+    url = asked["journal"]
     there = {"address": address, "depot": depot, "node_dir": node_dir}
 
     def prepare() -> tuple[RunConfig, tuple[Task, ...], tuple[str, ...], Machinery]:
@@ -101,10 +75,8 @@ def command(
             print("\n".join(task.id for task in chosen))
             return DONE
         if dry_run:
-            return tell(console(), config, chosen, where, url=journal, workers=workers)
-        return run(
-            console(), config, chosen, where, steps=steps, url=journal, machinery=machinery, report=report
-        )
+            return tell(console(), config, chosen, where, url=url, workers=workers)
+        return run(console(), config, chosen, where, steps=steps, url=url, machinery=machinery, report=report)
 
     again = f"python -m evals.takeover --resume --out {where}{go_on(executor, **there)}"
     code = conducted(where, again, prepare, begin)

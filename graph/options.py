@@ -64,19 +64,11 @@ class Options(OfAgents, total=False):
 
 
 class TeamOptions(Options, OfTeam):
-    """What `run_team` does."""
+    """What `run_team` and `resume` do."""
 
 
 class TakeOverOptions(Options):
     """What `take_over` does."""
 
     model: Required[BaseChatModel]
-    sandbox: Required[SandboxSpec]
-
-
-class ResumeOptions(TeamOptions, total=False):
-    """What `resume` does: of one agent or of a team."""
-
-    model: BaseChatModel | None
-    agents: Sequence[Agent] | None
     sandbox: Required[SandboxSpec]

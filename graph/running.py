@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 from graph.delegation import Children, Delegation
 from graph.hold import Progress, Run
 from graph.home import Home
-from graph.options import Options, ResumeOptions, Settings, TakeOverOptions, TeamOptions
+from graph.options import Options, Settings, TakeOverOptions, TeamOptions
 from graph.outcome import Outcome
 from graph.refusals import check_takeover, check_task
 from graph.team import assembled
@@ -131,11 +131,14 @@ def resume(
     *,
     checkpoint: str | None = None,
     go_back: bool = False,
-    **options: Unpack[ResumeOptions],
+    model: BaseChatModel | None = None,
+    agents: Sequence[Agent] | None = None,
+    sandbox: SandboxSpec,
+    **options: Unpack[TeamOptions],
 ) -> Outcome:
     """Go on with a thread after a crash, a stop or a wait: `Run.resume`. Options are those of `open_run`."""
     home.require(thread)  # to hold it would make it
-    with open_run(home, thread, **options) as going:
+    with open_run(home, thread, model=model, agents=agents, sandbox=sandbox, **options) as going:
         return going.resume(answer, checkpoint=checkpoint, go_back=go_back)
 
 

@@ -11,10 +11,10 @@ from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from handoff.action import Protocol
 from handoff.event import PointKind, Usage
 from nodes.actions import RESERVED
 from nodes.children import Delegates
+from nodes.options import AgentOptions
 from nodes.session import Session
 from nodes.team import Member
 
@@ -46,33 +46,25 @@ class Prices(BaseModel):
         ) / 1_000_000
 
 
-class Settings(BaseModel):
-    """How an agent is to run: protocol, points, policy, budgets. It holds no secret and no live object."""
+class Settings(BaseModel, AgentOptions):
+    """How an agent runs: shared options, points, policy, budgets. Holds no secret and no live object."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    protocol: Protocol = "text"
     offer_handoff: bool = False
     """Give the agent a tool to ask for a handoff."""
     points: tuple[PointKind, ...] = EVERY_POINT
     """The point kinds to interrupt at; without `requested`, a spent budget makes none. The tool and a request
     from outside always do."""
     policy: Policy = "record"
-    max_steps: int = Field(default=500, gt=0)
     max_events: int | None = Field(default=None, gt=0)
-    max_tokens: int | None = Field(default=None, gt=0)
-    """Prompt and completion tokens of all calls together."""
     max_cost: float | None = Field(default=None, gt=0)
     """In the currency of `prices`, without which there is no cost."""
-    max_seconds: float = Field(default=4 * 3600.0, gt=0)
     prices: Prices | None = None
     model_timeout_s: float = Field(default=600.0, gt=0)
     """For one call of the model, retries and all."""
     model_tries: int = Field(default=3, ge=1)
-    command_timeout_s: float = Field(default=120.0, gt=0)
     observation_chars: int = Field(default=10_000, ge=200)
-    window_tokens: int | None = Field(default=None, ge=1000)
-    """The model's context window, by which views that can be cut are; None: what the model's own profile says."""
 
     @model_validator(mode="after")
     def _cost_needs_prices(self) -> Settings:

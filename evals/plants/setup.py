@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.models import read_name
+from evals.options import FIELDS
 from evals.plants import plants
 from evals.plants.planting import PoisonConfig
 from evals.run.config import (
@@ -33,7 +34,7 @@ def prepared(
     if resume:
         config = load_settings(out, PoisonConfig)
         settled = _settled(asked)
-        again = {{"view": "views", "successor": "successors"}.get(name, name) for name in given}
+        again = {field for name in given for field in FIELDS.get(name, (name,))}
         changed = differing(config, {name: settled[name] for name in again if settled[name] is not None})
         if changed is not None or str(source.resolve()) != config.source:
             raise BadUsage(changed or f"{source}: the run was begun with the records of {config.source}")
@@ -72,7 +73,7 @@ def _settled(asked: dict[str, Any]) -> dict[str, Any]:
     return {
         "views": read_views(asked["view"]),
         "plants": read_names("--plants", "plant", asked["plants"], tuple(plants())),
-        "successors": (asked["successors"],) if asked["successors"] else None,
+        "successors": (asked["successor"],) if asked["successor"] else None,
         "base_url": asked["base_url"],
         "limit": asked["limit"],
         "allow_unisolated": asked["allow_unisolated"] or None,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import Field, ValidationError
 
 from evals.models import is_llm
-from handoff.action import Protocol
+from evals.options import FIELDS, RunOptions
 from handoff.event import PointKind
 from handoff.record import write_durably
 from sandbox.machine import BackendName, Frozen
@@ -34,39 +34,21 @@ class BadUsage(ValueError):
     """Something a person asked for that cannot be; the text says what can."""
 
 
-class RunConfig(Frozen):
+class RunConfig(Frozen, RunOptions):
     """Everything that decides a run's rows. It holds no secret."""
 
     run_id: str
     views: tuple[str, ...]
     predecessors: tuple[str, ...] = Field(min_length=1)
     successors: tuple[str, ...] = Field(min_length=1)
-    notes_model: str | None = None
-    """None: the predecessor's if it is an LLM, else the first successor's."""
     tasks: str
     task_ids: tuple[str, ...] = ()
-    limit: int | None = None
-    study: str | None = None
-    shard: str | None = None
-    """The part of the tasks that this run is about, as `evals.study.read_shard` reads it."""
     records_of: str | None = None
     """The directory of an earlier run whose predecessors, records, labels and notes are taken over."""
     journal: str | None = None
     """The database of rows, without its password; None: the one beside the results."""
     points: tuple[PointKind, ...] = POINTS
     sandbox: BackendName
-    max_points: int | None = Field(default=None, ge=1)
-    repeats: int = Field(default=1, ge=1)
-    base_url: str | None = None
-    protocol: Protocol = "text"
-    max_steps: int = Field(default=500, ge=1)
-    max_tokens: int | None = None
-    max_reply_tokens: int | None = None
-    max_seconds: float = Field(default=4 * 3600.0, gt=0)
-    window_tokens: int | None = Field(default=None, ge=1000)
-    command_timeout_s: float = Field(default=120.0, gt=0)
-    allow_unisolated: bool = False
-    grading_network: bool = False
 
     def writer(self, predecessor: str) -> str:
         """The model that writes the notes on that predecessor's work."""
@@ -185,9 +167,8 @@ def differing(stored: RunConfig, asked: dict[str, Any]) -> str | None:
     for name, value in asked.items():
         now = list(value) if isinstance(value, tuple) else value
         if before[name] != now:
-            plural = {"views": "view", "predecessors": "predecessor", "successors": "successor"}
-            plural["records_of"] = "from"
-            option = plural.get(name, name).replace("_", "-")
+            options = {fields[0]: option for option, fields in FIELDS.items()} | {"records_of": "from"}
+            option = options.get(name, name).replace("_", "-")
             return f"--{option}: the run was begun with {before[name]!r}, now it is {now!r}; leave it out to resume"
     return None
 

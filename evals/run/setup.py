@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import sandbox
 from evals import models
+from evals.options import FIELDS, RunOptions
 from evals.run.config import (
     CONFIG_FILE,
     BadUsage,
@@ -24,28 +25,11 @@ from evals.run.config import (
 from evals.run.study import check_tiers, read_shard, study_named
 from evals.tasks import BadTasks, Task, load_tasks
 from evals.tasks.grading import check_gradable
+from handoff.action import Protocol
 from handoff.redaction import redacted
 from sandbox.machine import BackendName, SandboxUnavailable
 
-_AS_IS = (
-    "tasks",
-    "limit",
-    "study",
-    "shard",
-    "max_points",
-    "repeats",
-    "base_url",
-    "protocol",
-    "max_steps",
-    "max_tokens",
-    "max_reply_tokens",
-    "max_seconds",
-    "window_tokens",
-    "command_timeout_s",
-    "allow_unisolated",
-    "grading_network",
-)
-_CHOICES = {"protocol": ("text", "native"), "sandbox": ("auto", "docker", "host", "process")}
+_CHOICES = {"protocol": get_args(Protocol), "sandbox": ("auto", *get_args(BackendName))}
 
 
 def usage_errors(*also: type[Exception]) -> tuple[type[Exception], ...]:
@@ -144,13 +128,13 @@ def lay_down(config: RunConfig, out: Path) -> None:
 
 def _settled(options: dict[str, Any]) -> dict[str, Any]:
     return {
-        **{name: options[name] for name in _AS_IS},
+        **{name: options[name] for name in get_type_hints(RunOptions)},
         "views": read_views(options["view"]),
         "points": read_points(options["points"]),
+        "tasks": options["tasks"],
         "task_ids": read_ids(options["task_ids"]),
         "predecessors": _models(options["predecessor"] or [options["model"]]),
         "successors": _models(options["successor"] or [options["model"]]),
-        "notes_model": options["notes_model"],
         "journal": without_password(options["journal"]),
         "records_of": str(options["records_of"].resolve()) if options["records_of"] else None,
     }
@@ -163,15 +147,8 @@ def _models(names: Sequence[str]) -> tuple[str, ...]:
 def _asked(options: dict[str, Any], given: set[str]) -> dict[str, Any]:
     """The settings that a resumed run was given anew, as the stored ones are named."""
     settled = _settled(options)
-    names = {"view": ("views",), "model": ("predecessors", "successors")}
-    names |= {
-        "journal": ("journal",),
-        "records_of": ("records_of",),
-        "predecessor": ("predecessors",),
-        "successor": ("successors",),
-    }
     asked = {
-        field: settled[field] for name in given for field in names.get(name, (name,)) if field in settled
+        field: settled[field] for name in given for field in FIELDS.get(name, (name,)) if field in settled
     }
     if "sandbox" in given and options["sandbox"] != "auto":
         asked["sandbox"] = options["sandbox"]

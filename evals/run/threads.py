@@ -16,6 +16,7 @@ from evals.tasks import Task
 from graph import Home, Outcome, Run, ThreadTaken, open_run
 from handoff.ledger import ThreadHeld, machines
 from handoff.record import HandoffRecord
+from nodes.options import AgentOptions, select_options
 from nodes.replies import ModelFailed
 from nodes.session import BASE, MachineNotKept, SnapshotEvery
 from nodes.state import NOTHING_SPENT
@@ -80,12 +81,7 @@ def opened(
             model_name=model,
             sandbox=spec,
             snapshot_every=_KEPT[name.kind],
-            protocol=config.protocol,
-            max_steps=config.max_steps,
-            max_tokens=config.max_tokens,
-            max_seconds=config.max_seconds,
-            window_tokens=config.window_tokens,
-            command_timeout_s=config.command_timeout_s,
+            **select_options(AgentOptions, config),
             **settings,
         ) as run,
     ):

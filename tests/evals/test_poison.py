@@ -174,6 +174,8 @@ def test_kill_and_resume(base: Path, unmoved: Path, poison: Run, tmp_path: Path)
     }
     assert list((out / "machines").iterdir()) == []
     refused(poison(base, "--resume", "--out", out, "--plants", "file"), "--plants: the run was begun with")
+    other = ("--successor", "openai:m")
+    refused(poison(base, "--resume", "--out", out, *other), "--successor: the run was begun with")
     refused(poison(base, "--out", out), "holds a run already")
 
 

@@ -34,6 +34,7 @@ DONE = "<finish>Done.</finish>"
 NOTE = "```bash\necho {} >> notes.txt\n```"
 SHOW = "```bash\ncat notes.txt\n```"
 POINTS = ("first_source_edit", "first_validation", "first_post_failure_edit")
+NAMED: dict[str, Any] = {"model_name": "scripted", "run_id": "run"}
 BOTH = pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 """Marks a test, or a module of them, whose bench is to stand on either database.
 
@@ -139,34 +140,24 @@ class Bench:
         self.store = home.records
 
     def run(self, model: BaseChatModel, *, thread: str = "thread", **settings: Any) -> AgentState:
-        settings = {"points": (), "run_id": "run", **settings}
-        return run(
-            self.home, thread, "t", PROMPT, model=model, model_name="scripted", sandbox=self.spec, **settings
-        ).state
+        return run(self.home, thread, "t", PROMPT, **self._options(model, **(NAMED | settings))).state
 
     def opened(self, model: BaseChatModel, thread: str = "thread", **settings: Any) -> Any:
-        return open_run(self.home, thread, model=model, sandbox=self.spec, **{"points": (), **settings})
+        return open_run(self.home, thread, **self._options(model, **settings))
 
-    def resume(self, model: BaseChatModel, answer: Any = None, **settings: Any) -> Outcome:
-        settings = {"points": (), "run_id": "run", **settings}
-        thread = settings.pop("thread", "thread")
-        return resume(
-            self.home, thread, answer, model=model, model_name="scripted", sandbox=self.spec, **settings
-        )
+    def resume(
+        self, model: BaseChatModel, answer: Any = None, *, thread: str = "thread", **settings: Any
+    ) -> Outcome:
+        return resume(self.home, thread, answer, **self._options(model, **(NAMED | settings)))
 
     def take(
         self, model: BaseChatModel, view: str = "repository", record: str = "", **settings: Any
     ) -> AgentState:
-        record, settings = record or "run.first_source_edit", {"points": (), **settings}
-        return take_over(
-            self.home,
-            f"taking {len(self.home.threads())}",
-            record,
-            view,
-            model=model,
-            sandbox=self.spec,
-            **settings,
-        ).state
+        thread, record = f"taking {len(self.home.threads())}", record or "run.first_source_edit"
+        return take_over(self.home, thread, record, view, **self._options(model, **settings)).state
+
+    def _options(self, model: BaseChatModel, **settings: Any) -> dict[str, Any]:
+        return {"model": model, "sandbox": self.spec, "points": (), **settings}
 
     def saved(self, checkpoint: str | None = None) -> StateSnapshot:
         config: Any = {"configurable": {"thread_id": "thread"}}
