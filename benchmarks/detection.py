@@ -21,7 +21,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
 
-from benchmarks.figures import Figure, Goal, counted, say, tell
+from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress
 from benchmarks.recorded import HELP, recorded
 from evals.trace_files import readable
 from handoff import commands, detectors, syntax, validation
@@ -123,10 +123,12 @@ def main(
 ) -> None:
     """Read runs and find their handoff points, again and again."""
     with recorded(traces or ()) as found:
-        say(f"{found}, {counted(rounds, 'round')}")
+        print_progress(f"{found}, {counted(rounds, 'round')}")
         taken = _measured(found.traces, found.files, rounds)
     rates = {name: found.events / seconds for name, seconds in taken.items()}
-    tell(f"{found}; medians of {counted(rounds, 'round')}, one core", _figures(rates), as_json=as_json)
+    print_figures(
+        f"{found}; medians of {counted(rounds, 'round')}, one core", _figures(rates), as_json=as_json
+    )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import psutil
 import typer
 
-from benchmarks.figures import Figure, Goal, counted, say, tell
+from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress
 from benchmarks.host import Meter, Spent
 from evals.run.config import RunConfig, load_config
 from evals.run.executors import Job, executor
@@ -66,7 +66,7 @@ def main(
         taken = load([out]).takeovers
         told = [*_speed(spans, taken), *_bare(out, taken), *_appends(Path(place), rows), _memory(jobs)]
     title = f"{len(taken)} takeovers by {counted(workers, 'worker')} in `{sandbox}`, no model's time"
-    tell(title, told, as_json=as_json)
+    print_figures(title, told, as_json=as_json)
 
 
 class Spans(NamedTuple):
@@ -90,10 +90,10 @@ def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) 
     base = [sys.executable, "-m", "evals.takeover", "--out", str(out), "--workers", str(workers)]
     asked = ["--view", VIEWS, "--limit", str(limit), "--repeats", str(repeats), "--sandbox", sandbox]
     environment = os.environ | {"PYTHONPATH": sys.path[0]}
-    say("predecessors, labels and notes")
+    print_progress("predecessors, labels and notes")
     before = [*base, *asked, "--stages", "predecessors,labels,notes"]
     subprocess.run(before, env=environment, check=True, stdout=subprocess.DEVNULL)
-    say("takeovers")
+    print_progress("takeovers")
     began, meter = time.perf_counter(), Meter()
     moments: list[tuple[float, Spent, float]] = []
     with subprocess.Popen(
@@ -106,7 +106,7 @@ def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) 
                     meter = Meter()
                 moments.append((time.perf_counter(), meter.read(), _spent(running.pid)))
                 if len(moments) % 50 == 0:
-                    say(f"{len(moments)} takeovers")
+                    print_progress(f"{len(moments)} takeovers")
     if running.returncode != 0:
         raise RuntimeError(f"the takeovers ended with {running.returncode}")
     ended = time.perf_counter()
@@ -152,7 +152,7 @@ def _speed(spans: Spans, taken: tuple[Row, ...]) -> Iterator[Figure]:
 
 def _bare(out: Path, taken: tuple[Row, ...]) -> Iterator[Figure]:
     """Of one takeover of each record and view, beside a thaw and its commands, and the Pythons that these start."""
-    say("the same commands alone")
+    print_progress("the same commands alone")
     config, places = load_config(out), Places(out)
     tasks = {task.id: task for task in load_tasks(config.tasks, config.task_ids, config.limit)}
     results, found, starts, pythons = load([out]), [], [], 0
@@ -191,7 +191,7 @@ def _bare(out: Path, taken: tuple[Row, ...]) -> Iterator[Figure]:
 
 def _appends(place: Path, rows: int) -> Iterator[Figure]:
     """Medians: on a full journal, beside an empty one and a bare file."""
-    say(f"a journal of {rows:,} rows")
+    print_progress(f"a journal of {rows:,} rows")
     with opened(place) as database:
         journal = Journal(database, "run", "takeovers", "number")
         empty = _timed(journal, range(200))
@@ -234,7 +234,7 @@ def _nothing(config: RunConfig, out: Path, task: Task, number: int) -> Row:
 
 
 def _memory(jobs: int) -> Figure:
-    say(f"a coordinator of {jobs:,} jobs")
+    print_progress(f"a coordinator of {jobs:,} jobs")
     return Figure(
         what=f"coordinator's memory, {jobs:,} jobs",
         unit="MB",

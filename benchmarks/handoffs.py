@@ -24,7 +24,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import typer
 from sqlalchemy import text
 
-from benchmarks.figures import Figure, Goal, say, tell
+from benchmarks.figures import Figure, Goal, print_figures, print_progress
 from handoff.envelope import Envelope, Understanding
 from handoff.ledger import Fenced, HandedOver, Ledger, acquire, handoffs
 from handoff.ledger.handoffs import IllegalTransition
@@ -225,10 +225,10 @@ def main(
         found = {}
         for url in urls:
             name = url.partition(":")[0]
-            say(f"{count:,} handoffs from {processes} processes, on {name}")
+            print_progress(f"{count:,} handoffs from {processes} processes, on {name}")
             found[name] = (storm(url, count, processes), bare(url, count, processes))
     told = [figure for name, each in found.items() for figure in _figures(name, *each)]
-    tell(f"{count:,} handoffs from {processes} processes", told, as_json=as_json)
+    print_figures(f"{count:,} handoffs from {processes} processes", told, as_json=as_json)
     if any(one.lost or one.twice or one.unlawful or one.unfenced for one, _ in found.values()):
         raise typer.Exit(1)
 

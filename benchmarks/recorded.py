@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.figures import counted, refuse, say
+from benchmarks.figures import counted, print_progress, refuse
 from evals.trace_files import UnknownTrace, readable, trace_files
 from handoff.trace import Trace
 
@@ -49,7 +49,7 @@ def recorded(given: Sequence[str]) -> Iterator[Recorded]:
 
 
 def _made(place: Path) -> str:
-    say("no recorded runs: the built-in model makes some of two bundled tasks")
+    print_progress("no recorded runs: the built-in model makes some of two bundled tasks")
     asked = ["--limit", "2", "--sandbox", "process", "--stages", "predecessors", "--view", "trace"]
     done = subprocess.run(
         [sys.executable, "-m", "evals.takeover", "--out", str(place / "run"), *asked],

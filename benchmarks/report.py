@@ -21,7 +21,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
 
-from benchmarks.figures import Figure, Goal, counted, refuse, say, tell
+from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, refuse
 from benchmarks.recorded import HELP, recorded
 from handoff.detectors import points
 from handoff.trace import Trace
@@ -60,15 +60,15 @@ def main(
             refuse("none of the recorded runs has a handoff point")
         sizes = {number: Path(place) / str(number) for number in (few, takeovers)}
         for number, out in sizes.items():
-            say(f"a study of {number} takeovers is laid")
+            print_progress(f"a study of {number} takeovers is laid")
             lay(out, usable, usable, records=number // len(VIEWS))
         taken: dict[int, list[Taken]] = {number: [] for number in sizes}
         for index in range(rounds):
-            say(f"round {index + 1} of {rounds}")
+            print_progress(f"round {index + 1} of {rounds}")
             for number, out in sizes.items() if index % 2 == 0 else reversed(sizes.items()):
                 taken[number].append(_reported(out, Path(place) / f"{number}-{index}"))
         title = f"medians of {counted(rounds, 'round')}, from {found}"
-    tell(title, _figures(taken[takeovers], takeovers, taken[few], few), as_json=as_json)
+    print_figures(title, _figures(taken[takeovers], takeovers, taken[few], few), as_json=as_json)
 
 
 def _fires(trace: Trace) -> bool:

@@ -31,7 +31,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 import sandbox
-from benchmarks.figures import Figure, Goal, counted, say, tell
+from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress
 from benchmarks.loops import PeerUnavailable, command, mini, react
 from graph import open_home, open_run
 from sandbox.machine import SandboxSpec
@@ -148,7 +148,7 @@ def _measured(
     taken: dict[str, list[float]] = {name: [] for name in loops}
     reasons: dict[str, str] = {}
     for number in range(rounds):
-        say(f"round {number + 1} of {rounds}")
+        print_progress(f"round {number + 1} of {rounds}")
         for name, loop in loops.items() if number % 2 == 0 else reversed(loops.items()):
             with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as place:
                 gc.collect()
@@ -164,7 +164,7 @@ def _measured(
             found[f"step_over_{peer}"] = statistics.median(ours / theirs for ours, theirs in pairs)
     long: list[Taken] = []
     for number in range(min(rounds, _LONG_ROUNDS)):
-        say(f"{long_steps:,} steps, {number + 1} of {min(rounds, _LONG_ROUNDS)}")
+        print_progress(f"{long_steps:,} steps, {number + 1} of {min(rounds, _LONG_ROUNDS)}")
         with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as place:
             gc.collect()
             long.append(ours(long_steps, Path(place), command(_OBSERVED), database=database))
@@ -243,7 +243,7 @@ def main(
     title = (
         f"medians of {counted(rounds, 'round')}; runs of {steps} steps, `true`, on {counted(cores, 'core')}"
     )
-    tell(title, _figures(found, reasons, long_steps), as_json=as_json)
+    print_figures(title, _figures(found, reasons, long_steps), as_json=as_json)
 
 
 if __name__ == "__main__":

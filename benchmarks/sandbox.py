@@ -19,7 +19,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import typer
 
 from benchmarks import peers, rounds, testbed
-from benchmarks.figures import counted, say, tell
+from benchmarks.figures import counted, print_figures, print_progress
 from benchmarks.measures import figures
 from benchmarks.rounds import Samples
 from sandbox.machine import BackendName, SandboxUnavailable
@@ -51,7 +51,7 @@ def run(
         made = testbed.make(place / "testbed", files)
         small = testbed.make(place / "small", files // _SMALLER)
         taken_on = f"a repository of {made.files:,} files, {made.megabytes:.0f} MB with its history"
-        say(taken_on)
+        print_progress(taken_on)
         stages: dict[str, Callable[[int], None]] = {}
         for backend in (name for name in only if name != "docker"):
             stages[backend] = _local_stage(samples, backend, made.directory, place, many)
@@ -72,7 +72,7 @@ def run(
                 samples.reasons |= peer.reasons
                 stages["swerex"] = _peer_stage(samples, peer)
         for index in range(number):
-            say(f"round {index + 1} of {number}")
+            print_progress(f"round {index + 1} of {number}")
             for name, stage in stages.items():
                 if name not in samples.reasons:
                     with _reason(samples, name):
@@ -145,7 +145,7 @@ def main(
         chosen, number, files=files, base=image, with_peers=with_peers, python=peer_python
     )
     told = figures(samples, _many(files), (files // _SMALLER, files))
-    tell(f"medians of {counted(number, 'round')} on {taken_on}", told, as_json=as_json)
+    print_figures(f"medians of {counted(number, 'round')} on {taken_on}", told, as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import typer
 
 import sandbox
-from benchmarks.figures import Figure, counted, say, tell
+from benchmarks.figures import Figure, counted, print_figures, print_progress
 from benchmarks.runtime import ours
 from benchmarks.testbed import make
 from sandbox.machine import SandboxSpec
@@ -61,10 +61,10 @@ def main(
             ("a freeze and its thaw", freezes, freezing),
             ("a run of one task and its report", 1, _of_one_task(place / "run")),
         ):
-            say(what)
+            print_progress(what)
             told += _shares(what, times, path)
     title = f"{counted(steps, 'step')}, {counted(freezes, 'freeze')}, {counted(files, 'file')}"
-    tell(title, told, as_json=as_json)
+    print_figures(title, told, as_json=as_json)
 
 
 def _freezing(times: int, directory: Path, place: Path) -> Callable[[], object]:
