@@ -1,4 +1,4 @@
-"""What is told of the machines' samples, against what, and what is wished."""
+"""The figures of the sandbox benchmark: which samples each one compares, and its goal."""
 
 from __future__ import annotations
 
@@ -22,31 +22,23 @@ class Measure(NamedTuple):
 
 
 def figures(samples: Samples, many: int, files: tuple[int, int]) -> Iterator[Figure]:
-    """What was measured, and what was asked for and could not be; `many` files changed, repositories of so many files."""
-    told: set[str] = set()
+    """The measured figures, and once each the reason why others are missing.
+
+    `many` files changed; `files` of the small and the large repository.
+    """
+    shown: set[str] = set()
     for measure in (*_machines(many), *_growth(many, files)):
-        ours, beside = samples.median(measure.ours), samples.median(measure.beside)
-        names = (measure.ours, measure.beside)
-        wanting = next((samples.reason(name) for name in names if name and samples.median(name) is None), "")
-        if wanting == NOT_ASKED or (wanting and measure.growth) or (wanting in told and not measure.goal):
+        values = {name: samples.median(name) for name in (measure.ours, measure.beside) if name}
+        reason = next((samples.reason(name) for name, value in values.items() if value is None), "")
+        ours = values[measure.ours]
+        if reason == NOT_ASKED or (reason and (measure.growth or (reason in shown and not measure.goal))):
             continue
-        if ours is None:
-            if wanting not in told:
-                yield Figure(what=measure.ours.partition("_")[0], unit="", ours=None, missing=wanting)
-            told.add(wanting)
-            continue
-        if wanting:
-            told.add(wanting)
-        yield Figure(
-            what=measure.what,
-            unit=measure.unit,
-            ours=ours,
-            beside=beside,
-            beside_what=measure.beside_what,
-            goal=measure.goal,
-            growth=measure.growth,
-            missing=wanting,
-        )
+        if ours is not None:
+            named = measure._asdict() | {"ours": ours, "beside": values.get(measure.beside)}
+            yield Figure(**named, missing=reason)
+        elif reason not in shown:
+            yield Figure(what=measure.ours.partition("_")[0], unit="", ours=None, missing=reason)
+        shown.add(reason)
 
 
 def _at_most(limit: float) -> Goal:

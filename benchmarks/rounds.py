@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import sandbox
 from benchmarks import peers as daemon
@@ -39,6 +38,10 @@ class Samples:
     def add(self, name: str, value: float) -> None:
         self.values[name].append(value)
 
+    def add_all(self, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self.add(name, value)
+
     def median(self, name: str) -> float | None:
         return statistics.median(self.values[name]) if self.values.get(name) else None
 
@@ -55,16 +58,16 @@ class Samples:
 
 
 def local_round(
-    samples: Samples, backend: BackendName, directory: Path, store: Path, number: int, many: int
+    samples: Samples, backend: BackendName, directory: Path, store: Path, many: int, number: int
 ) -> None:
-    """Everything that `host` and `process` are measured by."""
+    """The samples of `host` and `process`."""
     kept: list[tuple[Snapshot, Path]] = []
     with _owned(backend) as owner:
         spec = SandboxSpec(backend=backend, directory=directory, owner=owner)
         with contextlib.closing(sandbox.start(spec)) as machine:
             _commands(samples, backend, machine, number)
             for name, size in (("few", FEW), ("many", many)):
-                _tell(machine, testbed.change_files(size))
+                _execute(machine, testbed.change_files(size))
                 place = store / f"{number}-{name}"
                 kept.append((_freeze(samples, f"{backend}_freeze_{name}", machine, place), place))
 
@@ -97,22 +100,24 @@ def size_round(
     _in_turn(number, *(partial(measure, size, directory) for size, directory in sizes))
 
 
-def docker_round(samples: Samples, image: str, store: Path, number: int, *, peers: bool, many: int) -> None:
-    """Everything that `docker` is measured by, beside the daemon's own ways."""
-    ways = {"commit": {"snapshots": "commit"}, "layer": {"snapshots": "layer"}}
-    if "snapshots" not in SandboxSpec.model_fields:
-        ways = {"commit": {}}
-        samples.reasons["docker_layer"] = "this version cannot freeze a container by its upper directory"
-    for way, chosen in ways.items():
+def docker_round(samples: Samples, image: str, store: Path, many: int, peers: bool, number: int) -> None:
+    """The samples of `docker` beside the daemon's own commands."""
+    for way in ("commit", "layer"):
         with _owned("docker") as owner:
             spec = SandboxSpec.model_validate(
-                {"backend": "docker", "image": image, "owner": owner, "workspace": "/testbed"} | chosen
+                {
+                    "backend": "docker",
+                    "image": image,
+                    "owner": owner,
+                    "workspace": "/testbed",
+                    "snapshots": way,
+                }
             )
-            _docker_way(samples, way, spec, store / f"{number}-{way}", number, peers=peers, many=many)
+            _docker_way(samples, way, spec, store / f"{number}-{way}", many, peers, number)
 
 
 def _docker_way(
-    samples: Samples, way: str, spec: SandboxSpec, store: Path, number: int, *, peers: bool, many: int
+    samples: Samples, way: str, spec: SandboxSpec, store: Path, many: int, peers: bool, number: int
 ) -> None:
     peer, copied = (
         ("docker_commit", daemon.commit) if way == "commit" else ("docker_tar", daemon.tar_of_upper)
@@ -127,7 +132,7 @@ def _docker_way(
                     daemon.exec_run(container)
         kept: list[tuple[Snapshot, Path]] = []
         for name, size in (("few", FEW), ("many", many)):
-            _tell(machine, testbed.change_files(size))
+            _execute(machine, testbed.change_files(size))
             place = store / name
 
             def ours(name: str = name, place: Path = place) -> None:
@@ -150,7 +155,7 @@ def _docker_way(
 
 
 def _in_turn(number: int, *measure: Callable[[], None]) -> None:
-    """Who comes first changes from round to round, so that neither always finds the caches warm."""
+    """Alternate the order from round to round, so that neither side always finds warm caches."""
     for one in measure if number % 2 == 0 else reversed(measure):
         one()
 
@@ -162,19 +167,20 @@ def _commands(samples: Samples, name: str, machine: Sandbox, number: int) -> Non
             machine.run("true", timeout_s=_TIMEOUT_S)
     _changes(samples, f"{name}_changes", machine, number)
     if number == 0:
-        _loud_output(samples, name, machine)
+        _loud_output(samples, machine)
 
 
 def _changes(samples: Samples, name: str, machine: Sandbox, number: int) -> None:
     machine.changes()
     machine.write_file("pkg/part00/module0000.py", f"edited = {number}\n".encode())
     with samples.timed(name):
-        found = machine.changes()
-    if [change.path for change in found] != ["pkg/part00/module0000.py"]:
-        raise SandboxUnavailable(f"one file was edited, but {len(found)} changes were reported")
+        changes = machine.changes()
+    if [change.path for change in changes] != ["pkg/part00/module0000.py"]:
+        raise SandboxUnavailable(f"one file was edited, but {len(changes)} changes were reported")
 
 
-def _loud_output(samples: Samples, name: str, machine: Sandbox) -> None:
+def _loud_output(samples: Samples, machine: Sandbox) -> None:
+    """The most memory that any sandbox needs for a long output."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -183,17 +189,16 @@ def _loud_output(samples: Samples, name: str, machine: Sandbox) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    samples.add(f"{name}_output_peak", (peak - before) / 1e6)
+    samples.values["output_peak"] = [max((peak - before) / 1e6, *samples.values["output_peak"], 0)]
 
 
 def _freeze(samples: Samples, name: str, machine: Sandbox, place: Path) -> Snapshot:
-    """Freeze until the machine answers again; and, from the same start, until the snapshot is kept."""
+    """Time a freeze until the sandbox answers again and, from the same start, until the snapshot is durable."""
     with samples.timed(f"{name}_kept"):
         with samples.timed(name):
-            frozen: Any = machine.freeze(place)
+            snapshot = machine.freeze(place)
             machine.run("true", timeout_s=_TIMEOUT_S)
-        snapshot: Snapshot = frozen.result() if hasattr(frozen, "result") else frozen
-    return snapshot
+        return snapshot.result()
 
 
 def _thaw(samples: Samples, name: str, snapshot: Snapshot, place: Path, spec: SandboxSpec) -> None:
@@ -221,7 +226,7 @@ def _bytes_written() -> float:
     return float(fields["write_bytes"])
 
 
-def _tell(machine: Sandbox, command: str) -> None:
+def _execute(machine: Sandbox, command: str) -> None:
     result = machine.run(command, timeout_s=_TIMEOUT_S)
     if result.exit_code != 0:
         raise SandboxUnavailable(f"a benchmark's command failed: {result.output.strip()[-200:]}")
