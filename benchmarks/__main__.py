@@ -159,7 +159,7 @@ def _parse_figures(text: str) -> tuple[str, tuple[Figure, ...]]:
         found: dict[str, Any] = json.loads(text)
     except ValueError:
         return "", ()
-    return found["title"], tuple(Figure.model_validate(each) for each in found["figures"])
+    return found["title"], tuple(Figure(**each) for each in found["figures"])
 
 
 if __name__ == "__main__":

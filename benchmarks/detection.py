@@ -21,7 +21,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
 
-from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress
+from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, run_command
 from benchmarks.recorded import HELP, recorded
 from evals.trace_files import readable
 from handoff import commands, detectors, syntax, validation
@@ -96,22 +96,20 @@ def _json(line: bytes) -> object:
 
 def _figures(rates: dict[str, float]) -> Iterator[Figure]:
     """Every limit and peer beside what of ours does that work among other."""
-    goal = Goal(limit=_GOAL, at_least=True)
-    for name, beside, title in (
-        ("detect", "parse", "limit: every command line parsed, nothing else"),
-        ("detect", "grammar", "limit: the shell grammar alone on every command line"),
-        ("detect", "patterns", "peer: two patterns over the texts"),
-        ("read", "json", "limit: the files' JSON decoded"),
+    found, read = "handoff points found", "files read, edits inferred"
+    for what, ours, peer, title, goal in (
+        (
+            found,
+            "detect",
+            "parse",
+            "limit: every command line parsed, nothing else",
+            Goal(_GOAL, at_least=True),
+        ),
+        (found, "detect", "grammar", "limit: the shell grammar alone on every command line", None),
+        (found, "detect", "patterns", "peer: two patterns over the texts", None),
+        (read, "read", "json", "limit: the files' JSON decoded", None),
     ):
-        what = {"detect": "handoff points found", "read": "files read, edits inferred"}[name]
-        yield Figure(
-            what=what,
-            unit="events/s",
-            ours=rates[name],
-            beside=rates[beside],
-            beside_what=title,
-            goal=goal if beside == "parse" else None,
-        )
+        yield Figure(what, "events/s", rates[ours], rates[peer], title, goal)
 
 
 def main(
@@ -132,6 +130,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()
+    run_command(main, _EPILOG)

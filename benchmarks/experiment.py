@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -26,7 +26,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import psutil
 import typer
 
-from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress
+from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, run_command
 from benchmarks.host import Meter, Spent
 from evals.run.config import RunConfig, load_config
 from evals.run.executors import Job, executor
@@ -127,27 +127,21 @@ def _spent(process: int) -> float:
     return total
 
 
-def _speed(spans: Spans, taken: tuple[Row, ...]) -> Iterator[Figure]:
-    # From the first row to the last: so many takeovers but one.
-    counted = len(taken) - 1
-    a_minute = 60 * counted / spans.seconds
-    yield Figure(
-        what="takeovers a minute",
-        unit="",
-        ours=a_minute,
-        beside=a_minute / (1 - spans.stolen),
-        beside_what=f"without the {100 * spans.stolen:.0f} % that other hosts took of this one",
-        goal=Goal(limit=120, at_least=True),
+def _speed(spans: Spans, takeovers: tuple[Row, ...]) -> Iterator[Figure]:
+    # The time between the first row and the last is that of all takeovers but one.
+    number = len(takeovers) - 1
+    a_minute, stolen = 60 * number / spans.seconds, f"{100 * spans.stolen:.0f} %"
+    title = f"without the {stolen} that other hosts took of this one"
+    goal = Goal(120, at_least=True)
+    yield Figure("takeovers a minute", "", a_minute, a_minute / (1 - spans.stolen), title, goal)
+    ours, all_ms, title = (
+        spans.ours,
+        1e3 * spans.everybody / number,
+        "everything on this host, its commands too",
     )
-    yield Figure(
-        what="processor time of a takeover",
-        unit="ms",
-        ours=1e3 * spans.ours / counted,
-        beside=1e3 * spans.everybody / counted,
-        beside_what="everything on this host, its commands too",
-    )
-    yield Figure(what="from the start to the first row", unit="s", ours=spans.start)
-    yield Figure(what="report of them", unit="s", ours=spans.report)
+    yield Figure("processor time of a takeover", "ms", 1e3 * ours / number, all_ms, title)
+    yield Figure("from the start to the first row", "s", spans.start)
+    yield Figure("report of them", "s", spans.report)
 
 
 def _bare(out: Path, taken: tuple[Row, ...]) -> Iterator[Figure]:
@@ -173,20 +167,11 @@ def _bare(out: Path, taken: tuple[Row, ...]) -> Iterator[Figure]:
             found.append(time.perf_counter() - began)
             pythons += sum(command.startswith("python3 ") for command in commands)
             starts.append(machine.run("python3 -c pass", timeout_s=120).seconds)
-    yield Figure(
-        what="a takeover, grading included",
-        unit="s",
-        ours=statistics.median(row["seconds"] for row in taken),
-        beside=statistics.median(found),
-        beside_what="its thaw and its commands alone, one at a time",
-    )
-    yield Figure(
-        what=f"{pythons / len(found):.1f} Pythons that it starts",
-        unit="s",
-        ours=pythons / len(found) * statistics.median(starts),
-        beside=statistics.median(starts),
-        beside_what="one that does nothing",
-    )
+    ours, commands_s = statistics.median(row["seconds"] for row in taken), statistics.median(found)
+    title = "its thaw and its commands alone, one at a time"
+    yield Figure("a takeover, grading included", "s", ours, commands_s, title)
+    each, start_s = pythons / len(found), statistics.median(starts)
+    yield Figure(f"{each:.1f} Pythons that it starts", "s", each * start_s, start_s, "one that does nothing")
 
 
 def _appends(place: Path, rows: int) -> Iterator[Figure]:
@@ -194,39 +179,34 @@ def _appends(place: Path, rows: int) -> Iterator[Figure]:
     print_progress(f"a journal of {rows:,} rows")
     with opened(place) as database:
         journal = Journal(database, "run", "takeovers", "number")
-        empty = _timed(journal, range(200))
-        _fill(journal, range(200, rows))
-        full = _timed(journal, range(rows, rows + 200))
+        empty = _median_ms(journal.append, range(200))
+        for number in range(200, rows):
+            journal.append(_row(number))
+        full = _median_ms(journal.append, range(rows, rows + 200))
     with (place / "bare.jsonl").open("a") as file:
-        bare = []
-        for number in range(200):
-            began = time.perf_counter()
-            file.write(json.dumps(_row(number)) + "\n")
+
+        def write(row: Row) -> None:
+            file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
-            bare.append(1e3 * (time.perf_counter() - began))
+
+        bare = _median_ms(write, range(200))
     what = f"journal append after {rows:,} rows"
-    on_empty, to_file = "on an empty journal", "a line of a bare file, synced"
-    yield Figure(what=what, unit="ms", ours=full, beside=empty, beside_what=on_empty, growth=True)
-    yield Figure(what=what, unit="ms", ours=full, beside=statistics.median(bare), beside_what=to_file)
+    yield Figure(what, "ms", full, empty, "on an empty journal", growth=True)
+    yield Figure(what, "ms", full, bare, "a line of a bare file, synced")
 
 
 def _row(number: int) -> Row:
     return {"number": number, "outcome": "graded", "patch": _TEXT}
 
 
-def _timed(journal: Journal, numbers: range) -> float:
-    taken = []
+def _median_ms(append: Callable[[Row], object], numbers: range) -> float:
+    spent = []
     for number in numbers:
         began = time.perf_counter()
-        journal.append(_row(number))
-        taken.append(1e3 * (time.perf_counter() - began))
-    return statistics.median(taken)
-
-
-def _fill(journal: Journal, numbers: range) -> None:
-    for number in numbers:
-        journal.append(_row(number))
+        append(_row(number))
+        spent.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(spent)
 
 
 def _nothing(config: RunConfig, out: Path, task: Task, number: int) -> Row:
@@ -235,14 +215,8 @@ def _nothing(config: RunConfig, out: Path, task: Task, number: int) -> Row:
 
 def _memory(jobs: int) -> Figure:
     print_progress(f"a coordinator of {jobs:,} jobs")
-    return Figure(
-        what=f"coordinator's memory, {jobs:,} jobs",
-        unit="MB",
-        ours=_coordinator(jobs),
-        beside=_coordinator(_FEW_JOBS),
-        beside_what=f"{_FEW_JOBS:,} jobs",
-        growth=True,
-    )
+    what = f"coordinator's memory, {jobs:,} jobs"
+    return Figure(what, "MB", _coordinator(jobs), _coordinator(_FEW_JOBS), f"{_FEW_JOBS:,} jobs", growth=True)
 
 
 def _coordinator(jobs: int) -> float:
@@ -274,6 +248,4 @@ def coordinate(jobs: int) -> float:
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()
+    run_command(main, _EPILOG)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal, NoReturn
 
 import typer
-from pydantic import BaseModel, ConfigDict, computed_field
+from pydantic import TypeAdapter, computed_field
+from pydantic.dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +19,8 @@ HEADINGS = ("what", "ours", "peer or limit", "ratio", "goal", "met")
 _WIDTH = 150
 
 
-class Goal(BaseModel, frozen=True, extra="forbid"):
+@dataclass(frozen=True)
+class Goal:
     """The upper limit of a figure or of its ratio; the lower one if `at_least`."""
 
     limit: float
@@ -26,11 +28,9 @@ class Goal(BaseModel, frozen=True, extra="forbid"):
     at_least: bool = False
 
 
-class Figure(BaseModel):
+@dataclass(frozen=True)
+class Figure:
     """One measured value, and the value of the same run that it is compared with."""
-
-    # The computed fields are written as JSON, too, and ignored when it is read.
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     what: str
     unit: str
@@ -111,9 +111,9 @@ def add_row(table: Table, figure: Figure) -> None:
 
 def print_figures(title: str, figures: Iterable[Figure], *, as_json: bool) -> None:
     """Print the result of a benchmark: a table, or the same as one JSON object."""
-    figures = tuple(figures)
     if as_json:
-        print(json.dumps({"title": title, "figures": [each.model_dump() for each in figures]}, indent=1))
+        found = TypeAdapter(tuple[Figure, ...]).dump_python(tuple(figures))
+        print(json.dumps({"title": title, "figures": found}, indent=1))
         return
     table = make_table(title)
     for each in figures:
@@ -135,3 +135,10 @@ def refuse(reason: str) -> NoReturn:
     """End the program with exit code 2 and one line."""
     print(f"error: {reason}", file=sys.stderr)
     raise typer.Exit(2)
+
+
+def run_command(main: Callable[..., None], epilog: str) -> None:
+    """Run a script's function as its command line."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(epilog=epilog)(main)
+    app()

@@ -21,7 +21,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
 
-from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, refuse
+from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, refuse, run_command
 from benchmarks.recorded import HELP, recorded
 from handoff.detectors import points
 from handoff.trace import Trace
@@ -95,18 +95,10 @@ def _figures(large: Sequence[Taken], takeovers: int, small: Sequence[Taken], few
         return statistics.median(each[of] for each in taken)
 
     for what, unit, of in (("report", "s", 0), ("memory of the report", "MB", 1)):
-        yield Figure(
-            what=f"{what} of {takeovers} takeovers",
-            unit=unit,
-            ours=median(large, of),
-            beside=median(small, of),
-            beside_what=f"{few} takeovers",
-            goal=Goal(limit=_GOAL_S) if unit == "s" and takeovers >= _STUDY else None,
-            growth=True,
-        )
+        goal = Goal(_GOAL_S) if unit == "s" and takeovers >= _STUDY else None
+        what, beside = f"{what} of {takeovers} takeovers", f"{few} takeovers"
+        yield Figure(what, unit, median(large, of), median(small, of), beside, goal, growth=True)
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()
+    run_command(main, _EPILOG)

@@ -31,7 +31,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 import sandbox
-from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress
+from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, run_command
 from benchmarks.loops import PeerUnavailable, command, mini, react
 from graph import open_home, open_run
 from sandbox.machine import SandboxSpec
@@ -180,43 +180,24 @@ def _measured(
 
 
 def _figures(found: dict[str, float], reasons: dict[str, str], long_steps: int) -> Iterator[Figure]:
-    def step(what: str, name: str, peer: str = "", title: str = "", limit: float | None = None) -> Figure:
-        theirs = found.get(peer)
-        return Figure(
-            what=what,
-            unit="ms",
-            ours=found[name] * 1e3,
-            beside=None if theirs is None else theirs * 1e3,
-            beside_what=title,
-            goal=None if limit is None else Goal(limit=limit, of="ratio"),
-            paired=found.get(f"step_over_{peer}"),
-            missing=reasons.get(peer, ""),
-        )
-
-    yield step("a step", "ours", "mini", "mini-swe-agent, which saves each", 0.7)
-    yield step("a step", "ours", "react", "a bare LangGraph ReAct loop")
-    yield step("a step with LangChain's handling of the messages", "ours_with_langchain")
-    yield step("a step with an effect, its machine frozen after", "ours_with_effect")
-    what = f"opening a run of {long_steps:,} steps again"
-    yield Figure(what=what, unit="ms", ours=found["resume"] * 1e3)
-    yield Figure(
-        what=f"a step: the last {_SHORT} of {long_steps:,}, of 2 KB",
-        unit="ms",
-        ours=found["late"] * 1e3,
-        beside=found["early"] * 1e3,
-        beside_what=f"the first {_SHORT}",
-        goal=Goal(limit=1.25, of="ratio"),
-        growth=True,
+    ms = {name: seconds * 1e3 for name, seconds in found.items()}
+    for peer, title, goal in (
+        ("mini", "mini-swe-agent, which saves each", Goal(0.7, "ratio")),
+        ("react", "a bare LangGraph ReAct loop", None),
+    ):
+        paired, missing = found.get(f"step_over_{peer}"), reasons.get(peer, "")
+        yield Figure("a step", "ms", ms["ours"], ms.get(peer), title, goal, paired=paired, missing=missing)
+    yield Figure("a step with LangChain's handling of the messages", "ms", ms["ours_with_langchain"])
+    yield Figure("a step with an effect, its machine frozen after", "ms", ms["ours_with_effect"])
+    yield Figure(f"opening a run of {long_steps:,} steps again", "ms", ms["resume"])
+    what, title = f"a step: the last {_SHORT} of {long_steps:,}, of 2 KB", f"the first {_SHORT}"
+    yield Figure(what, "ms", ms["late"], ms["early"], title, Goal(1.25, "ratio"), growth=True)
+    what, ours_mb, trace_mb = (
+        f"database after {long_steps:,} steps",
+        found["database"] / 1e6,
+        found["trace"] / 1e6,
     )
-    yield Figure(
-        what=f"database after {long_steps:,} steps",
-        unit="MB",
-        ours=found["database"] / 1e6,
-        beside=found["trace"] / 1e6,
-        beside_what="raw trace",
-        goal=Goal(limit=6, of="ratio"),
-        growth=True,
-    )
+    yield Figure(what, "MB", ours_mb, trace_mb, "raw trace", Goal(6, "ratio"), growth=True)
 
 
 def main(
@@ -247,6 +228,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()
+    run_command(main, _EPILOG)

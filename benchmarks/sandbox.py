@@ -20,7 +20,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import typer
 
 from benchmarks import peers, rounds, testbed
-from benchmarks.figures import counted, print_figures, print_progress
+from benchmarks.figures import counted, print_figures, print_progress, run_command
 from benchmarks.measures import figures
 from benchmarks.rounds import Samples
 from sandbox.machine import BackendName, SandboxUnavailable
@@ -121,6 +121,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()
+    run_command(main, _EPILOG)

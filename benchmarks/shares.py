@@ -22,7 +22,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import typer
 
 import sandbox
-from benchmarks.figures import Figure, counted, print_figures, print_progress
+from benchmarks.figures import Figure, counted, print_figures, print_progress, run_command
 from benchmarks.runtime import ours
 from benchmarks.testbed import make
 from sandbox.machine import SandboxSpec
@@ -63,7 +63,7 @@ def main(
             spent = _profile(path)
             whole = 1e3 * sum(spent.values()) / times
             found += [
-                Figure(what=f"{what}: {owner}", unit="ms", ours=ms, beside=whole, beside_what="all of it")
+                Figure(f"{what}: {owner}", "ms", ms, whole, "all of it")
                 for owner, ms in ((owner, 1e3 * seconds / times) for owner, seconds in spent.most_common())
                 if ms > whole / 100
             ]
@@ -119,6 +119,4 @@ def _owner(file: str) -> str:
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()
+    run_command(main, _EPILOG)
