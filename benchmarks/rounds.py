@@ -12,6 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 import sandbox
 from benchmarks import peers as daemon
@@ -62,8 +65,7 @@ def local_round(
 ) -> None:
     """The samples of `host` and `process`."""
     kept: list[tuple[Snapshot, Path]] = []
-    with _owned(backend) as owner:
-        spec = SandboxSpec(backend=backend, directory=directory, owner=owner)
+    with _new_spec(backend, directory=directory) as spec:
         with contextlib.closing(sandbox.start(spec)) as machine:
             _commands(samples, backend, machine, number)
             for name, size in (("few", FEW), ("many", many)):
@@ -71,10 +73,9 @@ def local_round(
                 place = store / f"{number}-{name}"
                 kept.append((_freeze(samples, f"{backend}_freeze_{name}", machine, place), place))
 
-        def thaw(name: str, which: int) -> Callable[[], None]:
-            return lambda: _thaw(samples, name, *kept[which], spec)
-
-        _in_turn(number, thaw(f"{backend}_thaw", 0), thaw(f"{backend}_thaw_many", 1))
+        names = (f"{backend}_thaw", f"{backend}_thaw_many")
+        pairs = zip(names, kept, strict=True)
+        _in_turn(number, *(partial(_thaw, samples, name, *snapshot, spec) for name, snapshot in pairs))
         if backend == "host":
             _twelve_thaws(samples, backend, *kept[0], spec)
 
@@ -85,8 +86,7 @@ def size_round(
     """What grows with a repository, by the names of its sizes."""
 
     def measure(size: str, directory: Path) -> None:
-        with _owned(backend) as owner:
-            spec = SandboxSpec(backend=backend, directory=directory, owner=owner)
+        with _new_spec(backend, directory=directory) as spec:
             with samples.timed(f"{backend}_start_{size}"):
                 machine = sandbox.start(spec)
                 machine.run("true", timeout_s=_TIMEOUT_S)
@@ -103,25 +103,14 @@ def size_round(
 def docker_round(samples: Samples, image: str, store: Path, many: int, peers: bool, number: int) -> None:
     """The samples of `docker` beside the daemon's own commands."""
     for way in ("commit", "layer"):
-        with _owned("docker") as owner:
-            spec = SandboxSpec.model_validate(
-                {
-                    "backend": "docker",
-                    "image": image,
-                    "owner": owner,
-                    "workspace": "/testbed",
-                    "snapshots": way,
-                }
-            )
+        with _new_spec("docker", image=image, workspace="/testbed", snapshots=way) as spec:
             _docker_way(samples, way, spec, store / f"{number}-{way}", many, peers, number)
 
 
 def _docker_way(
     samples: Samples, way: str, spec: SandboxSpec, store: Path, many: int, peers: bool, number: int
 ) -> None:
-    peer, copied = (
-        ("docker_commit", daemon.commit) if way == "commit" else ("docker_tar", daemon.tar_of_upper)
-    )
+    peer, copy = {"commit": ("commit", daemon.commit), "layer": ("tar", daemon.tar_of_upper)}[way]
     with contextlib.closing(sandbox.start(spec)) as machine, contextlib.ExitStack() as stack:
         stack.callback(daemon.remove_commits)
         container = daemon.container_of(spec.owner)
@@ -139,8 +128,8 @@ def _docker_way(
                 kept.append((_freeze(samples, f"docker_{way}_freeze_{name}", machine, place), place))
 
             def theirs(name: str = name) -> None:
-                with samples.timed(f"{peer}_{name}"):
-                    copied(container)
+                with samples.timed(f"docker_{peer}_{name}"):
+                    copy(container)
 
             _in_turn(number, ours, *([theirs] if peers else []))
     if way != "commit":
@@ -202,12 +191,13 @@ def _freeze(samples: Samples, name: str, machine: Sandbox, place: Path) -> Snaps
 
 
 def _thaw(samples: Samples, name: str, snapshot: Snapshot, place: Path, spec: SandboxSpec) -> None:
-    written = _bytes_written()
+    counters = psutil.Process().io_counters  # of this process and of its children that have ended
+    written = counters().write_bytes
     with samples.timed(name):
         machine = sandbox.thaw(snapshot, place, spec)
         machine.run("true", timeout_s=_TIMEOUT_S)
     machine.close()
-    samples.add(f"{name}_bytes", _bytes_written() - written)
+    samples.add(f"{name}_bytes", counters().write_bytes - written)
 
 
 def _twelve_thaws(samples: Samples, name: str, snapshot: Snapshot, place: Path, spec: SandboxSpec) -> None:
@@ -220,12 +210,6 @@ def _twelve_thaws(samples: Samples, name: str, snapshot: Snapshot, place: Path, 
         samples.add(f"{name}_thaw_of_twelve", (time.perf_counter() - began) * 1e3 / THAWS)
 
 
-def _bytes_written() -> float:
-    """What this process and the children that it has waited for sent towards a disk."""
-    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-    return float(fields["write_bytes"])
-
-
 def _execute(machine: Sandbox, command: str) -> None:
     result = machine.run(command, timeout_s=_TIMEOUT_S)
     if result.exit_code != 0:
@@ -233,9 +217,10 @@ def _execute(machine: Sandbox, command: str) -> None:
 
 
 @contextlib.contextmanager
-def _owned(backend: BackendName) -> Iterator[str]:
+def _new_spec(backend: BackendName, **fields: Any) -> Iterator[SandboxSpec]:
+    """A sandbox with an owner of its own, whose leftovers are removed in the end."""
     owner = f"benchmark-{os.getpid()}-{secrets.token_hex(3)}"
     try:
-        yield owner
+        yield SandboxSpec(backend=backend, owner=owner, **fields)
     finally:
         sandbox.remove_leftovers(backend, owner)

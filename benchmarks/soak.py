@@ -1,7 +1,7 @@
-"""Kill takeover runs at random moments, resume them, compare their rows, and report what they leave behind.
+"""Kill takeover runs at random moments, resume them, compare their rows, and count the resources that they leave.
 
-Each operation is one real run of bundled tasks by the built-in model: it gets SIGKILL, SIGTERM and Ctrl-C in random
-order at random moments, and is resumed until it is done. Its rows must equal those of a run without interruption.
+Each operation is one real run of bundled tasks by the built-in model. It gets SIGKILL, SIGTERM and Ctrl-C in random
+order at random moments, and is resumed until it is done. Its rows must equal those of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from typing import Annotated, Any
 
 import psutil
 import typer
-from rich.console import Console
-from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 SANDBOXES = ("host", "docker", "process")
@@ -38,14 +36,14 @@ COMPARED = ("outcome", "resolved", "stop_reason", "events", "patch")
 """The fields in which two takeovers by the built-in model never differ."""
 DATABASES = "databases of a run, kB"
 _PR_SET_CHILD_SUBREAPER = 36
-_CHILDREN_END_S, _RUN_ENDS_S = 15.0, 900.0
+_CHILDREN_TIMEOUT_S, _RUN_TIMEOUT_S = 15.0, 900.0
 _EPILOG = """Examples:
 
 python benchmarks/soak.py --minutes 60
 
 python benchmarks/soak.py --operations 3 --sandbox host --seed 7
 
-Exit codes: 0 every row is right and nothing is left; 1 a row is wrong, a command fails or resources are left; 2 usage.
+Exit codes: 0 all rows are right and nothing is left; 1 a row is wrong, a run fails or something is left; 2 usage.
 """
 Row = dict[str, Any]
 
@@ -66,9 +64,8 @@ def main(
     samples: list[dict[str, int]] = []
     number = wrong = 0
     print(f"seed {seed}; sandboxes: {', '.join(sandboxes)}", flush=True)
-    # SIGTERM ends the soak like Ctrl-C, with its table; SIGINT must not be ignored here, as children would inherit that.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for each in (signal.SIGINT, signal.SIGTERM):  # the runs would inherit that a signal is ignored
+        signal.signal(each, signal.default_int_handler)
     with work_directory(with_docker) as place, contextlib.suppress(KeyboardInterrupt):
         expected, durations_s = {}, {}
         for name in sandboxes:
@@ -89,7 +86,7 @@ def main(
             wrong += bool(problems)
             samples.append(sample(out, with_docker))
             print(f"{number}: {name}: {'; '.join(problems) or 'rows equal'}", flush=True)
-    left = show(samples[0], samples[-1]) if samples else []
+    left = print_growth(samples[0], samples[-1]) if samples else []
     print(f"{number} operations, {wrong} wrong; left: {', '.join(left) or 'nothing'}; seed {seed}")
     raise typer.Exit(1 if wrong or left or not samples else 0)
 
@@ -129,7 +126,7 @@ def start(out: Path, sandbox: str) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str], code: int = 0, timeout_s: float = _RUN_ENDS_S) -> list[str]:
+def finish(process: subprocess.Popen[str], code: int = 0, timeout_s: float = _RUN_TIMEOUT_S) -> list[str]:
     """Wait for the run; what is wrong with its end. Raises subprocess.TimeoutExpired."""
     _, err = process.communicate(timeout=timeout_s)
     if process.returncode in (code, 0) and "Traceback" not in err:
@@ -168,23 +165,21 @@ def compare_rows(found: list[Row], expected: list[Row]) -> list[str]:
     """The rows that are missing, double, unexpected or different, one text each."""
     known = {tuple(row[name] for name in KEY): row for row in expected}
     counts = Counter(tuple(row[name] for name in KEY) for row in found)
-    problems = [f"{key}: missing" for key in known if key not in counts]
+    problems = [f"{key}: missing" for key in known.keys() - counts.keys()]
+    problems += [f"{key}: unexpected" for key in counts.keys() - known.keys()]
     problems += [f"{key}: {count} rows" for key, count in counts.items() if count > 1]
-    problems += [f"{key}: unexpected" for key in counts if key not in known]
-    for row in found:
-        key = tuple(row[name] for name in KEY)
-        usual = known.get(key, row)
-        problems += [
-            f"{key}: {name} is {row.get(name)!r:.60}, expected {usual.get(name)!r:.60}"
-            for name in COMPARED
-            if row.get(name) != usual.get(name)
-        ]
-    return problems
+    pairs = [(row, known.get(tuple(row[name] for name in KEY), row)) for row in found]
+    return problems + [
+        f"{row['record_id']}, {row['view']}: {name} is {row[name]!r:.60}, expected {usual[name]!r:.60}"
+        for row, usual in pairs
+        for name in COMPARED
+        if row[name] != usual[name]
+    ]
 
 
 def sample(out: Path, with_docker: bool) -> dict[str, int]:
     """Collect garbage as a user would, then count the resources that are left."""
-    psutil.wait_procs(psutil.Process().children(recursive=True), timeout=_CHILDREN_END_S)
+    psutil.wait_procs(psutil.Process().children(recursive=True), timeout=_CHILDREN_TIMEOUT_S)
     on_daemon = collect_garbage(out, with_docker)
     home, mounts = Path(os.environ["TAKEOVER_HOME"]), Path("/proc/self/mountinfo").read_text().splitlines()
     return {
@@ -193,17 +188,15 @@ def sample(out: Path, with_docker: bool) -> dict[str, int]:
         "images": on_daemon.count("image"),
         "mounts": sum(line.split()[4].startswith(str(home)) for line in mounts),
         "temporary files": len(list(Path(os.environ["TMPDIR"]).iterdir())),
-        "machines in a run": len(list((out / "machines").iterdir())),
+        "machines in a run": len(list(out.glob("machines/*"))),
         DATABASES: sum(file.stat().st_size for file in out.glob("*.sqlite*")) // 1000,
-        **{f"{each.name} in TAKEOVER_HOME": len(list(each.iterdir())) for each in home.iterdir()},
+        **{f"{each.name} in TAKEOVER_HOME": len(list(each.iterdir())) for each in home.glob("*/")},
     }
 
 
 def collect_garbage(out: Path, with_docker: bool) -> list[str]:
     """Remove what the run has left; the kinds of what remains of it on the Docker daemon."""
-    collect(
-        "--remove", DOCKER_HOST="unix:///none"
-    )  # everything in TAKEOVER_HOME and TMPDIR belongs to the soak
+    collect("--remove", DOCKER_HOST="unix:///none")  # all in TAKEOVER_HOME and TMPDIR is the soak's own
     if not with_docker:
         return []
     run_id = json.loads((out / "config.json").read_text())["run_id"]
@@ -221,17 +214,12 @@ def collect(*options: str, **environment: str) -> list[dict[str, Any]]:
     return list(json.loads(done.stdout)["findings"]) if "--json" in options else []
 
 
-def show(first: dict[str, int], last: dict[str, int]) -> list[str]:
+def print_growth(first: dict[str, int], last: dict[str, int]) -> list[str]:
     """Print the first and the last sample; the resources that have grown in number."""
-    table, grown = Table(title="Left after garbage collection"), []
-    for head in ("resource", "first", "last", "grew"):
-        table.add_column(head, justify="left" if head == "resource" else "right")
+    print("left after garbage collection, first and last:")
     for name in first | last:
-        begin, end = first.get(name, 0), last.get(name, 0)
-        table.add_row(name, str(begin), str(end), f"{end - begin:+}" if end != begin else "")
-        grown += [name] if end > begin and name != DATABASES else []
-    Console(highlight=False).print(table)
-    return grown
+        print(f"   {name}: {first.get(name, 0)}, {last.get(name, 0)}")
+    return [name for name in last if last[name] > first.get(name, 0) and name != DATABASES]
 
 
 if __name__ == "__main__":
