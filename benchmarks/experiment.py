@@ -55,7 +55,7 @@ def main(
     sandbox: Annotated[str, typer.Option(help="host or process.")] = "host",
     rows: Annotated[int, typer.Option(min=1_000, help="Rows of the full journal.")] = 50_000,
     jobs: Annotated[
-        int, typer.Option(min=2 * _FEW_JOBS, help="Jobs after which the coordinator's memory is told.")
+        int, typer.Option(min=2 * _FEW_JOBS, help="Jobs of the coordinator whose memory is measured.")
     ] = 20_000,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
 ) -> None:
@@ -70,7 +70,7 @@ def main(
 
 
 class Spans(NamedTuple):
-    """Seconds of the takeovers' process, and of processors between the first row and the last."""
+    """Seconds of the takeovers' process, and processor seconds between the first row and the last."""
 
     start: float
     """From the process's start to the first row."""
@@ -78,11 +78,11 @@ class Spans(NamedTuple):
     report: float
     """From the last row to the process's end."""
     ours: float
-    """In the coordinator and its workers."""
+    """Of the coordinator and its workers."""
     everybody: float
-    """In everything on this host, the commands in the machines among it."""
+    """Of all processes on this host, the commands in the sandboxes included."""
     stolen: float
-    """The share of this host's processor time that another host took meanwhile: virtual machines only."""
+    """The share that other hosts took of this one's processors."""
 
 
 def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) -> Spans:
@@ -111,9 +111,8 @@ def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) 
         raise RuntimeError(f"the takeovers ended with {running.returncode}")
     ended = time.perf_counter()
     (first, _, ours_before), (last, spent, ours_after) = moments[0], moments[-1]
-    return Spans(
-        first - began, last - first, ended - last, ours_after - ours_before, spent.busy_s, spent.stolen
-    )
+    ours = ours_after - ours_before
+    return Spans(first - began, last - first, ended - last, ours, spent.busy_s, spent.stolen)
 
 
 def _spent(process: int) -> float:
@@ -134,12 +133,9 @@ def _speed(spans: Spans, takeovers: tuple[Row, ...]) -> Iterator[Figure]:
     title = f"without the {stolen} that other hosts took of this one"
     goal = Goal(120, at_least=True)
     yield Figure("takeovers a minute", "", a_minute, a_minute / (1 - spans.stolen), title, goal)
-    ours, all_ms, title = (
-        spans.ours,
-        1e3 * spans.everybody / number,
-        "everything on this host, its commands too",
-    )
-    yield Figure("processor time of a takeover", "ms", 1e3 * ours / number, all_ms, title)
+    ours_ms, all_ms = 1e3 * spans.ours / number, 1e3 * spans.everybody / number
+    title = "everything on this host, its commands too"
+    yield Figure("processor time of a takeover", "ms", ours_ms, all_ms, title)
     yield Figure("from the start to the first row", "s", spans.start)
     yield Figure("report of them", "s", spans.report)
 
@@ -209,7 +205,7 @@ def _median_ms(append: Callable[[Row], object], numbers: range) -> float:
     return statistics.median(spent)
 
 
-def _nothing(config: RunConfig, out: Path, task: Task, number: int) -> Row:
+def _do_nothing(config: RunConfig, out: Path, task: Task, number: int) -> Row:
     return _row(number)
 
 
@@ -239,7 +235,7 @@ def coordinate(jobs: int) -> float:
     config: Any = None
     with tempfile.TemporaryDirectory() as place, opened(Path(place)) as database, executor(2) as machinery:
         journal = Journal(database, "run", "takeovers", "number")
-        asked = (Job(_nothing, config, Path(place), (task, number), (number,)) for number in range(jobs))
+        asked = (Job(_do_nothing, config, Path(place), (task, number), (number,)) for number in range(jobs))
         for row in machinery.run(asked):
             journal.append(row)
         assert sum(1 for _ in journal.rows()) == jobs

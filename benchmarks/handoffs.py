@@ -43,8 +43,8 @@ python benchmarks/handoffs.py --database postgresql://postgres@127.0.0.1:5432/po
 """
 
 
-class Told(NamedTuple):
-    """What one process saw."""
+class Result(NamedTuple):
+    """The counts and times of one process."""
 
     took: tuple[str, ...]
     """The handoffs that it got."""
@@ -116,20 +116,20 @@ def _work_bare(url: str, count: int, processes: int, own: int) -> None:
     ledger.close()
 
 
-def _work(url: str, count: int, processes: int, own: int) -> Told:
+def _work(url: str, count: int, processes: int, own: int) -> Result:
     ledger, seconds = Ledger(url), []
 
-    def timed(call: Callable[[], Any]) -> None:
+    def timed(call: Callable[..., None], *arguments: Any) -> None:
         started = time.monotonic()
-        call()
+        call(ledger, *arguments)
         seconds.append(time.monotonic() - started)
 
     mine = list(range(own, count, processes))
     others = list(range((own + 1) % processes, count, processes))
     held = {number: acquire(ledger, f"source-{number}") for number in mine if number % _HELD_EVERY == 0}
     for number in mine:
-        timed(lambda n=number: _prepare(ledger, n))  # type: ignore[misc]
-        timed(lambda n=number: _move(ledger, n, "offered", "the sender"))  # type: ignore[misc]
+        timed(_prepare, number)
+        timed(_move, number, "offered", "the sender")
         _prepare(ledger, number)
         _move(ledger, number, "offered", "the sender")
     took, beaten = [], 0
@@ -138,7 +138,7 @@ def _work(url: str, count: int, processes: int, own: int) -> Told:
     while wanted:
         number = wanted.pop()
         try:
-            timed(lambda n=number: _move(ledger, n, "accepted", f"worker {own}"))  # type: ignore[misc]
+            timed(_move, number, "accepted", f"worker {own}")
         except handoffs.NoSuchHandoff:
             wanted.insert(0, number)  # its sender is not there yet
             time.sleep(0.001)
@@ -146,16 +146,16 @@ def _work(url: str, count: int, processes: int, own: int) -> Told:
         except (IllegalTransition, HandedOver) as error:
             if isinstance(error, IllegalTransition) and error.found.state == "prepared":
                 wanted.insert(0, number)
-                continue
-            beaten += 1
+            else:
+                beaten += 1
             continue
         took.append(_name(number))
         for state in ("active", "completed"):
-            timed(lambda n=number, s=state: _move(ledger, n, s, f"worker {own}"))  # type: ignore[misc]
+            timed(_move, number, state, f"worker {own}")
             _move(ledger, number, state, f"worker {own}")
     fenced = sum(_is_fenced(ledger, number, lease) for number, lease in held.items())
     ledger.close()
-    return Told(tuple(took), tuple(seconds), fenced, beaten)
+    return Result(tuple(took), tuple(seconds), fenced, beaten)
 
 
 def _is_fenced(ledger: Ledger, number: int, lease: Any) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import gc
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,6 +32,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 import sandbox
 from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, run_command
 from benchmarks.loops import PeerUnavailable, command, mini, react
+from benchmarks.testbed import make
 from graph import open_home, open_run
 from sandbox.machine import SandboxSpec
 
@@ -77,7 +77,7 @@ class Undisturbed(Instant):
         return AIMessage(reply.content, usage_metadata=getattr(reply, "usage_metadata", None))
 
 
-class Taken(NamedTuple):
+class Timing(NamedTuple):
     """What one run of ours took."""
 
     steps: list[float]
@@ -91,31 +91,22 @@ class Taken(NamedTuple):
 
 def ours(
     steps: int, place: Path, asked: str, *, database: str | None = None, kind: type[Instant] = Undisturbed
-) -> Taken:
-    base = _repository(place / "base")
+) -> Timing:
     model = kind(command=asked, steps=steps, asked=[])
-    spec = SandboxSpec(backend=sandbox.default_backend(), directory=base, owner="benchmark")
+    directory = make(place / "base", files=1).directory
+    spec = SandboxSpec(backend=sandbox.default_backend(), directory=directory, owner="benchmark")
     before = _size(place, database)
     with open_home(place / "home", database) as home:
-        thread = place.name
-        with open_run(home, thread, model=model, sandbox=spec, points=(), max_steps=steps + 1) as run:
+        agent: Any = {"model": model, "sandbox": spec, "points": (), "max_steps": steps + 1}
+        with open_run(home, place.name, **agent) as run:
             done = run.start("benchmark", "Run it.")
         began = time.perf_counter()
-        with open_run(home, thread, model=model, sandbox=spec, points=(), max_steps=steps + 1) as run:
+        with open_run(home, place.name, **agent) as run:
             assert run.resume().steps == done.steps == steps + 1
         resumed = time.perf_counter() - began
     trace = sum(len(event["text"].encode()) for event in done.state["events"])
     between = [later - earlier for earlier, later in zip(model.asked[1:], model.asked[2:], strict=False)]
-    return Taken(between, trace, _size(place, database) - before, resumed)
-
-
-def _repository(base: Path) -> Path:
-    base.mkdir(parents=True)
-    (base / "readme.txt").write_text("A repository.\n")
-    git = ["git", "-C", str(base), "-c", "user.name=b", "-c", "user.email=b@localhost"]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "base"]):
-        subprocess.run([*git, *words], check=True)
-    return base
+    return Timing(between, trace, _size(place, database) - before, resumed)
 
 
 def _size(place: Path, database: str | None) -> int:
@@ -130,7 +121,7 @@ def _size(place: Path, database: str | None) -> int:
     return size
 
 
-def _measured(
+def _measure(
     steps: int, long_steps: int, rounds: int, peer_python: str, database: str | None
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Seconds by name, and the figures of the long run; why what is missing is missing."""
@@ -162,20 +153,19 @@ def _measured(
         if taken[peer]:
             pairs = zip(taken["ours"], taken[peer], strict=True)
             found[f"step_over_{peer}"] = statistics.median(ours / theirs for ours, theirs in pairs)
-    long: list[Taken] = []
+    long: list[Timing] = []
     for number in range(min(rounds, _LONG_ROUNDS)):
         print_progress(f"{long_steps:,} steps, {number + 1} of {min(rounds, _LONG_ROUNDS)}")
         with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as place:
             gc.collect()
             long.append(ours(long_steps, Path(place), command(_OBSERVED), database=database))
-    figures: dict[str, Callable[[Taken], float]] = {
-        "early": lambda taken: statistics.median(taken.steps[:_SHORT]),
-        "late": lambda taken: statistics.median(taken.steps[-_SHORT:]),
-        "trace": lambda taken: taken.trace,
-        "database": lambda taken: taken.database,
-        "resume": lambda taken: taken.resumed,
+    found |= {
+        "early": statistics.median(statistics.median(each.steps[:_SHORT]) for each in long),
+        "late": statistics.median(statistics.median(each.steps[-_SHORT:]) for each in long),
+        "trace": statistics.median(each.trace for each in long),
+        "database": statistics.median(each.database for each in long),
+        "resume": statistics.median(each.resumed for each in long),
     }
-    found |= {name: statistics.median(map(figure, long)) for name, figure in figures.items()}
     return found, reasons
 
 
@@ -220,7 +210,7 @@ def main(
     if not all_cores:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     cores = len(os.sched_getaffinity(0))
-    found, reasons = _measured(steps, long_steps, rounds, peer_python, database)
+    found, reasons = _measure(steps, long_steps, rounds, peer_python, database)
     title = (
         f"medians of {counted(rounds, 'round')}; runs of {steps} steps, `true`, on {counted(cores, 'core')}"
     )
