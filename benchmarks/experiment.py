@@ -64,9 +64,9 @@ def main(
         out = Path(place) / "run"
         spans = _takeovers(out, limit, repeats, workers, sandbox)
         taken = load([out]).takeovers
-        told = [*_speed(spans, taken), *_bare(out, taken), *_appends(Path(place), rows), _memory(jobs)]
+        figures = [*_speed(spans, taken), *_bare(out, taken), *_appends(Path(place), rows), _memory(jobs)]
     title = f"{len(taken)} takeovers by {counted(workers, 'worker')} in `{sandbox}`, no model's time"
-    print_figures(title, told, as_json=as_json)
+    print_figures(title, figures, as_json=as_json)
 
 
 class Spans(NamedTuple):
