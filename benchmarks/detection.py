@@ -21,8 +21,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
 
-from benchmarks.figures import Figure, Goal, counted, say, tell
-from benchmarks.recorded import HELP, recorded
+from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, run_command
+from benchmarks.recorded import HELP, open_recorded
 from evals.trace_files import readable
 from handoff import commands, detectors, syntax, validation
 from handoff.trace import Trace
@@ -42,7 +42,7 @@ _OVER_TEXT = re.compile(
 _BAD_TEXT = re.compile(r"\b(?:FAILED|FAIL|ERROR|Error|Traceback|failed)\b")
 
 
-def _emptied() -> None:
+def _clear_caches() -> None:
     for cached in (commands.parse, validation._runs):
         cached.cache_clear()
 
@@ -57,7 +57,7 @@ def _texts(traces: Sequence[Trace]) -> list[str]:
     return [event.arguments.get("command", "") for event in shell]
 
 
-def _measured(traces: Sequence[Trace], files: Sequence[Path], rounds: int) -> dict[str, float]:
+def _measure(traces: Sequence[Trace], files: Sequence[Path], rounds: int) -> dict[str, float]:
     """Seconds by name, medians."""
     texts = _texts(traces)
     events = [event for trace in traces for event in trace.events]
@@ -79,7 +79,7 @@ def _measured(traces: Sequence[Trace], files: Sequence[Path], rounds: int) -> di
     taken: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds + 1):
         for name, way in ways.items() if number % 2 else reversed(ways.items()):
-            _emptied()
+            _clear_caches()
             began = time.process_time()
             way()
             if number:  # the first round only warms up
@@ -96,22 +96,20 @@ def _json(line: bytes) -> object:
 
 def _figures(rates: dict[str, float]) -> Iterator[Figure]:
     """Every limit and peer beside what of ours does that work among other."""
-    goal = Goal(limit=_GOAL, at_least=True)
-    for name, beside, title in (
-        ("detect", "parse", "limit: every command line parsed, nothing else"),
-        ("detect", "grammar", "limit: the shell grammar alone on every command line"),
-        ("detect", "patterns", "peer: two patterns over the texts"),
-        ("read", "json", "limit: the files' JSON decoded"),
+    found, read = "handoff points found", "files read, edits inferred"
+    for what, ours, peer, title, goal in (
+        (
+            found,
+            "detect",
+            "parse",
+            "limit: every command line parsed, nothing else",
+            Goal(_GOAL, at_least=True),
+        ),
+        (found, "detect", "grammar", "limit: the shell grammar alone on every command line", None),
+        (found, "detect", "patterns", "peer: two patterns over the texts", None),
+        (read, "read", "json", "limit: the files' JSON decoded", None),
     ):
-        what = {"detect": "handoff points found", "read": "files read, edits inferred"}[name]
-        yield Figure(
-            what=what,
-            unit="events/s",
-            ours=rates[name],
-            beside=rates[beside],
-            beside_what=title,
-            goal=goal if beside == "parse" else None,
-        )
+        yield Figure(what, "events/s", rates[ours], rates[peer], title, goal)
 
 
 def main(
@@ -122,14 +120,14 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
 ) -> None:
     """Read runs and find their handoff points, again and again."""
-    with recorded(traces or ()) as found:
-        say(f"{found}, {counted(rounds, 'round')}")
-        taken = _measured(found.traces, found.files, rounds)
+    with open_recorded(traces or ()) as found:
+        print_progress(f"{found}, {counted(rounds, 'round')}")
+        taken = _measure(found.traces, found.files, rounds)
     rates = {name: found.events / seconds for name, seconds in taken.items()}
-    tell(f"{found}; medians of {counted(rounds, 'round')}, one core", _figures(rates), as_json=as_json)
+    print_figures(
+        f"{found}; medians of {counted(rounds, 'round')}, one core", _figures(rates), as_json=as_json
+    )
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()
+    run_command(main, _EPILOG)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -26,7 +26,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import psutil
 import typer
 
-from benchmarks.figures import Figure, Goal, counted, say, tell
+from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, run_command
 from benchmarks.host import Meter, Spent
 from evals.run.config import RunConfig, load_config
 from evals.run.executors import Job, executor
@@ -55,7 +55,7 @@ def main(
     sandbox: Annotated[str, typer.Option(help="host or process.")] = "host",
     rows: Annotated[int, typer.Option(min=1_000, help="Rows of the full journal.")] = 50_000,
     jobs: Annotated[
-        int, typer.Option(min=2 * _FEW_JOBS, help="Jobs after which the coordinator's memory is told.")
+        int, typer.Option(min=2 * _FEW_JOBS, help="Jobs of the coordinator whose memory is measured.")
     ] = 20_000,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
 ) -> None:
@@ -64,13 +64,13 @@ def main(
         out = Path(place) / "run"
         spans = _takeovers(out, limit, repeats, workers, sandbox)
         taken = load([out]).takeovers
-        told = [*_speed(spans, taken), *_bare(out, taken), *_appends(Path(place), rows), _memory(jobs)]
+        figures = [*_speed(spans, taken), *_bare(out, taken), *_appends(Path(place), rows), _memory(jobs)]
     title = f"{len(taken)} takeovers by {counted(workers, 'worker')} in `{sandbox}`, no model's time"
-    tell(title, told, as_json=as_json)
+    print_figures(title, figures, as_json=as_json)
 
 
 class Spans(NamedTuple):
-    """Seconds of the takeovers' process, and of processors between the first row and the last."""
+    """Seconds of the takeovers' process, and processor seconds between the first row and the last."""
 
     start: float
     """From the process's start to the first row."""
@@ -78,11 +78,11 @@ class Spans(NamedTuple):
     report: float
     """From the last row to the process's end."""
     ours: float
-    """In the coordinator and its workers."""
+    """Of the coordinator and its workers."""
     everybody: float
-    """In everything on this host, the commands in the machines among it."""
+    """Of all processes on this host, the commands in the sandboxes included."""
     stolen: float
-    """The share of this host's processor time that another host took meanwhile: virtual machines only."""
+    """The share that other hosts took of this one's processors."""
 
 
 def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) -> Spans:
@@ -90,10 +90,10 @@ def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) 
     base = [sys.executable, "-m", "evals.takeover", "--out", str(out), "--workers", str(workers)]
     asked = ["--view", VIEWS, "--limit", str(limit), "--repeats", str(repeats), "--sandbox", sandbox]
     environment = os.environ | {"PYTHONPATH": sys.path[0]}
-    say("predecessors, labels and notes")
+    print_progress("predecessors, labels and notes")
     before = [*base, *asked, "--stages", "predecessors,labels,notes"]
     subprocess.run(before, env=environment, check=True, stdout=subprocess.DEVNULL)
-    say("takeovers")
+    print_progress("takeovers")
     began, meter = time.perf_counter(), Meter()
     moments: list[tuple[float, Spent, float]] = []
     with subprocess.Popen(
@@ -106,14 +106,13 @@ def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) 
                     meter = Meter()
                 moments.append((time.perf_counter(), meter.read(), _spent(running.pid)))
                 if len(moments) % 50 == 0:
-                    say(f"{len(moments)} takeovers")
+                    print_progress(f"{len(moments)} takeovers")
     if running.returncode != 0:
         raise RuntimeError(f"the takeovers ended with {running.returncode}")
     ended = time.perf_counter()
     (first, _, ours_before), (last, spent, ours_after) = moments[0], moments[-1]
-    return Spans(
-        first - began, last - first, ended - last, ours_after - ours_before, spent.busy_s, spent.stolen
-    )
+    ours = ours_after - ours_before
+    return Spans(first - began, last - first, ended - last, ours, spent.busy_s, spent.stolen)
 
 
 def _spent(process: int) -> float:
@@ -127,32 +126,23 @@ def _spent(process: int) -> float:
     return total
 
 
-def _speed(spans: Spans, taken: tuple[Row, ...]) -> Iterator[Figure]:
-    # From the first row to the last: so many takeovers but one.
-    counted = len(taken) - 1
-    a_minute = 60 * counted / spans.seconds
-    yield Figure(
-        what="takeovers a minute",
-        unit="",
-        ours=a_minute,
-        beside=a_minute / (1 - spans.stolen),
-        beside_what=f"without the {100 * spans.stolen:.0f} % that other hosts took of this one",
-        goal=Goal(limit=120, at_least=True),
-    )
-    yield Figure(
-        what="processor time of a takeover",
-        unit="ms",
-        ours=1e3 * spans.ours / counted,
-        beside=1e3 * spans.everybody / counted,
-        beside_what="everything on this host, its commands too",
-    )
-    yield Figure(what="from the start to the first row", unit="s", ours=spans.start)
-    yield Figure(what="report of them", unit="s", ours=spans.report)
+def _speed(spans: Spans, takeovers: tuple[Row, ...]) -> Iterator[Figure]:
+    # The time between the first row and the last is that of all takeovers but one.
+    number = len(takeovers) - 1
+    a_minute, stolen = 60 * number / spans.seconds, f"{100 * spans.stolen:.0f} %"
+    title = f"without the {stolen} that other hosts took of this one"
+    goal = Goal(120, at_least=True)
+    yield Figure("takeovers a minute", "", a_minute, a_minute / (1 - spans.stolen), title, goal)
+    ours_ms, all_ms = 1e3 * spans.ours / number, 1e3 * spans.everybody / number
+    title = "everything on this host, its commands too"
+    yield Figure("processor time of a takeover", "ms", ours_ms, all_ms, title)
+    yield Figure("from the start to the first row", "s", spans.start)
+    yield Figure("report of them", "s", spans.report)
 
 
 def _bare(out: Path, taken: tuple[Row, ...]) -> Iterator[Figure]:
     """Of one takeover of each record and view, beside a thaw and its commands, and the Pythons that these start."""
-    say("the same commands alone")
+    print_progress("the same commands alone")
     config, places = load_config(out), Places(out)
     tasks = {task.id: task for task in load_tasks(config.tasks, config.task_ids, config.limit)}
     results, found, starts, pythons = load([out]), [], [], 0
@@ -173,76 +163,56 @@ def _bare(out: Path, taken: tuple[Row, ...]) -> Iterator[Figure]:
             found.append(time.perf_counter() - began)
             pythons += sum(command.startswith("python3 ") for command in commands)
             starts.append(machine.run("python3 -c pass", timeout_s=120).seconds)
-    yield Figure(
-        what="a takeover, grading included",
-        unit="s",
-        ours=statistics.median(row["seconds"] for row in taken),
-        beside=statistics.median(found),
-        beside_what="its thaw and its commands alone, one at a time",
-    )
-    yield Figure(
-        what=f"{pythons / len(found):.1f} Pythons that it starts",
-        unit="s",
-        ours=pythons / len(found) * statistics.median(starts),
-        beside=statistics.median(starts),
-        beside_what="one that does nothing",
-    )
+    ours, commands_s = statistics.median(row["seconds"] for row in taken), statistics.median(found)
+    title = "its thaw and its commands alone, one at a time"
+    yield Figure("a takeover, grading included", "s", ours, commands_s, title)
+    each, start_s = pythons / len(found), statistics.median(starts)
+    yield Figure(f"{each:.1f} Pythons that it starts", "s", each * start_s, start_s, "one that does nothing")
 
 
 def _appends(place: Path, rows: int) -> Iterator[Figure]:
     """Medians: on a full journal, beside an empty one and a bare file."""
-    say(f"a journal of {rows:,} rows")
+    print_progress(f"a journal of {rows:,} rows")
     with opened(place) as database:
         journal = Journal(database, "run", "takeovers", "number")
-        empty = _timed(journal, range(200))
-        _fill(journal, range(200, rows))
-        full = _timed(journal, range(rows, rows + 200))
+        empty = _median_ms(journal.append, range(200))
+        for number in range(200, rows):
+            journal.append(_row(number))
+        full = _median_ms(journal.append, range(rows, rows + 200))
     with (place / "bare.jsonl").open("a") as file:
-        bare = []
-        for number in range(200):
-            began = time.perf_counter()
-            file.write(json.dumps(_row(number)) + "\n")
+
+        def write(row: Row) -> None:
+            file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
-            bare.append(1e3 * (time.perf_counter() - began))
+
+        bare = _median_ms(write, range(200))
     what = f"journal append after {rows:,} rows"
-    on_empty, to_file = "on an empty journal", "a line of a bare file, synced"
-    yield Figure(what=what, unit="ms", ours=full, beside=empty, beside_what=on_empty, growth=True)
-    yield Figure(what=what, unit="ms", ours=full, beside=statistics.median(bare), beside_what=to_file)
+    yield Figure(what, "ms", full, empty, "on an empty journal", growth=True)
+    yield Figure(what, "ms", full, bare, "a line of a bare file, synced")
 
 
 def _row(number: int) -> Row:
     return {"number": number, "outcome": "graded", "patch": _TEXT}
 
 
-def _timed(journal: Journal, numbers: range) -> float:
-    taken = []
+def _median_ms(append: Callable[[Row], object], numbers: range) -> float:
+    spent = []
     for number in numbers:
         began = time.perf_counter()
-        journal.append(_row(number))
-        taken.append(1e3 * (time.perf_counter() - began))
-    return statistics.median(taken)
+        append(_row(number))
+        spent.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(spent)
 
 
-def _fill(journal: Journal, numbers: range) -> None:
-    for number in numbers:
-        journal.append(_row(number))
-
-
-def _nothing(config: RunConfig, out: Path, task: Task, number: int) -> Row:
+def _do_nothing(config: RunConfig, out: Path, task: Task, number: int) -> Row:
     return _row(number)
 
 
 def _memory(jobs: int) -> Figure:
-    say(f"a coordinator of {jobs:,} jobs")
-    return Figure(
-        what=f"coordinator's memory, {jobs:,} jobs",
-        unit="MB",
-        ours=_coordinator(jobs),
-        beside=_coordinator(_FEW_JOBS),
-        beside_what=f"{_FEW_JOBS:,} jobs",
-        growth=True,
-    )
+    print_progress(f"a coordinator of {jobs:,} jobs")
+    what = f"coordinator's memory, {jobs:,} jobs"
+    return Figure(what, "MB", _coordinator(jobs), _coordinator(_FEW_JOBS), f"{_FEW_JOBS:,} jobs", growth=True)
 
 
 def _coordinator(jobs: int) -> float:
@@ -265,7 +235,7 @@ def coordinate(jobs: int) -> float:
     config: Any = None
     with tempfile.TemporaryDirectory() as place, opened(Path(place)) as database, executor(2) as machinery:
         journal = Journal(database, "run", "takeovers", "number")
-        asked = (Job(_nothing, config, Path(place), (task, number), (number,)) for number in range(jobs))
+        asked = (Job(_do_nothing, config, Path(place), (task, number), (number,)) for number in range(jobs))
         for row in machinery.run(asked):
             journal.append(row)
         assert sum(1 for _ in journal.rows()) == jobs
@@ -274,6 +244,4 @@ def coordinate(jobs: int) -> float:
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()
+    run_command(main, _EPILOG)

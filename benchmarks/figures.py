@@ -1,36 +1,36 @@
-"""What a benchmark tells: figures, each beside a peer or a limit of the same run, with its goal where there is one."""
+"""The figures of a benchmark, each beside a peer or a limit of the same run, and the table that shows them."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal, NoReturn
 
 import typer
-from pydantic import BaseModel, ConfigDict, computed_field
+from pydantic import TypeAdapter, computed_field
+from pydantic.dataclasses import dataclass
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 HEADINGS = ("what", "ours", "peer or limit", "ratio", "goal", "met")
 _WIDTH = 150
 
 
-class Goal(BaseModel, frozen=True, extra="forbid"):
-    """What a figure, or its ratio, must not be above; or, `at_least`, not below."""
+@dataclass(frozen=True)
+class Goal:
+    """The upper limit of a figure or of its ratio; the lower one if `at_least`."""
 
     limit: float
     of: Literal["ours", "ratio"] = "ours"
     at_least: bool = False
 
 
-class Figure(BaseModel):
-    """One thing that was measured."""
-
-    # What is computed is written, too, and must be read again.
-    model_config = ConfigDict(frozen=True, extra="ignore")
+@dataclass(frozen=True)
+class Figure:
+    """One measured value, and the value of the same run that it is compared with."""
 
     what: str
     unit: str
@@ -39,11 +39,11 @@ class Figure(BaseModel):
     beside_what: str = ""
     goal: Goal | None = None
     growth: bool = False
-    """It says how a cost grows: `ours` is of the larger case, `beside` of the smaller one."""
+    """Whether it shows how a cost grows: `ours` is the larger case, `beside` the smaller one."""
     paired: float | None = None
-    """The median of the rounds' own ratios, where those are told rather than that of the medians."""
+    """The median of the ratios of each round; replaces the ratio of the medians."""
     missing: str = ""
-    """Why `ours` or `beside` is not known."""
+    """Why `ours` or `beside` is unknown."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -55,7 +55,7 @@ class Figure(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def met(self) -> bool | None:
-        """None where there is no goal, or nothing to hold against it."""
+        """Whether the goal is met; None without a goal or without a value."""
         value = None if self.goal is None else self.ours if self.goal.of == "ours" else self.ratio
         if self.goal is None or value is None:
             return None
@@ -63,7 +63,7 @@ class Figure(BaseModel):
 
 
 def cells(figure: Figure) -> tuple[str, ...]:
-    """A figure as the texts of a row, under HEADINGS."""
+    """The texts of a figure's row, in the order of HEADINGS."""
     beside = amount(figure.beside, figure.unit) if figure.beside is not None else ""
     beside = ": ".join(text for text in (figure.beside_what, beside) if text)
     if figure.missing:
@@ -96,8 +96,8 @@ def _goal(figure: Figure) -> str:
     return f"ratio {text}" if figure.goal.of == "ratio" else f"{text} {figure.unit}".rstrip()
 
 
-def empty(title: str) -> Table:
-    """A table under HEADINGS, without a row."""
+def make_table(title: str) -> Table:
+    """An empty table with HEADINGS."""
     table = Table(title=title)
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading in ("ours", "ratio", "goal") else "left")
@@ -105,33 +105,40 @@ def empty(title: str) -> Table:
 
 
 def add_row(table: Table, figure: Figure) -> None:
-    *told, met = cells(figure)
-    colour = {"yes": "green", "no": "red"}.get(met, "dim")
-    table.add_row(*map(escape, told), f"[{colour}]{met}")
+    *texts, met = cells(figure)
+    table.add_row(*texts, Text(met, {"yes": "green", "no": "red"}.get(met, "dim")))
 
 
-def tell(title: str, figures: Iterable[Figure], *, as_json: bool) -> None:
-    """What every benchmark ends with: a table, or the same as one JSON object."""
-    figures = tuple(figures)
+def print_figures(title: str, figures: Iterable[Figure], *, as_json: bool) -> None:
+    """Print the result of a benchmark: a table, or the same as one JSON object."""
     if as_json:
-        print(json.dumps({"title": title, "figures": [each.model_dump() for each in figures]}, indent=1))
+        found = TypeAdapter(tuple[Figure, ...]).dump_python(tuple(figures))
+        print(json.dumps({"title": title, "figures": found}, indent=1))
         return
-    table = empty(title)
+    table = make_table(title)
     for each in figures:
         add_row(table, each)
-    paper().print(table)
+    print_wide(table)
 
 
-def paper() -> Console:
-    known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, width=None if known else _WIDTH)
+def print_wide(*shown: object) -> None:
+    """Print in the terminal's width; in a fixed one where the output is no terminal."""
+    is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    Console(highlight=False, markup=False, width=None if is_known else _WIDTH).print(*shown)
 
 
-def say(text: str) -> None:
-    """How far a benchmark is; not among its figures."""
+def print_progress(text: str) -> None:
     Console(stderr=True, highlight=False).print(text, style="dim", markup=False, soft_wrap=True)
 
 
 def refuse(reason: str) -> NoReturn:
+    """End the program with exit code 2 and one line."""
     print(f"error: {reason}", file=sys.stderr)
     raise typer.Exit(2)
+
+
+def run_command(main: Callable[..., None], epilog: str) -> None:
+    """Run a script's function as its command line."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(epilog=epilog)(main)
+    app()

@@ -24,7 +24,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import typer
 from sqlalchemy import text
 
-from benchmarks.figures import Figure, Goal, say, tell
+from benchmarks.figures import Figure, Goal, print_figures, print_progress, run_command
 from handoff.envelope import Envelope, Understanding
 from handoff.ledger import Fenced, HandedOver, Ledger, acquire, handoffs
 from handoff.ledger.handoffs import IllegalTransition
@@ -43,8 +43,8 @@ python benchmarks/handoffs.py --database postgresql://postgres@127.0.0.1:5432/po
 """
 
 
-class Told(NamedTuple):
-    """What one process saw."""
+class Result(NamedTuple):
+    """The counts and times of one process."""
 
     took: tuple[str, ...]
     """The handoffs that it got."""
@@ -56,54 +56,35 @@ class Told(NamedTuple):
 
 
 class Storm(NamedTuple):
-    """What came of all of them."""
+    """The results of all processes together."""
 
-    handoffs: int
-    processes: int
-    lost: int
-    twice: int
-    unlawful: int
-    """Histories that are not exactly the five states."""
-    unfenced: int
+    failures: dict[str, int]
     beaten: int
     seconds: float
-    p50_ms: float
-    p99_ms: float
-    longest_ms: float
-
-    @property
-    def a_second(self) -> float:
-        return self.handoffs / self.seconds
+    transitions_s: list[float]
+    """Of each transition, sorted."""
 
 
 def storm(url: str, count: int, processes: int) -> Storm:
-    """Hand over `count` times from so many processes, and look at every trace of it afterwards."""
+    """Hand over `count` times from so many processes, and check every trace of it afterwards."""
     Ledger(url).close()
     started = time.monotonic()
-    told = _in_processes(_work, url, count, processes)
+    results = _in_processes(_work, url, count, processes)
     seconds = time.monotonic() - started
-    took = Counter(name for each in told for name in each.took)
-    ledger = Ledger(url)
+    took = Counter(name for each in results for name in each.took)
+    ledger, names = Ledger(url), [_name(number) for number in range(count)]
     ended = {each.id: each.state for each in handoffs.every(ledger)}
-    unlawful = sum(
-        tuple(step.after for step in handoffs.history(ledger, name)) != _PATH
-        for name in map(_name, range(count))
-    )
+    histories = [tuple(step.after for step in handoffs.history(ledger, name)) for name in names]
     ledger.close()
-    times = sorted(each for one in told for each in one.seconds)
-    return Storm(
-        handoffs=count,
-        processes=processes,
-        lost=sum(ended.get(_name(n)) != "completed" for n in range(count)),
-        twice=sum(number > 1 for number in took.values()),
-        unlawful=unlawful,
-        unfenced=len(range(0, count, _HELD_EVERY)) - sum(each.fenced for each in told),
-        beaten=sum(each.beaten for each in told),
-        seconds=seconds,
-        p50_ms=statistics.median(times) * 1000,
-        p99_ms=times[int(len(times) * 0.99)] * 1000,
-        longest_ms=times[-1] * 1000,
-    )
+    fenced = sum(each.fenced for each in results)
+    failures = {
+        "lost": sum(ended.get(name) != "completed" for name in names),
+        "taken twice": sum(number > 1 for number in took.values()),
+        "histories that are not lawful": sum(history != _PATH for history in histories),
+        "sources that could still write": len(range(0, count, _HELD_EVERY)) - fenced,
+    }
+    transitions_s = sorted(each for one in results for each in one.seconds)
+    return Storm(failures, sum(each.beaten for each in results), seconds, transitions_s)
 
 
 def bare(url: str, count: int, processes: int) -> float:
@@ -135,20 +116,20 @@ def _work_bare(url: str, count: int, processes: int, own: int) -> None:
     ledger.close()
 
 
-def _work(url: str, count: int, processes: int, own: int) -> Told:
+def _work(url: str, count: int, processes: int, own: int) -> Result:
     ledger, seconds = Ledger(url), []
 
-    def timed(call: Callable[[], Any]) -> None:
+    def timed(call: Callable[..., None], *arguments: Any) -> None:
         started = time.monotonic()
-        call()
+        call(ledger, *arguments)
         seconds.append(time.monotonic() - started)
 
     mine = list(range(own, count, processes))
     others = list(range((own + 1) % processes, count, processes))
     held = {number: acquire(ledger, f"source-{number}") for number in mine if number % _HELD_EVERY == 0}
     for number in mine:
-        timed(lambda n=number: _prepare(ledger, n))  # type: ignore[misc]
-        timed(lambda n=number: _move(ledger, n, "offered", "the sender"))  # type: ignore[misc]
+        timed(_prepare, number)
+        timed(_move, number, "offered", "the sender")
         _prepare(ledger, number)
         _move(ledger, number, "offered", "the sender")
     took, beaten = [], 0
@@ -157,7 +138,7 @@ def _work(url: str, count: int, processes: int, own: int) -> Told:
     while wanted:
         number = wanted.pop()
         try:
-            timed(lambda n=number: _move(ledger, n, "accepted", f"worker {own}"))  # type: ignore[misc]
+            timed(_move, number, "accepted", f"worker {own}")
         except handoffs.NoSuchHandoff:
             wanted.insert(0, number)  # its sender is not there yet
             time.sleep(0.001)
@@ -165,16 +146,16 @@ def _work(url: str, count: int, processes: int, own: int) -> Told:
         except (IllegalTransition, HandedOver) as error:
             if isinstance(error, IllegalTransition) and error.found.state == "prepared":
                 wanted.insert(0, number)
-                continue
-            beaten += 1
+            else:
+                beaten += 1
             continue
         took.append(_name(number))
         for state in ("active", "completed"):
-            timed(lambda n=number, s=state: _move(ledger, n, s, f"worker {own}"))  # type: ignore[misc]
+            timed(_move, number, state, f"worker {own}")
             _move(ledger, number, state, f"worker {own}")
     fenced = sum(_is_fenced(ledger, number, lease) for number, lease in held.items())
     ledger.close()
-    return Told(tuple(took), tuple(seconds), fenced, beaten)
+    return Result(tuple(took), tuple(seconds), fenced, beaten)
 
 
 def _is_fenced(ledger: Ledger, number: int, lease: Any) -> bool:
@@ -225,36 +206,28 @@ def main(
         found = {}
         for url in urls:
             name = url.partition(":")[0]
-            say(f"{count:,} handoffs from {processes} processes, on {name}")
+            print_progress(f"{count:,} handoffs from {processes} processes, on {name}")
             found[name] = (storm(url, count, processes), bare(url, count, processes))
-    told = [figure for name, each in found.items() for figure in _figures(name, *each)]
-    tell(f"{count:,} handoffs from {processes} processes", told, as_json=as_json)
-    if any(one.lost or one.twice or one.unlawful or one.unfenced for one, _ in found.values()):
+    figures = [figure for name, each in found.items() for figure in _figures(name, count, *each)]
+    print_figures(f"{count:,} handoffs from {processes} processes", figures, as_json=as_json)
+    if any(any(one.failures.values()) for one, _ in found.values()):
         raise typer.Exit(1)
 
 
-def _figures(name: str, one: Storm, least: float) -> Iterator[Figure]:
-    never = Goal(limit=0)
-    for what, number in (
-        ("lost", one.lost),
-        ("taken twice", one.twice),
-        ("histories that are not lawful", one.unlawful),
-        ("sources that could still write", one.unfenced),
+def _figures(name: str, count: int, one: Storm, bare_s: float) -> Iterator[Figure]:
+    for what, number in one.failures.items():
+        yield Figure(f"{name}: {what}", "", number, goal=Goal(0))
+    yield Figure(f"{name}: takers who came second, and were refused", "", one.beaten)
+    what, peer = f"{name}: handoffs a second, from prepared to completed", "as many bare transactions"
+    yield Figure(what, "", count / one.seconds, count / bare_s, peer)
+    times = one.transitions_s
+    for what, seconds in (
+        ("median", statistics.median(times)),
+        ("p99", times[int(len(times) * 0.99)]),
+        ("longest", times[-1]),
     ):
-        yield Figure(what=f"{name}: {what}", unit="", ours=number, goal=never)
-    yield Figure(what=f"{name}: takers who came second, and were refused", unit="", ours=one.beaten)
-    yield Figure(
-        what=f"{name}: handoffs a second, from prepared to completed",
-        unit="",
-        ours=one.a_second,
-        beside=one.handoffs / least,
-        beside_what="as many bare transactions",
-    )
-    for what, value in (("median", one.p50_ms), ("p99", one.p99_ms), ("longest", one.longest_ms)):
-        yield Figure(what=f"{name}: a transition, {what}", unit="ms", ours=value)
+        yield Figure(f"{name}: a transition, {what}", "ms", seconds * 1000)
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()
+    run_command(main, _EPILOG)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.figures import counted, refuse, say
+from benchmarks.figures import counted, print_progress, refuse
 from evals.trace_files import UnknownTrace, readable, trace_files
 from handoff.trace import Trace
 
@@ -33,11 +33,11 @@ class Recorded(NamedTuple):
 
 
 @contextmanager
-def recorded(given: Sequence[str]) -> Iterator[Recorded]:
+def open_recorded(given: Sequence[str]) -> Iterator[Recorded]:
     """The runs; what cannot be read is told, and that nothing can ends the program."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as place:
         if not given:
-            given = (str(_BESIDE),) if _BESIDE.is_dir() else (_made(Path(place)),)
+            given = (str(_BESIDE),) if _BESIDE.is_dir() else (_record_bundled_runs(Path(place)),)
         try:
             files = trace_files(given)
             traces = [trace for _, trace in readable(files, "auto")]
@@ -48,8 +48,8 @@ def recorded(given: Sequence[str]) -> Iterator[Recorded]:
         yield Recorded(tuple(files), tuple(traces))
 
 
-def _made(place: Path) -> str:
-    say("no recorded runs: the built-in model makes some of two bundled tasks")
+def _record_bundled_runs(place: Path) -> str:
+    print_progress("no recorded runs: the built-in model makes some of two bundled tasks")
     asked = ["--limit", "2", "--sandbox", "process", "--stages", "predecessors", "--view", "trace"]
     done = subprocess.run(
         [sys.executable, "-m", "evals.takeover", "--out", str(place / "run"), *asked],

@@ -21,8 +21,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
 
-from benchmarks.figures import Figure, Goal, counted, refuse, say, tell
-from benchmarks.recorded import HELP, recorded
+from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, refuse, run_command
+from benchmarks.recorded import HELP, open_recorded
 from handoff.detectors import points
 from handoff.trace import Trace
 from tests.evals.reports.laid import VIEWS, lay
@@ -38,7 +38,7 @@ python benchmarks/report.py ../shared/trajectories --rounds 3 --json
 """
 
 
-class Taken(NamedTuple):
+class Cost(NamedTuple):
     seconds: float
     megabytes: float
     """The most that its process held."""
@@ -54,28 +54,28 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
 ) -> None:
     """Report on made-up studies of real runs, a small one and a large one."""
-    with recorded(traces or ()) as found, tempfile.TemporaryDirectory(prefix="benchmark-") as place:
-        usable = [trace for trace in found.traces if _fires(trace)]
+    with open_recorded(traces or ()) as found, tempfile.TemporaryDirectory(prefix="benchmark-") as place:
+        usable = [trace for trace in found.traces if _has_points(trace)]
         if not usable:
             refuse("none of the recorded runs has a handoff point")
         sizes = {number: Path(place) / str(number) for number in (few, takeovers)}
         for number, out in sizes.items():
-            say(f"a study of {number} takeovers is laid")
+            print_progress(f"a study of {number} takeovers is laid")
             lay(out, usable, usable, records=number // len(VIEWS))
-        taken: dict[int, list[Taken]] = {number: [] for number in sizes}
+        taken: dict[int, list[Cost]] = {number: [] for number in sizes}
         for index in range(rounds):
-            say(f"round {index + 1} of {rounds}")
+            print_progress(f"round {index + 1} of {rounds}")
             for number, out in sizes.items() if index % 2 == 0 else reversed(sizes.items()):
-                taken[number].append(_reported(out, Path(place) / f"{number}-{index}"))
+                taken[number].append(_run_report(out, Path(place) / f"{number}-{index}"))
         title = f"medians of {counted(rounds, 'round')}, from {found}"
-    tell(title, _figures(taken[takeovers], takeovers, taken[few], few), as_json=as_json)
+    print_figures(title, _figures(taken[takeovers], takeovers, taken[few], few), as_json=as_json)
 
 
-def _fires(trace: Trace) -> bool:
+def _has_points(trace: Trace) -> bool:
     return "/" not in trace.id and bool(points(trace.events, trace.base_directories, trace.workspace))
 
 
-def _reported(run: Path, out: Path) -> Taken:
+def _run_report(run: Path, out: Path) -> Cost:
     began = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, "-m", "evals.report", str(run), "--out", str(out)],
@@ -87,26 +87,18 @@ def _reported(run: Path, out: Path) -> Taken:
     seconds = time.perf_counter() - began
     if running.returncode != 0:
         raise RuntimeError(f"the report ended with {running.returncode}")
-    return Taken(seconds, used.ru_maxrss / 1024)
+    return Cost(seconds, used.ru_maxrss / 1024)
 
 
-def _figures(large: Sequence[Taken], takeovers: int, small: Sequence[Taken], few: int) -> Iterator[Figure]:
-    def median(taken: Sequence[Taken], of: int) -> float:
+def _figures(large: Sequence[Cost], takeovers: int, small: Sequence[Cost], few: int) -> Iterator[Figure]:
+    def median(taken: Sequence[Cost], of: int) -> float:
         return statistics.median(each[of] for each in taken)
 
     for what, unit, of in (("report", "s", 0), ("memory of the report", "MB", 1)):
-        yield Figure(
-            what=f"{what} of {takeovers} takeovers",
-            unit=unit,
-            ours=median(large, of),
-            beside=median(small, of),
-            beside_what=f"{few} takeovers",
-            goal=Goal(limit=_GOAL_S) if unit == "s" and takeovers >= _STUDY else None,
-            growth=True,
-        )
+        goal = Goal(_GOAL_S) if unit == "s" and takeovers >= _STUDY else None
+        what, beside = f"{what} of {takeovers} takeovers", f"{few} takeovers"
+        yield Figure(what, unit, median(large, of), median(small, of), beside, goal, growth=True)
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()
+    run_command(main, _EPILOG)

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import sandbox
 from benchmarks import peers as daemon
 from benchmarks import testbed
@@ -39,6 +41,10 @@ class Samples:
     def add(self, name: str, value: float) -> None:
         self.values[name].append(value)
 
+    def add_all(self, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self.add(name, value)
+
     def median(self, name: str) -> float | None:
         return statistics.median(self.values[name]) if self.values.get(name) else None
 
@@ -55,23 +61,21 @@ class Samples:
 
 
 def local_round(
-    samples: Samples, backend: BackendName, directory: Path, store: Path, number: int, many: int
+    samples: Samples, backend: BackendName, directory: Path, store: Path, many: int, number: int
 ) -> None:
-    """Everything that `host` and `process` are measured by."""
+    """The samples of `host` and `process`."""
     kept: list[tuple[Snapshot, Path]] = []
-    with _owned(backend) as owner:
-        spec = SandboxSpec(backend=backend, directory=directory, owner=owner)
+    with _new_spec(backend, directory=directory) as spec:
         with contextlib.closing(sandbox.start(spec)) as machine:
             _commands(samples, backend, machine, number)
             for name, size in (("few", FEW), ("many", many)):
-                _tell(machine, testbed.change_files(size))
+                _execute(machine, testbed.change_files(size))
                 place = store / f"{number}-{name}"
                 kept.append((_freeze(samples, f"{backend}_freeze_{name}", machine, place), place))
 
-        def thaw(name: str, which: int) -> Callable[[], None]:
-            return lambda: _thaw(samples, name, *kept[which], spec)
-
-        _in_turn(number, thaw(f"{backend}_thaw", 0), thaw(f"{backend}_thaw_many", 1))
+        names = (f"{backend}_thaw", f"{backend}_thaw_many")
+        pairs = zip(names, kept, strict=True)
+        _in_turn(number, *(partial(_thaw, samples, name, *snapshot, spec) for name, snapshot in pairs))
         if backend == "host":
             _twelve_thaws(samples, backend, *kept[0], spec)
 
@@ -82,8 +86,7 @@ def size_round(
     """What grows with a repository, by the names of its sizes."""
 
     def measure(size: str, directory: Path) -> None:
-        with _owned(backend) as owner:
-            spec = SandboxSpec(backend=backend, directory=directory, owner=owner)
+        with _new_spec(backend, directory=directory) as spec:
             with samples.timed(f"{backend}_start_{size}"):
                 machine = sandbox.start(spec)
                 machine.run("true", timeout_s=_TIMEOUT_S)
@@ -97,26 +100,17 @@ def size_round(
     _in_turn(number, *(partial(measure, size, directory) for size, directory in sizes))
 
 
-def docker_round(samples: Samples, image: str, store: Path, number: int, *, peers: bool, many: int) -> None:
-    """Everything that `docker` is measured by, beside the daemon's own ways."""
-    ways = {"commit": {"snapshots": "commit"}, "layer": {"snapshots": "layer"}}
-    if "snapshots" not in SandboxSpec.model_fields:
-        ways = {"commit": {}}
-        samples.reasons["docker_layer"] = "this version cannot freeze a container by its upper directory"
-    for way, chosen in ways.items():
-        with _owned("docker") as owner:
-            spec = SandboxSpec.model_validate(
-                {"backend": "docker", "image": image, "owner": owner, "workspace": "/testbed"} | chosen
-            )
-            _docker_way(samples, way, spec, store / f"{number}-{way}", number, peers=peers, many=many)
+def docker_round(samples: Samples, image: str, store: Path, many: int, peers: bool, number: int) -> None:
+    """The samples of `docker` beside the daemon's own commands."""
+    for way in ("commit", "layer"):
+        with _new_spec("docker", image=image, workspace="/testbed", snapshots=way) as spec:
+            _docker_way(samples, way, spec, store / f"{number}-{way}", many, peers, number)
 
 
 def _docker_way(
-    samples: Samples, way: str, spec: SandboxSpec, store: Path, number: int, *, peers: bool, many: int
+    samples: Samples, way: str, spec: SandboxSpec, store: Path, many: int, peers: bool, number: int
 ) -> None:
-    peer, copied = (
-        ("docker_commit", daemon.commit) if way == "commit" else ("docker_tar", daemon.tar_of_upper)
-    )
+    peer, copy = {"commit": ("commit", daemon.commit), "layer": ("tar", daemon.tar_of_upper)}[way]
     with contextlib.closing(sandbox.start(spec)) as machine, contextlib.ExitStack() as stack:
         stack.callback(daemon.remove_commits)
         container = daemon.container_of(spec.owner)
@@ -127,15 +121,15 @@ def _docker_way(
                     daemon.exec_run(container)
         kept: list[tuple[Snapshot, Path]] = []
         for name, size in (("few", FEW), ("many", many)):
-            _tell(machine, testbed.change_files(size))
+            _execute(machine, testbed.change_files(size))
             place = store / name
 
             def ours(name: str = name, place: Path = place) -> None:
                 kept.append((_freeze(samples, f"docker_{way}_freeze_{name}", machine, place), place))
 
             def theirs(name: str = name) -> None:
-                with samples.timed(f"{peer}_{name}"):
-                    copied(container)
+                with samples.timed(f"docker_{peer}_{name}"):
+                    copy(container)
 
             _in_turn(number, ours, *([theirs] if peers else []))
     if way != "commit":
@@ -150,7 +144,7 @@ def _docker_way(
 
 
 def _in_turn(number: int, *measure: Callable[[], None]) -> None:
-    """Who comes first changes from round to round, so that neither always finds the caches warm."""
+    """Alternate the order from round to round, so that neither side always finds warm caches."""
     for one in measure if number % 2 == 0 else reversed(measure):
         one()
 
@@ -162,19 +156,20 @@ def _commands(samples: Samples, name: str, machine: Sandbox, number: int) -> Non
             machine.run("true", timeout_s=_TIMEOUT_S)
     _changes(samples, f"{name}_changes", machine, number)
     if number == 0:
-        _loud_output(samples, name, machine)
+        _loud_output(samples, machine)
 
 
 def _changes(samples: Samples, name: str, machine: Sandbox, number: int) -> None:
     machine.changes()
     machine.write_file("pkg/part00/module0000.py", f"edited = {number}\n".encode())
     with samples.timed(name):
-        found = machine.changes()
-    if [change.path for change in found] != ["pkg/part00/module0000.py"]:
-        raise SandboxUnavailable(f"one file was edited, but {len(found)} changes were reported")
+        changes = machine.changes()
+    if [change.path for change in changes] != ["pkg/part00/module0000.py"]:
+        raise SandboxUnavailable(f"one file was edited, but {len(changes)} changes were reported")
 
 
-def _loud_output(samples: Samples, name: str, machine: Sandbox) -> None:
+def _loud_output(samples: Samples, machine: Sandbox) -> None:
+    """The most memory that any sandbox needs for a long output."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -183,26 +178,26 @@ def _loud_output(samples: Samples, name: str, machine: Sandbox) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    samples.add(f"{name}_output_peak", (peak - before) / 1e6)
+    samples.values["output_peak"] = [max((peak - before) / 1e6, *samples.values["output_peak"], 0)]
 
 
 def _freeze(samples: Samples, name: str, machine: Sandbox, place: Path) -> Snapshot:
-    """Freeze until the machine answers again; and, from the same start, until the snapshot is kept."""
+    """Time a freeze until the sandbox answers again and, from the same start, until the snapshot is durable."""
     with samples.timed(f"{name}_kept"):
         with samples.timed(name):
-            frozen: Any = machine.freeze(place)
+            snapshot = machine.freeze(place)
             machine.run("true", timeout_s=_TIMEOUT_S)
-        snapshot: Snapshot = frozen.result() if hasattr(frozen, "result") else frozen
-    return snapshot
+        return snapshot.result()
 
 
 def _thaw(samples: Samples, name: str, snapshot: Snapshot, place: Path, spec: SandboxSpec) -> None:
-    written = _bytes_written()
+    counters = psutil.Process().io_counters  # of this process and of its children that have ended
+    written = counters().write_bytes
     with samples.timed(name):
         machine = sandbox.thaw(snapshot, place, spec)
         machine.run("true", timeout_s=_TIMEOUT_S)
     machine.close()
-    samples.add(f"{name}_bytes", _bytes_written() - written)
+    samples.add(f"{name}_bytes", counters().write_bytes - written)
 
 
 def _twelve_thaws(samples: Samples, name: str, snapshot: Snapshot, place: Path, spec: SandboxSpec) -> None:
@@ -215,22 +210,17 @@ def _twelve_thaws(samples: Samples, name: str, snapshot: Snapshot, place: Path, 
         samples.add(f"{name}_thaw_of_twelve", (time.perf_counter() - began) * 1e3 / THAWS)
 
 
-def _bytes_written() -> float:
-    """What this process and the children that it has waited for sent towards a disk."""
-    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-    return float(fields["write_bytes"])
-
-
-def _tell(machine: Sandbox, command: str) -> None:
+def _execute(machine: Sandbox, command: str) -> None:
     result = machine.run(command, timeout_s=_TIMEOUT_S)
     if result.exit_code != 0:
         raise SandboxUnavailable(f"a benchmark's command failed: {result.output.strip()[-200:]}")
 
 
 @contextlib.contextmanager
-def _owned(backend: BackendName) -> Iterator[str]:
+def _new_spec(backend: BackendName, **fields: Any) -> Iterator[SandboxSpec]:
+    """A sandbox with an owner of its own, whose leftovers are removed in the end."""
     owner = f"benchmark-{os.getpid()}-{secrets.token_hex(3)}"
     try:
-        yield owner
+        yield SandboxSpec(backend=backend, owner=owner, **fields)
     finally:
         sandbox.remove_leftovers(backend, owner)

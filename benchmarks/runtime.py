@@ -14,7 +14,6 @@ from __future__ import annotations
 import gc
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,8 +30,9 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 import sandbox
-from benchmarks.figures import Figure, Goal, counted, say, tell
+from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, run_command
 from benchmarks.loops import PeerUnavailable, command, mini, react
+from benchmarks.testbed import make
 from graph import open_home, open_run
 from sandbox.machine import SandboxSpec
 
@@ -77,7 +77,7 @@ class Undisturbed(Instant):
         return AIMessage(reply.content, usage_metadata=getattr(reply, "usage_metadata", None))
 
 
-class Taken(NamedTuple):
+class Timing(NamedTuple):
     """What one run of ours took."""
 
     steps: list[float]
@@ -91,31 +91,22 @@ class Taken(NamedTuple):
 
 def ours(
     steps: int, place: Path, asked: str, *, database: str | None = None, kind: type[Instant] = Undisturbed
-) -> Taken:
-    base = _repository(place / "base")
+) -> Timing:
     model = kind(command=asked, steps=steps, asked=[])
-    spec = SandboxSpec(backend=sandbox.default_backend(), directory=base, owner="benchmark")
+    directory = make(place / "base", files=1).directory
+    spec = SandboxSpec(backend=sandbox.default_backend(), directory=directory, owner="benchmark")
     before = _size(place, database)
     with open_home(place / "home", database) as home:
-        thread = place.name
-        with open_run(home, thread, model=model, sandbox=spec, points=(), max_steps=steps + 1) as run:
+        agent: Any = {"model": model, "sandbox": spec, "points": (), "max_steps": steps + 1}
+        with open_run(home, place.name, **agent) as run:
             done = run.start("benchmark", "Run it.")
         began = time.perf_counter()
-        with open_run(home, thread, model=model, sandbox=spec, points=(), max_steps=steps + 1) as run:
+        with open_run(home, place.name, **agent) as run:
             assert run.resume().steps == done.steps == steps + 1
         resumed = time.perf_counter() - began
     trace = sum(len(event["text"].encode()) for event in done.state["events"])
     between = [later - earlier for earlier, later in zip(model.asked[1:], model.asked[2:], strict=False)]
-    return Taken(between, trace, _size(place, database) - before, resumed)
-
-
-def _repository(base: Path) -> Path:
-    base.mkdir(parents=True)
-    (base / "readme.txt").write_text("A repository.\n")
-    git = ["git", "-C", str(base), "-c", "user.name=b", "-c", "user.email=b@localhost"]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "base"]):
-        subprocess.run([*git, *words], check=True)
-    return base
+    return Timing(between, trace, _size(place, database) - before, resumed)
 
 
 def _size(place: Path, database: str | None) -> int:
@@ -130,7 +121,7 @@ def _size(place: Path, database: str | None) -> int:
     return size
 
 
-def _measured(
+def _measure(
     steps: int, long_steps: int, rounds: int, peer_python: str, database: str | None
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Seconds by name, and the figures of the long run; why what is missing is missing."""
@@ -148,7 +139,7 @@ def _measured(
     taken: dict[str, list[float]] = {name: [] for name in loops}
     reasons: dict[str, str] = {}
     for number in range(rounds):
-        say(f"round {number + 1} of {rounds}")
+        print_progress(f"round {number + 1} of {rounds}")
         for name, loop in loops.items() if number % 2 == 0 else reversed(loops.items()):
             with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as place:
                 gc.collect()
@@ -162,61 +153,41 @@ def _measured(
         if taken[peer]:
             pairs = zip(taken["ours"], taken[peer], strict=True)
             found[f"step_over_{peer}"] = statistics.median(ours / theirs for ours, theirs in pairs)
-    long: list[Taken] = []
+    long: list[Timing] = []
     for number in range(min(rounds, _LONG_ROUNDS)):
-        say(f"{long_steps:,} steps, {number + 1} of {min(rounds, _LONG_ROUNDS)}")
+        print_progress(f"{long_steps:,} steps, {number + 1} of {min(rounds, _LONG_ROUNDS)}")
         with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as place:
             gc.collect()
             long.append(ours(long_steps, Path(place), command(_OBSERVED), database=database))
-    figures: dict[str, Callable[[Taken], float]] = {
-        "early": lambda taken: statistics.median(taken.steps[:_SHORT]),
-        "late": lambda taken: statistics.median(taken.steps[-_SHORT:]),
-        "trace": lambda taken: taken.trace,
-        "database": lambda taken: taken.database,
-        "resume": lambda taken: taken.resumed,
+    found |= {
+        "early": statistics.median(statistics.median(each.steps[:_SHORT]) for each in long),
+        "late": statistics.median(statistics.median(each.steps[-_SHORT:]) for each in long),
+        "trace": statistics.median(each.trace for each in long),
+        "database": statistics.median(each.database for each in long),
+        "resume": statistics.median(each.resumed for each in long),
     }
-    found |= {name: statistics.median(map(figure, long)) for name, figure in figures.items()}
     return found, reasons
 
 
 def _figures(found: dict[str, float], reasons: dict[str, str], long_steps: int) -> Iterator[Figure]:
-    def step(what: str, name: str, peer: str = "", title: str = "", limit: float | None = None) -> Figure:
-        theirs = found.get(peer)
-        return Figure(
-            what=what,
-            unit="ms",
-            ours=found[name] * 1e3,
-            beside=None if theirs is None else theirs * 1e3,
-            beside_what=title,
-            goal=None if limit is None else Goal(limit=limit, of="ratio"),
-            paired=found.get(f"step_over_{peer}"),
-            missing=reasons.get(peer, ""),
-        )
-
-    yield step("a step", "ours", "mini", "mini-swe-agent, which saves each", 0.7)
-    yield step("a step", "ours", "react", "a bare LangGraph ReAct loop")
-    yield step("a step with LangChain's handling of the messages", "ours_with_langchain")
-    yield step("a step with an effect, its machine frozen after", "ours_with_effect")
-    what = f"opening a run of {long_steps:,} steps again"
-    yield Figure(what=what, unit="ms", ours=found["resume"] * 1e3)
-    yield Figure(
-        what=f"a step: the last {_SHORT} of {long_steps:,}, of 2 KB",
-        unit="ms",
-        ours=found["late"] * 1e3,
-        beside=found["early"] * 1e3,
-        beside_what=f"the first {_SHORT}",
-        goal=Goal(limit=1.25, of="ratio"),
-        growth=True,
+    ms = {name: seconds * 1e3 for name, seconds in found.items()}
+    for peer, title, goal in (
+        ("mini", "mini-swe-agent, which saves each", Goal(0.7, "ratio")),
+        ("react", "a bare LangGraph ReAct loop", None),
+    ):
+        paired, missing = found.get(f"step_over_{peer}"), reasons.get(peer, "")
+        yield Figure("a step", "ms", ms["ours"], ms.get(peer), title, goal, paired=paired, missing=missing)
+    yield Figure("a step with LangChain's handling of the messages", "ms", ms["ours_with_langchain"])
+    yield Figure("a step with an effect, its machine frozen after", "ms", ms["ours_with_effect"])
+    yield Figure(f"opening a run of {long_steps:,} steps again", "ms", ms["resume"])
+    what, title = f"a step: the last {_SHORT} of {long_steps:,}, of 2 KB", f"the first {_SHORT}"
+    yield Figure(what, "ms", ms["late"], ms["early"], title, Goal(1.25, "ratio"), growth=True)
+    what, ours_mb, trace_mb = (
+        f"database after {long_steps:,} steps",
+        found["database"] / 1e6,
+        found["trace"] / 1e6,
     )
-    yield Figure(
-        what=f"database after {long_steps:,} steps",
-        unit="MB",
-        ours=found["database"] / 1e6,
-        beside=found["trace"] / 1e6,
-        beside_what="raw trace",
-        goal=Goal(limit=6, of="ratio"),
-        growth=True,
-    )
+    yield Figure(what, "MB", ours_mb, trace_mb, "raw trace", Goal(6, "ratio"), growth=True)
 
 
 def main(
@@ -239,14 +210,12 @@ def main(
     if not all_cores:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     cores = len(os.sched_getaffinity(0))
-    found, reasons = _measured(steps, long_steps, rounds, peer_python, database)
+    found, reasons = _measure(steps, long_steps, rounds, peer_python, database)
     title = (
         f"medians of {counted(rounds, 'round')}; runs of {steps} steps, `true`, on {counted(cores, 'core')}"
     )
-    tell(title, _figures(found, reasons, long_steps), as_json=as_json)
+    print_figures(title, _figures(found, reasons, long_steps), as_json=as_json)
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()
+    run_command(main, _EPILOG)

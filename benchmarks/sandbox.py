@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 # In this directory a file has the name of the package that is measured.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -19,7 +20,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import typer
 
 from benchmarks import peers, rounds, testbed
-from benchmarks.figures import counted, say, tell
+from benchmarks.figures import counted, print_figures, print_progress, run_command
 from benchmarks.measures import figures
 from benchmarks.rounds import Samples
 from sandbox.machine import BackendName, SandboxUnavailable
@@ -44,74 +45,47 @@ python benchmarks/sandbox.py --peer-python ~/swe-rex/bin/python
 def run(
     only: tuple[BackendName, ...], number: int, *, files: int, base: str, with_peers: bool, python: str | None
 ) -> tuple[Samples, str]:
-    """Run the rounds; the samples and what they were taken on."""
-    samples, many = Samples(), _many(files)
+    """Run the rounds; the samples and a description of the repository."""
+    samples, many = Samples(), min(_MANY, files // 2)
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
         made = testbed.make(place / "testbed", files)
         small = testbed.make(place / "small", files // _SMALLER)
-        taken_on = f"a repository of {made.files:,} files, {made.megabytes:.0f} MB with its history"
-        say(taken_on)
+        repository = f"a repository of {made.files:,} files, {made.megabytes:.0f} MB with its history"
+        print_progress(repository)
         stages: dict[str, Callable[[int], None]] = {}
         for backend in (name for name in only if name != "docker"):
-            stages[backend] = _local_stage(samples, backend, made.directory, place, many)
+            stages[backend] = partial(
+                rounds.local_round, samples, backend, made.directory, place / backend, many
+            )
         if stages:
             sizes = {"small": small.directory, "large": made.directory}
             grown: BackendName = "host" if "host" in only else "process"
-            stages[f"{grown}_sizes"] = lambda index: rounds.size_round(
-                samples, grown, sizes, place / "sizes", index
-            )
-        found = None
+            stages[f"{grown}_sizes"] = partial(rounds.size_round, samples, grown, sizes, place / "sizes")
+        image = None
         if "docker" in only:
             with _reason(samples, "docker"):
-                found = stack.enter_context(testbed.image(base, {"testbed": made.directory}))
-                stages["docker"] = _docker_stage(samples, found, place, with_peers=with_peers, many=many)
+                image = stack.enter_context(testbed.image(base, {"testbed": made.directory}))
+                stages["docker"] = partial(
+                    rounds.docker_round, samples, image, place / "docker", many, with_peers
+                )
         if with_peers:
             with _reason(samples, "swerex"):
-                peer = stack.enter_context(peers.swerex(python, base if found else None))
+                peer = stack.enter_context(peers.swerex(python, base if image else None))
                 samples.reasons |= peer.reasons
-                stages["swerex"] = _peer_stage(samples, peer)
+                stages["swerex"] = lambda _: samples.add_all(peer.round())
         for index in range(number):
-            say(f"round {index + 1} of {number}")
+            print_progress(f"round {index + 1} of {number}")
             for name, stage in stages.items():
                 if name not in samples.reasons:
                     with _reason(samples, name):
                         stage(index)
-    peaks = [value for name in _BACKENDS for value in samples.values.get(f"{name}_output_peak", [])]
-    if peaks:
-        samples.add("output_peak", max(peaks))
-    return samples, taken_on
-
-
-def _many(files: int) -> int:
-    return min(_MANY, files // 2)
-
-
-def _local_stage(
-    samples: Samples, backend: BackendName, directory: Path, place: Path, many: int
-) -> Callable[[int], None]:
-    return lambda number: rounds.local_round(samples, backend, directory, place / backend, number, many)
-
-
-def _docker_stage(
-    samples: Samples, image: str, place: Path, *, with_peers: bool, many: int
-) -> Callable[[int], None]:
-    return lambda number: rounds.docker_round(
-        samples, image, place / "docker", number, peers=with_peers, many=many
-    )
-
-
-def _peer_stage(samples: Samples, peer: peers.Swerex) -> Callable[[int], None]:
-    def stage(number: int) -> None:
-        for name, value in peer.round().items():
-            samples.add(name, value)
-
-    return stage
+    return samples, repository
 
 
 @contextlib.contextmanager
-def _reason(samples: Samples, name: str) -> Any:
-    """What the machine cannot do is no figure, but is told."""
+def _reason(samples: Samples, name: str) -> Iterator[None]:
+    """Keep the reason why something cannot be measured here."""
     try:
         yield
     except SandboxUnavailable as error:
@@ -120,9 +94,7 @@ def _reason(samples: Samples, name: str) -> Any:
 
 def main(
     number: Annotated[int, typer.Option("--rounds", min=1, help="Rounds to take medians over.")] = 5,
-    only: Annotated[
-        list[str] | None, typer.Option(help="host, docker or process; may be given more than once.")
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="host, docker or process; repeatable.")] = None,
     files: Annotated[int, typer.Option(min=100, help="Files of the repository.")] = testbed.FILES,
     with_peers: Annotated[
         bool, typer.Option("--peers/--no-peers", help="Measure the daemon's own ways and SWE-ReX, too.")
@@ -141,14 +113,12 @@ def main(
     if unknown:
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: neither host, docker nor process")
     chosen = tuple(name for name in _BACKENDS if not only or name in only)
-    samples, taken_on = run(
+    samples, repository = run(
         chosen, number, files=files, base=image, with_peers=with_peers, python=peer_python
     )
-    told = figures(samples, _many(files), (files // _SMALLER, files))
-    tell(f"medians of {counted(number, 'round')} on {taken_on}", told, as_json=as_json)
+    found = figures(samples, min(_MANY, files // 2), (files // _SMALLER, files))
+    print_figures(f"medians of {counted(number, 'round')} on {repository}", found, as_json=as_json)
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()
+    run_command(main, _EPILOG)

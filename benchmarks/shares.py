@@ -1,7 +1,7 @@
-"""Where the time of the three slowest paths goes: a step, a freeze with its thaw, a run with its report.
+"""Whose code takes the time of the three slowest paths: a step, a freeze with its thaw, a run with its report.
 
-Each is run under Python's profiler, which slows Python's own code by about half and waiting not at all: the shares
-tell whose code to look at, and the other benchmarks how long it takes. Waiting is for programs, disks and other threads.
+Each runs under Python's profiler, which slows Python's own code by about half and waiting not at all: the shares show
+whose code to look at, and the other benchmarks how long it takes. Waiting is for programs, disks and other threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import typer
 
 import sandbox
-from benchmarks.figures import Figure, counted, say, tell
+from benchmarks.figures import Figure, counted, print_figures, print_progress, run_command
 from benchmarks.runtime import ours
 from benchmarks.testbed import make
 from sandbox.machine import SandboxSpec
@@ -32,7 +32,6 @@ _LIBRARIES = {
     "LangGraph and LangChain": ("langgraph", "langchain", "langsmith"),
     "plots and intervals": ("matplotlib", "numpy", "scipy", "PIL"),
 }
-_IMPORTS = ("importlib", "<frozen importlib")
 _WAITS = (
     "'poll' of 'select", "select.select", "'acquire' of '_thread", "posix.read", "posix.wait", "time.sleep",
     "posix.fsync", "posix.fdatasync", "posix.fork", "fork_exec", "sqlite3", "'recv", "' of '_io.",
@@ -51,73 +50,51 @@ def main(
     files: Annotated[int, typer.Option(min=100, help="Files of their repository.")] = 6_200,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
 ) -> None:
-    """Tell whose code the time of a step, of a freeze with its thaw, and of a whole small run goes to."""
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as where:
-        place = Path(where)
-        told: list[Figure] = []
-        freezing = _freezing(freezes, make(place / "testbed", files).directory, place)
+    """Print the owners of the time of a step, of a freeze with its thaw, and of a small run with its report."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        place = Path(name)
+        directory, found = make(place / "testbed", files).directory, list[Figure]()
         for what, times, path in (
             ("a step", steps, lambda: ours(steps, place / "steps", "true")),
-            ("a freeze and its thaw", freezes, freezing),
-            ("a run of one task and its report", 1, _of_one_task(place / "run")),
+            ("a freeze and its thaw", freezes, lambda: _freeze_and_thaw(freezes, directory, place)),
+            ("a run of one task and its report", 1, lambda: _run_one_task(place / "run")),
         ):
-            say(what)
-            told += _shares(what, times, path)
+            print_progress(what)
+            spent = _profile(path)
+            whole = 1e3 * sum(spent.values()) / times
+            found += [
+                Figure(f"{what}: {owner}", "ms", ms, whole, "all of it")
+                for owner, ms in ((owner, 1e3 * seconds / times) for owner, seconds in spent.most_common())
+                if ms > whole / 100
+            ]
     title = f"{counted(steps, 'step')}, {counted(freezes, 'freeze')}, {counted(files, 'file')}"
-    tell(title, told, as_json=as_json)
+    print_figures(title, found, as_json=as_json)
 
 
-def _freezing(times: int, directory: Path, place: Path) -> Callable[[], object]:
+def _freeze_and_thaw(times: int, directory: Path, place: Path) -> None:
     spec = SandboxSpec(backend=sandbox.default_backend(), directory=directory, owner="benchmark")
-
-    def run() -> None:
-        with contextlib.closing(sandbox.start(spec)) as machine:
-            for number in range(times):
-                machine.run(f"echo {number} >> new.txt", timeout_s=60)
-                snapshot = machine.freeze(place / f"store{number}").result()
-                with contextlib.closing(sandbox.thaw(snapshot, place / f"store{number}", spec)) as thawed:
-                    thawed.run("true", timeout_s=60)
-        sandbox.remove_leftovers(spec.backend, "benchmark")
-
-    return run
+    with contextlib.closing(sandbox.start(spec)) as machine:
+        for number in range(times):
+            machine.run(f"echo {number} >> new.txt", timeout_s=60)
+            snapshot = machine.freeze(place / f"store{number}").result()
+            with contextlib.closing(sandbox.thaw(snapshot, place / f"store{number}", spec)) as thawed:
+                thawed.run("true", timeout_s=60)
+    sandbox.remove_leftovers(spec.backend, "benchmark")
 
 
-def _of_one_task(out: Path) -> Callable[[], object]:
+def _run_one_task(out: Path) -> None:
     from evals.takeover import app
 
     words = ["--view", "structured", "--task-ids", "ledger__ledger-12", "--out", str(out)]
-
-    def run() -> None:
-        with contextlib.redirect_stdout(sys.stderr):
-            app(words, standalone_mode=False)
-
-    return run
+    with contextlib.redirect_stdout(sys.stderr):
+        app(words, standalone_mode=False)
 
 
-def _shares(what: str, times: int, path: Callable[[], object]) -> list[Figure]:
+def _profile(path: Callable[[], object]) -> Counter[str]:
+    """Seconds by the owner of the code; a builtin's time is its caller's."""
     profile = cProfile.Profile()
-    profile.enable()
-    try:
-        path()
-    finally:
-        profile.disable()
-    spent = _by_owner(pstats.Stats(profile))
-    whole = sum(spent.values())
-    return [
-        Figure(
-            what=f"{what}: {owner}",
-            unit="ms",
-            ours=1e3 * seconds / times,
-            beside=1e3 * whole / times,
-            beside_what="all of it",
-        )
-        for owner, seconds in spent.most_common()
-        if seconds > whole / 100
-    ]
-
-
-def _by_owner(stats: Any) -> Counter[str]:
-    """Seconds, where a builtin's are its caller's."""
+    profile.runcall(path)
+    stats: Any = pstats.Stats(profile)
     spent: Counter[str] = Counter()
     for (file, _, name), (_, _, own, _, callers) in stats.stats.items():
         if file != "~":
@@ -131,12 +108,10 @@ def _by_owner(stats: Any) -> Counter[str]:
 
 
 def _owner(file: str) -> str:
-    root = Path(__file__).resolve().parents[1]
-    if any(file.startswith(name) or f"/{name}" in file for name in _IMPORTS):
+    if "importlib" in file:
         return "importing"
-    with contextlib.suppress(ValueError):
-        if Path(file).relative_to(root).parts[0] in _OURS:
-            return "ours"
+    if file.startswith(tuple(f"{sys.path[0]}/{name}/" for name in _OURS)):
+        return "ours"
     _, installed, library = file.rpartition("-packages/")
     if not installed:
         return "Python's own library"
@@ -144,6 +119,4 @@ def _owner(file: str) -> str:
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=_EPILOG)(main)
-    app()
+    run_command(main, _EPILOG)

@@ -1,175 +1,225 @@
-"""A week in the life: all that people do with this program, for as long as one likes, while what it leaves is watched.
+"""Kill takeover runs at random moments, resume them, compare their rows, and count the resources that they leave.
 
-Runs of the experiment are whole, killed, interrupted and gone on with; in this one process, and one home that stays open,
-others are forked, taken over and handed over. Each result is compared with that of a run that nothing disturbed. What is
-watched leaks if the interval of its growth lies above its bound. Machines stand on a directory of the soak's own, and
-nothing is removed but what it has made.
+Each operation is one real run of bundled tasks by the built-in model. It gets SIGKILL, SIGTERM and Ctrl-C in random
+order at random moments, and is resumed until it is done. Its rows must equal those of an undisturbed run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import random
 import signal
-import statistics
+import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, NoReturn, cast
+from typing import Annotated, Any
 
-# In this directory a file may have the name of a package.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+import psutil
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks import soak_growth, soak_samples
-from benchmarks.soak_growth import Line
-from benchmarks.soak_processes import adopt_orphans
-from benchmarks.soak_week import TASKS, Week
-from evals.tasks import BUNDLED, load_tasks
-from sandbox.depot import PLACE_VARIABLE
-from sandbox.machine import BackendName, SandboxUnavailable
-from sandbox.removal import remove_tree
-
+ROOT = Path(__file__).resolve().parents[1]
 SANDBOXES = ("host", "docker", "process")
+OPTIONS = (
+    *("--task-ids", "galley__galley-31,ledger__ledger-12", "--view", "trace,structured"),
+    *("--points", "first_source_edit", "--model", "builtin:oracle"),
+)
+EXIT_CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130}
+KEY = ("record_id", "view", "successor", "repeat")
+COMPARED = ("outcome", "resolved", "stop_reason", "events", "patch")
+"""The fields in which two takeovers by the built-in model never differ."""
+DATABASES = "databases of a run, kB"
+_PR_SET_CHILD_SUBREAPER = 36
+_CHILDREN_TIMEOUT_S, _RUN_TIMEOUT_S = 15.0, 900.0
 _EPILOG = """Examples:
 
 python benchmarks/soak.py --minutes 60
 
-python benchmarks/soak.py --operations 12 --sandbox host --seed 7 --json
+python benchmarks/soak.py --operations 3 --sandbox host --seed 7
 
-Exit codes: 0 nothing leaks and nothing was wrong, 1 something leaks or was wrong, 2 usage.
+Exit codes: 0 all rows are right and nothing is left; 1 a row is wrong, a run fails or something is left; 2 usage.
 """
+Row = dict[str, Any]
 
 
 def main(
-    minutes: Annotated[float, typer.Option(min=0.1, help="How long, after the warm-up.")] = 60.0,
-    operations: Annotated[int | None, typer.Option(min=1, help="At most so many, too.")] = None,
-    sandbox: Annotated[str, typer.Option(help=f"Of {', '.join(SANDBOXES)}.")] = "host,docker",
-    seed: Annotated[int, typer.Option(help="Of what is drawn by chance.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, every sample of it.")] = False,
-    keep: Annotated[
-        Path | None, typer.Option(help="Work in this new directory, and leave it.", show_default=False)
-    ] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Duration, after the undisturbed runs.")] = 60.0,
+    operations: Annotated[int | None, typer.Option(min=1, help="Maximum number of operations.")] = None,
+    sandbox: Annotated[str, typer.Option(help=f"Any of {', '.join(SANDBOXES)}.")] = "host,docker",
+    seed: Annotated[int | None, typer.Option(help="Seed of signals and moments. Default: random.")] = None,
 ) -> None:
-    """Use the program in every way, kill it, go on, check each result and watch what grows."""
-    sandboxes = _chosen(sandbox)
-    with _placed(keep) as place:
-        week = Week(place, sandboxes, seed)
-        # Told to end, it ends as by Ctrl-C: with its table, and with nothing left.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            week.lived(minutes, operations)
-        except KeyboardInterrupt:
-            print("interrupted; this is how far it came", file=sys.stderr)
-        finally:
-            _remove_machines(week, sandboxes)
-    lines = soak_growth.lines(week.samples, soak_samples.MEASURES) if week.samples else ()
-    if as_json:
-        print(json.dumps(_json(week, lines, seed), indent=1))
-    else:
-        _show(week, lines, seed)
-    leaks = any(line.verdict == "leak" for line in lines)
-    raise typer.Exit(1 if leaks or any(one.told.wrong for one in week.done) else 0)
-
-
-def _chosen(text: str) -> tuple[BackendName, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not names or set(names) - set(SANDBOXES):
-        _refuse(f"--sandbox {text!r}: give one or more of {', '.join(SANDBOXES)}, with commas between")
-    if "host" in names:
-        from sandbox.host import unavailable
-
-        if reason := unavailable():
-            _refuse(f"--sandbox host: {reason}")
-    if "docker" in names:
-        from sandbox.daemon import require_image
-
-        try:
-            for task in load_tasks(BUNDLED, TASKS):
-                require_image(str(task.instance["image"]))
-        except SandboxUnavailable as error:
-            _refuse(f"--sandbox docker: {error}; python examples/offline_images.py suite builds the tasks'")
-    return cast(tuple[BackendName, ...], names)
+    """Kill and resume runs, check each row, and report leftover resources."""
+    sandboxes = sandbox.replace(",", " ").split()
+    if not sandboxes or set(sandboxes) - set(SANDBOXES):
+        print(f"error: --sandbox {sandbox!r}: choose any of {', '.join(SANDBOXES)}", file=sys.stderr)
+        raise typer.Exit(2)
+    seed = random.SystemRandom().randrange(10**6) if seed is None else seed
+    chance, with_docker = random.Random(seed), "docker" in sandboxes
+    samples: list[dict[str, int]] = []
+    number = wrong = 0
+    print(f"seed {seed}; sandboxes: {', '.join(sandboxes)}", flush=True)
+    for each in (signal.SIGINT, signal.SIGTERM):  # the runs would inherit that a signal is ignored
+        signal.signal(each, signal.default_int_handler)
+    with work_directory(with_docker) as place, contextlib.suppress(KeyboardInterrupt):
+        expected, durations_s = {}, {}
+        for name in sandboxes:
+            out, began = place / name, time.monotonic()
+            problems = finish(start(out, name))
+            expected[name], durations_s[name] = rows(out), time.monotonic() - began
+            if problems or not expected[name]:
+                print(f"error: the undisturbed run on {name} failed: {problems}", file=sys.stderr)
+                raise typer.Exit(1)
+            print(f"undisturbed: {name}: {len(expected[name])} rows, {durations_s[name]:.0f} s", flush=True)
+            samples = [sample(out, with_docker)]
+        ends = time.monotonic() + 60 * minutes
+        while time.monotonic() < ends and number != operations:
+            name, number = sandboxes[number % len(sandboxes)], number + 1
+            out = place / str(number)
+            problems = kill_and_resume(out, name, durations_s[name], chance)
+            problems += compare_rows(rows(out), expected[name])
+            wrong += bool(problems)
+            samples.append(sample(out, with_docker))
+            print(f"{number}: {name}: {'; '.join(problems) or 'rows equal'}", flush=True)
+    left = print_growth(samples[0], samples[-1]) if samples else []
+    print(f"{number} operations, {wrong} wrong; left: {', '.join(left) or 'nothing'}; seed {seed}")
+    raise typer.Exit(1 if wrong or left or not samples else 0)
 
 
 @contextlib.contextmanager
-def _placed(keep: Path | None) -> Iterator[Path]:
-    """A directory of its own for all that is made, which this process and its children know of."""
-    if keep is not None:
+def work_directory(with_docker: bool) -> Iterator[Path]:
+    """A directory for all files of the commands that start here; removed at the end."""
+    # Orphans of a killed run become children of this process, where they are counted.
+    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed")
+    with tempfile.TemporaryDirectory(prefix="takeover-soak-", dir="/var/tmp") as name:
+        place = Path(name)
+        place.chmod(0o711)
+        (place / "tmp").mkdir()
+        os.environ |= {"TAKEOVER_HOME": f"{place}/home", "TMPDIR": f"{place}/tmp", "PYTHONPATH": str(ROOT)}
         try:
-            keep.mkdir(parents=True)
-        except OSError as error:
-            _refuse(f"--keep {keep}: {error.strerror}; name a directory that is not there yet")
-    place = keep.absolute() if keep else Path(tempfile.mkdtemp(prefix="takeover-soak-", dir="/var/tmp"))
-    place.chmod(0o711)
-    for name in ("runs", "tmp"):
-        (place / name).mkdir()
-    os.environ |= {PLACE_VARIABLE: str(place / "depot"), "TMPDIR": str(place / "tmp")}
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
-    tempfile.tempdir = None
-    adopt_orphans()
-    try:
-        yield place
-    finally:
-        if keep is None:
-            remove_tree(place)
-        else:
-            print(f"kept {place}", file=sys.stderr)
+            yield place
+        finally:
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            for config in place.glob("*/config.json") if with_docker else ():
+                collect_garbage(config.parent, with_docker)
+            collect("--bases", "--remove", DOCKER_HOST="unix:///none")
 
 
-def _remove_machines(week: Week, sandboxes: tuple[BackendName, ...]) -> None:
-    """What an early end has left on the daemon; what lies on the disk goes with its directory."""
-    if "docker" not in sandboxes:
-        return
-    from sandbox import leftovers
+def start(out: Path, sandbox: str) -> subprocess.Popen[str]:
+    """Start the run, or resume it if it has started before."""
+    asked = ("--resume",) if (out / "config.json").exists() else (*OPTIONS, "--sandbox", sandbox)
+    return subprocess.Popen(
+        [sys.executable, "-m", "evals.takeover", *asked, "--out", str(out), "--workers", "2"],
+        env={name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
-    ours = week.owners()
-    found = (*leftovers.containers(), *leftovers.snapshots())
-    leftovers.remove(one for one in found if soak_samples.is_of(one.owner, ours))
+
+def finish(process: subprocess.Popen[str], code: int = 0, timeout_s: float = _RUN_TIMEOUT_S) -> list[str]:
+    """Wait for the run; what is wrong with its end. Raises subprocess.TimeoutExpired."""
+    _, err = process.communicate(timeout=timeout_s)
+    if process.returncode in (code, 0) and "Traceback" not in err:
+        return []
+    return [f"exit code {process.returncode} instead of {code}: {err.strip()[-2000:]}"]
 
 
-def _json(week: Week, lines: tuple[Line, ...], seed: int) -> dict[str, object]:
+def kill_and_resume(out: Path, sandbox: str, duration_s: float, chance: random.Random) -> list[str]:
+    """Send the signals one after another, resume after each; what is wrong with the run's exits."""
+    for sent in chance.sample(list(EXIT_CODES), len(EXIT_CODES)):
+        process, moment_s = start(out, sandbox), chance.uniform(0, duration_s / 2)
+        if sent != signal.SIGKILL:
+            assert process.stdout is not None
+            process.stdout.readline()  # before its first line a run is an interpreter that imports
+        try:
+            if problems := finish(process, 0, moment_s):
+                return problems
+            break
+        except subprocess.TimeoutExpired:
+            if sent == signal.SIGINT:  # a terminal sends it to all processes in the foreground
+                os.killpg(process.pid, sent)
+            else:
+                process.send_signal(sent)
+        print(f"   {sandbox}: {sent.name} after {moment_s:.1f} s", flush=True)
+        if problems := finish(process, EXIT_CODES[sent]):
+            return problems
+    return finish(start(out, sandbox))
+
+
+def rows(out: Path) -> list[Row]:
+    file = out / "takeovers.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def compare_rows(found: list[Row], expected: list[Row]) -> list[str]:
+    """The rows that are missing, double, unexpected or different, one text each."""
+    known = {tuple(row[name] for name in KEY): row for row in expected}
+    counts = Counter(tuple(row[name] for name in KEY) for row in found)
+    problems = [f"{key}: missing" for key in known.keys() - counts.keys()]
+    problems += [f"{key}: unexpected" for key in counts.keys() - known.keys()]
+    problems += [f"{key}: {count} rows" for key, count in counts.items() if count > 1]
+    pairs = [(row, known.get(tuple(row[name] for name in KEY), row)) for row in found]
+    return problems + [
+        f"{row['record_id']}, {row['view']}: {name} is {row[name]!r:.60}, expected {usual[name]!r:.60}"
+        for row, usual in pairs
+        for name in COMPARED
+        if row[name] != usual[name]
+    ]
+
+
+def sample(out: Path, with_docker: bool) -> dict[str, int]:
+    """Collect garbage as a user would, then count the resources that are left."""
+    psutil.wait_procs(psutil.Process().children(recursive=True), timeout=_CHILDREN_TIMEOUT_S)
+    on_daemon = collect_garbage(out, with_docker)
+    home, mounts = Path(os.environ["TAKEOVER_HOME"]), Path("/proc/self/mountinfo").read_text().splitlines()
     return {
-        "seed": seed,
-        "watched": [soak_growth.as_json(line) for line in lines],
-        "samples": [sample._asdict() for sample in week.samples],
-        "operations": [{**one._asdict(), "told": one.told._asdict()} for one in week.done],
-        "kills": sum(one.told.kills for one in week.done),
-        "resumes": sum(one.told.resumes for one in week.done),
-        "wrong": sum(bool(one.told.wrong) for one in week.done),
+        "child processes": len(psutil.Process().children(recursive=True)),
+        "containers": on_daemon.count("container"),
+        "images": on_daemon.count("image"),
+        "mounts": sum(line.split()[4].startswith(str(home)) for line in mounts),
+        "temporary files": len(list(Path(os.environ["TMPDIR"]).iterdir())),
+        "machines in a run": len(list(out.glob("machines/*"))),
+        DATABASES: sum(file.stat().st_size for file in out.glob("*.sqlite*")) // 1000,
+        **{f"{each.name} in TAKEOVER_HOME": len(list(each.iterdir())) for each in home.glob("*/")},
     }
 
 
-def _show(week: Week, lines: tuple[Line, ...], seed: int) -> None:
-    shown_on = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-    kills, resumes = (sum(getattr(one.told, name) for one in week.done) for name in ("kills", "resumes"))
-    wrong = sum(bool(one.told.wrong) for one in week.done)
-    counts = f"{len(week.done)} operations, {kills} kills, {resumes} resumes, {wrong} wrong"
-    table = Table(title=f"{counts}; seed {seed}")
-    table.add_column("operation")
-    table.add_column("sandbox")
-    for head in ("times", "kills", "resumes", "wrong", "median s"):
-        table.add_column(head, justify="right")
-    for name, sandbox in dict.fromkeys((one.name, one.sandbox) for one in week.done):
-        found = [one for one in week.done if (one.name, one.sandbox) == (name, sandbox)]
-        sums = [sum(one.told.kills for one in found), sum(one.told.resumes for one in found)]
-        sums.append(sum(bool(one.told.wrong) for one in found))
-        median = f"{statistics.median(one.seconds for one in found):.1f}"
-        table.add_row(name, sandbox, str(len(found)), *map(str, sums), median)
-    shown_on.print(table)
-    if lines:
-        hours = week.samples[-1].hours
-        shown_on.print(soak_growth.table(lines, f"{len(week.samples)} samples in {60 * hours:.0f} minutes"))
+def collect_garbage(out: Path, with_docker: bool) -> list[str]:
+    """Remove what the run has left; the kinds of what remains of it on the Docker daemon."""
+    collect("--remove", DOCKER_HOST="unix:///none")  # all in TAKEOVER_HOME and TMPDIR is the soak's own
+    if not with_docker:
+        return []
+    run_id = json.loads((out / "config.json").read_text())["run_id"]
+    found = [one for one in collect("--json") if one["kind"] in ("container", "image")]
+    owners = {one["owner"] for one in found if one["owner"].split(".")[0] == run_id}
+    for owner in owners:
+        collect("--owner", owner, "--snapshots", "--remove")
+    return [one["kind"] for one in collect("--json") if one["owner"] in owners]
 
 
-def _refuse(reason: str) -> NoReturn:
-    print(f"error: {reason}", file=sys.stderr)
-    raise typer.Exit(2)
+def collect(*options: str, **environment: str) -> list[dict[str, Any]]:
+    """Run `python -m sandbox gc`; its findings if `options` include --json. Raises CalledProcessError."""
+    words = [sys.executable, "-m", "sandbox", "gc", *options]
+    done = subprocess.run(words, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)
+    return list(json.loads(done.stdout)["findings"]) if "--json" in options else []
+
+
+def print_growth(first: dict[str, int], last: dict[str, int]) -> list[str]:
+    """Print the first and the last sample; the resources that have grown in number."""
+    print("left after garbage collection, first and last:")
+    for name in first | last:
+        print(f"   {name}: {first.get(name, 0)}, {last.get(name, 0)}")
+    return [name for name in last if last[name] > first.get(name, 0) and name != DATABASES]
 
 
 if __name__ == "__main__":

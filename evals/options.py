@@ -155,9 +155,7 @@ OPTIONS: dict[str, OptionInfo] = {
         help="Go on with the run in --out: what is done stays, what was cut short goes on where it stood, "
         "what failed for its infrastructure is tried again."
     ),
-    "report": Option(
-        "--report/--no-report", help="Write tables, plots and report.html; evals.report writes them later."
-    ),
+    "report": Option(help="Write tables, plots and report.html; evals.report writes them later."),
     "dry_run": Option(
         help="Print the plan and an estimate of tokens and time, and do nothing; with --resume, of what is left."
     ),
@@ -180,8 +178,8 @@ def _parameter(name: str, hint: Any) -> inspect.Parameter:
     for bound in bounds:
         if option.min is None:
             option.min = bound.gt + 1 if hasattr(bound, "gt") else bound.ge
-    if kind is bool and not option.param_decls:
-        option.param_decls = (f"--{name.replace('_', '-')}",)  # without a --no- form
+    if kind is bool and not getattr(CommandOptions, name):
+        option.param_decls = (f"--{name.replace('_', '-')}",)  # only what is on by default has a --no- form
     if get_origin(kind) is Literal:
         kind = str  # `evals.run.setup` refuses other values, in one line
     return inspect.Parameter(

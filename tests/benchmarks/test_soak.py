@@ -1,0 +1,58 @@
+"""The soak: bad usage, the comparison of rows, and a short real one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.soak import COMPARED, Row, compare_rows
+
+ROOT = Path(__file__).parents[2]
+WORK = Path("/var/tmp")
+ROWS: list[Row] = [
+    {"record_id": record, "view": view, "successor": "builtin:oracle", "repeat": 1}
+    | dict.fromkeys(COMPARED, "a value")
+    for record in ("one.first_source_edit", "two.first_source_edit")
+    for view in ("repository", "trace")
+]
+
+
+def soak(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "soak.py"), *words],
+        env=os.environ | {"PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_killed_and_resumed_run_has_its_rows_and_leaves_nothing() -> None:
+    before = set(WORK.glob("takeover-soak-*"))
+    done = soak("--operations", "1", "--sandbox", "process", "--seed", "7")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1: process: rows equal" in done.stdout
+    assert "1 operations, 0 wrong; left: nothing; seed 7" in done.stdout
+    assert set(WORK.glob("takeover-soak-*")) <= before
+
+
+def test_a_wrong_a_missing_a_double_and_an_unexpected_row_are_noticed() -> None:
+    assert compare_rows(ROWS, ROWS) == []
+    (line,) = compare_rows([ROWS[0] | {"resolved": False}, *ROWS[1:]], ROWS)
+    assert line.endswith("resolved is False, expected 'a value'")
+    (line,) = compare_rows(ROWS[1:], ROWS)
+    assert line.endswith("missing")
+    (line,) = compare_rows([*ROWS, ROWS[0]], ROWS)
+    assert line.endswith("2 rows")
+    assert compare_rows([*ROWS, ROWS[0] | {"view": "payload"}], ROWS)[0].endswith("unexpected")
+
+
+def test_bad_usage_is_one_line() -> None:
+    done = soak("--sandbox", "moon")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --sandbox 'moon': choose any of host, docker, process\n"
