@@ -31,9 +31,9 @@ from benchmarks.soak_growth import Line
 from benchmarks.soak_processes import adopt_orphans
 from benchmarks.soak_week import TASKS, Week
 from evals.tasks import BUNDLED, load_tasks
-from sandbox.depot import PLACE_VARIABLE
 from sandbox.machine import BackendName, SandboxUnavailable
 from sandbox.removal import remove_tree
+from sandbox.storage import PLACE_VARIABLE
 
 SANDBOXES = ("host", "docker", "process")
 _EPILOG = """Examples:
@@ -126,11 +126,10 @@ def _remove_machines(week: Week, sandboxes: tuple[BackendName, ...]) -> None:
     """What an early end has left on the daemon; what lies on the disk goes with its directory."""
     if "docker" not in sandboxes:
         return
-    from sandbox import leftovers
+    from sandbox.gc_docker import list_resources, remove
 
     ours = week.owners()
-    found = (*leftovers.containers(), *leftovers.snapshots())
-    leftovers.remove(one for one in found if soak_samples.is_of(one.owner, ours))
+    remove(one for one in list_resources() if soak_samples.is_of(one.owner, ours))
 
 
 def _json(week: Week, lines: tuple[Line, ...], seed: int) -> dict[str, object]:

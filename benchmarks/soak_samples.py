@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.soak_growth import Measure
-from sandbox import depot
+from sandbox import removal, storage
 
 MB = 1e6
 MEASURES = (
@@ -58,7 +58,7 @@ def of_process() -> dict[str, float]:
 
 def of_depot() -> dict[str, float]:
     """Of the directory that `TAKEOVER_HOME` names, and of the one for temporary files."""
-    root = depot.root()
+    root = storage.root()
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     return {
         "mounts": sum(line.split()[4].startswith(f"{root}/") for line in mounts),
@@ -66,7 +66,7 @@ def of_depot() -> dict[str, float]:
         "marks in the depot": _names(root / "locks"),
         "bases in the depot": _names(root / "bases"),
         "temporary files": _names(Path(tempfile.gettempdir())),
-        "depot, MB": depot.size(root) / MB,
+        "depot, MB": removal.size(root) / MB,
     }
 
 
@@ -78,13 +78,13 @@ def of_homes(home: Path, runs: Path) -> dict[str, float]:
             opened.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size")
         )
     log = sum(path.stat().st_size for path in home.glob(f"{database.name}-*"))
-    files = depot.size(home) - sum(path.stat().st_blocks * 512 for path in home.glob(f"{database.name}*"))
+    files = removal.size(home) - sum(path.stat().st_blocks * 512 for path in home.glob(f"{database.name}*"))
     return {
         "machines in the home": _names(home / "machines"),
         "home's files, MB": files / MB,
         "home's database, MB": pages * page / MB,
         "home's write-ahead log, MB": log / MB,
-        "kept runs, MB": depot.size(runs) / MB,
+        "kept runs, MB": removal.size(runs) / MB,
     }
 
 
@@ -92,12 +92,10 @@ def of_daemon(owners: Collection[str], *, asked: bool) -> dict[str, float]:
     """Containers and images of these runs and their threads; none where no daemon is `asked`."""
     if not asked:
         return {"containers": 0, "images": 0}
-    from sandbox import leftovers
+    from sandbox.gc_docker import list_resources
 
-    return {
-        "containers": sum(is_of(one.owner, owners) for one in leftovers.containers()),
-        "images": sum(is_of(one.owner, owners) for one in leftovers.snapshots()),
-    }
+    kinds = [one.kind for one in list_resources() if is_of(one.owner, owners)]
+    return {"containers": kinds.count("container"), "images": kinds.count("image")}
 
 
 def is_of(owner: str, owners: Collection[str]) -> bool:

@@ -34,7 +34,7 @@ from handoff.record import RECORD_FILE, HandoffRecord, RecordStore
 from handoff.views import VIEWS
 from nodes.state import AgentState
 from nodes.team import Agent, Team
-from sandbox import depot
+from sandbox import storage
 from sandbox.machine import BackendName, SandboxSpec
 
 _OWNER = "studio"
@@ -199,7 +199,7 @@ def _machine(choices: Choices, base: Task | None, backend: BackendName) -> Sandb
     if base is None:
         return _own_machine(choices, backend)
     # Not in the home, which may lie where the server watches for changed source, and then starts anew.
-    work = depot.place() / "tasks" / _version(base)
+    work = storage.place() / "tasks" / _version(base)
     if backend != "docker":
         work.mkdir(parents=True, exist_ok=True)
         with (work / ".lock").open("a") as lock:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from sandbox import depot
+from sandbox import ownership, storage
 from sandbox.machine import SandboxUnavailable
+from sandbox.removal import remove_tree
 
 _CHUNK = 64 * 1024
 _KILL_ROUNDS = 20
@@ -167,11 +168,12 @@ def stopped(processes: list[psutil.Process]) -> Iterator[None]:
 
 def remove_run(owner: str) -> None:
     """Remove what this host keeps of a run, and the plain processes that a killed one left."""
-    run = depot.runs() / owner
-    if not depot.is_marked(owner) and not os.path.lexists(run):
+    run = storage.runs() / owner
+    if not ownership.is_known(owner) and not os.path.lexists(run):
         return  # nobody has had it since it was removed
     end_residents(run)
-    depot.remove_run(owner)
+    remove_tree(run)
+    ownership.release(owner)
 
 
 def end_residents(run: Path) -> None:

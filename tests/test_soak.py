@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import soak_growth, soak_samples
 from benchmarks.soak_runs import key, wrong_rows
-from sandbox.depot import PLACE_VARIABLE
 from sandbox.host import unavailable
+from sandbox.storage import PLACE_VARIABLE
 
 from .conftest import missing
 
