@@ -113,7 +113,7 @@ def gc(
     with _told_in_one_line():
         with _errors().status("looking"):
             found = survey(request)
-        outcome = _remove(found.stale()) if remove else None
+        outcome = _remove(found.stale) if remove else None
         if as_json:
             from sandbox import listing
 
@@ -186,11 +186,16 @@ def _remove(stale: tuple[Resource, ...]) -> dict[str, str | None]:
 
     outcome: dict[str, str | None] = {}
     console = _errors()
-    columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         bar = progress.add_task("", total=len(stale))
         for one in stale:
-            progress.update(bar, description=f"{one.kind} {listing.escaped(one.name)}")
+            progress.update(bar, description=str(listing.plain(f"{one.kind} {one.name}")))
             outcome[one.where] = gc.remove(one)
             progress.advance(bar)
     return outcome
@@ -199,13 +204,13 @@ def _remove(stale: tuple[Resource, ...]) -> dict[str, str | None]:
 def _show(found: Survey, outcome: dict[str, str | None] | None, request: Request) -> None:
     from sandbox import listing
 
-    console, stale = _output(), found.stale()
+    console, stale = _output(), found.stale
     if found.docker_error is not None:
         console.print(listing.plain(f"Docker was not looked at: {found.docker_error.partition(' (')[0]}"))
     for error in found.errors:
         print(f"error: {error}", file=sys.stderr)
-    listing.show_kept(console, found.kept())
-    if found.kept() and stale:
+    listing.show_kept(console, found.kept)
+    if found.kept and stale:
         console.print()
     if not stale:
         whose = f" of {request.owner}" if request.owner else ""

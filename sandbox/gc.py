@@ -52,19 +52,13 @@ EVERYTHING = Request()
 
 
 class Survey(NamedTuple):
-    """All resources; why Docker could not be looked at; other errors, in one line each."""
+    """All resources, and what could not be looked at, in one line each."""
 
-    resources: tuple[Resource, ...]
+    stale: tuple[Resource, ...]
+    """In order of removal."""
+    kept: tuple[Resource, ...]
     docker_error: str | None
     errors: tuple[str, ...]
-
-    def stale(self) -> tuple[Resource, ...]:
-        """In order of removal."""
-        found = [each for each in self.resources if each.is_stale]
-        return tuple(sorted(found, key=lambda each: _ORDER.index(each.kind)))
-
-    def kept(self) -> tuple[Resource, ...]:
-        return tuple(each for each in self.resources if not each.is_stale)
 
 
 def survey(request: Request) -> Survey:
@@ -82,7 +76,14 @@ def survey(request: Request) -> Survey:
             error = str(raised)
         errors.append(error)
     *others, docker_error = errors
-    return Survey(tuple(resources), docker_error, tuple(error for error in others if error is not None))
+    return Survey(
+        stale=tuple(
+            sorted((one for one in resources if one.is_stale), key=lambda one: _ORDER.index(one.kind))
+        ),
+        kept=tuple(one for one in resources if not one.is_stale),
+        docker_error=docker_error,
+        errors=tuple(error for error in others if error is not None),
+    )
 
 
 def remove(resource: Resource) -> str | None:

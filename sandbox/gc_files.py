@@ -64,7 +64,7 @@ def remove_stale(resource: Resource) -> str | None:
             if resource.owner:
                 path = storage.runs() / resource.owner
                 local.end_residents(path)
-            if resource.kind == "process" or not is_directory(path):
+            if resource.kind == "process" or not os.path.lexists(path):
                 return None
             path = set_aside(path)
     error = remove_tree(path)
@@ -84,8 +84,8 @@ def _list_runs(owner: str | None) -> Iterator[Resource]:
             alive |= set() if run.is_stale else {name}
             yield run
     home = storage.root() / "runs"
-    for process, tmp in local.residents(home):
-        name = tmp.relative_to(home).parts[0]
+    for process, tmp in local.residents(home).items():
+        name = "".join(tmp.relative_to(home).parts[:1])
         if name not in alive and owner in (None, name) and ownership.is_owner(name):
             yield _process(process, name)
 

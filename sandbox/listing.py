@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -80,7 +79,7 @@ def as_json(survey: Survey, outcome: dict[str, str | None] | None) -> dict[str, 
         return found | ({"failure": failure} if failure else {})
 
     return {
-        "findings": [entry(one) for one in (*survey.stale(), *survey.kept())],
+        "findings": [entry(one) for one in (*survey.stale, *survey.kept)],
         "docker": survey.docker_error or "looked at",
         "troubles": list(survey.errors),
     }
@@ -105,11 +104,6 @@ def plain(text: str) -> Text:
     """Text that no name of a file or a container can turn into anything else."""
     readable = text.encode("utf-8", "backslashreplace").decode()
     return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in readable))
-
-
-def escaped(text: str) -> str:
-    """The same for where markup is understood."""
-    return escape(str(plain(text)))
 
 
 def _what(one: Resource) -> str:

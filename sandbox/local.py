@@ -117,16 +117,6 @@ def _children(pid: int) -> Iterator[int]:
                 yield from map(int, (thread / "children").read_text().split())
 
 
-def inhabitants(tmp: Path) -> list[psutil.Process]:
-    """The processes whose environment names `tmp`; a daemon is nobody's descendant, but is known by it."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("TMPDIR") == str(tmp):
-                found.append(process)
-    return found
-
-
 def kill(processes: list[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -178,17 +168,20 @@ def remove_run(owner: str) -> None:
 
 def end_residents(run: Path) -> None:
     """Kill the plain processes that live in a run's directory."""
-    kill_until_none(lambda: [process for process, _ in residents(run)])
+    kill_until_none(lambda: list(residents(run)))
 
 
-def residents(within: Path) -> list[tuple[psutil.Process, Path]]:
-    """The processes whose environment names a directory below `within` as theirs, and that directory."""
-    found = []
+def residents(directory: Path) -> dict[psutil.Process, Path]:
+    """The processes whose TMPDIR is at or below a directory, each with its TMPDIR.
+
+    That finds daemons, too, which are not among anybody's descendants.
+    """
+    found = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             tmp = process.environ().get("TMPDIR", "")
-            if tmp.startswith(f"{within}/"):
-                found.append((process, Path(tmp)))
+            if f"{tmp}/".startswith(f"{directory}/"):
+                found[process] = Path(tmp)
     return found
 
 

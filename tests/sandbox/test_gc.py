@@ -20,7 +20,8 @@ import psutil
 import pytest
 
 import sandbox
-from sandbox import ownership, removal, storage
+from sandbox import gc, gc_files, ownership, removal, storage
+from sandbox.gc import Request
 from sandbox.machine import SandboxUnavailable
 
 from ..conftest import missing
@@ -401,6 +402,41 @@ def test_what_an_agent_made_hard_to_remove(place: Place) -> None:
     assert (code, by_fate(told, "removed")) == (0, ["run"])
     assert everything(place.home / "runs") == []
     assert (outside / "file").is_file()
+
+
+def test_a_collector_that_is_killed_while_it_removes_leaves_the_rest_to_the_next(place: Place) -> None:
+    killed(place.run(new_owner(), "process"))
+    programs = place.home.parent / "bin"
+    programs.mkdir()
+    (programs / "rm").write_text("#!/bin/sh\nkill -9 $PPID\n")
+    (programs / "rm").chmod(0o755)
+    place.no_docker["PATH"] = f"{programs}:{os.environ['PATH']}"
+    assert place.command("gc", "--bases", "--remove")[0] == -signal.SIGKILL
+    del place.no_docker["PATH"]
+    reasons = {one["kind"]: one["why"] for one in place.gc()[1]["findings"]}
+    assert reasons.pop("base").startswith("the next run starts from it")
+    assert reasons == {"run": "its removal was cut short"}
+    assert by_fate(place.gc("--bases", "--remove")[1], "removed") == ["base", "run"]
+    assert everything(place.home / "runs") == everything(place.home / "bases") == []
+    assert answer(place.run(new_owner(), "process")) == "kept\n"
+
+
+def test_a_link_in_the_place_of_a_stale_directory_is_not_followed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
+    run, outside = place.home / "runs" / "stale", place.home / "outside"
+    run.mkdir(parents=True)
+    outside.mkdir(mode=0o500)
+    (outside / "file").write_text("")
+    (found,) = gc_files.list_stored(Request())
+    run.rmdir()
+    run.symlink_to(outside)
+    assert found.is_stale
+    assert gc.remove(found) is None
+    assert everything(place.home / "runs") == []
+    assert (outside / "file").is_file()
+    assert outside.stat().st_mode & 0o777 == 0o500
 
 
 def test_a_host_without_docker_or_anything(place: Place) -> None:
