@@ -76,13 +76,12 @@ def survey(request: Request) -> Survey:
             error = str(raised)
         errors.append(error)
     *others, docker_error = errors
+    stale = [each for each in resources if each.is_stale]
     return Survey(
-        stale=tuple(
-            sorted((one for one in resources if one.is_stale), key=lambda one: _ORDER.index(one.kind))
-        ),
-        kept=tuple(one for one in resources if not one.is_stale),
+        stale=tuple(sorted(stale, key=lambda each: _ORDER.index(each.kind))),
+        kept=tuple(each for each in resources if not each.is_stale),
         docker_error=docker_error,
-        errors=tuple(error for error in others if error is not None),
+        errors=tuple(filter(None, others)),
     )
 
 
