@@ -35,7 +35,7 @@ from handoff.views import VIEWS
 from nodes.settings import Settings
 from nodes.state import AgentState
 from nodes.team import Agent, Team
-from sandbox import depot
+from sandbox import storage
 from sandbox.machine import BackendName, SandboxSpec
 
 _OWNER = "studio"
@@ -193,7 +193,7 @@ def _machine(choices: Choices, base: Task | None, backend: BackendName) -> Sandb
     if base is None:
         return _own_machine(choices, backend)
     # Not in the home, which may lie where the server watches for changed source, and then starts anew.
-    work = depot.place() / "tasks" / _version(base)
+    work = storage.place() / "tasks" / _version(base)
     if backend != "docker":
         work.mkdir(parents=True, exist_ok=True)
         with (work / ".lock").open("a") as lock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from handoff.record import RecordStore
 from nodes.session import BASE, Session, SnapshotEvery, directories, owner_of
 from sandbox import remove_leftovers
 from sandbox.machine import BackendName, SandboxSpec, SandboxUnavailable
-from sandbox.removal import remove_tree
+from sandbox.removal import remove_tree, set_aside
 
 DATABASE_FILE = "takeover.sqlite"
 _LONGEST_FREEZE_S = 24 * 3600.0
@@ -128,9 +127,7 @@ class Home:
             ]
             for each in unused:
                 # Half of one must not look like a whole one, should this be killed meanwhile.
-                aside = each.with_name(f".removing-{uuid.uuid4().hex}")
-                each.rename(aside)
-                remove_tree(aside)
+                remove_tree(set_aside(each))
         return len(unused)
 
     def _others(self, thread: str) -> str:

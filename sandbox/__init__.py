@@ -2,10 +2,12 @@
 
 promises and values     machine
 what all machines have  box, shell, files, changes, watch; workbench, repository
-host, process           host, process, local; trees, overlay, bases, depot; seccomp
-docker                  container, containment, daemon, wire, freezer; images, tarballs; ownership, leftovers
+host, process           host, process, local; trees, overlay, bases; seccomp
+docker                  container, containment, daemon, wire, freezer; images, tarballs
 snapshots as files      layers, differences, archive, contents, transfer
-upkeep, on the command  __main__, probe, gc, strays, listing, removal
+directories and owners  storage, removal, ownership
+garbage collection      gc, gc_files, gc_docker
+commands                __main__, probe, listing
 for other backends      contract
 """
 
@@ -103,7 +105,7 @@ def remove_leftovers(backend: BackendName, *owners: str, keep: Collection[str] |
         if not re.fullmatch(OWNER, owner):
             raise ValueError(f"{owner!r:.60} is the name of no run")
     if backend == "docker":
-        from sandbox.container import remove_owned
+        from sandbox.gc_docker import remove_owned
 
         remove_owned(owners, keep)
     else:

@@ -15,9 +15,8 @@ from typer import Argument, Option
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sandbox.gc import Survey, Wanted
+    from sandbox.gc import Request, Resource, Survey
     from sandbox.machine import Snapshot
-    from sandbox.strays import Finding
 
 DONE, USAGE, INFRASTRUCTURE_FAILURE, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
 
@@ -100,29 +99,29 @@ def gc(
     as_json: AsJson = False,
 ) -> None:
     """Show what dead runs left on this host and on its Docker daemon; remove it with --remove."""
-    from sandbox import strays
-    from sandbox.gc import Wanted, survey
+    from sandbox.gc import Request, survey
+    from sandbox.ownership import is_owner
 
-    if owner is not None and not strays.is_owner(owner):
+    if owner is not None and not is_owner(owner):
         _refuse(f"--owner: {owner!r} is no name of a run; the table of `gc` names them")
     if owner is not None and (bases or store):
         _refuse(f"{'--bases' if bases else '--store'}: belongs to no run; leave out --owner")
     for path in store or ():
         if not path.is_dir():
             _refuse(f"--store: {path}: no such directory")
-    wanted = Wanted(owner, snapshots, bases, tuple(store or ()))
+    request = Request(owner, snapshots, bases, tuple(store or ()))
     with _told_in_one_line():
         with _errors().status("looking"):
-            found = survey(wanted)
-        outcome = _removed(found.doomed()) if remove else None
+            found = survey(request)
+        outcome = _remove(found.stale) if remove else None
         if as_json:
             from sandbox import listing
 
             print(json.dumps(listing.as_json(found, outcome), indent=1))
         else:
-            _show(found, outcome, wanted)
-    failed = found.troubles or any((outcome or {}).values())
-    raise typer.Exit(INFRASTRUCTURE_FAILURE if failed else DONE)
+            _show(found, outcome, request)
+    has_failed = found.errors or any((outcome or {}).values())
+    raise typer.Exit(INFRASTRUCTURE_FAILURE if has_failed else DONE)
 
 
 @app.command(epilog=_PROBE_EPILOG)
@@ -179,52 +178,56 @@ def import_(
         print(snapshot.model_dump_json())
 
 
-def _removed(doomed: tuple[Finding, ...]) -> dict[str, str | None]:
-    """Remove them one by one; by place, why one could not be."""
+def _remove(stale: tuple[Resource, ...]) -> dict[str, str | None]:
+    """Remove one by one; by `where`, why a resource is still there."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from sandbox import listing
-    from sandbox.gc import removed
+    from sandbox import gc, listing
 
     outcome: dict[str, str | None] = {}
     console = _errors()
-    columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        bar = progress.add_task("", total=len(doomed))
-        for one in doomed:
-            progress.update(bar, description=f"{one.kind} {listing.escaped(one.name)}")
-            outcome[one.where] = removed(one)
+        bar = progress.add_task("", total=len(stale))
+        for one in stale:
+            progress.update(bar, description=str(listing.plain(f"{one.kind} {one.name}")))
+            outcome[one.where] = gc.remove(one)
             progress.advance(bar)
     return outcome
 
 
-def _show(found: Survey, outcome: dict[str, str | None] | None, wanted: Wanted) -> None:
+def _show(found: Survey, outcome: dict[str, str | None] | None, request: Request) -> None:
     from sandbox import listing
 
-    console, doomed = _output(), found.doomed()
-    if found.no_docker is not None:
-        console.print(listing.plain(f"Docker was not looked at: {found.no_docker.partition(' (')[0]}"))
-    for trouble in found.troubles:
-        print(f"error: {trouble}", file=sys.stderr)
-    listing.show_kept(console, found.kept())
-    if found.kept() and doomed:
+    console, stale = _output(), found.stale
+    if found.docker_error is not None:
+        console.print(listing.plain(f"Docker was not looked at: {found.docker_error.partition(' (')[0]}"))
+    for error in found.errors:
+        print(f"error: {error}", file=sys.stderr)
+    listing.show_kept(console, found.kept)
+    if found.kept and stale:
         console.print()
-    if not doomed:
-        whose = f" of {wanted.owner}" if wanted.owner else ""
-        where = " where it could be looked" if found.troubles else ""
+    if not stale:
+        whose = f" of {request.owner}" if request.owner else ""
+        where = " where it could be looked" if found.errors else ""
         console.print(listing.plain(f"Nothing{whose} is left behind that can be removed{where}."))
     elif outcome is None:
-        listing.show_doomed(console, doomed, "Left behind")
+        listing.show_stale(console, stale, "Left behind")
         console.print()
-        console.print(listing.plain(f"{listing.total(doomed)}. Nothing has been removed. To remove it:"))
-        console.print(listing.plain(f"  {wanted.command()} --remove"), soft_wrap=True)
+        console.print(listing.plain(f"{listing.total(stale)}. Nothing has been removed. To remove it:"))
+        console.print(listing.plain(f"  {request.command()} --remove"), soft_wrap=True)
     else:
-        gone = tuple(one for one in doomed if outcome[one.where] is None)
+        gone = tuple(one for one in stale if outcome[one.where] is None)
         if gone:
-            listing.show_doomed(console, gone, "Removed")
+            listing.show_stale(console, gone, "Removed")
             console.print()
         console.print(listing.plain(f"Removed: {listing.total(gone)}."))
-        for one in doomed:
+        for one in stale:
             if outcome[one.where] is not None:
                 name = listing.plain(f"{one.kind} {one.name} is still there: {outcome[one.where]}")
                 print(f"error: {name}", file=sys.stderr)

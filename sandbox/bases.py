@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sandbox import depot
+from sandbox import ownership, storage
 from sandbox.archive import content_digest
 from sandbox.layers import Stack
 from sandbox.machine import Frozen, OutOfDisk, SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
@@ -40,7 +40,14 @@ class Base(Frozen):
 
     @property
     def tree(self) -> Path:
-        return depot.bases() / _name(self.digest) / _TREE
+        return directory() / _name(self.digest) / _TREE
+
+
+def directory() -> Path:
+    """The directory with one directory for each base; this process from now on counts as a user of all."""
+    found = storage.open_directory(storage.place() / "bases")
+    ownership.hold(ownership.BASES)
+    return found
 
 
 def base_of(spec: SandboxSpec) -> Base:
@@ -172,7 +179,7 @@ def _laid_out(base: Base, fill: Callable[[Path], None]) -> Base:
     home = base.tree.parent
     if (home / _ABOUT).exists():
         return base
-    partial = depot.bases() / f"{secrets.token_hex(6)}.partial"
+    partial = directory() / f"{secrets.token_hex(6)}.partial"
     partial.mkdir(mode=0o711)
     try:
         (partial / _TREE).mkdir(mode=0o755)
@@ -194,7 +201,7 @@ def _is_system(directory: Path) -> bool:
 
 
 def _give_away(tree: Path) -> None:
-    uid = depot.owner_uid()
+    uid = storage.owner_uid()
     if uid is not None:
         set_ids = _run("find", str(tree), "-type", "f", "-perm", "/6000", "-printf", "%m %p\\0")
         _run("chown", "-hR", f"{uid}:{uid}", str(tree))

@@ -9,20 +9,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sandbox import archive, depot, images, ownership, tarballs
+from sandbox import archive, images, ownership, tarballs
 from sandbox.changes import Mount
 from sandbox.containment import host_config
 from sandbox.daemon import OwnedClient, answering, client, directories, require_image
 from sandbox.freezer import paused
 from sandbox.layers import Stack
-from sandbox.leftovers import remove_owned
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
 from sandbox.ownership import OWNER_LABEL
+from sandbox.removal import remove_on_failure, remove_tree
 from sandbox.shell import LEAVE, Hand, Shell
 from sandbox.watch import DiskWatch, bytes_used
 from sandbox.wire import ExecChannel
 
-__all__ = ["OWNER_LABEL", "OwnedClient", "client", "remove_owned", "require_image", "start", "thaw"]
+__all__ = ["OWNER_LABEL", "OwnedClient", "client", "require_image", "start", "thaw"]
 
 _MOST_LAYERS = 100
 """The daemon takes no image of more than 125."""
@@ -129,11 +129,13 @@ class ContainerEnclosure:
             raise SandboxUnavailable(f"{store}: {error.strerror}") from error
         room = Path(tempfile.mkdtemp(prefix=".freezing-", dir=store))
         raw = room / "layer.tar"
-        with depot.removed_on_failure(room), paused(self._id, self._pid):
+        with remove_on_failure(room), paused(self._id, self._pid):
             tarballs.pack(upper, raw)
 
         def finish() -> tuple[str, str]:
-            with depot.removed(room), images.opened(self._image, self._base) as below:
+            with contextlib.ExitStack() as stack:
+                stack.callback(remove_tree, room)
+                below = stack.enter_context(images.opened(self._image, self._base))
                 layer = room / "layer"
                 layer.mkdir()
                 tarballs.unpack(raw, layer)
@@ -191,7 +193,7 @@ def start(spec: SandboxSpec) -> ContainerEnclosure:
 
 
 def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ContainerEnclosure:
-    depot.hold(spec.owner)
+    ownership.hold(spec.owner)
     base = images.require_base(snapshot.base)
     if spec.image is not None and (wanted := require_image(spec.image).id) != base["Id"]:
         raise SnapshotCorrupt(f"the snapshot was made for base {base['Id'][:19]}, not for {wanted[:19]}")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from sandbox import depot, overlay, seccomp, trees
+from sandbox import overlay, seccomp, storage, trees
 from sandbox.bases import ROOMS
 from sandbox.changes import Mount
 from sandbox.layers import Stack
@@ -215,7 +215,7 @@ def _settings() -> Path:
     """The little of this host's /etc that programs need, as one directory: each mount takes its time."""
     present = [path for path in (Path("/etc") / name for name in _ETC) if path.exists()]
     stamps = repr([(path.name, path.stat().st_mtime_ns, path.stat().st_ino) for path in present])
-    made = depot.place() / f"etc-{hashlib.sha256(stamps.encode()).hexdigest()[:16]}"
+    made = storage.place() / f"etc-{hashlib.sha256(stamps.encode()).hexdigest()[:16]}"
     if not made.exists():
         partial = Path(tempfile.mkdtemp(prefix=".etc-", dir=made.parent))
         subprocess.run(["cp", "-a", *present, partial], check=True)

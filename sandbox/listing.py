@@ -1,4 +1,4 @@
-"""How findings and facts look on a terminal, and as JSON."""
+"""How resources and facts look on a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -7,52 +7,39 @@ from typing import Any
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sandbox.gc import Survey
+from sandbox.gc import Resource, Survey
 from sandbox.probe import Fact
-from sandbox.strays import Finding
 
 _COLOURS = {"yes": "green", "less": "yellow", "no": "red"}
 _MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
 
 
-def show_doomed(console: Console, found: Iterable[Finding], title: str) -> None:
-    """A line for each thing that goes."""
+def show_stale(console: Console, found: Iterable[Resource], title: str) -> None:
+    """One line for each stale resource."""
     table = _table(title, "kind", "run", "what", "size", "age", "why")
     for one in found:
-        table.add_row(
-            one.kind,
-            plain(one.owner),
-            plain(_what(one)),
-            Text(decimal(one.bytes) if one.bytes else "", justify="right"),
-            Text(age(one.age_s), justify="right"),
-            plain(one.why),
-        )
+        size = decimal(one.bytes) if one.bytes else ""
+        cells = (one.kind, one.owner, _what(one), size, age(one.age_s), one.reason)
+        table.add_row(*map(plain, cells))
     console.print(table)
 
 
-def show_kept(console: Console, found: Iterable[Finding]) -> None:
-    """What stays, a line for all that stays for one reason."""
-    groups: dict[tuple[str, str, str], list[Finding]] = {}
+def show_kept(console: Console, found: Iterable[Resource]) -> None:
+    """One line for all resources that are kept for one reason."""
+    groups: dict[tuple[str, str, str], list[Resource]] = {}
     for one in found:
-        name = _what(one) if one.kind == "other" else ""
-        groups.setdefault((name or one.kind, one.owner, one.why), []).append(one)
-    if not groups:
-        return
+        name = _what(one) if one.kind == "other" else one.kind
+        groups.setdefault((name, one.owner, one.reason), []).append(one)
     table = _table("Kept", "kind", "run", "number", "size", "why")
-    for (kind, owner, why), members in groups.items():
+    for (kind, owner, reason), members in groups.items():
         size = sum(one.bytes for one in members)
-        table.add_row(
-            plain(kind),
-            plain(owner),
-            Text(str(len(members)), justify="right"),
-            Text(decimal(size) if size else "", justify="right"),
-            plain(why),
-        )
-    console.print(table)
+        cells = (kind, owner, str(len(members)), decimal(size) if size else "", reason)
+        table.add_row(*map(plain, cells))
+    if groups:
+        console.print(table)
 
 
 def show_facts(console: Console, found: Iterable[Fact]) -> None:
@@ -74,34 +61,31 @@ def show_facts(console: Console, found: Iterable[Fact]) -> None:
 
 
 def as_json(survey: Survey, outcome: dict[str, str | None] | None) -> dict[str, Any]:
-    """All that was found; `outcome` tells, by place, what became of what was to be removed."""
+    """The survey; `outcome` has the error, if any, of each removal, by `where`."""
 
-    def entry(one: Finding) -> dict[str, Any]:
-        fate = "kept" if one.remove is None else "removable"
-        failure = None
-        if outcome is not None and one.remove is not None:
-            failure = outcome[one.where]
-            fate = "removed" if failure is None else "failed"
-        known = {
+    def entry(one: Resource) -> dict[str, Any]:
+        failure = outcome[one.where] if outcome is not None and one.is_stale else None
+        removed = "removable" if outcome is None else "failed" if failure else "removed"
+        found = {
             "kind": one.kind,
             "owner": str(plain(one.owner)) or None,
             "name": str(plain(one.name)),
             "where": str(plain(one.where)),
             "bytes": one.bytes,
             "age_s": round(one.age_s, 1),
-            "fate": fate,
-            "why": str(plain(one.why)),
+            "fate": removed if one.is_stale else "kept",
+            "why": str(plain(one.reason)),
         }
-        return known | ({"failure": failure} if failure else {})
+        return found | ({"failure": failure} if failure else {})
 
     return {
-        "findings": [entry(one) for one in (*survey.doomed(), *survey.kept())],
-        "docker": survey.no_docker or "looked at",
-        "troubles": list(survey.troubles),
+        "findings": [entry(one) for one in (*survey.stale, *survey.kept)],
+        "docker": survey.docker_error or "looked at",
+        "troubles": list(survey.errors),
     }
 
 
-def total(found: tuple[Finding, ...]) -> str:
+def total(found: tuple[Resource, ...]) -> str:
     """How many, and how much."""
     return f"{len(found)} thing{'' if len(found) == 1 else 's'}, {decimal(sum(one.bytes for one in found))}"
 
@@ -122,12 +106,7 @@ def plain(text: str) -> Text:
     return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in readable))
 
 
-def escaped(text: str) -> str:
-    """The same for where markup is understood."""
-    return escape(str(plain(text)))
-
-
-def _what(one: Finding) -> str:
+def _what(one: Resource) -> str:
     if one.kind == "process":
         return f"{one.where}: {one.name}"
     return one.name if one.kind in ("container", "image", "run", "base") else one.where

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from sandbox import depot
+from sandbox import ownership, storage
 from sandbox.machine import SandboxUnavailable
+from sandbox.removal import remove_tree
 
 _CHUNK = 64 * 1024
 _KILL_ROUNDS = 20
@@ -116,16 +117,6 @@ def _children(pid: int) -> Iterator[int]:
                 yield from map(int, (thread / "children").read_text().split())
 
 
-def inhabitants(tmp: Path) -> list[psutil.Process]:
-    """The processes whose environment names `tmp`; a daemon is nobody's descendant, but is known by it."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("TMPDIR") == str(tmp):
-                found.append(process)
-    return found
-
-
 def kill(processes: list[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -167,26 +158,30 @@ def stopped(processes: list[psutil.Process]) -> Iterator[None]:
 
 def remove_run(owner: str) -> None:
     """Remove what this host keeps of a run, and the plain processes that a killed one left."""
-    run = depot.runs() / owner
-    if not depot.is_marked(owner) and not os.path.lexists(run):
+    run = storage.runs() / owner
+    if not ownership.is_known(owner) and not os.path.lexists(run):
         return  # nobody has had it since it was removed
     end_residents(run)
-    depot.remove_run(owner)
+    remove_tree(run)
+    ownership.release(owner)
 
 
 def end_residents(run: Path) -> None:
     """Kill the plain processes that live in a run's directory."""
-    kill_until_none(lambda: [process for process, _ in residents(run)])
+    kill_until_none(lambda: list(residents(run)))
 
 
-def residents(within: Path) -> list[tuple[psutil.Process, Path]]:
-    """The processes whose environment names a directory below `within` as theirs, and that directory."""
-    found = []
+def residents(directory: Path) -> dict[psutil.Process, Path]:
+    """The processes whose TMPDIR is at or below a directory, each with its TMPDIR.
+
+    That finds daemons, too, which are not among anybody's descendants.
+    """
+    found = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             tmp = process.environ().get("TMPDIR", "")
-            if tmp.startswith(f"{within}/"):
-                found.append((process, Path(tmp)))
+            if f"{tmp}/".startswith(f"{directory}/"):
+                found[process] = Path(tmp)
     return found
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import secrets
 import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
-from sandbox import depot
+from sandbox import ownership, storage
 from sandbox.local import descendants
 from sandbox.machine import SandboxUnavailable
+from sandbox.removal import remove_tree
 
 _PROGRAMS = {
     "unshare": "util-linux",
@@ -52,11 +54,11 @@ class _Namespaces:
     """User, mount and process namespaces with nothing in them yet but a way to the interpreter."""
 
     def __init__(self) -> None:
-        self.origin = (os.getpid(), depot.place())
+        self.origin = (os.getpid(), storage.place())
         binding = (str(INTERPRETER), str(interpreter()), str(merged()))
         # Before privileges are dropped, since the way there may be closed to the user that machines run as.
         before, first = ["unshare", "--mount", "sh", "-c", f'{_BIND}; shift 2; exec "$@"', *binding], ""
-        if depot.owner_uid() is None:
+        if storage.owner_uid() is None:
             before, first = [], f"{_BIND};"
         self._process = subprocess.Popen(
             [*before, *_identity(), *_UNSHARE, "sh", "-c", first + _KEEP, *binding],
@@ -83,7 +85,7 @@ class _Namespaces:
             reason = told.decode(errors="replace").strip().partition("\n")[0][:300] or "no reason given"
             raise SandboxUnavailable(
                 f"no overlay could be mounted: {reason}; "
-                f"set {depot.PLACE_VARIABLE} to a directory on a disk that overlayfs can write to, such as ext4 or xfs"
+                f"set {storage.PLACE_VARIABLE} to a directory on a disk that overlayfs can write to, such as ext4 or xfs"
             )
         return process
 
@@ -102,11 +104,11 @@ class _Spare:
     def take(self) -> _Namespaces | None:
         with self._lock:
             found, self._made = self._made, None
-        return found if found is not None and found.origin == (os.getpid(), depot.place()) else None
+        return found if found is not None and found.origin == (os.getpid(), storage.place()) else None
 
     def make(self) -> None:
         with self._lock:
-            if self._made is None or self._made.origin != (os.getpid(), depot.place()):
+            if self._made is None or self._made.origin != (os.getpid(), storage.place()):
                 self._made = _Namespaces()
 
 
@@ -138,7 +140,7 @@ class Keeper:
     def entering(self) -> list[str]:
         """The beginning of a command line that runs the rest of it inside the namespaces."""
         # Who is root already becomes the root that lives there; anybody else is that by the map of users.
-        credentials = ["--preserve-credentials"] if depot.owner_uid() is None else []
+        credentials = ["--preserve-credentials"] if storage.owner_uid() is None else []
         return ["nsenter", f"--target={self._first}", "--user", "--mount", "--pid", *credentials]
 
     def abandon(self) -> None:
@@ -160,14 +162,14 @@ class Keeper:
 
 def merged() -> Path:
     """Where every machine's files are found in its namespaces."""
-    found = depot.place() / "merged"
+    found = storage.place() / "merged"
     found.mkdir(exist_ok=True)
     return found
 
 
 def interpreter() -> Path:
     """Where the interpreter is found in every machine's namespaces, whoever may not go the way to it here."""
-    found = depot.place() / "interpreter"
+    found = storage.place() / "interpreter"
     found.mkdir(exist_ok=True)
     return found
 
@@ -204,19 +206,29 @@ def unavailable() -> str | None:
     except SandboxUnavailable as error:
         return str(error)
     finally:
-        depot.remove_run(room.parent.name)
+        remove_tree(room.parent)
+        ownership.release(room.parent.name)
     return None
 
 
 def new_room(owner: str) -> Path:
-    """A room with the directories that a keeper needs."""
-    room = depot.new_room(owner)
+    """A directory for one more layer of a run, with those that a keeper needs; this process now holds the run."""
+    run = storage.runs() / owner
+    while True:
+        storage.open_directory(run)
+        ownership.hold(owner)
+        room = run / secrets.token_hex(4)
+        # A collector may have removed the run's directory before this process held it.
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            room.mkdir(mode=0o711)
+            break
+    storage.own(room)
     for name in ("diff", "work"):
         (room / name).mkdir()
-        depot.own(room / name)
+        storage.own(room / name)
     return room
 
 
 def _identity() -> list[str]:
-    uid = depot.owner_uid()
+    uid = storage.owner_uid()
     return [] if uid is None else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]

@@ -1,80 +1,165 @@
-"""Whose a container or an image is, in labels, and whether the process that made it still lives."""
+"""Who owns what, and whether the owner is alive: locks of runs, identities of processes, Docker labels."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
 import secrets
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from sandbox import depot
-from sandbox.machine import SandboxUnavailable
+from sandbox import storage
+from sandbox.machine import OWNER, SandboxUnavailable
 
+BASES = ".bases"
+"""The lock that every process which may use a base holds; no run has such a name."""
 OWNER_LABEL = "takeover.owner"
 HOST_LABEL = "takeover.host"
 PROCESS_LABEL = "takeover.process"
 PLACE_LABEL = "takeover.place"
-"""Where this host marks which runs are alive."""
+"""The directory with the locks that say which runs are alive."""
 MAKING_LABEL = "takeover.making"
-"""New each time. A container that a person starts from a frozen image inherits all labels, this one too."""
+"""New each time. A container that a person starts from a snapshot image inherits all labels, this one too."""
 
-Maker = Literal["alive", "dead", "earlier", "unknown"]
-"""The process that made something: `earlier` says that this host has started anew since, as far as names tell."""
+ProcessState = Literal["alive", "dead", "earlier", "unknown"]
+"""`earlier`: of an earlier boot of this host, or of another host."""
 Origin = Literal["here", "elsewhere", "unknown"]
-"""`here` says that this host, with the place for marks that it uses now, would know if the run were alive."""
+"""`here`: made by this host with today's directory of locks, which therefore show whether the run is alive."""
+_TRIES, _PAUSE_S = 4, 0.02
+_held: dict[Path, int] = {}
+
+
+def is_owner(name: str) -> bool:
+    """Whether a run can have this name."""
+    return re.fullmatch(OWNER, name) is not None
+
+
+def hold(owner: str) -> None:
+    """Mark a run as alive until this process ends or releases it."""
+    lock = _lock_of(owner)
+    known = _held.get(lock)
+    if known is not None and _is_at(known, lock):
+        return
+    while True:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if _is_at(descriptor, lock):
+            break
+        os.close(descriptor)  # it was removed between the two calls
+    _held[lock] = descriptor
+
+
+def release(owner: str) -> None:
+    """Remove this process's lock on a run, and the file if no other process has a lock."""
+    lock = _lock_of(owner)
+    if (descriptor := _held.pop(lock, None)) is not None:
+        os.close(descriptor)
+    with _exclusive(lock) as is_alone:
+        if is_alone:
+            lock.unlink(missing_ok=True)
+
+
+def is_known(owner: str) -> bool:
+    """Whether some process of this host has held the run since it was last removed."""
+    return os.path.lexists(storage.root() / "locks" / owner)
+
+
+def is_held(owner: str) -> bool | None:
+    """Whether a living process, this one included, holds the run; None if its lock cannot be read."""
+    try:
+        with _exclusive(storage.root() / "locks" / owner) as is_alone:
+            return not is_alone
+    except OSError:
+        return None
+
+
+def holders(owner: str) -> list[int]:
+    """The processes that hold a run, as far as the kernel shows them."""
+    found = set()
+    with contextlib.suppress(OSError):
+        wanted = _lock_of(owner).stat()
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.replace("-> ", "").split()
+            major, minor, inode = fields[5].split(":")
+            device = os.makedev(int(major, 16), int(minor, 16))
+            if (device, int(inode)) == (wanted.st_dev, wanted.st_ino) and int(fields[4]) > 0:
+                found.add(int(fields[4]))
+    return sorted(found)
+
+
+@contextlib.contextmanager
+def claim(owner: str) -> Iterator[bool]:
+    """Lock a run against everybody, if no living process holds it. A process that wants it waits, and starts afresh.
+
+    The lock of a run without a directory is removed at the end.
+    """
+    # Without a file a newcomer could not be made to wait.
+    os.close(os.open(_lock_of(owner), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    for attempt in range(_TRIES):
+        if attempt:
+            time.sleep(_PAUSE_S)  # another collector may just be looking at it
+        with _exclusive(_lock_of(owner)) as is_alone:
+            if is_alone and _lock_of(owner).exists():
+                yield True
+                if owner != BASES and not os.path.lexists(storage.runs() / owner):
+                    _lock_of(owner).unlink(missing_ok=True)
+                return
+    yield False
 
 
 def labels(owner: str) -> dict[str, str]:
-    """What says that this process made something for the run `owner`, which from now on counts as alive."""
+    """Labels for what this process makes on the Docker daemon for a run, which counts as alive from now on."""
     found = {
         OWNER_LABEL: owner,
         HOST_LABEL: socket.gethostname(),
         PROCESS_LABEL: this_process(),
         MAKING_LABEL: secrets.token_hex(8),
     }
-    # Containers work where this host has no room for such marks; what is left then is never taken for dead.
+    # Containers work on hosts without a place for locks; what they leave never counts as dead.
     with contextlib.suppress(SandboxUnavailable, OSError):
-        depot.hold(owner)
-        found[PLACE_LABEL] = str(depot.root())
+        hold(owner)
+        found[PLACE_LABEL] = str(storage.root())
     return found
 
 
+def maker_state(found: Mapping[str, str]) -> ProcessState:
+    """The state of the process that made something with these labels; `unknown` whenever in doubt."""
+    if OWNER_LABEL not in found or found.get(HOST_LABEL) != socket.gethostname():
+        return "unknown"
+    return process_state(found.get(PROCESS_LABEL, ""))
+
+
+def origin(found: Mapping[str, str]) -> Origin:
+    """Where something with these labels was made."""
+    here = {HOST_LABEL: socket.gethostname(), PLACE_LABEL: str(storage.root())}
+    known = {name: found[name] for name in here if name in found}
+    if any(here[name] != value for name, value in known.items()):
+        return "elsewhere"
+    return "here" if known == here else "unknown"
+
+
 def this_process() -> str:
-    """A name that no other process has, on whichever host."""
-    return f"{_boot()}/{_space()}/{os.getpid()}/{_start(os.getpid())}"
+    """A name that no other process has, on any host: boot, process namespace, process id, start time."""
+    return f"{_boot()}/{_namespace()}/{os.getpid()}/{_start(os.getpid())}"
 
 
-def became_of(process: str) -> Maker:
-    """What became of the process of that name; `earlier` may as well say that it was another host's."""
+def process_state(process: str) -> ProcessState:
+    """The state of the process that `this_process` named."""
     try:
-        boot, space, pid, start = process.split("/")
+        boot, namespace, pid, start = process.split("/")
         if boot != _boot():
             return "earlier"
-        return _state(int(pid), start) if space == _space() else "unknown"
+        return _state(int(pid), start) if namespace == _namespace() else "unknown"
     except (ValueError, OverflowError):
         return "unknown"
 
 
-def maker(found: Mapping[str, str]) -> Maker:
-    """What became of the process that made it; `unknown` whenever that is in doubt."""
-    if OWNER_LABEL not in found or found.get(HOST_LABEL) != socket.gethostname():
-        return "unknown"
-    return became_of(found.get(PROCESS_LABEL, ""))
-
-
-def origin(found: Mapping[str, str]) -> Origin:
-    """Where it was made, as far as its labels tell."""
-    here = {HOST_LABEL: socket.gethostname(), PLACE_LABEL: str(depot.root())}
-    told = {name: found[name] for name in here if name in found}
-    if any(here[name] != value for name, value in told.items()):
-        return "elsewhere"
-    return "here" if told == here else "unknown"
-
-
-def _state(pid: int, start: str) -> Maker:
+def _state(pid: int, start: str) -> ProcessState:
     if pid <= 0:
         return "unknown"
     if _start(pid):
@@ -84,24 +169,54 @@ def _state(pid: int, start: str) -> Maker:
     except ProcessLookupError:
         return "dead"
     except PermissionError:
-        return "unknown"  # /proc does not show us everybody's
-    return "dead" if Path(f"/proc/{pid}").exists() else "unknown"  # it waits to be reaped
+        return "unknown"  # /proc may hide processes of other users
+    return "dead" if Path(f"/proc/{pid}").exists() else "unknown"  # a zombie
 
 
 def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _space() -> str:
-    # A process id means something only within its namespace.
+def _namespace() -> str:
     return str(Path("/proc/self/ns/pid").stat().st_ino)
 
 
 def _start(pid: int) -> str:
-    """When the process began, in clock ticks since boot: ids come again, but not at the same time."""
+    """When the process began, in clock ticks since boot: ids are reused, but not at the same time."""
     try:
         # The name, which is in brackets, may hold anything.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return ""
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def _lock_of(owner: str) -> Path:
+    # Not in the run's directory: its removal must not take a lock from under a process.
+    return storage.open_directory(storage.place() / "locks") / owner
+
+
+@contextlib.contextmanager
+def _exclusive(lock: Path) -> Iterator[bool]:
+    """Hold a lock against everybody, if nobody holds it."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        yield True
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            # A removed file says nothing of the one that may be there now.
+            yield _is_at(descriptor, lock)
+    finally:
+        os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False

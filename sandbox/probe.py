@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
-from sandbox import default_backend, depot, overlay, seccomp
+from sandbox import default_backend, overlay, seccomp, storage
 from sandbox.machine import Frozen, SandboxSpec, SandboxUnavailable
+from sandbox.removal import size
 
 _FREE_ENOUGH = 5 * 10**9
 
@@ -41,7 +42,7 @@ def _host() -> list[Fact]:
     ]
     if reason is None:
         lacking = overlay.unavailable()
-        cure = f"set {depot.PLACE_VARIABLE} to a directory on ext4 or xfs"
+        cure = f"set {storage.PLACE_VARIABLE} to a directory on ext4 or xfs"
         found.append(_fact("host", "files", lacking, "layered by overlayfs", cure, instead="copied, slowly"))
     calls = seccomp.unavailable()
     return [
@@ -124,9 +125,9 @@ def _process() -> list[Fact]:
 
 
 def _place() -> list[Fact]:
-    root = depot.root()
+    root = storage.root()
     try:
-        depot.place()
+        storage.place()
         with os.scandir(root):
             pass
         free = shutil.disk_usage(root).free
@@ -134,7 +135,7 @@ def _place() -> list[Fact]:
         reason, _, cure = str(error).partition("; ")
         return [Fact(part="place", name="directory", there="no", told=reason, cure=cure)]
     except OSError as error:
-        cure = f"set {depot.PLACE_VARIABLE} to a directory of yours"
+        cure = f"set {storage.PLACE_VARIABLE} to a directory of yours"
         return [Fact(part="place", name="directory", there="no", told=f"{root}: {error.strerror}", cure=cure)]
     from rich.filesize import decimal
 
@@ -157,7 +158,7 @@ def _amount(directory: Path) -> str:
     from rich.filesize import decimal
 
     number = sum(1 for _ in directory.iterdir()) if directory.is_dir() else 0
-    return f"{number}, {decimal(depot.size(directory))}" if number else "none"
+    return f"{number}, {decimal(size(directory))}" if number else "none"
 
 
 def _fact(
@@ -168,7 +169,7 @@ def _fact(
         return Fact(part=part, name=name, there="yes", told=told)
     reason, bracket, named = lacking.partition(" (Debian: ")
     found = f"Debian: {named.removesuffix(')')}" if bracket else cure
-    if f"; set {depot.PLACE_VARIABLE}" in reason:
+    if f"; set {storage.PLACE_VARIABLE}" in reason:
         reason, _, found = reason.partition("; ")
     return Fact(
         part=part,

@@ -14,7 +14,7 @@ from sandbox import trees
 from sandbox.bases import ROOMS
 from sandbox.changes import Mount
 from sandbox.layers import Stack
-from sandbox.local import PipeChannel, descendants, environment, inhabitants, kill_until_none, stopped
+from sandbox.local import PipeChannel, descendants, environment, kill_until_none, residents, stopped
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot
 from sandbox.shell import LEAVE, Hand, Shell
 
@@ -64,7 +64,7 @@ class ProcessEnclosure:
         """All but the shells."""
         shells = {channel.process.pid for channel in self._channels}
         found = {process for pid in shells for process in descendants(pid)}
-        return [p for p in found.union(inhabitants(self._tmp)) if p.pid not in shells]
+        return [p for p in found.union(residents(self._tmp)) if p.pid not in shells]
 
 
 def start(spec: SandboxSpec) -> ProcessEnclosure:

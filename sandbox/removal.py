@@ -1,16 +1,21 @@
-"""Directories that an agent could write to: looked through and removed, however deep or locked they are."""
+"""Directory trees that an agent could write to: measured and removed, however deep or locked they are."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+REMOVED = ".removed-"
+"""Prefix of a directory that is being removed."""
+
 
 def below(path: Path) -> Iterator[os.DirEntry[str]]:
-    """Everything below a directory, however deep, that can be looked at."""
+    """Everything below a directory that can be read; symbolic links are not followed."""
     waiting = [str(path)]
     while waiting:
         with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
@@ -20,12 +25,49 @@ def below(path: Path) -> Iterator[os.DirEntry[str]]:
                     waiting.append(entry.path)
 
 
+def is_directory(path: Path) -> bool:
+    """Whether the path is a directory and not a symbolic link to one."""
+    with contextlib.suppress(OSError):
+        return stat.S_ISDIR(path.lstat().st_mode)
+    return False
+
+
+def size(path: Path) -> int:
+    """Bytes on disk of the files below a directory."""
+    total = 0
+    for entry in below(path):
+        with contextlib.suppress(OSError):
+            if not entry.is_dir(follow_symlinks=False):
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a directory in one step, so that nobody sees half of it or waits for its removal; its new path."""
+    aside = path.with_name(f"{REMOVED}{secrets.token_hex(8)}")
+    path.rename(aside)
+    return aside
+
+
 def remove_tree(root: Path) -> OSError | None:
-    """Remove a directory that an agent could write to; the reason why something of it is still there."""
-    if not os.path.lexists(root):
+    """Remove a file, a link or a directory tree; the error if something of it remains."""
+    if not is_directory(root):
+        try:
+            root.unlink(missing_ok=True)  # a link itself, never its target
+        except OSError as error:
+            return error
         return None
     if os.geteuid() != 0:
         # An agent may have taken away its own right to look into a directory.
         subprocess.run(["chmod", "-R", "u+rwX", "--", root], capture_output=True)
     done = subprocess.run(["rm", "-rf", "--one-file-system", "--", root], capture_output=True, text=True)
     return OSError(done.stderr.strip().partition("\n")[0]) if done.returncode else None
+
+
+@contextlib.contextmanager
+def remove_on_failure(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        remove_tree(path)
+        raise

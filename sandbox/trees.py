@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from sandbox import archive, bases, depot, overlay
+from sandbox import archive, bases, overlay, ownership, storage
 from sandbox.bases import COPY, Base
 from sandbox.layers import Stack
 from sandbox.machine import BackendName, OutOfDisk, SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
-from sandbox.removal import remove_tree
+from sandbox.removal import remove_on_failure, remove_tree
 
 ARCHIVE = "snapshot.tar.zst"
 _DIFF = "diff"
@@ -95,7 +95,7 @@ class OverlayTree:
     def _open(self, lowers: tuple[Path, ...]) -> None:
         """Mount an empty layer on these; when that fails, all is as before."""
         room = overlay.new_room(self._owner)
-        with depot.removed_on_failure(room):
+        with remove_on_failure(room):
             self._keeper = overlay.Keeper(room, (*lowers, self.base.tree))
         self._room, self._lowers = room, lowers
 
@@ -118,7 +118,7 @@ class CopiedTree:
         self._owner = owner
         self.files = origin or _copied(base.tree, owner, ours=not enclosed)
         self._keeper: overlay.Keeper | None = None
-        with depot.removed_on_failure(self.files.parent):
+        with remove_on_failure(self.files.parent):
             if enclosed:
                 self._keeper = overlay.Keeper(self.files.parent, ())
 
@@ -202,19 +202,19 @@ def _written(layers: tuple[Path, ...], base: Stack, store: Path, base_digest: st
     except OSError as error:
         raise SandboxUnavailable(f"{store}: {error.strerror}") from error
     return archive.write(
-        layers, base, store / ARCHIVE, base_digest=base_digest, root_uid=depot.owner_uid() or 0
+        layers, base, store / ARCHIVE, base_digest=base_digest, root_uid=storage.owner_uid() or 0
     )
 
 
 def _unpacked(kept: Path, base: str, digest: str, owner: str, *, ours: bool = False) -> Path:
     room = overlay.new_room(owner)
-    with depot.removed_on_failure(room):
+    with remove_on_failure(room):
         archive.unpack(
             kept,
             room / _DIFF,
             digest=digest,
             base_digest=base,
-            owner=None if ours else depot.owner_uid(),
+            owner=None if ours else storage.owner_uid(),
         )
     return room / _DIFF
 
@@ -226,7 +226,7 @@ def _copied(tree: Path, owner: str, *, ours: bool = False) -> Path:
     """
     keep = ["--no-preserve=ownership"] if ours else []
     room = overlay.new_room(owner)
-    with depot.removed_on_failure(room):
+    with remove_on_failure(room):
         done = subprocess.run(
             ["cp", "-a", *keep, "--reflink=auto", f"{tree}/.", str(room / _DIFF)],
             capture_output=True,
@@ -248,16 +248,16 @@ class _Live(NamedTuple):
 
 def _remember(owner: str, digest: str, kept: Path, layers: tuple[Path, ...]) -> None:
     live = _Live(tuple(map(str, layers)), _identity(kept))
-    place = depot.runs() / owner / f"{digest}.json"
+    place = storage.runs() / owner / f"{digest}.json"
     partial = layers[0].parent / "live.json"
     partial.write_text(json.dumps(live._asdict()))
     partial.replace(place)
 
 
 def _remembered(owner: str, digest: str, kept: Path) -> tuple[Path, ...] | None:
-    depot.hold(owner)
+    ownership.hold(owner)
     try:
-        told = json.loads((depot.runs() / owner / f"{digest}.json").read_text())
+        told = json.loads((storage.runs() / owner / f"{digest}.json").read_text())
     except FileNotFoundError:
         return None
     layers = tuple(map(Path, told["layers"]))

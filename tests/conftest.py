@@ -79,8 +79,8 @@ def fill(disk: Path) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def _home_of_machines() -> Iterator[None]:
     """What machines stand on lies apart from what this host's user has, and is gone afterwards."""
-    from sandbox.depot import PLACE_VARIABLE
     from sandbox.removal import remove_tree
+    from sandbox.storage import PLACE_VARIABLE
 
     place = Path(tempfile.mkdtemp(prefix="takeover-tests-", dir="/var/tmp"))
     place.chmod(0o711)

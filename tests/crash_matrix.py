@@ -28,8 +28,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sandbox.depot import PLACE_VARIABLE
 from sandbox.removal import remove_tree
+from sandbox.storage import PLACE_VARIABLE
 from tests import crash_case, postgres
 from tests.crash_case import Case
 

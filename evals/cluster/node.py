@@ -29,7 +29,8 @@ from handoff.ledger import LedgerUnusable
 from handoff.record import NOTES_FILE, RecordRefused
 from nodes.session import owner_of
 from sandbox.machine import OutOfDisk, SandboxUnavailable
-from sandbox.ownership import became_of, this_process
+from sandbox.ownership import process_state as became_of
+from sandbox.ownership import this_process
 from sandbox.removal import remove_tree
 
 FAILURES = (SandboxUnavailable, RecordRefused, LedgerUnusable)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, insert, select, text, update
 from handoff.ledger.database import LedgerUnusable
 from handoff.ledger.store import Ledger, closed, leases
 from handoff.redaction import redacted
-from sandbox.ownership import became_of, this_process
+from sandbox.ownership import process_state, this_process
 
 TTL_S = 30.0
 LONGEST_ID = 255
@@ -158,7 +158,7 @@ def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_
         asked = select(leases).where(leases.c.thread == thread)
         row = connection.execute(asked if ledger.on_sqlite else asked.with_for_update()).one()
         let_go = row.process == process and (ledger.url, thread, row.token) in _unsaid
-        if row.expires_at > now and not let_go and became_of(row.process) != "dead":
+        if row.expires_at > now and not let_go and process_state(row.process) != "dead":
             raise ThreadHeld(thread, row.holder, row.expires_at - now)
         shut = connection.execute(select(closed).where(closed.c.thread == thread)).first()
         if shut is not None:
@@ -182,9 +182,9 @@ def is_held(ledger: Ledger, thread: str) -> bool:
     """Whether a live holder works on the thread, as far as can be known from here."""
     with ledger.reading() as connection:
         row = connection.execute(select(leases).where(leases.c.thread == thread)).first()
-        return (
-            row is not None and row.expires_at > ledger.now(connection) and became_of(row.process) != "dead"
-        )
+        if row is None or row.expires_at <= ledger.now(connection):
+            return False
+        return process_state(row.process) != "dead"
 
 
 def close(connection: Connection, thread: str, handoff: str, target: str = "") -> None:

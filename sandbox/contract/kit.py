@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import sandbox
-from sandbox import depot
+from sandbox import storage
 from sandbox.machine import ExecResult, Sandbox, SandboxSpec, Snapshot
 
 FILES = {
@@ -89,14 +89,16 @@ class Kit:
 
     def left_behind(self, owner: str) -> set[str]:
         """What of a run is still on this host: directories, containers, and processes named `owner`."""
-        found = {str(path) for path in depot.runs().glob(f"{owner}/*")}
+        found = {str(path) for path in storage.runs().glob(f"{owner}/*")}
         for process in psutil.process_iter(["cmdline", "status"]):
             if owner in (process.info["cmdline"] or ()) and process.info["status"] != psutil.STATUS_ZOMBIE:
                 found.add(str(process))
         if self.backend == "docker":
-            from sandbox import leftovers
+            from sandbox.gc import Request
+            from sandbox.gc_docker import list_resources
 
-            found.update(container.name for container in leftovers.containers(owner))
+            listed = list_resources(Request(owner))
+            found.update(each.name for each in listed if each.kind == "container")
         return found
 
     @contextlib.contextmanager

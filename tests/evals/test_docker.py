@@ -36,10 +36,11 @@ def images() -> Any:
 
 def only_snapshots_left(out: Path) -> None:
     """A finished run leaves no container and no image, only its records with their snapshots."""
-    from sandbox import leftovers
+    from sandbox.gc import Request
+    from sandbox.gc_docker import list_resources
 
     run_id = json.loads((out / "config.json").read_text())["run_id"]
-    assert leftovers.containers(run_id) == leftovers.snapshots(run_id) == ()
+    assert list_resources(Request(run_id)) == []
     records = [path.parent for path in (out / "records").glob("*/record.json")]
     assert records
     for record in records:

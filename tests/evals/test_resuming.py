@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from graph import open_home
-from sandbox import depot
+from sandbox import storage
 
 from ..chat_server import ChatServer
 from .conftest import ONE_POINT, Run, comparable, isolated, killed, rows, start_takeover, terminated
@@ -79,7 +79,7 @@ def test_a_takeover_that_is_killed_goes_on_where_it_stood(
     killed(process)
     taker.go_on.set()
     assert len(rows(out)) < 2
-    machines_of_run = depot.runs() / json.loads((out / "config.json").read_text())["run_id"]
+    machines_of_run = storage.runs() / json.loads((out / "config.json").read_text())["run_id"]
     assert any(machines_of_run.iterdir())
     with open_home(out) as home:
         begun = {thread: len(home.history(thread)) for thread in home.threads()}

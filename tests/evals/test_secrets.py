@@ -23,7 +23,7 @@ from evals.tasks import BUNDLED, load_tasks
 from graph import open_home, open_run
 from handoff.redaction import REDACTED
 from handoff.views import VIEWS
-from sandbox.depot import PLACE_VARIABLE
+from sandbox.storage import PLACE_VARIABLE
 
 from ..chat_server import ChatServer
 from .conftest import ONE_POINT, ROOT, Run, refused, rows
@@ -166,7 +166,8 @@ def test_no_artefact_of_a_run_holds_a_secret(
 def test_no_image_and_no_container_of_a_run_in_a_program_holds_the_key_that_its_model_was_given(
     request: pytest.FixtureRequest, chat_server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sandbox.leftovers import containers, remove, snapshots
+    from sandbox.gc import Resource
+    from sandbox.gc_docker import list_resources, remove
 
     builder = request.getfixturevalue("images")
     builder.build_suite(ROOT / "evals" / "suite" / "tasks", builder.build_base())
@@ -179,19 +180,22 @@ def test_no_image_and_no_container_of_a_run_in_a_program_holds_the_key_that_its_
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.setenv("OTHER_SERVICE_TOKEN", TOKEN)
     found: dict[str, bytes] = {}
-    request.addfinalizer(lambda: remove(one for one in snapshots() if one.owner.startswith(owner)))
+
+    def ours(kind: str) -> list[Resource]:
+        return [one for one in list_resources() if one.kind == kind and one.owner.startswith(owner)]
+
+    request.addfinalizer(lambda: remove(ours("image")))
 
     def look(told: dict[str, Any]) -> None:
         found[f"progress {len(found)}"] = json.dumps(told, ensure_ascii=False).encode()
-        for one in containers():
-            if one.owner.startswith(owner):
-                found[f"container {one.name}"] = _docker("inspect", one.name)
+        for one in ours("container"):
+            found[f"container {one.name}"] = _docker("inspect", one.name)
 
     with open_home(tmp_path / "home") as home:
         given = {"model": model, "model_name": "m", "sandbox": spec, "protocol": "native"}
         with open_run(home, "thread", on_progress=look, **given) as run:
             outcome = run.start("galley", f"{SAYS} {MADE_UP}")
-            frozen = [one.name for one in snapshots() if one.owner.startswith(owner)]
+            frozen = [one.name for one in ours("image")]
             for name in frozen:
                 found[f"image {name}"] = _docker("inspect", name) + _docker("history", "--no-trunc", name)
                 with tarfile.open(fileobj=io.BytesIO(_docker("save", name))) as tar:

@@ -189,9 +189,9 @@ def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, whe
             points=(),
         )
         assert notes(taken.state) == "[exit code 0]\n1\n"
-    from sandbox import depot
+    from sandbox import storage
 
-    assert residents(depot.runs() / desk.place.parent.name) == []
+    assert residents(storage.runs() / desk.place.parent.name) == {}
 
 
 def _is_locked(desk: Desk) -> bool:

@@ -20,7 +20,8 @@ import psutil
 import pytest
 
 import sandbox
-from sandbox import depot, ownership
+from sandbox import gc, gc_files, ownership, removal, storage
+from sandbox.gc import Request
 from sandbox.machine import SandboxUnavailable
 
 from ..conftest import missing
@@ -97,7 +98,7 @@ class Place:
 COMMANDS = """
 import json, os, sys, tempfile
 import docker
-from sandbox import leftovers, listing
+from sandbox import gc_docker, gc_files, listing
 from sandbox.__main__ import app, gc
 
 for line in sys.stdin:
@@ -140,7 +141,7 @@ def place(repository: Path, commands: subprocess.Popen[str]) -> Iterator[Place]:
         run.communicate()
     for process in sleepers(found.home):
         process.kill()
-    depot.remove_tree(parent)
+    removal.remove_tree(parent)
 
 
 def killed(run: subprocess.Popen[str]) -> None:
@@ -252,14 +253,14 @@ def test_one_run_by_name_and_the_rest_by_two_at_once(place: Place) -> None:
 
 _NEWCOMER = """
 import os, sys, time
-from sandbox import depot
+from sandbox import bases, overlay
 
 lost = 0
 for number in range(int(sys.argv[1])):
     child = os.fork()
     if child == 0:
-        room = depot.new_room("again")
-        base = depot.bases() / "0123456789abcdef01234567"
+        room = overlay.new_room("again")
+        base = bases.directory() / "0123456789abcdef01234567"
         base.mkdir(exist_ok=True)
         (room / "file").write_text("kept")
         time.sleep(0.004)
@@ -269,15 +270,14 @@ print(lost)
 """
 _COLLECTOR = """
 import time
-from sandbox.gc import Wanted, removed
-from sandbox import strays
+from sandbox.gc import Request, remove
+from sandbox import gc_files
 
 ended = 0
 until = time.monotonic() + 2.5
 while time.monotonic() < until:
-    for found in [*strays.runs(), *strays.bases(wanted=True)]:
-        if found.remove is not None:
-            ended += removed(found) is None
+    for found in list(gc_files.list_stored(Request(bases=True))):
+        ended += found.is_stale and remove(found) is None
 print(ended)
 """
 
@@ -297,21 +297,23 @@ def test_who_starts_while_its_files_go_waits_and_begins_afresh(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
-    (depot.runs() / "again" / "old").mkdir(parents=True)  # without a mark, as just before a run's first
-    begin = "from sandbox import depot; import sys; print(depot.new_room('again').is_dir()); sys.stdin.read()"
-    with depot.condemned("again") as alone:
+    (storage.runs() / "again" / "old").mkdir(parents=True)  # without a mark, as just before a run's first
+    begin = (
+        "from sandbox import overlay; import sys; print(overlay.new_room('again').is_dir()); sys.stdin.read()"
+    )
+    with ownership.claim("again") as alone:
         assert alone
         newcomer = subprocess.Popen(
             [sys.executable, "-c", begin], cwd=ROOT, env=place.environment(), stdin=-1, stdout=-1, text=True
         )
         time.sleep(1)
-        assert [path.name for path in (depot.runs() / "again").iterdir()] == ["old"]
-        depot.remove_tree(depot.set_aside(depot.runs() / "again"))
+        assert [path.name for path in (storage.runs() / "again").iterdir()] == ["old"]
+        removal.remove_tree(removal.set_aside(storage.runs() / "again"))
     assert newcomer.stdout is not None
     assert newcomer.stdout.readline() == "True\n"
-    with depot.condemned("again") as alone:
+    with ownership.claim("again") as alone:
         assert not alone
-    assert depot.holders("again") == [newcomer.pid]
+    assert ownership.holders("again") == [newcomer.pid]
     newcomer.communicate("")
 
 
@@ -402,6 +404,41 @@ def test_what_an_agent_made_hard_to_remove(place: Place) -> None:
     assert (outside / "file").is_file()
 
 
+def test_a_collector_that_is_killed_while_it_removes_leaves_the_rest_to_the_next(place: Place) -> None:
+    killed(place.run(new_owner(), "process"))
+    programs = place.home.parent / "bin"
+    programs.mkdir()
+    (programs / "rm").write_text("#!/bin/sh\nkill -9 $PPID\n")
+    (programs / "rm").chmod(0o755)
+    place.no_docker["PATH"] = f"{programs}:{os.environ['PATH']}"
+    assert place.command("gc", "--bases", "--remove")[0] == -signal.SIGKILL
+    del place.no_docker["PATH"]
+    reasons = {one["kind"]: one["why"] for one in place.gc()[1]["findings"]}
+    assert reasons.pop("base").startswith("the next run starts from it")
+    assert reasons == {"run": "its removal was cut short"}
+    assert by_fate(place.gc("--bases", "--remove")[1], "removed") == ["base", "run"]
+    assert everything(place.home / "runs") == everything(place.home / "bases") == []
+    assert answer(place.run(new_owner(), "process")) == "kept\n"
+
+
+def test_a_link_in_the_place_of_a_stale_directory_is_not_followed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
+    run, outside = place.home / "runs" / "stale", place.home / "outside"
+    run.mkdir(parents=True)
+    outside.mkdir(mode=0o500)
+    (outside / "file").write_text("")
+    (found,) = gc_files.list_stored(Request())
+    run.rmdir()
+    run.symlink_to(outside)
+    assert found.is_stale
+    assert gc.remove(found) is None
+    assert everything(place.home / "runs") == []
+    assert (outside / "file").is_file()
+    assert outside.stat().st_mode & 0o777 == 0o500
+
+
 def test_a_host_without_docker_or_anything(place: Place) -> None:
     place.home.rmdir()
     code, output, _ = place.command("gc", "--remove")
@@ -477,13 +514,13 @@ def test_whose_process_is_not_certainly_dead_is_left_alone(
     mine = ownership.labels("test-labels")
     boot, space, pid, start = mine[ownership.PROCESS_LABEL].split("/")
 
-    def maker(process: str, **more: str) -> str:
-        return ownership.maker(mine | {ownership.PROCESS_LABEL: process} | more)
+    def state(process: str, **more: str) -> str:
+        return ownership.maker_state(mine | {ownership.PROCESS_LABEL: process} | more)
 
-    assert ownership.maker(mine) == "alive"
-    assert maker(f"{boot}/{space}/{pid}/{int(start) - 1}") == "dead"
-    assert maker(f"{boot}/{space}/{2**22 + 1}/{start}") == "dead"
-    assert maker(f"other/{space}/{pid}/{start}") == "earlier"
+    assert ownership.maker_state(mine) == "alive"
+    assert state(f"{boot}/{space}/{pid}/{int(start) - 1}") == "dead"
+    assert state(f"{boot}/{space}/{2**22 + 1}/{start}") == "dead"
+    assert state(f"other/{space}/{pid}/{start}") == "earlier"
     for doubtful in (
         f"{boot}/1/{pid}/{start}",
         f"{boot}/{space}/0/",
@@ -491,11 +528,11 @@ def test_whose_process_is_not_certainly_dead_is_left_alone(
         f"{'9' * 30}",
         "",
     ):
-        assert maker(doubtful) == "unknown"
-    assert maker(f"{boot}/{space}/{'9' * 30}/1") == "unknown"
+        assert state(doubtful) == "unknown"
+    assert state(f"{boot}/{space}/{'9' * 30}/1") == "unknown"
     assert ownership.origin(mine) == "here"
     elsewhere = mine | {ownership.HOST_LABEL: "another"}
-    assert (ownership.maker(elsewhere), ownership.origin(elsewhere)) == ("unknown", "elsewhere")
+    assert (ownership.maker_state(elsewhere), ownership.origin(elsewhere)) == ("unknown", "elsewhere")
     assert ownership.origin({ownership.OWNER_LABEL: "test-labels"}) == "unknown"
     monkeypatch.setenv("TAKEOVER_HOME", "/elsewhere")
     assert ownership.origin(mine) == "elsewhere"

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import sandbox
-from sandbox import depot, overlay
+from sandbox import overlay, removal, storage
 from sandbox.contract import Kit, run, told
 from sandbox.machine import OutOfDisk, Snapshot, SnapshotCorrupt
 from sandbox.removal import remove_tree
@@ -41,7 +41,7 @@ def other_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Another place for all that machines stand on: what one more host would have."""
     place = Path(tempfile.mkdtemp(prefix="takeover-home-", dir="/var/tmp"))
     place.chmod(0o711)
-    monkeypatch.setenv(depot.PLACE_VARIABLE, str(place))
+    monkeypatch.setenv(storage.PLACE_VARIABLE, str(place))
     yield place
     remove_tree(place)
 
@@ -67,12 +67,12 @@ def test_a_freeze_copies_nothing(host: Kit, tmp_path: Path) -> None:
     with host.ended():
         machine = host.start()
         told(machine, "head -c 30M /dev/urandom >big")
-        before = depot.size(depot.runs() / host.owner)
+        before = removal.size(storage.runs() / host.owner)
         snapshot = machine.freeze(tmp_path).result()
         successors = [host.thaw(snapshot, tmp_path) for _ in range(3)]
         for successor in successors:
             assert told(successor, "head -c 30000000 big | wc -c; echo x >small") == "30000000\n"
-        assert depot.size(depot.runs() / host.owner) < before + (1 << 20)
+        assert removal.size(storage.runs() / host.owner) < before + (1 << 20)
 
 
 def test_layers_are_merged_before_there_are_too_many(host: Kit, tmp_path: Path) -> None:
@@ -127,13 +127,13 @@ def successor(kit: Kit, snapshot: Snapshot, store: Path, number: int) -> subproc
 def test_processes_that_thaw_one_snapshot_at_once(
     host: Kit, tmp_path: Path, other_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(depot.PLACE_VARIABLE)
+    monkeypatch.delenv(storage.PLACE_VARIABLE)
     with host.ended():
         machine = host.start()
         told(machine, "echo frozen >state")
         snapshot = machine.freeze(tmp_path).result()
     # Neither base nor layers lie there yet, so that all of them lay them out.
-    monkeypatch.setenv(depot.PLACE_VARIABLE, str(other_home))
+    monkeypatch.setenv(storage.PLACE_VARIABLE, str(other_home))
     started = [successor(host, snapshot, tmp_path, number) for number in range(4)]
     for number, process in enumerate(started):
         assert process.stdout is not None
@@ -296,7 +296,7 @@ def test_as_an_ordinary_user(repository: Path, tmp_path: Path) -> None:
                 *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
                 *(sys.executable, "-c", _AS_ANYBODY, str(place / "testbed"), str(place / "store")),
             ],
-            env={"PATH": os.defpath, "HOME": str(place), depot.PLACE_VARIABLE: str(place / "home")},
+            env={"PATH": os.defpath, "HOME": str(place), storage.PLACE_VARIABLE: str(place / "home")},
             cwd=ROOT,
             capture_output=True,
             text=True,

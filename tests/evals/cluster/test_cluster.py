@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from evals.run.config import STAGES
-from sandbox import depot
+from sandbox import storage
 
 from ...conftest import missing
 from ..conftest import (
@@ -166,7 +166,7 @@ def nothing_left(out: Path, *nodes: Started) -> None:
     assert [directory for each in nodes for directory in each.directories()] == []
     assert not (out / "depot").exists()
     run_id = json.loads((out / "config.json").read_text())["run_id"]
-    machines = {path.name for path in depot.runs().glob(f"{run_id}*")}
+    machines = {path.name for path in storage.runs().glob(f"{run_id}*")}
     assert not machines
 
 

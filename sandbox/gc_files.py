@@ -1,0 +1,192 @@
+"""Garbage collection on this host: runs and their processes, unpacked bases, temporary directories."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from sandbox import local, ownership, storage
+from sandbox.gc import Kind, Request, Resource
+from sandbox.machine import SandboxUnavailable
+from sandbox.ownership import BASES
+from sandbox.removal import REMOVED, below, is_directory, remove_tree, set_aside, size
+
+_BASE = re.compile(r"[0-9a-f]{24}")
+_TEMPORARY = re.compile(
+    r"takeover-(?:squash|image|export)-[a-z0-9_]{8}|\.freezing-[a-z0-9_]{8}|\.importing-[0-9a-f]{16}"
+)
+_MAPPED = "zstandard"  # a library that the makers of temporary directories have in memory
+_FIRST_NAMESPACE = 4026531836  # the process namespace that sees all others
+_DAY_S = 24 * 3600.0
+
+
+def list_stored(request: Request) -> Iterator[Resource]:
+    """Runs, plain processes of dead runs, and bases. Raises SandboxUnavailable."""
+    yield from _list_runs(request.owner)
+    if request.owner is None:
+        is_used = ownership.is_held(BASES) is not False
+        for path in _scan(storage.root() / "bases"):
+            with contextlib.suppress(FileNotFoundError):  # it is complete now, or another removes it
+                yield _base(path, is_used, request.bases)
+
+
+def list_temporary(request: Request) -> Iterator[Resource]:
+    """Temporary directories and files: in the system's place for them, and below `request.stores`."""
+    if request.owner is not None:
+        return
+    paths = [*_scan(Path(tempfile.gettempdir()))]
+    paths += [Path(entry.path) for store in request.stores for entry in below(store)]
+    for path in sorted(path for path in paths if _TEMPORARY.fullmatch(path.name)):
+        with contextlib.suppress(FileNotFoundError):  # its maker has removed it
+            use = _use_of_temporary(path)
+            yield _resource(path, "room", use or "whoever made it is dead", is_stale=use is None)
+
+
+def remove_stale(resource: Resource) -> str | None:
+    """Remove one of these, unless a living process has come to need it; the reason if it is still there."""
+    path = Path(resource.where)
+    if resource.kind == "room":
+        with contextlib.suppress(FileNotFoundError):  # another collector has removed it
+            if (use := _use_of_temporary(path)) is not None:
+                return use
+    elif not path.name.startswith(REMOVED):
+        with ownership.claim(resource.owner or BASES) as is_alone:
+            if not is_alone:
+                return "a process has it by now"
+            if resource.owner:
+                path = storage.runs() / resource.owner
+                local.end_residents(path)
+            if resource.kind == "process" or not os.path.lexists(path):
+                return None
+            path = set_aside(path)
+    error = remove_tree(path)
+    return None if error is None else f"{error.filename or path}: {error.strerror or error}"
+
+
+def _list_runs(owner: str | None) -> Iterator[Resource]:
+    directories, locks = (
+        {path.name: path for path in _scan(storage.root() / part)} for part in ("runs", "locks")
+    )
+    alive: set[str] = set()
+    for name, path in sorted((locks | directories).items()):
+        if name == BASES or owner not in (None, name):
+            continue
+        with contextlib.suppress(FileNotFoundError):  # the run has ended, or another collector removes it
+            run = _run(path, "files and lock" if name in directories else "lock")
+            alive |= set() if run.is_stale else {name}
+            yield run
+    home = storage.root() / "runs"
+    for process, tmp in local.residents(home).items():
+        name = "".join(tmp.relative_to(home).parts[:1])
+        if name not in alive and owner in (None, name) and ownership.is_owner(name):
+            yield _process(process, name)
+
+
+def _run(path: Path, parts: str) -> Resource:
+    name = path.name
+    if name.startswith(REMOVED):
+        return _resource(path, "run", "its removal was cut short", is_stale=True)
+    if not ownership.is_owner(name) or (path.parent.name == "runs" and not is_directory(path)):
+        return _resource(path, "other", "not made by this program")
+    is_held = ownership.is_held(name)
+    if is_held is None:
+        return _resource(path, "other", "its lock cannot be read", owner=name)
+    reason = f"alive{_holders(name)}" if is_held else "no living process has it"
+    return _resource(path, "run", reason, is_stale=not is_held, owner=name, name=parts)
+
+
+def _base(path: Path, is_used: bool, is_wanted: bool) -> Resource:
+    if path.name.startswith(REMOVED):
+        return _resource(path, "partial", "its removal was cut short", is_stale=True)
+    if path.name.endswith(".partial"):
+        reason = "a living run may be making it" if is_used else "whoever began it is dead"
+        return _resource(path, "partial", reason, is_stale=not is_used)
+    if not _BASE.fullmatch(path.name) or not is_directory(path):
+        return _resource(path, "other", "not made by this program")
+    if is_used:
+        reason = f"a living run may use it{_holders(BASES)}"
+    else:
+        reason = "no living run uses it" if is_wanted else "the next run starts from it: --bases"
+    return _resource(path, "base", reason, is_stale=is_wanted and not is_used, name=_base_name(path))
+
+
+def _base_name(path: Path) -> str:
+    try:
+        about = json.loads((path / "base.json").read_text())
+        kind = "system" if about["whole"] else "repository"
+        return f"{kind} {about['digest'].removeprefix('sha256:')[:12]}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return path.name
+
+
+def _process(process: psutil.Process, owner: str) -> Resource:
+    command, since = "?", time.time()
+    with contextlib.suppress(psutil.Error):
+        command, since = " ".join(process.cmdline()) or process.name(), process.create_time()
+    return Resource(
+        kind="process",
+        owner=owner,
+        name=command[:80],
+        where=str(process.pid),
+        age_s=max(0.0, time.time() - since),
+        reason="its run is dead",
+        is_stale=True,
+    )
+
+
+def _resource(
+    path: Path, kind: Kind, reason: str, *, is_stale: bool = False, owner: str = "", name: str = ""
+) -> Resource:
+    info = path.lstat()
+    return Resource(
+        kind=kind,
+        owner=owner,
+        name=name or path.name,
+        where=str(path),
+        bytes=size(path) if is_directory(path) else info.st_blocks * 512,
+        age_s=max(0.0, time.time() - info.st_mtime),
+        reason=reason,
+        is_stale=is_stale,
+    )
+
+
+def _holders(owner: str) -> str:
+    """The processes that hold a run, as far as this one can see, to end a reason with."""
+    found = ownership.holders(owner)
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f": process {', '.join(map(str, found[:3]))}{more}" if found else ""
+
+
+def _scan(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        is_ours = directory.is_relative_to(storage.root())
+        cure = f"; be its user, or set {storage.PLACE_VARIABLE} to the place to look at" if is_ours else ""
+        raise SandboxUnavailable(f"{directory}: {error.strerror}{cure}") from error
+
+
+def _use_of_temporary(path: Path) -> str | None:
+    """Who may still use a temporary directory or file; None if nobody can."""
+    made = path.lstat().st_mtime  # at the latest
+    if path.lstat().st_uid != os.geteuid():
+        return "another user's"
+    if Path("/proc/self/ns/pid").stat().st_ino != _FIRST_NAMESPACE and time.time() - made < _DAY_S:
+        return "not a day old, and its process may be where this one cannot see it"
+    for process in psutil.process_iter():
+        # What has ended, or belongs to another user, does not use it.
+        with contextlib.suppress(OSError, psutil.Error):
+            is_older = process.pid != os.getpid() and process.create_time() <= made + 1
+            if is_older and _MAPPED in Path(f"/proc/{process.pid}/maps").read_text():
+                return f"process {process.pid} may be at work in it"
+    return None
