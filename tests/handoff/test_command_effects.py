@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from handoff.reach import reach
+from handoff.command_effects import find_effect, is_search, shown_files
 
 NOTHING = """
 ls
@@ -441,17 +441,17 @@ ls <<
 
 @pytest.mark.parametrize("command", NOTHING)
 def test_what_only_looks(command: str) -> None:
-    assert reach(command) == "nothing"
+    assert find_effect(command) == "nothing"
 
 
 @pytest.mark.parametrize("command", SHELL)
 def test_what_moves_the_shell(command: str) -> None:
-    assert reach(command) == "shell"
+    assert find_effect(command) == "shell"
 
 
 @pytest.mark.parametrize("command", ANYTHING)
 def test_what_may_do_anything(command: str) -> None:
-    assert reach(command) == "anything"
+    assert find_effect(command) == "anything"
 
 
 PIECES = [
@@ -557,10 +557,62 @@ def _done(command: str, root: Path) -> tuple[dict[str, str], dict[str, str], lis
 @example("[[ y=1 -eq 1 ]] && ls")
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_bash_agrees(place: Path, command: str) -> None:
-    reached = reach(command)
+    reached = find_effect(command)
     if reached == "anything":
         return
     before, after, moved = _done(command, _fresh(place))
     assert after == before
     if reached == "nothing":
         assert moved == []
+
+
+@pytest.mark.parametrize(
+    ("command", "paths"),
+    [
+        ("cat a.py b.py", ("a.py", "b.py")),
+        ("cd src && cat a.py", ("src/a.py",)),
+        ("head -n 20 a.py", ("a.py",)),
+        ("tail -5 ./a.py", ("a.py",)),
+        ("sed -n '1,5p' a.py", ("a.py",)),
+        ("sed -n -e 1p -e 3p a.py", ("a.py",)),
+        ("sed -i s/a/b/ a.py", ()),
+        ("awk 'NR<5' a.py", ("a.py",)),
+        ("nl -ba a.py | sed -n '1,9p'", ("a.py",)),
+        ("cat a.py | grep x", ()),
+        ("cat a.py | wc -l", ()),
+        ("cat < a.py", ("a.py",)),
+        ("cat a.py > b.py", ()),
+        ("cat <<'EOF' > a.py\ncat b.py\nEOF", ()),
+        ("grep -n x a.py", ()),
+        ("python -c 'print(open(\"a.py\").read())'", ()),
+        ("ls a.py; git diff a.py", ()),
+        ("less a.py; cat a.py", ("a.py",)),
+    ],
+)
+def test_shown_files(command: str, paths: tuple[str, ...]) -> None:
+    assert shown_files(command) == paths
+
+
+@pytest.mark.parametrize(
+    ("command", "search"),
+    [
+        ("grep -rn pytest .", True),
+        ("grep -n x a.py", True),
+        ("nl a.py | grep -n x", True),
+        ("cd x && rg foo", True),
+        ("find . -name '*.py'", True),
+        ("find . -name '*.py' | xargs grep -l x", True),
+        ("find . -name '*.pyc' -delete", False),
+        ("find . -name '*.py' -exec sed -i s/a/b/ {} +", False),
+        ("git grep foo", True),
+        ("git log -S foo", True),
+        ("git log -3", False),
+        ("ls -laR src", True),
+        ("ls src", False),
+        ("pytest | grep FAILED", False),
+        ("cat a.py", False),
+        ("echo 'grep -r x'", False),
+    ],
+)
+def test_is_search(command: str, search: bool) -> None:
+    assert is_search(command) is search
