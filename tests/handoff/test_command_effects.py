@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from handoff.command_effects import find_effect, is_search, shown_files
+from handoff.command_effects import find_effect, is_search, may_act, may_edit, shown_files
+from handoff.commands import parse
 
 NOTHING = """
 ls
@@ -436,6 +437,14 @@ ls <<
     "ls ;\n\n> out",
     "time -p ls > out",
     "{\nls\n} >out",
+    "ls;;",
+    "\\ ls",
+    "cat a\n\\rm a",
+    "printf 'a'\\%n b",
+    "rg -z2>&1 x",
+    "grep x a |&>/dev/null head",
+    "[ a ] 2>&1 -o -v 'a[$(rm a)]' ]",
+    "sort a > /dev/null -o out",
 ]  # fmt: skip
 
 
@@ -581,6 +590,10 @@ def test_bash_agrees(place: Path, command: str) -> None:
         ("cat a.py | grep x", ()),
         ("cat a.py | wc -l", ()),
         ("cat < a.py", ("a.py",)),
+        ("cat 2>/dev/null a.py", ("a.py",)),
+        ("cat a.py 2>/dev/null b.py", ("a.py", "b.py")),
+        ("cat a.py | mawk 1", ("a.py",)),
+        ("awk -i inplace 1 a.py", ()),
         ("cat a.py > b.py", ()),
         ("cat <<'EOF' > a.py\ncat b.py\nEOF", ()),
         ("grep -n x a.py", ()),
@@ -616,3 +629,56 @@ def test_shown_files(command: str, paths: tuple[str, ...]) -> None:
 )
 def test_is_search(command: str, search: bool) -> None:
     assert is_search(command) is search
+
+
+@pytest.mark.parametrize(
+    ("command", "edits", "acts"),
+    [
+        ("sed -i s/a/b/ a.py", True, True),
+        ("sed --in-place s/a/b/ a.py", True, True),
+        ("sed s/a/b/ a.py", False, False),
+        ("awk -i inplace 1 a.py", True, True),
+        ("awk 1 a.py", False, False),
+        ("find . -name '*.py'", False, False),
+        ("find . -name '*.pyc' -delete", True, True),
+        ("find . -exec rm {} +", True, True),
+        ("git -C x checkout a.py", True, True),
+        ("git stash", True, True),
+        ("git -C x diff", False, False),
+        ("git add a.py", False, True),
+        ("perl -pi -e s/a/b/ a.py", True, True),
+        ("python3 -c 'open(1)'", True, True),
+        ("python3 x.py", False, True),
+        ("patch -p1", True, True),
+        ("black a.py", True, True),
+        ("pytest", False, True),
+        ("unheard-of a.py", False, True),
+        ("sort a.py", False, False),
+        ("sort -o a.py a.py", False, True),
+        ("source bin/activate", False, False),
+        ("export X=1; sleep 1", False, False),
+        ("ls src", False, False),
+    ],
+)
+def test_what_likely_edits_and_acts(command: str, edits: bool, acts: bool) -> None:
+    commands = parse(command)
+    assert any(may_edit(simple) for simple in commands) is edits
+    assert any(may_act(simple) for simple in commands) is acts
+
+
+def test_a_redirection_edits_the_file_that_it_names() -> None:
+    (simple,) = parse("ls > src/a.py")
+    assert may_edit(simple, ["lib/a.py"])
+    assert not may_edit(simple, ["lib/b.py"])
+
+
+@pytest.mark.parametrize("command", [*NOTHING, *SHELL])
+def test_a_likely_answer_allows_what_is_proven(command: str) -> None:
+    assert not any(may_edit(simple) or may_act(simple) for simple in parse(command))
+
+
+@pytest.mark.parametrize(
+    "command", ["ls;" * 1_300, "ls&&" * 900 + "ls", "(" * 4_000, "'" * 3_999, "a=(" * 1_300, "1" * 4_000]
+)
+def test_long_and_nested_commands_have_an_effect(command: str) -> None:
+    assert find_effect(command) in ("nothing", "anything")

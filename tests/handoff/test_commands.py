@@ -36,6 +36,7 @@ def one(command: str, name: str) -> SimpleCommand:
         ("echo 'it'\"'\"'s' # <<EOF\nls", [["echo", "it's"], ["ls"]]),
         ("command -v pytest", [["command", "-v", "pytest"]]),
         ("poetry run pytest", [["pytest"]]),
+        ("ls > out -l a", [["ls", "-l", "a"]]),
         ("", []),
     ],
 )
