@@ -122,7 +122,10 @@ _LITERAL = re.compile(
 
 @lru_cache(maxsize=256)
 def find_effect(command: str) -> Effect:
-    """Never too little, but for programs, functions and settings of git that the agent gave the names of others."""
+    """What a command line can change.
+
+    Never too little, unless the agent redefined a program, a shell function or a setting of git.
+    """
     effects: set[Effect] = set()
     for words in _simple_commands(command):
         effects.add(_effect_of(words))
