@@ -24,7 +24,7 @@ import typer
 from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, run_command
 from benchmarks.recorded import HELP, open_recorded
 from evals.trace_files import readable
-from handoff import commands, detectors, syntax, validation
+from handoff import command_effects, commands, detectors, syntax, validation
 from handoff.trace import Trace
 
 _GOAL = 50_000
@@ -43,7 +43,7 @@ _BAD_TEXT = re.compile(r"\b(?:FAILED|FAIL|ERROR|Error|Traceback|failed)\b")
 
 
 def _clear_caches() -> None:
-    for cached in (commands.parse, validation._runs):
+    for cached in (command_effects.find_effect, commands.parse, validation._runs):
         cached.cache_clear()
 
 

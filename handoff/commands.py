@@ -21,6 +21,7 @@ from handoff.syntax import (
     Connector,
     Item,
     name_of,
+    operands_of,
     parsed,
     split,
     statements,
@@ -248,6 +249,8 @@ class _Reader:
                 inner.append(child)
             elif kind != "comment" and child.is_named:
                 words.append(word_of(child))
+        for redirect in (*inner, *redirect_nodes):
+            words += map(word_of, operands_of(redirect)[1:])
         if node.type == "test_command":
             words = ["["]
         redirects, stdin = (
@@ -307,7 +310,7 @@ class _Reader:
         found: list[Redirect] = []
         stdin: str | None = None
         for node in nodes:
-            words = [c for c in node.children if c.is_named and c.type != "file_descriptor"]
+            words = operands_of(node)
             target = word_of(words[0]) if words else ""
             if node.type == "herestring_redirect":
                 stdin = target

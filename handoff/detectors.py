@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from handoff import authorship, inspection
+from handoff import authorship
+from handoff.command_effects import find_effect, may_act, may_edit, restores, shown_files
 from handoff.commands import SimpleCommand, executed, parse
 from handoff.detector_state import Awaited, DetectorState, ValidationRun
 from handoff.edits import authored, is_source, look_at
 from handoff.event import Event, HandoffPoint, PointKind
 from handoff.outcomes import evidence, judge, plain, runs_nothing
 from handoff.summaries import Outcome
-from handoff.validation import Found, Place, find, may_validate, only_looks, strongest
+from handoff.validation import Found, Place, find, may_validate, strongest
 
 ContinuationState = Literal[
     "no_source_change",
@@ -74,7 +75,7 @@ def notice(state: DetectorState, event: Event) -> Noticed:
                 state if state.pending is None else state._replace(pending=None, pending_input=False)
             )
         command = event.arguments.get("command", "")
-        if state.awaited is None and state.pending is None and only_looks(command):
+        if state.awaited is None and state.pending is None and find_effect(command) != "anything":
             return Noticed(state)
         sent = command in _INPUTS or event.arguments.get("is_input") == "true"
         return Noticed(state._replace(pending=command, pending_input=sent))
@@ -190,7 +191,7 @@ def _attribute(
     editors = [
         number
         for number, command in enumerate(commands)
-        if authorship.may_edit(command, changed) and not (new and authorship.restores(command))
+        if may_edit(command, changed) and not (new and restores(command))
     ]
     scripts = [f for f in found if f.script is not None]
     editing: set[str] = set()
@@ -207,7 +208,7 @@ def _attribute(
         return found, True, editing
     if editors:
         return found, min(editors) < found[-1].position, editing
-    return found, any(authorship.acts(c) for c in commands[: found[0].position]), editing
+    return found, any(may_act(c) for c in commands[: found[0].position]), editing
 
 
 def _take_validation(
@@ -257,7 +258,7 @@ def _shows_log(command: str, awaited: Awaited) -> bool:
     if not awaited.logs:
         return False
     names = {log.rpartition("/")[2] for log in awaited.logs}
-    shown = {p.rpartition("/")[2] for p in inspection.reads(command)}
+    shown = {p.rpartition("/")[2] for p in shown_files(command)}
     searched = {a.rpartition("/")[2] for c in parse(command) if c.name == "grep" for a in c.argv[1:]}
     return not names.isdisjoint(shown | searched)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from handoff import detectors, inspection, paths
+from handoff import command_effects, detectors, paths
 from handoff.detector_state import ValidationRun
 from handoff.event import UNREADABLE, Event, HandoffPoint
-from handoff.inference.shell import may_change
 from handoff.trace import Trace, action_indices
 
 
@@ -101,11 +100,11 @@ def _taken_for(action: Event, observation: Event, noticed: detectors.Noticed) ->
     if action.tool != "shell":
         return action.arguments.get("command", action.tool) if action.tool == "editor" else action.tool
     command = action.arguments.get("command", "")
-    if inspection.is_search(command):
+    if command_effects.is_search(command):
         return "search"
-    if inspection.reads(command):
+    if command_effects.shown_files(command):
         return "read"
-    return "command" if may_change(command) else "look"
+    return "command" if command_effects.find_effect(command) == "anything" else "look"
 
 
 def _other_change(observation: Event) -> str:

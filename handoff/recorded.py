@@ -7,8 +7,8 @@ import posixpath
 from collections.abc import Iterable, Iterator
 
 from handoff import detectors
+from handoff.command_effects import shown_files
 from handoff.event import Event, FileRead, HandoffPoint
-from handoff.inspection import reads
 from handoff.record import HandoffRecord, TaskBrief
 from handoff.trace import Trace
 
@@ -79,7 +79,7 @@ def _with_reads(events: Iterable[Event], workspace: str) -> Iterator[Event]:
 
 def _shown(action: Event) -> tuple[str, ...]:
     if action.tool == "shell":
-        return reads(action.arguments.get("command", ""))
+        return shown_files(action.arguments.get("command", ""))
     if action.tool == "editor" and action.arguments.get("command") == "view":
         return (action.arguments.get("path", ""),)
     return ()

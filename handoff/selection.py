@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from handoff.command_effects import is_search, shown_files
 from handoff.conversation import Step, steps
 from handoff.detectors import validations
 from handoff.event import Event
-from handoff.inspection import is_search, reads
 from handoff.payload import DeadEnd, Payload, RanCommand, ReadFile
 from handoff.record import HandoffRecord, TaskBrief
 
@@ -112,7 +112,7 @@ def whole_content(action: Event, seen: Event, sha256: str) -> str | None:
     if action.tool == "editor":
         lines = [_NUMBERED.fullmatch(line) for line in seen.text.split("\n")[1:]]
         text = "\n".join(line[1] for line in lines if line)
-    elif reads(action.arguments.get("command", "")):
+    elif shown_files(action.arguments.get("command", "")):
         text = _HEAD.sub("", seen.text, count=1)
     else:
         return None

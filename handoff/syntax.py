@@ -83,6 +83,11 @@ def split(items: Sequence[Item], connectors: tuple[str, ...]) -> list[list[Item]
     return groups
 
 
+def operands_of(redirect: Node) -> list[Node]:
+    """Where a redirection leads, then the words behind it: they are the command's own."""
+    return [child for child in redirect.children if child.is_named and child.type != "file_descriptor"]
+
+
 def name_of(node: Node) -> str:
     name = node.child_by_field_name("name") if node.type == "command" else None
     return posixpath.basename(word_of(name)) if name is not None else ""

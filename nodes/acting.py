@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from langgraph.runtime import Runtime
 
-from handoff.reach import Reach
+from handoff.command_effects import Effect
 from nodes.events import last_action, observed
 from nodes.observation import Observation
 from nodes.progress import tell
@@ -20,7 +20,7 @@ def acted(
     state: AgentState,
     runtime: Runtime[AgentContext],
     do: Callable[[Sandbox], Observation],
-    reach: Reach = "anything",
+    effect: Effect = "anything",
 ) -> AgentState:
     """The update of an action that is done to the machine.
 
@@ -37,7 +37,7 @@ def acted(
         state["machine"],
         task_of(state),
         lambda machine: do(machine).without_secrets(keys_of(*context.models)),
-        reach,
+        effect,
     )
     update = observed(state, context, seen)
     if machine != state["machine"]:

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import sandbox
 from handoff import detectors
+from handoff.command_effects import Effect
 from handoff.ledger import Lease, Ledger, LedgerUnusable, effects, machines
 from handoff.ledger.effects import Key
 from handoff.ledger.leases import answer_request
-from handoff.reach import Reach
 from handoff.record import HandoffRecord, RecordStore, TaskBrief
 from handoff.redaction import without_known
 from handoff.trace import differences
@@ -95,21 +95,21 @@ class Session:
         machine_id: str,
         task: TaskBrief,
         do: Callable[[Sandbox], Observation],
-        reach: Reach,
+        effect: Effect,
     ) -> tuple[Observation, str]:
         """Do something to the machine in that state, once; what was seen, and the state it left.
 
         The same task and call get the result that was recorded. Something that had begun and not ended is
-        undone before it is done again: its machine is left, and that of before entered. What can reach
+        undone before it is done again: its machine is left, and that of before entered. What changes
         nothing is not written down: done again it shows the same. Raises Fenced.
         """
         key, seen = Key(self.thread, task_id, call), None
-        if reach == "nothing":
+        if effect == "nothing":
             seen = self._done(do, self.enter(machine_id, task))
             if not seen.changes and not seen.shell_ended:
                 return seen, machine_id
             # A name that stands for something else here, or a process behind: it has an effect after all.
-            self._at, reach = None, "anything"
+            self._at, effect = None, "anything"
         known = effects.begin(self._lease, key, machine_id)
         if known is not None:
             after = known.machine_after
@@ -120,7 +120,7 @@ class Session:
         machine = self._bench.machine() if seen else self.enter(machine_id, task)
         self._at = None
         seen = seen or self._done(do, machine)
-        after = self._after(machine, machine_id, seen, reach)
+        after = self._after(machine, machine_id, seen, effect)
         self._at = after
         effects.end(self._lease, key, after, seen.model_dump_json())
         return seen, after
@@ -238,8 +238,8 @@ class Session:
             )
         return self._bench.thaw(snapshot, self.store_of(snapshot))
 
-    def _after(self, machine: Sandbox, before: str, seen: Observation, reach: Reach) -> str:
-        if reach == "anything" or seen.changes:
+    def _after(self, machine: Sandbox, before: str, seen: Observation, effect: Effect) -> str:
+        if effect == "anything" or seen.changes:
             after = _new_id()
             if self._every == "step":
                 self._frozen(machine, after)

@@ -6,9 +6,8 @@ import posixpath
 
 from langgraph.runtime import Runtime
 
+from handoff.command_effects import find_effect, shown_files
 from handoff.event import FileRead
-from handoff.inspection import reads
-from handoff.reach import reach
 from nodes.acting import acted
 from nodes.events import clipped, last_action
 from nodes.observation import Observation
@@ -44,7 +43,7 @@ def shell(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
             seconds=result.seconds,
         )
 
-    return acted(state, runtime, run, reach(command))
+    return acted(state, runtime, run, find_effect(command))
 
 
 def _cached(
@@ -86,7 +85,7 @@ def _reads(command: str, cwd: str, machine: Sandbox) -> tuple[FileRead, ...]:
     """The files that the command showed and that exist, named as changes are."""
     inside = machine.workspace.rstrip("/") + "/"
     found = []
-    for path in reads(command):
+    for path in shown_files(command):
         whole = posixpath.normpath(posixpath.join(cwd, path))
         digest = machine.sha256(whole)
         if digest is not None:

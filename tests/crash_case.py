@@ -164,7 +164,7 @@ class Crossings:
         act = Session.act
 
         def acting(
-            session: Session, task_id: str, call: str, machine_id: str, task: Any, do: Any, reach: Any
+            session: Session, task_id: str, call: str, machine_id: str, task: Any, do: Any, effect: Any
         ) -> Any:
             def deed(machine: Any) -> Any:
                 self.cross("before do")
@@ -172,7 +172,7 @@ class Crossings:
                 self.cross("after do")
                 return seen
 
-            return act(session, task_id, call, machine_id, task, deed, reach)
+            return act(session, task_id, call, machine_id, task, deed, effect)
 
         Session.act = acting  # type: ignore[method-assign]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from handoff.command_effects import is_search
 from handoff.detector_state import DetectorState
 from handoff.detectors import state_after
 from handoff.event import Event, FileRead
-from handoff.inspection import is_search
 from handoff.record import HandoffRecord
 from handoff.views import CHARS_A_TOKEN
 from nodes.actions import RECALL

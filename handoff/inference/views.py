@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from handoff.command_effects import may_edit
 from handoff.commands import SimpleCommand, parse
 
 if TYPE_CHECKING:
     from handoff.inference.files import Files
 
 _SHOWS = re.compile(r"\b(?:cat|sed|head|nl|grep|tail)\b")
-_SILENT = {"cd", "sed -i", "rm", "mv", "cp", "mkdir", "export", "true", "touch"}
+_SILENT = {"cd", "rm", "mv", "cp", "mkdir", "export", "true", "touch"}
 _NUMBERED = re.compile(r"^[ ]{0,6}(\d{1,6})(?:\t|[:-])(.*)$")
 _TABBED = re.compile(r"^[ ]{0,6}(\d{1,6})\t(.*)$")
 _PRINTS = re.compile(r"^(\d+)(?:,(\d+|\$))?p$")
@@ -126,5 +127,5 @@ def _flag(simple: SimpleCommand, letter: str) -> bool:
 
 def _silent(simple: SimpleCommand) -> bool:
     if simple.name == "sed":
-        return any(re.match(r"-[nErsz]*i|--in-place", w) for w in simple.argv[1:])
+        return may_edit(simple)
     return simple.name in _SILENT or (simple.name == "cat" and simple.stdin is not None)

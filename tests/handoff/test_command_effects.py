@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from handoff.reach import reach
+from handoff.command_effects import find_effect, is_search, may_act, may_edit, shown_files
+from handoff.commands import parse
 
 NOTHING = """
 ls
@@ -436,22 +437,30 @@ ls <<
     "ls ;\n\n> out",
     "time -p ls > out",
     "{\nls\n} >out",
+    "ls;;",
+    "\\ ls",
+    "cat a\n\\rm a",
+    "printf 'a'\\%n b",
+    "rg -z2>&1 x",
+    "grep x a |&>/dev/null head",
+    "[ a ] 2>&1 -o -v 'a[$(rm a)]' ]",
+    "sort a > /dev/null -o out",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", NOTHING)
 def test_what_only_looks(command: str) -> None:
-    assert reach(command) == "nothing"
+    assert find_effect(command) == "nothing"
 
 
 @pytest.mark.parametrize("command", SHELL)
 def test_what_moves_the_shell(command: str) -> None:
-    assert reach(command) == "shell"
+    assert find_effect(command) == "shell"
 
 
 @pytest.mark.parametrize("command", ANYTHING)
 def test_what_may_do_anything(command: str) -> None:
-    assert reach(command) == "anything"
+    assert find_effect(command) == "anything"
 
 
 PIECES = [
@@ -557,10 +566,119 @@ def _done(command: str, root: Path) -> tuple[dict[str, str], dict[str, str], lis
 @example("[[ y=1 -eq 1 ]] && ls")
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_bash_agrees(place: Path, command: str) -> None:
-    reached = reach(command)
+    reached = find_effect(command)
     if reached == "anything":
         return
     before, after, moved = _done(command, _fresh(place))
     assert after == before
     if reached == "nothing":
         assert moved == []
+
+
+@pytest.mark.parametrize(
+    ("command", "paths"),
+    [
+        ("cat a.py b.py", ("a.py", "b.py")),
+        ("cd src && cat a.py", ("src/a.py",)),
+        ("head -n 20 a.py", ("a.py",)),
+        ("tail -5 ./a.py", ("a.py",)),
+        ("sed -n '1,5p' a.py", ("a.py",)),
+        ("sed -n -e 1p -e 3p a.py", ("a.py",)),
+        ("sed -i s/a/b/ a.py", ()),
+        ("awk 'NR<5' a.py", ("a.py",)),
+        ("nl -ba a.py | sed -n '1,9p'", ("a.py",)),
+        ("cat a.py | grep x", ()),
+        ("cat a.py | wc -l", ()),
+        ("cat < a.py", ("a.py",)),
+        ("cat 2>/dev/null a.py", ("a.py",)),
+        ("cat a.py 2>/dev/null b.py", ("a.py", "b.py")),
+        ("cat a.py | mawk 1", ("a.py",)),
+        ("awk -i inplace 1 a.py", ()),
+        ("cat a.py > b.py", ()),
+        ("cat <<'EOF' > a.py\ncat b.py\nEOF", ()),
+        ("grep -n x a.py", ()),
+        ("python -c 'print(open(\"a.py\").read())'", ()),
+        ("ls a.py; git diff a.py", ()),
+        ("less a.py; cat a.py", ("a.py",)),
+    ],
+)
+def test_shown_files(command: str, paths: tuple[str, ...]) -> None:
+    assert shown_files(command) == paths
+
+
+@pytest.mark.parametrize(
+    ("command", "search"),
+    [
+        ("grep -rn pytest .", True),
+        ("grep -n x a.py", True),
+        ("nl a.py | grep -n x", True),
+        ("cd x && rg foo", True),
+        ("find . -name '*.py'", True),
+        ("find . -name '*.py' | xargs grep -l x", True),
+        ("find . -name '*.pyc' -delete", False),
+        ("find . -name '*.py' -exec sed -i s/a/b/ {} +", False),
+        ("git grep foo", True),
+        ("git log -S foo", True),
+        ("git log -3", False),
+        ("ls -laR src", True),
+        ("ls src", False),
+        ("pytest | grep FAILED", False),
+        ("cat a.py", False),
+        ("echo 'grep -r x'", False),
+    ],
+)
+def test_is_search(command: str, search: bool) -> None:
+    assert is_search(command) is search
+
+
+@pytest.mark.parametrize(
+    ("command", "edits", "acts"),
+    [
+        ("sed -i s/a/b/ a.py", True, True),
+        ("sed --in-place s/a/b/ a.py", True, True),
+        ("sed s/a/b/ a.py", False, False),
+        ("awk -i inplace 1 a.py", True, True),
+        ("awk 1 a.py", False, False),
+        ("find . -name '*.py'", False, False),
+        ("find . -name '*.pyc' -delete", True, True),
+        ("find . -exec rm {} +", True, True),
+        ("git -C x checkout a.py", True, True),
+        ("git stash", True, True),
+        ("git -C x diff", False, False),
+        ("git add a.py", False, True),
+        ("perl -pi -e s/a/b/ a.py", True, True),
+        ("python3 -c 'open(1)'", True, True),
+        ("python3 x.py", False, True),
+        ("patch -p1", True, True),
+        ("black a.py", True, True),
+        ("pytest", False, True),
+        ("unheard-of a.py", False, True),
+        ("sort a.py", False, False),
+        ("sort -o a.py a.py", False, True),
+        ("source bin/activate", False, False),
+        ("export X=1; sleep 1", False, False),
+        ("ls src", False, False),
+    ],
+)
+def test_what_likely_edits_and_acts(command: str, edits: bool, acts: bool) -> None:
+    commands = parse(command)
+    assert any(may_edit(simple) for simple in commands) is edits
+    assert any(may_act(simple) for simple in commands) is acts
+
+
+def test_a_redirection_edits_the_file_that_it_names() -> None:
+    (simple,) = parse("ls > src/a.py")
+    assert may_edit(simple, ["lib/a.py"])
+    assert not may_edit(simple, ["lib/b.py"])
+
+
+@pytest.mark.parametrize("command", [*NOTHING, *SHELL])
+def test_a_likely_answer_allows_what_is_proven(command: str) -> None:
+    assert not any(may_edit(simple) or may_act(simple) for simple in parse(command))
+
+
+@pytest.mark.parametrize(
+    "command", ["ls;" * 1_300, "ls&&" * 900 + "ls", "(" * 4_000, "'" * 3_999, "a=(" * 1_300, "1" * 4_000]
+)
+def test_long_and_nested_commands_have_an_effect(command: str) -> None:
+    assert find_effect(command) in ("nothing", "anything")
