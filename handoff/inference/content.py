@@ -321,7 +321,8 @@ def replaced(content: Content, known: Knowledge, old: str, new: str) -> Content:
         return content
     text = text_of(content, known)
     if text is not None:
-        return of_text(text.replace(old, new)) if old in text else content
+        # In terms of its origin, so that text put back as it was is known as such.
+        return content._replace(pieces=of_text(text.replace(old, new)).pieces)
     pieces = _replaced_in_literals(content.pieces, old, new)
     if pieces is not None:
         return content._replace(pieces=_merged(pieces))
