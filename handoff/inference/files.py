@@ -33,6 +33,8 @@ class Files:
         self._tops: set[str] = set()
         self.replaced: dict[str, list[Content | None]] = {}
         """What the editor's calls replaced, for it to bring back."""
+        self.diffs: dict[str, dict[str, Content | None]] = {}
+        """The contents of the changed files when `git diff` was written to this path."""
 
     def enter(self, directory: str) -> None:
         """The shell is known to stand in this directory."""

@@ -40,7 +40,12 @@ def _run(line: Line, part: Part, verb: str) -> None:
             if not files.is_tracked(path):
                 files.write(path, None)
     elif verb == "apply":
-        patches.apply_patch(line, part)
+        _apply(line, part)
+    elif verb == "diff":
+        for redirect in part.simple.redirects:
+            if redirect.operator in (">", "1>"):
+                changed = {path: files.content(path) for path in files.changed_paths()}
+                files.diffs[files.path(redirect.target, part.cwd)] = changed
     elif verb == "mv":
         moving.carry(line, words, part.cwd, stays=False)
     elif verb == "rm" and "--cached" not in words:
@@ -53,6 +58,17 @@ def _stash(files: Files, words: Sequence[str]) -> None:
         files.stash()
     elif verb in ("pop", "apply"):
         files.unstash(keep=verb == "apply")
+
+
+def _apply(line: Line, part: Part) -> None:
+    """A patch that the run's own `git diff` wrote brings back what the files held then."""
+    names = (line.files.path(word, part.cwd) for word in operands(part.words))
+    saved = next((line.files.diffs[name] for name in names if name in line.files.diffs), None)
+    if saved is None:
+        patches.apply_patch(line, part)
+    elif not patches.ONLY_LOOKS & set(part.words):
+        for path, held in saved.items():
+            line.files.restore(path) if patches.reverses(part) else line.files.write(path, held)
 
 
 def _check_out(files: Files, words: Sequence[str], cwd: str) -> None:

@@ -20,7 +20,7 @@ _BLOCK = re.compile(r"^\*\*\* (Add|Update|Delete) File: (.+)\n?", re.M)
 _CONFIRMED = re.compile(r"^patching file '?([^'\n]+?)'?(?: \(.*)?$", re.M)
 _REJECTED = re.compile(r"^(\d+) out of (\d+) hunks? (?:FAILED|ignored)", re.M)
 _BINARY = re.compile(r"^Binary file.*\n", re.M)
-_ONLY_LOOKS = {"--dry-run", "--check", "--stat", "--numstat", "--summary"}
+ONLY_LOOKS = {"--dry-run", "--check", "--stat", "--numstat", "--summary"}
 
 
 class Hunk(NamedTuple):
@@ -98,13 +98,12 @@ def _blocks(text: str) -> tuple[FilePatch, ...]:
 
 def apply_patch(line: Line, part: Part) -> None:
     """Let the files change as `patch`, `git apply` or `apply_patch` changes them."""
-    if _ONLY_LOOKS & set(part.words):
+    if ONLY_LOOKS & set(part.words):
         return
     strip = next((int(m[1]) for w in part.words if (m := re.fullmatch(r"-p(\d)", w))), None)
-    reverse = "-R" in part.words or "--reverse" in part.words
     confirmed = _CONFIRMED.findall(line.text)
     operand = next((w for w in operands(part.words) if paths.is_code(w)), None)
-    changes = parse_patch(_patch_text(line, part) or "", strip=strip, reverse=reverse)
+    changes = parse_patch(_patch_text(line, part) or "", strip=strip, reverse=reverses(part))
     for change in changes:
         name = operand or change.path
         is_confirmed = posixpath.basename(name) in map(posixpath.basename, confirmed) or not confirmed
@@ -113,6 +112,10 @@ def apply_patch(line: Line, part: Part) -> None:
     for name in confirmed if not changes else ():
         path = line.files.path(name, part.cwd)
         line.change(path, contents.opaque(line.existing(path), line.command))
+
+
+def reverses(part: Part) -> bool:
+    return "-R" in part.words or "--reverse" in part.words
 
 
 def _patch_text(line: Line, part: Part) -> str | None:

@@ -37,7 +37,7 @@ def _edit(line: Line, part: Part, name: str, words: Sequence[str]) -> None:
     in_place = next(filter(None, map(_IN_PLACE.match, options)), None)
     if in_place is None or program is None:
         return
-    is_perl = name == "perl"
+    is_perl = name in ("perl", "ruby")
     if is_perl:
         program = program.rstrip(";")
     followed = not is_perl or (_ONE_SUBSTITUTION.fullmatch(program) and "-0" not in "".join(options))

@@ -22,7 +22,7 @@ _MAY_CHANGE = re.compile(
 )
 _DONE_BY: dict[str, Callable[[Line, Part], None]] = {
     **dict.fromkeys(rewriting.FORMATTERS, rewriting.format_files),
-    **dict.fromkeys(("sed", "perl", "find"), rewriting.edit_in_place),
+    **dict.fromkeys(("sed", "perl", "ruby", "find"), rewriting.edit_in_place),
     **dict.fromkeys(("patch", "apply_patch"), patches.apply_patch),
     **dict.fromkeys(("mv", "cp", "install"), moving.move),
     **dict.fromkeys(("rm", "unlink"), moving.remove_files),

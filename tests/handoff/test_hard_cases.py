@@ -194,6 +194,7 @@ def test_a_named_form_that_matches_nothing_is_no_edit(run: type, command: str, o
         ("cp pkg/core.py /tmp/core.py; sed -i 1d pkg/core.py", "cp /tmp/core.py pkg/core.py"),
         (f"patch -p1 <<'EOF'\n{DIFF}EOF", f"patch -R -p1 <<'EOF'\n{DIFF}EOF"),
         (f"git apply <<'EOF'\n{DIFF}EOF", f"git apply -R <<'EOF'\n{DIFF}EOF"),
+        ("sed -i 1d pkg/core.py; git diff > work.patch", "git apply -R work.patch"),
         ("printf 'x = 1\\n' > pkg/new.py", "git clean -fd"),
     ],
 )

@@ -177,6 +177,7 @@ ROUNDS = [
     ("sed -i 's/alpha/gamma/' pkg/mod.py", "git reset -q --hard"),
     ("sed -i 's/alpha/gamma/' pkg/mod.py", "git stash -q"),
     ("cp pkg/mod.py /tmp/kept.txt; sed -i '1d' pkg/mod.py", "cp /tmp/kept.txt pkg/mod.py"),
+    ("sed -i '1d' pkg/mod.py; git diff > d.patch", "git apply -R d.patch"),
 ]
 
 
