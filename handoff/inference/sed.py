@@ -153,6 +153,8 @@ def _in_template(match: re.Match[str]) -> str:
 
 def compiled_pattern(pattern: str, extended: bool, ignore_case: bool = False) -> re.Pattern[str] | None:
     """A sed pattern as Python's; None if it is broken, or might take for ever."""
+    if len(pattern) > _LONGEST_LINE:
+        return None
     translated = _translated(pattern, extended)
     unbounded = len(re.findall(r"(?<!\\)[*+]|\{\d*,\d*\}", translated))
     if unbounded > 2 or re.search(r"\)[*+{?]", translated):

@@ -392,8 +392,10 @@ def test_prose_before_a_command_is_no_command(run: type) -> None:
         "python3 - <<'EOF'\na = 'x'\n" + "a = a + a\n" * 60 + "open(a, 'w')\nEOF",
         "python3 - <<'EOF'\n" + "open('a/b.py', 'w').write('x')\n" * 3_000 + "EOF",
         "sed -i 's/\\(a*\\)*b/x/' a/b.py",
+        "sed -i 's/" + "[[:a:" * 20_000 + "/x/' a/b.py",
+        "patch -p1 <<'EOF'\nBinary files" + " a and" * 50_000 + "\nEOF",
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_a_command_made_to_cost_time_or_memory_costs_little(run: type, command: str) -> None:
     """With any of these a careless pattern or loop would not come back."""
