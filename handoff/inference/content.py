@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 Substitute = Callable[[str], str]
 """What a substitution makes of one line."""
 Mark = tuple[str, str]
 """A replacement whose effect on unknown text cannot be carried out: what by what, or `do` and what was done."""
-
-_SMALL = 400
 
 
 class Span(NamedTuple):
@@ -167,38 +166,17 @@ def _restored(pieces: tuple[Piece, ...], origin: str, known: Knowledge) -> tuple
     if not origin:
         return pieces
     out: list[Piece] = []
-    position = 0
-    next_line = 1
-    while position < len(pieces):
-        piece = pieces[position]
+    number, follows = 1, True
+    starts = [piece.start for piece in reversed(pieces) if isinstance(piece, Span)]
+    for piece in pieces:
         if isinstance(piece, Span):
             out.append(piece)
-            next_line = piece.end or next_line
-            position += 1
+            number, follows = piece.end or number, True
+            starts.pop()
             continue
-        run = position
-        while run < len(pieces) and isinstance(pieces[run], str):
-            run += 1
-        texts = [str(p) for p in pieces[position:run]]
-        after = pieces[run] if run < len(pieces) else None
-        missing = after.start - next_line if isinstance(after, Span) else None
-        front = 0
-        while front < len(texts) and (missing is None or front < missing):
-            if known.line(origin, next_line + front) != texts[front]:
-                break
-            front += 1
-        back = 0
-        if isinstance(after, Span) and missing is not None:
-            while back < min(len(texts), missing) - front:
-                if known.line(origin, after.start - 1 - back) != texts[len(texts) - 1 - back]:
-                    break
-                back += 1
-        if front:
-            out.append(Span(next_line, next_line + front))
-        out += texts[front : len(texts) - back]
-        if back and isinstance(after, Span):
-            out.append(Span(after.start - back, after.start))
-        position = run
+        follows = follows and known.line(origin, number) == piece and (not starts or number < starts[-1])
+        out.append(Span(number, number + 1) if follows else piece)
+        number += follows
     length = known.lengths.get(origin)
     if out and isinstance(out[-1], Span) and length is not None and out[-1].end == length + 1:
         out[-1] = out[-1]._replace(end=None)
@@ -252,7 +230,7 @@ def inserted(content: Content, after_line: int, lines: Sequence[str]) -> Content
 def substituted(
     content: Content,
     known: Knowledge,
-    change: Substitute | None,
+    change: Substitute,
     mark: Mark,
     first: int = 1,
     last: int | None = None,
@@ -262,35 +240,22 @@ def substituted(
     Where a known line of the whole file is changed, unknown lines are taken not to be.
     """
     before, within, after = parts(content, first, last)
-    whole = first == 1 and last is None
     out: list[Piece] = []
     hit = False
     for piece in within:
-        if isinstance(piece, str):
-            new = change(piece) if change else piece
-            hit = hit or new != piece
-            out += new.split("\n") if new != piece else [piece]
-            continue
-        for part, line in _lines(piece, content.origin, known):
-            if line is None:
-                out.append(part)
-                continue
-            new = change(line) if change else line
+        lines = [(piece, piece)] if isinstance(piece, str) else _lines(piece, content.origin, known)
+        for part, line in lines:
+            new = line if line is None else change(line)
             hit = hit or new != line
-            out += new.split("\n") if new != line else [part]
-    if not hit or not whole:
-        small = sum(_size(piece) for piece in out) <= _SMALL
-        if whole or not small:
-            open_lines = any(isinstance(p, Span) and not _known_whole(p, content.origin, known) for p in out)
-            if not hit and open_lines:
-                return content._replace(marks=marked(content.marks, mark))
-        else:
-            out = [
-                p
-                if isinstance(p, str) or _known_whole(p, content.origin, known)
-                else p._replace(marks=marked(p.marks, mark))
-                for p in out
-            ]
+            out += [part] if new is None or new == line else new.split("\n")
+    is_open = [isinstance(p, Span) and not _known_whole(p, content.origin, known) for p in out]
+    if first > 1 or last is not None:
+        out = [
+            p._replace(marks=marked(p.marks, mark)) if unknown_part and isinstance(p, Span) else p
+            for p, unknown_part in zip(out, is_open, strict=True)
+        ]
+    elif not hit and any(is_open):
+        return content._replace(marks=marked(content.marks, mark))
     return content._replace(pieces=_merged([*before, *out, *after]))
 
 
@@ -321,7 +286,8 @@ def replaced(content: Content, known: Knowledge, old: str, new: str) -> Content:
         return content
     text = text_of(content, known)
     if text is not None:
-        return of_text(text.replace(old, new)) if old in text else content
+        # In terms of its origin, so that text put back as it was is known as such.
+        return content._replace(pieces=of_text(text.replace(old, new)).pieces)
     pieces = _replaced_in_literals(content.pieces, old, new)
     if pieces is not None:
         return content._replace(pieces=_merged(pieces))
@@ -331,20 +297,12 @@ def replaced(content: Content, known: Knowledge, old: str, new: str) -> Content:
 def _replaced_in_literals(pieces: Sequence[Piece], old: str, new: str) -> list[Piece] | None:
     out: list[Piece] = []
     hit = False
-    position = 0
-    while position < len(pieces):
-        if isinstance(pieces[position], Span):
-            out.append(pieces[position])
-            position += 1
-            continue
-        run = position
-        while run < len(pieces) and isinstance(pieces[run], str):
-            run += 1
-        text = "\n".join(str(piece) for piece in pieces[position:run])
-        hit = hit or old in text
-        text = text.replace(old, new)
-        out += text.split("\n") if text else []
-        position = run
+    for is_span, group in groupby(pieces, key=lambda piece: isinstance(piece, Span)):
+        lines = list(group)
+        before = "" if is_span else "\n".join(map(str, lines))
+        after = before if is_span else before.replace(old, new)
+        hit = hit or after != before
+        out += lines if after == before else after.split("\n") if after else []
     return out if hit else None
 
 
@@ -361,12 +319,6 @@ def marked(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
         rest = (*marks[:number], *marks[number + 1 :])
         return rest if now == before else tuple(sorted((*rest, (before, now))))
     return tuple(sorted((*marks, mark)))
-
-
-def _size(piece: Piece) -> int:
-    if isinstance(piece, str):
-        return 1
-    return _SMALL + 1 if piece.end is None else piece.end - piece.start
 
 
 def _lines(span: Span, origin: str, known: Knowledge) -> Iterable[tuple[Span, str | None]]:

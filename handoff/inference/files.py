@@ -34,7 +34,7 @@ class Files:
         self.replaced: dict[str, list[Content | None]] = {}
         """What the editor's calls replaced, for it to bring back."""
         self.diffs: dict[str, dict[str, Content | None]] = {}
-        """Where `git diff` was written to, and what the files held then."""
+        """The contents of the changed files when `git diff` was written to this path."""
 
     def enter(self, directory: str) -> None:
         """The shell is known to stand in this directory."""
@@ -144,7 +144,7 @@ class Files:
             return [path for path in self._now if pattern.fullmatch(path)]
         return [path for path in self._now if path == prefix or path.startswith(prefix.rstrip("/") + "/")]
 
-    def tracked(self, path: str) -> bool:
+    def is_tracked(self, path: str) -> bool:
         return self._base.get(path, True)
 
     def stash(self) -> None:

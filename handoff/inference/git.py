@@ -1,4 +1,4 @@
-"""What git commands do to the files of an imported run."""
+"""Git commands and the files of an imported run."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from handoff.inference import content as contents
-from handoff.inference import patches, patching
+from handoff.inference import moving, patches
 from handoff.inference.line import Line, Part, operands
 
 if TYPE_CHECKING:
     from handoff.inference.files import Files
 
-_ONLY_TELLS = {"--check", "--stat", "--numstat", "--summary"}
 
-
-def carried_out(line: Line, part: Part) -> None:
+def run_git(line: Line, part: Part) -> None:
     """Let the files change as the command changes them."""
     words = list(part.words)
     while words and words[0].startswith("-"):
@@ -24,37 +22,34 @@ def carried_out(line: Line, part: Part) -> None:
     if not words:
         return
     files, before = line.files, dict(line.files.touched)
-    _do(line, part._replace(words=tuple(words[1:])), words[0])
+    _run(line, part._replace(words=tuple(words[1:])), words[0])
     line.touched |= {p for p, held in files.touched.items() if p not in before or held != before[p]}
 
 
-def _do(line: Line, part: Part, verb: str) -> None:
-    files, words, cwd = line.files, part.words, part.cwd
+def _run(line: Line, part: Part, verb: str) -> None:
+    files, words = line.files, part.words
     if verb == "stash":
         _stash(files, words)
     elif verb in ("checkout", "restore"):
-        _checkout(files, words, cwd)
+        _check_out(files, words, part.cwd)
     elif verb == "reset" and "--hard" in words:
         for path in files.under(""):
             files.restore(path)
     elif verb == "clean" and any(re.fullmatch(r"-\w*f\w*|--force", w) for w in words):
         for path in files.under(""):
-            if not files.tracked(path):
+            if not files.is_tracked(path):
                 files.write(path, None)
-    elif verb == "apply" and not _ONLY_TELLS & set(words):
+    elif verb == "apply":
         _apply(line, part)
-    elif verb == "mv" and len(words) >= 2:
-        source, target = files.path(words[-2], cwd), files.path(words[-1], cwd)
-        files.write(target, files.content(source))
-        files.write(source, None)
-    elif verb == "rm" and "--cached" not in words:
-        for word in operands(words):
-            files.write(files.path(word, cwd), None)
     elif verb == "diff":
         for redirect in part.simple.redirects:
             if redirect.operator in (">", "1>"):
-                changed = files.changed_paths()
-                files.diffs[files.path(redirect.target, cwd)] = {p: files.content(p) for p in changed}
+                changed = {path: files.content(path) for path in files.changed_paths()}
+                files.diffs[files.path(redirect.target, part.cwd)] = changed
+    elif verb == "mv":
+        moving.carry(line, words, part.cwd, stays=False)
+    elif verb == "rm" and "--cached" not in words:
+        moving.remove(line, words, part.cwd)
 
 
 def _stash(files: Files, words: Sequence[str]) -> None:
@@ -65,7 +60,18 @@ def _stash(files: Files, words: Sequence[str]) -> None:
         files.unstash(keep=verb == "apply")
 
 
-def _checkout(files: Files, words: Sequence[str], cwd: str) -> None:
+def _apply(line: Line, part: Part) -> None:
+    """A patch that the run's own `git diff` wrote brings back what the files held then."""
+    names = (line.files.path(word, part.cwd) for word in operands(part.words))
+    saved = next((line.files.diffs[name] for name in names if name in line.files.diffs), None)
+    if saved is None:
+        patches.apply_patch(line, part)
+    elif not patches.ONLY_LOOKS & set(part.words):
+        for path, held in saved.items():
+            line.files.restore(path) if patches.reverses(part) else line.files.write(path, held)
+
+
+def _check_out(files: Files, words: Sequence[str], cwd: str) -> None:
     if {"-b", "-B", "--orphan", "--staged", "-S"} & set(words) and "--worktree" not in words:
         return
     names = [w for w in words if w == "--" or not w.startswith("-")]
@@ -83,19 +89,3 @@ def _checkout(files: Files, words: Sequence[str], cwd: str) -> None:
                 files.write(target, contents.unknown(f"{source}:{target}"))
             else:
                 files.restore(target)
-
-
-def _apply(line: Line, part: Part) -> None:
-    files = line.files
-    reverse = patching.reverses(part)
-    for word in operands(part.words):
-        saved = files.diffs.get(files.path(word, part.cwd))
-        if saved is not None:
-            for path, held in saved.items():
-                files.restore(path) if reverse else files.write(path, held)
-            return
-    strip = patching.stripped(part)
-    text = patching.given(line, part) or line.fed(part) or ""
-    for change in patches.parsed(text, strip=1 if strip is None else strip, reverse=reverse):
-        if change.path:
-            patching.apply(line, files.path(change.path, part.cwd), change)

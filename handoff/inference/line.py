@@ -123,19 +123,6 @@ class Line:
             held = contents.unknown(f"made:{contents.fingerprint(self.command, path, self.files.digest())}")
         self.write(path, held)
 
-    def fed(self, part: Part) -> str | None:
-        """The text on a part's standard input, if it is known."""
-        if part.simple.stdin is not None:
-            return part.simple.stdin
-        for earlier in reversed(self.commands[part.position - part.simple.stage : part.position]):
-            if earlier.name == "cat" and earlier.stdin is not None:
-                return earlier.stdin
-            if earlier.name == "cat" and len(earlier.argv) == 2:
-                return self.files.text(self.files.path(earlier.argv[1], self.directory(earlier)))
-            if earlier.name in ("echo", "printf"):
-                return " ".join(w for w in earlier.argv[1:] if not re.fullmatch(r"-[neE]+", w)) + "\n"
-        return None
-
 
 def operands(words: Sequence[str]) -> list[str]:
     return [word for word in words if not word.startswith("-")]

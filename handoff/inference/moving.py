@@ -11,7 +11,7 @@ from handoff.inference import content as contents
 from handoff.inference.line import Line, Part, operands
 
 
-def moved(line: Line, part: Part) -> None:
+def move(line: Line, part: Part) -> None:
     carry(line, part.words, part.cwd, stays=part.simple.name != "mv")
 
 
@@ -43,7 +43,7 @@ def _carry_one(line: Line, path: str, goal: str, stays: bool) -> None:
     line.write(goal, held)
 
 
-def removed(line: Line, part: Part) -> None:
+def remove_files(line: Line, part: Part) -> None:
     remove(line, part.words, part.cwd)
 
 
@@ -56,22 +56,15 @@ def remove(line: Line, words: Sequence[str], cwd: str) -> None:
             line.write(path, None)
 
 
-def made_directory(line: Line, part: Part) -> None:
+def make_directories(line: Line, part: Part) -> None:
     fresh = line.exit_code == 0 and not any(re.match(r"-\w*p|--parents", w) for w in part.words)
     for word in operands(part.words):
         path = line.files.path(word, part.cwd)
         line.files.make_directory(path, new=fresh and "/" not in path)
 
 
-def touched(line: Line, part: Part) -> None:
+def touch(line: Line, part: Part) -> None:
     for word in operands(part.words):
         path = line.files.path(word, part.cwd)
         if not line.files.exists(path):
             line.write(path, contents.of_text(""))
-
-
-def started_project(line: Line, part: Part) -> None:
-    """Django's `startproject` and `startapp`."""
-    if part.words[:1] and part.words[0] in ("startproject", "startapp"):
-        for word in operands(part.words[1:])[:1]:
-            line.files.make_directory(line.files.path(word, part.cwd))

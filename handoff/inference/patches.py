@@ -1,20 +1,30 @@
-"""What a patch changes: unified diffs, plain ones, and the `*** Begin Patch` form."""
+"""Patches as `patch`, `git apply` and agents' `apply_patch` carry them out."""
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
-_FILE = re.compile(r"^(?:---|\+\+\+|\*\*\*) ([^\t\n]+)")
-_HUNK = re.compile(r"^@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
-_PLAIN = re.compile(r"^(\d{1,9})(?:,(\d{1,9}))?([acd])\d{1,9}(?:,\d{1,9})?$")
-_BLOCK = re.compile(r"^\*\*\* (Add|Update|Delete) File: (.+)$")
-_NOTHING = "/dev/null"
+from unidiff.errors import UnidiffParseError
+from unidiff.patch import Hunk as UnifiedHunk
+from unidiff.patch import PatchedFile, PatchSet
+
+from handoff import paths
+from handoff.inference import content as contents
+from handoff.inference.line import Line, Part, operands
+from handoff.inference.printing import input_text
+
+_BLOCK = re.compile(r"^\*\*\* (Add|Update|Delete) File: (.+)\n?", re.M)
+_CONFIRMED = re.compile(r"^patching file '?([^'\n]+?)'?(?: \(.*)?$", re.M)
+_REJECTED = re.compile(r"^(\d+) out of (\d+) hunks? (?:FAILED|ignored)", re.M)
+_BINARY = re.compile(r"^Binary file.*\n", re.M)
+ONLY_LOOKS = {"--dry-run", "--check", "--stat", "--numstat", "--summary"}
 
 
 class Hunk(NamedTuple):
-    """Lines that give way to others; `line` is where they begin, None where the form does not say."""
+    """Lines that give way to others; `line` is the first one's number, None where the form does not say."""
 
     line: int | None
     old: tuple[str, ...]
@@ -23,138 +33,118 @@ class Hunk(NamedTuple):
 
 class FilePatch(NamedTuple):
     path: str
-    """Empty where the patch does not name its file."""
     hunks: tuple[Hunk, ...]
     creates: bool = False
     deletes: bool = False
 
 
-def parsed(text: str, *, strip: int | None = None, reverse: bool = False) -> tuple[FilePatch, ...]:
-    """The files of a patch; `strip` leading path parts are taken off, git's `a/` and `b/` by default."""
+def parse_patch(text: str, *, strip: int | None = None, reverse: bool = False) -> tuple[FilePatch, ...]:
+    """The files of a patch, none if it is malformed; `strip` counts leading path parts, None is git's prefix."""
     if "*** Begin Patch" in text:
-        return _blocks(text.splitlines())
-    return _unified(text.splitlines(), strip, reverse) or _plain(text.splitlines(), reverse)
+        return _blocks(text)
+    try:
+        # Binary files are never source, and unidiff's pattern for them is slow on hostile text.
+        files = PatchSet.from_string(_BINARY.sub("", text))
+    except (UnidiffParseError, ValueError):
+        return ()
+    return tuple(_file_patch(file, strip, reverse) for file in files)
 
 
-def _plain(lines: Sequence[str], reverse: bool) -> tuple[FilePatch, ...]:
-    """What `diff` prints without options: `12,14c12,13`, then `< ` and `> ` lines."""
-    hunks: list[Hunk] = []
-    head, old, new = None, list[str](), list[str]()
-    for line in (*lines, "0a0"):
-        found = _PLAIN.match(line)
-        if found is None:
-            if line.startswith("<") and head is not None:
-                old.append(line[2:])
-            elif line.startswith(">") and head is not None:
-                new.append(line[2:])
-            continue
-        if head is not None:
-            first = int(head[1]) + (head[3] == "a")
-            hunks.append(Hunk(first, tuple(new if reverse else old), tuple(old if reverse else new)))
-        head, old, new = found, [], []
-    return (FilePatch("", tuple(hunks)),) if hunks else ()
+def _file_patch(file: PatchedFile, strip: int | None, reverse: bool) -> FilePatch:
+    name = file.source_file if file.is_removed_file else file.target_file
+    prefix = r"[ab]/" if strip is None else rf"(?:[^/]*/){{0,{strip}}}"
+    path = re.sub(f"^{prefix}", "", name)
+    ends = file.is_added_file, file.is_removed_file
+    creates, deletes = reversed(ends) if reverse else ends
+    return FilePatch(path, tuple(h for hunk in file for h in _changed_lines(hunk, reverse)), creates, deletes)
 
 
-def _unified(lines: Sequence[str], strip: int | None, reverse: bool) -> tuple[FilePatch, ...]:
-    found: list[FilePatch] = []
-    position = 0
-    while position < len(lines) - 1:
-        old, new = _FILE.match(lines[position]), _FILE.match(lines[position + 1])
-        if not (old and new and lines[position + 1].startswith(("+++", "---"))):
-            position += 1
-            continue
-        position += 2
-        hunks: list[Hunk] = []
-        while position < len(lines):
-            head = _HUNK.match(lines[position])
-            if head is None:
-                if _FILE.match(lines[position]) or lines[position].startswith("diff "):
-                    break
-                position += 1
-                continue
-            taken, position = _hunk(lines, position + 1, head)
-            hunks += taken
-        before, after = old[1].strip(), new[1].strip()
-        creates, deletes = before == _NOTHING, after == _NOTHING
-        path = _stripped(before if deletes else after, strip)
-        if reverse:
-            creates, deletes = deletes, creates
-            hunks = [hunk._replace(old=hunk.new, new=hunk.old) for hunk in hunks]
-        found.append(FilePatch(path, tuple(hunks), creates, deletes))
-    return tuple(found)
-
-
-def _hunk(lines: Sequence[str], position: int, head: re.Match[str]) -> tuple[list[Hunk], int]:
-    """The changed stretches of one hunk, its context lines left out."""
-    line = int(head[1])
-    old_left, new_left = int(head[2] or 1), int(head[4] or 1)
+def _changed_lines(hunk: UnifiedHunk, reverse: bool) -> list[Hunk]:
+    """The changed stretches of one hunk, without its context."""
+    start, length = hunk.source_start, hunk.source_length
+    if reverse:
+        start, length = hunk.target_start, hunk.target_length
+    number = start if length else start + 1
     found: list[Hunk] = []
-    old: list[str] = []
-    new: list[str] = []
-    while position < len(lines) and (old_left > 0 or new_left > 0):
-        text = lines[position]
-        sign = text[:1]
-        if sign == "\\":
-            position += 1
+    for is_context, group in groupby(hunk, key=lambda line: line.is_context):
+        lines = list(group)
+        if is_context:
+            number += len(lines)
             continue
-        if sign not in ("-", "+") and (old or new):
-            found.append(Hunk(line, tuple(old), tuple(new)))
-            line += len(old)
-            old, new = [], []
-        if sign == "-":
-            old.append(text[1:])
-            old_left -= 1
-        elif sign == "+":
-            new.append(text[1:])
-            new_left -= 1
-        else:
-            line += 1
-            old_left -= 1
-            new_left -= 1
-        position += 1
-    if old or new:
-        found.append(Hunk(line, tuple(old), tuple(new)))
-    return found, position
+        old = tuple(line.value.removesuffix("\n") for line in lines if line.is_removed)
+        new = tuple(line.value.removesuffix("\n") for line in lines if line.is_added)
+        if reverse:
+            old, new = new, old
+        found.append(Hunk(number, old, new))
+        number += len(old)
+    return found
 
 
-def _stripped(path: str, strip: int | None) -> str:
-    if strip is None:
-        return re.sub(r"^[ab]/", "", path)
-    parts = path.split("/")
-    return "/".join(parts[min(strip, len(parts) - 1) :])
-
-
-def _blocks(lines: Sequence[str]) -> tuple[FilePatch, ...]:
+def _blocks(text: str) -> tuple[FilePatch, ...]:
+    """The form of `*** Begin Patch`, which finds its places by their text."""
     found: list[FilePatch] = []
-    hunks: list[Hunk] = []
-    old: list[str] = []
-    new: list[str] = []
-    head: tuple[str, str] | None = None
-
-    def close_hunk() -> None:
-        if old != new:
-            hunks.append(Hunk(None, tuple(old), tuple(new)))
-        old.clear()
-        new.clear()
-
-    def close_file() -> None:
-        close_hunk()
-        if head is not None:
-            found.append(FilePatch(head[1], tuple(hunks), head[0] == "Add", head[0] == "Delete"))
-        hunks.clear()
-
-    for line in lines:
-        block = _BLOCK.match(line)
-        if block or line.startswith("*** End Patch"):
-            close_file()
-            head = (block[1], block[2].strip()) if block else None
-        elif line.startswith("@@"):
-            close_hunk()
-        elif head is not None and not line.startswith("***"):
-            sign, text = line[:1], line[1:]
-            if sign != "+":
-                old.append(text)
-            if sign != "-":
-                new.append(text)
-    close_file()
+    _, *sections = _BLOCK.split(text.partition("*** End Patch")[0])
+    for verb, path, body in zip(sections[::3], sections[1::3], sections[2::3], strict=True):
+        hunks: list[Hunk] = []
+        for stretch in re.split(r"^@@.*\n?", body, flags=re.M):
+            lines = [line for line in stretch.splitlines() if not line.startswith("***")]
+            old = tuple(line[1:] for line in lines if not line.startswith("+"))
+            new = tuple(line[1:] for line in lines if not line.startswith("-"))
+            if old != new:
+                hunks.append(Hunk(None, old, new))
+        found.append(FilePatch(path.strip(), tuple(hunks), verb == "Add", verb == "Delete"))
     return tuple(found)
+
+
+def apply_patch(line: Line, part: Part) -> None:
+    """Let the files change as `patch`, `git apply` or `apply_patch` changes them."""
+    if ONLY_LOOKS & set(part.words):
+        return
+    strip = next((int(m[1]) for w in part.words if (m := re.fullmatch(r"-p(\d)", w))), None)
+    confirmed = _CONFIRMED.findall(line.text)
+    operand = next((w for w in operands(part.words) if paths.is_code(w)), None)
+    changes = parse_patch(_patch_text(line, part) or "", strip=strip, reverse=reverses(part))
+    for change in changes:
+        name = operand or change.path
+        is_confirmed = posixpath.basename(name) in map(posixpath.basename, confirmed) or not confirmed
+        if name and is_confirmed and not _is_rejected(line, name):
+            _apply(line, line.files.path(name, part.cwd), change)
+    for name in confirmed if not changes else ():
+        path = line.files.path(name, part.cwd)
+        line.change(path, contents.opaque(line.existing(path), line.command))
+
+
+def reverses(part: Part) -> bool:
+    return "-R" in part.words or "--reverse" in part.words
+
+
+def _patch_text(line: Line, part: Part) -> str | None:
+    if part.simple.name == "apply_patch" and part.words:
+        return part.words[0]
+    text = input_text(line, part)
+    names = [word for word in operands(part.words) if not paths.is_code(word)]
+    texts = (line.files.text(line.files.path(name, part.cwd)) for name in names)
+    return text or next(filter(None, texts), None)
+
+
+def _apply(line: Line, path: str, change: FilePatch) -> None:
+    if change.deletes:
+        line.write(path, None)
+        return
+    if change.creates:
+        line.write(path, contents.of_text("".join(f"{new}\n" for hunk in change.hunks for new in hunk.new)))
+        return
+    held = line.existing(path)
+    for hunk in sorted(change.hunks, key=lambda h: -(h.line or 0)):
+        if hunk.line is not None:
+            held = contents.spliced(held, hunk.line, hunk.line + len(hunk.old) - 1, hunk.new)
+        elif hunk.old:
+            held = contents.replaced(held, line.files.known, "\n".join(hunk.old), "\n".join(hunk.new))
+        else:
+            held = contents.appended(held, hunk.new)
+    line.change(path, held)
+
+
+def _is_rejected(line: Line, name: str) -> bool:
+    failed = _REJECTED.search(line.text.partition(posixpath.basename(name))[2])
+    return failed is not None and failed[1] == failed[2]

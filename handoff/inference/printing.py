@@ -1,4 +1,4 @@
-"""Programs that print, and the files that what is printed goes into."""
+"""Programs that print, and the files and programs that their text goes into."""
 
 from __future__ import annotations
 
@@ -11,36 +11,16 @@ from handoff.inference.line import Line, Part, operands
 
 def printed(line: Line, part: Part) -> None:
     """`cat`, `echo`, `printf` and `tee`, whose text is known."""
-    name, words = part.simple.name, part.words
-    names = operands(words)
-    held: Content | None = None
-    if name == "cat" and part.simple.stdin is not None and names in ([], ["-"]):
-        held = contents.of_text(part.simple.stdin)
-    elif (
-        name == "cat"
-        and len(names) == 1
-        and "-" not in words
-        and part.simple.stages == 1
-        and not line.grouped(part)
-    ):
-        held = line.files.content(line.files.path(names[0], part.cwd))
-    elif name == "echo":
-        options = [w for w in words[:1] if re.fullmatch(r"-[neE]+", w)]
-        text = " ".join(words[len(options) :])
-        held = contents.of_text(text.replace("\\n", "\n") if options and "e" in options[0] else text)
-    elif name == "printf" and len(words) == 1:
-        held = contents.of_text(words[0].replace("\\n", "\n").replace("\\t", "\t"))
-    elif name == "tee":
-        text_in = line.fed(part)
-        held = contents.of_text(text_in) if text_in is not None else None
-        for path in names:
-            append = "-a" in words or "--append" in words
-            line.put(line.files.path(path, part.cwd), held, append=append)
+    held = _output(line, part)
+    if part.simple.name == "tee":
+        append = "-a" in part.words or "--append" in part.words
+        for name in operands(part.words):
+            line.put(line.files.path(name, part.cwd), held, append=append)
     redirected(line, part, held)
 
 
 def redirected(line: Line, part: Part, held: Content | None = None) -> None:
-    """What a part prints goes where its redirections say."""
+    """The output of a part goes where its redirections say."""
     for redirect in part.simple.redirects:
         operator, target = redirect.operator, redirect.target
         into_file = ">" in operator and "&" not in operator.lstrip("&") and not operator.startswith("2")
@@ -48,3 +28,33 @@ def redirected(line: Line, part: Part, held: Content | None = None) -> None:
             continue
         for name in line.expanded(target):
             line.put(line.files.path(name, part.cwd), held, append=">>" in operator)
+
+
+def input_text(line: Line, part: Part) -> str | None:
+    """The text on a part's standard input, if it is known."""
+    held = _input(line, part)
+    return None if held is None else contents.text_of(held, line.files.known)
+
+
+def _input(line: Line, part: Part) -> Content | None:
+    if part.simple.stdin is not None:
+        return contents.of_text(part.simple.stdin)
+    for redirect in part.simple.redirects:
+        if redirect.operator == "<":
+            return line.files.content(line.files.path(redirect.target, part.cwd))
+    return _output(line, line.part(part.position - 1)) if part.simple.stage else None
+
+
+def _output(line: Line, part: Part) -> Content | None:
+    name, words, names = part.simple.name, part.words, operands(part.words)
+    if name == "tee" or (name == "cat" and not names):
+        return _input(line, part)
+    if name == "cat" and len(names) == 1 and names == list(words) and not line.grouped(part):
+        return line.files.content(line.files.path(names[0], part.cwd))
+    if name == "echo":
+        options = [w for w in words[:1] if re.fullmatch(r"-[neE]+", w)]
+        text = " ".join(words[len(options) :])
+        return contents.of_text(text.replace("\\n", "\n") if options and "e" in options[0] else text)
+    if name == "printf" and len(words) == 1:
+        return contents.of_text(words[0].replace("\\n", "\n").replace("\\t", "\t"))
+    return None

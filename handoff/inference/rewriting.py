@@ -9,128 +9,86 @@ from collections.abc import Sequence
 from handoff import paths
 from handoff.inference import content as contents
 from handoff.inference import sed
-from handoff.inference.line import Line, Part
+from handoff.inference.line import Line, Part, operands
 
 FORMATTERS = {
-    "black", "isort", "autopep8", "yapf", "ruff", "autoflake", "pyupgrade", "prettier", "eslint", "gofmt",
-    "rustfmt", "2to3", "dos2unix", "unix2dos", "ed", "ex", "awk", "gawk", "truncate", "dd",
+    "black": "", "isort": "", "pyupgrade": "", "rustfmt": "", "ed": "", "ex": "", "dos2unix": "",
+    "autopep8": "-i", "yapf": "-i", "autoflake": "-i", "gofmt": "-w", "2to3": "-w", "prettier": "--write",
+    "ruff": "--fix format", "eslint": "--fix", "awk": "inplace", "gawk": "inplace",
 }  # fmt: skip
-_IN_PLACE = {
-    "autopep8": "-i", "yapf": "-i", "autoflake": "-i", "prettier": "--write", "eslint": "--fix",
-    "gofmt": "-w", "2to3": "-w", "awk": "inplace", "gawk": "inplace",
-}  # fmt: skip
-_ASKING = {"--check", "--diff", "--dry-run", "--check-only", "-c"}
-_LEFT_ALONE = re.compile(r"\b(?:left )?unchanged\b|All done!.*\n.*unchanged|No changes", re.I)
-_ONE_SUBSTITUTION = re.compile(r"s(?:/[^\n]*/|\|[^\n]*\|)\w*;?")
+"""Their names, and the words of which one lets them write; none where they always do."""
+_ONLY_LOOKS = {"--check", "--diff", "--dry-run", "--check-only", "-c"}
+_LEFT_ALONE = re.compile(r"\b(?:left )?unchanged\b|No changes", re.I)
+_IN_PLACE = re.compile(r"-[\dEalnprsuwz]*i(\.\S+|~)?|--in-place")
+_ONE_SUBSTITUTION = re.compile(r"s(?:/[^\n]*/|\|[^\n]*\|)\w*")
 
 
-def with_sed(line: Line, part: Part) -> None:
-    _sed(line, part, part.words)
-
-
-def _sed(line: Line, part: Part, words: Sequence[str]) -> None:
-    options, program, names = _sed_words(words)
-    if not any(re.match(r"-[nErsuz]*i|--in-place", o) for o in options) or program is None:
-        return
-    extended = any(re.match(r"-[ninsuz]*[Er]|--regexp-extended", o) for o in options)
-    if program.startswith("\0"):
-        held = line.files.text(line.files.path(program[1:], part.cwd))
-        program = held if held is not None else f"?{program}"
-    for path in _targets(line, part, names):
-        before = line.existing(path)
-        suffix = next((o[o.index("i") + 1 :] for o in options if re.match(r"-[nErsz]*i.+", o)), "")
-        if suffix and "=" not in suffix:
-            line.write(path + suffix, before)
-        line.change(path, sed.edited(before, line.files.known, program, extended=extended))
-
-
-def with_perl(line: Line, part: Part) -> None:
-    """Also ruby, which takes the same options."""
-    if not any(re.match(r"-\w*i", word) for word in part.words):
-        return
-    program, names = "", []
-    skip = False
-    for number, word in enumerate(part.words):
-        if skip:
-            skip = False
-        elif re.fullmatch(r"-\w*e", word):
-            program = part.words[number + 1] if number + 1 < len(part.words) else ""
-            skip = True
-        elif not word.startswith("-"):
-            names.append(word)
-    for path in _targets(line, part, names):
-        before = line.existing(path)
-        if _ONE_SUBSTITUTION.fullmatch(program):
-            after = sed.edited(before, line.files.known, program.rstrip(";"), extended=True)
-        else:
-            after = contents.opaque(before, program)
-        line.change(path, after)
-
-
-def by_find(line: Line, part: Part) -> None:
-    """`find … -exec sed -i …`: the files are those of a name below a directory."""
+def edit_in_place(line: Line, part: Part) -> None:
+    """`sed -i` and `perl -pi`, whether named themselves or by `find -exec`."""
     words = part.words
-    if "-exec" not in words:
-        return
-    at = words.index("-exec") + 1
-    end = next((i for i in range(at, len(words)) if words[i] in (";", "+", "\\;")), len(words))
-    inner = words[at:end]
-    if not inner or posixpath.basename(inner[0]) != "sed":
-        return
-    name = words[words.index("-name") + 1] if "-name" in words[: at - 2] else "*"
-    where = words[0] if not words[0].startswith("-") else "."
-    _sed(line, part, [posixpath.join(where, name) if w == "{}" else w for w in inner[1:]])
+    if part.simple.name != "find":
+        _edit(line, part, part.simple.name, words)
+    elif "-exec" in words and words[words.index("-exec") + 1 :][:1] == ("sed",):
+        _edit(line, part, "sed", [w for w in words[words.index("-exec") + 2 :] if w not in ("{}", ";", "+")])
 
 
-def with_formatter(line: Line, part: Part) -> None:
-    name, words = part.simple.name, part.words
-    needed = _IN_PLACE.get(name)
-    only_looks = name == "ruff" and not {"--fix", "format"} & set(words)
-    if _ASKING & set(words) or (needed and needed not in words) or only_looks:
+def _edit(line: Line, part: Part, name: str, words: Sequence[str]) -> None:
+    options, program, names = _arguments(words)
+    in_place = next(filter(None, map(_IN_PLACE.match, options)), None)
+    if in_place is None or program is None:
+        return
+    is_perl = name in ("perl", "ruby")
+    if is_perl:
+        program = program.rstrip(";")
+    followed = not is_perl or (_ONE_SUBSTITUTION.fullmatch(program) and "-0" not in "".join(options))
+    extended = is_perl or any(re.match(r"-\w*[Er]|--regexp-extended", option) for option in options)
+    for path in [line.files.path(name, part.cwd) for name in names or _searched(line, part)]:
+        before = line.existing(path)
+        if in_place[1]:
+            line.write(path + in_place[1], before)
+        after = sed.edited(before, line.files.known, program, extended=extended)
+        line.change(path, after if followed else contents.opaque(before, program))
+
+
+def format_files(line: Line, part: Part) -> None:
+    """The files that a formatter names, with whatever it makes of them."""
+    needed = set(FORMATTERS[part.simple.name].split())
+    if _ONLY_LOOKS & set(part.words) or (needed and not needed & set(part.words)):
         return
     if _LEFT_ALONE.search(line.text) and "reformatted" not in line.text:
         return
-    for word in words:
+    for word in operands(part.words):
         path = line.files.path(word, part.cwd)
-        if not word.startswith("-") and paths.is_code(path):
+        if paths.is_code(path):
             line.change(path, contents.opaque(line.existing(path), line.command))
 
 
-def _targets(line: Line, part: Part, names: Sequence[str]) -> list[str]:
-    """The files that an editing command is about; from `xargs` they come from what feeds it."""
-    if names:
-        return [line.files.path(name, part.cwd) for name in names]
-    if part.simple.stage == 0:
+def _searched(line: Line, part: Part) -> list[str]:
+    """What a search gives to an editing command: one name for all the files in a directory."""
+    search = line.commands[part.position - part.simple.stage]
+    names = operands(search.argv[1:])
+    if (part.simple.stage == 0 and search.name != "find") or not names:
         return []
-    feeder = line.commands[part.position - part.simple.stage]
-    included = [w.partition("=")[2] for w in feeder.argv if w.startswith("--include=")]
-    named = [b for a, b in zip(feeder.argv, feeder.argv[1:], strict=False) if a in ("-name", "--include")]
-    where = [w for w in feeder.argv[1:] if not w.startswith("-")]
-    code = [w for w in where if paths.is_code(w)]
-    if code:
-        return [line.files.path(w, part.cwd) for w in code]
-    directory = (where[-1] if feeder.name in ("grep", "rg", "git") else where[0]) if where else "."
-    return [line.files.path(posixpath.join(directory, (included + named or ["*.py"])[0]), part.cwd)]
+    where = names[0] if search.name == "find" else names[-1]
+    suffix = re.search(r"\*\.\w+", " ".join(search.argv))
+    return [where if paths.is_code(where) else posixpath.join(where, suffix[0] if suffix else "*.py")]
 
 
-def _sed_words(words: Sequence[str]) -> tuple[list[str], str | None, list[str]]:
-    """Options, program and files of a sed call; a program file is named after a NUL."""
+def _arguments(words: Sequence[str]) -> tuple[list[str], str | None, list[str]]:
+    """Options, program and files; a program that is in a file counts as one that cannot be read."""
     options: list[str] = []
     programs: list[str] = []
     names: list[str] = []
-    waiting = ""
-    for word in words:
-        if waiting:
-            programs.append(word if waiting == "e" else "\0" + word)
-            waiting = ""
-        elif re.fullmatch(r"-[nrEsuz]*e|--expression", word):
-            waiting = "e"
-        elif re.fullmatch(r"-[nrEsuz]*f|--file", word):
-            waiting = "f"
-        elif word.startswith("--expression="):
-            programs.append(word.partition("=")[2])
-        elif word.startswith("-") and len(word) > 1:
+    remaining = iter(words)
+    for word in remaining:
+        if word.startswith("-") and len(word) > 1:
             options.append(word)
+            if re.fullmatch(r"-\w*e|--expression", word):
+                programs.append(next(remaining, ""))
+            elif re.fullmatch(r"-\w*f|--file", word):
+                programs.append(f"?{next(remaining, '')}")
+            elif word.startswith("--expression="):
+                programs.append(word.partition("=")[2])
         else:
             names.append(word)
     if not programs and names:

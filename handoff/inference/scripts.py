@@ -6,54 +6,35 @@ import ast
 import re
 import warnings
 from collections.abc import Iterable, Sequence
+from itertools import islice, pairwise, product
 from typing import NamedTuple
 
-_OPENERS = {"open", "io.open", "codecs.open"}
-_MOVES = {"os.rename", "os.replace", "shutil.move"}
+_RENAMES = {"os.rename", "os.replace", "shutil.move"}
 _COPIES = {"shutil.copy", "shutil.copyfile", "shutil.copy2"}
 _REMOVES = {"os.remove", "os.unlink"}
-_SHELLS = {
-    "os.system", "os.popen", "subprocess.run", "subprocess.call", "subprocess.check_call",
-    "subprocess.check_output", "subprocess.Popen", "subprocess.getoutput",
-}  # fmt: skip
-_PRINTS = {"print", "sys.exit", "exit", "quit", "SystemExit", "sys.stderr.write", "sys.stdout.write"}
-_EFFECTS = {"open", "write_text", "write_bytes", "input", "FileInput"} | {
-    name.rpartition(".")[2] for name in (*_MOVES, *_COPIES, *_REMOVES, *_SHELLS)
-}
-_BINDING = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.Call, ast.FunctionDef)
-_OF_THEIR_ARGUMENT = {
-    "Path", "pathlib.Path", "str", "os.path.abspath", "os.fspath", "glob.glob", "glob.iglob",
-}  # fmt: skip
-"""What they return is about what they are given."""
-_LONGEST = 200_000
-_DEEPEST, _FEW = 8, 4
-_LONGEST_TEXT, _MOST_WRITES = 20_000, 200
+_LEAVES = {"sys.exit", "exit", "quit", "os._exit"}
+_PRINTS = _LEAVES | {"print", "SystemExit", "sys.stderr.write", "sys.stdout.write"}
+_OF_THEIR_ARGUMENT = {"Path", "pathlib.Path", "str"}
+"""Calls whose result names the file that their argument names."""
+_OTHER_TEXT_CHANGES = re.compile(
+    r"\bre\.sub|readlines|splitlines|\.insert\(|\.write(?:_text)?\(f?[\"']|\.format\(|, ?[\"']a[\"'+b]"
+)
 _CODE_PATH = re.compile(r"^[\w./*-]+\.(?:pyx?|pyi|js|ts|c|h|cpp|go|rs|java|rb|php|html|sh)$")
-
-
-class Written(NamedTuple):
-    """One file that a program writes, and how far its new content is known."""
-
-    path: str
-    text: str | None = None
-    """The whole new text, or what is appended."""
-    appends: bool = False
-    replacements: tuple[tuple[str, str], ...] = ()
-    """`old -> new` on the text it had, if that is all that the program does to it."""
+_BLOCKS = ("body", "orelse", "finalbody")
+_LONGEST, _LONGEST_TEXT = 200_000, 20_000
+_FEW, _MOST_NAMES, _MOST_WRITES = 4, 50, 200
 
 
 class Program(NamedTuple):
-    """What a program does to files, in the order of its text."""
+    """The files that a run of a program changed."""
 
-    writes: tuple[Written, ...] = ()
-    moves: tuple[tuple[str, str, bool], ...] = ()
-    """From, to, and whether the first stays."""
+    writes: tuple[str, ...] = ()
+    replacements: tuple[tuple[str, str], ...] = ()
+    """`old -> new` on the texts of the written files, if that is all that the program does to them."""
     removes: tuple[str, ...] = ()
-    shell: tuple[str, ...] = ()
-    """Command lines that it runs."""
 
 
-def effects(code: str, argv: Sequence[str], output: str, exit_code: int | None, name: str = "") -> Program:
+def effects(code: str, argv: Sequence[str], output: str, exit_code: int | None, name: str) -> Program:
     """What a run of this Python text did, as its output tells; `name` is how tracebacks call it."""
     if len(code) > _LONGEST:
         return Program()
@@ -61,303 +42,181 @@ def effects(code: str, argv: Sequence[str], output: str, exit_code: int | None, 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(code)
+        failed_line = _failed_line(output, name) if exit_code != 0 else None
+        return _Reader(tree, output, failed_line).program(code, argv)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Program()
-    try:
-        return _Reader(tree, code, argv, output, exit_code, name).program()
-    except RecursionError:
         return Program()
 
 
 class _Reader:
     """Walks a syntax tree; names stand for every text that is ever assigned to them."""
 
-    def __init__(
-        self, tree: ast.Module, code: str, argv: Sequence[str], output: str, exit_code: int | None, name: str
-    ) -> None:
-        self.tree, self.code, self.argv, self.output = tree, code, tuple(argv), output
-        self.exit_code = exit_code
-        self.parents: dict[ast.AST, ast.AST] = {}
-        binding: list[ast.AST] = []
-        waiting: list[ast.AST] = [tree]
-        while waiting:
-            node = waiting.pop()
-            for child in ast.iter_child_nodes(node):
-                self.parents[child] = node
-                waiting.append(child)
-                if isinstance(child, _BINDING):
-                    binding.append(child)
-        self.order = sorted(binding, key=lambda n: (getattr(n, "lineno", 0), getattr(n, "col_offset", 0)))
+    def __init__(self, tree: ast.Module, output: str, failed_line: int | None) -> None:
+        nodes = list(ast.walk(tree))
+        self.output, self.failed_line = output, failed_line
+        self.parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
+        self.calls = [node for node in nodes if isinstance(node, ast.Call)]
+        self.constants = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
         self.names: dict[str, list[str]] = {}
-        self.failed_line = _failed_line(output, name) if exit_code != 0 else None
-        self._bind()
-        self.heard = self._heard()
+        # A name may be assigned further down than a function that uses it.
+        for node in (*nodes, *nodes):
+            self._bind(node)
+        self.printed = self._printed_statements()
 
-    def program(self) -> Program:
-        writes: list[Written] = []
-        moves: list[tuple[str, str, bool]] = []
+    def program(self, code: str, argv: Sequence[str]) -> Program:
+        writes: list[str] = []
         removes: list[str] = []
-        shell: list[str] = []
-        for node in self.order:
-            if not isinstance(node, ast.Call):
+        for call in self.calls:
+            called = _dotted(call.func)
+            written = self._written(call, called)
+            removed = call.args[:1] if called in _REMOVES | _RENAMES else []
+            full = len(writes) + len(removes) > _MOST_WRITES
+            if full or not (written or removed) or not self._is_reached(call):
                 continue
-            called = _dotted(node.func)
-            if called.rpartition(".")[2] not in _EFFECTS or len(writes) > _MOST_WRITES:
-                continue
-            if not self._reached(node):
-                continue
-            if called in _MOVES | _COPIES and len(node.args) >= 2:
-                for source in self.texts(node.args[0])[:1]:
-                    for target in self.texts(node.args[1])[:1]:
-                        moves.append((source, target, called in _COPIES))
-            elif called in _REMOVES and node.args:
-                removes += self.texts(node.args[0])
-            elif called in _SHELLS and node.args:
-                shell += self._command_lines(node.args[0])
-            else:
-                writes += self._written(node, called)
-        return Program(tuple(dict.fromkeys(writes)), tuple(moves), tuple(removes), tuple(shell))
+            for node in written:
+                writes += self.texts(node) or self._named_files(argv)
+            for node in removed:
+                removes += self.texts(node)
+        return Program(tuple(dict.fromkeys(filter(None, writes))), self._replacements(code), tuple(removes))
 
-    def texts(self, node: ast.AST | None, depth: int = 0) -> list[str]:
+    def _named_files(self, argv: Sequence[str]) -> list[str]:
+        """The code files that the program or its arguments name: what a path computed at run time is about."""
+        return [text for text in (*argv, *self.constants) if _CODE_PATH.match(text) and "/" in text]
+
+    def texts(self, node: ast.AST | None) -> list[str]:
         """The texts that an expression may stand for, as far as they can be read off."""
-        if depth > _DEEPEST:
-            return []
-        deeper = depth + 1
         match node:
             case ast.Constant(value=str(text)):
                 return [text]
             case ast.Name(id=name):
                 return self.names.get(name, [])
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return _joined("", [self.texts(left, deeper), self.texts(right, deeper)])
-            case ast.BinOp(left=left, op=ast.Div(), right=right):
-                return _joined("/", [self.texts(left, deeper), self.texts(right, deeper)])
+            case ast.BinOp(left=left, op=ast.Add() | ast.Div() as op, right=right):
+                joint = "/" if isinstance(op, ast.Div) else ""
+                return _joined(joint, [self.texts(left), self.texts(right)])
             case ast.JoinedStr(values=values):
-                return _joined("", [self.texts(value, deeper) for value in values])
+                return _joined("", [self.texts(value) for value in values])
             case ast.FormattedValue(value=value):
-                return self.texts(value, depth)
-            case ast.Subscript(value=value, slice=ast.Constant(value=int(index))):
-                known = _dotted(value) == "sys.argv" and 0 < index <= len(self.argv)
-                return [self.argv[index - 1]] if known else []
-            case ast.Call(func=func, args=[_, *_] as arguments):
-                return self._returned(_dotted(func), arguments, deeper)
-            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
-                return [text for item in items for text in self.texts(item, deeper)]
+                return self.texts(value)
+            case ast.Call(func=func, args=[argument, *_]) if _dotted(func) in _OF_THEIR_ARGUMENT:
+                return self.texts(argument)
+            case ast.List(elts=items) | ast.Tuple(elts=items):
+                return [text for item in items for text in self.texts(item)]
         return []
 
-    def _returned(self, called: str, arguments: Sequence[ast.expr], depth: int) -> list[str]:
-        """The texts that a call may return."""
-        if called == "os.path.join":
-            return _joined("/", [self.texts(argument, depth)[:1] for argument in arguments])
-        return self.texts(arguments[0], depth) if called in _OF_THEIR_ARGUMENT else []
+    def _bind(self, node: ast.AST) -> None:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                self._add(name, value)
+            case ast.For(target=ast.Name(id=name), iter=value):
+                self._add(name, value)
 
-    def _bind(self) -> None:
-        functions = {n.name: n for n in self.order if isinstance(n, ast.FunctionDef)}
-        for _ in range(2):
-            for node in self.order:
-                if isinstance(node, ast.Assign):
-                    for target in node.targets:
-                        self._take(target, node.value)
-                elif isinstance(node, ast.AnnAssign | ast.NamedExpr):
-                    self._take(node.target, node.value)
-                elif isinstance(node, ast.For):
-                    self._take(node.target, node.iter)
-                elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                    function = functions.get(node.func.id)
-                    if function is not None:
-                        for parameter, argument in zip(function.args.args, node.args, strict=False):
-                            self._add(parameter.arg, self.texts(argument))
-                        for keyword in node.keywords:
-                            self._add(keyword.arg or "", self.texts(keyword.value))
-
-    def _take(self, target: ast.AST, value: ast.AST | None) -> None:
-        if isinstance(target, ast.Name):
-            self._add(target.id, self.texts(value))
-        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple | ast.List):
-            rows = [value] if len(value.elts) == len(target.elts) else []
-            rows += [item for item in value.elts if isinstance(item, ast.Tuple | ast.List)]
-            for row in rows:
-                for name, item in zip(target.elts, row.elts, strict=False):
-                    self._take(name, item)
-
-    def _add(self, name: str, texts: Iterable[str]) -> None:
+    def _add(self, name: str, value: ast.AST) -> None:
         known = self.names.setdefault(name, [])
-        known += [text for text in texts if text not in known and len(known) < 50]
+        known += [text for text in self.texts(value) if text not in known and len(known) < _MOST_NAMES]
 
-    def _written(self, node: ast.Call, called: str) -> list[Written]:
-        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        if called in _OPENERS and node.args:
-            mode = self._mode(node, 1)
-            paths = node.args[0]
-        elif method == "open" and called not in _OPENERS and isinstance(node.func, ast.Attribute):
-            mode, paths = self._mode(node, 0), node.func.value
-        elif method in ("write_text", "write_bytes") and isinstance(node.func, ast.Attribute):
-            text = (
-                self.texts(node.args[0])[:1] if node.args and isinstance(node.args[0], ast.Constant) else []
-            )
-            return self._with_content(self.texts(node.func.value), text[0] if text else None, False)
-        elif called == "fileinput.input" or called == "fileinput.FileInput":
-            inplace = any(k.arg == "inplace" for k in node.keywords)
-            return self._with_content(self.texts(node.args[0]) if inplace and node.args else [], None, False)
+    def _written(self, call: ast.Call, called: str) -> list[ast.expr]:
+        """The expressions of the paths that a call writes."""
+        function, arguments = call.func, call.args
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+        if called in _RENAMES | _COPIES:
+            return arguments[1:2]
+        if called in ("open", "io.open", "codecs.open"):
+            path, modes = arguments[:1], arguments[1:2]
+        elif isinstance(function, ast.Attribute) and function.attr == "open":
+            path, modes = [function.value], arguments[:1]
+        elif isinstance(function, ast.Attribute) and function.attr in ("write_text", "write_bytes"):
+            return [function.value]
+        elif called in ("fileinput.input", "fileinput.FileInput"):
+            return arguments[:1] if "inplace" in keywords else []
         else:
             return []
-        if not set(mode) & set("wax+"):
-            return []
-        found = self.texts(paths)
-        if not found:
-            # Computed at run time: the program's own texts that look like code files are what it is about.
-            found = [t for texts in self.names.values() for t in texts if _CODE_PATH.match(t) and "/" in t]
-        return self._with_content(found, None, "a" in mode)
+        modes = [keywords["mode"]] if "mode" in keywords else modes
+        return path if any(set("wax+") & set(mode) for m in modes for mode in self.texts(m)[:1]) else []
 
-    def _with_content(self, paths: Iterable[str], text: str | None, appends: bool) -> list[Written]:
-        replacements = self._replacements() if text is None and not appends else ()
-        return [Written(path, text, appends, replacements) for path in dict.fromkeys(paths) if path]
-
-    def _mode(self, node: ast.Call, position: int) -> str:
-        given = next((k.value for k in node.keywords if k.arg == "mode"), None)
-        if given is None and len(node.args) > position:
-            given = node.args[position]
-        return (self.texts(given) or ["r"])[0] if given is not None else "r"
-
-    def _replacements(self) -> tuple[tuple[str, str], ...]:
+    def _replacements(self, code: str) -> tuple[tuple[str, str], ...]:
         """All `replace` calls of constant texts, if the program changes texts in no other way."""
-        if re.search(r"\bre\.sub|readlines|splitlines|\.insert\(|\.write\(f?[\"']|\.format\(", self.code):
+        if _OTHER_TEXT_CHANGES.search(code):
             return ()
         found: list[tuple[str, str]] = []
-        for node in self.order:
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr == "replace"
-                and len(node.args) >= 2
-            ):
-                old, new = self.texts(node.args[0]), self.texts(node.args[1])
+        for call in self.calls:
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "replace" and len(call.args) >= 2:
+                old, new = self.texts(call.args[0]), self.texts(call.args[1])
                 if len(old) != 1 or len(new) != 1:
                     return ()
                 found.append((old[0], new[0]))
         return tuple(found)
 
-    def _command_lines(self, node: ast.AST) -> list[str]:
-        if isinstance(node, ast.List | ast.Tuple):
-            words = [self.texts(item)[:1] for item in node.elts]
-            import shlex
-
-            return [shlex.join(word[0] for word in words)] if words and all(words) else []
-        return self.texts(node)[:4]
-
-    def _reached(self, node: ast.AST) -> bool:
+    def _is_reached(self, node: ast.AST) -> bool:
         """Whether the run came here, as far as its prints and its traceback tell."""
+        above = [node]
+        while above[-1] in self.parents:
+            above.append(self.parents[above[-1]])
+        in_function = any(isinstance(parent, ast.FunctionDef) for parent in above)
         line = getattr(node, "lineno", 0)
-        if self._went_on(node):
-            return True
-        if self.failed_line is not None and line >= self.failed_line and not self._in_function(node):
+        if self.failed_line is not None and line >= self.failed_line and not in_function:
             return False
-        child, parent = node, self.parents.get(node)
-        while parent is not None:
-            if isinstance(parent, ast.If) and child is not parent.test:
-                inside = parent.body if child in parent.body else parent.orelse
-                other = parent.orelse if inside is parent.body else parent.body
-                if self._printed(other) and not self._printed(inside):
-                    return False
-            for block in ("body", "orelse", "finalbody"):
-                statements = getattr(parent, block, None)
-                if isinstance(statements, list) and child in statements:
-                    for earlier in statements[: statements.index(child)]:
-                        if isinstance(earlier, ast.If) and self._left_at(earlier):
-                            return False
-            child, parent = parent, self.parents.get(parent)
+        for child, parent in pairwise(above):
+            blocks = [b for b in (getattr(parent, name, None) for name in _BLOCKS) if isinstance(b, list)]
+            own = next((block for block in blocks if child in block), None)
+            if own is None:
+                continue
+            if any(self._left(earlier) for earlier in own[: own.index(child)]):
+                return False
+            others = [block for block in blocks if block is not own] if isinstance(parent, ast.If) else []
+            if any(map(self._spoke, others)) and not self._spoke(own):
+                return False
         return True
 
-    def _went_on(self, node: ast.AST) -> bool:
-        """Whether something behind it in its own block was printed."""
-        child, parent = node, self.parents.get(node)
-        while parent is not None and not isinstance(child, ast.stmt):
-            child, parent = parent, self.parents.get(parent)
-        if isinstance(parent, ast.With) and child in parent.body:
-            child, parent = parent, self.parents.get(parent)
-        for block in ("body", "orelse", "finalbody"):
-            statements = getattr(parent, block, None)
-            if isinstance(statements, list) and child in statements:
-                behind = statements[statements.index(child) + 1 :]
-                return self._printed([s for s in behind if isinstance(s, ast.Expr)])
-        return False
-
-    def _in_function(self, node: ast.AST) -> bool:
-        parent = self.parents.get(node)
-        while parent is not None and not isinstance(parent, ast.FunctionDef):
-            parent = self.parents.get(parent)
-        return parent is not None
-
-    def _left_at(self, branch: ast.If) -> bool:
-        for block in (branch.body, branch.orelse):
-            if not block:
-                continue
-            last = block[-1]
-            leaves = isinstance(last, ast.Return | ast.Raise | ast.Continue) or (
-                isinstance(last, ast.Expr)
-                and isinstance(last.value, ast.Call)
-                and _dotted(last.value.func) in ("sys.exit", "exit", "quit", "os._exit")
+    def _left(self, statement: ast.stmt) -> bool:
+        """Whether the run printed something in a branch that ends the program, the function or the round."""
+        if not isinstance(statement, ast.If):
+            return False
+        return any(
+            self._spoke(block)
+            and (
+                isinstance(block[-1], ast.Return | ast.Raise | ast.Continue)
+                or (
+                    isinstance(block[-1], ast.Expr)
+                    and isinstance(block[-1].value, ast.Call)
+                    and _dotted(block[-1].value.func) in _LEAVES
+                )
             )
-            if leaves and self._printed(block):
-                return True
-        return False
+            for block in (statement.body, statement.orelse)
+        )
 
-    def _printed(self, block: Sequence[ast.AST]) -> bool:
-        """Whether a text that only this block prints stands in the output."""
-        return any(statement in self.heard for statement in block)
+    def _spoke(self, block: Sequence[ast.AST]) -> bool:
+        """Whether a text that a block prints stands in the output."""
+        return any(statement in self.printed for statement in block)
 
-    def _heard(self) -> set[ast.AST]:
-        """The statements in which something is printed that stands in the output."""
-        heard: set[ast.AST] = set()
-        for node in self.order:
-            if not isinstance(node, ast.Call) or _dotted(node.func) not in _PRINTS:
+    def _printed_statements(self) -> set[ast.AST]:
+        found: set[ast.AST] = set()
+        for call in self.calls:
+            if _dotted(call.func) not in _PRINTS:
                 continue
-            shown = any(len(text) >= 4 and text in self.output for text in self._constants(node))
-            above: ast.AST | None = node if shown else None
+            constants = (n.value for a in call.args for n in ast.walk(a) if isinstance(n, ast.Constant))
+            lines = (max(c.split("\n"), key=len).strip() for c in constants if isinstance(c, str))
+            above: ast.AST | None = call if any(len(t) >= 4 and t in self.output for t in lines) else None
             while above is not None:
-                heard.add(above)
+                found.add(above)
                 above = self.parents.get(above)
-        return heard
-
-    def _constants(self, call: ast.Call) -> list[str]:
-        found = []
-        for argument in call.args:
-            for node in ast.walk(argument):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    found.append(max(node.value.split("\n"), key=len).strip())
         return found
 
 
-def _joined(joint: str, parts: Sequence[Sequence[str]]) -> list[str]:
-    """Texts put together from one of each part, in few of all ways; none where a part has none."""
-    texts = _bounded(parts[0][:_FEW]) if parts else [""]
-    for part in parts[1:]:
-        texts = _bounded(text + joint + more for text in texts[:_FEW] for more in part[:_FEW])
-    return texts
-
-
-def _bounded(texts: Iterable[str]) -> list[str]:
-    """Texts put together from others, as long as no program means them to grow without end."""
-    return [text for text in texts if len(text) <= _LONGEST_TEXT]
+def _joined(joint: str, parts: Iterable[Sequence[str]]) -> list[str]:
+    """Texts put together from one of each part, in few of all ways; no program means them to grow without end."""
+    ways = islice(product(*(part[:_FEW] for part in parts)), _FEW)
+    return [joint.join(way) for way in ways if sum(map(len, way)) <= _LONGEST_TEXT]
 
 
 def _dotted(node: ast.AST) -> str:
     if isinstance(node, ast.Name):
         return node.id
-    if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
-    return ""
+    return f"{_dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
 
 
 def _failed_line(output: str, name: str) -> int | None:
-    """The line of the program's own text that a traceback in the output ends at."""
-    if "Traceback (most recent call last)" not in output and "Error" not in output:
-        return None
-    lines = re.findall(rf'File "(?:[^"\n]*/)?{re.escape(name)}", line (\d{{1,7}})', output)
-    if not lines:
-        return (
-            0
-            if re.search(r"^\w*Error: ", output, re.M) and re.search(r"SyntaxError|Indentation", output)
-            else None
-        )
-    return int(lines[0])
+    """The line of the program's own text that a traceback in the output ends at; 0 if it never began."""
+    line = re.search(rf'File "(?:[^"\n]*/)?{re.escape(name)}", line (\d{{1,7}})', output)
+    if line:
+        return int(line[1])
+    return 0 if re.search(r"^(?:Syntax|Indentation)Error: ", output, re.M) else None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from handoff.commands import executed, parse, resolve
-from handoff.inference import git, moving, patching, printing, programs, rewriting
+from handoff.inference import git, moving, patches, printing, programs, rewriting
 from handoff.inference.line import Line, Part
 
 if TYPE_CHECKING:
@@ -21,25 +21,15 @@ _MAY_CHANGE = re.compile(
     r"|bash|sh|zsh|source|startproject|startapp|unlink|truncate|dd)\b|(?:^|[\s;&|(])\./|\.sh\b|\.py\b"
 )
 _DONE_BY: dict[str, Callable[[Line, Part], None]] = {
-    "sed": rewriting.with_sed,
-    "perl": rewriting.with_perl,
-    "ruby": rewriting.with_perl,
-    "find": rewriting.by_find,
-    **dict.fromkeys(rewriting.FORMATTERS, rewriting.with_formatter),
-    "node": programs.node,
-    "git": git.carried_out,
-    "patch": patching.patched,
-    "apply_patch": patching.patched,
-    "mv": moving.moved,
-    "cp": moving.moved,
-    "install": moving.moved,
-    "rm": moving.removed,
-    "unlink": moving.removed,
-    "mkdir": moving.made_directory,
-    "touch": moving.touched,
-    "django-admin": moving.started_project,
-    "django-admin.py": moving.started_project,
-    **dict.fromkeys(programs.SHELLS, programs.script),
+    **dict.fromkeys(rewriting.FORMATTERS, rewriting.format_files),
+    **dict.fromkeys(("sed", "perl", "ruby", "find"), rewriting.edit_in_place),
+    **dict.fromkeys(("patch", "apply_patch"), patches.apply_patch),
+    **dict.fromkeys(("mv", "cp", "install"), moving.move),
+    **dict.fromkeys(("rm", "unlink"), moving.remove_files),
+    **dict.fromkeys(programs.SHELLS, programs.run_script),
+    "git": git.run_git,
+    "mkdir": moving.make_directories,
+    "touch": moving.touch,
 }
 _PRINTERS = {"cat", "tee", "echo", "printf"}
 
@@ -90,9 +80,9 @@ def _do(line: Line, part: Part) -> None:
         printing.printed(line, part)
         return
     if name.startswith(("python", "pypy")):
-        programs.python(line, part)
+        programs.run_python(line, part)
     elif name in _DONE_BY:
         _DONE_BY[name](line, part)
     elif "/" in part.simple.argv[0] or name.endswith(".sh"):
-        programs.script(line, part)
+        programs.run_script(line, part)
     printing.redirected(line, part)

@@ -126,6 +126,113 @@ def test_a_helper_that_reads_its_input(run: type) -> None:
     assert points(found) == {"first_source_edit": 2}
 
 
+CORE = "a = 1\nb = 2\n"
+DIFF = "--- a/pkg/core.py\n+++ b/pkg/core.py\n@@ -1,2 +1,2 @@\n-a = 1\n+a = 3\n b = 2\n"
+BLOCK = "*** Begin Patch\n*** Update File: pkg/core.py\n@@\n-a = 1\n+a = 3\n b = 2\n*** End Patch\n"
+INLINE = "s = open('pkg/core.py').read()\nopen('pkg/core.py', 'w').write(s.replace('a = 1', 'a = 3'))\n"
+PATHLIB = (
+    "from pathlib import Path\nfile = Path('pkg') / 'core.py'\n"
+    "file.write_text(file.read_text().replace('a = 1', 'a = 3'))\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("echo 'a = 3' > pkg/core.py && echo 'b = 2' >> pkg/core.py", ""),
+        ("cat > pkg/core.py <<'EOF'\na = 3\nb = 2\nEOF", ""),
+        ("printf 'a = 3\\nb = 2\\n' | tee pkg/core.py", "a = 3\nb = 2\n"),
+        ("sed -i 's/a = 1/a = 3/' pkg/core.py", ""),
+        ("perl -pi -e 's/a = 1/a = 3/' pkg/core.py", ""),
+        ("grep -rl 'a = 1' pkg/core.py | xargs sed -i 's/a = 1/a = 3/'", ""),
+        ("find pkg/core.py -exec sed -i 's/a = 1/a = 3/' {} ;", ""),
+        (f"patch -p1 <<'EOF'\n{DIFF}EOF", "patching file pkg/core.py"),
+        (f"cat > fix.patch <<'EOF'\n{DIFF}EOF\npatch -p1 -i fix.patch", "patching file pkg/core.py"),
+        (f"git apply <<'EOF'\n{DIFF}EOF", ""),
+        (f"cat <<'EOF' | git apply -p1 -\n{DIFF}EOF", ""),
+        (f"apply_patch <<'EOF'\n{BLOCK}EOF", "Success. Updated the following files:\nM pkg/core.py"),
+        (f"apply_patch '{BLOCK}'", "Success. Updated the following files:\nM pkg/core.py"),
+        (f"python3 - <<'EOF'\n{INLINE}EOF", ""),
+        (f'python3 -c "{INLINE}"', ""),
+        (f"python3 - <<'EOF'\n{PATHLIB}EOF", ""),
+        ("cat > fix.sh <<'EOF'\nsed -i 's/a = 1/a = 3/' pkg/core.py\nEOF\nbash fix.sh", ""),
+        ("sed 's/a = 1/a = 3/' pkg/core.py > core.new && mv core.new pkg/core.py", ""),
+        ("sed 's/a = 1/a = 3/' pkg/core.py > core.new && cp core.new pkg/core.py", ""),
+    ],
+)
+def test_a_named_form_of_an_edit_changes_its_file(run: type, command: str, output: str) -> None:
+    found = run(("cat pkg/core.py", 0, CORE), (command, 0, output))
+    assert points(found) == {"first_source_edit": 1}
+    assert found[1].edited == ("pkg/core.py",)
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("perl -pi -e 's/c = 1/a = 3/' pkg/core.py", ""),
+        ("cat pkg/core.py | tee pkg/core.py", CORE),
+        (f"python3 - <<'EOF'\n{INLINE.replace('a = 1', 'c = 1')}EOF", ""),
+        (f"patch -p1 --dry-run <<'EOF'\n{DIFF}EOF", "checking file pkg/core.py"),
+        (f"patch -p1 <<'EOF'\n{DIFF}EOF", "patching file pkg/core.py\n1 out of 1 hunk FAILED"),
+        (f"git apply --check <<'EOF'\n{DIFF}EOF", ""),
+        (f"git apply <<'EOF'\n{DIFF}EOF\ntrue", "error: patch failed: pkg/core.py:1"),
+        (f"apply_patch <<'EOF'\n{BLOCK.replace('a = 1', 'c = 1')}EOF\ntrue", "Failed to find expected lines"),
+    ],
+)
+def test_a_named_form_that_matches_nothing_is_no_edit(run: type, command: str, output: str) -> None:
+    assert edits(run(("cat pkg/core.py", 0, CORE), (command, 0, output))) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "back"),
+    [
+        ("sed -i 's/a = 1/a = 3/' pkg/core.py", "git checkout -- pkg/core.py"),
+        ("sed -i 's/a = 1/a = 3/' pkg/core.py", "git restore pkg"),
+        ("sed -i 's/a = 1/a = 3/' pkg/core.py", "git reset --hard"),
+        ("sed -i 's/a = 1/a = 3/' pkg/core.py", "git stash"),
+        ("sed -i.bak 's/a = 1/a = 3/' pkg/core.py", "mv pkg/core.py.bak pkg/core.py"),
+        ("cp pkg/core.py /tmp/core.py; sed -i 1d pkg/core.py", "cp /tmp/core.py pkg/core.py"),
+        (f"patch -p1 <<'EOF'\n{DIFF}EOF", f"patch -R -p1 <<'EOF'\n{DIFF}EOF"),
+        (f"git apply <<'EOF'\n{DIFF}EOF", f"git apply -R <<'EOF'\n{DIFF}EOF"),
+        ("sed -i 1d pkg/core.py; git diff > work.patch", "git apply -R work.patch"),
+        ("printf 'x = 1\\n' > pkg/new.py", "git clean -fd"),
+    ],
+)
+def test_restoring_is_no_edit_and_leaves_no_change(run: type, there: str, back: str) -> None:
+    found = run(("cat pkg/core.py", 0, CORE), (there, 0, ""), (back, 0, ""))
+    assert edits(found) == [1]
+    assert found[2].taken_for == "change"
+
+
+def test_the_calls_of_editors_and_of_apply_patch_as_a_tool(tmp_path: Path) -> None:
+    """SWE-agent's editor, Claude Code's `Edit` and `Write`, Codex's custom tool, and what undoes their edits."""
+    path = {"path": "/testbed/pkg/core.py"}
+    edit = {"file_path": "/testbed/pkg/core.py", "old_string": "a = 3", "new_string": "a = 1"}
+    calls = [
+        ("exec_command", {"cmd": "cat pkg/core.py"}, CORE),
+        ("apply_patch", {"input": BLOCK}, "Success. Updated the following files:\nM pkg/core.py"),
+        ("Edit", edit, "The file /testbed/pkg/core.py has been updated."),
+        ("str_replace_editor", {"command": "insert", "insert_line": 1, "new_str": "x", **path}, "edited"),
+        ("str_replace_editor", {"command": "undo_edit", **path}, "Last edit undone successfully"),
+        ("Write", {"file_path": "/testbed/pkg/core.py", "content": "b = 2\n"}, "File written successfully"),
+        ("str_replace_editor", {"command": "create", "path": "pkg/new.py", "file_text": "y"}, "created"),
+    ]
+    steps_of_run = [
+        {
+            "step_id": number,
+            "source": "agent",
+            "tool_calls": [{"tool_call_id": str(number), "function_name": name, "arguments": arguments}],
+            "observation": {"results": [{"source_call_id": str(number), "content": output}]},
+        }
+        for number, (name, arguments, output) in enumerate(calls)
+    ]
+    file = tmp_path / "run.atif.json"
+    file.write_text(json.dumps({"schema_version": "ATIF-v1.4", "steps": steps_of_run}))
+    (trace,) = read(file)
+    assert isinstance(trace, Trace)
+    assert edits(steps(trace)) == [1, 3, 5, 6]
+
+
 def test_a_file_made_anew_beside_itself(run: type) -> None:
     found = run(
         ("cat > f.py <<'EOF'\nimport sys\nprint(sys.stdin.read().upper())\nEOF", 0, ""),
@@ -285,8 +392,10 @@ def test_prose_before_a_command_is_no_command(run: type) -> None:
         "python3 - <<'EOF'\na = 'x'\n" + "a = a + a\n" * 60 + "open(a, 'w')\nEOF",
         "python3 - <<'EOF'\n" + "open('a/b.py', 'w').write('x')\n" * 3_000 + "EOF",
         "sed -i 's/\\(a*\\)*b/x/' a/b.py",
+        "sed -i 's/" + "[[:a:" * 20_000 + "/x/' a/b.py",
+        "patch -p1 <<'EOF'\nBinary files" + " a and" * 50_000 + "\nEOF",
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_a_command_made_to_cost_time_or_memory_costs_little(run: type, command: str) -> None:
     """With any of these a careless pattern or loop would not come back."""

@@ -264,7 +264,7 @@ def test_the_form_of_begin_patch() -> None:
         "*** Begin Patch\n*** Update File: a.py\n@@ def f\n one\n-two\n+three\n"
         "*** Add File: b.py\n+new\n*** Delete File: c.py\n*** End Patch\n"
     )
-    found = patches.parsed(text)
+    found = patches.parse_patch(text)
     assert [(p.path, p.creates, p.deletes) for p in found] == [
         ("a.py", False, False),
         ("b.py", True, False),
