@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from handoff.command_effects import find_effect
 from handoff.inference import editing, shell, views
 from handoff.inference.files import Files
 from sandbox.machine import FileChange
@@ -20,7 +21,7 @@ def infer(
         views.learn_from_editor(files, arguments, output)
     elif tool == "shell":
         command = arguments.get("command", "")
-        if shell.may_change(command):
+        if find_effect(command) == "anything":
             touched = shell.carry_out(files, command, output, exit_code, timed_out)
         views.learn_from_shell(files, command, output)
         if "cd" in command or "pushd" in command:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,11 +14,6 @@ if TYPE_CHECKING:
     from handoff.inference.files import Files
 
 _MAX_DEPTH = 3
-_MAY_CHANGE = re.compile(
-    r">|\b(?:sed|perl|ruby|python\S*|pypy\S*|node|tee|patch|git|mv|cp|rm|ed|ex|touch|mkdir|install|awk|gawk|apply_patch"
-    r"|black|isort|autopep8|yapf|ruff|autoflake|pyupgrade|prettier|eslint|gofmt|rustfmt|2to3|dos2unix"
-    r"|bash|sh|zsh|source|startproject|startapp|unlink|truncate|dd)\b|(?:^|[\s;&|(])\./|\.sh\b|\.py\b"
-)
 _DONE_BY: dict[str, Callable[[Line, Part], None]] = {
     **dict.fromkeys(rewriting.FORMATTERS, rewriting.format_files),
     **dict.fromkeys(("sed", "perl", "ruby", "find"), rewriting.edit_in_place),
@@ -32,11 +26,6 @@ _DONE_BY: dict[str, Callable[[Line, Part], None]] = {
     "touch": moving.touch,
 }
 _PRINTERS = {"cat", "tee", "echo", "printf"}
-
-
-def may_change(command: str) -> bool:
-    """Whether a command line has a word in it that could change a file; a quick look, never wrongly no."""
-    return _MAY_CHANGE.search(command) is not None
 
 
 def directory_after(command: str, cwd: str | None) -> str | None:
