@@ -22,14 +22,16 @@ _SEED = int(SEED or 0)
 _ALL = os.environ.get("TAKEOVER_CRASHES") == "all"
 
 
-@pytest.mark.timeout(0 if _ALL else 900)
+@pytest.mark.timeout(0 if _ALL else 600)
 @pytest.mark.parametrize(
     ("backend", "saver", "kept_at", "points", "randomly", "again"),
     [
-        ("process", "sqlite", "step", "kinds-1/2", 1, 1),
-        ("host", "sqlite", "point", "kinds-2/4", 0, 1),
+        ("process", "sqlite", "step", "kinds-1/8", 0, 1),
+        ("host", "sqlite", "point", "kinds-2/8", 0, 0),
         ("docker", "sqlite", "step", "kinds-8/8", 0, 0),
-        ("process", "postgres", "step", "kinds-4/8", 0, 1),
+        pytest.param("process", "sqlite", "step", "kinds-1/2", 1, 1, marks=pytest.mark.slow),
+        pytest.param("host", "sqlite", "point", "kinds-2/4", 0, 1, marks=pytest.mark.slow),
+        pytest.param("process", "postgres", "step", "kinds-4/8", 0, 1, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(

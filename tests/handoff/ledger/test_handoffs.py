@@ -207,7 +207,7 @@ def test_many_processes_lose_nothing_and_do_nothing_twice(request: pytest.Fixtur
     url = str(request.getfixturevalue("postgres_database"))
     done = subprocess.run(
         [sys.executable, "benchmarks/handoffs.py", "--handoffs", "80", "--processes", "4", "--database", url, "--json"],
-        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)

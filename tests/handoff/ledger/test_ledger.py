@@ -32,9 +32,9 @@ from handoff.ledger.effects import Effect, Key
 from handoff.ledger.store import leases as rows
 from sandbox.machine import Snapshot
 
-from ..conftest import mounted, small_disk
+from ...conftest import mounted, small_disk
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 _HOLDER = """
 import sys, time
 from handoff.ledger import Ledger, acquire
