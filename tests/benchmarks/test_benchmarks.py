@@ -55,6 +55,7 @@ def trajectory(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_table_file_and_page_show_the_same(trajectory: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "bench" / "figures.json", tmp_path / "docs" / "performance.md"
     asked = ("--quick", "--only", "handoffs,detection", "--traces", trajectory)
@@ -96,6 +97,7 @@ def _cells(figure: dict[str, Any]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_failing_benchmark_does_not_end_the_others(tmp_path: Path) -> None:
     out, missing = tmp_path / "figures.json", tmp_path / "missing"
     done = measured("--quick", "--only", "detection,handoffs", "--traces", missing, "--out", out)
