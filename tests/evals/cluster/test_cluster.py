@@ -1,4 +1,4 @@
-"""Runs on a real Ray cluster: three processes of this host that share nothing but the depot."""
+"""Runs on a real Ray cluster: three processes of this host that share nothing but the artifact store."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 from evals.run.config import STAGES
@@ -57,9 +58,14 @@ class Started(NamedTuple):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.processes.pid, signal.SIGKILL)
 
-    def at_work(self) -> list[int]:
-        """The processes that do its jobs."""
-        return [int(mark.name) for mark in self.own.glob("takeover-*/.at-work/*")]
+    def list_jobs(self) -> list[int]:
+        """The processes that run its jobs, as Ray titles them."""
+        jobs = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getsid(process.pid) == self.processes.pid and process.cmdline()[0] == "ray::run_job":
+                    jobs.append(process.pid)
+        return jobs
 
     def directories(self) -> list[Path]:
         return list(self.own.glob("takeover-*"))
@@ -201,8 +207,8 @@ def test_a_run_outlives_a_node(head: Ray, two: tuple[Started, Started], local: P
     process = start_takeover(*SMALL, *isolated(), *head.asked("--depot", f"file://{elsewhere}"), "--out", out)
     # From then on there are takeovers only, one for each node at first, and they take long enough to be hit.
     wait_for(lambda: rows_so_far(out, "notes") != [], process)
-    wait_for(lambda: two[0].at_work() != [] and third.at_work() != [], process)
-    os.kill(two[0].at_work()[0], signal.SIGKILL)
+    wait_for(lambda: two[0].list_jobs() != [] and third.list_jobs() != [], process)
+    os.kill(two[0].list_jobs()[0], signal.SIGKILL)
     third.kill()
     told, err = process.communicate(timeout=400)
     assert process.returncode == 0, (told, err)
@@ -233,7 +239,7 @@ def test_what_was_ended_goes_on(
         assert len(err.strip().splitlines()) == 1, err
         assert f"--executor ray --address {head.address}" in err
     assert len(rows_so_far(out, "takeovers")) < ITS_ROWS
-    assert [each.at_work() for each in two] == [[], []]
+    assert [each.list_jobs() for each in two] == [[], []]
     assert all(each.directories() for each in two)
     done = takeover("--resume", "--out", out, *head.asked())
     assert done.returncode == 0, done.stderr
@@ -258,7 +264,7 @@ def test_a_node_that_is_not_like_the_others_is_left_out(
     lines = done.stderr.splitlines()
     assert len(lines) == 3, done.stderr
     assert all(line.startswith("left out: node ") for line in lines)
-    reasons = ("bwrap is not installed", "it has langgraph 0.0.1, where", "does not share the depot")
+    reasons = ("bwrap is not installed", "it has langgraph 0.0.1, where", "does not share the artifact store")
     for reason in reasons:
         assert len([line for line in lines if reason in line]) == 1, done.stderr
     left_out = {line.split()[3] for line in lines}
