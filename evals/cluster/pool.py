@@ -79,7 +79,8 @@ class WorkerPool:
 
     def clean_up(self, *, remove: bool) -> None:
         """Remove what the nodes that worked have left."""
-        nodes = [*self.ready.values(), *self.joining.values()]
+        living = list_nodes()
+        nodes = [node for node in (*self.ready.values(), *self.joining.values()) if node.id in living]
         ends = {_submit(node, leave_node, self.run, remove): node for node in nodes}
         done = ray.wait(list(ends), num_returns=len(ends), timeout=_END_S)[0] if ends else []
         for reference, node in ends.items():

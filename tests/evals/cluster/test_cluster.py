@@ -27,6 +27,7 @@ from ..conftest import (
     ONE_POINT,
     Run,
     comparable,
+    forgotten,
     isolated,
     killed,
     refused,
@@ -214,15 +215,12 @@ class Eventful(NamedTuple):
     out: Path
     code: int
     errors: list[str]
-    lost: Started
     bad: list[Started]
     store: Path
 
 
 @pytest.fixture(scope="module")
-def eventful(
-    head: Ray, two: tuple[Started, Started], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Eventful]:
+def eventful(head: Ray, two: tuple[Started, Started], tmp_path_factory: pytest.TempPathFactory) -> Eventful:
     place = tmp_path_factory.mktemp("eventful")
     out, store = place / "out", place / "store"
     store.mkdir()
@@ -239,9 +237,9 @@ def eventful(
     os.kill(two[0].list_jobs()[0], signal.SIGKILL)
     third.kill()
     _, errors = process.communicate(timeout=400)
-    yield Eventful(out, process.returncode, errors.splitlines(), third, bad, store)
     for each in bad:
         each.kill()
+    return Eventful(out, process.returncode, errors.splitlines(), bad, store)
 
 
 @pytest.mark.slow
@@ -296,8 +294,11 @@ def test_an_interrupted_run_resumes(
     assert [each.list_jobs() for each in two] == [[], []]
     assert all(each.directories() for each in two)
 
+    finished = rows(out)
+    forgotten(out, "takeovers")  # as if the coordinator had been killed before it journaled them
     done = takeover(*asked)
     assert done.returncode == 0, done.stderr
+    assert [row for row in finished if row not in rows(out)] == []  # none ran again
     assert like(out) == like(local)
     nothing_left(out, *two)
 
