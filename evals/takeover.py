@@ -23,7 +23,7 @@ from evals.conduct import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evals.machinery import Machinery
+    from evals.executor import ExecutorChoice
     from evals.run.config import RunConfig
     from evals.run.journal import Row
     from evals.tasks import Task
@@ -50,7 +50,7 @@ def command(
     **asked: Any,
 ) -> None:
     """Measure what it costs when one coding agent must continue another's unfinished work."""
-    from evals.machinery import go_on, machinery
+    from evals.executor import choose_executor, resume_options
     from evals.run import setup
     from evals.run.config import read_stages
 
@@ -63,22 +63,22 @@ def command(
     url = asked["journal"]
     there = {"address": address, "depot": depot, "node_dir": node_dir}
 
-    def prepare() -> tuple[RunConfig, tuple[Task, ...], tuple[str, ...], Machinery]:
-        steps, asked_for = read_stages(stages), machinery(executor, workers, **there)
+    def prepare() -> tuple[RunConfig, tuple[Task, ...], tuple[str, ...], ExecutorChoice]:
+        steps, choice = read_stages(stages), choose_executor(executor, workers, **there)
         if dry_run or list_tasks:
-            return *setup.settled_run(asked, given, where, resume=resume), steps, asked_for
-        return *setup.prepared(asked, given, where, resume=resume, also=asked_for.check), steps, asked_for
+            return *setup.settled_run(asked, given, where, resume=resume), steps, choice
+        return *setup.prepared(asked, given, where, resume=resume, also=choice.check), steps, choice
 
-    def begin(prepared: tuple[RunConfig, tuple[Task, ...], tuple[str, ...], Machinery]) -> int:
-        config, chosen, steps, machinery = prepared
+    def begin(prepared: tuple[RunConfig, tuple[Task, ...], tuple[str, ...], ExecutorChoice]) -> int:
+        config, chosen, steps, choice = prepared
         if list_tasks:
             print("\n".join(task.id for task in chosen))
             return DONE
         if dry_run:
             return tell(console(), config, chosen, where, url=url, workers=workers)
-        return run(console(), config, chosen, where, steps=steps, url=url, machinery=machinery, report=report)
+        return run(console(), config, chosen, where, steps=steps, url=url, choice=choice, report=report)
 
-    again = f"python -m evals.takeover --resume --out {where}{go_on(executor, **there)}"
+    again = f"python -m evals.takeover --resume --out {where}{resume_options(executor, **there)}"
     code = conducted(where, again, prepare, begin)
     raise typer.Exit(code)
 
@@ -91,7 +91,7 @@ def run(
     *,
     steps: tuple[str, ...],
     url: str | None,
-    machinery: Machinery,
+    choice: ExecutorChoice,
     report: bool = True,
 ) -> int:
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
@@ -107,7 +107,7 @@ def run(
         places.home() as home,
         tidied(config, places, home),
         opened(out, url) as database,
-        machinery.opened() as executor,
+        choice.opened() as executor,
     ):
         # These take as long as the workers take to begin.
         from evals.report import make_report

@@ -122,7 +122,7 @@ def test_a_stranger_of_the_same_name_is_named(installed: Path, tmp_path: Path) -
 
 
 MISSING = {
-    "ray": ("ray", "from evals.cluster.membership import join; join('auto')"),
+    "ray": ("ray", "from evals.cluster.connection import connect; connect('auto')"),
     "s3": ("s3fs", "from sandbox.transfer import import_; import_('s3://bucket/x', Path('store'))"),
     "contract": ("pytest", "import sandbox.contract"),
     "postgres": ("psycopg", "from handoff.ledger import Ledger; Ledger('postgresql://127.0.0.1/x')"),

@@ -1,4 +1,4 @@
-"""Runs on a real Ray cluster: three processes of this host that share nothing but the depot."""
+"""Runs on a real Ray cluster: three processes of this host that share nothing but the artifact store."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 from evals.run.config import STAGES
@@ -26,7 +27,9 @@ from ..conftest import (
     ONE_POINT,
     Run,
     comparable,
+    forgotten,
     isolated,
+    killed,
     refused,
     rows,
     rows_so_far,
@@ -57,9 +60,21 @@ class Started(NamedTuple):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.processes.pid, signal.SIGKILL)
 
-    def at_work(self) -> list[int]:
-        """The processes that do its jobs."""
-        return [int(mark.name) for mark in self.own.glob("takeover-*/.at-work/*")]
+    def list_jobs(self) -> list[int]:
+        """The processes that run its jobs, as Ray titles them."""
+        jobs = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getsid(process.pid) == self.processes.pid and process.cmdline()[0] == "ray::run_job":
+                    jobs.append(process.pid)
+        return jobs
+
+    def is_at_work(self, store: Path) -> bool:
+        """Whether it has begun a job of which the artifact store has no row yet."""
+        names = {path.name.rpartition("-")[2] for path in self.directories()}
+        begun = [json.loads(path.read_text()) for path in store.glob("*/attempts/*/[!.]*")]
+        done = [json.loads(path.read_text())[0] for path in store.glob("*/rows/[!.]*")]
+        return sum(name in names for name in begun) > sum(name in names for name in done)
 
     def directories(self) -> list[Path]:
         return list(self.own.glob("takeover-*"))
@@ -72,7 +87,6 @@ class Ray:
         self._place, self._ray_place = place, ray_place
         self._started: list[Started] = []
         self.address = ""
-        self.without_nodes: subprocess.CompletedProcess[str]
 
     def head(self) -> None:
         with socket.socket() as free:
@@ -118,8 +132,8 @@ class Ray:
 
 
 @pytest.fixture(scope="module")
-def head(takeover: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ray]:
-    """A cluster with no node that offers anything, and what a run says to that."""
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ray]:
+    """A cluster with no node that offers sandboxes, until a test adds some."""
     if not _RAY.is_file():
         missing("the command `ray` is not installed")
     place = tmp_path_factory.mktemp("ray")
@@ -127,7 +141,6 @@ def head(takeover: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ra
     ray = Ray(place, ray_place)
     try:
         ray.head()
-        ray.without_nodes = takeover(*ONE_POINT, *ray.asked(), "--out", place / "out")
         yield ray
     finally:
         ray.stop()
@@ -170,9 +183,10 @@ def nothing_left(out: Path, *nodes: Started) -> None:
     assert not machines
 
 
-def test_a_cluster_without_nodes_says_how_to_start_some(head: Ray) -> None:
-    refused(head.without_nodes, "no node of the cluster offers 'sandbox'")
-    assert "--resources='{\"sandbox\": 4}'" in head.without_nodes.stderr
+def test_a_cluster_without_nodes_says_how_to_start_some(head: Ray, called: Run, tmp_path: Path) -> None:
+    head_alone = called(*ONE_POINT, *head.asked(), "--out", tmp_path / "out")
+    refused(head_alone, "no node of the cluster offers 'sandbox'")
+    assert "--resources='{\"sandbox\": 4}'" in head_alone.stderr
 
 
 def test_the_rows_are_those_of_one_host(
@@ -195,79 +209,101 @@ def test_the_rows_are_those_of_one_host(
     assert like(out) == found
 
 
-def test_a_run_outlives_a_node(head: Ray, two: tuple[Started, Started], local: Path, tmp_path: Path) -> None:
-    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+class Eventful(NamedTuple):
+    """A run on three nodes that loses one of them, beside three nodes that cannot work."""
+
+    out: Path
+    code: int
+    errors: list[str]
+    bad: list[Started]
+    store: Path
+
+
+@pytest.fixture(scope="module")
+def eventful(head: Ray, two: tuple[Started, Started], tmp_path_factory: pytest.TempPathFactory) -> Eventful:
+    place = tmp_path_factory.mktemp("eventful")
+    out, store = place / "out", place / "store"
+    store.mkdir()
     third = head.node("third")
-    process = start_takeover(*SMALL, *isolated(), *head.asked("--depot", f"file://{elsewhere}"), "--out", out)
+    bad = [
+        head.node("poor", PATH=_path_without("bwrap", place / "bin")),
+        head.node("other", PYTHONPATH=_another_version_of("langgraph", place / "packages")),
+        head.node("apart", *_with_nothing_at(store)),
+    ]
+    process = start_takeover(*SMALL, *isolated(), *head.asked("--depot", f"file://{store}"), "--out", out)
     # From then on there are takeovers only, one for each node at first, and they take long enough to be hit.
     wait_for(lambda: rows_so_far(out, "notes") != [], process)
-    wait_for(lambda: two[0].at_work() != [] and third.at_work() != [], process)
-    os.kill(two[0].at_work()[0], signal.SIGKILL)
+    wait_for(lambda: two[0].is_at_work(store) and third.is_at_work(store), process)
+    os.kill(two[0].list_jobs()[0], signal.SIGKILL)
     third.kill()
-    told, err = process.communicate(timeout=400)
-    assert process.returncode == 0, (told, err)
-    assert like(out) == like(local)
-    assert sum(row["tries"] - 1 for stage in STAGES for row in rows(out, stage)) == 2
-    assert list(elsewhere.iterdir()) == []
+    _, errors = process.communicate(timeout=400)
+    for each in bad:
+        each.kill()
+    return Eventful(out, process.returncode, errors.splitlines(), bad, store)
+
+
+@pytest.mark.slow
+def test_a_run_outlives_a_node(eventful: Eventful, two: tuple[Started, Started], local: Path) -> None:
+    assert eventful.code == 0, eventful.errors
+    assert like(eventful.out) == like(local)
+    assert sum(row["tries"] - 1 for stage in STAGES for row in rows(eventful.out, stage)) == 2
+    assert list(eventful.store.iterdir()) == []
     assert not [directory for each in two for directory in each.directories()]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_was_ended_goes_on(
-    head: Ray,
-    two: tuple[Started, Started],
-    local: Path,
-    takeover: Run,
-    tmp_path: Path,
-    number: signal.Signals,
+@pytest.mark.slow
+def test_a_node_that_is_not_like_the_others_is_left_out(eventful: Eventful) -> None:
+    lines = eventful.errors
+    assert len(lines) == 3, lines
+    assert all(line.startswith("left out: node ") for line in lines)
+    reasons = ("bwrap is not installed", "it has langgraph 0.0.1, where", "does not share the artifact store")
+    for reason in reasons:
+        assert len([line for line in lines if reason in line]) == 1, lines
+    left_out = {line.split()[3] for line in lines}
+    assert len(left_out) == 3
+    assert left_out.isdisjoint(row["node"] for row in rows(eventful.out))
+    assert not any(each.directories() for each in eventful.bad)
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_resumes(
+    head: Ray, two: tuple[Started, Started], local: Path, takeover: Run, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
+    asked = ("--resume", "--out", out, *head.asked())
     process = start_takeover(*SMALL, *isolated(), *head.asked(), "--out", out)
-    wait_for(lambda: bool(rows_so_far(out, "takeovers")), process)
-    process.send_signal(number)
-    if number == signal.SIGTERM:
-        terminated(process)
-    else:
-        _, err = process.communicate(timeout=300)
-        assert process.returncode == 130
-        assert len(err.strip().splitlines()) == 1, err
-        assert f"--executor ray --address {head.address}" in err
-    assert len(rows_so_far(out, "takeovers")) < ITS_ROWS
-    assert [each.at_work() for each in two] == [[], []]
+    wait_for(lambda: bool(rows_so_far(out, "predecessors")), process)
+    killed(process)
+    assert any(each.directories() for each in two)
+
+    process = start_takeover(*asked)
+    wait_for(lambda: bool(rows_so_far(out, "notes")), process)
+    process.send_signal(signal.SIGTERM)
+    terminated(process)
+    assert [each.list_jobs() for each in two] == [[], []]
     assert all(each.directories() for each in two)
-    done = takeover("--resume", "--out", out, *head.asked())
+
+    process = start_takeover(*asked)
+    wait_for(lambda: bool(rows_so_far(out, "takeovers")), process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert len(err.strip().splitlines()) == 1, err
+    assert f"--executor ray --address {head.address}" in err
+    assert len(rows_so_far(out, "takeovers")) < ITS_ROWS
+    assert [each.list_jobs() for each in two] == [[], []]
+    assert all(each.directories() for each in two)
+
+    finished = rows(out)
+    forgotten(out, "takeovers")  # as if the coordinator had been killed before it journaled them
+    done = takeover(*asked)
     assert done.returncode == 0, done.stderr
+    assert [row for row in finished if row not in rows(out)] == []  # none ran again
     assert like(out) == like(local)
     nothing_left(out, *two)
 
 
-def test_a_node_that_is_not_like_the_others_is_left_out(
-    head: Ray, two: tuple[Started, Started], takeover: Run, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    (out / "depot").mkdir(parents=True)
-    bad = [
-        head.node("poor", PATH=_path_without("bwrap", tmp_path / "bin")),
-        head.node("other", PYTHONPATH=_another_version_of("langgraph", tmp_path / "packages")),
-        head.node("apart", *_with_nothing_at(out / "depot")),
-    ]
-    done = takeover(*ONE_POINT, "--view", "repository", *isolated(), *head.asked(), "--out", out)
-    for each in bad:
-        each.kill()
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    lines = done.stderr.splitlines()
-    assert len(lines) == 3, done.stderr
-    assert all(line.startswith("left out: node ") for line in lines)
-    reasons = ("bwrap is not installed", "it has langgraph 0.0.1, where", "does not share the depot")
-    for reason in reasons:
-        assert len([line for line in lines if reason in line]) == 1, done.stderr
-    left_out = {line.split()[3] for line in lines}
-    assert len(left_out) == 3
-    assert left_out.isdisjoint(row["node"] for row in rows(out))
-    assert [row["outcome"] for row in rows(out)] == ["graded"]
-    assert not any(each.directories() for each in bad)
-
-
+@pytest.mark.slow
 def test_a_key_that_the_nodes_lack_is_not_sent_to_them(
     head: Ray, two: tuple[Started, Started], takeover: Run, tmp_path: Path
 ) -> None:

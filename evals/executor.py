@@ -1,4 +1,4 @@
-"""What carries out the jobs of a run, as a person names it: processes of this host, or a cluster."""
+"""The executor that a run's jobs are given to: processes of this host, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from evals.tasks import Task
 
 
-class Machinery(Protocol):
-    """What will carry out a run's jobs."""
+class ExecutorChoice(Protocol):
+    """An executor that is not yet open."""
 
     def check(self, config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
-        """Find out whether it can. Raises BadUsage."""
+        """Check that it can run the jobs. Raises BadUsage."""
 
     def opened(self) -> AbstractContextManager[Executor]:
-        """An executor; an interrupt ends the jobs that have begun.
+        """The executor; an interrupt ends the jobs that have begun.
 
         SystemExit, as `end_on_sigterm` raises it, lets their agents end the action they are at.
         """
 
 
-class Local(NamedTuple):
+class LocalExecutor(NamedTuple):
     """This host, with so many jobs at once."""
 
     workers: int
@@ -39,28 +39,28 @@ class Local(NamedTuple):
         return executor(self.workers)
 
 
-def machinery(
+def choose_executor(
     name: str, workers: int, *, address: str | None, depot: str | None, node_dir: str | None
-) -> Machinery:
-    """What was asked for by name. Raises BadUsage."""
+) -> ExecutorChoice:
+    """The executor of that name. Raises BadUsage."""
     if name == "ray":
         if workers != 1:
             raise BadUsage(
                 "--workers: a cluster has as many as its nodes offer; see `sandbox` in docs/cluster.md"
             )
-        from evals.cluster.coordinator import Cluster
+        from evals.cluster.executor import RayExecutor
 
-        return Cluster(address or "auto", depot, node_dir)
+        return RayExecutor(address or "auto", depot, node_dir)
     if name != "local":
         raise BadUsage(f"--executor: there is no {name!r}; there are local, ray")
     for option, value in (("--depot", depot), ("--node-dir", node_dir)):
         if value is not None:
             raise BadUsage(f"{option}: is for --executor ray")
-    return Local(workers)
+    return LocalExecutor(workers)
 
 
-def go_on(name: str, **options: str | None) -> str:
-    """How a resumed run names the same machinery."""
+def resume_options(name: str, **options: str | None) -> str:
+    """The options with which a resumed run names the same executor."""
     words = ["", "--executor", name] if name != "local" else []
     for option, value in options.items():
         words += [f"--{option.replace('_', '-')}", shlex.quote(value)] if words and value else []

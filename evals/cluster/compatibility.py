@@ -1,4 +1,4 @@
-"""What two hosts must have alike, so that a row says the same wherever it was made."""
+"""The compatibility check: what two hosts must have in common, so that a row is the same wherever it is made."""
 
 from __future__ import annotations
 
@@ -23,50 +23,50 @@ _OTHERS = (
     "swebench",
 )
 
-Likeness = dict[str, str]
+Versions = dict[str, str]
 """What is compared, by its name."""
 
 
-def likeness(config: RunConfig, tasks: tuple[Task, ...]) -> Likeness:
+def collect_versions(config: RunConfig, tasks: tuple[Task, ...]) -> Versions:
     """What this host has of all that a run's rows depend on: versions, images, recorded trajectories."""
-    found = {"Python": platform.python_version(), "this package's source": _source()}
-    found |= {name: _version(name) for name in _OTHERS}
+    versions = {"Python": platform.python_version(), "this package's source": _source_digest()}
+    versions |= {name: _package_version(name) for name in _OTHERS}
     if config.sandbox != "process":
         images = [task.spec(config.sandbox, config.run_id, Path()).image for task in tasks]
-        found |= {f"image {name}": _image(name) for name in dict.fromkeys(images) if name is not None}
+        versions |= {f"image {name}": _image_id(name) for name in dict.fromkeys(images) if name is not None}
     for name in (*config.predecessors, *config.successors):
         if read_name(name).kind == "replay":
-            found[str(read_name(name).file)] = _content(read_name(name).file)
-    return found
+            versions[str(read_name(name).file)] = _file_digest(read_name(name).file)
+    return versions
 
 
-def difference(theirs: Likeness, ours: Likeness) -> str | None:
-    """The first thing that another host has otherwise, in words."""
+def find_difference(theirs: Versions, ours: Versions) -> str:
+    """The first version that differs on another host, in words; empty where none does."""
     for name, value in ours.items():
         if theirs.get(name) != value:
             return f"it has {name} {theirs.get(name) or 'not at all'}, where {value} is needed"
-    return None
+    return ""
 
 
-def _source() -> str:
+def _source_digest() -> str:
     digest = hashlib.sha256()
     for package in _OURS:
         root = Path(str(files(package)))
         for path in sorted(root.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 name = f"{package}/{path.relative_to(root)}"
-                digest.update(f"{name}\0{_content(path)}\0".encode())
+                digest.update(f"{name}\0{_file_digest(path)}\0".encode())
     return digest.hexdigest()[:12]
 
 
-def _version(name: str) -> str:
+def _package_version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
         return ""
 
 
-def _image(name: str) -> str:
+def _image_id(name: str) -> str:
     from sandbox.container import require_image
     from sandbox.machine import SandboxUnavailable
 
@@ -76,7 +76,7 @@ def _image(name: str) -> str:
         return ""
 
 
-def _content(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     try:
         with path.open("rb") as content:
             return hashlib.file_digest(content, "sha256").hexdigest()[:12]

@@ -1,0 +1,128 @@
+"""The artifact store: the place, named by a URL of fsspec, through which the hosts of a run exchange files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from handoff.carrying import carried_digest, export, import_
+from handoff.record import RECORD_FILE, RecordRefused, RecordStore
+from sandbox.machine import OutOfDisk, SandboxUnavailable
+from sandbox.removal import remove_tree
+from sandbox.transfer import appearing, failing
+
+
+class ArtifactStore:
+    """A directory at a URL. Its methods raise SandboxUnavailable where the file system fails."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+
+    def put(self, name: str, root: Path, *paths: str) -> None:
+        """Upload files and directories below `root` as one archive."""
+        url = f"{self.url}/{name}"
+        with tempfile.TemporaryFile() as packed:
+            _tar("--create", "--gzip", "--format=posix", "-C", str(root), *paths, stdout=packed)
+            packed.seek(0)
+            with failing(url), appearing(url) as out:
+                shutil.copyfileobj(packed, out)
+
+    def fetch(self, name: str, root: Path, *paths: str) -> None:
+        """Download the files and directories of an archive, replacing what is there."""
+        import fsspec
+
+        url = f"{self.url}/{name}"
+        root.mkdir(parents=True, exist_ok=True)
+        with (
+            tempfile.TemporaryDirectory(prefix=".fetching-", dir=root) as room,
+            tempfile.TemporaryFile() as packed,
+        ):
+            with failing(url, into=root), fsspec.open(url, "rb") as source:
+                shutil.copyfileobj(source, packed)
+            packed.seek(0)
+            _tar("--extract", "--gzip", "-p", "--no-same-owner", "-C", room, stdin=packed)
+            for path in paths:
+                target = root / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if target.is_dir():
+                    remove_tree(target)
+                (Path(room) / path).rename(target)
+
+    def put_record(self, directory: Path) -> str:
+        """Upload a record that any host can restore, unless the store has it; its name. Raises RecordRefused."""
+        record = RecordStore(directory.parent).load(directory.name)
+        name = f"records/{record.id}-{carried_digest(record)[:16]}"
+        if not self.has(name):
+            export(directory, f"{self.url}/{name}")
+        return name
+
+    def fetch_record(self, name: str, records: RecordStore) -> None:
+        """Download a record unless `records` has it. Raises RecordRefused if its content changed."""
+        record_id, _, digest = Path(name).name.rpartition("-")
+        if _has_record(records, record_id, digest):
+            return
+        import_(f"{self.url}/{name}", records.root, replace=True)
+        if not _has_record(records, record_id, digest):
+            raise RecordRefused(f"{self.url}/{name}: is not the record that was uploaded")
+
+    def write(self, name: str, value: Any) -> None:
+        """Store a value as JSON under a name, replacing an earlier one."""
+        url = f"{self.url}/{name}"
+        with failing(url), appearing(url) as out:
+            out.write(json.dumps(value).encode())
+
+    def read(self, name: str) -> Any:
+        """The value of that name; None if not found."""
+        import fsspec
+
+        url = f"{self.url}/{name}"
+        if not self.has(name):
+            return None
+        with failing(url), fsspec.open(url, "rb") as source:
+            return json.load(source)
+
+    def has(self, name: str) -> bool:
+        with failing(self.url):
+            system, path = self._locate(name)
+            return bool(system.exists(path))
+
+    def count(self, name: str) -> int:
+        """The number of files in a directory."""
+        with failing(self.url):
+            system, path = self._locate(name)
+            return len(system.ls(path, detail=False))
+
+    def remove(self) -> None:
+        with failing(self.url):
+            system, path = self._locate("")
+            if system.exists(path):
+                system.rm(path, recursive=True)
+
+    def _locate(self, name: str) -> tuple[Any, str]:
+        """A file system that has cached no listing, and the path there."""
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(f"{self.url}/{name}".rstrip("/"), skip_instance_cache=True)
+        return system, path
+
+
+def _has_record(records: RecordStore, record_id: str, digest: str) -> bool:
+    """Whether the record is there, its snapshot as an archive or as an image of the local daemon."""
+    if not (records.directory(record_id) / RECORD_FILE).is_file():
+        return False
+    try:
+        return carried_digest(records.load(record_id)).startswith(digest)
+    except RecordRefused:
+        return False
+
+
+def _tar(*arguments: str, **streams: Any) -> None:
+    done = subprocess.run(["tar", *arguments], stderr=subprocess.PIPE, check=False, **streams)
+    if done.returncode != 0:
+        message = done.stderr.decode(errors="replace").strip()
+        kind = OutOfDisk if "No space left" in message else SandboxUnavailable
+        raise kind(f"tar failed: {message[-300:]}")

@@ -1,0 +1,87 @@
+"""The connection to a Ray cluster, and the nodes that offer sandboxes there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from typing import NamedTuple
+
+from evals.run.config import BadUsage
+
+RESOURCE = "sandbox"
+"""The resource of which a node offers one per job that it runs at a time."""
+NODE_LABEL = "ray.io/node-id"
+_CONNECT_S = 5.0
+# Ray takes minutes to report that no cluster listens, so this begins HTTP/2 with the address first.
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+_HTTP2_SETTINGS = 4
+
+
+class Node(NamedTuple):
+    """A living node that offers sandboxes."""
+
+    id: str
+    host: str
+    slots: int
+
+    @property
+    def name(self) -> str:
+        return self.id[:12]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.host})"
+
+
+def connect(address: str) -> None:
+    """Join the cluster as its driver. Raises BadUsage."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of what no sandbox has
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")  # else it prints pages of a lost node's log
+    try:
+        import ray
+    except ImportError as error:
+        raise BadUsage(
+            "--executor ray: Ray is not installed; pip install '.[ray]' in the checkout of langgraph-takeover"
+        ) from error
+
+    disconnect()
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    try:
+        if address != "auto":
+            _check_listener(address)
+        ray.init(address=address, log_to_driver=False, logging_level="CRITICAL")
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise BadUsage(
+            f"--address: no Ray cluster answers at {address} ({reason}); start one with: "
+            f"ray start --head --port=6379 --resources='{{\"{RESOURCE}\": 4}}'"
+        ) from error
+    finally:
+        signal.signal(signal.SIGTERM, on_sigterm)
+
+
+def disconnect() -> None:
+    import ray
+
+    ray.shutdown()
+
+
+def _check_listener(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S) as there:
+        there.sendall(_HTTP2_PREFACE)
+        if there.recv(9)[3:4] != bytes([_HTTP2_SETTINGS]):
+            raise ConnectionError("something else listens there")
+
+
+def list_nodes() -> dict[str, Node]:
+    """The living nodes that offer sandboxes, by id."""
+    import ray
+
+    nodes = [
+        Node(node["NodeID"], node["NodeManagerHostname"], int(node["Resources"].get(RESOURCE, 0)))
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    return {node.id: node for node in nodes if node.slots}

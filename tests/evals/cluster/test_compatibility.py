@@ -1,0 +1,29 @@
+"""The comparison of two hosts' versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from evals.cluster.compatibility import collect_versions, find_difference
+from evals.run.config import RunConfig
+
+
+def test_the_first_difference_is_named_with_both_versions() -> None:
+    ours = {"Python": "3.11.7", "ray": "2.60.0", "langgraph": "1.2.22"}
+    assert find_difference(ours, ours) == ""
+    assert find_difference(ours | {"more": "1"}, ours) == ""
+    assert find_difference(ours | {"ray": "2.50.0"}, ours) == "it has ray 2.50.0, where 2.60.0 is needed"
+    assert find_difference(ours | {"ray": ""}, ours) == "it has ray not at all, where 2.60.0 is needed"
+
+
+def test_a_recorded_trajectory_is_compared_by_its_content(tmp_path: Path) -> None:
+    trajectory = tmp_path / "runs.jsonl"
+    trajectory.write_text("one")
+    model = f"replay:{trajectory}"
+    config = RunConfig(
+        run_id="r", views=(), predecessors=(model,), successors=(model,), tasks="bundled", sandbox="process"
+    )
+    before = collect_versions(config, ())
+    assert find_difference(before, collect_versions(config, ())) == ""
+    trajectory.write_text("other")
+    assert find_difference(collect_versions(config, ()), before).startswith(f"it has {trajectory} ")
