@@ -12,26 +12,9 @@ from typer import Option
 from typer.models import OptionInfo
 
 from evals.conduct import EXIT_CODES
-from nodes.options import AgentOptions
+from evals.run.options import RunOptions
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
-
-
-class RunOptions(AgentOptions):
-    """The options that a run's configuration keeps unchanged: those of its agents, and the experiment's own."""
-
-    notes_model: str | None = None
-    """None: the predecessor's if it is an LLM, else the first successor's."""
-    limit: Annotated[int | None, Ge(1)] = None
-    study: str | None = None
-    shard: str | None = None
-    """The part of the tasks that this run covers, as `evals.run.study.read_shard` reads it."""
-    max_points: Annotated[int | None, Ge(1)] = None
-    repeats: Annotated[int, Ge(1)] = 1
-    base_url: str | None = None
-    max_reply_tokens: Annotated[int | None, Ge(1)] = None
-    allow_unisolated: bool = False
-    grading_network: bool = False
 
 
 class CommandOptions(RunOptions):
@@ -60,13 +43,6 @@ class CommandOptions(RunOptions):
     list_tasks: bool = False
 
 
-FIELDS = {
-    "view": ("views",),
-    "model": ("predecessors", "successors"),
-    "predecessor": ("predecessors",),
-    "successor": ("successors",),
-}
-"""The fields of the configuration that an option decides, where they do not bear its name."""
 OPTIONS: dict[str, OptionInfo] = {
     "view": Option(
         help="Views to compare, separated by commas, or 'all': repository, trace, summary, structured, payload, transcript, cited. "

@@ -6,7 +6,7 @@ host, process           host, process, local; trees, overlay, bases; seccomp
 docker                  container, containment, daemon, wire, freezer; images, tarballs
 snapshots as files      layers, differences, archive, contents, transfer
 directories and owners  storage, removal, ownership
-garbage collection      gc, gc_files, gc_docker
+garbage collection      gc
 commands                __main__, probe, listing
 for other backends      contract
 """
@@ -105,7 +105,7 @@ def remove_leftovers(backend: BackendName, *owners: str, keep: Collection[str] |
         if not re.fullmatch(OWNER, owner):
             raise ValueError(f"{owner!r:.60} is the name of no run")
     if backend == "docker":
-        from sandbox.gc_docker import remove_owned
+        from sandbox.gc.docker import remove_owned
 
         remove_owned(owners, keep)
     else:

@@ -15,7 +15,8 @@ from typer import Argument, Option
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sandbox.gc import Request, Resource, Survey
+    from sandbox.gc.collector import Survey
+    from sandbox.gc.resources import Request, Resource
     from sandbox.machine import Snapshot
 
 DONE, USAGE, INFRASTRUCTURE_FAILURE, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
@@ -99,7 +100,8 @@ def gc(
     as_json: AsJson = False,
 ) -> None:
     """Show what dead runs left on this host and on its Docker daemon; remove it with --remove."""
-    from sandbox.gc import Request, survey
+    from sandbox.gc.collector import survey
+    from sandbox.gc.resources import Request
     from sandbox.ownership import is_owner
 
     if owner is not None and not is_owner(owner):
@@ -182,7 +184,8 @@ def _remove(stale: tuple[Resource, ...]) -> dict[str, str | None]:
     """Remove one by one; by `where`, why a resource is still there."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from sandbox import gc, listing
+    from sandbox import listing
+    from sandbox.gc import collector
 
     outcome: dict[str, str | None] = {}
     console = _errors()
@@ -196,7 +199,7 @@ def _remove(stale: tuple[Resource, ...]) -> dict[str, str | None]:
         bar = progress.add_task("", total=len(stale))
         for one in stale:
             progress.update(bar, description=str(listing.plain(f"{one.kind} {one.name}")))
-            outcome[one.where] = gc.remove(one)
+            outcome[one.where] = collector.remove(one)
             progress.advance(bar)
     return outcome
 

@@ -10,7 +10,8 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from sandbox.gc import Resource, Survey
+from sandbox.gc.collector import Survey
+from sandbox.gc.resources import Resource
 from sandbox.probe import Fact
 
 _COLOURS = {"yes": "green", "less": "yellow", "no": "red"}

@@ -315,7 +315,7 @@ def remove_image(name: str) -> None:
 
 def end_containers(case: Case) -> None:
     """Write down the containers that a run has left, and remove them."""
-    from sandbox.gc_docker import list_resources, remove
+    from sandbox.gc.docker import list_resources, remove
 
     # Each thread's machines have an owner of their own, whose name begins with the one that was given.
     found = [one for one in list_resources() if one.kind == "container" and one.owner.startswith(case.name)]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from evals.models import read_name
-from evals.options import FIELDS
 from evals.plants import plants
 from evals.plants.planting import PoisonConfig
 from evals.run.config import (
@@ -19,6 +18,7 @@ from evals.run.config import (
     read_names,
     read_views,
 )
+from evals.run.options import FIELDS
 from evals.run.setup import check_takeovers, check_unused, lay_down
 from evals.tasks import Task, load_tasks
 from handoff.record import HandoffRecord, RecordRefused, RecordStore

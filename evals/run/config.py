@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import Field, ValidationError
 
 from evals.models import is_llm
-from evals.options import FIELDS, RunOptions
+from evals.run.options import FIELDS, RunOptions
 from handoff.event import PointKind
 from handoff.record import write_durably
 from sandbox.machine import BackendName, Frozen

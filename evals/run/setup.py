@@ -9,7 +9,6 @@ from typing import Any, get_args, get_type_hints
 
 import sandbox
 from evals import models
-from evals.options import FIELDS, RunOptions
 from evals.run.config import (
     CONFIG_FILE,
     BadUsage,
@@ -22,6 +21,7 @@ from evals.run.config import (
     read_views,
     without_password,
 )
+from evals.run.options import FIELDS, RunOptions
 from evals.run.study import check_tiers, read_shard, study_named
 from evals.tasks import BadTasks, Task, load_tasks
 from evals.tasks.grading import check_gradable

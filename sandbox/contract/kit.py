@@ -94,8 +94,8 @@ class Kit:
             if owner in (process.info["cmdline"] or ()) and process.info["status"] != psutil.STATUS_ZOMBIE:
                 found.add(str(process))
         if self.backend == "docker":
-            from sandbox.gc import Request
-            from sandbox.gc_docker import list_resources
+            from sandbox.gc.docker import list_resources
+            from sandbox.gc.resources import Request
 
             listed = list_resources(Request(owner))
             found.update(each.name for each in listed if each.kind == "container")

@@ -36,8 +36,8 @@ def images() -> Any:
 
 def only_snapshots_left(out: Path) -> None:
     """A finished run leaves no container and no image, only its records with their snapshots."""
-    from sandbox.gc import Request
-    from sandbox.gc_docker import list_resources
+    from sandbox.gc.docker import list_resources
+    from sandbox.gc.resources import Request
 
     run_id = json.loads((out / "config.json").read_text())["run_id"]
     assert list_resources(Request(run_id)) == []

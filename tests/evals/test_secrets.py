@@ -166,8 +166,8 @@ def test_no_artefact_of_a_run_holds_a_secret(
 def test_no_image_and_no_container_of_a_run_in_a_program_holds_the_key_that_its_model_was_given(
     request: pytest.FixtureRequest, chat_server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sandbox.gc import Resource
-    from sandbox.gc_docker import list_resources, remove
+    from sandbox.gc.docker import list_resources, remove
+    from sandbox.gc.resources import Resource
 
     builder = request.getfixturevalue("images")
     builder.build_suite(ROOT / "evals" / "suite" / "tasks", builder.build_base())

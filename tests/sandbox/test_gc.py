@@ -20,8 +20,9 @@ import psutil
 import pytest
 
 import sandbox
-from sandbox import gc, gc_files, ownership, removal, storage
-from sandbox.gc import Request
+from sandbox import ownership, removal, storage
+from sandbox.gc import collector, files
+from sandbox.gc.resources import Request
 from sandbox.machine import SandboxUnavailable
 
 from ..conftest import missing
@@ -98,7 +99,8 @@ class Place:
 COMMANDS = """
 import json, os, sys, tempfile
 import docker
-from sandbox import gc_docker, gc_files, listing
+from sandbox import listing
+from sandbox.gc import collector
 from sandbox.__main__ import app, gc
 
 for line in sys.stdin:
@@ -270,13 +272,14 @@ print(lost)
 """
 _COLLECTOR = """
 import time
-from sandbox.gc import Request, remove
-from sandbox import gc_files
+from sandbox.gc.collector import remove
+from sandbox.gc.resources import Request
+from sandbox.gc import files
 
 ended = 0
 until = time.monotonic() + 2.5
 while time.monotonic() < until:
-    for found in list(gc_files.list_stored(Request(bases=True))):
+    for found in list(files.list_stored(Request(bases=True))):
         ended += found.is_stale and remove(found) is None
 print(ended)
 """
@@ -429,11 +432,11 @@ def test_a_link_in_the_place_of_a_stale_directory_is_not_followed(
     run.mkdir(parents=True)
     outside.mkdir(mode=0o500)
     (outside / "file").write_text("")
-    (found,) = gc_files.list_stored(Request())
+    (found,) = files.list_stored(Request())
     run.rmdir()
     run.symlink_to(outside)
     assert found.is_stale
-    assert gc.remove(found) is None
+    assert collector.remove(found) is None
     assert everything(place.home / "runs") == []
     assert (outside / "file").is_file()
     assert outside.stat().st_mode & 0o777 == 0o500

@@ -10,7 +10,7 @@ from typing import Any
 
 from sandbox import ownership, storage
 from sandbox.daemon import answering, client
-from sandbox.gc import EVERYTHING, Kind, Request, Resource
+from sandbox.gc.resources import EVERYTHING, Kind, Request, Resource
 from sandbox.images import LOADED_LABEL, SNAPSHOTS
 from sandbox.ownership import MAKING_LABEL, OWNER_LABEL
 

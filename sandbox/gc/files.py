@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from sandbox import local, ownership, storage
-from sandbox.gc import Kind, Request, Resource
+from sandbox.gc.resources import Kind, Request, Resource
 from sandbox.machine import SandboxUnavailable
 from sandbox.ownership import BASES
 from sandbox.removal import REMOVED, below, is_directory, remove_tree, set_aside, size

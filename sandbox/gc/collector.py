@@ -2,53 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from sandbox.gc import docker, files
+from sandbox.gc.resources import Request, Resource
 from sandbox.machine import SandboxUnavailable
 
-Kind = Literal["container", "image", "process", "run", "partial", "room", "base", "other"]
 _ORDER = ("container", "image", "process", "run", "partial", "room", "base")
 """Order of removal: images before the locks that say whose they are."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resource:
-    """Something on this host or its Docker daemon that a run made."""
-
-    kind: Kind
-    owner: str = ""
-    name: str
-    where: str
-    """Its path, its Docker id or its process id."""
-    bytes: int = 0
-    age_s: float = 0.0
-    reason: str
-    """Why it is stale, or why it is kept."""
-    is_stale: bool = False
-
-
-class Request(NamedTuple):
-    """What to look at, and what to remove beyond what always goes."""
-
-    owner: str | None = None
-    snapshots: bool = False
-    bases: bool = False
-    stores: tuple[Path, ...] = ()
-
-    def command(self) -> str:
-        """The command line of this request."""
-        words = ["--owner", self.owner] if self.owner else []
-        words += ["--snapshots"] if self.snapshots else []
-        words += ["--bases"] if self.bases else []
-        words += [word for store in self.stores for word in ("--store", str(store))]
-        return shlex.join(["python", "-m", "sandbox", "gc", *words])
-
-
-EVERYTHING = Request()
 
 
 class Survey(NamedTuple):
@@ -63,12 +25,10 @@ class Survey(NamedTuple):
 
 def survey(request: Request) -> Survey:
     """Look everywhere; nothing is removed."""
-    from sandbox import gc_docker, gc_files
-
     resources: list[Resource] = []
     errors: list[str | None] = []
-    on_docker = partial(gc_docker.list_resources, sizes=True)
-    for list_resources in (gc_files.list_stored, gc_files.list_temporary, on_docker):
+    on_docker = partial(docker.list_resources, sizes=True)
+    for list_resources in (files.list_stored, files.list_temporary, on_docker):
         error = None
         try:
             resources += list_resources(request)
@@ -87,11 +47,9 @@ def survey(request: Request) -> Survey:
 
 def remove(resource: Resource) -> str | None:
     """Remove a stale resource, unless somebody came to need it meanwhile; the reason if it is still there."""
-    from sandbox import gc_docker, gc_files
-
     is_on_docker = resource.kind in ("container", "image")
     try:
-        return (gc_docker.remove_stale if is_on_docker else gc_files.remove_stale)(resource)
+        return (docker.remove_stale if is_on_docker else files.remove_stale)(resource)
     except SandboxUnavailable as error:
         return str(error)
     except OSError as error:

@@ -1,0 +1,1 @@
+"""Garbage collection over all back ends."""
