@@ -42,6 +42,7 @@ def example(name: str, *arguments: str | Path, stdin: str = "", **env: str) -> s
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_in_a_program(tmp_path: Path) -> None:
     shown = example("run_in_app.py", tmp_path)
     assert "  1 shell: ls -A\n" in shown
@@ -60,6 +61,7 @@ def test_an_endpoint_in_the_environment_is_asked(tmp_path: Path, chat_server: Ch
     assert [request["model"] for request in chat_server.requests] == ["gpt-5", "gpt-5"]
 
 
+@pytest.mark.slow
 def test_a_crash(tmp_path: Path) -> None:
     killed, left, *rest = example("crash_and_resume.py", tmp_path).splitlines()
     assert killed == "killed while it does: str_replace galley/wrap.py"

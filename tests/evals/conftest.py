@@ -30,6 +30,13 @@ TWO = ("--task-ids", "ledger__ledger-12,galley__galley-31")
 ONE_POINT = ("--task-ids", "galley__galley-31", "--points", "first_source_edit")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        # Whichever test comes first makes the run that they share.
+        if "undisturbed" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(400))
+
+
 def start_takeover(*arguments: str | Path, **env: str) -> subprocess.Popen[str]:
     return start("takeover", *_without_report(arguments), **env)
 

@@ -49,6 +49,7 @@ def only_snapshots_left(out: Path) -> None:
         assert {path.name for path in record.iterdir()} <= {"record.json", "notes.json", snapshot["location"]}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_bundled_task_in_docker(images: Any, takeover: Run, tmp_path: Path) -> None:
     suite = ROOT / "evals" / "suite" / "tasks"

@@ -56,6 +56,7 @@ def test_kill_and_resume(small: Path, takeover: Run, tmp_path: Path) -> None:
     assert list((out / "machines").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_interrupt_and_resume(small: Path, called: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start_takeover(*SMALL, "--out", out, "--workers", "2")
@@ -69,6 +70,7 @@ def test_interrupt_and_resume(small: Path, called: Run, tmp_path: Path) -> None:
     assert comparable(out) == comparable(small)
 
 
+@pytest.mark.slow
 def test_workers_that_begin_leave_an_interrupt_to_their_parent(tmp_path: Path) -> None:
     process = start_takeover(*SMALL, "--out", tmp_path / "out", "--workers", "2")
     workers: list[psutil.Process] = []
@@ -92,6 +94,7 @@ def test_workers_that_begin_leave_an_interrupt_to_their_parent(tmp_path: Path) -
     assert len(err.strip().splitlines()) == 1, err
 
 
+@pytest.mark.slow
 def test_terminate_and_resume(small: Path, called: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start_takeover(*SMALL, "--out", out, "--workers", "2")
@@ -143,6 +146,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_run_and_loses_nothing(called: Run, small: Path, disk: Path) -> None:
     out = disk / "out"
     process = start_takeover(*SMALL, "--out", out)

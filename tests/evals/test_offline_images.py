@@ -43,6 +43,7 @@ def base(daemon: docker.DockerClient, images: ModuleType) -> Iterator[str]:
     daemon.images.remove(TAG, force=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "expected"),
     [

@@ -118,6 +118,7 @@ def test_an_order_stands_in_the_machine_too(unmoved: Path) -> None:
     assert record.machine.digest != RecordStore(unmoved / "records").load(f"{RECORD}.output").machine.digest
 
 
+@pytest.mark.slow
 def test_a_gullible_model_follows_exactly_what_it_is_shown(
     base: Path, poison: Run, chat_server: ChatServer, tmp_path: Path
 ) -> None:
@@ -156,6 +157,7 @@ def test_who_meets_the_order_in_the_machine_may_follow_it_under_any_view(
     }
 
 
+@pytest.mark.slow
 def test_kill_and_resume(base: Path, unmoved: Path, poison: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(

@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
 from evals.run.config import STAGES
 
 from .conftest import Run, refused, rewritten
@@ -60,6 +62,7 @@ def test_a_report_is_rebuilt_from_the_journal(undisturbed: Path, tmp_path: Path,
     assert json.loads((out / "summary.json").read_text()) == summary
 
 
+@pytest.mark.slow
 def test_shards_together_are_the_whole(published: Path, tmp_path: Path, reported: Run) -> None:
     shards = [
         cut(published, tmp_path / "b", ("two__two-2", "five__five-5")),

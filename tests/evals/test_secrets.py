@@ -163,6 +163,7 @@ def test_no_artefact_of_a_run_holds_a_secret(
     assert holding(told, [MADE_UP.encode()]) == []
 
 
+@pytest.mark.slow
 def test_no_image_and_no_container_of_a_run_in_a_program_holds_the_key_that_its_model_was_given(
     request: pytest.FixtureRequest, chat_server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

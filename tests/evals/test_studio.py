@@ -339,6 +339,7 @@ def test_a_thread_that_waits_goes_on_waiting_when_its_form_is_submitted_again(st
     assert studio.values(thread)["stop_reason"] == "handoff"
 
 
+@pytest.mark.slow
 def test_another_bundled_task_can_be_chosen(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, input={"task_id": "ledger__ledger-12"}, context={"policy": "stop"})
@@ -398,6 +399,7 @@ def test_a_step_that_was_edited_is_done_as_it_is_now(studio: Studio) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_event_that_is_there_already_is_not_added_again(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context=choices("notes", max_steps=1))
@@ -408,6 +410,7 @@ def test_an_event_that_is_there_already_is_not_added_again(studio: Studio) -> No
     assert studio.client.threads.get_state(thread)["checkpoint"] == state["checkpoint"]
 
 
+@pytest.mark.slow
 def test_an_earlier_steps_files_are_looked_at(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context=choices("notes"))
@@ -474,6 +477,7 @@ def test_a_person_reviews_and_another_agent_takes_over(studio: Studio) -> None:
     assert values["stop_reason"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_refused_handoff_lets_the_run_go_on(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context={"policy": "review"})
@@ -486,6 +490,7 @@ def test_a_refused_handoff_lets_the_run_go_on(studio: Studio) -> None:
     assert failure(taken) == f"record: {refused} was refused in its review; name another record"
 
 
+@pytest.mark.slow
 def test_a_takeover_goes_on_in_the_machine_of_its_record(
     studio: Studio, pressed_run: tuple[str, list[Any]]
 ) -> None:
@@ -510,6 +515,7 @@ def test_a_takeover_goes_on_in_the_machine_of_its_record(
     assert again[0]["before"] == edited[-1].after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chosen", "passes"),
     [
@@ -543,6 +549,7 @@ def test_a_team_works_without_a_key(studio: Studio, chosen: dict[str, Any], pass
     assert studio.values(after)["stop_reason"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_team_is_reviewed_and_goes_on(studio: Studio) -> None:
     thread, review = studio.thread(), {"policy": "review", "max_consecutive_turns": 2}
     studio.run(thread, "team", context=review)
@@ -601,11 +608,13 @@ def test_a_reply_is_streamed_word_by_word(studio: Studio) -> None:
     assert studio.values(thread)["messages"][2]["content"] == SCRIPTS["notes"][0]
 
 
+@pytest.mark.slow
 def test_a_run_needs_no_thread_of_the_servers(studio: Studio) -> None:
     stream = studio.run(None, context={"max_steps": 2})
     assert [event["text"] for event in told(stream, "acting")] == ["ls -A", "create reproduce_issue.py"]
 
 
+@pytest.mark.slow
 def test_a_repository_of_ones_own(studio: Studio, tmp_path: Path) -> None:
     own = tmp_path / "own"
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(own)]
@@ -649,6 +658,7 @@ def test_what_cannot_be_is_told_in_one_line(
     studio.require_free(thread)
 
 
+@pytest.mark.slow
 def test_threads_and_machines_outlast_the_server(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context=choices("notes", max_steps=2))
@@ -661,6 +671,7 @@ def test_threads_and_machines_outlast_the_server(studio: Studio) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_run_that_the_server_was_stopped_in_goes_on(studio: Studio) -> None:
     thread = studio.thread()
     run = studio.client.runs.create(thread, "agent", input={}, context=choices("slow"))["run_id"]
@@ -674,6 +685,7 @@ def test_a_run_that_the_server_was_stopped_in_goes_on(studio: Studio) -> None:
     assert seen[1] == "[exit code 0]\none\ntwo\n"
 
 
+@pytest.mark.slow
 def test_a_killed_server_has_lost_no_checkpoint(studio: Studio) -> None:
     finished, cut_off = studio.thread(), studio.thread()
     studio.run(finished, context=choices("notes"))
@@ -702,6 +714,7 @@ def test_a_killed_server_has_lost_no_checkpoint(studio: Studio) -> None:
     assert studio.client.threads.get_history(finished, limit=200) == history
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_gone_is_told_with_what_to_do(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context=choices("notes"))
@@ -722,6 +735,7 @@ def test_a_machine_that_is_gone_is_told_with_what_to_do(studio: Studio) -> None:
     assert again.endswith(f"was not kept, or given back since{other}")
 
 
+@pytest.mark.slow
 def test_the_program_of_the_guide(studio: Studio, capsys: pytest.CaptureFixture[str]) -> None:
     guide = (ROOT / "docs" / "studio.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from graph import open_home
 from handoff.event import Event
 from handoff.findings import steps
@@ -75,6 +77,7 @@ def test_a_used_directory_is_not_overwritten(undisturbed: Path, called: Run) -> 
     refused(called("--resume", "--out", undisturbed, "--repeats", "2"), "--repeats: the run was begun with 1")
 
 
+@pytest.mark.slow
 def test_two_workers_killed_with_their_predecessors_make_the_same_rows_as_one(
     undisturbed: Path, takeover: Run, tmp_path: Path
 ) -> None:

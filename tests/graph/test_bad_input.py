@@ -412,6 +412,7 @@ def test_native_calls_that_are_no_action(bench: Bench, reply: AIMessage, says: s
     assert state["stop_reason"] == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "filling", ["word ", "`", "```", "<", "{", "```\nx\n", '{"name": ', "<editor>", "\n"]
 )

@@ -513,6 +513,7 @@ def script(second: Any) -> ByGoal:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "how"), [("process", "kill"), ("host", "kill"), ("process", "term")])
 def test_a_process_that_is_ended_among_its_children(bench: Bench, how: str, tmp_path: Path) -> None:
     root = Path(__file__).parents[2]

@@ -58,6 +58,7 @@ def offered(bench: Bench, to: str = "ann") -> Handoff:
     )
 
 
+@pytest.mark.slow
 def test_a_person_takes_a_handoff_works_and_gives_it_to_an_agent(bench: Bench) -> None:
     found = offered(bench)
     record, home = str(bench.home.records.directory(RECORD)), str(bench.home.directory)

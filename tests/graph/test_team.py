@@ -491,6 +491,7 @@ def test_a_budget_is_the_teams(team: TeamBench) -> None:
     assert team.resume(*agents, max_consecutive_turns=1)["stop_reason"] == "finished"
 
 
+@pytest.mark.slow
 def test_the_database_grows_with_the_trace_of_a_team(team: TeamBench) -> None:
     def growth(steps: int) -> float:
         before = size(team.bench)

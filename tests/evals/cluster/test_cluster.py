@@ -183,12 +183,14 @@ def nothing_left(out: Path, *nodes: Started) -> None:
     assert not machines
 
 
+@pytest.mark.slow
 def test_a_cluster_without_nodes_says_how_to_start_some(head: Ray, called: Run, tmp_path: Path) -> None:
     head_alone = called(*ONE_POINT, *head.asked(), "--out", tmp_path / "out")
     refused(head_alone, "no node of the cluster offers 'sandbox'")
     assert "--resources='{\"sandbox\": 4}'" in head_alone.stderr
 
 
+@pytest.mark.slow
 def test_the_rows_are_those_of_one_host(
     head: Ray, two: tuple[Started, Started], local: Path, takeover: Run, tmp_path: Path
 ) -> None:
@@ -320,6 +322,7 @@ def test_a_key_that_the_nodes_lack_is_not_sent_to_them(
     assert key not in done.stderr
 
 
+@pytest.mark.slow
 def test_an_address_where_nobody_answers(called: Run, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -329,6 +332,7 @@ def test_an_address_where_nobody_answers(called: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_an_address_where_something_else_answers(called: Run, tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as server:  # for Ray `127.0.0.1` is whatever this host is called
 
