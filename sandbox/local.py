@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from sandbox.removal import remove_tree
 
 _CHUNK = 64 * 1024
 _KILL_ROUNDS = 20
+_EXEC_LOOKS, _EXEC_LOOK_S = 20, 0.005
+_KERNEL_THREADS = 2
+"""The process that all threads of the kernel have for a parent."""
 _PATIENCE_S = 0.3
 _END_S = 5.0
 _LISTED = Path("/proc/thread-self/children")
@@ -179,9 +183,19 @@ def residents(directory: Path) -> dict[psutil.Process, Path]:
     found = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            tmp = process.environ().get("TMPDIR", "")
+            tmp = _environment(process).get("TMPDIR", "")
             if f"{tmp}/".startswith(f"{directory}/"):
                 found[process] = Path(tmp)
+    return found
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    """The variables of a process. While it starts another program it has none: then they are read again."""
+    for _ in range(_EXEC_LOOKS):
+        found: dict[str, str] = process.environ()
+        if found or process.ppid() in (0, _KERNEL_THREADS) or process.status() == psutil.STATUS_ZOMBIE:
+            break
+        time.sleep(_EXEC_LOOK_S)
     return found
 
 

@@ -106,6 +106,7 @@ def test_a_timeline_for_people(folder: Path) -> None:
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -97,6 +97,7 @@ def comparable(out: Path) -> dict[tuple[str, ...], dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_built_in_model_follows_nothing(unmoved: Path) -> None:
     found = comparable(unmoved)
     assert set(found) == {(RECORD, plant, view) for plant in plants() for view in RUN}

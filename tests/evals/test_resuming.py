@@ -70,7 +70,7 @@ def _stopped(server: ChatServer, out: Path, workers: str = "1") -> tuple[subproc
     return process, taker
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_takeover_that_is_killed_goes_on_where_it_stood(
     called: Run, chat_server: ChatServer, noted: Path, tmp_path: Path, workers: str
 ) -> None:
@@ -100,7 +100,7 @@ def test_a_takeover_that_is_killed_goes_on_where_it_stood(
     assert not machines_of_run.exists()
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_takeover_that_is_told_to_end_keeps_the_reply_that_it_waits_for(
     called: Run, chat_server: ChatServer, noted: Path, tmp_path: Path, workers: str
 ) -> None:
@@ -116,6 +116,7 @@ def test_a_takeover_that_is_told_to_end_keeps_the_reply_that_it_waits_for(
     assert set(taker.asked.values()) == {1}
 
 
+@pytest.mark.slow
 def test_a_takeover_whose_machine_is_lost_fails_once_and_then_begins_anew(
     called: Run, chat_server: ChatServer, noted: Path, tmp_path: Path
 ) -> None:

@@ -119,8 +119,8 @@ def _values(path: Path) -> Iterator[tuple[str, bytes]]:
     ("machine", "protocol", "views"),
     [
         ("process", "text", tuple(VIEWS)),
-        ("process", "native", ("repository", "cited", "transcript")),
-        ("docker", "text", ("repository", "trace", "structured")),
+        pytest.param("process", "native", ("repository", "cited", "transcript"), marks=pytest.mark.slow),
+        pytest.param("docker", "text", ("repository", "trace", "structured"), marks=pytest.mark.slow),
     ],
 )
 def test_no_artefact_of_a_run_holds_a_secret(

@@ -66,6 +66,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
     assert sum(run["deaths"] for run in runs) >= len(runs) + again - randomly > 0
 
 
+@pytest.mark.slow
 def test_the_matrix_says_what_it_can_be_given() -> None:
     for words, said in (
         (["--backends", "vax"], "--backends 'vax': give one or more of process, host, docker"),

@@ -99,6 +99,7 @@ def listed(home: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_table_a_history_and_what_would_be_sent(bench: Bench) -> None:
     found, home = offered(bench, "tester"), str(bench.home.directory)
     brought(bench, found, scripted("?", "?", "?", "?"))
@@ -132,6 +133,7 @@ def test_retry_unblock_and_rollback(bench: Bench) -> None:
     assert bench.resume(scripted("", FIX, DONE)).stop_reason == "finished"
 
 
+@pytest.mark.slow
 def test_who_works_is_not_pushed_aside_unless_one_insists(bench: Bench) -> None:
     found, home = offered(bench, "tester"), str(bench.home.directory)
     held = acquire(bench.home.ledger, "successor")
@@ -143,6 +145,7 @@ def test_who_works_is_not_pushed_aside_unless_one_insists(bench: Bench) -> None:
         held.require(connection)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
@@ -216,6 +219,7 @@ def test_a_database_of_the_first_version_is_taken_over(tmp_path: Path, bench: Be
         assert done.handoff.state == "completed"
 
 
+@pytest.mark.slow
 def test_who_is_interrupted_has_a_terminal_as_before(bench: Bench) -> None:
     offered(bench, "tester")
     record = str(bench.home.records.directory(RECORD))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 
+import pytest
 from sqlalchemy import create_engine, text
 
 from graph.home import DATABASE_FILE
@@ -43,6 +44,7 @@ def growth(bench: Bench, steps: int) -> float:
     return (size(bench) - before) / trace
 
 
+@pytest.mark.slow
 def test_the_database_grows_with_the_trace(bench: Bench) -> None:
     growth(bench, 2)  # makes the tables, and whatever else there is once
     grown = [growth(bench, steps) for steps in LENGTHS]

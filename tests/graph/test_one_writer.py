@@ -74,7 +74,7 @@ class Desk:
         return open_home(self.place / "home", self.database or None)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def desk(request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> Iterator[Desk]:
     database = "" if request.param == "sqlite" else str(request.getfixturevalue("postgres_database"))
     found = Desk(bench, tmp_path / "desk", database)

@@ -63,6 +63,7 @@ def test_the_cited_view_comes_with_the_tool_that_recalls(bench: Bench, protocol:
     assert by_name in model.seen[1][-1].text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", [view for view in VIEWS if view != "cited"])
 def test_no_other_view_comes_with_it(bench: Bench, view: str) -> None:
     record = predecessor(bench, EDIT, point="first_source_edit")
@@ -144,6 +145,7 @@ def test_a_file_that_the_successor_changed_before_it_read_it_is_stale(bench: Ben
     assert "return n * 3" in observed(state, "shell")[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", [view for view in VIEWS if view != "payload"])
 def test_there_is_no_read_cache_beside_a_payload(bench: Bench, view: str) -> None:
     record = predecessor(bench, READ_TEST, EDIT, point="first_source_edit")
