@@ -172,31 +172,35 @@ def remove_run(owner: str) -> None:
 
 def end_residents(run: Path) -> None:
     """Kill the plain processes that live in a run's directory."""
-    kill_until_none(lambda: list(residents(run)))
+    kill_until_none(lambda: list(residents(run, wait=True)))
 
 
-def residents(directory: Path) -> dict[psutil.Process, Path]:
+def residents(directory: Path, *, wait: bool = False) -> dict[psutil.Process, Path]:
     """The processes whose TMPDIR is at or below a directory, each with its TMPDIR.
 
-    That finds daemons, too, which are not among anybody's descendants.
+    That finds daemons, too, which are not among anybody's descendants. A process that is just starting another program
+    has no variables: with `wait`, they are read again until it has.
     """
     found = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            tmp = _environment(process).get("TMPDIR", "")
+            if wait:
+                _await_exec(process)
+            tmp = process.environ().get("TMPDIR", "")
             if f"{tmp}/".startswith(f"{directory}/"):
                 found[process] = Path(tmp)
     return found
 
 
-def _environment(process: psutil.Process) -> dict[str, str]:
-    """The variables of a process. While it starts another program it has none: then they are read again."""
+def _await_exec(process: psutil.Process) -> None:
+    """Wait, a tenth of a second at most, while a process has no variables; threads of the kernel never have any."""
     for _ in range(_EXEC_LOOKS):
-        found: dict[str, str] = process.environ()
-        if found or process.ppid() in (0, _KERNEL_THREADS) or process.status() == psutil.STATUS_ZOMBIE:
-            break
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{process.pid}/environ").read_bytes():
+                return
+        if process.ppid() in (0, _KERNEL_THREADS) or _is_dead(process):
+            return
         time.sleep(_EXEC_LOOK_S)
-    return found
 
 
 def environment(path: str, home: str) -> dict[str, str]:
