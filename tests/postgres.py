@@ -51,7 +51,9 @@ def server() -> Iterator[str]:
         try:
             for _ in range(_STARTS):  # another process may take the port first
                 port = _free_port()
-                options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
+                options = (
+                    f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
+                )
                 if control("start", "--wait", "--log", str(log), "-o", options).returncode == 0:
                     break
             else:

@@ -1,0 +1,59 @@
+"""Tests and the main command work whatever the process that starts them has set."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .evals.conftest import ONE_POINT, rows
+
+ROOT = Path(__file__).parents[1]
+SAMPLE = ("tests/evals/run/test_endings.py", "tests/evals/test_usage.py", "tests/sandbox/test_main.py")
+ADVERSE = {
+    "PATH": os.environ["PATH"],
+    "HOME": "/nonexistent",
+    "LC_ALL": "POSIX",
+    "TZ": "Asia/Kathmandu",
+    "TERM": "xterm-256color",
+    "COLUMNS": "20",
+    "FORCE_COLOR": "1",
+    "GIT_DIR": "/nonexistent",
+}
+
+
+def run_adversely(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    def ignore_signals() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.umask(0o077)
+
+    return subprocess.run(
+        [sys.executable, "-m", *map(str, arguments)],
+        cwd=ROOT,
+        env=ADVERSE | env,
+        preexec_fn=ignore_signals,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_tests_do_not_depend_on_who_starts_them() -> None:
+    done = run_adversely("pytest", *SAMPLE, "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_does_not_depend_on_who_starts_it(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    stores = {"TAKEOVER_HOME": str(tmp_path / "stores"), "XDG_CACHE_HOME": str(tmp_path)}
+    done = run_adversely("evals.takeover", *ONE_POINT, "--sandbox", "process", "--out", out, **stores)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["resolved"] for row in rows(out)] == [True, True]
+    assert (out / "report.html").is_file()
