@@ -77,10 +77,16 @@ def printable(text: str) -> str:
 def no_space_told(what: str) -> Iterator[None]:
     """A full disk is one line, with the exit code that it has everywhere."""
     try:
-        yield
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
+        from sandbox.listing import discard_output
+
+        discard_output()
         print(f"error: {error.filename or what}: no space left", file=sys.stderr)
         raise SystemExit(NO_SPACE) from None
 

@@ -302,6 +302,9 @@ def _told_in_one_line() -> Iterator[None]:
         _end(str(error), NO_SPACE if isinstance(error, OutOfDisk) else INFRASTRUCTURE_FAILURE)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            from sandbox.listing import discard_output
+
+            discard_output()
             _end(f"{error.filename or 'standard output'}: no space left", NO_SPACE)
         if isinstance(error, PermissionError):
             _end(f"{error.filename}: {(error.strerror or str(error)).lower()}", INFRASTRUCTURE_FAILURE)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from sandbox.gc.collector import Survey
-from sandbox.gc.resources import Resource
-from sandbox.probe import Fact
+if TYPE_CHECKING:
+    from sandbox.gc.collector import Survey
+    from sandbox.gc.resources import Resource
+    from sandbox.probe import Fact
 
 _COLOURS = {"yes": "green", "less": "yellow", "no": "red"}
 _MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
@@ -105,6 +108,11 @@ def plain(text: str) -> Text:
     """Text that no name of a file or a container can turn into anything else."""
     readable = text.encode("utf-8", "backslashreplace").decode()
     return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in readable))
+
+
+def discard_output() -> None:
+    """Drop what standard output could not take, or Python tries once more at exit and ends with code 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _what(one: Resource) -> str:

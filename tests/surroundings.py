@@ -12,7 +12,7 @@ import time
 _DROPPED = (
     *("LANG", "LANGUAGE", "LC_", "OPENAI_", "LANGSMITH_", "LANGCHAIN_", "GIT_", "XDG_", "TAKEOVER_"),
     *("FORCE_COLOR", "NO_COLOR", "CLICOLOR", "PY_COLORS", "TTY_", "COLORTERM", "LINES", "TERMINAL_WIDTH"),
-    *("BASH_ENV", "ENV", "CDPATH", "PROMPT_COMMAND", "PYTHONSTARTUP", "PYTHONWARNINGS", "PYTHONSAFEPATH"),
+    *("BASH_ENV", "ENV", "CDPATH", "PROMPT_COMMAND", "PYTHON"),
 )
 """Beginnings of the names of variables that change what programs print, read or start."""
 _FIXED = {
@@ -25,7 +25,7 @@ _FIXED = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
 }
-_OURS = ("TAKEOVER_TEST_", "TAKEOVER_CRASHES", "TAKEOVER_STABLE")
+_KEPT = ("PYTHONPATH", "PYTHONHOME", "TAKEOVER_TEST_", "TAKEOVER_CRASHES", "TAKEOVER_STABLE")
 _HOME = "TAKEOVER_TEST_HOME"
 _SIGNALS = (signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
@@ -39,7 +39,7 @@ def standardize() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)
     for name in list(os.environ):
-        if name.startswith(_DROPPED) and not name.startswith(_OURS):
+        if name.startswith(_DROPPED) and not name.startswith(_KEPT):
             del os.environ[name]
     os.environ |= _FIXED
     time.tzset()

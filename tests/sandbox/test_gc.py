@@ -296,20 +296,28 @@ def test_who_starts_meanwhile_keeps_its_files(place: Place) -> None:
     assert first + second > 5
 
 
+def waits_for_lock(pid: int) -> bool:
+    lines = Path("/proc/locks").read_text().splitlines()
+    return any("->" in line and str(pid) in line.split() for line in lines)
+
+
 def test_who_starts_while_its_files_go_waits_and_begins_afresh(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
     (storage.runs() / "again" / "old").mkdir(parents=True)  # without a mark, as just before a run's first
     begin = (
-        "from sandbox import overlay; import sys; print(overlay.new_room('again').is_dir()); sys.stdin.read()"
+        "from sandbox import overlay; import sys; "
+        "print(overlay.new_room('again').is_dir(), flush=True); sys.stdin.read()"
     )
     with ownership.claim("again") as alone:
         assert alone
         newcomer = subprocess.Popen(
             [sys.executable, "-c", begin], cwd=ROOT, env=place.environment(), stdin=-1, stdout=-1, text=True
         )
-        time.sleep(1)
+        while not waits_for_lock(newcomer.pid):
+            assert newcomer.poll() is None
+            time.sleep(0.01)
         assert [path.name for path in (storage.runs() / "again").iterdir()] == ["old"]
         removal.remove_tree(removal.set_aside(storage.runs() / "again"))
     assert newcomer.stdout is not None
