@@ -77,16 +77,20 @@ def _within_budget(
     proven: tuple[Field, ...], told: tuple[Field, ...]
 ) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
     fields = {field.title: field for field in (*proven, *told)}
+    sizes = {title: len(_one(field)) for title, field in fields.items()}
 
-    def too_long() -> bool:
-        return sum(map(len, map(_one, fields.values()))) > BUDGET_TOKENS * _CHARS_A_TOKEN
+    def is_too_long() -> bool:
+        return sum(sizes.values()) > BUDGET_TOKENS * _CHARS_A_TOKEN
+
+    def replace(title: str, field: Field) -> None:
+        fields[title], sizes[title] = field, len(_one(field))
 
     for title in SHRINK_ORDER:
-        while too_long() and len(fields[title].entries) > fields[title].least:
-            fields[title] = _shrunk(fields[title], oldest=title in {field.title for field in proven})
+        while is_too_long() and len(fields[title].entries) > fields[title].least:
+            replace(title, _shrunk(fields[title], oldest=title in {field.title for field in proven}))
     for title in SHRINK_ORDER:
-        if too_long():
-            fields[title] = _clipped(fields[title])
+        if is_too_long():
+            replace(title, _clipped(fields[title]))
     return tuple(fields[f.title] for f in proven), tuple(fields[f.title] for f in told)
 
 

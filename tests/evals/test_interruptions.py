@@ -125,6 +125,7 @@ def test_one_run_at_a_time_in_a_directory(called: Run, tmp_path: Path) -> None:
     killed(first)
 
 
+@pytest.mark.slow
 def test_a_thread_that_somebody_else_holds_fails_until_it_is_free(
     takeover: Run, called: Run, tmp_path: Path
 ) -> None:

@@ -111,6 +111,7 @@ def test_the_built_in_model_follows_nothing(unmoved: Path) -> None:
     assert list((unmoved / "machines").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_order_stands_in_the_machine_too(unmoved: Path) -> None:
     """Later events of a successor that looks at the project's own description show it."""
     (row,) = (row for row in rows(unmoved, "plants") if row["plant"] == "file")

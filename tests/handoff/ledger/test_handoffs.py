@@ -202,6 +202,7 @@ def test_a_later_handoff_goes_first(ledger: Ledger) -> None:
     acquire(ledger, "thread-1").release()
 
 
+@pytest.mark.slow
 def test_many_processes_lose_nothing_and_do_nothing_twice(request: pytest.FixtureRequest) -> None:
     """2,000 handoffs are the benchmark's, which exits with 1 where one is lost, taken twice, unlawful or unfenced."""
     url = str(request.getfixturevalue("postgres_database"))
