@@ -63,6 +63,7 @@ def refused(kind: type[Exception], says: str) -> Iterator[None]:
 # Settings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -217,6 +218,7 @@ def test_odd_threads_keep_apart(bench: Bench) -> None:
     assert {path.name for path in bench.store.root.iterdir()} == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", [*HOSTILE, "..", "../records/r", "/etc/passwd", "nothing.here"])
 def test_records_that_are_not_there(bench: Bench, record: Any) -> None:
     bench.run(scripted(EDIT, DONE), points=("first_source_edit",))
@@ -277,6 +279,7 @@ def test_checkpoints_that_are_not_there(bench: Bench) -> None:
 # States
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "says"),
     [

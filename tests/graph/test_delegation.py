@@ -327,6 +327,7 @@ BAD = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD)
 def test_what_cannot_be_delegated_is_told_to_the_model(bench: Bench, name: str) -> None:
     arguments, says = BAD[name]
