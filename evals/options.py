@@ -66,7 +66,7 @@ OPTIONS: dict[str, OptionInfo] = {
         help="'bundled', a task repo's directory, a .parquet, .jsonl or .json file, or a dataset's name on the hub."
     ),
     "task_ids": Option(help="Only these tasks, separated by commas, or @FILE with one a line."),
-    "limit": Option(help="At most so many tasks."),
+    "limit": Option(help="Maximum number of tasks."),
     "points": Option(
         help="Handoff points, separated by commas: first_source_edit, first_validation, first_post_failure_edit."
     ),
@@ -74,7 +74,7 @@ OPTIONS: dict[str, OptionInfo] = {
         help="docker, host (bubblewrap), process (no isolation), or auto: docker for tasks that are images, "
         "else host where it works, else process."
     ),
-    "max_points": Option(help="At most so many handoff points, of each kind in turn."),
+    "max_points": Option(help="Maximum number of handoff points, taken from each kind in turn."),
     "repeats": Option(help="Takeovers of each point under each view."),
     "study": Option(
         help="One of the protocol's studies: main (75 tasks, all points), repeats (40 points, 3 times) or predecessors "
