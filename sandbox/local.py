@@ -195,10 +195,11 @@ def residents(directory: Path, *, wait: bool = False) -> dict[psutil.Process, Pa
 def _await_exec(process: psutil.Process) -> None:
     """Wait, a tenth of a second at most, while a process has no variables; threads of the kernel never have any."""
     for _ in range(_EXEC_LOOKS):
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{process.pid}/environ").read_bytes():
-                return
-        if process.ppid() in (0, _KERNEL_THREADS) or _is_dead(process):
+        try:
+            is_settled = bool(Path(f"/proc/{process.pid}/environ").read_bytes())
+        except OSError:  # it has ended, or is another user's
+            return
+        if is_settled or process.ppid() in (0, _KERNEL_THREADS) or _is_dead(process):
             return
         time.sleep(_EXEC_LOOK_S)
 
