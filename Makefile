@@ -33,7 +33,7 @@ lint: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# Whatever is drawn at random is drawn alike each time.
+# Random examples are the same in every run; `test-all` draws new ones.
 test: $(READY) lint
 	$(PYTEST) -m "not slow"
 

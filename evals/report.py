@@ -82,9 +82,9 @@ def make_report(
     show(shown_on, summary)
     for reason in left_out:
         shown_on.print(f"no plot of {reason}", style="dim", markup=False)
-    rows = f"rows: {out / 'takeovers.jsonl'}"
-    files = f"Page: {out / PAGE}   {rows}   tables: {out / TABLES}   plots: {out / PLOTS}"
-    later = f"{rows[0].upper()}{rows[1:]}   report: python -m evals.report {out}"
+    rows = out / "takeovers.jsonl"
+    files = f"Page: {out / PAGE}   rows: {rows}   tables: {out / TABLES}   plots: {out / PLOTS}"
+    later = f"Rows: {rows}   report: python -m evals.report {out}"
     shown_on.print(files if with_page else later, markup=False, soft_wrap=True)
     return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE
 

@@ -33,7 +33,7 @@ def unavailable() -> str:
 
 @contextlib.contextmanager
 def server() -> Iterator[str]:
-    """The URL of a server on loopback that keeps what it commits; it and its files are gone afterwards."""
+    """The URL of a server on loopback, without fsync; it and its files are gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="takeover-postgres-", dir="/var/tmp") as place:
         identity: dict[str, Any] = {}
         if os.geteuid() == 0:  # whom the server refuses
@@ -65,10 +65,7 @@ def server() -> Iterator[str]:
 
 @contextlib.contextmanager
 def database(url: str) -> Iterator[str]:
-    """The URL of an empty schema, dropped afterwards with whoever is still connected.
-
-    A schema takes a hundredth of the time that a database of its own takes.
-    """
+    """The URL of an empty schema, dropped afterwards with whoever is still connected."""
     import psycopg
     from psycopg import sql
 
