@@ -150,7 +150,7 @@ def _measure(
     found = {name: statistics.median(seconds) for name, seconds in taken.items() if seconds}
     # A machine's speed drifts: what ran side by side is compared first.
     for peer in ("mini", "react"):
-        if taken[peer]:
+        if len(taken[peer]) == rounds:
             pairs = zip(taken["ours"], taken[peer], strict=True)
             found[f"step_over_{peer}"] = statistics.median(ours / theirs for ours, theirs in pairs)
     long: list[Timing] = []

@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +36,8 @@ KEY = ("record_id", "view", "successor", "repeat")
 COMPARED = ("outcome", "resolved", "stop_reason", "events", "patch")
 """The fields in which two takeovers by the built-in model never differ."""
 DATABASES = "databases of a run, kB"
+OF_ONE_RUN = ("containers", "images", "machines in a run")
+"""The counts that begin anew with each run; the others add up."""
 _PR_SET_CHILD_SUBREAPER = 36
 _CHILDREN_TIMEOUT_S, _RUN_TIMEOUT_S = 15.0, 900.0
 _EPILOG = """Examples:
@@ -62,7 +65,7 @@ def main(
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     chance, with_docker = random.Random(seed), "docker" in sandboxes
     samples: list[dict[str, int]] = []
-    number = wrong = 0
+    number = signals = wrong = 0
     print(f"seed {seed}; sandboxes: {', '.join(sandboxes)}", flush=True)
     for each in (signal.SIGINT, signal.SIGTERM):  # the runs would inherit that a signal is ignored
         signal.signal(each, signal.default_int_handler)
@@ -81,13 +84,17 @@ def main(
         while time.monotonic() < ends and number != operations:
             name, number = sandboxes[number % len(sandboxes)], number + 1
             out = place / str(number)
-            problems = kill_and_resume(out, name, durations_s[name], chance)
+            sent, problems = kill_and_resume(out, name, durations_s[name], chance)
+            signals += sent
             problems += compare_rows(rows(out), expected[name])
             wrong += bool(problems)
             samples.append(sample(out, with_docker))
+            shutil.rmtree(out, ignore_errors=True)
             print(f"{number}: {name}: {'; '.join(problems) or 'rows equal'}", flush=True)
-    left = print_growth(samples[0], samples[-1]) if samples else []
-    print(f"{number} operations, {wrong} wrong; left: {', '.join(left) or 'nothing'}; seed {seed}")
+    left = print_growth(samples) if samples else []
+    print(
+        f"{number} operations, {signals} signals, {wrong} wrong; left: {', '.join(left) or 'nothing'}; seed {seed}"
+    )
     raise typer.Exit(1 if wrong or left or not samples else 0)
 
 
@@ -97,7 +104,9 @@ def work_directory(with_docker: bool) -> Iterator[Path]:
     # Orphans of a killed run become children of this process, where they are counted.
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed")
-    with tempfile.TemporaryDirectory(prefix="takeover-soak-", dir="/var/tmp") as name:
+    with tempfile.TemporaryDirectory(
+        prefix="takeover-soak-", dir=os.environ.get("TMPDIR", "/var/tmp")
+    ) as name:
         place = Path(name)
         place.chmod(0o711)
         (place / "tmp").mkdir()
@@ -134,8 +143,11 @@ def finish(process: subprocess.Popen[str], code: int = 0, timeout_s: float = _RU
     return [f"exit code {process.returncode} instead of {code}: {err.strip()[-2000:]}"]
 
 
-def kill_and_resume(out: Path, sandbox: str, duration_s: float, chance: random.Random) -> list[str]:
-    """Send the signals one after another, resume after each; what is wrong with the run's exits."""
+def kill_and_resume(
+    out: Path, sandbox: str, duration_s: float, chance: random.Random
+) -> tuple[int, list[str]]:
+    """Send the signals one after another, resume after each; their number, and what is wrong with the exits."""
+    signals = 0
     for sent in chance.sample(list(EXIT_CODES), len(EXIT_CODES)):
         process, moment_s = start(out, sandbox), chance.uniform(0, duration_s / 2)
         if sent != signal.SIGKILL:
@@ -143,17 +155,18 @@ def kill_and_resume(out: Path, sandbox: str, duration_s: float, chance: random.R
             process.stdout.readline()  # before its first line a run is an interpreter that imports
         try:
             if problems := finish(process, 0, moment_s):
-                return problems
+                return signals, problems
             break
         except subprocess.TimeoutExpired:
             if sent == signal.SIGINT:  # a terminal sends it to all processes in the foreground
                 os.killpg(process.pid, sent)
             else:
                 process.send_signal(sent)
+        signals += 1
         print(f"   {sandbox}: {sent.name} after {moment_s:.1f} s", flush=True)
         if problems := finish(process, EXIT_CODES[sent]):
-            return problems
-    return finish(start(out, sandbox))
+            return signals, problems
+    return signals, finish(start(out, sandbox))
 
 
 def rows(out: Path) -> list[Row]:
@@ -214,8 +227,10 @@ def collect(*options: str, **environment: str) -> list[dict[str, Any]]:
     return list(json.loads(done.stdout)["findings"]) if "--json" in options else []
 
 
-def print_growth(first: dict[str, int], last: dict[str, int]) -> list[str]:
-    """Print the first and the last sample; the resources that have grown in number."""
+def print_growth(samples: list[dict[str, int]]) -> list[str]:
+    """Print the first and the last sample (of one run's resources, the largest); the resources that grew."""
+    first, last = samples[0], dict(samples[-1])
+    last |= {name: max(each[name] for each in samples[1:] or samples) for name in OF_ONE_RUN}
     print("left after garbage collection, first and last:")
     for name in first | last:
         print(f"   {name}: {first.get(name, 0)}, {last.get(name, 0)}")

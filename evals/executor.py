@@ -1,4 +1,4 @@
-"""The executor that a run's jobs are given to: processes of this host, or a Ray cluster."""
+"""The executor of a run: processes of this host, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ExecutorChoice(Protocol):
 
 
 class LocalExecutor(NamedTuple):
-    """This host, with so many jobs at once."""
+    """Up to `workers` processes of this host."""
 
     workers: int
 

@@ -201,7 +201,7 @@ def build_base(tag: str = BASE, force: bool = False) -> str:
             tree.put(name, mode=mode)
         tree.tar.close()
         file.seek(0)
-        files = f"{tag.partition(':')[0]}-files"
+        files = f"{tag.partition(':')[0]}-files-{os.getpid()}"  # another process may build the same base
         daemon.api.import_image_from_data(file, repository=files, tag="latest")
     dockerfile = io.BytesIO(f"FROM {files}:latest{SETTINGS}".encode())  # an import takes no STOPSIGNAL
     daemon.images.build(fileobj=dockerfile, tag=tag, rm=True)

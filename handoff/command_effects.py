@@ -1,7 +1,7 @@
 """What a shell command does to files: whether it can change them, which of them it shows, whether it searches.
 
-One table of programs answers all of these. `find_effect` is for the runtime and never answers too little: an unknown
-program can do anything. The other functions are for detectors, notes and measures and answer what is likely: an
+One table of programs answers all of these. `find_effect` is for the runtime and never underestimates: an unknown
+program can change anything. The other functions are for detectors, notes and measures and answer what is likely: an
 unknown program neither edits nor shows a file.
 """
 
@@ -97,15 +97,17 @@ _PROGRAMS: dict[str, _Program] = {
 _UNKNOWN = _Program()
 _SCRIPTED = {"sed", "awk", "gawk", "mawk"}
 """Programs whose first operand is a script, unless an option brings it."""
+_MOVES_SHELL = {"cd", "pushd", "popd"}
 _GREPS = {"grep", "egrep", "fgrep"}
 _SEARCHERS = {"rg", "ag", "ack", "fd", "fdfind", "locate", "tree", "zgrep", "pcregrep"}
 
 _LONGEST = 4_000
 _QUOTED = r"""\\[^\n\t]|'[^']*'|"(?:[^"\\`$]|\\[^\n]|\$[A-Za-z_]\w*|\$(?=["\s]))*+\""""
 _WORD = rf"""(?:[^\s\\'"`$;&|<>()]|{_QUOTED}|\$(?:[A-Za-z_]\w*|[?\#0-9]))++(?!(?<=\}})[<>])"""
+_SINK = r"(?:[0-9]*>>?[ \t]*/dev/null|&>>?[ \t]*/dev/null|[0-9]*>&[12])(?=[\s;|]|$)"
 _TOKEN = re.compile(
     rf"""[ \t]+ | \#[^\n]*                                               # a comment
-    | [0-9]*>>?[ \t]*/dev/null(?=[\s;|]|$) | &>>?[ \t]*/dev/null(?=[\s;|]|$) | [0-9]*>&[12](?=[\s;|]|$)
+    | {_SINK}
     | [0-9]*<[ \t]*(?=[\w./'"-]){_WORD}
     | (?P<word>{_WORD})[ \t]* | (?P<separator>&&|\|\||;(?!;)|\n|\|(?!&))[ \t]*""",
     re.VERBOSE,
@@ -120,12 +122,30 @@ _LITERAL = re.compile(
 )
 
 
+def _frequent() -> re.Pattern[str]:
+    looks = "|".join(re.escape(name) for name, program in _PROGRAMS.items() if program.harmless == _ALWAYS)
+    command = (
+        rf"(?:(?:{looks})(?:[ \t]++(?!\#)(?:{_WORD}|{_SINK}))*+|sed[ \t]+-n[ \t]+'[\d,]+p'(?:[ \t]+[\w./]+)?)"
+    )
+    return re.compile(rf"[ \t]*+{command}(?:[ \t]*+(?:\||&&|;)[ \t]*+{command})*+\s*")
+
+
+_FREQUENT = _frequent()
+"""The most frequent command lines that change nothing, recognised without reading word by word."""
+_FIRST = re.compile(r"\s*([\w./-]+)(?=\s)")
+
+
 @lru_cache(maxsize=256)
 def find_effect(command: str) -> Effect:
     """What a command line can change.
 
-    Never too little, unless the agent redefined a program, a shell function or a setting of git.
+    Never underestimates, unless the agent redefined a program, a shell function or a setting of git.
     """
+    first = _FIRST.match(command)
+    if first and first[1] not in _MOVES_SHELL and not _PROGRAMS.get(first[1], _UNKNOWN).harmless:
+        return "anything"
+    if _FREQUENT.fullmatch(command) and _is_legible(command):
+        return "nothing"
     effects: set[Effect] = set()
     for words in _simple_commands(command):
         effects.add(_effect_of(words))
@@ -141,8 +161,7 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
     """
     words: list[str] = []
     place = 0
-    legible = len(text) <= _LONGEST and not _CONTROL.search(text)
-    for token in _TOKEN.finditer(text) if legible else ():
+    for token in _TOKEN.finditer(text) if _is_legible(text) else ():
         if token.start() != place:
             break
         place = token.end()
@@ -155,11 +174,15 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
         yield words if place == len(text) else []
 
 
+def _is_legible(text: str) -> bool:
+    return len(text) <= _LONGEST and not _CONTROL.search(text)
+
+
 def _effect_of(written: Sequence[str]) -> Effect:
     if not written:
         return "anything"
     name, *words = (_unquote(word) if _QUOTES.search(word) else word for word in written)
-    if name in ("cd", "pushd", "popd"):
+    if name in _MOVES_SHELL:
         return "shell"
     harmless = _PROGRAMS.get(name, _UNKNOWN).harmless
     proven = harmless == _ALWAYS or all(map(_LITERAL.fullmatch, written))

@@ -85,7 +85,7 @@ def cut_middle(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     half = limit // 2
-    return f"{text[:half]}…\n[… {len(text) - 2 * half:,} characters left out …]\n…{text[-half:]}"
+    return f"{text[:half]}…\n[… {len(text) - 2 * half:,} characters left out …]\n…{text[len(text) - half :]}"
 
 
 def fenced(text: str) -> str:

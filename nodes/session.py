@@ -100,8 +100,8 @@ class Session:
         """Do something to the machine in that state, once; what was seen, and the state it left.
 
         The same task and call get the result that was recorded. Something that had begun and not ended is
-        undone before it is done again: its machine is left, and that of before entered. What changes
-        nothing is not written down: done again it shows the same. Raises Fenced.
+        undone before it is done again: its machine is left, and that of before entered. An action
+        without effect is not recorded: repeating it shows the same. Raises Fenced.
         """
         key, seen = Key(self.thread, task_id, call), None
         if effect == "nothing":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import os
 import subprocess
@@ -22,7 +23,7 @@ SHARED = Path(__file__).parents[2] / "shared"
 _BUILDER = Path(__file__).parents[1] / "examples" / "offline_images.py"
 _SLOW_TIMEOUT_S = 600
 SEED = os.environ.get("TAKEOVER_TEST_SEED")
-"""Of whatever tests draw at random; without one they draw the same each time."""
+"""Seed of random tests; None for the same examples each time."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -100,20 +101,24 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def base_image() -> str:
-    """An image with bash, git and Python on this host's daemon; built when it is not there."""
+    """An image with bash, git and Python on this host's daemon; one process builds it if it is missing."""
     from docker.errors import ImageNotFound
 
     from sandbox.container import client
     from sandbox.machine import SandboxUnavailable
 
-    try:
-        client().images.get(BASE_IMAGE)
-    except SandboxUnavailable as error:
-        missing(str(error))
-    except ImageNotFound:
-        if not _BUILDER.is_file():
-            missing(f"{BASE_IMAGE} is not on this daemon and {_BUILDER.name}, which makes it, is not here")
-        _build()
+    with Path(tempfile.gettempdir(), "takeover-tests-base-image.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            client().images.get(BASE_IMAGE)
+        except SandboxUnavailable as error:
+            missing(str(error))
+        except ImageNotFound:
+            if not _BUILDER.is_file():
+                missing(
+                    f"{BASE_IMAGE} is not on this daemon and {_BUILDER.name}, which makes it, is not here"
+                )
+            _build()
     return BASE_IMAGE
 
 
@@ -128,7 +133,7 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture
 def postgres_database(postgres_url: str) -> Iterator[str]:
-    """The URL of a fresh database on that server."""
+    """The URL of an empty schema on that server."""
     with postgres.database(postgres_url) as url:
         yield url
 

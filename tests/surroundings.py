@@ -22,6 +22,7 @@ _FIXED = {
     "COLUMNS": "80",
     "PYTHONUTF8": "1",
     "NO_PROXY": "127.0.0.1,localhost",
+    "no_proxy": "127.0.0.1,localhost",
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
 }

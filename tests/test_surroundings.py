@@ -23,6 +23,8 @@ ADVERSE = {
     "COLUMNS": "20",
     "FORCE_COLOR": "1",
     "GIT_DIR": "/nonexistent",
+    "http_proxy": "http://127.0.0.1:9",
+    "no_proxy": "example.org",
 }
 
 
@@ -45,8 +47,10 @@ def run_adversely(*arguments: str | Path, **env: str) -> subprocess.CompletedPro
 
 @pytest.mark.slow
 def test_tests_do_not_depend_on_who_starts_them() -> None:
-    done = run_adversely("pytest", *SAMPLE, "-p", "no:cacheprovider")
+    done = run_adversely("pytest", *SAMPLE, "-p", "no:cacheprovider", CI="true")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
 
 
 @pytest.mark.slow

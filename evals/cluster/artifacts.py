@@ -38,19 +38,19 @@ class ArtifactStore:
         url = f"{self.url}/{name}"
         root.mkdir(parents=True, exist_ok=True)
         with (
-            tempfile.TemporaryDirectory(prefix=".fetching-", dir=root) as room,
-            tempfile.TemporaryFile() as packed,
+            tempfile.TemporaryDirectory(prefix=".fetching-", dir=root) as temporary,
+            tempfile.TemporaryFile(dir=root) as packed,
         ):
             with failing(url, into=root), fsspec.open(url, "rb") as source:
                 shutil.copyfileobj(source, packed)
             packed.seek(0)
-            _tar("--extract", "--gzip", "-p", "--no-same-owner", "-C", room, stdin=packed)
+            _tar("--extract", "--gzip", "-p", "--no-same-owner", "-C", temporary, stdin=packed)
             for path in paths:
                 target = root / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if target.is_dir():
                     remove_tree(target)
-                (Path(room) / path).rename(target)
+                (Path(temporary) / path).rename(target)
 
     def put_record(self, directory: Path) -> str:
         """Upload a record that any host can restore, unless the store has it; its name. Raises RecordRefused."""
@@ -67,7 +67,7 @@ class ArtifactStore:
             return
         import_(f"{self.url}/{name}", records.root, replace=True)
         if not _has_record(records, record_id, digest):
-            raise RecordRefused(f"{self.url}/{name}: is not the record that was uploaded")
+            raise RecordRefused(f"{self.url}/{name}: the record differs from the uploaded one")
 
     def write(self, name: str, value: Any) -> None:
         """Store a value as JSON under a name, replacing an earlier one."""

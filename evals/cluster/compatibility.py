@@ -1,4 +1,4 @@
-"""The compatibility check: what two hosts must have in common, so that a row is the same wherever it is made."""
+"""The compatibility check: versions that all hosts of a run share, so that rows do not depend on the host."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _OTHERS = (
 )
 
 Versions = dict[str, str]
-"""What is compared, by its name."""
+"""Versions by name."""
 
 
 def collect_versions(config: RunConfig, tasks: tuple[Task, ...]) -> Versions:
-    """What this host has of all that a run's rows depend on: versions, images, recorded trajectories."""
+    """The versions, images and recorded trajectories of this host that a row depends on."""
     versions = {"Python": platform.python_version(), "this package's source": _source_digest()}
     versions |= {name: _package_version(name) for name in _OTHERS}
     if config.sandbox != "process":

@@ -72,7 +72,7 @@ def _check_listener(address: str) -> None:
     with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S) as there:
         there.sendall(_HTTP2_PREFACE)
         if there.recv(9)[3:4] != bytes([_HTTP2_SETTINGS]):
-            raise ConnectionError("something else listens there")
+            raise ConnectionError("the listener is not a Ray head")
 
 
 def list_nodes() -> dict[str, Node]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -54,14 +54,15 @@ class RayExecutor:
         self._address, self._store_url, self._parent = address, store_url, node_dir
         self._under_way: dict[Any, tuple[Job, frozenset[str]]] = {}
         """Submitted jobs, and the nodes that may run each."""
+        self._withdrawals = Counter[tuple[str, ...]]()
         self._has_failures = False
 
     def check(self, config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
         """Connect to the cluster and check its nodes. Raises BadUsage if none can work."""
         if self._store_url is not None and redacted(self._store_url) != self._store_url:
-            raise BadUsage("--depot: it holds a secret; set it on each node, where fsspec looks for it")
+            raise BadUsage("--depot: the URL contains a secret; set it in each node's fsspec configuration")
         if self._parent is not None and not Path(self._parent).is_absolute():
-            raise BadUsage(f"--node-dir: {self._parent}: give an absolute path, which every node can have")
+            raise BadUsage(f"--node-dir: {self._parent}: not an absolute path")
         self._config, self._paths = config, Places(out.absolute())
         self._own_store = self._paths.out / "depot"
         parent = (self._store_url or f"file://{self._own_store}").rstrip("/")
@@ -90,12 +91,14 @@ class RayExecutor:
             yield self
             is_done = not self._has_failures
         except SystemExit:
-            has_to_kill = False  # agents end the action they are at
+            has_to_kill = False  # agents end their current action
             raise
         finally:
             try:
-                self._cancel(kill=has_to_kill)
-                self._pool.clean_up(remove=is_done)
+                try:
+                    self._cancel(kill=has_to_kill)
+                finally:
+                    self._pool.clean_up(remove=is_done)
             finally:
                 disconnect()
         if is_done:
@@ -120,7 +123,13 @@ class RayExecutor:
             for _ in range(min(free, len(queue))):
                 yield from self._submit(queue.popleft(), remote)
             pool.update()
-            queue.extend(self._withdraw_stranded())
+            for job in self._withdraw_stranded():
+                name = (job.stage.__name__, *job.key)
+                self._withdrawals[name] += 1
+                if self._withdrawals[name] > _RETRIES:
+                    yield self._failure(job, "each node that ran it was lost")
+                else:
+                    queue.append(job)
             awaited = [*self._under_way, *pool.joining]
             for reference in ray.wait(awaited, timeout=_WAIT_S)[0] if awaited else []:
                 if reference in pool.joining:
@@ -192,10 +201,10 @@ class RayExecutor:
                 self._store.fetch_record(record, self._paths.records)
             if result.archive:
                 self._store.fetch(result.archive, self._paths.out, *result.paths)
-        except (OutOfDisk, *FAILURES, RayError) as error:
-            if isinstance(error, OutOfDisk) or (
-                isinstance(error, RayTaskError) and not isinstance(error, FAILURES)
-            ):
+        except OutOfDisk:
+            raise
+        except (*FAILURES, RayError) as error:
+            if isinstance(error, RayTaskError) and not isinstance(error, FAILURES):
                 raise
             yield self._failure(job, describe(error))
             return
@@ -212,7 +221,7 @@ class RayExecutor:
         return _known_fields(job) | stages.failed(SandboxUnavailable(problem), time.monotonic())
 
     def _cancel(self, *, kill: bool) -> None:
-        """End the jobs under way, at once or after the action that each is at."""
+        """End the jobs under way, at once or after their current action."""
         import ray
 
         references = [*self._under_way, *self._pool.joining]

@@ -34,12 +34,12 @@ from sandbox.machine import OutOfDisk, SandboxUnavailable
 from sandbox.removal import remove_tree
 
 FAILURES = (SandboxUnavailable, RecordRefused, LedgerUnusable)
-"""What can go wrong on one node, and not on the next."""
-STORE_CURE = "name a place that all nodes reach and may write to: --depot s3://BUCKET/DIRECTORY"
+"""Errors of one node that another node may not have."""
+STORE_CURE = "use a store that all nodes can write to: --depot s3://BUCKET/DIRECTORY"
 
 
 class ClusterRun(NamedTuple):
-    """What every node must know of a run."""
+    """The settings of a run that every node needs."""
 
     config: RunConfig
     tasks: tuple[Task, ...]
@@ -151,7 +151,7 @@ def run_job(run: ClusterRun, job: ClusterJob) -> Result:
     except OutOfDisk as error:
         return Result(node.name, None, problem=str(error))
     except SystemExit as error:
-        raise SandboxUnavailable("the job's process was told to end") from error
+        raise SandboxUnavailable("the job received SIGTERM or was cancelled") from error
 
 
 def leave_node(run: ClusterRun, remove: bool) -> None:

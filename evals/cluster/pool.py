@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import ray
+from ray.exceptions import NodeDiedError, ObjectLostError, TaskUnschedulableError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evals.cluster.artifacts import ArtifactStore
@@ -33,7 +34,9 @@ class WorkerPool:
         self.ready: dict[str, Node] = {}
         self.threads: dict[str, str] = {}
         """The id of the node that holds a thread."""
-        self.joining: dict[Any, Node] = {}
+        self.joining: dict[Any, tuple[Node, float]] = {}
+        """References to checks under way, each with its node and the time at which it is too late."""
+        self._prepared: dict[str, Node] = {}
         if not self.living:
             raise BadUsage(
                 f"--executor ray: no node of the cluster offers {RESOURCE!r}; start nodes with: "
@@ -49,10 +52,13 @@ class WorkerPool:
         self._settle_all()
 
     def update(self) -> None:
-        """Every few seconds: drop dead nodes, check and prepare new ones."""
-        if time.monotonic() - self._updated < _POLL_S:
+        """Every few seconds: drop dead nodes, check and prepare new ones, leave out those that do not answer."""
+        now = time.monotonic()
+        if now - self._updated < _POLL_S:
             return
-        self._updated = time.monotonic()
+        self._updated = now
+        for reference in [reference for reference, (_, end) in self.joining.items() if end < now]:
+            self._leave_out_silent(reference)
         self.living = list_nodes()
         self.ready = {id: node for id, node in self.ready.items() if id in self.living}
         self._join([node for id, node in self.living.items() if id not in self._known], prepare=True)
@@ -60,11 +66,13 @@ class WorkerPool:
 
     def settle(self, reference: Any) -> None:
         """Accept or leave out a node whose check has ended."""
-        node = self.joining.pop(reference)
+        node, _ = self.joining.pop(reference)
         try:
             problem, threads = ray.get(reference)
             if not problem and self._store.read(f"check/{node.name}") != self._token:
                 problem = f"what it puts into the artifact store is not seen here; {STORE_CURE}"
+        except (NodeDiedError, ObjectLostError, TaskUnschedulableError) as error:
+            problem = f"it was lost during its check: {describe(error)}"
         except Exception as error:  # anything, where the node has another version of this package
             problem = f"it cannot run this package's check: {describe(error)}"
         if problem:
@@ -78,9 +86,9 @@ class WorkerPool:
         print(f"left out: node {node}: {' '.join(reason.split())}", file=sys.stderr, flush=True)
 
     def clean_up(self, *, remove: bool) -> None:
-        """Remove what the nodes that worked have left."""
+        """Remove what the run left on its nodes, on those that were left out later too."""
         living = list_nodes()
-        nodes = [node for node in (*self.ready.values(), *self.joining.values()) if node.id in living]
+        nodes = [node for id, node in self._prepared.items() if id in living]
         ends = {_submit(node, leave_node, self.run, remove): node for node in nodes}
         done = ray.wait(list(ends), num_returns=len(ends), timeout=_END_S)[0] if ends else []
         for reference, node in ends.items():
@@ -93,7 +101,15 @@ class WorkerPool:
 
     def _join(self, nodes: Iterable[Node], *, prepare: bool) -> None:
         living = frozenset(node.name for node in self.living.values()) if prepare else None
-        self.joining |= {_submit(node, join_node, self.run, living): node for node in nodes}
+        end = time.monotonic() + _CHECK_S
+        for node in nodes:
+            self.joining[_submit(node, join_node, self.run, living)] = node, end
+            if prepare:
+                self._prepared[node.id] = node
+
+    def _leave_out_silent(self, reference: Any) -> None:
+        ray.cancel(reference, force=True)
+        self.leave_out(self.joining.pop(reference)[0], f"it gave no answer in {_CHECK_S:.0f} s")
 
     def _settle_all(self) -> None:
         references = list(self.joining)
@@ -101,7 +117,7 @@ class WorkerPool:
         for reference in done:
             self.settle(reference)
         for reference in silent:
-            self.leave_out(self.joining.pop(reference), f"it gave no answer in {_CHECK_S:.0f} s")
+            self._leave_out_silent(reference)
         if not self.ready:
             raise BadUsage(
                 f"--executor ray: none of the {len(self.living)} nodes that offer {RESOURCE!r} can work here; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -235,6 +236,8 @@ def _hub(name: str) -> list[Any]:
 def _git(directory: Path, *arguments: str, stdin: Any = subprocess.DEVNULL) -> None:
     done = subprocess.run(
         ["git", "-C", str(directory), "-c", "core.logAllRefUpdates=false", *arguments],
+        # Started by a git hook, this process has GIT_DIR and the like of another repository.
+        env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
         stdin=stdin,
         capture_output=True,
         text=True,

@@ -65,7 +65,7 @@ def _apply(line: Line, part: Part) -> None:
     names = (line.files.path(word, part.cwd) for word in operands(part.words))
     saved = next((line.files.diffs[name] for name in names if name in line.files.diffs), None)
     if saved is None:
-        patches.apply_patch(line, part)
+        patches.apply_patch(line, part, strip=1)
     elif not patches.ONLY_LOOKS & set(part.words):
         for path, held in saved.items():
             line.files.restore(path) if patches.reverses(part) else line.files.write(path, held)

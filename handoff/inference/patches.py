@@ -96,11 +96,14 @@ def _blocks(text: str) -> tuple[FilePatch, ...]:
     return tuple(found)
 
 
-def apply_patch(line: Line, part: Part) -> None:
-    """Let the files change as `patch`, `git apply` or `apply_patch` changes them."""
+def apply_patch(line: Line, part: Part, *, strip: int | None = None) -> None:
+    """Let the files change as `patch`, `git apply` or `apply_patch` changes them.
+
+    `strip` counts the leading path parts to remove where no option `-pN` says it.
+    """
     if ONLY_LOOKS & set(part.words):
         return
-    strip = next((int(m[1]) for w in part.words if (m := re.fullmatch(r"-p(\d)", w))), None)
+    strip = next((int(m[1]) for w in part.words if (m := re.fullmatch(r"-p(\d)", w))), strip)
     confirmed = _CONFIRMED.findall(line.text)
     operand = next((w for w in operands(part.words) if paths.is_code(w)), None)
     changes = parse_patch(_patch_text(line, part) or "", strip=strip, reverse=reverses(part))
@@ -146,5 +149,6 @@ def _apply(line: Line, path: str, change: FilePatch) -> None:
 
 
 def _is_rejected(line: Line, name: str) -> bool:
-    failed = _REJECTED.search(line.text.partition(posixpath.basename(name))[2])
+    report = line.text.partition(posixpath.basename(name))[2].partition("\npatching file ")[0]
+    failed = _REJECTED.search(report)
     return failed is not None and failed[1] == failed[2]

@@ -62,11 +62,14 @@ def _run(line: Line, part: Part, code: str, argv: Sequence[str], name: str) -> N
     exit_code = line.exit_code if part.simple.exit_code_is_own else None
     done = scripts.effects(code, argv, line.text, exit_code, name)
     program = contents.fingerprint(code, *argv)
-    for written in done.writes:
-        path = line.files.path(written, part.cwd)
+    for write in done.writes:
+        path = line.files.path(write.path, part.cwd)
         is_new = not line.files.exists(path)
         if is_new and path not in line.files.touched and "/" in path:
             line.files.make_directory(path)
+        if write.text is not None:
+            line.write(path, contents.of_text(write.text))
+            continue
         reads = bool(done.replacements) or _READS.search(code) is not None
         if is_new and (path in line.files.touched or not reads):
             line.write(path, contents.unknown(f"made:{program}:{path}"))
@@ -75,4 +78,6 @@ def _run(line: Line, part: Part, code: str, argv: Sequence[str], name: str) -> N
         for old, new in done.replacements:
             held = contents.replaced(held, line.files.known, old, new)
         line.change(path, held if done.replacements else contents.opaque(held, program))
+    for source, target, stays in done.moves:
+        moving.carry(line, [source, target], part.cwd, stays=stays)
     moving.remove(line, done.removes, part.cwd)

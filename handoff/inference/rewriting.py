@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from handoff import paths
 from handoff.inference import content as contents
@@ -66,12 +67,19 @@ def format_files(line: Line, part: Part) -> None:
 def _searched(line: Line, part: Part) -> list[str]:
     """What a search gives to an editing command: one name for all the files in a directory."""
     search = line.commands[part.position - part.simple.stage]
-    names = operands(search.argv[1:])
-    if (part.simple.stage == 0 and search.name != "find") or not names:
+    if part.simple.stage == 0 and search.name != "find":
         return []
-    where = names[0] if search.name == "find" else names[-1]
-    suffix = re.search(r"\*\.\w+", " ".join(search.argv))
-    return [where if paths.is_code(where) else posixpath.join(where, suffix[0] if suffix else "*.py")]
+    words = search.argv[1:]
+    named = [w.partition("=")[2] for w in words if w.startswith("--include=")]
+    named += [after for word, after in pairwise(words) if word in ("-name", "--include")]
+    places = [word for word in operands(words) if word not in named]
+    if files := [place for place in places if paths.is_code(place)]:
+        return files
+    if search.name == "find":
+        where = words[0] if words and not words[0].startswith("-") else "."
+    else:
+        where = [".", *places[2 if search.name == "git" else 1 :]][-1]
+    return [posixpath.join(where, named[0] if named else "*.py")]
 
 
 def _arguments(words: Sequence[str]) -> tuple[list[str], str | None, list[str]]:

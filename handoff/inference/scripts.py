@@ -25,12 +25,21 @@ _LONGEST, _LONGEST_TEXT = 200_000, 20_000
 _FEW, _MOST_NAMES, _MOST_WRITES = 4, 50, 200
 
 
+class Write(NamedTuple):
+    """A file that a program writes, and the whole new text where a constant gives it."""
+
+    path: str
+    text: str | None = None
+
+
 class Program(NamedTuple):
     """The files that a run of a program changed."""
 
-    writes: tuple[str, ...] = ()
+    writes: tuple[Write, ...] = ()
     replacements: tuple[tuple[str, str], ...] = ()
     """`old -> new` on the texts of the written files, if that is all that the program does to them."""
+    moves: tuple[tuple[str, str, bool], ...] = ()
+    """From, to, and whether the first stays."""
     removes: tuple[str, ...] = ()
 
 
@@ -43,7 +52,7 @@ def effects(code: str, argv: Sequence[str], output: str, exit_code: int | None, 
             warnings.simplefilter("ignore")
             tree = ast.parse(code)
         failed_line = _failed_line(output, name) if exit_code != 0 else None
-        return _Reader(tree, output, failed_line).program(code, argv)
+        return _Reader(tree, argv, output, failed_line).program(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Program()
 
@@ -51,37 +60,51 @@ def effects(code: str, argv: Sequence[str], output: str, exit_code: int | None, 
 class _Reader:
     """Walks a syntax tree; names stand for every text that is ever assigned to them."""
 
-    def __init__(self, tree: ast.Module, output: str, failed_line: int | None) -> None:
+    def __init__(self, tree: ast.Module, argv: Sequence[str], output: str, failed_line: int | None) -> None:
         nodes = list(ast.walk(tree))
-        self.output, self.failed_line = output, failed_line
+        self.argv, self.output, self.failed_line = argv, output, failed_line
         self.parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
         self.calls = [node for node in nodes if isinstance(node, ast.Call)]
-        self.constants = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        self.functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
         self.names: dict[str, list[str]] = {}
         # A name may be assigned further down than a function that uses it.
         for node in (*nodes, *nodes):
             self._bind(node)
         self.printed = self._printed_statements()
 
-    def program(self, code: str, argv: Sequence[str]) -> Program:
-        writes: list[str] = []
+    def program(self, code: str) -> Program:
+        writes: list[Write] = []
+        moves: list[tuple[str, str, bool]] = []
         removes: list[str] = []
         for call in self.calls:
             called = _dotted(call.func)
-            written = self._written(call, called)
-            removed = call.args[:1] if called in _REMOVES | _RENAMES else []
-            full = len(writes) + len(removes) > _MOST_WRITES
-            if full or not (written or removed) or not self._is_reached(call):
+            written, moved = self._written(call, called), called in _RENAMES | _COPIES
+            removed = call.args[:1] if called in _REMOVES else []
+            full = len(writes) + len(moves) + len(removes) > _MOST_WRITES
+            if full or not (written or moved or removed) or not self._is_reached(call):
                 continue
+            text = self._constant_text(call)
             for node in written:
-                writes += self.texts(node) or self._named_files(argv)
+                writes += [Write(path, text) for path in self.texts(node) or self._named_files()]
             for node in removed:
                 removes += self.texts(node)
-        return Program(tuple(dict.fromkeys(filter(None, writes))), self._replacements(code), tuple(removes))
+            if moved:
+                ends = product(*(self.texts(node)[:1] for node in call.args[:2]))
+                moves += [(end[0], end[1], called in _COPIES) for end in ends if len(end) == 2]
+        written_once = tuple(dict.fromkeys(write for write in writes if write.path))
+        return Program(written_once, self._replacements(code), tuple(moves), tuple(removes))
 
-    def _named_files(self, argv: Sequence[str]) -> list[str]:
-        """The code files that the program or its arguments name: what a path computed at run time is about."""
-        return [text for text in (*argv, *self.constants) if _CODE_PATH.match(text) and "/" in text]
+    def _named_files(self) -> list[str]:
+        """The code files that variables name: what a path computed at run time is about."""
+        texts = (text for texts in self.names.values() for text in texts)
+        return [text for text in texts if _CODE_PATH.match(text) and "/" in text]
+
+    @staticmethod
+    def _constant_text(call: ast.Call) -> str | None:
+        match call:
+            case ast.Call(func=ast.Attribute(attr="write_text"), args=[ast.Constant(value=str(text)), *_]):
+                return text
+        return None
 
     def texts(self, node: ast.AST | None) -> list[str]:
         """The texts that an expression may stand for, as far as they can be read off."""
@@ -97,6 +120,11 @@ class _Reader:
                 return _joined("", [self.texts(value) for value in values])
             case ast.FormattedValue(value=value):
                 return self.texts(value)
+            case ast.Subscript(value=value, slice=index) if _dotted(value) == "sys.argv":
+                number = index.value if isinstance(index, ast.Constant) else None
+                return list(self.argv[number - 1 : number] if isinstance(number, int) else self.argv)
+            case ast.Call(func=func, args=[_, *_] as arguments) if _dotted(func) == "os.path.join":
+                return _joined("/", [self.texts(argument) for argument in arguments])
             case ast.Call(func=func, args=[argument, *_]) if _dotted(func) in _OF_THEIR_ARGUMENT:
                 return self.texts(argument)
             case ast.List(elts=items) | ast.Tuple(elts=items):
@@ -105,21 +133,38 @@ class _Reader:
 
     def _bind(self, node: ast.AST) -> None:
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                self._add(name, value)
-            case ast.For(target=ast.Name(id=name), iter=value):
-                self._add(name, value)
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self._assign(target, value)
+            case (
+                ast.AnnAssign(target=target, value=ast.expr() as value)
+                | ast.NamedExpr(target=target, value=value)
+            ):
+                self._assign(target, value)
+            case ast.For(target=target, iter=value):
+                self._assign(target, value)
+            case ast.Call(func=ast.Name(id=name), args=arguments) if name in self.functions:
+                for parameter, argument in zip(self.functions[name].args.args, arguments, strict=False):
+                    self._assign(ast.Name(parameter.arg), argument)
 
-    def _add(self, name: str, value: ast.AST) -> None:
-        known = self.names.setdefault(name, [])
-        known += [text for text in self.texts(value) if text not in known and len(known) < _MOST_NAMES]
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        """Bind a name to all texts of a value; a tuple of names to each row of the value."""
+        match target, value:
+            case ast.Name(id=name), _:
+                known = self.names.setdefault(name, [])
+                known += [
+                    text for text in self.texts(value) if text not in known and len(known) < _MOST_NAMES
+                ]
+            case ast.Tuple(elts=parts), ast.Tuple(elts=items) | ast.List(elts=items):
+                rows = [item.elts for item in items if isinstance(item, ast.Tuple | ast.List)]
+                for row in rows or [items]:
+                    for part, item in zip(parts, row, strict=False):
+                        self._assign(part, item)
 
     def _written(self, call: ast.Call, called: str) -> list[ast.expr]:
         """The expressions of the paths that a call writes."""
         function, arguments = call.func, call.args
         keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-        if called in _RENAMES | _COPIES:
-            return arguments[1:2]
         if called in ("open", "io.open", "codecs.open"):
             path, modes = arguments[:1], arguments[1:2]
         elif isinstance(function, ast.Attribute) and function.attr == "open":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 from sandbox.gc import docker, files
@@ -26,27 +25,28 @@ class Survey(NamedTuple):
 def survey(request: Request) -> Survey:
     """Look everywhere; nothing is removed."""
     resources: list[Resource] = []
-    errors: list[str | None] = []
-    on_docker = partial(docker.list_resources, sizes=True)
-    for list_resources in (files.list_stored, files.list_temporary, on_docker):
-        error = None
+    errors: list[str] = []
+    docker_error: str | None = None
+    for list_resources in (files.list_stored, files.list_temporary):
         try:
             resources += list_resources(request)
-        except SandboxUnavailable as raised:
-            error = str(raised)
-        errors.append(error)
-    *others, docker_error = errors
+        except SandboxUnavailable as error:
+            errors.append(str(error))
+    try:
+        resources += docker.list_resources(request, sizes=True)
+    except SandboxUnavailable as error:
+        docker_error = str(error)
     stale = [each for each in resources if each.is_stale]
     return Survey(
         stale=tuple(sorted(stale, key=lambda each: _ORDER.index(each.kind))),
         kept=tuple(each for each in resources if not each.is_stale),
         docker_error=docker_error,
-        errors=tuple(filter(None, others)),
+        errors=tuple(errors),
     )
 
 
 def remove(resource: Resource) -> str | None:
-    """Remove a stale resource, unless somebody came to need it meanwhile; the reason if it is still there."""
+    """Remove a stale resource unless a process now uses it; the reason if it remains."""
     is_on_docker = resource.kind in ("container", "image")
     try:
         return (docker.remove_stale if is_on_docker else files.remove_stale)(resource)

@@ -52,7 +52,7 @@ def remove_stale(resource: Resource) -> str | None:
         return "it could not be removed just now" if remove([resource]) else None
     with ownership.claim(resource.owner) as is_alone:
         if not is_alone:
-            return "a process has its run by now"
+            return "a process now holds its run"
         return "a container uses it" if remove([resource]) else None
 
 
@@ -122,11 +122,11 @@ def _judge_image(
 ) -> Verdict:
     """`living` are the owners of containers that are kept, `stale` the containers that are not."""
     labels, owner, origin = found["Labels"], _owner(found), ownership.origin(found["Labels"])
+    if not ownership.is_owner(owner):
+        return "not made by this program", False
     is_loaded, is_held = LOADED_LABEL in labels, ownership.is_held(owner)
     tags = [tag for tag in found["RepoTags"] or [] if tag != "<none>:<none>"]
     others = [tag for tag in tags if not tag.startswith(f"{SNAPSHOTS}:")]
-    if not ownership.is_owner(owner):
-        return "not made by this program", False
     if others or not tags:
         return (f"also called {', '.join(others)}" if others else "its name was taken away"), False
     if is_held or owner in living or ownership.maker_state(labels) == "alive":
@@ -142,7 +142,7 @@ def _judge_image(
     if request.owner != owner and not (is_of_this_host and is_held is False):
         return f"perhaps another host's; take it by --owner {owner}", False
     if users := _users(found["Id"]) - set(stale):
-        return f"container {min(users)[:12]} stands on it", False
+        return f"container {min(users)[:12]} uses it", False
     return ("can be loaded again from its archive" if is_loaded else "its run is dead"), True
 
 
@@ -208,7 +208,7 @@ def _remove(resource: Resource) -> bool:
 
 def _name(found: Mapping[str, Any]) -> str:
     if "Names" in found:
-        names = [name.lstrip("/") for name in found["Names"]] or [found["Id"][:12]]
+        names = [name.lstrip("/") for name in found["Names"] or []] or [found["Id"][:12]]
     else:
         names = [tag for tag in found["RepoTags"] or [] if tag.startswith(f"{SNAPSHOTS}:")]
     return str((names or [found["Id"][:19]])[0])

@@ -33,7 +33,7 @@ ONE_POINT = ("--task-ids", "galley__galley-31", "--points", "first_source_edit")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         # Whichever test comes first makes the run that they share.
-        if "undisturbed" in getattr(item, "fixturenames", ()):
+        if "undisturbed" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(400))
 
 

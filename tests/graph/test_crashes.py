@@ -1,6 +1,6 @@
 """Runs that are killed lose nothing and do nothing twice: a sample of `tests/crash_matrix.py`, drawn by `TAKEOVER_TEST_SEED`.
 
-Each kind of place is in it, in one cell of the matrix or another: the four parts of them add up.
+The first tier samples three eighths of the kinds of places; both tiers together take every kind.
 With `TAKEOVER_CRASHES=all` in the environment every place is taken, which takes hours.
 """
 

@@ -134,6 +134,15 @@ PATHLIB = (
     "from pathlib import Path\nfile = Path('pkg') / 'core.py'\n"
     "file.write_text(file.read_text().replace('a = 1', 'a = 3'))\n"
 )
+ARGUMENT = INLINE.replace("'pkg/core.py'", "path").replace("s = ", "import sys\npath = sys.argv[1]\ns = ")
+FUNCTION = (
+    "import os\ndef edit(path, old, new):\n    s = open(path).read()\n"
+    "    open(path, 'w').write(s.replace(old, new))\nedit(os.path.join('pkg', 'core.py'), 'a = 1', 'a = 3')\n"
+)
+ROWS = (
+    "for path, old, new in [('pkg/core.py', 'a = 1', 'a = 3')]:\n    s = open(path).read()\n"
+    "    open(path, 'w').write(s.replace(old, new))\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +167,13 @@ PATHLIB = (
         ("cat > fix.sh <<'EOF'\nsed -i 's/a = 1/a = 3/' pkg/core.py\nEOF\nbash fix.sh", ""),
         ("sed 's/a = 1/a = 3/' pkg/core.py > core.new && mv core.new pkg/core.py", ""),
         ("sed 's/a = 1/a = 3/' pkg/core.py > core.new && cp core.new pkg/core.py", ""),
+        ("find pkg -name core.py | xargs sed -i 's/a = 1/a = 3/'", ""),
+        ("find pkg -name core.py -exec sed -i 's/a = 1/a = 3/' {} +", ""),
+        ("grep -rl 'self.*.shape' --include=core.py pkg | xargs sed -i 's/a = 1/a = 3/'", ""),
+        (f"git apply <<'EOF'\n{DIFF.replace(' a/', ' i/').replace(' b/', ' w/')}EOF", ""),
+        (f"cat > fix.py <<'EOF'\n{ARGUMENT}EOF\npython3 fix.py pkg/core.py", ""),
+        (f"python3 - <<'EOF'\n{FUNCTION}EOF", ""),
+        (f"python3 - <<'EOF'\n{ROWS}EOF", ""),
     ],
 )
 def test_a_named_form_of_an_edit_changes_its_file(run: type, command: str, output: str) -> None:
@@ -183,6 +199,53 @@ def test_a_named_form_that_matches_nothing_is_no_edit(run: type, command: str, o
     assert edits(run(("cat pkg/core.py", 0, CORE), (command, 0, output))) == []
 
 
+def test_a_helper_that_python_wrote(run: type) -> None:
+    writer = f"from pathlib import Path\nPath('fix.py').write_text({INLINE!r})\n"
+    found = run(
+        ("cat pkg/core.py", 0, CORE), (f"python3 - <<'EOF'\n{writer}EOF", 0, ""), ("python3 fix.py", 0, "")
+    )
+    assert edits(found) == [2]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sed -i 's/a = 1/a = 3/' pkg/core.py",
+        "perl -pi -e 's/a = 1/a = 3/' pkg/core.py",
+        f"patch -p1 <<'EOF'\n{DIFF}EOF",
+        f"git apply <<'EOF'\n{DIFF}EOF",
+        f"apply_patch <<'EOF'\n{BLOCK}EOF",
+        f"python3 - <<'EOF'\n{INLINE}EOF",
+        f"python3 - <<'EOF'\n{PATHLIB}EOF",
+        f"python3 - <<'EOF'\n{FUNCTION}EOF",
+    ],
+)
+def test_the_content_after_a_named_form_is_known(run: type, command: str) -> None:
+    """Undoing the edit brings back the base content, so it is no edit."""
+    undo = ("sed -i 's/a = 3/a = 1/' pkg/core.py", 0, "")
+    assert edits(run(("cat pkg/core.py", 0, CORE), (command, 0, ""), undo)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("s=$(cat pkg/core.py); echo $s > /tmp/out.txt", ""),
+        (
+            "python3 -c \"s = open('pkg/core.py').read(); open(os.path.join('/tmp', 'out.txt'), 'w').write(s)\"",
+            "",
+        ),
+        ("find . -name test_core.py -exec sed -i 's/a = 1/a = 3/' {} +", ""),
+        (
+            f"patch -p1 <<'EOF'\n{DIFF}{DIFF.replace('core', 'other')}EOF",
+            "patching file pkg/other.py\npatching file pkg/core.py\n1 out of 1 hunk FAILED",
+        ),
+    ],
+)
+def test_a_file_that_is_only_read_is_not_edited(run: type, command: str, output: str) -> None:
+    found = run(("cat pkg/core.py", 0, CORE), (command, 0, output))
+    assert "pkg/core.py" not in found[1].edited
+
+
 @pytest.mark.parametrize(
     ("there", "back"),
     [
@@ -195,6 +258,10 @@ def test_a_named_form_that_matches_nothing_is_no_edit(run: type, command: str, o
         (f"patch -p1 <<'EOF'\n{DIFF}EOF", f"patch -R -p1 <<'EOF'\n{DIFF}EOF"),
         (f"git apply <<'EOF'\n{DIFF}EOF", f"git apply -R <<'EOF'\n{DIFF}EOF"),
         ("sed -i 1d pkg/core.py; git diff > work.patch", "git apply -R work.patch"),
+        (
+            "cp pkg/core.py pkg/core.py.bak; sed -i 1d pkg/core.py",
+            "python3 -c \"import shutil; shutil.copy('pkg/core.py.bak', 'pkg/core.py')\"",
+        ),
         ("printf 'x = 1\\n' > pkg/new.py", "git clean -fd"),
     ],
 )

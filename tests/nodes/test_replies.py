@@ -269,6 +269,7 @@ def test_a_reply_without_an_end(reason: str | None) -> None:
         assert "cut off" in str(error)
 
 
+@pytest.mark.timeout(30)
 def test_a_body_that_drips_for_ever() -> None:
     with served(b"", drip=b" ") as endpoint:
         error = failure(endpoint, timeout_s=0.5)
@@ -299,6 +300,7 @@ def test_a_torn_stream() -> None:
     assert "peer closed connection" in str(error)
 
 
+@pytest.mark.timeout(30)
 def test_a_stream_that_drips_for_ever() -> None:
     with served(b"", drip=streamed("word ", reason=None), **EVENTS) as endpoint:
         error = failure(endpoint, timeout_s=0.5, streaming=True)

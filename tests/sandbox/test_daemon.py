@@ -224,7 +224,13 @@ def test_what_ends_a_machine_is_no_output_of_a_command(
     try:
         with contextlib.closing(there.open()) as other:
             (container,) = other.containers.list()
-            soon = threading.Timer(0.7, deed, (there, container))
+
+            def act_while_it_runs() -> None:
+                while "sleep 300" not in str(container.top()):
+                    time.sleep(0.05)
+                deed(there, container)
+
+            soon = threading.Thread(target=act_while_it_runs)
             soon.start()
             with pytest.raises(SandboxUnavailable) as told_of:
                 machine.run("echo begun; sleep 300", timeout_s=300)

@@ -344,7 +344,7 @@ def test_an_address_where_something_else_answers(called: Run, tmp_path: Path) ->
         threading.Thread(target=speak, daemon=True).start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
         done = called(*ONE_POINT, "--executor", "ray", "--address", address, "--out", tmp_path / "out")
-    refused(done, "something else listens there")
+    refused(done, "the listener is not a Ray head")
 
 
 @pytest.mark.parametrize(
@@ -354,8 +354,11 @@ def test_an_address_where_something_else_answers(called: Run, tmp_path: Path) ->
         (("--executor", "ray", "--workers", "2"), "--workers: a cluster has as many"),
         (("--depot", "file:///x"), "--depot: is for --executor ray"),
         (("--node-dir", "/x"), "--node-dir: is for --executor ray"),
-        (("--executor", "ray", "--node-dir", "x"), "give an absolute path"),
-        (("--executor", "ray", "--depot", "s3://user:pa55w0rd-long@there/x"), "--depot: it holds a secret"),
+        (("--executor", "ray", "--node-dir", "x"), "not an absolute path"),
+        (
+            ("--executor", "ray", "--depot", "s3://user:pa55w0rd-long@there/x"),
+            "--depot: the URL contains a secret",
+        ),
     ],
 )
 def test_options_that_cannot_be(called: Run, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
