@@ -17,6 +17,8 @@ from evals.cluster.jobs import STORE_CURE, ClusterRun, join_node, leave_node
 from evals.run.config import BadUsage
 from sandbox.machine import SandboxUnavailable
 
+_LOST = (NodeDiedError, ObjectLostError, TaskUnschedulableError)
+"""What Ray raises for a task of a node that is lost."""
 _CHECK_S = 180.0
 _END_S = 120.0
 _POLL_S = 5.0
@@ -71,7 +73,7 @@ class WorkerPool:
             problem, threads = ray.get(reference)
             if not problem and self._store.read(f"check/{node.name}") != self._token:
                 problem = f"what it puts into the artifact store is not seen here; {STORE_CURE}"
-        except (NodeDiedError, ObjectLostError, TaskUnschedulableError) as error:
+        except _LOST as error:
             problem = f"it was lost during its check: {describe(error)}"
         except Exception as error:  # anything, where the node has another version of this package
             problem = f"it cannot run this package's check: {describe(error)}"
@@ -96,6 +98,8 @@ class WorkerPool:
                 if reference not in done:
                     raise SandboxUnavailable("it does not answer")
                 ray.get(reference)
+            except _LOST:
+                continue  # a node that joins on its host later cleans up
             except Exception as error:  # the other nodes are still to be cleaned up
                 print(f"node {node} was not tidied: {describe(error)}", file=sys.stderr)
 

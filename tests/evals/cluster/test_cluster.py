@@ -80,6 +80,20 @@ class Started(NamedTuple):
         return list(self.own.glob("takeover-*"))
 
 
+def are_suspended_at_work(store: Path, *nodes: Started) -> bool:
+    """Stop the jobs of nodes that are all at work, so that none ends before it is killed."""
+    if not all(node.is_at_work(store) for node in nodes):
+        return False
+    jobs = [job for node in nodes for job in node.list_jobs()]
+    for job in jobs:
+        os.kill(job, signal.SIGSTOP)
+    if all(node.is_at_work(store) for node in nodes):
+        return True
+    for job in jobs:
+        os.kill(job, signal.SIGCONT)
+    return False
+
+
 class Ray:
     """A cluster of this host that nodes can be added to."""
 
@@ -235,9 +249,12 @@ def eventful(head: Ray, two: tuple[Started, Started], tmp_path_factory: pytest.T
     process = start_takeover(*SMALL, *isolated(), *head.asked("--depot", f"file://{store}"), "--out", out)
     # From then on there are takeovers only, one for each node at first, and they take long enough to be hit.
     wait_for(lambda: rows_so_far(out, "notes") != [], process)
-    wait_for(lambda: two[0].is_at_work(store) and third.is_at_work(store), process)
-    os.kill(two[0].list_jobs()[0], signal.SIGKILL)
+    wait_for(lambda: are_suspended_at_work(store, two[0], third), process)
     third.kill()
+    for job in (
+        two[0].list_jobs() + third.list_jobs()
+    ):  # a suspended process does not notice that its node is lost
+        os.kill(job, signal.SIGKILL)
     _, errors = process.communicate(timeout=400)
     for each in bad:
         each.kill()
