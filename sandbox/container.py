@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from sandbox.layers import Stack
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
 from sandbox.ownership import OWNER_LABEL
 from sandbox.removal import remove_on_failure, remove_tree
-from sandbox.shell import LEAVE, Hand, Shell
+from sandbox.shell import LEAVE, Hand, Shell, ShellNotStartedError
 from sandbox.watch import DiskWatch, bytes_used
 from sandbox.wire import ExecChannel
 
@@ -33,6 +34,7 @@ _KILL_ALL = (
     f"for signal in {_SIGNALS}; " + "do for process in /proc/[0-9]*; do process=${{process##*/}}; "
     'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -$signal "$process" 2>/dev/null ;; esac; done; done; :'
 )
+_KILL_TRIES, _KILL_PAUSE_S = 10, 0.2
 # A bash, because it reaps: what was orphaned and killed would count against the limit for ever.
 _FIRST_PROCESS = ["bash", "-c", "while :; do sleep 3600 & wait; done"]
 _ENVIRONMENT = (
@@ -94,7 +96,14 @@ class ContainerEnclosure:
 
     def kill_all(self, hand: Hand, leaving: Shell | None) -> None:
         spared = leaving.pid if leaving is not None else ""
-        hand.run(_KILL_ALL.format(spared=spared, leave=int(LEAVE)), timeout_s=30)
+        for tries_left in reversed(range(_KILL_TRIES)):
+            try:
+                hand.run(_KILL_ALL.format(spared=spared, leave=int(LEAVE)), timeout_s=30)
+                return
+            except ShellNotStartedError:  # a fork bomb takes each process that ends as its own
+                if not tries_left:
+                    raise
+                time.sleep(_KILL_PAUSE_S)
 
     def at_rest(self) -> bool:
         return False

@@ -36,6 +36,10 @@ _TELL = (
 )
 
 
+class ShellNotStartedError(SandboxUnavailable):
+    """A shell did not start; where the agent's processes take up their limit, another try can succeed."""
+
+
 class Channel(Protocol):
     """A bash process, or the wire to one: what goes to its input and what comes from its output."""
 
@@ -116,7 +120,7 @@ class Shell:
         if result.exit_code != 0 or match is None:
             self.close()
             told = self.channel.complaint() or result.output.strip()
-            raise SandboxUnavailable(f"the sandbox's shell did not start: {told[-400:]}")
+            raise ShellNotStartedError(f"the sandbox's shell did not start: {told[-400:]}")
         self.pid = int(match.group(1))
 
     def restore(self, state: str, *, timeout_s: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from graph import open_home
+from graph import NoSuchThread, open_home
 from sandbox import storage
 
 from ..chat_server import ChatServer
@@ -82,7 +83,10 @@ def test_a_takeover_that_is_killed_goes_on_where_it_stood(
     machines_of_run = storage.runs() / json.loads((out / "config.json").read_text())["run_id"]
     assert any(machines_of_run.iterdir())
     with open_home(out) as home:
-        begun = {thread: len(home.history(thread)) for thread in home.threads()}
+        begun = {}
+        for thread in home.threads():
+            with contextlib.suppress(NoSuchThread):  # one of two workers may have no checkpoint yet
+                begun[thread] = len(home.history(thread))
     done = called("--resume", "--out", out)
     assert done.returncode == 0, done.stderr
     assert comparable(out) == comparable(noted)
