@@ -11,17 +11,12 @@ from evals.run.config import POINTS, BadUsage
 from evals.run.study import Point, chosen, read_shard, studies
 from evals.tasks import Task
 
-from ...conftest import missing
 from ..conftest import Run, refused, rows
-
-PARQUET = Path(__file__).parents[4] / "shared" / "data" / "swebench_verified_v5.parquet"
 
 
 @pytest.fixture
-def verified() -> Path:
-    if not PARQUET.is_file():
-        missing("SWE-bench Verified is not beside this project")
-    return PARQUET
+def verified(shared: Path) -> Path:
+    return shared / "data" / "swebench_verified_v5.parquet"
 
 
 def points(*reached: tuple[int, str, str]) -> list[Point]:
