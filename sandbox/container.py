@@ -34,7 +34,7 @@ _KILL_ALL = (
     f"for signal in {_SIGNALS}; " + "do for process in /proc/[0-9]*; do process=${{process##*/}}; "
     'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -$signal "$process" 2>/dev/null ;; esac; done; done; :'
 )
-_KILL_TRIES, _KILL_PAUSE_S = 10, 0.2
+_KILL_RETRY_S, _KILL_PAUSE_S = 5.0, 0.2
 # A bash, because it reaps: what was orphaned and killed would count against the limit for ever.
 _FIRST_PROCESS = ["bash", "-c", "while :; do sleep 3600 & wait; done"]
 _ENVIRONMENT = (
@@ -96,12 +96,13 @@ class ContainerEnclosure:
 
     def kill_all(self, hand: Hand, leaving: Shell | None) -> None:
         spared = leaving.pid if leaving is not None else ""
-        for tries_left in reversed(range(_KILL_TRIES)):
+        last_try = time.monotonic() + _KILL_RETRY_S
+        while True:
             try:
                 hand.run(_KILL_ALL.format(spared=spared, leave=int(LEAVE)), timeout_s=30)
                 return
             except ShellNotStartedError:  # a fork bomb takes each process that ends as its own
-                if not tries_left:
+                if time.monotonic() > last_try:
                     raise
                 time.sleep(_KILL_PAUSE_S)
 

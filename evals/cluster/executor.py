@@ -62,7 +62,9 @@ class RayExecutor:
         if self._store_url is not None and redacted(self._store_url) != self._store_url:
             raise BadUsage("--depot: the URL contains a secret; set it in each node's fsspec configuration")
         if self._parent is not None and not Path(self._parent).is_absolute():
-            raise BadUsage(f"--node-dir: {self._parent}: not an absolute path")
+            raise BadUsage(
+                f"--node-dir: {self._parent}: not an absolute path (give one that every node can have)"
+            )
         self._config, self._paths = config, Places(out.absolute())
         self._own_store = self._paths.out / "depot"
         parent = (self._store_url or f"file://{self._own_store}").rstrip("/")

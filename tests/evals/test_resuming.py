@@ -87,6 +87,7 @@ def test_a_takeover_that_is_killed_goes_on_where_it_stood(
         for thread in home.threads():
             with contextlib.suppress(NoSuchThread):  # one of two workers may have no checkpoint yet
                 begun[thread] = len(home.history(thread))
+    assert len(begun) >= 2
     done = called("--resume", "--out", out)
     assert done.returncode == 0, done.stderr
     assert comparable(out) == comparable(noted)
