@@ -2,7 +2,7 @@
 
 promises and values     machine
 what all machines have  box, shell, files, changes, watch; workbench, repository
-host, process           host, process, local; trees, overlay, bases; seccomp
+host, process           host, process, local; trees, overlay, bases; seccomp, cgroups, hierarchies, namespaces
 docker                  container, containment, daemon, wire, freezer; images, tarballs
 snapshots as files      layers, differences, archive, contents, transfer
 directories and owners  storage, removal, ownership
@@ -56,26 +56,32 @@ _MODULES = {"docker": "sandbox.container", "host": "sandbox.host", "process": "s
 
 def start(spec: SandboxSpec) -> Sandbox:
     """Start a machine from its base. Raises SandboxUnavailable, with what to do about it."""
+    from sandbox import storage
     from sandbox.box import Box
 
-    return Box(_backend(spec.backend).start(spec), shell_init=spec.shell_init)
+    with storage.disk_errors():
+        return Box(_backend(spec.backend).start(spec), shell_init=spec.shell_init)
 
 
 def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
-    """A new machine as it was when `snapshot` was taken, files and shell alike.
+    """A new machine with the files and the shell of `snapshot`, of the kind that `spec` says and no other.
 
-    `store` is the directory that `freeze` was given. Raises SnapshotCorrupt when the snapshot is gone
-    or is not what its digest says.
+    A snapshot of another kind of machine is converted where its base is one that `spec` starts from. `store` is the
+    directory that `freeze` was given. Raises SnapshotCorrupt when the snapshot is gone or is not what its digest says,
+    and SandboxUnavailable where it cannot be converted.
     """
+    from sandbox import storage
     from sandbox.box import Box
+    from sandbox.shell_state import read_state
 
-    enclosure = _backend(snapshot.backend).thaw(snapshot, store, spec)
-    before, now = snapshot.workspace, enclosure.workspace
-    if snapshot.backend == "process":
-        # Home and tmp lie beside the workspace and have moved with it.
-        before, now = posixpath.dirname(before), posixpath.dirname(now)
-    state = snapshot.shell_state.replace(before, now)
-    return Box(enclosure, shell_init=spec.shell_init, shell_state=state)
+    _require_convertible(snapshot, spec)
+    state = read_state(snapshot.shell_state)
+    with storage.disk_errors():
+        enclosure = _backend(spec.backend).thaw(snapshot, store, spec)
+    before, now = _rooms(snapshot.backend, snapshot.workspace), _rooms(spec.backend, enclosure.workspace)
+    return Box(
+        enclosure, shell_init=spec.shell_init, shell_state=state.moved(dict(zip(before, now, strict=False)))
+    )
 
 
 def default_backend() -> BackendName:
@@ -113,6 +119,36 @@ def remove_leftovers(backend: BackendName, *owners: str, keep: Collection[str] |
 
         for owner in owners:
             remove_run(owner)
+
+
+def _require_convertible(snapshot: Snapshot, spec: SandboxSpec) -> None:
+    from sandbox.bases import COPY, check_workspace
+
+    check_workspace(snapshot)
+    if snapshot.backend == spec.backend:
+        return
+    kind = f"the snapshot is one of a {snapshot.backend} sandbox"
+    if spec.backend == "process" and snapshot.base.removeprefix(COPY).startswith("sha256:"):
+        raise SandboxUnavailable(f"{kind} that began with an image; restore it with --sandbox host")
+    if spec.backend == "docker" and not snapshot.base.startswith("sha256:"):
+        raise SandboxUnavailable(f"{kind} that began with a directory; restore it with --sandbox host")
+    if snapshot.location.startswith("sha256:") and spec.backend != "docker":
+        raise SandboxUnavailable(f"{kind} and an image of its daemon; restore it with --sandbox docker")
+    if snapshot.backend == "host" and spec.backend == "process" and not snapshot.base.startswith(COPY):
+        raise SandboxUnavailable(f"{kind} with layers; restore it with --sandbox host")
+
+
+def _rooms(backend: BackendName, workspace: str) -> tuple[str, ...]:
+    """The workspace, the home and the directory for temporary files, as far as the kind of machine tells."""
+    from sandbox.bases import ROOMS
+
+    if backend == "process":
+        return tuple(posixpath.join(posixpath.dirname(workspace), name) for name in ROOMS)
+    if backend == "host":
+        from sandbox.host import HostEnclosure
+
+        return (workspace, *HostEnclosure.file_roots)
+    return (workspace,)
 
 
 def _backend(name: BackendName) -> Any:

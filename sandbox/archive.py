@@ -12,7 +12,7 @@ import hashlib
 import os
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -20,8 +20,9 @@ import zstandard
 
 from sandbox.changes import LARGEST_HASHED
 from sandbox.differences import Difference, differences
-from sandbox.layers import Stack, opened_up
-from sandbox.machine import OutOfDisk, SnapshotCorrupt
+from sandbox.layers import Stack
+from sandbox.machine import OutOfDisk, SandboxUnavailable, SnapshotCorrupt
+from sandbox.members import LONGEST_PATHS, MOST_MEMBERS, Member, Members, Sums, order
 
 LARGEST_LAYER = 64 * 1024**3
 _GONE = ".wh."
@@ -32,16 +33,9 @@ _BASE = "TAKEOVER.base"
 _LITERAL = "TAKEOVER.literal"
 _BLOCK = 256 * 1024
 _ZEROS = bytes(_BLOCK)
+_PAGE = 4096
+_PAGES_LEFT = 1024  # more than any attribute needs
 _LEVEL = 3
-_LARGEST_HEADER = 16 * 1024**2
-_KINDS = {
-    tarfile.REGTYPE: "file",
-    tarfile.AREGTYPE: "file",
-    tarfile.SYMTYPE: "link",
-    tarfile.DIRTYPE: "directory",
-    tarfile.FIFOTYPE: "fifo",
-    tarfile.LNKTYPE: "hard link",
-}
 
 
 class ContentDigest:
@@ -63,20 +57,20 @@ class ContentDigest:
 
 
 def content_digest(layers: tuple[Path, ...], base: Stack) -> str:
-    """The digest of what these layers, the top one first, come to over a base."""
+    """The digest of the difference of these layers, the top one first, from a base."""
     digest = ContentDigest()
     sums: dict[tuple[int, int], bytes] = {}
     for found in differences(layers, base):
-        payload = b""
+        payload, info = b"", found.item.info
         if found.kind == "file":
-            inode = (found.info.st_dev, found.info.st_ino)
-            if inode not in sums or found.info.st_nlink == 1:
-                with opened_up(found.place), found.place.open("rb") as content:
-                    sums[inode] = hashlib.file_digest(content, "sha256").digest()
+            inode = (info.st_dev, info.st_ino)
+            if inode not in sums or info.st_nlink == 1:
+                with found.item.opened() as descriptor:
+                    sums[inode] = HashedFile(descriptor).read_all()
             payload = sums[inode]
         elif found.kind == "link":
-            payload = os.fsencode(found.place.readlink())
-        digest.add(found.path, found.kind, stat.S_IMODE(found.info.st_mode), payload)
+            payload = found.item.link_target()
+        digest.add(found.path, found.kind, stat.S_IMODE(info.st_mode), payload)
     return digest.hexdigest()
 
 
@@ -95,8 +89,9 @@ def write(
                 compressor.stream_writer(raw, closefd=False) as packed,
                 tarfile.open(
                     fileobj=packed,
-                    mode="w|",
+                    mode="w",  # a mode for streams copies every block three times
                     format=tarfile.PAX_FORMAT,
+                    copybufsize=_BLOCK,  # type: ignore[call-overload]
                     pax_headers={_BASE: base_digest},
                 ) as tar,
             ):
@@ -120,16 +115,26 @@ class _Writer:
         self._root_uid = root_uid
         self._digest = ContentDigest()
         self._inodes: dict[tuple[int, int], tuple[str, bytes]] = {}
+        self._size = 0
 
     def write(self, found: Iterator[Difference]) -> str:
         # tarfile cannot read an archive that has nothing but a global header.
         root = tarfile.TarInfo(_ROOT)
         root.type, root.mode = tarfile.DIRTYPE, 0o755
         self._tar.addfile(root)
+        members = paths = 0
         for difference in found:
+            members += 2 if difference.kind == "opaque" else 1
+            paths += len(os.fsencode(difference.path))
+            if members > MOST_MEMBERS or paths > LONGEST_PATHS:
+                raise SandboxUnavailable(
+                    f"{difference.path:.80}: with this file the sandbox has changed more than {MOST_MEMBERS:,} files, or their "
+                    f"paths take more than {LONGEST_PATHS >> 20} MiB, the maximum of a snapshot; remove files"
+                )
             payload = self._add(difference)
-            mode = stat.S_IMODE(difference.info.st_mode)
+            mode = stat.S_IMODE(difference.item.info.st_mode)
             self._digest.add(difference.path, difference.kind, mode, payload)
+            self._tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps every header otherwise
         return self._digest.hexdigest()
 
     def _add(self, found: Difference) -> bytes:
@@ -140,119 +145,187 @@ class _Writer:
         header = self._header(found)
         if found.kind == "file":
             return self._add_file(found, header)
+        payload = b""
+        if found.kind == "link":
+            payload = found.item.link_target()
+            header.type, header.linkname = tarfile.SYMTYPE, os.fsdecode(payload)
+        elif found.kind == "fifo":
+            header.type = tarfile.FIFOTYPE
+        else:
+            header.type = tarfile.DIRTYPE
+            with found.item.opened() as descriptor:
+                _note_attributes(header, descriptor)
         self._tar.addfile(header)
         if found.kind == "opaque":
             self._tar.addfile(tarfile.TarInfo(f"{found.path}/{_OPAQUE}"))
-        return os.fsencode(header.linkname) if found.kind == "link" else b""
+        return payload
 
     def _header(self, found: Difference) -> tarfile.TarInfo:
-        info = found.info
+        info = found.item.info
         header = tarfile.TarInfo(found.path)
         header.mode = stat.S_IMODE(info.st_mode)
         header.uid, header.gid = (
             n - self._root_uid if n >= self._root_uid else n for n in (info.st_uid, info.st_gid)
         )
-        header.pax_headers = {"mtime": f"{info.st_mtime_ns // 10**9}.{info.st_mtime_ns % 10**9:09d}"}
+        seconds, nanoseconds = divmod(abs(info.st_mtime_ns), 10**9)
+        more = {"mtime": f"{'-' if info.st_mtime_ns < 0 else ''}{seconds}.{nanoseconds:09d}"}
         if found.path.rpartition("/")[2].startswith(_GONE):
-            header.pax_headers[_LITERAL] = "1"
-        if found.kind == "link":
-            header.type, header.linkname = tarfile.SYMTYPE, os.fspath(found.place.readlink())
-        elif found.kind == "fifo":
-            header.type = tarfile.FIFOTYPE
-        elif found.kind != "file":
-            header.type = tarfile.DIRTYPE
-        if found.kind in ("file", "directory", "opaque"):
-            with opened_up(found.place):
-                for name in os.listxattr(found.place, follow_symlinks=False):
-                    if name.startswith("user.") and not name.startswith("user.overlay."):
-                        value = os.getxattr(found.place, name, follow_symlinks=False)
-                        header.pax_headers[_XATTR + name] = os.fsdecode(value)
+            more[_LITERAL] = "1"
+        header.pax_headers = more
         return header
 
     def _add_file(self, found: Difference, header: tarfile.TarInfo) -> bytes:
-        inode = (found.info.st_dev, found.info.st_ino)
-        if found.info.st_nlink > 1 and inode in self._inodes:
+        info = found.item.info
+        inode = (info.st_dev, info.st_ino)
+        if info.st_nlink > 1 and inode in self._inodes:
             header.type = tarfile.LNKTYPE
             header.linkname, payload = self._inodes[inode]
             self._tar.addfile(header)
             return payload
-        with opened_up(found.place), found.place.open("rb") as content:
-            header.size = os.fstat(content.fileno()).st_size
-            hashed = _Hashed(content)
-            self._tar.addfile(header, hashed)  # type: ignore[arg-type]
-        payload = hashed.digest()
+        with found.item.opened() as descriptor:
+            if os.fstat(descriptor).st_uid < self._root_uid:
+                raise SandboxUnavailable(f"{found.path}: belongs to a user of this host, not to the sandbox")
+            _note_attributes(header, descriptor)
+            content = HashedFile(descriptor)
+            header.size = content.size
+            self._size += content.size
+            if self._size > LARGEST_LAYER:
+                raise SandboxUnavailable(
+                    f"{found.path}: with this file the sandbox holds more than {LARGEST_LAYER >> 30} GiB, the "
+                    "maximum of a snapshot; remove large files, sparse ones too"
+                )
+            self._tar.addfile(header, content)  # type: ignore[arg-type]
+        payload = content.digest()
         self._inodes[inode] = (found.path, payload)
         return payload
 
 
-class _Hashed:
-    """A file that is hashed while it is read."""
+def _note_attributes(header: tarfile.TarInfo, descriptor: int) -> None:
+    """Put the user's extended attributes of an open file or directory into its header.
 
-    def __init__(self, content: IO[bytes]) -> None:
-        self._content = content
+    Attributes whose names an archive cannot express, with `=` or not in UTF-8, are left out.
+    """
+    names = (
+        name
+        for name in os.listxattr(descriptor)
+        if name.startswith("user.") and "=" not in name and name.isprintable()
+    )
+    kept = {
+        _XATTR + name: os.fsdecode(os.getxattr(descriptor, name))
+        for name in names
+        if not name.startswith("user.overlay.")
+    }
+    header.pax_headers = {**header.pax_headers, **kept}
+
+
+class HashedFile:
+    """An open file, hashed while it is read. A hole costs no access to the disk."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.size = os.fstat(descriptor).st_size
+        self._descriptor = descriptor
         self._sum = hashlib.sha256()
+        self._at = 0
+        self._data_from, self._data_to = self._next_data(0)
 
     def read(self, size: int) -> bytes:
-        data = self._content.read(size)
+        parts: list[bytes] = []
+        while size > 0 and (part := self._part(size)):
+            parts.append(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _part(self, size: int) -> bytes:
+        size = min(size, self.size - self._at)
+        if self._at >= self._data_to:
+            self._data_from, self._data_to = self._next_data(self._at)
+        if self._at < self._data_from:
+            data = _ZEROS[: min(size, self._data_from - self._at)]
+        else:
+            data = os.pread(self._descriptor, min(size, self._data_to - self._at), self._at)
+        self._at += len(data)
         self._sum.update(data)
         return data
+
+    def read_all(self) -> bytes:
+        """The digest of the whole content."""
+        while self.read(_BLOCK):
+            pass
+        return self.digest()
 
     def digest(self) -> bytes:
         return self._sum.digest()
 
-
-class _Member(NamedTuple):
-    path: str
-    kind: str  # as in `Difference`, or `hard link`
-    header: tarfile.TarInfo
+    def _next_data(self, start: int) -> tuple[int, int]:
+        """Where the next data begins and ends; without data, all that follows is a hole."""
+        if start >= self.size:
+            return self.size, self.size
+        try:
+            first = os.lseek(self._descriptor, start, os.SEEK_DATA)
+            return first, os.lseek(self._descriptor, first, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return self.size, self.size
+            return start, self.size  # the file system knows no holes
 
 
 class Held(NamedTuple):
     """What an archive holds, by path."""
 
-    files: dict[str, str | None]
-    """Files and links with the SHA-256 that a machine tells of them; None where it tells another."""
-    hidden: frozenset[str]
+    files: Mapping[str, str | None]
+    """Files and links with the SHA-256 that a sandbox reports of them; None where it reports another."""
+    hidden: Set[str]
     """What the base may have there is gone, with all that lies below."""
+    literal: str | None
+    """A path whose name Docker takes for a mark of its layers."""
 
 
-def verify(archive: Path, *, digest: str, base_digest: str) -> Held:
-    """Read the whole archive. Raises SnapshotCorrupt when it is not what these digests say."""
-    return _read(archive, None, None, digest=digest, base_digest=base_digest)
+def verify(archive: Path, *, digest: str, base_digest: str, largest: int = LARGEST_LAYER) -> Held:
+    """Read the whole archive. Raises SnapshotCorrupt when it is not what these digests say.
+
+    Raises OutOfDisk when its files take more than `largest` bytes.
+    """
+    return _read(archive, None, None, digest=digest, base_digest=base_digest, largest=largest)
 
 
-def unpack(archive: Path, target: Path, *, digest: str, base_digest: str, owner: int | None = None) -> None:
+def unpack(
+    archive: Path,
+    target: Path,
+    *,
+    digest: str,
+    base_digest: str,
+    owner: int | None = None,
+    largest: int = LARGEST_LAYER,
+) -> None:
     """Lay an archive out as an overlay directory, every file owned by `owner`; it is hostile until verified.
 
     Raises SnapshotCorrupt when it reaches out of `target`, holds what no agent can have made, is cut
-    short, or is not what the digests say; OutOfDisk. `target` must be empty, and is not fit for use
-    after an error.
+    short, or is not what the digests say; OutOfDisk when the disk is full or more than `largest` bytes would be
+    written, which holes are not. `target` must be empty, and is not fit for use after an error.
     """
-    _read(archive, target, owner, digest=digest, base_digest=base_digest)
+    _read(archive, target, owner, digest=digest, base_digest=base_digest, largest=largest)
 
 
-def _read(archive: Path, target: Path | None, owner: int | None, *, digest: str, base_digest: str) -> Held:
+def _read(
+    archive: Path, target: Path | None, owner: int | None, *, digest: str, base_digest: str, largest: int
+) -> Held:
     try:
-        with (
-            archive.open("rb") as raw,
-            zstandard.ZstdDecompressor().stream_reader(raw) as unpacked,
-        ):
-            base = _base(unpacked)
+        with os.fdopen(os.open(archive, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as raw:
+            if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+                raise SnapshotCorrupt(f"{archive}: is not a regular file")
+            members = Members(archive, raw)
+            base = members.base()
             if base != base_digest:
                 raise SnapshotCorrupt(
                     f"{archive}: made for base {_short(base)}, not for {_short(base_digest)}"
                 )
-            with tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_Header) as tar:
-                reader = _Reader(archive, tar, target, owner)
-                found = reader.read()
-            # Times and owners are not in the digest: the checksum, which comes last, is for them.
-            if len(_exactly(unpacked, tarfile.RECORDSIZE + 1)) > tarfile.RECORDSIZE:
-                raise SnapshotCorrupt(f"{archive}: goes on after its end")
-    except SnapshotCorrupt:
+            reader = _Reader(archive, members, target, owner, largest)
+            found = reader.read()
+    except SandboxUnavailable:
         raise  # one of the errors below
     except FileNotFoundError as error:
         raise SnapshotCorrupt(f"{archive}: the snapshot's archive is gone") from error
-    except (tarfile.TarError, zstandard.ZstdError, EOFError, ValueError) as error:
+    except (zstandard.ZstdError, ValueError) as error:
         raise SnapshotCorrupt(f"{archive}: cannot be unpacked: {error}") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -260,189 +333,198 @@ def _read(archive: Path, target: Path | None, owner: int | None, *, digest: str,
         raise SnapshotCorrupt(f"{archive}: cannot be unpacked: {error}") from error
     if found != digest:
         raise SnapshotCorrupt(f"{archive}: holds {_short(found)}, but the snapshot says {_short(digest)}")
-    return Held(reader.files, frozenset(reader.hidden))
-
-
-def _base(unpacked: IO[bytes]) -> str | None:
-    """What the global header at the archive's very beginning says of the base.
-
-    Read here, because `tarfile` refuses an archive that has such a header and no file.
-    """
-    header = tarfile.TarInfo.frombuf(_exactly(unpacked, tarfile.BLOCKSIZE), "utf-8", "strict")
-    if header.type != tarfile.XGLTYPE or header.size > tarfile.BLOCKSIZE:
-        return None
-    body = _exactly(unpacked, tarfile.BLOCKSIZE)[: header.size].decode()
-    _, _, record = body.partition(" ")
-    key, _, value = record.partition("=")
-    return value.removesuffix("\n") if key == _BASE else None
-
-
-def _exactly(source: IO[bytes], size: int) -> bytes:
-    data = b""
-    while len(data) < size and (block := source.read(size - len(data))):
-        data += block
-    return data
-
-
-class _Header(tarfile.TarInfo):
-    """A header that claims no more memory than ours ever need."""
-
-    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type not in _KINDS and self.size > _LARGEST_HEADER:
-            raise tarfile.ReadError("a header is too large")
-        return super()._proc_member(tar)  # type: ignore[misc, no-any-return]
+    return Held(reader.files, reader.hidden, reader.literal)
 
 
 class _Reader:
-    def __init__(self, archive: Path, tar: tarfile.TarFile, target: Path | None, owner: int | None) -> None:
+    """Reads members in their one order, so that nothing but the directories on the way is kept."""
+
+    def __init__(
+        self, archive: Path, members: Members, target: Path | None, owner: int | None, largest: int
+    ) -> None:
         self._archive = archive
-        self._tar = tar
+        self._members = members
         self._target = target
         self._owner = owner
+        self._largest = largest
         self._digest = ContentDigest()
-        self._kinds: dict[str, str] = {"": "directory"}
-        self._sums: dict[str, bytes] = {}
-        self._directories: list[_Member] = []
-        self._size = 0
-        self.files: dict[str, str | None] = {}
+        self._last = b""
+        self._open: list[Member] = []  # the directories on the way to the last member
+        self._closed_modes: list[tuple[Path, int]] = []
+        self._size = self._written = 0
+        self.files = Sums()
         self.hidden: set[str] = set()
+        self.literal: str | None = None
 
     def read(self) -> str:
-        waiting: _Member | None = None  # a directory, until it is known whether it is opaque
-        for header in self._tar:
-            if header.name == _ROOT:
+        waiting: Member | None = None  # a directory, until it is known whether it is opaque
+        for number, member in enumerate(self._members):
+            if member.path == _ROOT:
+                self._require(number == 0 and member.kind == "directory", _ROOT, "is not at the beginning")
                 continue
-            member = self._checked(header)
-            if waiting is not None:
-                opaque = member.kind == "opaque"
-                self._take_directory(waiting, "opaque" if opaque else "directory")
+            parent, _, name = member.path.rpartition("/")
+            is_mark = name.startswith(_GONE) and not member.is_literal
+            if is_mark and name == _OPAQUE:
+                if waiting is None or waiting.path != parent:
+                    raise SnapshotCorrupt(f"{self._archive}: {parent!r:.80} is hidden by nothing")
+                self._require(member.kind == "file" and not member.size, member.path, "is no mark")
+                self._take_directory(waiting, "opaque")
+                self.hidden.add(parent)
                 waiting = None
-                if opaque:
-                    self.hidden.add(member.path)
-                    continue
-            if member.kind == "directory":
+                continue
+            if waiting is not None:
+                self._take_directory(waiting, "directory")
+                waiting = None
+            kind = "gone" if is_mark else member.kind
+            if is_mark:
+                self._require(member.kind == "file" and not member.size, member.path, "is no mark")
+                name = name.removeprefix(_GONE)
+                member = member._replace(path=f"{parent}/{name}".lstrip("/"))
+            if name.startswith(_GONE):
+                self.literal = self.literal or member.path
+            self._enter(member.path, parent, name)
+            if kind == "directory":
                 waiting = member
-            elif member.kind == "opaque":
-                raise SnapshotCorrupt(f"{self._archive}: {member.path!r} is hidden by nothing")
             else:
-                payload = self._take(member)
-                self._note(member, payload)
-                kind = "file" if member.kind == "hard link" else member.kind
-                self._digest.add(member.path, kind, header.mode & 0o7777, payload)
+                self._take(member, kind)
         if waiting is not None:
             self._take_directory(waiting, "directory")
-        for member in reversed(self._directories):
-            self._finish(member)
+        self._leave_to("")
+        for place, mode in reversed(self._closed_modes):
+            place.chmod(mode)
         return self._digest.hexdigest()
 
-    def _checked(self, header: tarfile.TarInfo) -> _Member:
-        """The member, if it stays within the tree that the archive itself has built so far."""
-        path = header.name
-        parts = path.split("/")
-        parent, _, name = path.rpartition("/")
-        kind = _KINDS.get(header.type)
-        if kind is None:
-            raise SnapshotCorrupt(f"{self._archive}: {path!r} is of a kind that no snapshot holds")
-        if path.startswith("/") or not {"", ".", ".."}.isdisjoint(parts) or "\0" in path:
-            raise SnapshotCorrupt(f"{self._archive}: {path!r} leads out of the snapshot")
-        if self._kinds.get(parent) != "directory":
-            raise SnapshotCorrupt(f"{self._archive}: {path!r} does not lie in a directory of the snapshot")
-        if name.startswith(_GONE) and _LITERAL not in header.pax_headers:
-            if name == _OPAQUE:
-                return _Member(parent, "opaque", header)
-            name = name.removeprefix(_GONE)
-            path, kind = f"{parent}/{name}".lstrip("/"), "gone"
-        if path in self._kinds or name in ("", ".", ".."):
-            raise SnapshotCorrupt(f"{self._archive}: {path!r} comes twice or has no name")
-        if kind == "hard link" and self._kinds.get(header.linkname) != "file":
-            raise SnapshotCorrupt(f"{self._archive}: {path!r} is a link to no file of the snapshot")
-        self._size += header.size
-        if self._size > LARGEST_LAYER:
-            raise SnapshotCorrupt(f"{self._archive}: holds more than {LARGEST_LAYER >> 30} GiB")
-        self._kinds[path] = kind
-        return _Member(path, kind, header)
+    def _require(self, condition: bool, path: str, otherwise: str) -> None:
+        if not condition:
+            raise SnapshotCorrupt(f"{self._archive}: {path!r:.80} {otherwise}")
 
-    def _take_directory(self, member: _Member, kind: str) -> None:
-        self._digest.add(member.path, kind, member.header.mode & 0o7777, b"")
+    def _enter(self, path: str, parent: str, name: str) -> None:
+        """Come to a path, if it stays within the tree that the archive itself has built so far."""
+        key = order(path)
+        self._require(key != self._last and name not in ("", ".", ".."), path, "comes twice or has no name")
+        self._leave_to(parent)
+        top = self._open[-1].path if self._open else ""
+        self._require(top == parent, path, "does not lie in a directory of the snapshot")
+        self._require(key > self._last, path, "is out of order")
+        self._last = key
+
+    def _leave_to(self, path: str) -> None:
+        """Finish the directories that do not lead to a path: nothing more is put into them."""
+        while self._open and not f"{path}/".startswith(f"{self._open[-1].path}/"):
+            directory = self._open.pop()
+            if self._target is None:
+                continue
+            place, mode = self._target / directory.path, directory.mode
+            if mode & stat.S_IRWXU != stat.S_IRWXU:  # a hard link may still lead through it
+                self._closed_modes.append((place, mode))
+                mode |= stat.S_IRWXU
+            self._finish(directory, place, mode)
+
+    def _take_directory(self, member: Member, kind: str) -> None:
+        self._digest.add(member.path, kind, member.mode, b"")
+        self._open.append(member._replace(attributes=()))
         if self._target is not None:
             place = self._target / member.path
             place.mkdir(mode=0o700)
             if kind == "opaque":
                 os.setxattr(place, "user.overlay.opaque", b"y")
-            self._directories.append(member)
+            self._set_attributes(member, place)
 
-    def _take(self, member: _Member) -> bytes:
-        header, target = member.header, self._target
+    def _take(self, member: Member, kind: str) -> None:
+        path, key = member.path, self._last
+        place = self._target / path if self._target is not None else None
         payload = b""
-        place = target / member.path if target is not None else None
-        if member.kind == "file":
-            payload = self._sums[member.path] = self._copy(header, place)
-        elif member.kind == "hard link":
-            payload = self._sums[member.path] = self._sums[header.linkname]
-            self._kinds[member.path] = "file"
-            if target is not None and place is not None:
-                place.hardlink_to(target / header.linkname)
-            return payload
-        elif member.kind == "link":
-            payload = os.fsencode(header.linkname)
+        if kind == "file":
+            payload = self._copy(member, place)
+            is_told = member.size <= LARGEST_HASHED and member.mode & 0o400
+            self.files.add(key, payload, Sums.FILE if is_told else Sums.UNTOLD)
+        elif kind == "hard link":
+            origin = self.files.of_file(member.target)
+            if origin is None:
+                raise SnapshotCorrupt(f"{self._archive}: {path!r:.80} is a link to no file of the snapshot")
+            payload, kind = origin[0], "file"
+            self.files.add(key, *origin)
+            if self._target is not None and place is not None:
+                place.hardlink_to(self._target / member.target)
+                place = None  # its owner, mode and times are the first name's
+        elif kind == "link":
+            payload = os.fsencode(member.target)
+            self.files.add(key, hashlib.sha256(b"symlink:" + payload).digest(), Sums.LINK)
             if place is not None:
-                place.symlink_to(header.linkname)
-        elif member.kind == "fifo" and place is not None:
-            os.mkfifo(place)
-        elif member.kind == "gone" and place is not None:
-            os.mknod(place, stat.S_IFCHR, 0)
-            return payload
-        if place is not None:
-            self._finish(member)
-        return payload
-
-    def _note(self, member: _Member, payload: bytes) -> None:
-        path, header = member.path, member.header
-        if member.kind == "hard link":
-            self.files[path] = self.files[header.linkname]
-        elif member.kind == "link":
-            self.files[path] = hashlib.sha256(b"symlink:" + payload).hexdigest()
-        elif member.kind == "file":
-            told = header.size <= LARGEST_HASHED and header.mode & 0o400
-            self.files[path] = payload.hex() if told else None
+                place.symlink_to(member.target)
         else:
             self.hidden.add(path)
+            if kind == "fifo" and place is not None:
+                os.mkfifo(place)
+            elif place is not None:
+                os.mknod(place, stat.S_IFCHR, 0)
+                place = None
+        if place is not None:
+            self._set_attributes(member, place)
+            self._finish(member, place, member.mode)
+        self._digest.add(path, kind, member.mode, payload)
 
-    def _copy(self, header: tarfile.TarInfo, place: Path | None) -> bytes:
+    def _copy(self, member: Member, place: Path | None) -> bytes:
+        self._size += member.size
+        if self._size > LARGEST_LAYER:
+            raise SnapshotCorrupt(f"{self._archive}: holds more than {LARGEST_LAYER >> 30} GiB")
+        if place is None:
+            self._written += member.size
+            self._require_room()
         digest = hashlib.sha256()
-        content = self._tar.extractfile(header)
-        assert content is not None
         with place.open("xb") if place is not None else contextlib.nullcontext() as out:
-            while block := content.read(_BLOCK):
+            for block in self._members.content() if member.size else ():
                 digest.update(block)
-                if out is not None and block == _ZEROS[: len(block)]:
-                    out.seek(len(block), os.SEEK_CUR)
-                elif out is not None:
-                    out.write(block)
+                if out is not None:
+                    self._written += _write_sparse(out, block)
+                    self._require_room()
             if out is not None:
-                out.truncate(header.size)
+                out.truncate(member.size)
         return digest.digest()
 
-    def _finish(self, member: _Member) -> None:
-        """Owner, mode, attributes and times; a directory's come last, when nothing more is put into it."""
-        assert self._target is not None
-        place, header = self._target / member.path, member.header
+    def _require_room(self) -> None:
+        if self._written > self._largest:
+            raise OutOfDisk(
+                f"{self._archive}: the snapshot holds more than {self._largest >> 20:,} MB, the sandbox's limit; "
+                "raise disk_mb"
+            )
+
+    def _set_attributes(self, member: Member, place: Path) -> None:
+        for name, value in member.attributes:
+            try:
+                os.setxattr(place, name, value)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or os.statvfs(place).f_bavail < _PAGES_LEFT:
+                    raise
+                raise SnapshotCorrupt(
+                    f"{self._archive}: {member.path!r:.80} has more extended attributes than this file system "
+                    "keeps; restore to another one, such as xfs"
+                ) from error
+
+    def _finish(self, member: Member, place: Path, mode: int) -> None:
+        """Set owner, mode and times; a directory's come last, when nothing more is put into it."""
         if self._owner is not None:
             os.chown(place, self._owner, self._owner, follow_symlinks=False)
         if member.kind != "link":
-            for name, value in header.pax_headers.items():
-                if name.startswith(f"{_XATTR}user.") and not name.startswith(f"{_XATTR}user.overlay."):
-                    os.setxattr(place, name.removeprefix(_XATTR), os.fsencode(value))
-            place.chmod(header.mode & 0o7777)
-        nanoseconds = _nanoseconds(header)
-        os.utime(place, ns=(nanoseconds, nanoseconds), follow_symlinks=False)
+            place.chmod(mode)
+        os.utime(place, ns=(member.mtime_ns, member.mtime_ns), follow_symlinks=False)
 
 
-def _nanoseconds(header: tarfile.TarInfo) -> int:
-    # tarfile's own `mtime` is a float, which is too short for nanoseconds.
-    whole, _, part = str(header.pax_headers.get("mtime", int(header.mtime))).partition(".")
-    sign = -1 if whole.startswith("-") else 1
-    return int(whole) * 10**9 + sign * int(part.ljust(9, "0")[:9])
+def _write_sparse(out: IO[bytes], block: bytes) -> int:
+    """Write a block but leave its pages of zeros out; the number of bytes written."""
+    if block == _ZEROS[: len(block)]:
+        out.seek(len(block), os.SEEK_CUR)
+        return 0
+    if _ZEROS[:_PAGE] not in block:
+        return out.write(block)
+    written = 0
+    for start in range(0, len(block), _PAGE):
+        page = block[start : start + _PAGE]
+        if page == _ZEROS[: len(page)]:
+            out.seek(len(page), os.SEEK_CUR)
+        else:
+            written += out.write(page)
+    return written
 
 
 def sync_directory(directory: Path) -> None:

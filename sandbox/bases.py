@@ -15,7 +15,15 @@ from typing import Any
 from sandbox import ownership, storage
 from sandbox.archive import content_digest
 from sandbox.layers import Stack
-from sandbox.machine import Frozen, OutOfDisk, SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
+from sandbox.machine import (
+    BackendName,
+    Frozen,
+    OutOfDisk,
+    SandboxSpec,
+    SandboxUnavailable,
+    Snapshot,
+    SnapshotCorrupt,
+)
 from sandbox.removal import remove_tree
 
 ROOMS = ("workspace", "home", "tmp")
@@ -90,23 +98,50 @@ def base_named(digest: str, spec: SandboxSpec) -> Base:
     return base
 
 
-def spec_for(snapshot: Snapshot, owner: str = "takeover") -> SandboxSpec:
-    """A spec that can thaw a snapshot, from what this host still has of its base.
+def spec_for(snapshot: Snapshot, backend: BackendName | None = None, owner: str = "takeover") -> SandboxSpec:
+    """A spec of this kind that can thaw a snapshot, from what this host still has of its base.
 
-    Raises SandboxUnavailable where a directory's base is not laid out here.
+    Left out, `backend` is `host`, whatever the snapshot says of itself. Raises SandboxUnavailable where a directory's
+    base is not laid out here, or the kind of machine is not to be had or cannot start from the base.
     """
+    check_workspace(snapshot)
+    if backend is None:
+        backend = isolated_backend()
     digest = snapshot.base.removeprefix(COPY)
-    if snapshot.backend == "docker":
-        return SandboxSpec(backend="docker", image=digest, workspace=snapshot.workspace, owner=owner)
     if digest.startswith("sha256:"):
-        return SandboxSpec(backend=snapshot.backend, image=digest, workspace=snapshot.workspace, owner=owner)
+        if backend == "process":
+            raise SandboxUnavailable(
+                "the snapshot's sandbox began with an image; restore it with --sandbox host or --sandbox docker"
+            )
+        return SandboxSpec(backend=backend, image=digest, workspace=snapshot.workspace, owner=owner)
+    if backend == "docker":
+        raise SandboxUnavailable(
+            "the snapshot's sandbox began with a directory; restore it with --sandbox host"
+        )
     base = Base(digest=digest, whole=False)
     for directory in (base.tree / ROOMS[0], base.tree):
         if directory.is_dir():
-            return SandboxSpec(backend=snapshot.backend, directory=directory, owner=owner)
+            return SandboxSpec(backend=backend, directory=directory, owner=owner)
     raise SandboxUnavailable(
         f"the snapshot's base {digest[:19]} is not laid out on this host; name the repository that the run began with"
     )
+
+
+def check_workspace(snapshot: Snapshot) -> None:
+    """Raises SnapshotCorrupt."""
+    if not snapshot.workspace.startswith("/") or "\0" in snapshot.workspace:
+        raise SnapshotCorrupt(f"the snapshot's workspace is no absolute path: {snapshot.workspace!r:.80}")
+
+
+def isolated_backend() -> BackendName:
+    """The kind of machine for snapshots of anybody: `host`. Raises SandboxUnavailable where it is not to be had."""
+    from sandbox.host import unavailable
+
+    if reason := unavailable():
+        raise SandboxUnavailable(
+            f"no isolated sandbox: {reason}; or choose --sandbox docker, or --sandbox process --allow-unisolated"
+        )
+    return "host"
 
 
 def _signature(directory: Path) -> str:

@@ -9,11 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
+from sandbox import storage
 from sandbox.changes import LayerReport, Mount
 from sandbox.files import Files, ScanReport
 from sandbox.layers import Stack
-from sandbox.machine import ExecResult, FileChange, SandboxUnavailable, Snapshot
+from sandbox.machine import ExecResult, FileChange, FileRefused, SandboxUnavailable, Snapshot
 from sandbox.shell import Channel, Hand, Shell, shown
+from sandbox.shell_state import ShellState, as_directory
 from sandbox.watch import DiskWatch
 
 _STATE_TIMEOUT_S = 30.0
@@ -59,7 +61,9 @@ class Enclosure(Protocol):
 class Box:
     """The machine that all backends share; satisfies `Sandbox`."""
 
-    def __init__(self, enclosure: Enclosure, *, shell_init: str = "", shell_state: str | None = None) -> None:
+    def __init__(
+        self, enclosure: Enclosure, *, shell_init: str = "", shell_state: ShellState | None = None
+    ) -> None:
         self._enclosure = enclosure
         self.workspace = enclosure.workspace
         self._shell_init = shell_init
@@ -69,6 +73,9 @@ class Box:
         try:
             self._agent = self._new_agent_shell(shell_state, self.workspace)
             self._report = self._new_report()
+            stack = enclosure.layers()
+            # Later layers lie on the same disk.
+            self._first_layer = stack.layers[0] if stack is not None else None
         except BaseException:
             enclosure.close()
             raise
@@ -81,9 +88,12 @@ class Box:
             watch.begin()
             result = self._agent.run(command, timeout_s=timeout_s, stopped=watch.over)
         if not result.timed_out and not result.shell_ended:
+            self._require_room()
             return result
         state = self._end_all() if result.timed_out else None
         full = watch is not None and watch.tripped
+        if not full:
+            self._require_room()
         self._agent.close()
         self._agent = self._new_agent_shell(state, self._agent.cwd)
         return result.model_copy(
@@ -94,7 +104,12 @@ class Box:
             }
         )
 
-    def _end_all(self) -> str | None:
+    def _require_room(self) -> None:
+        """Raises OutOfDisk where the host's disk is full: then what a command could not write says nothing of it."""
+        if self._first_layer is not None:
+            storage.require_room(self._first_layer)
+
+    def _end_all(self) -> ShellState | None:
         """End the command that runs, and all that runs beside it; the agent's shell's state, if it told it."""
         self._enclosure.kill_all(self._hand, self._agent)
         state = self._agent.last_words()
@@ -111,7 +126,11 @@ class Box:
         return self._files.read(path)
 
     def write_file(self, path: str, content: bytes) -> None:
-        self._files.write(path, content)
+        try:
+            self._files.write(path, content)
+        except FileRefused:
+            self._require_room()
+            raise
 
     def directory_listing(self, path: str) -> tuple[str, ...] | None:
         return self._files.listing(path)
@@ -126,14 +145,15 @@ class Box:
         return shown(self._agent.cwd)
 
     def shell_state(self) -> str:
-        return self._agent.begin_state()(_STATE_TIMEOUT_S) or _standing(self._agent.cwd)
+        return (self._agent.begin_state()(_STATE_TIMEOUT_S) or _standing(self._agent.cwd)).as_json()
 
     def freeze(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
         before = self._enclosure.layers()
         at_rest = self._enclosure.at_rest()
         state = self._agent.begin_state()
         try:
-            keep = self._enclosure.freeze(store, labels or {}, at_rest=at_rest)
+            with storage.disk_errors():
+                keep = self._enclosure.freeze(store, labels or {}, at_rest=at_rest)
             after = self._enclosure.layers()
             moved = before is not None and after is not None and after.layers != before.layers
             successor = self._prepared_shell() if moved else None
@@ -151,7 +171,8 @@ class Box:
         def finish() -> Snapshot:
             time.sleep(_GIVE_WAY_S)
             try:
-                return keep(told)
+                with storage.disk_errors():
+                    return keep(told.as_json())
             finally:
                 for shell in old:
                     shell.close()
@@ -171,7 +192,7 @@ class Box:
             return ScanReport(self._hand, self.workspace, self._enclosure.file_roots)
         return LayerReport(stack, self._enclosure.mounts, self.workspace)
 
-    def _new_agent_shell(self, state: str | None, cwd: str) -> Shell:
+    def _new_agent_shell(self, state: ShellState | None, cwd: str) -> Shell:
         """A new shell for the agent, with the old one's state, or else in its directory."""
         return self._standing_shell(self._prepared_shell(), state, cwd)
 
@@ -180,7 +201,7 @@ class Box:
         shell.prepare(f"{self._shell_init}\n:")
         return shell
 
-    def _standing_shell(self, shell: Shell, state: str | None, cwd: str) -> Shell:
+    def _standing_shell(self, shell: Shell, state: ShellState | None, cwd: str) -> Shell:
         if shell.restore(state or _standing(cwd), timeout_s=_STATE_TIMEOUT_S):
             return shell
         shell.close()
@@ -189,5 +210,6 @@ class Box:
         return self._new_agent_shell(None, cwd)
 
 
-def _standing(directory: str) -> str:
-    return f"cd -- {shlex.quote(directory)}"
+def _standing(directory: str) -> ShellState:
+    """The state of a shell of which nothing but its directory is known."""
+    return ShellState(directory=as_directory(directory))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import posixpath
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from sandbox.descriptors import open_at, opened
 from sandbox.layers import DEEPEST, Item, Stack, is_opaque, is_whiteout
 from sandbox.machine import FileChange, SandboxUnavailable
 from sandbox.shell import shown
@@ -31,15 +33,33 @@ GENERATED = frozenset(
 """Directories of caches, which tools make by themselves."""
 UNTOLD = ".git"
 """What git keeps is no file of the work; a change of it is seen in the files that it brings."""
-LARGEST_HASHED = 1024**3
+LARGEST_HASHED = 128 * 1024**2
+"""Maximum size of a file, holes included, whose content is hashed; a larger one is known by its size and time."""
+MOST_HASHED = 512 * 1024**2
+"""Maximum bytes, holes included, that one report hashes."""
+_MOST_FILES = 200_000
+"""Maximum number of files that one report hashes."""
+LONGEST_LOOK_S = 30.0
+"""Maximum duration of listing a sandbox's files. Only millions of files take that long."""
 _RACY_NS = 20_000_000
+_TOO_MANY = (
+    "the sandbox has too many files: {:,} were listed in {:.0f} s; lower the limit on its disk (disk_mb), "
+    "which bounds their number"
+)
+_BLOCK = 1024 * 1024
+_EXCHANGED = (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR, errno.ENOTDIR)
+"""What the kernel says of a file that something else has taken the place of."""
 
 
 class State(NamedTuple):
-    """What a file is at one moment: the SHA-256 of its content, and its permission bits."""
+    """What a file is at one moment: the SHA-256 of its content, and its permission bits.
+
+    Without `is_hashed` the digest is that of the size and the time of the last change, as for a very large file.
+    """
 
     sha256: str
     mode: int
+    is_hashed: bool = True
 
 
 class _Seen(NamedTuple):
@@ -54,18 +74,43 @@ class Mount(NamedTuple):
     inside: str
 
 
-class LayerReport:
-    """The difference since the last look, in the time that the top layer's own size takes.
+class _Budget:
+    """How much one report may still hash. Counted in bytes and files, not in seconds: equal runs get equal reports."""
 
-    A file's content is read again when its size, times, inode or mode say that it may have changed.
-    Whatever the agent did, and with whatever tool, its own programs are not asked.
+    def __init__(self) -> None:
+        self._bytes, self._files = MOST_HASHED, _MOST_FILES
+        self._linked: dict[tuple[int, ...], str] = {}
+
+    def sha256(self, descriptor: int, info: os.stat_result) -> str | None:
+        """The digest of an open file's content; None if it is too much to read. Names of one file count once."""
+        inode = (info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size)
+        if info.st_nlink > 1 and inode in self._linked:
+            return self._linked[inode]
+        if info.st_size > min(LARGEST_HASHED, self._bytes) or not self._files:
+            return None
+        self._bytes -= info.st_size
+        self._files -= 1
+        digest, left = hashlib.sha256(), info.st_size
+        while left > 0 and (data := os.read(descriptor, min(left, _BLOCK))):
+            digest.update(data)
+            left -= len(data)  # a file that grows meanwhile is hashed up to the size that it had
+        if info.st_nlink > 1:
+            self._linked[inode] = digest.hexdigest()
+        return digest.hexdigest()
+
+
+class LayerReport:
+    """The difference since the last look, in time proportional to the size of the top layer.
+
+    A file's content is read again when its size, times, inode or mode say that it may have changed. No program inside
+    the sandbox is asked. The top layer may be in use meanwhile: it is read through descriptors only.
     """
 
     def __init__(self, stack: Stack, mounts: tuple[Mount, ...], workspace: str) -> None:
         self._mounts = mounts
         self._workspace = workspace
         self._owed: dict[str, State | None] = {}
-        self._sums: dict[Path, str] = {}
+        self._lower: dict[tuple[Path, str], State] = {}
         self._later: list[Stack] = []
         self._stand_on(stack)
         self.changes()
@@ -78,6 +123,8 @@ class LayerReport:
         self._later.append(stack)
 
     def changes(self) -> tuple[FileChange, ...]:
+        """Changed files since the last call. Raises SandboxUnavailable when the files are gone or are far too many."""
+        self._budget = _Budget()
         for stack in self._later:
             for path, before, _ in self._differences():
                 self._owed.setdefault(path, before)
@@ -96,6 +143,7 @@ class LayerReport:
         whole = posixpath.normpath(posixpath.join(self._workspace, path))
         for part, inside in self._mounts:
             if whole.startswith(inside.rstrip("/") + "/"):
+                self._budget = _Budget()
                 state = self._state(posixpath.join(part, whole[len(inside.rstrip("/")) + 1 :]))
                 return state.sha256 if state else None
         return None
@@ -127,26 +175,43 @@ class LayerReport:
         """What the top layer has, and what it says is gone or hides what lies below."""
         now: dict[str, _Seen] = {}
         covers: set[str] = set()
-        start = len(os.fspath(self._top)) + 1
-        for directory, names, files, descriptor in os.fwalk(self._top):
-            prefix = f"{directory[start:]}/" if len(directory) > start else ""
-            if prefix and is_opaque(Path(directory)):
+        deadline = time.monotonic() + LONGEST_LOOK_S
+
+        def look(directory: int, prefix: str) -> None:
+            if prefix and is_opaque(directory):
                 covers.add(prefix[:-1])
-            # os.fwalk counts a link to a directory among the directories, but does not follow it.
-            for name in [*files, *names]:
-                with contextlib.suppress(FileNotFoundError):
-                    info = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                    if is_whiteout(info):
-                        covers.add(prefix + name)
-                    elif stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
-                        now[prefix + name] = self._seen(prefix + name, name, descriptor, info)
-            if UNTOLD in names:
-                names.remove(UNTOLD)
+            below = []
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    if time.monotonic() > deadline:
+                        raise SandboxUnavailable(_TOO_MANY.format(len(now), LONGEST_LOOK_S))
+                    with contextlib.suppress(FileNotFoundError):
+                        info = entry.stat(follow_symlinks=False)
+                        if stat.S_ISDIR(info.st_mode):
+                            below.append(entry.name)
+                        elif is_whiteout(info):
+                            covers.add(prefix + entry.name)
+                        elif _is_file(info):
+                            now[prefix + entry.name] = self._seen(prefix + entry.name, directory, info)
             if prefix.count("/") > DEEPEST:
-                names.clear()
+                return
+            for name in below:
+                if name == UNTOLD:
+                    continue
+                try:
+                    descriptor = open_at(directory, name, os.O_RDONLY | os.O_DIRECTORY)
+                except OSError:  # it is no directory any more, or may not be read
+                    continue
+                try:
+                    look(descriptor, f"{prefix}{name}/")
+                finally:
+                    os.close(descriptor)
+
+        with opened(self._top, "") as top:
+            look(top, "")
         return now, frozenset(covers)
 
-    def _seen(self, path: str, name: str, descriptor: int, info: os.stat_result) -> _Seen:
+    def _seen(self, path: str, directory: int, info: os.stat_result) -> _Seen:
         signature: tuple[int, ...] = (
             info.st_size,
             info.st_mtime_ns,
@@ -159,13 +224,40 @@ class LayerReport:
             return known
         if time.time_ns() - info.st_ctime_ns < _RACY_NS:
             signature = ()  # it may change once more within the same tick of the clock
+        mode = stat.S_IMODE(info.st_mode)
+        by_size = _by_size(info)
+        if known is not None and not known.state.is_hashed and known.state.sha256 == by_size:
+            return _Seen(signature, State(by_size, mode, is_hashed=False))
         try:
-            content = _sha256(name, info, descriptor)
+            content = self._content(posixpath.basename(path), directory, info)
         except PermissionError:
             # Nobody can have read it either: it keeps the digest it had.
             state = self._state(path)
             content = state.sha256 if state else hashlib.sha256(b"").hexdigest()
-        return _Seen(signature, State(content, stat.S_IMODE(info.st_mode)))
+        return _Seen(signature, State(content or by_size, mode, is_hashed=content is not None))
+
+    def _content(self, name: str, directory: int, info: os.stat_result) -> str | None:
+        """The digest of a link's target or a file's content; None if that is too large.
+
+        Raises FileNotFoundError if the path no longer holds a link or a regular file.
+        """
+        try:
+            if stat.S_ISLNK(info.st_mode):
+                return _link_sha256(os.readlink(os.fsencode(name), dir_fd=directory))
+            descriptor = open_at(directory, name)
+            try:
+                found = os.fstat(descriptor)
+                if not stat.S_ISREG(found.st_mode):
+                    raise FileNotFoundError(errno.ENOENT, "not a file any more", name)
+                return self._budget.sha256(descriptor, found)
+            finally:
+                os.close(descriptor)
+        except PermissionError:
+            raise
+        except OSError as error:
+            if error.errno in _EXCHANGED:
+                raise FileNotFoundError(errno.ENOENT, "not a file any more", name) from error
+            raise
 
     def _state(self, path: str) -> State | None:
         """What the file was at the last look."""
@@ -175,15 +267,24 @@ class LayerReport:
         if path in self._covers or any(p in self._covers or p in self._now for p in _parents(path)):
             return None
         found = self._below.find(path)
-        if found is None or not _is_file(found):
+        if found is None or not _is_file(found.info):
             return None
-        if found.place not in self._sums:
-            self._sums[found.place] = _sha256(os.fspath(found.place), found.info, None)
-        return State(self._sums[found.place], stat.S_IMODE(found.info.st_mode))
+        key = (found.layer, found.path)
+        if key not in self._lower:
+            self._lower[key] = self._lower_state(found)
+        return self._lower[key]
+
+    def _lower_state(self, found: Item) -> State:
+        mode = stat.S_IMODE(found.info.st_mode)
+        if stat.S_ISLNK(found.info.st_mode):
+            return State(_link_sha256(found.link_target()), mode)
+        with found.opened() as descriptor:
+            content = self._budget.sha256(descriptor, found.info)
+        return State(content or _by_size(found.info), mode, is_hashed=content is not None)
 
     def _files_below(self, path: str) -> Iterator[str]:
         item = self._below.find(path)
-        if item is not None and _is_file(item):
+        if item is not None and _is_file(item.info):
             yield path
         elif item is not None and posixpath.basename(path) != UNTOLD:
             for name in self._below.listing(path):
@@ -217,25 +318,24 @@ def report(found: Iterable[tuple[str, State | None, State | None]], workspace: s
                 before_mode=before.mode if before and rechmod else None,
                 after_mode=after.mode if after and rechmod else None,
                 renamed_from=shown(origins[0].removeprefix(prefix)) if len(origins) == 1 else None,
+                too_large=any(state is not None and not state.is_hashed for state in (before, after)),
                 generated=not GENERATED.isdisjoint(path.split("/")),
             )
         )
     return tuple(changes)
 
 
-def _sha256(name: str, info: os.stat_result, descriptor: int | None) -> str:
-    if stat.S_ISLNK(info.st_mode):
-        target = os.readlink(os.fsencode(name), dir_fd=descriptor)
-        return hashlib.sha256(b"symlink:" + target).hexdigest()
-    if info.st_size > LARGEST_HASHED:
-        return hashlib.sha256(b"large:%d:%d" % (info.st_size, info.st_mtime_ns)).hexdigest()
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(name, flags, dir_fd=descriptor), "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+def _link_sha256(target: bytes) -> str:
+    return hashlib.sha256(b"symlink:" + target).hexdigest()
 
 
-def _is_file(item: Item) -> bool:
-    return stat.S_ISREG(item.info.st_mode) or stat.S_ISLNK(item.info.st_mode)
+def _by_size(info: os.stat_result) -> str:
+    """What stands for the content of a file that is too large to hash."""
+    return hashlib.sha256(b"large:%d:%d" % (info.st_size, info.st_mtime_ns)).hexdigest()
+
+
+def _is_file(info: os.stat_result) -> bool:
+    return stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)
 
 
 def _parents(path: str) -> Iterator[str]:

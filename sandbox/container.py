@@ -14,13 +14,13 @@ from sandbox import archive, images, ownership, tarballs
 from sandbox.changes import Mount
 from sandbox.containment import host_config
 from sandbox.daemon import OwnedClient, answering, client, directories, require_image
-from sandbox.freezer import paused
+from sandbox.freezer import paused, processes
 from sandbox.layers import Stack
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
 from sandbox.ownership import OWNER_LABEL
 from sandbox.removal import remove_on_failure, remove_tree
 from sandbox.shell import LEAVE, Hand, Shell, ShellNotStartedError
-from sandbox.watch import DiskWatch, bytes_used
+from sandbox.watch import DiskWatch, bytes_unnamed, bytes_used
 from sandbox.wire import ExecChannel
 
 __all__ = ["OWNER_LABEL", "OwnedClient", "client", "require_image", "start", "thaw"]
@@ -84,7 +84,8 @@ class ContainerEnclosure:
         if spec.snapshots == "layer" and self._places is None:
             self.close()
             raise SandboxUnavailable("the daemon's layers cannot be read from here: freeze by commit instead")
-        self.watch = DiskWatch(self._disk_used, spec.disk_mb << 20)
+        disk = self._places[0] if self._places is not None else None
+        self.watch = DiskWatch(self._disk_used, spec.disk_mb << 20, disk)
 
     def open_shell(self) -> ExecChannel:
         with answering(f"container {self._id[:12]}"):
@@ -186,7 +187,7 @@ class ContainerEnclosure:
 
     def _disk_used(self) -> int:
         if self._places is not None:
-            return bytes_used(self._places[0])
+            return bytes_used(self._places[0]) + bytes_unnamed(processes(self._id, self._pid))
         with answering(f"size of container {self._id[:12]}"):
             found = client().api.containers(all=True, size=True, filters={"id": self._id})
         return int(found[0].get("SizeRw", 0)) if found else 0
@@ -207,17 +208,20 @@ def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ContainerEnclosu
     base = images.require_base(snapshot.base)
     if spec.image is not None and (wanted := require_image(spec.image).id) != base["Id"]:
         raise SnapshotCorrupt(f"the snapshot was made for base {base['Id'][:19]}, not for {wanted[:19]}")
-    return ContainerEnclosure(spec, frozen_image(snapshot, store, spec.owner, base), base)
+    return ContainerEnclosure(spec, frozen_image(snapshot, store, spec, base), base)
 
 
-def frozen_image(snapshot: Snapshot, store: Path, owner: str, base: Mapping[str, Any]) -> Mapping[str, Any]:
+def frozen_image(
+    snapshot: Snapshot, store: Path, spec: SandboxSpec, base: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """The snapshot's image on this daemon, verified. Raises SnapshotCorrupt."""
     if not is_image(snapshot.location):
         if Path(snapshot.location).name != snapshot.location:
             raise SnapshotCorrupt(f"{snapshot.location!r} is not the name of an archive")
-        labels = {OWNER_LABEL: owner, images.LOADED_LABEL: snapshot.digest}
-        tag = f"{owner}-{snapshot.digest[:16]}"
-        return images.load(store / snapshot.location, snapshot.digest, base, labels, tag)
+        labels = {OWNER_LABEL: spec.owner, images.LOADED_LABEL: snapshot.digest}
+        tag = f"{spec.owner}-{snapshot.digest[:16]}"
+        largest = spec.disk_mb << 20
+        return images.load(store / snapshot.location, snapshot.digest, base, labels, tag, largest)
     image = images.find(snapshot.location)
     if image is None:
         raise SnapshotCorrupt(f"snapshot image {snapshot.location[:19]} is not on this daemon")

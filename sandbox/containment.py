@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from sandbox.daemon import answering, client
+from sandbox.daemon import answering, client, system_call_filter
 from sandbox.machine import SandboxSpec
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
@@ -13,7 +13,7 @@ CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "
 
 
 def host_config(spec: SandboxSpec) -> Any:
-    """No network, no mounts, no devices; the daemon's own seccomp profile stays as it is."""
+    """No network, no mounts, no devices, and the system calls that a host sandbox has."""
     memory = f"{spec.memory_mb}m"
     size = spec.disk_mb << 20
     with answering("the Docker daemon"):
@@ -21,7 +21,7 @@ def host_config(spec: SandboxSpec) -> Any:
             network_mode="none",
             cap_drop=["ALL"],
             cap_add=list(CAPABILITIES),
-            security_opt=["no-new-privileges"],
+            security_opt=["no-new-privileges", *system_call_filter(client())],
             mem_limit=memory,
             memswap_limit=memory,
             pids_limit=spec.pids,

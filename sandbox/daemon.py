@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sandbox import seccomp
 from sandbox.machine import OutOfDisk, SandboxUnavailable
 from sandbox.ownership import labels
 
@@ -71,16 +72,37 @@ def directories(driver: Mapping[str, Any]) -> tuple[Path, ...] | None:
     return found if all(place.is_absolute() and place.is_dir() for place in found) else None
 
 
+@functools.cache
+def system_call_filter(daemon: Any) -> tuple[str, ...]:
+    """The security options by which a daemon filters the system calls of a container.
+
+    Its own default profile stays where this host has no libseccomp, or the daemon no seccomp.
+    """
+    profile = seccomp.docker_profile()
+    options = daemon.info().get("SecurityOptions") or ()
+    if profile is None or not any(option.startswith("name=seccomp") for option in options):
+        return ()
+    return (f"seccomp={profile}",)
+
+
 class OwnedClient:
-    """The daemon for code that starts containers by itself: each gets our label, and no network unless told."""
+    """The daemon for code that starts containers by itself.
+
+    Each gets our label, our filter of system calls, and no network unless told.
+    """
 
     def __init__(self, owner: str, *, network: bool) -> None:
         self._client = client()
-        self._forced = {"labels": labels(owner)} | ({} if network else {"network_mode": "none"})
+        self._forced: dict[str, Any] = {"labels": labels(owner)} | (
+            {} if network else {"network_mode": "none"}
+        )
+        self._filter = system_call_filter(self._client)
         self.containers = self
 
     def create(self, **options: Any) -> Any:
-        return self._client.containers.create(**options | self._forced)
+        given = [option for option in options.get("security_opt") or () if not option.startswith("seccomp")]
+        security = {"security_opt": [*given, *self._filter]} if self._filter else {}
+        return self._client.containers.create(**options | self._forced | security)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client.containers if name == "get" else self._client, name)

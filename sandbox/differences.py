@@ -1,15 +1,16 @@
-"""What some layers come to over a base, name by name, whatever the order of deeds that led there."""
+"""The difference of some layers from a base, name by name; it does not depend on the order of the changes."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import takewhile
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from sandbox.layers import Stack, is_opaque, is_whiteout, opened_up, require_shallow
+from sandbox.layers import Item, Stack, require_shallow, root
 
 Kind = Literal["file", "link", "directory", "opaque", "fifo", "gone"]
 """`opaque` is a directory that hides what the base has in it; `gone` a name that only the base has."""
@@ -20,62 +21,56 @@ class Difference(NamedTuple):
 
     path: str
     kind: Kind
-    place: Path
-    info: os.stat_result
+    item: Item
 
 
 def differences(layers: tuple[Path, ...], base: Stack) -> Iterator[Difference]:
-    """What layers at rest, the top one first, come to; sorted, a directory before what it holds.
+    """The difference of layers at rest, the top one first; sorted, a directory before what it holds.
 
-    Equal trees give equal differences: a name that was made and removed again is not told, and a
-    directory is opaque only where the base has something to hide.
+    Equal trees give equal differences: a name that was made and removed again is left out, and a directory is opaque
+    only where the base has something to hide.
     """
-    return _merged("", layers, base, hidden=False)
+    return _merged("", tuple(map(root, layers)), base, hidden=False)
 
 
-def _merged(path: str, places: tuple[Path, ...], base: Stack, *, hidden: bool) -> Iterator[Difference]:
-    named: dict[str, list[tuple[Path, os.stat_result]]] = {}
-    for place in places:
-        require_shallow(path, place)
-        with os.scandir(place) as entries:
-            for entry in entries:
-                found = (Path(entry.path), entry.stat(follow_symlinks=False))
-                named.setdefault(entry.name, []).append(found)
-    for name in sorted(named, key=os.fsencode):
-        below = f"{path}/{name}" if path else name
-        place, info = named[name][0]
-        if stat.S_ISDIR(info.st_mode):
-            with opened_up(*_directories_first(named[name])):
-                parts, cut = _directories(named[name])
+def _merged(path: str, parts: tuple[Item, ...], base: Stack, *, hidden: bool) -> Iterator[Difference]:
+    require_shallow(path)
+    named: dict[str, list[Item]] = {}
+    for part in parts:
+        for item in part.children():
+            named.setdefault(item.path, []).append(item)
+    for below in sorted(named, key=os.fsencode):
+        first = named[below][0]
+        if first.is_directory:
+            with ExitStack() as stack:
+                for item in takewhile(lambda each: each.is_directory, named[below]):
+                    stack.enter_context(item.made_readable())
+                found, cut = _directories(named[below])
                 covers = cut and not hidden and _is_directory(base, below)
-                yield Difference(below, "opaque" if covers else "directory", place, info)
-                yield from _merged(below, parts, base, hidden=hidden or cut)
-        elif is_whiteout(info):
+                yield Difference(below, "opaque" if covers else "directory", first)
+                yield from _merged(below, found, base, hidden=hidden or cut)
+        elif first.is_whiteout:
             if not hidden and base.find(below) is not None:
-                yield Difference(below, "gone", place, info)
-        elif (kind := _kind(info)) is not None:
-            yield Difference(below, kind, place, info)
+                yield Difference(below, "gone", first)
+        elif (kind := _kind(first.info)) is not None:
+            yield Difference(below, kind, first)
 
 
-def _directories_first(found: list[tuple[Path, os.stat_result]]) -> Iterator[Path]:
-    yield from (place for place, info in takewhile(lambda one: stat.S_ISDIR(one[1].st_mode), found))
-
-
-def _directories(found: list[tuple[Path, os.stat_result]]) -> tuple[tuple[Path, ...], bool]:
+def _directories(found: list[Item]) -> tuple[tuple[Item, ...], bool]:
     """The layers' parts of one directory, down to where one hides the rest; and whether one does."""
-    parts: list[Path] = []
-    for place, info in found:
-        if not stat.S_ISDIR(info.st_mode):
+    parts: list[Item] = []
+    for item in found:
+        if not item.is_directory:
             return tuple(parts), True
-        parts.append(place)
-        if is_opaque(place):
+        parts.append(item)
+        if item.is_opaque():
             return tuple(parts), True
     return tuple(parts), False
 
 
 def _is_directory(base: Stack, path: str) -> bool:
     found = base.find(path)
-    return found is not None and stat.S_ISDIR(found.info.st_mode)
+    return found is not None and found.is_directory
 
 
 def _kind(info: os.stat_result) -> Kind | None:

@@ -11,7 +11,7 @@ import secrets
 import shlex
 from collections.abc import Iterable
 
-from sandbox.changes import UNTOLD, State, report
+from sandbox.changes import LARGEST_HASHED, MOST_HASHED, UNTOLD, State, report
 from sandbox.layers import Stack
 from sandbox.machine import FileChange, FileRefused, SandboxUnavailable
 from sandbox.shell import Hand, shown
@@ -116,16 +116,17 @@ class ScanReport:
     def changes(self) -> tuple[FileChange, ...]:
         before = self._states
         found = self._scan()
-        suspects = [
-            path for path, (signature, _, _) in found.items() if self._signatures.get(path) != signature
-        ]
-        sums = self._hash({path: found[path][2] for path in suspects})
+        suspects = [path for path, seen in found.items() if self._signatures.get(path) != seen[0]]
+        sums = self._hash({path: found[path][2] for path in suspects if not found[path][3]})
         # A file that may not be read any more keeps the digest it had.
         known = {path: state.sha256 for path, state in before.items()} | sums
+        known |= {path: _by_size(seen[0]) for path, seen in found.items() if seen[3]}
         self._states = {
-            path: State(known[path], mode) for path, (_, mode, _) in found.items() if path in known
+            path: State(known[path], seen[1], is_hashed=not seen[3])
+            for path, seen in found.items()
+            if path in known
         }
-        self._signatures = {path: signature for path, (signature, _, _) in found.items()}
+        self._signatures = {path: seen[0] for path, seen in found.items()}
         paths = {*suspects, *(path for path in before if path not in self._states)}
         return report(((path, before.get(path), self._states.get(path)) for path in paths), self._workspace)
 
@@ -133,17 +134,24 @@ class ScanReport:
         state = self._states.get(posixpath.normpath(posixpath.join(self._workspace, path)))
         return state.sha256 if state else None
 
-    def _scan(self) -> dict[str, tuple[str, int, str | None]]:
-        """By path: what changes when the file does, its permission bits, and a link's target."""
+    def _scan(self) -> dict[str, tuple[str, int, str | None, bool]]:
+        """By path: what changes when the file does, its permission bits, a link's target, whether it is too large."""
         roots = " ".join(shlex.quote(root) for root in self._roots)
         fields = self._raw(
             f"{{ find {roots} -xdev -type d -name {UNTOLD} -prune -o \\( -type f -o -type l \\) "
             "-printf '%p\\0%s %T@ %C@ %i %y %m\\0%l\\0' 2>/dev/null || true; }"
         )
         found = {}
+        left = MOST_HASHED
         for path, signature, target in zip(fields[::3], fields[1::3], fields[2::3], strict=False):
-            *_, kind, mode = signature.split()
-            found[path] = (signature, int(mode, 8), target if kind == "l" else None)
+            size, *_, kind, mode = signature.split()
+            is_new = kind == "f" and self._signatures.get(path) != signature
+            before = self._states.get(path)
+            too_large = (
+                int(size) > min(LARGEST_HASHED, left) if is_new else not (before is None or before.is_hashed)
+            )
+            left -= int(size) if is_new and not too_large else 0
+            found[path] = (signature, int(mode, 8), target if kind == "l" else None, too_large)
         return found
 
     def _hash(self, paths: dict[str, str | None]) -> dict[str, str]:
@@ -165,3 +173,9 @@ class ScanReport:
         if result.exit_code != 0:
             raise SandboxUnavailable("the sandbox could not list its files")
         return result.output.split("\0")
+
+
+def _by_size(signature: str) -> str:
+    """What stands for the content of a file that is too large to hash."""
+    size, time, *_ = signature.split()
+    return hashlib.sha256(f"large:{size}:{time}".encode()).hexdigest()

@@ -1,70 +1,113 @@
-"""A container's processes held still for a moment, by the kernel where this host lets us, else by the daemon."""
+"""The kernel's freezer: all processes of a control group, a container's too, held still and resumed."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sandbox.daemon import answering, client
+from sandbox import hierarchies
 from sandbox.machine import SandboxUnavailable
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_LONGEST_S = 10.0
+TIMEOUT_S = 10.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
 
 
 @contextlib.contextmanager
 def paused(container: str, pid: int) -> Iterator[None]:
     """Hold still all that runs in a container, whose first process is `pid`."""
-    switch = _switch(container, pid)
-    if switch is None:
-        with answering("docker pause"):
-            client().api.pause(container)
-        try:
+    group = _group(container, pid)
+    if group is not None:
+        with frozen(group):
             yield
-        finally:
-            with answering("docker unpause"):
-                client().api.unpause(container)
         return
-    place, on, off = switch
+    from sandbox.daemon import answering, client
+
+    with answering("docker pause"):
+        client().api.pause(container)
     try:
-        place.write_text(on)
-        _await_frozen(place)
         yield
     finally:
-        with contextlib.suppress(FileNotFoundError):  # removed behind our back
-            place.write_text(off)
+        with answering("docker unpause"):
+            client().api.unpause(container)
 
 
-def _switch(container: str, pid: int) -> tuple[Path, str, str] | None:
-    """The file that freezes the control group, and what to write to it; None where we cannot write it.
+def _group(container: str, pid: int) -> Path | None:
+    """The container's own control group; None where this process cannot freeze it.
 
     The daemon's own pause takes as long as the tar of a small layer.
     """
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if container not in path:
-                continue  # not this container's own group, or not its process
-            if controllers == "freezer":
-                place, words = _CGROUPS / f"freezer{path}/freezer.state", ("FROZEN", "THAWED")
-            elif not controllers:
-                place, words = _CGROUPS / f"{path.lstrip('/')}/cgroup.freeze", ("1", "0")
-            else:
-                continue
-            with place.open("r+"):
-                return place, *words
+        for position in hierarchies.positions(pid):
+            directory = position.directory
+            # Else it is not this container's group, or not its process.
+            if container in directory.name and can_freeze(directory):
+                return directory
     return None
 
 
-def _await_frozen(place: Path) -> None:
-    deadline = time.monotonic() + _LONGEST_S
-    while time.monotonic() < deadline:
-        if place.name == "freezer.state":
-            if place.read_text().strip() == "FROZEN":
-                return
-        elif "frozen 1" in place.with_name("cgroup.events").read_text():
+def processes(container: str, pid: int) -> set[int]:
+    """All processes of a container, as this host numbers them; empty where they cannot be listed."""
+    with contextlib.suppress(OSError):
+        for position in hierarchies.positions(pid):
+            if container in position.directory.name:
+                return {int(each) for each in (position.directory / "cgroup.procs").read_text().split()}
+    return set()
+
+
+@contextlib.contextmanager
+def frozen(directory: Path) -> Iterator[None]:
+    """Hold all processes of one group still, verified. Raises SandboxUnavailable after 10 s, OSError."""
+    try:
+        freeze(directory, TIMEOUT_S)
+        yield
+    finally:
+        complete(lambda: thaw(directory))
+
+
+def can_freeze(directory: Path) -> bool:
+    """Whether this process may stop the processes of the group at `directory`."""
+    return any(os.access(directory / name, os.W_OK) for name in ("freezer.state", "cgroup.freeze"))
+
+
+def freeze(directory: Path, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    for pause in pauses():
+        # Written again each time, as a process that entered meanwhile can undo it on version 1.
+        if _switch(directory, on=True):
             return
-        time.sleep(0.0005)
-    raise SandboxUnavailable("the container's processes could not be held still")
+        if time.monotonic() > deadline:
+            raise SandboxUnavailable(f"the sandbox's processes did not stop within {timeout_s:.0f} s")
+        time.sleep(pause)
+
+
+def thaw(directory: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # somebody has removed it
+        _switch(directory, on=False)
+
+
+def _switch(directory: Path, *, on: bool) -> bool:
+    """Freeze or resume one group; whether all its processes stand still."""
+    if (directory / "freezer.state").exists():
+        hierarchies.write(directory / "freezer.state", "FROZEN" if on else "THAWED")
+        return on and (directory / "freezer.state").read_text() == "FROZEN\n"
+    hierarchies.write(directory / "cgroup.freeze", int(on))
+    return on and "frozen 1" in (directory / "cgroup.events").read_text().splitlines()
+
+
+def complete(finish: Callable[[], None]) -> None:
+    """Run what must not be left out; once more when Ctrl-C interrupts it."""
+    try:
+        finish()
+    except BaseException:
+        finish()
+        raise
+
+
+def pauses() -> Iterator[float]:
+    pause = _FIRST_PAUSE_S
+    while True:
+        yield pause
+        pause = min(pause * 1.5, _LONGEST_PAUSE_S)

@@ -11,21 +11,22 @@ import random
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
-from sandbox import overlay, seccomp, storage, trees
+from sandbox import cgroups, namespaces, overlay, seccomp, storage, trees, unreadable
 from sandbox.bases import ROOMS
 from sandbox.changes import Mount
 from sandbox.layers import Stack
-from sandbox.local import PipeChannel, descendants, environment, kill_until_none, stopped
+from sandbox.local import PipeChannel, descendants, environment, is_dead, kill_until_none
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot
 from sandbox.overlay import INTERPRETER
 from sandbox.removal import remove_tree
 from sandbox.shell import ASIDE, LEAVE, Channel, Hand, Shell
-from sandbox.watch import MemoryWatch, bytes_used
+from sandbox.watch import DiskWatch, MemoryWatch, bytes_unnamed, bytes_used
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _ETC = ("alternatives", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd")
@@ -33,10 +34,19 @@ _HOME = "/home/agent"
 _SHELL_PID = 2  # in its own namespace, where 1 is bubblewrap's reaper
 _SHELLS_FILES = (0, 1, 2, ASIDE, 255)
 _DEPTH_INSIDE = 3  # process namespaces: this host's, the keeper's, bubblewrap's
+# Root inside owns the sandbox's IPC namespace, and could lift the bounds that the keeper has set there.
+_KERNEL = ("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev")
+_OWN_PROCESSES = 64
+"""Room in a control group for the shells, and for the processes that lead to them."""
+_END_S, _END_LOOK_S = 10.0, 0.001
 _SHARED_MEMORY_BYTES = 64 * 1024 * 1024
+# The IPC namespace is the keeper's, where its sizes are bounded.
 _NAMESPACES = (
-    "--unshare-all",
     "--unshare-user",
+    "--unshare-pid",
+    "--unshare-net",
+    "--unshare-uts",
+    "--unshare-cgroup-try",
     "--disable-userns",
     "--uid",
     "0",
@@ -81,12 +91,13 @@ class HostEnclosure:
         self._found: list[psutil.Process] = []
         self.workspace = spec.workspace
         self._processors = _bound_to(spec.cpus)
-        self.watch = MemoryWatch(
-            lambda: bytes_used(tree.layers().layers[0]),
-            spec.disk_mb << 20,
-            processes=self._busy,
-            memory_limit=spec.memory_mb << 20,
-        )
+        memory = spec.memory_mb << 20
+        self._group = cgroups.create(memory, spec.pids + _OWN_PROCESSES)
+        limits = (self._disk_used, spec.disk_mb << 20, storage.runs())
+        if self._limits_memory():
+            self.watch = DiskWatch(*limits)
+        else:
+            self.watch = MemoryWatch(*limits, processes=self._busy, memory_limit=memory)
         if tree.base.whole:
             self.mounts: tuple[Mount, ...] = (Mount("", "/"),)
         else:
@@ -99,12 +110,15 @@ class HostEnclosure:
         spec = self._spec
         calls = seccomp.filter_file()
         filtered = [] if calls is None else ["--seccomp", str(calls)]
+        grouped = [] if self._group is None else self._group.entering
+        # Where a control group counts memory, address space is free: Node and Bun programs reserve a lot of it.
+        address_space = "" if self._limits_memory() else f"-v {spec.memory_mb << 10} "
         try:
             channel = PipeChannel(
-                [*self._tree.entering(), *self._processors, "bwrap", *filtered, *self._argv()],
+                [*grouped, *self._tree.entering(), *self._processors, "bwrap", *filtered, *self._argv()],
                 env={"PATH": os.defpath},
                 inherits=() if calls is None else (calls,),
-                limits=f"ulimit -u {spec.pids} -v {spec.memory_mb << 10} -n {spec.open_files} "
+                limits=f"BASH_ARGV0=bash; ulimit -u {spec.pids} {address_space}-n {spec.open_files} "
                 f"-f {spec.disk_mb << 10} -c 0",
             )
         finally:
@@ -119,21 +133,26 @@ class HostEnclosure:
             if _pid_inside(process.pid) == _SHELL_PID:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(LEAVE)
-        kill_until_none(self._busy)
+        if self._group is None:
+            kill_until_none(self._busy)
+        else:
+            self._group.kill(spared=self._own_processes())
 
     def at_rest(self) -> bool:
-        self._found = self._inside(self._channels)
-        return self._tree.layered and not any(map(_is_at_work, self._found))
+        if not self._tree.layered:
+            return False
+        if self._group is None:
+            with self._stopped():
+                return self._waits()
+        # A process that forks on and on is a member at every moment, under whatever id.
+        return self._waits() and self._group.process_ids() <= self._own_processes()
 
     def freeze(self, store: Path, labels: Mapping[str, str], *, at_rest: bool) -> Callable[[str], Snapshot]:
         inside = self._found
-        finish = self._tree.freeze(store, at_rest=at_rest, stopped=lambda: stopped(inside))
+        finish = self._tree.freeze(store, at_rest=at_rest, stopped=self._stopped)
 
         def finish_at_rest() -> trees.Kept:
-            for process in inside:
-                # What has been killed runs no instruction more, wherever it stands, not even what it trapped.
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+            _end(inside)
             return finish()
 
         return trees.described("host", self.workspace, finish_at_rest if at_rest else finish)
@@ -142,6 +161,49 @@ class HostEnclosure:
         for channel in self._channels:
             channel.end()
         self._tree.close()
+        if self._group is not None:
+            self._group.remove()
+
+    def _waits(self) -> bool:
+        """Whether only shells are inside that wait for a command, as far as a look can tell."""
+        self._found = self._inside(self._channels)
+        return not any(map(_is_at_work, self._found))
+
+    @contextlib.contextmanager
+    def _stopped(self) -> Iterator[None]:
+        """Hold everything inside still, verified. Raises SandboxUnavailable if it does not stop."""
+        assert self._tree.keeper is not None
+        if self._group is not None and self._group.can_freeze:
+            with self._group.freezing():
+                yield
+        else:
+            keeper, entrances = self._tree.keeper, [channel.process.pid for channel in self._channels]
+            with namespaces.stop_all(keeper.first, keeper.entering(), entrances):
+                yield
+
+    def _limits_memory(self) -> bool:
+        return self._group is not None and self._group.limits_memory
+
+    def _disk_used(self) -> int:
+        """Bytes on disk of what the sandbox has written since its start, files that have no name any more included."""
+        if self._group is not None:
+            self._group.protect(self._own_processes())  # now and then, as new processes come
+        return sum(map(bytes_used, self._tree.own_layers())) + bytes_unnamed(self._process_ids())
+
+    def _process_ids(self) -> set[int]:
+        if self._group is not None:
+            return self._group.process_ids()
+        return {process.pid for process in self._inside(self._channels)}
+
+    def _own_processes(self) -> set[int]:
+        """The shells, and what leads to them."""
+        ours = {channel.process.pid for channel in self._channels}
+        return ours | {
+            process.pid
+            for pid in ours
+            for process in descendants(pid)
+            if _pid_inside(process.pid) <= _SHELL_PID
+        }
 
     def _busy(self) -> list[psutil.Process]:
         """Everything inside but the shells themselves."""
@@ -156,17 +218,21 @@ class HostEnclosure:
     def _argv(self) -> list[str]:
         argv = [*_NAMESPACES, "--new-session", "--hostname", "sandbox"]
         argv += self._whole_system() if self._tree.base.whole else self._own_system()
-        argv += ["--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+        argv += ["--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]
+        program = unreadable.shell_program(self._tree.base)
+        if program is not None:
+            argv += ["--ro-bind", str(program), unreadable.INSIDE]
+        argv += ["--remount-ro", "/dev"]
         argv += ["--chdir", self.workspace, "--clearenv"]
         for name, value in self._environment().items():
             argv += ["--setenv", name, value]
-        return [*argv, "bash", "--norc", "--noprofile"]
+        return [*argv, "bash" if program is None else unreadable.INSIDE, "--norc", "--noprofile"]
 
     def _whole_system(self) -> list[str]:
-        return ["--bind", str(self._tree.files), "/", "--proc", "/proc", "--dev", "/dev"]
+        return ["--bind", str(self._tree.files), "/", *_KERNEL]
 
     def _own_system(self) -> list[str]:
-        argv = ["--proc", "/proc", "--dev", "/dev"]
+        argv = [*_KERNEL]
         for path in _SYSTEM:
             if Path(path).is_symlink():
                 argv += ["--symlink", str(Path(path).readlink()), path]
@@ -197,6 +263,23 @@ def _pid_inside(pid: int) -> int:
                 ids = line.split()[1:]
                 return int(ids[-1]) if len(ids) >= _DEPTH_INSIDE else 0
     return 0
+
+
+def _end(processes: Sequence[psutil.Process]) -> None:
+    """Kill process namespaces by their first processes, and wait until nothing in them is left.
+
+    Raises SandboxUnavailable if one outlives 10 s.
+    """
+    reapers = [process for process in processes if _pid_inside(process.pid) == 1]
+    for process in (*reapers, *processes):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    # The kernel lets a namespace's first process end only after all the others.
+    deadline = time.monotonic() + _END_S
+    while not all(map(is_dead, reapers)):
+        if time.monotonic() > deadline:
+            raise SandboxUnavailable(f"the sandbox's processes outlived SIGKILL by {_END_S:.0f} s")
+        time.sleep(_END_LOOK_S)
 
 
 def _is_at_work(process: psutil.Process) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import tarfile
@@ -13,12 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import zstandard
-
 from sandbox import archive
 from sandbox.daemon import answering, client, directories
 from sandbox.layers import Stack
 from sandbox.machine import SandboxUnavailable, SnapshotCorrupt
+from sandbox.members import unpacked
 from sandbox.tarballs import lay_out, lay_out_names
 
 SNAPSHOTS = "takeover/snapshot"
@@ -97,11 +95,17 @@ def write_archive(image: Mapping[str, Any], base: Mapping[str, Any], place: Path
 
 
 def load(
-    place: Path, digest: str, base: Mapping[str, Any], labels: Mapping[str, str], tag: str
+    place: Path,
+    digest: str,
+    base: Mapping[str, Any],
+    labels: Mapping[str, str],
+    tag: str,
+    largest: int = archive.LARGEST_LAYER,
 ) -> Mapping[str, Any]:
     """The image that is the base with an archive's layer on it; loaded into the daemon if it is not there.
 
-    Raises SnapshotCorrupt when the archive is not what `digest` says.
+    Raises SnapshotCorrupt when the archive is not what `digest` says, and OutOfDisk when its files take more than
+    `largest` bytes: the daemon writes their holes, too.
     """
     try:
         info = place.stat()
@@ -111,7 +115,9 @@ def load(
     known = find(_loaded[key]) if key in _loaded else None
     if known is not None:
         return known
-    archive.verify(place, digest=digest, base_digest=base["Id"])
+    held = archive.verify(place, digest=digest, base_digest=base["Id"], largest=largest)
+    if held.literal is not None:
+        raise SnapshotCorrupt(f"{place}: Docker's layers cannot keep a file named {held.literal!r:.80}")
     layer, size = _layer_digest(place)
     config = _config(base, layer, labels)
     image = f"sha256:{hashlib.sha256(config).hexdigest()}"
@@ -177,8 +183,8 @@ def _header(name: str, size: int) -> bytes:
 
 @contextlib.contextmanager
 def _unpacked(place: Path) -> Iterator[IO[bytes]]:
-    with place.open("rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as content:
-        yield io.BufferedReader(content, _BLOCK)
+    with place.open("rb") as raw, unpacked(raw) as content:
+        yield content
 
 
 def _saved(image: str, above: int, room: Path) -> tuple[Path, ...]:

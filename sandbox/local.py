@@ -133,13 +133,14 @@ def kill(processes: list[psutil.Process]) -> None:
 def kill_until_none(find: Callable[[], list[psutil.Process]]) -> None:
     """Kill what `find` finds, and what that started meanwhile."""
     for _ in range(_KILL_ROUNDS):
-        found = [process for process in find() if not _is_dead(process)]
+        found = [process for process in find() if not is_dead(process)]
         if not found:
             return
         kill(found)
 
 
-def _is_dead(process: psutil.Process) -> bool:
+def is_dead(process: psutil.Process) -> bool:
+    """Whether a process runs no instruction any more."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -199,7 +200,7 @@ def _await_exec(process: psutil.Process) -> None:
             is_settled = bool(Path(f"/proc/{process.pid}/environ").read_bytes())
         except OSError:  # it has ended, or is another user's
             return
-        if is_settled or process.ppid() in (0, _KERNEL_THREADS) or _is_dead(process):
+        if is_settled or process.ppid() in (0, _KERNEL_THREADS) or is_dead(process):
             return
         time.sleep(_EXEC_LOOK_S)
 

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 BackendName = Literal["docker", "host", "process"]
 OWNER = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 """What a run may be called to whom machines belong: directories are named so."""
+LONGEST_SHELL_STATE = 8 * 1024 * 1024
+"""Characters; of a shell that has more to say, a snapshot keeps the directory alone."""
 _NAME = r"^([^/\x00.][^/\x00]*)?$"
 
 
@@ -43,7 +45,8 @@ class FileChange(Frozen):
     `path` is relative to the workspace inside it and absolute outside it. `before` and `after` are
     SHA-256 digests in hexadecimal; None means that the file did not exist. The modes are permission
     bits, given only where they changed. `renamed_from` names the file that went away with the same
-    content; `generated` says that the file lies in a cache that a tool makes by itself.
+    content; `generated` says that the file lies in a cache that a tool makes by itself. `too_large` says that
+    the content was too large to hash: a digest then stands for the size and the time of the last change.
     """
 
     path: str
@@ -53,6 +56,7 @@ class FileChange(Frozen):
     after_mode: int | None = None
     renamed_from: str | None = None
     generated: bool = False
+    too_large: bool = False
 
 
 class ExecResult(Frozen):
@@ -114,6 +118,7 @@ class SandboxSpec(Frozen):
 class Snapshot(Frozen):
     """A machine frozen at one moment, as a value that can be kept and thawed any number of times.
 
+    `backend` says what kind of machine it was. Which kind it is restored in, the caller's spec says alone.
     `base` is the digest of what the machine started from, `digest` that of what it changed there
     (paths, kinds, modes, link targets, bytes). `location` is an image id or the name of an archive,
     which lies where `freeze` was told to put it. None of them is a path: a record may come from anybody.
@@ -124,8 +129,8 @@ class Snapshot(Frozen):
     location: str = Field(pattern=_NAME, max_length=200)
     digest: str = Field(pattern=_NAME, max_length=200)
     workspace: str
-    shell_state: str
-    """Text that bash can source: directory, variables, functions and options of the agent's shell."""
+    shell_state: str = Field(max_length=LONGEST_SHELL_STATE)
+    """The `ShellState` of the agent's shell as JSON; data, which no shell ever evaluates."""
 
 
 class Sandbox(Protocol):
@@ -163,7 +168,7 @@ class Sandbox(Protocol):
         """The directory that the agent's shell stands in."""
 
     def shell_state(self) -> str:
-        """Where and how the agent's shell stands, as text that a snapshot keeps beside the files."""
+        """The `ShellState` of the agent's shell as JSON, as a snapshot keeps it beside the files."""
 
     def freeze(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
         """Freeze the whole machine, which goes on when this returns.

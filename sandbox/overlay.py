@@ -7,6 +7,7 @@ import functools
 import os
 import secrets
 import shutil
+import stat
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from sandbox import ownership, storage
 from sandbox.local import descendants
-from sandbox.machine import SandboxUnavailable
+from sandbox.machine import OutOfDisk, SandboxUnavailable
 from sandbox.removal import remove_tree
 
 _PROGRAMS = {
@@ -27,10 +28,16 @@ _PROGRAMS = {
 # `volatile`: an upper directory is never mounted twice, and a snapshot is synced where it is kept. Without `index`
 # an old upper directory can be a lower one while the kernel has not let go of it; it says so in its log.
 _MOUNT = 'mount -t overlay overlay -o "userxattr,volatile,index=off,lowerdir=$lowers,upperdir=diff,workdir=work" "$2"'
+# Sandboxes that root starts share one user of this host, and so its inotify instances: no sandbox may take them all.
+# SysV shared memory (in pages) and message queues outlive their processes, so that no limit on these bounds them.
+_SHARES = {"user/max_inotify_instances": 32, "kernel/shmall": 16384, "kernel/msgmni": 32}
+_SHARE = " ".join(f"echo {number} >/proc/sys/{name};" for name, number in _SHARES.items())
+# The kernel mounts an overlay read-only, without an error, where it cannot write to the work directory.
+_WRITABLE = '{ [ -w "$2" ] || { echo "the work directory cannot be written to" >&2; false; }; }'
 # Waits, in its namespaces, for the room to be in and the layers to mount there, if there are any.
 _KEEP = f"""
-echo ready; IFS= read -r room && IFS= read -r lowers && cd -- "$room" &&
-if [ -n "$lowers" ]; then {_MOUNT}; fi && echo mounted && exec cat >/dev/null
+{{ {_SHARE} }} 2>/dev/null; echo ready; IFS= read -r room && IFS= read -r lowers && cd -- "$room" &&
+if [ -n "$lowers" ]; then {_MOUNT} && {_WRITABLE}; fi && echo mounted && exec cat >/dev/null
 """
 _UNSHARE = (
     "unshare",
@@ -38,6 +45,7 @@ _UNSHARE = (
     "--map-root-user",
     "--mount",
     "--pid",
+    "--ipc",
     "--mount-proc",
     "--fork",
     "--kill-child",
@@ -83,6 +91,13 @@ class _Namespaces:
             process.stdin = None
             _, told = process.communicate()
             reason = told.decode(errors="replace").strip().partition("\n")[0][:300] or "no reason given"
+            storage.require_room(room)
+            if (closed := storage.closed_parent(room)) is not None:
+                mode = stat.S_IMODE(closed.stat().st_mode)
+                raise SandboxUnavailable(
+                    f"{closed}: closed to user {storage.ROOT_UID}, as which sandboxes run (mode {mode:04o}); "
+                    f"set {storage.PLACE_VARIABLE} to a directory that others can enter, or chmod o+x {closed}"
+                )
             raise SandboxUnavailable(
                 f"no overlay could be mounted: {reason}; "
                 f"set {storage.PLACE_VARIABLE} to a directory on a disk that overlayfs can write to, such as ext4 or xfs"
@@ -135,13 +150,14 @@ class Keeper:
             if spare is None:
                 raise
             self._process = _Namespaces().take(room, layers)  # something may have ended the one made ahead
-        self._first = descendants(self._process.pid)[0].pid
+        self.first = descendants(self._process.pid)[0].pid
+        """The first process of its process namespace, as this host numbers it; not the agent's."""
 
     def entering(self) -> list[str]:
         """The beginning of a command line that runs the rest of it inside the namespaces."""
         # Who is root already becomes the root that lives there; anybody else is that by the map of users.
         credentials = ["--preserve-credentials"] if storage.owner_uid() is None else []
-        return ["nsenter", f"--target={self._first}", "--user", "--mount", "--pid", *credentials]
+        return ["nsenter", f"--target={self.first}", "--user", "--mount", "--pid", "--ipc", *credentials]
 
     def abandon(self) -> None:
         """Close later: the kernel takes its time to let go of a mount, and holds up who makes one meanwhile."""
@@ -153,7 +169,7 @@ class Keeper:
         """End every process inside; when this returns, none writes any more. May be called twice."""
         if self._process.stdin is not None and not self._process.stdin.closed:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._first, 9)
+                os.kill(self.first, 9)
             for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
                 if pipe is not None:
                     pipe.close()
@@ -191,18 +207,29 @@ def namespaces_unavailable() -> str | None:
     return None if done.returncode == 0 else f"no user namespaces here: {done.stderr.strip()[-200:]}"
 
 
-@functools.cache
 def unavailable() -> str | None:
     """Why machines cannot be layered with overlayfs here, in one line; None when they can."""
+    try:
+        return _unavailable()
+    except OutOfDisk as error:  # which may pass
+        return str(error)
+
+
+@functools.cache
+def _unavailable() -> str | None:
     if (reason := namespaces_unavailable()) is not None:
         return reason
     try:
         room = new_room(f"probe-{os.getpid()}")
+    except OutOfDisk:
+        raise
     except SandboxUnavailable as error:
         return str(error)
     try:
         (room / "lower").mkdir()
         Keeper(room, (room / "lower",)).close()
+    except OutOfDisk:
+        raise
     except SandboxUnavailable as error:
         return str(error)
     finally:
@@ -215,7 +242,7 @@ def new_room(owner: str) -> Path:
     """A directory for one more layer of a run, with those that a keeper needs; this process now holds the run."""
     run = storage.runs() / owner
     while True:
-        storage.open_directory(run)
+        storage.require_room(storage.open_directory(run))
         ownership.hold(owner)
         room = run / secrets.token_hex(4)
         # A collector may have removed the run's directory before this process held it.

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
-from sandbox import default_backend, overlay, seccomp, storage
+from sandbox import cgroups, default_backend, overlay, seccomp, storage
 from sandbox.machine import Frozen, SandboxSpec, SandboxUnavailable
 from sandbox.removal import size
 
@@ -45,10 +45,41 @@ def _host() -> list[Fact]:
         cure = f"set {storage.PLACE_VARIABLE} to a directory on ext4 or xfs"
         found.append(_fact("host", "files", lacking, "layered by overlayfs", cure, instead="copied, slowly"))
     calls = seccomp.unavailable()
+    found.append(
+        _fact("host", "system calls", calls, "filtered", "pip install pyseccomp", instead="not filtered")
+    )
+    return found if reason is not None else [*found, *_limits()]
+
+
+def _limits() -> list[Fact]:
+    """Which limit of a `host` sandbox is enforced how."""
+    lacking = cgroups.unavailable()
+    reason, _, cure = (lacking or "its control groups cannot limit memory").partition(" (")
+    able, cure = cgroups.abilities(), cure.rstrip(")")
+    user = f"user {storage.ROOT_UID} of this host, one for all sandboxes" if os.geteuid() == 0 else "your own"
+    by_process = "address space of each process, and a watch that kills the largest"
     return [
-        *found,
-        _fact("host", "system calls", calls, "filtered", "pip install pyseccomp", instead="not filtered"),
+        _limit("memory limit", "by control group, for the whole sandbox")
+        if "memory" in able
+        else _limit("memory limit", by_process, reason, cure),
+        _limit("stopping", "by control group")
+        if "freezer" in able
+        else _limit("stopping", "by verified signals; refused after 10 s", reason, cure),
+        _limit("processes", "by RLIMIT_NPROC" + (" and control group" if "pids" in able else "")),
+        _limit("disk limit", "by counting up to 20 times a second; a command can exceed it for a moment"),
+        _limit("shared memory", "64 MiB each in /dev/shm and of SysV segments"),
+        _limit("user outside", user),
     ]
+
+
+def _limit(name: str, told: str, lacking: str = "", cure: str = "") -> Fact:
+    return Fact(
+        part="host",
+        name=name,
+        there="less" if lacking else "yes",
+        told=f"{told} ({lacking})" if lacking else told,
+        cure=cure or None,
+    )
 
 
 def _docker() -> list[Fact]:

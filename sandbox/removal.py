@@ -10,19 +10,23 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from sandbox import descriptors
+
 REMOVED = ".removed-"
 """Prefix of a directory that is being removed."""
 
 
-def below(path: Path) -> Iterator[os.DirEntry[str]]:
-    """Everything below a directory that can be read; symbolic links are not followed."""
-    waiting = [str(path)]
+def below(root: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """The relative path of everything below a directory that can be read; symbolic links are not followed."""
+    waiting = [""]
     while waiting:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                yield entry
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
+        directory = waiting.pop()
+        with contextlib.suppress(OSError):
+            for name, info in descriptors.entries(root, directory):
+                path = f"{directory}/{name}" if directory else name
+                yield path, info
+                if stat.S_ISDIR(info.st_mode):
+                    waiting.append(path)
 
 
 def is_directory(path: Path) -> bool:
@@ -32,14 +36,9 @@ def is_directory(path: Path) -> bool:
     return False
 
 
-def size(path: Path) -> int:
+def size(root: Path) -> int:
     """Bytes on disk of the files below a directory."""
-    total = 0
-    for entry in below(path):
-        with contextlib.suppress(OSError):
-            if not entry.is_dir(follow_symlinks=False):
-                total += entry.stat(follow_symlinks=False).st_blocks * 512
-    return total
+    return sum(info.st_blocks * 512 for _, info in below(root) if not stat.S_ISDIR(info.st_mode))
 
 
 def set_aside(path: Path) -> Path:

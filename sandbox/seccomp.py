@@ -1,12 +1,16 @@
-"""The system calls that a machine on this host's own kernel is refused, as a program that bwrap loads."""
+"""The system calls that a sandbox is refused, as a program that bwrap loads and as a profile that Docker takes."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
+import itertools
+import json
 import os
 import struct
 import termios
+from collections.abc import Iterator
 from typing import Any
 
 # What Docker's default profile refuses a container without added capabilities: mounts and namespaces, the
@@ -42,6 +46,15 @@ _TERMINAL_REQUESTS = (termios.TIOCSTI, termios.TIOCLINUX)  # type input, paste f
 _WORD = 0xFFFF_FFFF
 # `open_tree_attr`: the first call that came after those that this list was weighed against.
 _FIRST_UNKNOWN = 467
+# Architectures of a Docker host, each with the older ones whose programs its kernel also runs. x32 is excluded.
+_ARCHITECTURES = {
+    "X86_64": ("X86",),
+    "AARCH64": ("ARM",),
+    "PPC64LE": (),
+    "S390X": ("S390",),
+    "RISCV64": (),
+}
+_CALL_NUMBERS = (*range(_FIRST_UNKNOWN), *range(0xF0001, 0xF0010))  # the latter are ARM's own
 _INSTRUCTION = struct.Struct("=HBBI")
 
 
@@ -70,6 +83,67 @@ def filter_file() -> int | None:
     os.write(file, _program())
     os.lseek(file, 0, os.SEEK_SET)
     return file
+
+
+@functools.cache
+def docker_profile() -> str | None:
+    """The same policy as a profile for Docker; None where `unavailable` says why.
+
+    It takes the place of the daemon's own, so it allows by name, as that does. A call that this libseccomp does
+    not know is refused.
+    """
+    if unavailable() is not None:
+        return None
+    import pyseccomp
+
+    known = set(_known_calls(pyseccomp))
+    judged = {"chroot", "clone", "clone3", "personality", "socket", "socketcall", "socketpair"}
+    allowed = sorted(known - judged - set(_REFUSED.split()) - {"name_to_handle_at"})
+    namespaces = sum(_NAMESPACES.values())
+    s390 = {"arches": ["s390", "s390x"]}
+    rules = [
+        {"names": allowed, "action": "SCMP_ACT_ALLOW"},
+        {"names": ["chroot"], "action": "SCMP_ACT_ALLOW", "includes": {"caps": ["CAP_SYS_CHROOT"]}},
+        _allowed_where("clone", 0, namespaces, 0) | {"excludes": s390},
+        _allowed_where("clone", 1, namespaces, 0) | {"includes": s390},
+        # libseccomp would let a 32-bit program open any socket by way of `socketcall`, once one may be opened.
+        {"names": ["clone3", "socketcall"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS},
+        *(_allowed_where(name, 0, _WORD, family) for name in ("socket", "socketpair") for family in _SOCKETS),
+        *(_allowed_where("personality", 0, _WORD, value) for value in _harmless_personalities()),
+    ]
+    return json.dumps(
+        {
+            "defaultAction": "SCMP_ACT_ERRNO",
+            "archMap": [
+                {
+                    "architecture": f"SCMP_ARCH_{name}",
+                    "subArchitectures": [f"SCMP_ARCH_{other}" for other in others],
+                }
+                for name, others in _ARCHITECTURES.items()
+            ],
+            "syscalls": rules,
+        }
+    )
+
+
+def _known_calls(library: Any) -> Iterator[str]:
+    for name in (name for native, others in _ARCHITECTURES.items() for name in (native, *others)):
+        for number in _CALL_NUMBERS:
+            # A number that this libseccomp does not know is an error.
+            with contextlib.suppress(ValueError):
+                yield library.resolve_syscall(getattr(library.Arch, name), number).decode()
+
+
+def _allowed_where(call: str, argument: int, mask: int, value: int) -> dict[str, Any]:
+    condition = {"index": argument, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
+    return {"names": [call], "action": "SCMP_ACT_ALLOW", "args": [condition]}
+
+
+def _harmless_personalities() -> Iterator[int]:
+    bits = [1 << shift for shift in range(32) if _PERSONALITIES >> shift & 1]
+    yield _WORD  # asks, and sets nothing
+    for chosen in itertools.product((0, 1), repeat=len(bits)):
+        yield sum(bit for bit, is_set in zip(bits, chosen, strict=True) if is_set)
 
 
 @functools.cache

@@ -11,14 +11,18 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from sandbox.machine import ExecResult, SandboxUnavailable
+from sandbox.machine import LONGEST_SHELL_STATE, ExecResult, SandboxUnavailable
+from sandbox.shell_state import PRINT_STATE, ShellState, parse_printed, restoring_code
 
 OUTPUT_LIMIT = 64 * 1024
 ANSWER_LIMIT = 64 * 1024 * 1024
 LEAVE = signal.SIGRTMAX
 """The signal by which an agent's shell stops whatever it does, tells its state and ends."""
 GRACE_S = 5.0
-_LOOK_S = 0.25
+_ALIVE_S = 0.25
+"""The pause between two looks whether a silent shell still runs."""
+_STOPPED_S = 0.05
+"""The pause between two questions whether a command must end."""
 _LONG = 2048
 _LONGEST_PATH = 4096
 _SENTINEL_SLACK = 128 + _LONGEST_PATH
@@ -27,13 +31,6 @@ ASIDE = 198
 """A descriptor of every shell that leads to us wherever a command's output goes."""
 _START = f"exec 2>/dev/null {ASIDE}>&1"
 """A new bash's first line; what bash itself says, as under `set -x`, is nobody's output from then on."""
-# First what tells how functions are read; last what acts on all that follows: options and traps.
-_TELL = (
-    "\\unset -f builtin; \\builtin printf %s {mark}; \\builtin shopt -p; \\builtin declare -p; "
-    "\\builtin declare -f; \\builtin alias -p; \\builtin umask -p; "
-    '\\builtin printf "%scd -- %q; %scd -- %q\\n" "\\builtin " "${{OLDPWD:-$PWD}}" "\\builtin " "$PWD"; '
-    "\\builtin set +o; \\builtin trap -p; \\builtin printf %s {mark}"
-)
 
 
 class ShellNotStartedError(SandboxUnavailable):
@@ -82,6 +79,10 @@ class Clip:
             self._dropped += excess
             del self._tail[:excess]
 
+    @property
+    def is_whole(self) -> bool:
+        return not self._dropped
+
     def text(self) -> str:
         if not self._dropped:
             return (self._head + self._tail).decode("utf-8", self._errors)
@@ -96,7 +97,7 @@ class Shell:
         self, channel: Channel, *, output_limit: int = OUTPUT_LIMIT, errors: str = "backslashreplace"
     ) -> None:
         self.channel = channel
-        self._mark = self._leave = ""
+        self._mark = ""
         self._limit = output_limit
         self._errors = errors
         self._early = b""  # what background jobs wrote after the last command's end
@@ -109,12 +110,10 @@ class Shell:
         From then on `LEAVE` makes this shell tell its state and end.
         """
         self._mark = secrets.token_hex(16)
-        tell = f"\\builtin trap - {int(LEAVE)}; {_TELL.format(mark=self._mark)}"
-        self._leave = f"{{ {tell}; }} >&{ASIDE} 2>/dev/null; \\builtin kill -KILL $$"
+        tell = f"\\builtin trap - {int(LEAVE)}; {PRINT_STATE.format(mark=self._mark)}"
+        leave = f"{{ {tell}; }} >&{ASIDE} 2>/dev/null; \\builtin kill -KILL $$"
         with contextlib.suppress(OSError):
-            self.channel.send(
-                f"{_START}; {self.channel.limits}; trap -- '{self._leave}' {int(LEAVE)}\n".encode()
-            )
+            self.channel.send(f"{_START}; {self.channel.limits}; trap -- '{leave}' {int(LEAVE)}\n".encode())
         result = self.run(script + '\n\\builtin printf "\\nshell-pid=%s" "$$"', timeout_s=timeout_s)
         match = re.search(r"shell-pid=(\d+)$", result.output)
         if result.exit_code != 0 or match is None:
@@ -123,10 +122,11 @@ class Shell:
             raise ShellNotStartedError(f"the sandbox's shell did not start: {told[-400:]}")
         self.pid = int(match.group(1))
 
-    def restore(self, state: str, *, timeout_s: float) -> bool:
+    def restore(self, state: ShellState, *, timeout_s: float) -> bool:
         """Go on where another shell stood; whether this one still lives then."""
-        # Some lines of a state fail, such as those of read-only variables; that is expected, and quiet.
-        done = self.run(f"eval {shlex.quote(state)} 2>/dev/null", timeout_s=timeout_s)
+        # Some lines fail, such as those of variables that are read-only here; that is expected, and quiet.
+        code = shlex.quote(restoring_code(state))
+        done = self.run(f"\\builtin eval {code} 2>/dev/null", timeout_s=timeout_s)
         return not done.timed_out and not done.shell_ended
 
     def run(
@@ -148,12 +148,18 @@ class Shell:
             return self._ended()
         return self._wait(timeout_s, stopped)
 
-    def _begin(self, command: str, payload: bytes | None = None, output_limit: int | None = None) -> bool:
+    def _begin(
+        self,
+        command: str,
+        payload: bytes | None = None,
+        output_limit: int | None = None,
+        errors: str | None = None,
+    ) -> bool:
         """Send the command; whether there is a shell that can take it."""
         nonce = secrets.token_hex(16)
         line = _framed(command, nonce, reads=payload is not None)
         self._sentinel = b"\n" + nonce.encode()
-        self._clip = Clip(output_limit or self._limit, self._errors)
+        self._clip = Clip(output_limit or self._limit, errors or self._errors)
         self._window = b""
         self._started = time.monotonic()
         self._absorb(self._early)
@@ -164,36 +170,49 @@ class Shell:
             return False
         return True
 
-    def begin_state(self) -> Callable[[float], str | None]:
-        """Let the shell tell its state while others work; what is returned waits for it, so many seconds.
+    def begin_state(self) -> Callable[[float], ShellState | None]:
+        """Let the shell print its state while others work; what is returned waits for it, so many seconds.
 
-        It is text that a new bash can source to go on where this one stands; None if the shell does not tell it.
+        It returns None if the shell does not print a state that can be kept.
         """
         mark = secrets.token_hex(16)
         # In a subshell, since the agent's traps do not act there.
-        sent = self._begin(f"({_TELL.format(mark=mark)}) 2>/dev/null", output_limit=ANSWER_LIMIT)
+        sent = self._begin(
+            f"({PRINT_STATE.format(mark=mark)}) 2>/dev/null",
+            output_limit=2 * LONGEST_SHELL_STATE,
+            errors="surrogateescape",
+        )
+        return lambda timeout_s: self._state(mark, timeout_s) if sent else None
 
-        def told(timeout_s: float) -> str | None:
-            if not sent:
-                return None
-            output = self._wait(timeout_s).output
-            return _between(output.replace(f"trap -- '{self._leave}' SIGRTMAX\n", ""), mark)
+    def last_words(self) -> ShellState | None:
+        """The state of a shell that was sent `LEAVE`; the shell is gone then, or hangs."""
+        self._clip = Clip(2 * LONGEST_SHELL_STATE, "surrogateescape")
+        ended = self._wait(GRACE_S)
+        if ended.exit_code is None or ended.shell_ended:
+            return parse_printed(ended.output, self._mark) if self._clip.is_whole else None
+        # The command ended by itself in the same moment: the signal acts as soon as the shell reads on.
+        early, self._early = self._early, b""
+        self._absorb(early)
+        with contextlib.suppress(OSError):
+            self.channel.send(b"\n")
+        return self._state(self._mark, GRACE_S)
 
-        return told
-
-    def last_words(self) -> str | None:
-        """What `state` tells, of a shell that was sent `LEAVE`; it is gone then, or hangs."""
-        self._clip = Clip(ANSWER_LIMIT, self._errors)
-        return _between(self._wait(GRACE_S).output, self._mark)
+    def _state(self, mark: str, timeout_s: float) -> ShellState | None:
+        printed = self._wait(timeout_s).output
+        return parse_printed(printed, mark) if self._clip.is_whole else None
 
     def close(self) -> None:
         self.channel.end()
 
     def _wait(self, timeout_s: float, stopped: Callable[[], bool] = lambda: False) -> ExecResult:
         deadline = time.monotonic() + timeout_s
+        next_look = time.monotonic() + _ALIVE_S
         while True:
             left = 0.0 if stopped() else deadline - time.monotonic()
-            data = self.channel.receive(min(left, _LOOK_S)) if left > 0 else None
+            data = self.channel.receive(min(left, _STOPPED_S)) if left > 0 else None
+            if data is None and left > 0 and time.monotonic() < next_look:
+                continue
+            next_look = time.monotonic() + _ALIVE_S
             if data is None and not self.channel.alive():
                 data = self.channel.receive(0) or b""
             elif data is None and left > 0:
@@ -296,11 +315,6 @@ def _ansi_quoted(raw: bytes) -> bytes:
     """Bytes as one word of ASCII for bash."""
     escaped = raw.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
     return b"$'" + re.sub(rb"[\x80-\xff]", lambda found: b"\\x%02x" % found[0][0], escaped) + b"'"
-
-
-def _between(told: str, mark: str) -> str | None:
-    parts = told.split(mark)
-    return parts[1].strip() if len(parts) == 3 else None
 
 
 def shown(text: str) -> str:

@@ -8,10 +8,12 @@ import shutil
 import stat
 import subprocess
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from sandbox.layers import opened_up, own
+from sandbox.descriptors import made_readable
+from sandbox.layers import own
 from sandbox.machine import OutOfDisk, SandboxUnavailable
 
 _TAR = ("tar", "--sparse", "--xattrs", "--xattrs-include=*", "--numeric-owner")
@@ -20,14 +22,19 @@ _GONE = ".wh."
 _OPAQUE = ".wh..wh..opq"
 
 
-def pack(directory: Path, raw: Path) -> None:
-    """Keep an overlay's upper directory as it is, marks and attributes and all."""
-    _tar("-c", "-f", os.fspath(raw), "-C", os.fspath(directory), ".")
+def pack(directory: Path, raw: Path, *, entering: Sequence[str] = ()) -> None:
+    """Keep an overlay's upper directory as it is, marks and attributes and all.
+
+    `entering` begins the command line of `tar`, which then reads with the rights of the sandbox's own root.
+    """
+    with raw.open("xb") as out:
+        _tar("-c", "-f", "-", "-C", os.fspath(directory), ".", entering=entering, stdout=out)
 
 
-def unpack(raw: Path, directory: Path) -> None:
+def unpack(raw: Path, directory: Path, *, entering: Sequence[str] = ()) -> None:
     """Lay out what `pack` kept."""
-    _tar("-x", "-p", "-f", os.fspath(raw), "-C", os.fspath(directory))
+    with raw.open("rb") as packed:
+        _tar("-x", "-p", "-f", "-", "-C", os.fspath(directory), entering=entering, stdin=packed)
 
 
 def lay_out(layer: IO[bytes], directory: Path) -> None:
@@ -41,7 +48,7 @@ def lay_out(layer: IO[bytes], directory: Path) -> None:
 
 
 def _mark_all(directory: Path) -> None:
-    with opened_up(directory, to_write=True):
+    with made_readable(directory.parent, directory.name, directory.lstat(), to_write=True):
         for place in list(directory.iterdir()):
             if place.name.startswith(_GONE):
                 place.unlink()
@@ -70,7 +77,7 @@ def lay_out_names(layer: IO[bytes], directory: Path) -> None:
 def mark_among(directory: Path) -> str | None:
     """A path below whose name Docker's layers would read as a mark, and so cannot keep."""
     for item in own(directory):
-        if item.place.name.startswith(_GONE):
+        if item.path.rpartition("/")[2].startswith(_GONE):
             return item.path
     return None
 
@@ -83,16 +90,22 @@ def _mark(parent: Path, name: str) -> None:
             os.mknod(parent / name.removeprefix(_GONE), stat.S_IFCHR | 0o600, 0)
 
 
-def _tar(*arguments: str) -> None:
+def _tar(
+    *arguments: str,
+    entering: Sequence[str],
+    stdin: IO[bytes] | None = None,
+    stdout: IO[bytes] | None = None,
+) -> None:
     done = subprocess.run(
-        [*_TAR, *arguments],
-        capture_output=True,
-        text=True,
-        errors="replace",
+        [*entering, *_TAR, *arguments],
+        stdin=stdin or subprocess.DEVNULL,
+        stdout=stdout or subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         env={**os.environ, "LC_ALL": "C"},
     )
     if done.returncode != 0:
-        told = done.stderr.strip().splitlines() or ["no reason given"]
-        if any(words in done.stderr for words in _FULL):
+        complaint = done.stderr.decode(errors="replace").strip()
+        if any(words in complaint for words in _FULL):
             raise OutOfDisk("the disk is full; the snapshot was not taken")
-        raise SandboxUnavailable(f"tar failed: {told[0][:300]}")
+        first = (complaint.splitlines() or ["no reason given"])[0]
+        raise SandboxUnavailable(f"tar failed: {first[:300]}")

@@ -19,15 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from pydantic import ValidationError
-
 from sandbox import archive
 from sandbox.daemon import one_line
+from sandbox.documents import parse_document
 from sandbox.machine import Frozen, OutOfDisk, SandboxUnavailable, Snapshot, SnapshotCorrupt
 
 _MAGIC = b"takeover snapshot 1\n"
 _LENGTHS = struct.Struct(">QQ")
-_LONGEST_HEADER = 256 * 1024**2
+LONGEST_HEADER = 64 * 1024**2
 _BLOCK = 1024 * 1024
 
 
@@ -81,6 +80,11 @@ def send(snapshot: Snapshot, place: Path, out: IO[bytes]) -> None:
     """Write a snapshot whose archive lies at `place`."""
     name = f"{snapshot.digest}.tar.zst"
     header = _Header(snapshot=snapshot.model_copy(update={"location": name})).model_dump_json().encode()
+    if len(header) > LONGEST_HEADER:
+        raise SandboxUnavailable(
+            f"snapshot {snapshot.digest[:19]}…: the shell's state takes more than {LONGEST_HEADER >> 20} MiB; "
+            "unset large variables"
+        )
     with place.open("rb") as content:
         digest = hashlib.sha256()
         size = place.stat().st_size
@@ -162,10 +166,12 @@ def _received(url: str, source: IO[bytes], out: IO[bytes]) -> Snapshot:
     digest = hashlib.sha256()
 
     def take(size: int) -> bytes:
-        data = b""
-        while len(data) < size and (block := source.read(size - len(data))):
-            data += block
-        if len(data) < size:
+        blocks, missing = [], size
+        while missing and (block := source.read(missing)):
+            blocks.append(block)
+            missing -= len(block)
+        data = b"".join(blocks)
+        if missing:
             raise SnapshotCorrupt(f"{url}: is cut short")
         digest.update(data)
         return data
@@ -174,7 +180,7 @@ def _received(url: str, source: IO[bytes], out: IO[bytes]) -> Snapshot:
         raise SnapshotCorrupt(f"{url}: is no snapshot of a format that is known here")
     digest.update(_MAGIC)
     header_size, size = _LENGTHS.unpack(take(_LENGTHS.size))
-    if header_size > _LONGEST_HEADER or size > archive.LARGEST_LAYER:
+    if header_size > LONGEST_HEADER or size > archive.LARGEST_LAYER:
         raise SnapshotCorrupt(f"{url}: claims to be larger than any snapshot")
     header = take(header_size)
     left = size
@@ -187,8 +193,8 @@ def _received(url: str, source: IO[bytes], out: IO[bytes]) -> Snapshot:
     if source.read(1):
         raise SnapshotCorrupt(f"{url}: goes on after its end")
     try:
-        snapshot = _Header.model_validate_json(header).snapshot
-    except ValidationError as error:
+        snapshot = _Header.model_validate(parse_document(header)).snapshot
+    except ValueError as error:
         raise SnapshotCorrupt(f"{url}: its header is no snapshot") from error
     if not re.fullmatch("[0-9a-f]{64}", snapshot.digest):
         raise SnapshotCorrupt(f"{url}: its header names no digest")

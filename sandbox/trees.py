@@ -9,14 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from sandbox import archive, bases, overlay, ownership, storage
+from sandbox import archive, bases, overlay, ownership, storage, tarballs
 from sandbox.bases import COPY, Base
 from sandbox.layers import Stack
 from sandbox.machine import BackendName, OutOfDisk, SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
 from sandbox.removal import remove_on_failure, remove_tree
+from sandbox.watch import bytes_used
 
 ARCHIVE = "snapshot.tar.zst"
 _DIFF = "diff"
+_PACKED = "diff.tar"
 
 Stopped = Callable[[], contextlib.AbstractContextManager[None]]
 Kept = tuple[str, str]
@@ -32,18 +34,23 @@ class Tree(Protocol):
     layered: bool
     """Whether a freeze of a machine at rest puts new layers in the place of the old ones."""
 
+    @property
+    def keeper(self) -> overlay.Keeper | None:
+        """The namespaces in which the files are seen; None for plain processes."""
+
     def entering(self) -> list[str]:
         """The beginning of a command line that comes to see `files`."""
 
     def layers(self) -> Stack: ...
 
+    def own_layers(self) -> tuple[Path, ...]:
+        """The directories that this sandbox has written since its start, the one in use first."""
+
     def freeze(self, store: Path, *, at_rest: bool, stopped: Stopped) -> Callable[[], Kept]:
-        """Freeze; what is returned keeps the result in `store`, while the machine goes on.
+        """Freeze the files; the returned function keeps the result in `store` while the sandbox goes on.
 
-        It also ends what the namespaces before it still hold.
-
-        `at_rest` says that nothing runs inside but shells that wait; `stopped` holds still what
-        runs otherwise.
+        It also ends the namespaces of the layers before. `at_rest` says that nothing runs inside but shells that wait;
+        otherwise `stopped` holds everything still while the files are read.
         """
 
     def close(self) -> None: ...
@@ -57,38 +64,52 @@ class OverlayTree:
 
     layered = True
 
-    def __init__(self, base: Base, owner: str, lowers: tuple[Path, ...] = ()) -> None:
+    def __init__(self, base: Base, owner: str, lowers: tuple[Path, ...] = (), *, most_bytes: int) -> None:
+        """`most_bytes`: own layers that take more disk are merged at the next freeze at rest."""
         self.base = base
         self._owner = owner
+        self._most_bytes = most_bytes
         self.files = overlay.merged()
         self._left: list[overlay.Keeper] = []
+        self._own: tuple[Path, ...] = ()
         self._open(lowers)
 
     def entering(self) -> list[str]:
-        return self._keeper.entering()
+        return self.keeper.entering()
 
     def layers(self) -> Stack:
         return Stack(self._room / _DIFF, *self._lowers, self.base.tree)
 
+    def own_layers(self) -> tuple[Path, ...]:
+        return (self._room / _DIFF, *self._own)
+
     def freeze(self, store: Path, *, at_rest: bool, stopped: Stopped) -> Callable[[], Kept]:
+        keeper = self.keeper
         if not at_rest:
             # What goes on running keeps its files: the top layer stays where it is, and is copied.
-            with stopped():
-                frozen = (_copied(self._room / _DIFF, self._owner), *self._lowers)
-            return lambda: self._keep(frozen, store)
-        frozen, before = (self._room / _DIFF, *self._lowers), self._keeper
-        if len(frozen) < overlay.MOST_LAYERS:
+            room, lowers = _packed(self._room / _DIFF, self._owner, keeper, stopped), self._lowers
+            return lambda: self._keep((_unpacked_copy(room, keeper), *lowers), store)
+        frozen = (self._room / _DIFF, *self._lowers)
+        if len(frozen) < overlay.MOST_LAYERS and not self._takes_too_much():
+            own = self.own_layers()
             self._open(frozen)
-            self._left.append(before)
-            return lambda: self._keep(frozen, store, before)
+            self._own = own
+            self._left.append(keeper)
+            return lambda: self._keep(frozen, store, keeper)
         # An archive holds what all its layers come to, and so is the one layer to go on with.
         kept = self._keep(frozen, store)
-        self._open((_unpacked(store / ARCHIVE, *kept, self._owner),))
-        self._left.append(before)
+        merged = _unpacked(store / ARCHIVE, *kept, self._owner)
+        self._open((merged,))
+        self._own = (merged,)
+        self._left.append(keeper)
         return lambda: kept
 
+    def _takes_too_much(self) -> bool:
+        """Whether layers that hide each other's files take more disk than the sandbox may use."""
+        return len(self._own) > 1 and sum(map(bytes_used, self._own)) > self._most_bytes
+
     def close(self) -> None:
-        for keeper in (*self._left, self._keeper):
+        for keeper in (*self._left, self.keeper):
             keeper.close()
         remove_tree(self._room)
 
@@ -96,14 +117,16 @@ class OverlayTree:
         """Mount an empty layer on these; when that fails, all is as before."""
         room = overlay.new_room(self._owner)
         with remove_on_failure(room):
-            self._keeper = overlay.Keeper(room, (*lowers, self.base.tree))
+            self.keeper = overlay.Keeper(room, (*lowers, self.base.tree))
         self._room, self._lowers = room, lowers
 
     def _keep(self, frozen: tuple[Path, ...], store: Path, before: overlay.Keeper | None = None) -> Kept:
         if before is not None:
             before.abandon()
             self._left.remove(before)
-        digest = _written(frozen, Stack(self.base.tree), store, self.base.digest)
+        digest = _written(
+            frozen, Stack(self.base.tree), store, self.base.digest, root_uid=storage.owner_uid()
+        )
         _remember(self._owner, digest, store / ARCHIVE, frozen)
         return self.base.digest, digest
 
@@ -117,31 +140,34 @@ class CopiedTree:
         self.base = base
         self._owner = owner
         self.files = origin or _copied(base.tree, owner, ours=not enclosed)
-        self._keeper: overlay.Keeper | None = None
+        self.keeper: overlay.Keeper | None = None
         with remove_on_failure(self.files.parent):
             if enclosed:
-                self._keeper = overlay.Keeper(self.files.parent, ())
+                self.keeper = overlay.Keeper(self.files.parent, ())
 
     def entering(self) -> list[str]:
-        return self._keeper.entering() if self._keeper is not None else []
+        return self.keeper.entering() if self.keeper is not None else []
 
     def layers(self) -> Stack:
         return Stack(self.files)
 
+    def own_layers(self) -> tuple[Path, ...]:
+        return (self.files,)
+
     def freeze(self, store: Path, *, at_rest: bool, stopped: Stopped) -> Callable[[], Kept]:
-        with stopped():
-            frozen = _copied(self.files, self._owner)
-        return lambda: self._keep(frozen, store)
+        room = _packed(self.files, self._owner, self.keeper, stopped)
+        return lambda: self._keep(_unpacked_copy(room, self.keeper), store)
 
     def close(self) -> None:
-        if self._keeper is not None:
-            self._keeper.close()
+        if self.keeper is not None:
+            self.keeper.close()
         remove_tree(self.files.parent)
 
     def _keep(self, frozen: Path, store: Path) -> Kept:
         base = COPY + self.base.digest
         try:
-            digest = _written((frozen,), Stack(), store, base)
+            root_uid = storage.owner_uid() if self.keeper is not None else None
+            digest = _written((frozen,), Stack(), store, base, root_uid=root_uid)
         finally:
             remove_tree(frozen.parent)
         return base, digest
@@ -150,7 +176,9 @@ class CopiedTree:
 def started(spec: SandboxSpec, *, layered: bool, enclosed: bool) -> Tree:
     """The files of a new machine. Raises SandboxUnavailable, OutOfDisk."""
     base = bases.base_of(spec)
-    return OverlayTree(base, spec.owner) if layered else CopiedTree(base, spec.owner, enclosed=enclosed)
+    if layered:
+        return OverlayTree(base, spec.owner, most_bytes=spec.disk_mb << 20)
+    return CopiedTree(base, spec.owner, enclosed=enclosed)
 
 
 def thawed(snapshot: Snapshot, store: Path, spec: SandboxSpec, *, enclosed: bool) -> Tree:
@@ -174,9 +202,10 @@ def thawed(snapshot: Snapshot, store: Path, spec: SandboxSpec, *, enclosed: bool
         )
     lowers = _remembered(spec.owner, snapshot.digest, kept)
     if lowers is None:
-        lowers = (_unpacked(kept, snapshot.base, snapshot.digest, spec.owner),)
+        largest = spec.disk_mb << 20
+        lowers = (_unpacked(kept, snapshot.base, snapshot.digest, spec.owner, largest=largest),)
         _remember(spec.owner, snapshot.digest, kept, lowers)
-    return OverlayTree(base, spec.owner, lowers)
+    return OverlayTree(base, spec.owner, lowers, most_bytes=spec.disk_mb << 20)
 
 
 def described(backend: BackendName, workspace: str, finish: Callable[[], Kept]) -> Callable[[str], Snapshot]:
@@ -196,17 +225,25 @@ def described(backend: BackendName, workspace: str, finish: Callable[[], Kept]) 
     return snapshot
 
 
-def _written(layers: tuple[Path, ...], base: Stack, store: Path, base_digest: str) -> str:
+def _written(
+    layers: tuple[Path, ...], base: Stack, store: Path, base_digest: str, *, root_uid: int | None
+) -> str:
     try:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SandboxUnavailable(f"{store}: {error.strerror}") from error
-    return archive.write(
-        layers, base, store / ARCHIVE, base_digest=base_digest, root_uid=storage.owner_uid() or 0
-    )
+    return archive.write(layers, base, store / ARCHIVE, base_digest=base_digest, root_uid=root_uid or 0)
 
 
-def _unpacked(kept: Path, base: str, digest: str, owner: str, *, ours: bool = False) -> Path:
+def _unpacked(
+    kept: Path,
+    base: str,
+    digest: str,
+    owner: str,
+    *,
+    ours: bool = False,
+    largest: int = archive.LARGEST_LAYER,
+) -> Path:
     room = overlay.new_room(owner)
     with remove_on_failure(room):
         archive.unpack(
@@ -215,12 +252,13 @@ def _unpacked(kept: Path, base: str, digest: str, owner: str, *, ours: bool = Fa
             digest=digest,
             base_digest=base,
             owner=None if ours else storage.owner_uid(),
+            largest=largest,
         )
     return room / _DIFF
 
 
 def _copied(tree: Path, owner: str, *, ours: bool = False) -> Path:
-    """A copy of a tree in a room of its own, sharing the disk's blocks where the file system can.
+    """A copy of a base in a room of its own, sharing the disk's blocks where the file system can.
 
     `ours` gives it to the user that runs this program.
     """
@@ -236,6 +274,24 @@ def _copied(tree: Path, owner: str, *, ours: bool = False) -> Path:
             told = done.stderr.decode(errors="replace").strip()[-300:]
             kind = OutOfDisk if "No space left" in told else SandboxUnavailable
             raise kind(f"the machine's files could not be copied: {told}")
+    return room / _DIFF
+
+
+def _packed(live: Path, owner: str, keeper: overlay.Keeper | None, stopped: Stopped) -> Path:
+    """A new room with a tar of a directory in use, read while everything that could write to it is stopped."""
+    room = overlay.new_room(owner)
+    with remove_on_failure(room), stopped():
+        tarballs.pack(live, room / _PACKED, entering=keeper.entering() if keeper is not None else ())
+    return room
+
+
+def _unpacked_copy(room: Path, keeper: overlay.Keeper | None) -> Path:
+    """The directory that `_packed` has kept in a room."""
+    with remove_on_failure(room):
+        tarballs.unpack(
+            room / _PACKED, room / _DIFF, entering=keeper.entering() if keeper is not None else ()
+        )
+        (room / _PACKED).unlink()
     return room / _DIFF
 
 

@@ -1,68 +1,100 @@
-"""How much disk and memory a machine uses while a command runs in it, and what is done when it is too much."""
+"""How much disk and memory a sandbox uses while a command runs, and the end of a command that uses too much."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
 
+from sandbox.descriptors import opened
+
 _LOOK_S = 1.0
 _COUNT_S = 0.2
 _DUTY = 20
-"""A look that took a second is followed by at least so many seconds without one."""
+"""A look that took a second is followed by at least this many seconds without one."""
+_HURRIED_DUTY = 4
+"""The same, while the disk fills up quickly."""
 _LONGEST_PAUSE_S = 1.0
-"""Memory can be filled faster than a disk: on a busy host, too, it is counted so often."""
+"""Memory fills faster than a disk: this is the longest pause between two counts, even on a busy host."""
 _LONGEST_LOOK_S = 2.0
 _BLOCK = 512
 _SMALLEST = 4096
+_NOTABLE = 4 << 20
+"""Free space that disappears without a reason to count again."""
 
 
 class DiskWatch:
-    """Asked again and again while a command runs; looks at the disk only now and then.
+    """Asked again and again while a command runs; counts the bytes on disk from time to time.
 
-    A machine that is over its limit already may run commands that do not use more, so that it can tidy up.
+    It counts at once when the file system has lost half of the space that is left to the sandbox. A sandbox that is
+    over its limit already may run commands that do not use more, so that it can tidy up.
     """
 
-    def __init__(self, used: Callable[[], int], limit: int) -> None:
+    def __init__(self, used: Callable[[], int], limit: int, disk: Path | None = None) -> None:
         self._used = used
         self._limit = limit
         self._allowed = limit
-        self._next_look = 0.0
+        self._disk = disk
+        self._count_next = self._hurry_next = 0.0
+        self._seen = 0
+        self._free = self._free_space()
         self.tripped = False
 
     def begin(self) -> None:
         """A command starts."""
         self.tripped = False
-        self._next_look = time.monotonic() + _LOOK_S
+        if self._is_filling():
+            self._count(time.monotonic())  # by the command before: this one answers for its own growth only
+        self._count_next = time.monotonic() + _LOOK_S
 
     def over(self) -> bool:
-        """Whether the running command must be ended."""
+        """Whether the running command must end."""
         now = time.monotonic()
-        if now >= self._next_look and not self.tripped:
-            used = self._used()
-            spent = time.monotonic() - now
-            self._next_look = now + spent + max(_LOOK_S, _DUTY * spent)
-            self.tripped = used > self._allowed
-            self._allowed = max(self._limit, used)
+        if not self.tripped and (now >= self._count_next or (now >= self._hurry_next and self._is_filling())):
+            allowed = self._allowed
+            self.tripped = self._count(now) > allowed
         return self.tripped
+
+    def _count(self, now: float) -> int:
+        self._free = self._free_space()
+        self._seen = self._used()
+        spent = time.monotonic() - now
+        self._count_next = now + spent + max(_LOOK_S, _DUTY * spent)
+        self._hurry_next = now + spent + _HURRIED_DUTY * spent
+        self._allowed = max(self._limit, self._seen)
+        return self._seen
+
+    def _is_filling(self) -> bool:
+        lost = self._free - self._free_space()
+        return lost > max(_NOTABLE, (self._allowed - self._seen) // 2)
+
+    def _free_space(self) -> int:
+        with contextlib.suppress(OSError):
+            if self._disk is not None:
+                found = os.statvfs(self._disk)
+                return found.f_bfree * found.f_frsize
+        return 0
 
 
 class MemoryWatch(DiskWatch):
-    """Ends, beside that, the largest process when all together use too much memory, as the kernel would."""
+    """Also ends the largest process when all together use too much memory, as the kernel would."""
 
     def __init__(
         self,
         used: Callable[[], int],
         limit: int,
+        disk: Path | None = None,
         *,
         processes: Callable[[], list[psutil.Process]],
         memory_limit: int,
     ) -> None:
-        super().__init__(used, limit)
+        super().__init__(used, limit, disk)
         self._processes = processes
         self._memory_limit = memory_limit
         self._next_count = 0.0
@@ -100,20 +132,53 @@ def _own(process: psutil.Process) -> int:
     return 0
 
 
-def bytes_used(directory: Path) -> int:
-    """The room that a tree takes, each name counted as a block at least; what was seen, if it takes long."""
+def bytes_used(root: Path) -> int:
+    """Bytes on disk of a tree, each name counted as a block at least; the part seen, if counting takes long."""
     deadline = time.monotonic() + _LONGEST_LOOK_S
-    total, waiting, seen = 0, [os.fspath(directory)], set[int]()
+    total, waiting, seen = 0, [""], set[int]()
     while waiting and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+        directory = waiting.pop()
+        with (
+            contextlib.suppress(OSError),
+            opened(root, directory, os.O_RDONLY | os.O_DIRECTORY) as descriptor,
+            os.scandir(descriptor) as entries,
+        ):
             for entry in entries:
                 with contextlib.suppress(OSError):
                     info = entry.stat(follow_symlinks=False)
-                    if info.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
+                    if stat.S_ISDIR(info.st_mode):
+                        waiting.append(f"{directory}/{entry.name}" if directory else entry.name)
+                    elif info.st_nlink > 1:
                         if info.st_ino in seen:
                             continue
                         seen.add(info.st_ino)
                     total += max(info.st_blocks * _BLOCK, _SMALLEST)
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
     return total
+
+
+def bytes_unnamed(processes: Iterable[int]) -> int:
+    """Bytes on disk of files that have no name any more and that these processes hold open or mapped."""
+    deadline = time.monotonic() + _LONGEST_LOOK_S
+    found: dict[tuple[int, int], int] = {}
+    for pid in processes:
+        for kind in ("fd", "map_files"):
+            # The process may end meanwhile; only root may look at mappings.
+            with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/{kind}") as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):
+                        info = entry.stat()
+                        if info.st_nlink == 0 and stat.S_ISREG(info.st_mode) and info.st_dev != _in_memory():
+                            found[info.st_dev, info.st_ino] = info.st_blocks * _BLOCK
+                    if time.monotonic() > deadline:
+                        return sum(found.values())
+    return sum(found.values())
+
+
+@functools.cache
+def _in_memory() -> int:
+    """The device of memfds and shared memory, which the limit on memory counts."""
+    descriptor = os.memfd_create("device")
+    try:
+        return os.fstat(descriptor).st_dev
+    finally:
+        os.close(descriptor)

@@ -13,7 +13,7 @@ In a test module of the backend's own, beside pytest:
             yield kit
         kit.remove_leftovers(kit.owner)
 
-`commands`, `files`, `snapshots` and `attacks` are its four parts, which can be taken one by one as well.
+`commands`, `files`, `snapshots`, `attacks` and `races` are its five parts, which can be taken one by one as well.
 """
 
 try:
@@ -23,11 +23,12 @@ except ImportError as error:
         "the contract is tests for pytest: pip install '.[contract]' in the checkout of langgraph-takeover"
     ) from error
 
-for _part in ("kit", "commands", "files", "snapshots", "attacks"):
+for _part in ("kit", "commands", "files", "snapshots", "attacks", "races"):
     pytest.register_assert_rewrite(f"sandbox.contract.{_part}")
 
 from sandbox.contract.attacks import *  # noqa: E402, F403
 from sandbox.contract.commands import *  # noqa: E402, F403
 from sandbox.contract.files import *  # noqa: E402, F403
 from sandbox.contract.kit import *  # noqa: E402, F403
+from sandbox.contract.races import *  # noqa: E402, F403
 from sandbox.contract.snapshots import *  # noqa: E402, F403

@@ -255,6 +255,38 @@ def test_a_disk_that_is_filled_with_files(victim: Sandbox) -> None:
     in_hand(victim)
 
 
+_HELD = """
+import os, sys, time
+files = []
+for n in range({number}):
+    files.append(open(f"/tmp/held-{{n}}", "w+b"))
+    os.unlink(f"/tmp/held-{{n}}")
+    for _ in range({megabytes} // {number}): files[-1].write(b"x" * 1048576); files[-1].flush()
+open("/tmp/done", "w")
+time.sleep(60)
+"""
+
+
+def test_a_disk_that_is_filled_with_files_without_a_name(victim: Sandbox) -> None:
+    victim.write_file("held.py", _HELD.format(number=20, megabytes=20 * DISK_MB).encode())
+    result = run(victim, "python3 held.py", timeout_s=60)
+    assert (result.disk_full, result.timed_out) == (True, False)
+    assert run(victim, "ls /tmp/done").exit_code != 0, "twenty times the limit was written"
+    in_hand(victim)
+
+
+def test_snapshots_do_not_raise_the_limit_on_the_disk(victim: Sandbox, store: Path) -> None:
+    for number in range(20):
+        fill = f"head -c {DISK_MB // 4}M /dev/urandom >/tmp/fill-{number}; sleep 2"
+        result = run(victim, fill, timeout_s=60)
+        if result.disk_full:
+            break
+        victim.freeze(store / str(number)).result()
+    assert result.disk_full
+    assert number <= 5
+    in_hand(victim)
+
+
 def test_shared_memory_is_limited(confined: Sandbox) -> None:
     assert run(confined, "head -c 300M /dev/zero >/dev/shm/fill").exit_code != 0
     told(confined, "rm -f /dev/shm/fill")

@@ -43,7 +43,7 @@ def list_temporary(request: Request) -> Iterator[Resource]:
     if request.owner is not None:
         return
     paths = [*_scan(Path(tempfile.gettempdir()))]
-    paths += [Path(entry.path) for store in request.stores for entry in below(store)]
+    paths += [store / path for store in request.stores for path, _ in below(store)]
     for path in sorted(path for path in paths if _TEMPORARY.fullmatch(path.name)):
         with contextlib.suppress(FileNotFoundError):  # its maker has removed it
             use = _use_of_temporary(path)

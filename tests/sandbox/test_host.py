@@ -13,11 +13,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sandbox
-from sandbox import overlay, removal, storage
+from sandbox import cgroups, overlay, removal, storage
 from sandbox.contract import Kit, run, told
 from sandbox.machine import OutOfDisk, Snapshot, SnapshotCorrupt
 from sandbox.removal import remove_tree
@@ -145,6 +146,99 @@ def test_processes_that_thaw_one_snapshot_at_once(
     sandbox.remove_leftovers("host", host.owner)
 
 
+def test_a_command_that_ends_as_it_is_stopped_keeps_the_shell(host: Kit) -> None:
+    with host.ended():
+        machine: Any = host.start()
+        told(machine, "cd pkg")
+        machine._agent._begin("true")
+        time.sleep(0.3)  # its end is in the pipe by now
+        state = machine._end_all()
+        assert state is not None
+        assert state.directory == f"{machine.workspace}/pkg"
+
+
+_MEMORY_MB = 256
+_IN_MEMORY = {
+    "memfd": """
+import os
+file = os.memfd_create("hog")
+for _ in range(1200): os.write(file, bytes(1 << 20))
+""",
+    "shared segment": """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+for n in range(12):
+    place = libc.shmat(libc.shmget(0, 100 << 20, 0o1600), None, 0)
+    assert place not in (None, ctypes.c_void_p(-1).value)
+    ctypes.memset(place, 1, 100 << 20)
+    libc.shmdt(ctypes.c_void_p(place))
+""",
+    "many processes": """
+import os, time
+for n in range(12):
+    if not os.fork():
+        x = bytearray(b"x") * (100 << 20); print(n, flush=True); time.sleep(300)
+for n in range(12):
+    _, status = os.wait(); assert status == 0
+""",
+}
+
+
+@pytest.mark.parametrize("kind", _IN_MEMORY)
+def test_memory_that_no_process_seems_to_hold(host: Kit, kind: str) -> None:
+    if reason := cgroups.unavailable():
+        missing(reason)
+    with host.ended():
+        machine = host.start(memory_mb=_MEMORY_MB, disk_mb=4096)
+        machine.write_file("hog.py", f"{_IN_MEMORY[kind]}\nprint('all of it')".encode())
+        result = run(machine, "python3 hog.py", timeout_s=60)
+        assert result.exit_code not in (0, None), result
+        assert "all of it" not in result.output
+        assert told(machine, "echo usable") == "usable\n"
+
+
+def test_address_space_is_free_where_memory_is_counted(host: Kit) -> None:
+    if reason := cgroups.unavailable():
+        missing(reason)
+    reserve = "import mmap; print(len(mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)))"
+    with host.ended():
+        machine = host.start(memory_mb=_MEMORY_MB)
+        assert told(machine, f"python3 -c '{reserve}'") == f"{64 << 30}\n"
+
+
+def test_shared_segments_are_bounded_and_end_with_the_sandbox(host: Kit) -> None:
+    """Also where no control group counts memory."""
+    take = """
+import ctypes
+libc = ctypes.CDLL(None)
+print(sum(libc.shmget(0, 10 << 20, 0o1600) >= 0 for _ in range(50)))
+"""
+    with host.ended():
+        machine = host.start()
+        machine.write_file("take.py", take.encode())
+        assert run(machine, "echo 999999999 >/proc/sys/kernel/shmall").exit_code != 0
+        assert 0 < int(told(machine, "python3 take.py")) <= 6
+        assert len(told(machine, "cat /proc/sysvipc/shm").splitlines()) > 1
+        other = host.start()
+        assert len(told(other, "cat /proc/sysvipc/shm").splitlines()) == 1
+    assert Path("/proc/sysvipc/shm").read_text().count(str(10 << 20)) == 0
+
+
+def test_no_sandbox_takes_all_inotify_instances(host: Kit) -> None:
+    take = """
+import ctypes
+libc = ctypes.CDLL(None)
+print(sum(libc.inotify_init1(0) >= 0 for _ in range(200)))
+"""
+    with host.ended():
+        machine, other = host.start(), host.start()
+        machine.write_file("take.py", take.encode())
+        assert 0 < int(told(machine, "python3 take.py")) <= 32
+        other.write_file("take.py", take.encode())
+        assert 0 < int(told(other, "python3 take.py")) <= 32
+
+
 def test_namespaces_made_ahead_that_somebody_ends(host: Kit) -> None:
     with host.ended():
         host.start()
@@ -250,11 +344,12 @@ def test_editing_on_a_full_disk_keeps_the_old_content(host: Kit, other_home: Pat
     with small_disk(other_home, tmp_path / "image", 24), host.ended():
         machine = host.start()
         machine.write_file("file", b"old\n")
-        run(machine, "head -c 40M /dev/zero >big")
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OutOfDisk):
+            run(machine, "head -c 40M /dev/zero >big")
+        with pytest.raises(OutOfDisk):
             machine.write_file("file", b"new" * 100_000)
         assert machine.read_file("file") == b"old\n"
-        told(machine, "rm big")
+        told(machine, "rm big")  # which makes room before the disk is looked at
         machine.write_file("file", b"new\n")
         assert machine.read_file("file") == b"new\n"
 
@@ -310,3 +405,45 @@ def test_as_an_ordinary_user(repository: Path, tmp_path: Path) -> None:
     assert found["changes"] == ["README.txt", "new", "pkg/mod.py"]
     assert found["outputs"] == ["x\nls: cannot access 'README.txt': No such file or directory\n"] * 3
     assert found["left"] == []
+
+
+@pytest.mark.slow
+def test_the_contract_holds_for_an_ordinary_user() -> None:
+    """Without root there is no control group: processes are stopped by signals."""
+    if os.geteuid() != 0:
+        pytest.skip("not started by root: the contract runs as an ordinary user already")
+    uid = 54_321
+    place = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
+    place.chmod(0o711)
+    os.chown(place, uid, uid)
+    try:
+        done = subprocess.run(
+            [
+                *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
+                *(
+                    sys.executable,
+                    "-m",
+                    "pytest",
+                    "-q",
+                    "-p",
+                    "no:cacheprovider",
+                    "-k",
+                    "host and not docker",
+                ),
+                "tests/sandbox/test_contract.py",
+            ],
+            env={
+                "PATH": os.defpath,
+                "HOME": str(place),
+                "TMPDIR": str(place),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                storage.PLACE_VARIABLE: str(place / "home"),
+            },
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        remove_tree(place)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert done.stdout.partition("\n\n")[0].count(".") > 100, "most were skipped"

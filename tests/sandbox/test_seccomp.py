@@ -265,3 +265,117 @@ def test_without_the_library_it_says_why(monkeypatch: pytest.MonkeyPatch, failur
         assert seccomp.filter_file() is None
     finally:
         seccomp.unavailable.cache_clear()
+
+
+_PROBES = """
+import ctypes, json, os, select, signal, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+def probe(call):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        for stream in (0, 1, 2):
+            os.close(stream)
+        failed = libc.syscall(*(ctypes.c_long(n) for n in call)) == -1
+        os.write(writer, str(ctypes.get_errno() if failed else 0).encode())
+        os._exit(0)
+    os.close(writer)
+    told = os.read(reader, 9) if select.select([reader], [], [], 0.3)[0] else b""
+    try:
+        os.kill(child, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    os.waitpid(child, 0)
+    os.close(reader)
+    return int(told or -1)
+print(json.dumps([probe(call) for call in json.loads(sys.argv[1])]))
+"""
+FAMILIES = range(46)
+
+
+def in_container(
+    image: str, calls: Sequence[Sequence[int]], code: str = _PROBES, **options: Any
+) -> list[int]:
+    """What calls answer in a container that is made as a sandbox is, with these options besides."""
+    from sandbox.containment import host_config
+    from sandbox.daemon import client
+    from sandbox.machine import SandboxSpec
+
+    api = client().api
+    config = host_config(SandboxSpec(backend="docker", image=image)) | options
+    container = api.create_container(image, ["python3", "-c", code, json.dumps(calls)], host_config=config)
+    try:
+        api.start(container)
+        ended = api.wait(container, timeout=100)
+        told = api.logs(container)
+        assert ended["StatusCode"] == 0, told
+        found: list[int] = json.loads(told)
+        return found
+    finally:
+        api.remove_container(container, force=True)
+
+
+def test_a_container_has_only_everyday_socket_families(base_image: str) -> None:
+    calls = [[resolve("socket"), family, kind, 0] for family in FAMILIES for kind in (1, 2, 3)]
+    calls += [[resolve("socketpair"), family, 1, 0, 0] for family in FAMILIES]
+    calls += [[resolve("socket"), 1 << 32 | family, 1, 0] for family in (38, 40)]
+    found = list(zip(calls, in_container(base_image, calls), strict=True))
+    refused = {call[1] & 0xFFFF_FFFF for call, told in found if told == errno.EPERM}
+    assert refused >= set(FAMILIES) - set(seccomp._SOCKETS)
+    opened = {(call[1], call[2]) for call, told in found if told == 0}
+    assert {(1, 1), (2, 1), (2, 2), (10, 1)} <= opened
+    assert {family for family, _ in opened} <= set(seccomp._SOCKETS)
+
+
+def test_a_graders_container_has_the_same_filter(base_image: str) -> None:
+    from sandbox.daemon import OwnedClient, client
+
+    for network in (False, True):
+        owned = OwnedClient("test-seccomp", network=network)
+        container = owned.containers.create(
+            image=base_image, command=["true"], security_opt=["seccomp=unconfined", "no-new-privileges"]
+        )
+        try:
+            found = client().api.inspect_container(container.id)["HostConfig"]["SecurityOpt"]
+        finally:
+            container.remove(force=True)
+        assert found == ["no-new-privileges", f"seccomp={seccomp.docker_profile()}"]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the 32-bit way into the kernel is x86-64's")
+def test_a_container_has_no_way_around_by_another_architecture(base_image: str) -> None:
+    get_pid, socket_call, socket = 20, 102, 359
+    calls = [[get_pid, 0], [socket_call, 1], [socket, 40], [socket, 38]]
+    try:
+        told = in_container(base_image, calls, _CALLS_32)
+    except AssertionError:
+        missing("this kernel runs no 32-bit programs, so that their way in cannot be tried")
+    assert told == [0, errno.ENOSYS, errno.EPERM, errno.EPERM]
+
+
+@pytest.mark.slow
+def test_a_container_is_refused_no_less_than_by_the_daemons_own_filter(base_image: str) -> None:
+    """Every call there is, and the arguments by which the daemon's filter judges."""
+    # What `ptrace` does as well, memory keys, and calls that daemons learned of later.
+    harmless = "process_vm_readv process_vm_writev pkey_alloc pkey_free pkey_mprotect cachestat fchmodat2 "
+    harmless += "futex_wake futex_wait futex_requeue map_shadow_stack"
+    passed_over = {resolve("personality"), *map(resolve, harmless.split())}
+    numbers = [number for number in range(seccomp._FIRST_UNKNOWN + 20) if number not in passed_over]
+    calls = [[number, *[-1] * 6] for number in numbers]
+    calls += [[resolve("personality"), value] for value in (*HARMLESS, NO_RANDOMIZE, ASK, 1)]
+    calls += [[resolve("clone"), flag | 17, 0, 0, 0, 0] for flag in seccomp._NAMESPACES.values()]
+    calls += [[resolve("socket"), family, kind, 0] for family in FAMILIES for kind in (1, 2, 3)]
+    ours = in_container(base_image, calls)
+    theirs = in_container(base_image, calls, SecurityOpt=["no-new-privileges"])
+    refusals = (errno.EPERM, errno.ENOSYS)
+    weaker = [call for call, our, their in zip(calls, ours, theirs, strict=True)
+              if their in refusals and our not in refusals]  # fmt: skip
+    assert weaker == []
+
+
+def test_ordinary_python_works_in_a_container(base_image: str) -> None:
+    program = f"__file__ = '/tmp/p.py'\nopen(__file__, 'w').write({_PROGRAM!r})\n"
+    program += "import subprocess, sys\n"
+    program += "told = subprocess.run([sys.executable, __file__], capture_output=True, text=True)\n"
+    program += "assert told.stdout == 'fine\\n', told\nprint('[]')"
+    assert in_container(base_image, [], program) == []

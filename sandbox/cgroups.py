@@ -1,0 +1,323 @@
+"""Control groups: stop, kill and limit all processes of a sandbox at once, by the kernel.
+
+Version 1 (one hierarchy per controller) and version 2 (one for all) are supported, also side by side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from sandbox import freezer, hierarchies, ownership
+from sandbox.machine import SandboxUnavailable
+
+_KILL_ROUND_S = 1.0
+_REMOVAL_S = 1.0
+_OWN_SCORE = Path("/proc/self/oom_score_adj")
+_OOM_SCORE = 100
+"""Thousandths of the memory limit that count as a process's own, beside what it has: far more than a shell has."""
+# Ends with the process that holds its input; then it resumes and removes what that process left.
+_GUARD = """
+exec 2>/dev/null
+trap '' HUP INT TERM
+cat
+for parent; do
+    for group in "$parent/$0"-*; do
+        [ ! -e "$group/freezer.state" ] || echo THAWED >"$group/freezer.state"
+        [ ! -e "$group/cgroup.kill" ] || echo 1 >"$group/cgroup.kill"
+    done
+done
+for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    left=
+    for parent; do
+        for group in "$parent/$0"-*; do
+            [ ! -d "$group" ] || rmdir "$group" || left=1
+        done
+    done
+    [ "$left" ] || exit
+    sleep 0.25
+done
+"""
+_CURE = "run as root, or below a delegated group: systemd-run --user --scope --property=Delegate=yes"
+
+
+class ControlGroup:
+    """One control group for one sandbox, spread over several directories where version 1 is mounted."""
+
+    def __init__(self, directories: Mapping[str, Path]) -> None:
+        """`directories`: by controller; those of one hierarchy are the same."""
+        self._directories = tuple(dict.fromkeys(directories.values()))
+        self._freezer = directories.get("freezer")
+        self._memory = directories.get("memory")
+        self._lock = threading.Lock()
+        self._holders = set[object]()
+        self.can_freeze = self._freezer is not None
+        self.limits_memory = self._memory is not None
+        self.limits_pids = "pids" in directories
+
+    @property
+    def entering(self) -> list[str]:
+        """The beginning of a command line that runs the rest of it inside the group."""
+        # A version 1 `tasks` file moves one thread, which is all that `sh` has, and waits for no other; any
+        # `cgroup.procs` waits until all processors have passed a quiescent state, 5 ms on an idle host.
+        files = (
+            directory / ("tasks" if (directory / "tasks").exists() else "cgroup.procs")
+            for directory in self._directories
+        )
+        moves = "".join(f"echo 0 >{shlex.quote(str(file))} && " for file in files)
+        # The protection of a runtime from the kernel's out-of-memory killer is not its sandboxes'.
+        exposed = f"echo 0 >{_OWN_SCORE} && " if int(_OWN_SCORE.read_text()) < 0 else ""
+        return ["sh", "-c", f'{moves}{exposed}exec "$@"', "sh"]
+
+    @contextlib.contextmanager
+    def freezing(self) -> Iterator[None]:
+        """Hold all processes still, verified. Raises SandboxUnavailable if they do not stop within 10 s."""
+        if self._freezer is None:
+            raise SandboxUnavailable("no freezer: this host's control groups cannot stop processes")
+        holder = object()
+        try:
+            with self._lock:
+                self._holders.add(holder)
+                freezer.freeze(self._freezer, freezer.TIMEOUT_S)
+            yield
+        finally:
+            freezer.complete(lambda: self._release(holder))
+
+    def kill(self, *, spared: Collection[int] = ()) -> None:
+        """Kill all processes but `spared`, verified. Raises SandboxUnavailable if one outlives 10 s.
+
+        Not inside `freezing` when some are spared: on version 1 nothing dies before it is resumed.
+        """
+        deadline = time.monotonic() + freezer.TIMEOUT_S
+        for pause in freezer.pauses():
+            left = self._others(spared)
+            if not left:
+                return
+            if time.monotonic() > deadline:
+                raise SandboxUnavailable(
+                    f"processes {sorted(left)[:5]} outlive SIGKILL by {freezer.TIMEOUT_S:.0f} s"
+                )
+            self._kill_once(spared)
+            time.sleep(pause)
+
+    def process_ids(self) -> set[int]:
+        """All processes inside, as this process's namespace numbers them."""
+        with contextlib.suppress(FileNotFoundError):
+            listed = (self._directories[0] / "cgroup.procs").read_text().split()
+            return {int(pid) for pid in listed} - {0}
+        return set()
+
+    def protect(self, spared: Collection[int]) -> None:
+        """Make the kernel kill all present processes before `spared` when the memory limit is reached.
+
+        Otherwise it begins with the largest, and what holds memory by a file may be smaller than a shell.
+        """
+        for pid in self._others(spared):
+            with contextlib.suppress(OSError), self._process(pid) as process:
+                hierarchies.write(Path(f"/proc/self/fd/{process}/oom_score_adj"), _OOM_SCORE)
+
+    def oom_kills(self) -> int:
+        """Number of processes that the kernel killed because the group reached its memory limit."""
+        if self._memory is not None:
+            for name in ("memory.events", "memory.oom_control"):
+                with contextlib.suppress(OSError):
+                    counts = dict(line.split() for line in (self._memory / name).read_text().splitlines())
+                    return int(counts.get("oom_kill", 0))
+        return 0
+
+    def memory_bytes(self) -> int:
+        """Memory in use: anonymous, shared, cached and the kernel's own."""
+        if self._memory is not None:
+            for name in ("memory.current", "memory.usage_in_bytes"):
+                with contextlib.suppress(OSError):
+                    return int((self._memory / name).read_text())
+        return 0
+
+    def remove(self) -> None:
+        """Remove the group, whose processes have ended; may be called twice.
+
+        A group that stays occupied for a second is left to the end of this process.
+        """
+        deadline = time.monotonic() + _REMOVAL_S
+        for directory in self._directories:
+            for pause in freezer.pauses():
+                try:
+                    directory.rmdir()
+                except FileNotFoundError:
+                    break
+                except OSError as error:
+                    if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                        break
+                    time.sleep(pause)
+                else:
+                    break
+
+    def _limit(self, memory_bytes: int, pids: int) -> None:
+        """Set the limits. Raises OSError where the kernel refuses the memory or process limit."""
+        if self._memory is not None:
+            if (self._memory / "memory.max").exists():
+                hierarchies.write(self._memory / "memory.max", memory_bytes)
+                hierarchies.write_if_possible(self._memory / "memory.swap.max", 0)
+                hierarchies.write_if_possible(self._memory / "memory.oom.group", 0)
+            else:
+                hierarchies.write(self._memory / "memory.limit_in_bytes", memory_bytes)
+                # The limit of memory and swap together, where the kernel counts swap at all.
+                if not hierarchies.write_if_possible(
+                    self._memory / "memory.memsw.limit_in_bytes", memory_bytes
+                ):
+                    hierarchies.write_if_possible(self._memory / "memory.swappiness", 0)
+        if self.limits_pids:
+            for directory in self._directories:
+                if (directory / "pids.max").exists():
+                    hierarchies.write(directory / "pids.max", pids)
+
+    def _others(self, spared: Collection[int]) -> set[int]:
+        return self.process_ids().difference(spared)
+
+    def _kill_once(self, spared: Collection[int]) -> None:
+        if not spared:
+            for directory in self._directories:
+                if hierarchies.write_if_possible(directory / "cgroup.kill", 1):
+                    return
+        if self._freezer is None:
+            self._signal(spared)
+            return
+        holder = object()
+        try:
+            with self._lock:
+                self._holders.add(holder)
+                # A process that does not stop in time is killed all the same; the next round finds its children.
+                with contextlib.suppress(SandboxUnavailable):
+                    freezer.freeze(self._freezer, _KILL_ROUND_S)
+            self._signal(spared)
+            if not spared:
+                freezer.thaw(
+                    self._freezer
+                )  # even while another thread freezes: no process executes anything more
+        finally:
+            freezer.complete(lambda: self._release(holder))
+
+    def _signal(self, spared: Collection[int]) -> None:
+        for pid in self._others(spared):
+            with contextlib.suppress(OSError), self._process(pid) as process:
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def _process(self, pid: int) -> Iterator[int]:
+        """A descriptor of a process's directory. Raises OSError if it has ended and another has its id."""
+        process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if self._directories[0].name not in Path(f"/proc/self/fd/{process}/cgroup").read_text():
+                raise ProcessLookupError(pid)
+            yield process
+        finally:
+            os.close(process)
+
+    def _release(self, holder: object) -> None:
+        with self._lock:
+            self._holders.discard(holder)
+            if not self._holders and self._freezer is not None:
+                freezer.thaw(self._freezer)
+
+
+def create(memory_bytes: int, pids: int) -> ControlGroup | None:
+    """A new control group with limits; None where `unavailable` says why there is none."""
+    if unavailable() is not None:
+        return None
+    return _make(hierarchies.parents(os.getpid()), memory_bytes, pids)
+
+
+def unavailable() -> str | None:
+    """Why no control group can be made here, in one line; None when one can."""
+    return _unavailable(os.getpid())
+
+
+def abilities() -> frozenset[str]:
+    """What a control group made here controls: some of "freezer", "memory" and "pids"."""
+    return frozenset(hierarchies.parents(os.getpid()) if unavailable() is None else ())
+
+
+def remove_stale(parents: Iterable[Path]) -> None:
+    """Kill and remove groups of processes that have died, in these groups and those beside them."""
+    boot = ownership.this_process().partition("/")[0]
+    stale: dict[str, dict[str, Path]] = {}
+    for parent in dict.fromkeys(parents):
+        for directory in (*parent.glob("takeover-*"), *parent.parent.glob("*/takeover-*")):
+            match = hierarchies.NAME.fullmatch(directory.name)
+            if match is None:
+                continue
+            maker = f"{boot}/{match[1].replace('-', '/')}"
+            if ownership.process_state(maker) == "dead":
+                stale.setdefault(directory.name, {})[_kind(directory)] = directory
+    for directories in stale.values():
+        group = ControlGroup(directories)
+        with contextlib.suppress(SandboxUnavailable, OSError):
+            group.kill()
+        group.remove()
+
+
+@functools.lru_cache(maxsize=1)
+def _unavailable(pid: int) -> str | None:
+    """For the process `pid`, which is this one: a fork looks for itself."""
+    parents = hierarchies.parents(pid)
+    if not parents:
+        return f"{hierarchies.obstacle()} ({_CURE})"
+    remove_stale(parents.values())
+    try:
+        group = _make(parents, 1 << 30, 64)
+    except SandboxUnavailable as error:
+        return str(error)
+    try:
+        done = subprocess.run([*group.entering, "true"], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return f"processes cannot be moved into a group: {done.stderr.strip()[-200:]} ({_CURE})"
+    finally:
+        group.remove()
+    _guard(pid)
+    return None
+
+
+def _make(parents: Mapping[str, Path], memory_bytes: int, pids: int) -> ControlGroup:
+    name = hierarchies.new_name()
+    group = ControlGroup({controller: parent / name for controller, parent in parents.items()})
+    try:
+        for directory in dict.fromkeys(parents.values()):
+            (directory / name).mkdir()
+        group._limit(memory_bytes, pids)
+    except OSError as error:
+        group.remove()
+        raise SandboxUnavailable(
+            f"no control group could be made: {error.filename or name}: {error.strerror}"
+        ) from error
+    return group
+
+
+@functools.lru_cache(maxsize=1)
+def _guard(pid: int) -> subprocess.Popen[bytes]:
+    """A process that resumes and removes what this one leaves when it is killed."""
+    parents = map(str, dict.fromkeys(hierarchies.parents(pid).values()))
+    return subprocess.Popen(
+        ["sh", "-c", _GUARD, hierarchies.prefix(), *parents],
+        env={"PATH": os.defpath},
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _kind(directory: Path) -> str:
+    """A controller of the hierarchy in which a group lies."""
+    if freezer.can_freeze(directory):
+        return "freezer"
+    return "memory" if (directory / "memory.limit_in_bytes").exists() else "pids"

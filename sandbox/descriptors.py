@@ -1,0 +1,147 @@
+"""Open files below a directory that an agent can change: by descriptors, never through a symbolic link."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+_OPENAT2 = 437  # the same number on every architecture
+_RESOLVE_NO_MAGICLINKS = 0x02
+_RESOLVE_NO_SYMLINKS = 0x04
+_RESOLVE_BENEATH = 0x08
+_RESOLVE = _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH
+_HOW = struct.Struct("=QQQ")
+_ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW
+_WITHOUT_WAITING = os.O_NONBLOCK | os.O_NOCTTY
+"""A fifo or a device that takes a file's place must not block the open. Not allowed beside O_PATH."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+
+
+@contextlib.contextmanager
+def opened(root: Path, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """A descriptor of what lies at `path` below `root`; an empty path is the root itself.
+
+    `root` is trusted, `path` is relative and has no `..`. Raises OSError: ELOOP or ENOTDIR where a part of `path` is a
+    symbolic link.
+    """
+    descriptor = open_beneath(root, path, flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_beneath(root: Path, path: str, flags: int = os.O_RDONLY) -> int:
+    """As `opened`, for the caller to close."""
+    if not path:
+        return os.open(root, flags | os.O_DIRECTORY | os.O_CLOEXEC)
+    top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return _open_at(top, path, _complete(flags))
+    finally:
+        os.close(top)
+
+
+def open_at(directory: int, name: str, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of one name in an open directory, for the caller to close."""
+    return os.open(name, _complete(flags), dir_fd=directory)
+
+
+def status(root: Path, path: str) -> os.stat_result:
+    """What `lstat` returns for a path below `root`. Raises OSError as `opened` does."""
+    descriptor = open_beneath(root, path, os.O_PATH)
+    try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def link_target(root: Path, path: str) -> bytes:
+    """The target of a symbolic link."""
+    with opened(root, path, os.O_PATH) as descriptor:
+        return os.readlink(b"", dir_fd=descriptor)
+
+
+def entries(root: Path, path: str) -> list[tuple[str, os.stat_result]]:
+    """The names in a directory, each with what `lstat` returns; names that vanish meanwhile are left out."""
+    found = []
+    with opened(root, path, _DIRECTORY) as descriptor, os.scandir(descriptor) as listed:
+        for entry in listed:
+            with contextlib.suppress(FileNotFoundError):
+                found.append((entry.name, entry.stat(follow_symlinks=False)))
+    return found
+
+
+@contextlib.contextmanager
+def made_readable(root: Path, path: str, info: os.stat_result, *, to_write: bool = False) -> Iterator[None]:
+    """Let this user read its own file or directory while its mode forbids that. Root needs no help."""
+    wanted = stat.S_IRUSR | (stat.S_IWUSR if to_write else 0)
+    if stat.S_ISDIR(info.st_mode):
+        wanted |= stat.S_IXUSR
+    if os.geteuid() == 0 or info.st_mode & wanted == wanted or stat.S_ISLNK(info.st_mode):
+        yield
+        return
+    with opened(root, path, os.O_PATH) as descriptor:
+        # As it is now: a caller further out may have opened it up already.
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        place = Path(f"/proc/self/fd/{descriptor}")  # fchmod takes no descriptor of O_PATH
+        place.chmod(mode | wanted)
+        try:
+            yield
+        finally:
+            place.chmod(mode)
+
+
+def _complete(flags: int) -> int:
+    return flags | _ALWAYS | (0 if flags & os.O_PATH else _WITHOUT_WAITING)
+
+
+def _open_at(directory: int, path: str, flags: int) -> int:
+    if _has_openat2():
+        return _openat2(directory, path, flags)
+    *parents, name = path.split("/")
+    opened_here: list[int] = []
+    try:
+        for part in parents:
+            directory = os.open(part, os.O_PATH | os.O_DIRECTORY | _ALWAYS, dir_fd=directory)
+            opened_here.append(directory)
+        return os.open(name, flags, dir_fd=directory)
+    finally:
+        for descriptor in opened_here:
+            os.close(descriptor)
+
+
+def _openat2(directory: int, path: str, flags: int) -> int:
+    while True:
+        how = _HOW.pack(flags, 0, _RESOLVE)
+        found = _libc().syscall(_OPENAT2, directory, os.fsencode(path), how, _HOW.size)
+        if found >= 0:
+            return int(found)
+        number = ctypes.get_errno()
+        if number not in (errno.EAGAIN, errno.EINTR):  # EAGAIN: something was renamed during the lookup
+            raise OSError(number, os.strerror(number), path)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+@functools.cache
+def _has_openat2() -> bool:
+    """Whether the kernel has the call, and no filter of system calls refuses it."""
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.close(_openat2(root, ".", os.O_PATH | os.O_CLOEXEC))
+    except OSError:
+        return False
+    finally:
+        os.close(root)
+    return True

@@ -1,0 +1,386 @@
+"""The state of an agent's shell as data: read from what bash prints, written as code that re-creates it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from sandbox.machine import LONGEST_SHELL_STATE, Frozen, SnapshotCorrupt
+
+_SHELLS_OWN = re.compile(
+    r"""BASH(?:OPTS|PID|_(?:ALIASES|ARG[CV]|ARGV0|CMDS|COMMAND|EXECUTION_STRING|LINENO|SOURCE|SUBSHELL|VERSINFO
+    |VERSION|XTRACEFD))? | COMP_WORDBREAKS | DIRSTACK | EPOCH(?:REALTIME|SECONDS) | EUID | FUNCNAME | GROUPS | HISTCMD
+    | LINENO | OLDPWD | PIPESTATUS | PPID | PWD | S?RANDOM | SECONDS | SHELLOPTS | SHLVL | UID | _ | __command
+    | __exit_code""",
+    re.VERBOSE,
+)
+"""Variables that bash, or the frame of a command, sets anew: assigning them is an error or acts on the shell itself."""
+_OUR_WORDS = frozenset({"builtin", "eval", "unset"})
+"""The frame of every command uses these words; no function has such a name in a restored shell."""
+_FATAL_OPTIONS = frozenset({"noexec", "onecmd", "privileged"})
+_FIXED_SHOPTS = frozenset({"login_shell", "restricted_shell"})
+_OUR_SIGNAL = "SIGRTMAX"
+
+_WORD = r"""(?:'[^']*+'|"(?:[^"\\$`]++|\\.)*+"|\$'(?:[^'\\]++|\\.)*+'|\\.|[^\s'"\\$`()<>;&|\[\]])++"""
+_ELEMENT = rf"\[({_WORD})\]=({_WORD}) ?"
+_ELEMENTS = re.compile(_ELEMENT, re.DOTALL)
+_VARIABLE = re.compile(
+    rf"^declare -([A-Za-z-]+) ([A-Za-z_]\w*)(?:=(?:({_WORD})|\(((?:{_ELEMENT})*+)\)))?$",
+    re.DOTALL | re.MULTILINE | re.ASCII,
+)
+_FUNCTION = re.compile(r"^declare -(f[a-z]*) (\S+)$", re.MULTILINE)
+_SHOPT = re.compile(r"^shopt -([su]) (\w+)$", re.MULTILINE)
+_OPTION = re.compile(r"^set ([+-])o ([\w-]+)$", re.MULTILINE)
+_TRAP = re.compile(rf"^trap -- ({_WORD}) ([\w+-]+)$", re.DOTALL | re.MULTILINE)
+_PIECE = re.compile(
+    r"""'([^']*+)'|"((?:[^"\\]++|\\.)*+)"|\$'((?:[^'\\]++|\\.)*+)'|\\(.)|([^'"\\$]+)""", re.DOTALL
+)
+_IN_DOUBLE_QUOTES = re.compile(r'\\([$`"\\])|\\\n')
+_ANSI_ESCAPE = re.compile(r"\\([0-7]{1,3}|.)", re.DOTALL)
+_ANSI = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "a": "\a",
+    "b": "\b",
+    "f": "\f",
+    "v": "\v",
+    "E": "\x1b",
+    "e": "\x1b",
+}
+
+# JSON holds no bytes that are not UTF-8: byte N becomes the code point that is this much above it, which no
+# character has a meaning for; a character that has such a code point is written as its bytes.
+_BYTES = 0x10FF00
+_TO_TEXT = {0xDC00 + byte: chr(_BYTES + byte) for byte in range(0x80, 0x100)} | {
+    _BYTES + byte: "".join(chr(_BYTES + part) for part in chr(_BYTES + byte).encode())
+    for byte in range(0x80, 0x100)
+}
+_FROM_TEXT = {_BYTES + byte: 0xDC00 + byte for byte in range(0x80, 0x100)}
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("a shell's text holds no NUL")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_without_nul)]
+"""Any text of a shell; bytes that are not UTF-8 are written as `_TO_TEXT` says."""
+Directory = Annotated[Text, Field(pattern="^/")]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+_FUNCTION_NAME = re.compile(r"[A-Za-z0-9_.:@%+,][A-Za-z0-9_.:@%+,-]*")
+_ALIAS_NAME = re.compile(r"""[^\s\x00/$`='"\\|&;()<>]+""")
+FunctionName = Annotated[str, Field(pattern=f"^{_FUNCTION_NAME.pattern}$")]
+AliasName = Annotated[str, Field(pattern=f"^{_ALIAS_NAME.pattern}$")]
+OptionName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+SignalName = Annotated[str, Field(pattern=r"^(?:EXIT|DEBUG|ERR|RETURN|SIG[A-Z0-9]+(?:[+-][0-9]+)?)$")]
+_REFERENCE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_INDEX = re.compile(r"[0-9]{1,18}")
+
+
+class Variable(Frozen):
+    """One variable: its attributes as the letters of `declare`, and a value or elements, where it has any."""
+
+    attributes: str = Field(default="", pattern="^[aAcilnrtux]*$")
+    value: Text | None = None
+    elements: dict[Text, Text] | None = None
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if "n" in self.attributes and not _REFERENCE.fullmatch(self.value or ""):
+            raise ValueError("a reference names a variable, and no element of one")
+        if self.elements is not None:
+            if not {"a", "A"} & set(self.attributes) or self.value is not None:
+                raise ValueError("elements are those of an array")
+            if "A" not in self.attributes and not all(map(_INDEX.fullmatch, self.elements)):
+                raise ValueError("the index of an array is a number")
+            if "" in self.elements:
+                raise ValueError("the key of an array is not empty")
+        return self
+
+
+class Function(Frozen):
+    """One function: its attributes as the letters of `declare`, and the list of commands between its braces."""
+
+    attributes: str = Field(default="", pattern="^[rtx]*$")
+    commands: Text
+
+
+class ShellState(Frozen):
+    """Where and how a shell stands. Nothing in it is code to restore it by; functions, aliases and traps hold code."""
+
+    directory: Directory | None = None
+    previous_directory: Directory | None = None
+    umask: str | None = Field(default=None, pattern="^[0-7]{3,4}$")
+    variables: dict[VariableName, Variable] = Field(default_factory=dict)
+    functions: dict[FunctionName, Function] = Field(default_factory=dict)
+    aliases: dict[AliasName, Text] = Field(default_factory=dict)
+    shopt: dict[OptionName, bool] = Field(default_factory=dict)
+    options: dict[OptionName, bool] = Field(default_factory=dict)
+    traps: dict[SignalName, Text] = Field(default_factory=dict)
+
+    def as_json(self) -> str:
+        return self.model_dump_json(exclude_defaults=True)
+
+    def moved(self, places: Mapping[str, str]) -> ShellState:
+        """The same with other directories, in the shell's own and in values; code keeps what is written in it."""
+        pairs = {before: after for before, after in places.items() if before != after and before.strip("/")}
+        if not pairs:
+            return self
+        longest_first = sorted(pairs, key=len, reverse=True)
+        found = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w.-])")
+
+        def at(text: str) -> str:
+            return found.sub(lambda match: pairs[match[0]], text)
+
+        def moved(variable: Variable) -> Variable:
+            if variable.elements is not None:
+                elements = {key: at(value) for key, value in variable.elements.items()}
+                return variable.model_copy(update={"elements": elements})
+            return (
+                variable
+                if variable.value is None
+                else variable.model_copy(update={"value": at(variable.value)})
+            )
+
+        return self.model_copy(
+            update={
+                "directory": self.directory and at(self.directory),
+                "previous_directory": self.previous_directory and at(self.previous_directory),
+                "variables": {name: moved(each) for name, each in self.variables.items()},
+            }
+        )
+
+
+def read_state(text: str) -> ShellState:
+    """The state that a snapshot holds as JSON. Raises SnapshotCorrupt."""
+    if len(text) > LONGEST_SHELL_STATE:
+        raise SnapshotCorrupt(f"the snapshot's shell state is longer than {LONGEST_SHELL_STATE:,} characters")
+    if not text.startswith("{"):
+        raise SnapshotCorrupt(
+            "the snapshot's shell state is no JSON, as snapshots of older versions have it: take the snapshot anew"
+        )
+    try:
+        return ShellState.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SnapshotCorrupt(
+            f"the snapshot's shell state is malformed at {where!r:.80}: {first['msg']:.120}"
+        ) from None
+
+
+# What a shell prints of itself, each part behind a mark, which no variable can hold, for its NUL; no single quotes,
+# because it becomes a trap's text as well.
+PRINT_STATE = (
+    '\\unset -f builtin; \\builtin printf "\\0%s" {mark}; \\builtin shopt -p; \\builtin printf "\\0%s" {mark}; '
+    '\\builtin declare -p; \\builtin printf "\\0%s" {mark}; \\builtin declare -p BASH_ALIASES; '
+    '\\builtin printf "\\0%s" {mark}; \\builtin declare -F; \\builtin printf "\\0%s" {mark}; \\builtin declare -f; '
+    '\\builtin printf "\\0%s" {mark}; \\builtin umask; \\builtin printf "\\0%s" {mark}; '
+    '\\builtin printf "%s\\0%s\\0" "$PWD" "${{OLDPWD:-$PWD}}"; \\builtin printf "\\0%s" {mark}; '
+    '\\builtin set +o; \\builtin printf "\\0%s" {mark}; \\builtin trap -p; \\builtin printf "\\0%s" {mark}'
+)
+_PARTS = 11
+
+
+def parse_printed(printed: str, mark: str) -> ShellState | None:
+    """The state that a shell printed by `PRINT_STATE`; None if it did not print one, or one too long to keep.
+
+    What cannot be kept as data, such as a reference to an array's element, is left out.
+    """
+    parts = printed.split(f"\0{mark}")
+    if len(parts) != _PARTS:
+        return None
+    _, shopts, variables, aliases, names, functions, umask, places, options, traps, _ = parts
+    try:
+        directory, previous, _ = places.split("\0")
+        state = ShellState(
+            directory=as_directory(directory),
+            previous_directory=as_directory(previous),
+            umask=umask.strip() or None,
+            variables=dict(_variables(variables)),
+            functions=dict(_functions(names, functions)),
+            aliases=dict(_aliases(aliases)),
+            shopt={name: sign == "s" for sign, name in _SHOPT.findall(shopts) if name not in _FIXED_SHOPTS},
+            options={
+                name: sign == "-" for sign, name in _OPTION.findall(options) if name not in _FATAL_OPTIONS
+            },
+            traps={
+                name: _text(_unquoted(code)) for code, name in _TRAP.findall(traps) if name != _OUR_SIGNAL
+            },
+        )
+    except ValueError:
+        return None
+    return state if len(state.as_json()) <= LONGEST_SHELL_STATE else None
+
+
+def _variables(printed: str) -> Iterator[tuple[str, Variable]]:
+    for match in _VARIABLE.finditer(printed):
+        letters, name, value, elements = match.groups()[:4]
+        if _SHELLS_OWN.fullmatch(name):
+            continue
+        try:
+            variable = Variable(
+                attributes=letters.replace("-", ""),
+                value=None if value is None else _text(_unquoted(value)),
+                elements=None if elements is None else _elements(elements),
+            )
+        except ValueError:
+            continue
+        yield name, variable
+
+
+def _elements(printed: str) -> dict[str, str]:
+    return {_text(_unquoted(key)): _text(_unquoted(value)) for key, value in _ELEMENTS.findall(printed)}
+
+
+def _aliases(printed: str) -> Iterator[tuple[str, str]]:
+    for match in _VARIABLE.finditer(printed):
+        for name, value in _elements(match[4] or "").items():
+            if _ALIAS_NAME.fullmatch(name):
+                yield name, value
+
+
+def _functions(names: str, printed: str) -> Iterator[tuple[str, Function]]:
+    """The functions, whose definitions bash prints one after another in the order of their names."""
+    known = _FUNCTION.findall(names)
+    heads: list[tuple[int, int]] = []
+    for _, name in known:
+        head = re.compile(rf"^(?:function )?{re.escape(name)} \(\) ?\n", re.MULTILINE)
+        found = head.search(printed, heads[-1][1] if heads else 0)
+        if found is None:
+            return
+        heads.append(found.span())
+    heads.append((len(printed), len(printed)))
+    for (letters, name), (_, begin), (end, _) in zip(known, heads, heads[1:], strict=False):
+        definition = printed[begin:end].rstrip("\n")
+        attributes = letters.removeprefix("f")
+        if attributes:
+            definition = definition.removesuffix(f"declare -{letters} {name}").rstrip("\n")
+        if _FUNCTION_NAME.fullmatch(name) and name not in _OUR_WORDS and set(attributes) <= set("rtx"):
+            inside = re.fullmatch(r"\{ ?\n(.*)\n\}", definition, re.DOTALL)
+            yield (
+                _text(name),
+                Function(attributes=attributes, commands=_text(inside[1] if inside else definition)),
+            )
+
+
+def restoring_code(state: ShellState) -> str:
+    """Code by which a new bash comes to stand as the state says; nothing of the state runs meanwhile.
+
+    Each line stands for itself, because bash leaves the rest of a line out where it could not assign.
+    """
+    return "\n".join(_lines(state)).translate(_FROM_TEXT)
+
+
+def _lines(state: ShellState) -> Iterator[str]:
+    quoted = shlex.quote
+    yield "\\builtin shopt -u expand_aliases"
+    variables = {name: each for name, each in state.variables.items() if not _SHELLS_OWN.fullmatch(name)}
+    for name, variable in variables.items():
+        # Without the attributes by which bash evaluates what it assigns: they come after.
+        if "n" in variable.attributes:
+            continue
+        array = re.sub("[^aA]", "", variable.attributes)[:1]
+        if variable.elements is not None:
+            # Bash reads elements behind the plain word alone, which names no function yet, and no alias; and
+            # `+i` before them it takes for `-i`.
+            elements = " ".join(f"[{quoted(key)}]={quoted(each)}" for key, each in variable.elements.items())
+            yield f"declare -{array} {name}=({elements})"
+        elif variable.value is None:
+            yield f"\\builtin declare -{array or '-'} {name}"
+        else:
+            yield f"\\builtin declare +i -- {name}={quoted(variable.value)}"
+    for letter in "ciluxt":
+        having = [
+            name
+            for name, each in variables.items()
+            if letter in each.attributes and "n" not in each.attributes
+        ]
+        if having:
+            yield f"\\builtin declare -{letter} {' '.join(having)}"
+    for name, variable in variables.items():
+        if "n" in variable.attributes:
+            yield f"\\builtin declare -n {name}={quoted(variable.value or '')}"
+    readonly = [name for name, each in variables.items() if "r" in each.attributes]
+    if readonly:
+        yield f"\\builtin declare -r {' '.join(readonly)}"
+    # How functions are read; some variables change that.
+    yield "\\builtin set +o posix +o errexit; \\builtin shopt -s extglob"
+    for name, function in state.functions.items():
+        yield from _definition(name, function)
+    for name, value in state.aliases.items():
+        yield f"\\builtin alias -- {quoted(f'{name}={value}')}"
+    if state.umask is not None:
+        yield f"\\builtin umask {state.umask}"
+    for directory in (state.previous_directory, state.directory):
+        if directory is not None:
+            yield f"\\builtin cd -- {quoted(directory)}"
+    for sign, on in (("-u", False), ("-s", True)):
+        names = [name for name, each in state.shopt.items() if each == on and name not in _FIXED_SHOPTS]
+        # Each that is compatible with an older bash is off at first, and to say so sets a variable.
+        names = [name for name in names if on or not name.startswith("compat")]
+        if names:
+            yield f"\\builtin shopt {sign} {' '.join(names)}"
+    options = {name: on for name, on in state.options.items() if name not in _FATAL_OPTIONS}
+    # An option that this bash does not have would hide those after it; `xtrace` and the like come last.
+    for name, on in options.items():
+        yield f"\\builtin set {'-' if on else '+'}o {name} || \\builtin :"
+    for name in sorted(state.traps, key=lambda name: name == "DEBUG"):
+        if name != _OUR_SIGNAL:
+            yield f"\\builtin trap -- {quoted(state.traps[name])} {name} || \\builtin :"
+
+
+def _definition(name: str, function: Function) -> Iterator[str]:
+    """Define a function, unless its commands would end the definition and go on behind it.
+
+    Bash is the judge, in subshells that read and run nothing: it must be able to read the commands both between
+    braces and between parentheses. Those that close either are no commands in the other.
+    """
+    if name in _OUR_WORDS:
+        return
+    trials = (
+        f"\\builtin set -n\n__trial () {begin}\n{function.commands}\n{end}" for begin, end in ("{}", "()")
+    )
+    judged = " && ".join(f"( \\builtin eval {shlex.quote(trial)} )" for trial in trials)
+    definition = shlex.quote(f"function {name} {{\n{function.commands}\n}}")
+    letters = "".join(f" && \\builtin declare -f{each} {name}" for each in function.attributes)
+    yield f"{judged} && \\builtin eval {definition}{letters}"
+
+
+def _unquoted(word: str) -> str:
+    """What a word of bash stands for that holds nothing to expand."""
+    return "".join(_piece(match) for match in _PIECE.finditer(word))
+
+
+def _piece(match: re.Match[str]) -> str:
+    single, double, ansi, escaped, plain = match.groups()
+    if double is not None:
+        return _IN_DOUBLE_QUOTES.sub(r"\1", double) if "\\" in double else double
+    if ansi is not None:
+        # As bytes, because several of them can come to one character.
+        raw = _ANSI_ESCAPE.sub(_ansi, ansi).encode("utf-8", "surrogateescape")
+        return raw.decode("utf-8", "surrogateescape")
+    return next(part for part in (single, escaped, plain) if part is not None)
+
+
+def _ansi(match: re.Match[str]) -> str:
+    told = match[1]
+    if told[0] in "01234567":
+        return bytes([int(told, 8) & 0xFF]).decode("utf-8", "surrogateescape")
+    return _ANSI.get(told, told)
+
+
+def as_directory(printed: str) -> str | None:
+    """The directory that a shell names as its own; None if it names none, because an agent can set `PWD`."""
+    return _text(printed) if printed.startswith("/") and "\0" not in printed else None
+
+
+def _text(printed: str) -> str:
+    """What a shell printed, decoded with `surrogateescape`, as text that JSON can hold."""
+    return printed if printed.isascii() else printed.translate(_TO_TEXT)
