@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -25,9 +25,10 @@ from tenacity import (
 )
 
 from handoff.event import Usage
-from handoff.redaction import redacted, without_known
-from nodes.deadline import Overdue, within
-from nodes.encodable import encodable
+from handoff.redaction import redacted, secrets_in, without_known
+from nodes.deadline import Overdue
+from nodes.encodable import storable
+from nodes.exchange import Exchange
 
 _CLIENT = {
     "langchain_openai", "openai", "langchain_core", "pydantic", "pydantic_core", "httpx", "httpx2", "httpcore",
@@ -38,8 +39,25 @@ _OF_CONTEXT = re.compile(
     r"|prompt is too long|input token count.* exceeds|\binputs\W+tokens.*max_new_tokens",
     re.IGNORECASE,
 )
-_SAID = ("content", "additional_kwargs", "response_metadata", "tool_calls", "invalid_tool_calls")
+_SAID = (
+    "content",
+    "additional_kwargs",
+    "response_metadata",
+    "tool_calls",
+    "invalid_tool_calls",
+    "id",
+    "name",
+)
 _LONGEST_LINE = 300
+_LONGEST_SEARCHED = 10_000
+"""Characters of an error that are searched for the words of an overflow."""
+_MOST_CHARACTERS = 1 << 20
+"""Of a reply, whoever made its client: every later step reads it again."""
+_MOST_TOKENS = 100_000_000
+"""No context window is as large."""
+_NONSENSE = -1
+_MOST_CHARS_A_TOKEN = 1_000
+"""No tokenizer packs as many characters into its average token."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 CHARS_A_TOKEN = 4
 """The estimate where nobody counts tokens; whatever rests on it says so."""
@@ -64,6 +82,12 @@ class ReplyOverdue(ModelFailed, TimeoutError):
     passes = False
 
 
+class ReplyTooLarge(ModelFailed, ValueError):
+    """The reply exceeds what is read of one."""
+
+    passes = False
+
+
 class ContextOverflow(Exception):
     """The conversation no longer fits into the model's context window."""
 
@@ -74,21 +98,29 @@ def ask(model: Runnable[Any, Any], messages: list[BaseMessage], *, timeout_s: fl
     `timeout_s` bounds the whole call, because an endpoint that sends a byte now and then never
     exceeds a client's own limit.
     """
+    exchange, failure = Exchange(timeout_s), None
     try:
-        reply = within(timeout_s, lambda: model.invoke(messages))
+        reply = exchange.run(lambda: exchange.bounded(model).invoke(messages))
     except Overdue:
         raise ReplyOverdue(f"no whole reply within {timeout_s:.0f} s") from None
     except Exception as error:
         failure = _told_apart(error, model)
+        if isinstance(failure, ModelFailed) and exchange.left_s <= 0 and not exchange.refused:
+            # The client may notice that before the caller does.
+            failure = ReplyOverdue(f"no whole reply within {timeout_s:.0f} s")
         if failure is error:
             raise
-        # The cause would show what the line leaves out: whole answers, and keys in them.
-        raise failure from None
+    if exchange.refused:
+        raise ReplyTooLarge(f"the endpoint's reply was refused: {exchange.refused}")
+    if failure is not None:
+        # Raised here because the cause would show what the line leaves out: whole answers, and keys in them.
+        raise failure
     if not isinstance(reply, AIMessage):
         raise ModelFailed(f"the endpoint sent a {type(reply).__name__} where a reply was due")
+    reply = _tidied(reply, keys_of(model))
     if not _has_ended(reply.response_metadata):
         raise ModelFailed("the reply was cut off: it ended without a finish reason")
-    return _tidied(reply, keys_of(model))
+    return reply
 
 
 def _has_ended(told: dict[str, Any]) -> bool:
@@ -128,15 +160,48 @@ def ask_patiently(
 
 
 def usage_of(reply: AIMessage, asked: Sequence[BaseMessage]) -> Usage:
-    """What a call cost; where the server does not say, an estimate that is marked as one."""
-    counted = reply.usage_metadata
-    if counted is None:
-        return Usage(prompt_tokens=_estimate(asked), completion_tokens=_estimate([reply]), estimated=True)
+    """What a call cost; an estimate that is marked as one where the server reports nothing, or nothing believable."""
+    estimate = Usage(prompt_tokens=_estimate(asked), completion_tokens=_estimate([reply]), estimated=True)
+    usage = _reported(reply.usage_metadata)
+    if usage is None:
+        return estimate
+    # Only a provider counts tokens; a person or a program that takes a model's place costs none.
+    if reply.response_metadata.get("model_provider") and any(
+        counted is None or estimated is None or counted * _MOST_CHARS_A_TOKEN < estimated * CHARS_A_TOKEN
+        for counted, estimated in (
+            (usage.prompt_tokens, estimate.prompt_tokens),
+            (usage.completion_tokens, estimate.completion_tokens),
+        )
+    ):
+        return estimate
+    return usage
+
+
+def _reported(counted: Any) -> Usage | None:
+    """The usage that a reply reports; None if it contradicts itself or cannot be true."""
+    if not isinstance(counted, Mapping):
+        return None
+    prompt, completion = _count(counted, "input_tokens"), _count(counted, "output_tokens")
+    total, details = _count(counted, "total_tokens"), counted.get("input_token_details") or {}
+    cached = _count(details, "cache_read") if isinstance(details, Mapping) else _NONSENSE
+    if prompt is None or completion is None or _NONSENSE in (prompt, completion, total, cached):
+        return None
+    if (cached or 0) > prompt or (total is not None and total < prompt + completion):
+        return None
+    # Tokens in neither part, such as reasoning that a server counts apart, were generated.
     return Usage(
-        prompt_tokens=counted["input_tokens"],
-        cached_tokens=counted.get("input_token_details", {}).get("cache_read"),
-        completion_tokens=counted["output_tokens"],
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        completion_tokens=completion if total is None else total - prompt,
     )
+
+
+def _count(counted: Mapping[Any, Any], name: str) -> int | None:
+    """A number of tokens; None if it is absent."""
+    value = counted.get(name)
+    if value is None or (type(value) is int and 0 <= value <= _MOST_TOKENS):
+        return value
+    return _NONSENSE
 
 
 def _estimate(messages: Sequence[BaseMessage]) -> int:
@@ -148,10 +213,24 @@ def _estimate(messages: Sequence[BaseMessage]) -> int:
 
 
 def _tidied(reply: AIMessage, keys: Sequence[str]) -> AIMessage:
-    """The reply as files and endpoints can take it back: no lone surrogates, no secret, and every call has an id."""
-    update = without_known({name: encodable(getattr(reply, name)) for name in _SAID}, keys)
+    """The reply as files, databases and endpoints can take it back, without secrets; every call has an id.
+
+    Raises ModelFailed if it holds what none of them can take.
+    """
+    try:
+        update = storable({name: getattr(reply, name) for name in _SAID})
+    except ValueError as error:
+        raise ModelFailed(f"the endpoint's answer is malformed: {error}") from None
+    length = sum(len(str(value)) for value in update.values())
+    if length > _MOST_CHARACTERS:
+        raise ReplyTooLarge(
+            f"the endpoint's reply was refused: it has {length:,} characters, and at most {_MOST_CHARACTERS:,} are read"
+        )
+    update = without_known(update, keys)
     for call in (*update["tool_calls"], *update["invalid_tool_calls"]):
         call["id"] = call["id"] or f"call_{uuid4().hex}"
+    if _reported(reply.usage_metadata) is None:
+        update["usage_metadata"] = None
     return reply.model_copy(update=update)
 
 
@@ -163,9 +242,7 @@ def _told_apart(error: Exception, model: Runnable[Any, Any]) -> Exception:
         return error
     text = _line(_said(error), model)
     if isinstance(error, openai.APIStatusError):
-        if error.status_code not in (401, 403, 429) and _OF_CONTEXT.search(
-            f"{error.code} {error.body} {error}"
-        ):
+        if error.status_code not in (401, 403, 429) and _overflows(f"{error.code} {error.body} {error}"):
             return ContextOverflow(text)
         passes = error.status_code in (408, 409, 429) or error.status_code >= 500
         failure = ModelFailed if passes and error.code != "insufficient_quota" else ModelRefuses
@@ -184,11 +261,15 @@ def _told_apart(error: Exception, model: Runnable[Any, Any]) -> Exception:
         return ModelFailed(f"the {what}: {_line(str(root), model)}")
     if not isinstance(error, openai.OpenAIError) and not _comes_from_client(error):
         return error
-    if _OF_CONTEXT.search(str(error)):
+    if _overflows(str(error)):
         return ContextOverflow(text)
     if isinstance(error, json.JSONDecodeError):
         return ModelFailed(f"the endpoint's answer is not JSON: {text}")
     return ModelFailed(f"the endpoint's answer is malformed: {text}")
+
+
+def _overflows(text: str) -> bool:
+    return _OF_CONTEXT.search(text[:_LONGEST_SEARCHED]) is not None
 
 
 def _comes_from_client(error: Exception) -> bool:
@@ -217,18 +298,21 @@ def _said(error: BaseException) -> str:
 
 
 def _line(text: str, model: Runnable[Any, Any]) -> str:
-    for key in keys_of(model):
+    keys = keys_of(model)
+    for key in keys:
         text = text.replace(key, "[key]")
-    text = redacted(text)
+    text = redacted(text, keys)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0][:_LONGEST_LINE] if lines else "nothing more is known"
 
 
 def keys_of(*models: Any) -> list[str]:
-    """The keys that models, bound or not, are given, whatever their names."""
-    found = []
+    """The keys that models, bound or not, are given: secrets, and headers and parameters with a secret's name."""
+    found: list[str] = []
     for model in models:
         fields = {**getattr(model, "__dict__", {})}
         found += [value.get_secret_value() for value in fields.values() if isinstance(value, SecretStr)]
+        for value in (fields, *fields.values()):
+            found += secrets_in(value) if isinstance(value, dict) else []
         found += keys_of(fields["bound"]) if "bound" in fields else []
     return [secret for secret in found if secret]

@@ -196,11 +196,23 @@ class Session:
         self._lease.end()
         try:
             self._leave()
-            sandbox.remove_leftovers(self._bench.spec.backend, self._bench.spec.owner, keep=None)
+            # Whoever has the thread by now has a machine under the same owner's name.
+            if not self._is_lost():
+                sandbox.remove_leftovers(self._bench.spec.backend, self._bench.spec.owner, keep=None)
         finally:
             # Where the database is away, the lease ends with its time.
             with contextlib.suppress(LedgerUnusable):
                 self._lease.release()
+
+    def explaining(self) -> contextlib.AbstractContextManager[None]:
+        """Raise Fenced for whatever fails meanwhile because another run has taken the thread."""
+        return self._lease.explaining()
+
+    def _is_lost(self) -> bool:
+        try:
+            return self._lease.is_lost()
+        except LedgerUnusable:
+            return True  # as far as is known here; the next holder removes what is left
 
     def _done(self, do: Callable[[Sandbox], Observation], machine: Sandbox) -> Observation:
         try:
@@ -249,7 +261,7 @@ class Session:
         if kept is not None and kept.shell_state == state:
             return before
         after = _new_id()
-        if kept is not None:
+        if kept is not None and kept.backend == self._bench.spec.backend:
             # Where a thawed machine lies elsewhere than the frozen one did, its shell speaks of that.
             told = {"shell_state": state, "workspace": machine.workspace}
             machines.keep(self._lease, after, kept.model_copy(update=told))

@@ -191,6 +191,20 @@ def test_each_cap_stops_and_hands_over_where_that_is_asked_for(
     assert bench.resume(client(chat_server.url), **more).stop_reason == "finished"
 
 
+@pytest.mark.parametrize("usage", [(-99_999_999_999, 0, 10), (10, 10**12, -5), (0, 0, 0)])
+def test_no_report_of_usage_defeats_a_cap(
+    bench: Bench, chat_server: ChatServer, usage: tuple[int, int, int]
+) -> None:
+    chat_server.answer = lambda request: priced(LOOK, *usage)
+    settings: dict[str, Any] = {"prices": Prices(prompt=10, completion=100, cached=1), "max_steps": 20}
+    for thread, cap in (("tokens", {"max_tokens": 5_000}), ("cost", {"max_cost": 0.05})):
+        state = bench.run(client(chat_server.url), thread=thread, run_id=thread, **settings, **cap)
+        assert state["stop_reason"] == next(iter(cap))
+        assert state["steps"] < 20
+        assert all(spent >= 0 for spent in state["spent"].values())
+        assert Event.model_validate(state["events"][0]).usage.estimated  # type: ignore[union-attr]
+
+
 def test_a_run_whose_endpoint_failed_goes_on(bench: Bench, chat_server: ChatServer) -> None:
     chat_server.answer = in_turn(chat_server.reply(LOOK), failed(401, "expired"))
     with pytest.raises(ModelRefuses, match="expired"):

@@ -85,7 +85,7 @@ def test_what_the_repository_itself_holds_stays_there_and_is_not_shown(bench: Be
     assert KNOWN.encode() not in (tmp_path / "home" / "takeover.sqlite").read_bytes()
     with bench.opened(scripted()) as held:
         kept: Snapshot = held.session.keep(state["machine"])
-    assert f'KEY="{REDACTED}"' in kept.shell_state
+    assert f'"KEY":{{"value":"{REDACTED}"}}' in kept.shell_state
     assert MADE_UP in kept.shell_state
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -22,8 +25,10 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from handoff.event import Usage
+from handoff.redaction import REDACTED
 from nodes.actions import native_tools
-from nodes.replies import ContextOverflow, ModelFailed, ReplyOverdue, ask, usage_of
+from nodes.replies import ContextOverflow, ModelFailed, ReplyOverdue, ask, keys_of, usage_of
+from nodes.settings import Prices
 
 KEY = "sk-very-secret-123456"
 ROOT = Path(__file__).parents[2]
@@ -157,6 +162,122 @@ def test_usage_that_is_not_told_is_estimated_and_says_so() -> None:
         reply = ask(client(endpoint.url), asked := [HumanMessage("hello, you")], timeout_s=20)
     # Four characters a token, rounded up: of what was asked, and of the reply.
     assert usage_of(reply, asked) == Usage(prompt_tokens=3, completion_tokens=4, estimated=True)
+
+
+def counts(prompt: Any = 7, completion: Any = 3, total: Any = 10, **more: Any) -> dict[str, Any]:
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total} | more
+
+
+def cached(count: Any) -> dict[str, Any]:
+    return counts(prompt_tokens_details={"cached_tokens": count})
+
+
+NONSENSE: dict[str, Any] = {
+    "negative": counts(-99_999_999_999, 3, -99_999_999_996),
+    "negative completion": counts(7, -99_999_999_999, 10),
+    "negative total": counts(total=-1),
+    "text": counts("many"),
+    "fraction": counts(7.5),
+    "not a number": counts(float("nan")),
+    "infinite": counts(total=float("inf")),
+    "list": counts([7]),
+    "object": counts({"a": 7}),
+    "more than any context window": counts(10**9, 3, 10**9 + 3),
+    "more than 64 bits": counts(10**30, 3, 10**30 + 3),
+    "nothing": counts(0, 0, 0),
+    "no completion": counts(7, 0, 7),
+    "less in all than in its parts": counts(total=9),
+    "more cached than sent": cached(8),
+    "negative cached": cached(-1),
+    "cached text": cached("all"),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_usage_that_cannot_be_true_is_estimated_instead(name: str) -> None:
+    with served(completion(usage=NONSENSE[name])) as endpoint:
+        reply = ask(client(endpoint.url), asked := [HumanMessage("hello, you")], timeout_s=20)
+    assert usage_of(reply, asked) == Usage(prompt_tokens=3, completion_tokens=4, estimated=True)
+
+
+@pytest.mark.parametrize(
+    "usage", ["lots", [1], counts(prompt_tokens_details=[1]), counts(prompt_tokens_details="x")]
+)
+def test_usage_of_a_wrong_shape_is_a_malformed_answer(usage: Any) -> None:
+    with served(completion(usage=usage)) as endpoint:
+        assert "malformed" in str(failure(endpoint))
+
+
+def test_usage_below_what_any_tokenizer_can_reach_is_estimated_instead() -> None:
+    with served(completion()) as endpoint:
+        reply = ask(client(endpoint.url), asked := [HumanMessage("x" * 8_000)], timeout_s=20)
+    assert usage_of(reply, asked) == Usage(prompt_tokens=2_000, completion_tokens=4, estimated=True)
+
+
+def test_tokens_that_are_in_neither_part_were_generated() -> None:
+    with served(completion(usage=counts(total=60))) as endpoint:
+        reply = ask(client(endpoint.url), asked := [HumanMessage("hello, you")], timeout_s=20)
+    assert usage_of(reply, asked) == Usage(prompt_tokens=7, completion_tokens=53)
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        {"input_tokens": -5, "output_tokens": 1, "total_tokens": 0},
+        {"input_tokens": True, "output_tokens": 1, "total_tokens": 2},
+        {"input_tokens": 1, "output_tokens": 1, "input_token_details": 3},
+        {},
+        "x",
+        [1],
+        5,
+    ],
+)
+def test_usage_of_a_model_of_the_app_s_own_is_checked_alike(counted: Any) -> None:
+    def reply(_: Any) -> AIMessage:
+        made = AIMessage("hello")
+        made.usage_metadata = counted
+        return made
+
+    asked = [HumanMessage("hello, you")]
+    said = ask(RunnableLambda(reply), asked, timeout_s=20)
+    assert said.usage_metadata is None
+    assert usage_of(said, asked).estimated
+
+
+COUNTS = st.integers() | st.floats() | st.booleans() | st.none() | st.text()
+NAMES = ("input_tokens", "output_tokens", "total_tokens", "input_token_details")
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), COUNTS | st.dictionaries(st.just("cache_read"), COUNTS)))
+def test_no_report_of_usage_lowers_what_is_spent(counted: Any) -> None:
+    reply = AIMessage("hello")
+    reply.usage_metadata = counted
+    usage = usage_of(reply, [HumanMessage("hello, you")])
+    assert (usage.prompt_tokens or 0) >= (usage.cached_tokens or 0) >= 0
+    assert (usage.completion_tokens or 0) >= 0
+    assert Prices(prompt=3, completion=7, cached=1).of(usage) >= 0
+
+
+@pytest.mark.parametrize("value", [10**30, "\ud800", [[1, {"a": 10**30}]], {"a": "\udfff"}])
+def test_whatever_a_reply_holds_can_be_stored(value: Any) -> None:
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+    arguments = json.dumps({"command": "ls", "more": value})
+    call = {"id": "1", "type": "function", "function": {"name": "shell", "arguments": arguments}}
+    body = completion({"tool_calls": [call]}, created=value, system_fingerprint=value) | {"id": value}
+    with served(body) as endpoint:
+        reply = ask(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
+    serializer = JsonPlusSerializer()
+    stored = serializer.loads_typed(serializer.dumps_typed(reply))
+    assert (stored.content, stored.tool_calls) == (reply.content, reply.tool_calls)
+
+
+@pytest.mark.parametrize("depth", [70, 600])
+def test_a_reply_that_is_nested_too_deep_is_malformed(depth: int) -> None:
+    nested = "[" * depth + "]" * depth
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": f'{{"a": {nested}}}'}}
+    with served(completion({"tool_calls": [call]})) as endpoint:
+        assert "nested deeper than 64" in str(failure(endpoint))
 
 
 def test_lone_surrogates_never_enter() -> None:
@@ -384,6 +505,51 @@ def test_keys_of_bound_models_are_hidden_too() -> None:
         bound = client(endpoint.url).bind_tools(native_tools(offer_handoff=False))
         with pytest.raises(ModelFailed, match=r"bad key \[key\]$"):
             ask(bound, [HumanMessage("hello")], timeout_s=20)
+
+
+ENCODED = base64.b64encode(f"Bearer {KEY}".encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "spelt", [ENCODED, KEY.encode().hex(), KEY[::-1], "".join(f"%{ord(c):02x}" for c in KEY)]
+)
+def test_an_encoded_key_is_in_no_error_and_in_no_part_of_a_reply(spelt: str) -> None:
+    with served(error_body(f"bad header {spelt}!"), 401) as endpoint:
+        assert REDACTED in str(failure(endpoint))
+    call = {
+        "id": spelt,
+        "type": "function",
+        "function": {"name": "shell", "arguments": json.dumps({spelt: spelt})},
+    }
+    message = {"content": spelt, "tool_calls": [call], "id": spelt, "name": spelt}
+    body = completion(message, system_fingerprint=spelt, model=spelt, usage=counts(more=spelt)) | {
+        "id": spelt
+    }
+    with served(body) as endpoint:
+        reply = ask(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
+    assert spelt[4:-4] not in repr(reply)
+
+
+def test_keys_in_headers_and_addresses_are_keys_too() -> None:
+    headers = {
+        "X-Api-Key": "gateway-key-1",
+        "Authorization": "Bearer gateway-key-2",
+        "X-Title": "harmless-title-3",
+    }
+    address = "http://me:gateway-key-4@127.0.0.1:9/v1"
+    model = ChatOpenAI(model="m", base_url=address, api_key=SecretStr(KEY), default_headers=headers)
+    assert {KEY, "gateway-key-1", "gateway-key-2", "gateway-key-4"} <= set(keys_of(model.bind(stop=["x"])))
+    assert "harmless-title-3" not in keys_of(model)
+    with pytest.raises(ModelFailed) as caught:
+        ask(model, [HumanMessage("hello")], timeout_s=20)
+    assert "gateway" not in str(caught.value)
+
+
+def test_an_error_of_any_length_is_read_in_time() -> None:
+    with served(error_body("input token count " * 200_000), 400) as endpoint:
+        started = time.monotonic()
+        failure(endpoint)
+    assert time.monotonic() - started < 10
 
 
 class Buggy(BaseChatModel):

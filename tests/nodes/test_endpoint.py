@@ -1,0 +1,354 @@
+"""An endpoint can exhaust neither memory nor time, whatever it sends and however it compresses it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableLambda
+from langchain_openai import ChatOpenAI
+
+from evals.models import not_told_apart
+from nodes.actions import native_tools
+from nodes.endpoint import STREAM, WHOLE
+from nodes.exchange import Exchange
+from nodes.replies import ModelFailed, ReplyOverdue, ReplyTooLarge, ask
+
+from .test_replies import client, completion, served, streamed
+
+ROOT = Path(__file__).parents[2]
+HELLO = [HumanMessage("hello")]
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+LONG = json.dumps(completion({"content": "@"})).encode().split(b"@")
+
+
+def bomb(coding: str, mebibytes: int) -> bytes:
+    """A reply with so much text, compressed to about a thousandth; its end is never reached."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, {"gzip": 31, "deflate": 15}[coding])
+    head = packer.compress(LONG[0] + b"a" * 1024**2) + packer.flush(zlib.Z_FULL_FLUSH)
+    # What follows a full flush refers to nothing before it, so that it can be repeated.
+    return head + (packer.compress(b"a" * 1024**2) + packer.flush(zlib.Z_FULL_FLUSH)) * mebibytes
+
+
+def listed(item: bytes, count: int) -> bytes:
+    return json.dumps(completion(more="@")).encode().replace(b'"@"', b"[" + b",".join([item] * count) + b"]")
+
+
+def refusal(url: str, timeout_s: float = 20, **settings: Any) -> str:
+    with pytest.raises(ReplyTooLarge) as caught:
+        ask(client(url, **settings), HELLO, timeout_s=timeout_s)
+    assert isinstance(caught.value, ModelFailed)
+    assert not caught.value.passes
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+@pytest.mark.parametrize("status", [200, 400, 503])
+def test_a_compressed_reply_is_refused_at_its_limit(coding: str, status: int) -> None:
+    with served(bomb(coding, 40), status, Content_Encoding=coding) as endpoint:
+        assert refusal(endpoint.url) == "the endpoint's reply was refused: it is longer than 4 MiB"
+    assert len(endpoint.requests) == 1, "a refused reply is not paid for again"
+
+
+def test_a_compressed_reply_of_usual_size_is_read() -> None:
+    packed = gzip.compress(json.dumps(completion()).encode())
+    with served(packed, Content_Encoding="gzip") as endpoint:
+        assert ask(client(endpoint.url), HELLO, timeout_s=20).text == "```bash\nls\n```"
+
+
+@pytest.mark.parametrize("coding", ["gzip, gzip", "gzip,deflate", "identity, gzip"])
+def test_a_reply_that_is_compressed_twice_is_refused(coding: str) -> None:
+    with served(gzip.compress(bomb("gzip", 4)), Content_Encoding=coding) as endpoint:
+        assert "compressed more than once" in refusal(endpoint.url)
+
+
+def test_a_reply_without_end_is_refused() -> None:
+    with served(b"", drip=b" " * 100_000) as endpoint:
+        assert "longer than 4 MiB" in refusal(endpoint.url)
+
+
+@pytest.mark.parametrize("item", [b"{}", b"[]", b'{"a":[]}', b"\n0"])
+def test_a_reply_of_many_small_parts_is_refused(item: bytes) -> None:
+    with served(listed(item, WHOLE.parts + 1)) as endpoint:
+        assert "more than 100,000 objects, lists and lines" in refusal(endpoint.url)
+    with served(listed(item, WHOLE.parts + 1).decode().encode("utf-16")) as endpoint:
+        assert "more than 100,000 objects, lists and lines" in refusal(endpoint.url)
+
+
+def test_a_long_reply_is_read() -> None:
+    text = "x = {'a': [1, 2]}  # ä\n" * 20_000
+    with served(completion({"content": text})) as endpoint:
+        assert ask(client(endpoint.url), HELLO, timeout_s=60).text == text
+
+
+def test_a_reply_too_long_for_every_later_step_is_refused_whoever_made_the_client() -> None:
+    from ..graph.conftest import scripted
+
+    with pytest.raises(ReplyTooLarge, match=r"it has 1,500,\d+ characters"):
+        ask(scripted("x" * 1_500_000), HELLO, timeout_s=20)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"data: {}\n\n" * 1_000, "more than 2,000 objects"),
+        (b"data: " + b"a" * (STREAM.line + 20_000), "longer than 2 MiB"),
+        (b": x\n" * (STREAM.line // 4 + 5_000), "longer than 2 MiB"),
+    ],
+    ids=["events", "line", "lines"],
+)
+def test_a_stream_beyond_its_limits_is_refused(
+    monkeypatch: pytest.MonkeyPatch, body: bytes, says: str
+) -> None:
+    if says.startswith("more"):
+        monkeypatch.setattr("nodes.endpoint.STREAM", STREAM._replace(parts=2_000))
+    with served(body, Content_Type="text/event-stream") as endpoint:
+        assert says in refusal(endpoint.url, streaming=True)
+
+
+def test_a_compressed_stream_is_refused_at_its_limit() -> None:
+    packed = gzip.compress(b"data: " + b"a" * 40 * 1024**2)
+    with served(packed, Content_Type="text/event-stream", Content_Encoding="gzip") as endpoint:
+        assert "longer than 2 MiB" in refusal(endpoint.url, streaming=True)
+
+
+def test_a_stream_passes_on_each_event_at_once() -> None:
+    heard: list[float] = []
+    events = streamed(*"abc").split(b"\n\n")
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(
+            OK.replace(b"application/json", b"text/event-stream") + b"Connection: close\r\n\r\n"
+        )
+        for event in events:
+            heard.append(time.monotonic())
+            connection.sendall(event + b"\n\n")
+            time.sleep(0.1)
+
+    with raw(answer) as (url, _):
+        model = client(url, streaming=True)
+        assert ask(model, HELLO, timeout_s=20).text == "abc"
+
+
+def test_bound_models_and_models_of_other_libraries_are_bounded_alike() -> None:
+    with served(bomb("gzip", 40), Content_Encoding="gzip") as endpoint:
+        bound = client(endpoint.url).bind_tools(native_tools(offer_handoff=False))
+        with pytest.raises(ReplyTooLarge):
+            ask(bound, HELLO, timeout_s=20)
+
+
+def test_memory_stays_small_while_a_bomb_is_read() -> None:
+    script = """
+import sys
+from langchain_core.messages import HumanMessage
+from langchain_openai import ChatOpenAI
+from nodes.replies import ModelFailed, ask
+
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
+
+good, bad = (ChatOpenAI(model="m", base_url=url, api_key="k") for url in sys.argv[1:])
+ask(good, [HumanMessage("x")], timeout_s=50)
+before = peak()
+try:
+    ask(bad, [HumanMessage("x")], timeout_s=50)
+except ModelFailed:
+    print(peak() - before)
+"""
+    with served(completion()) as good, served(bomb("gzip", 1_000), Content_Encoding="gzip") as bad:
+        assert len(bad.body) < 1024**2 * 1.1
+        done = subprocess.run(
+            [sys.executable, "-c", script, good.url, bad.url],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=True,
+        )
+    assert float(done.stdout) < 100
+
+
+@contextmanager
+def raw(answer: Callable[[socket.socket], object], reads: bool = True) -> Iterator[tuple[str, list[float]]]:
+    """The URL of a server that answers each connection by a function, and when each connection ended."""
+    ended: list[float] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve(connection: socket.socket) -> None:
+            with connection:
+                try:
+                    if reads:
+                        connection.recv(1_000_000)
+                    answer(connection)
+                except OSError:
+                    pass
+                ended.append(time.monotonic())
+
+        def accept() -> None:
+            try:
+                while True:
+                    threading.Thread(target=serve, args=server.accept()[:1], daemon=True).start()
+            except OSError:
+                return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/v1", ended
+
+
+def dripped(start: bytes, piece: bytes) -> Callable[[socket.socket], None]:
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(start)
+        while True:
+            connection.sendall(piece)
+            time.sleep(0.05)
+
+    return answer
+
+
+def silent(connection: socket.socket) -> None:
+    connection.settimeout(20)
+    while connection.recv(1) != b"":
+        time.sleep(0.05)
+
+
+SLOW = {
+    "status line": dripped(b"HTTP/1.1 200 ", b"O"),
+    "header": dripped(OK + b"X-Long: ", b"a"),
+    "headers": dripped(OK, b"X-A: b\r\n"),
+    "provisional replies": dripped(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "body": dripped(OK + b"Content-Length: 1000000\r\n\r\n", b" "),
+    "chunks": dripped(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    "chunk length": dripped(OK + b"Transfer-Encoding: chunked\r\n\r\n1;", b"a"),
+    "nothing": silent,
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", SLOW)
+def test_a_connection_ends_with_the_time_of_its_call(kind: str) -> None:
+    with raw(SLOW[kind]) as (url, ended):
+        started = time.monotonic()
+        with pytest.raises(ReplyOverdue):
+            ask(client(url), HELLO, timeout_s=0.6)
+        assert time.monotonic() - started < 3
+        while not ended and time.monotonic() - started < 10:
+            time.sleep(0.05)
+        assert ended, "the server is still served"
+
+
+@pytest.mark.timeout(60)
+def test_a_connection_that_takes_no_request_ends_with_the_time_of_its_call() -> None:
+    over = threading.Event()
+    with raw(lambda connection: over.wait(30), reads=False) as (url, _):
+        started = time.monotonic()
+        with pytest.raises(ReplyOverdue):
+            ask(client(url), [HumanMessage("x" * 20_000_000)], timeout_s=1.5)
+        while opened(url) and time.monotonic() - started < 10:
+            time.sleep(0.05)
+        assert not opened(url)
+        over.set()
+
+
+def opened(url: str) -> list[Any]:
+    """The connections of this process to a server."""
+    port = urlsplit(url).port
+    return [one for one in psutil.Process().net_connections("tcp") if one.raddr and one.raddr.port == port]
+
+
+def test_a_client_that_notices_the_end_of_its_time_first_is_overdue_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def late(_: Any) -> Any:
+        monkeypatch.setattr(Exchange, "left_s", 0.0)
+        raise ModelFailed("the endpoint did not answer in time")
+
+    with pytest.raises(ReplyOverdue):
+        ask(RunnableLambda(late), HELLO, timeout_s=20)
+
+
+def test_headers_without_end_are_refused() -> None:
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(OK + b"X-A: " + b"a" * 50_000_000)
+
+    with raw(answer) as (url, _), pytest.raises(ModelFailed, match="connection to the endpoint broke"):
+        ask(client(url), HELLO, timeout_s=20)
+
+
+def test_a_call_after_one_that_was_ended_has_a_connection_of_its_own() -> None:
+    with served(b"", drip=b" ") as slow, served(completion()) as good:
+        for _ in range(2):
+            with pytest.raises(ReplyOverdue):
+                ask(client(slow.url), HELLO, timeout_s=0.3)
+            assert ask(client(good.url), HELLO, timeout_s=20).text == "```bash\nls\n```"
+            assert ask(client(good.url), HELLO, timeout_s=20).text == "```bash\nls\n```"
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "utf-7", "no-such"])
+def test_no_charset_costs_more_than_another(charset: str) -> None:
+    text, kind = b"a-" + b"zzzz9" * 200_000, f"text/plain; charset={charset}"
+    with (
+        served(text, 400, Content_Type=kind) as endpoint,
+        pytest.raises(ModelFailed, match="the endpoint answered 400: a-zzzz9"),
+    ):
+        ask(client(endpoint.url), HELLO, timeout_s=20)
+
+
+def test_no_cookie_is_kept() -> None:
+    sent: list[bytes] = []
+    body = json.dumps(completion()).encode()
+
+    def answer(connection: socket.socket) -> None:
+        head = OK + b"Set-Cookie: a=b; Path=/\r\nContent-Length: %d\r\n\r\n" % len(body)
+        while True:
+            connection.sendall(head + body)
+            sent.append(connection.recv(1_000_000))
+
+    with raw(answer) as (url, _):
+        for _ in range(3):
+            ask(client(url), HELLO, timeout_s=20)
+    assert any(sent)
+    assert not any(b"cookie" in request.lower() for request in sent)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_no_redirect_is_followed(status: int) -> None:
+    with (
+        served(completion()) as inner,
+        served(b"", status, Location=f"{inner.url}/chat/completions") as endpoint,
+        pytest.raises(ModelFailed, match=f"the endpoint answered {status}"),
+    ):
+        ask(client(endpoint.url), HELLO, timeout_s=20)
+    assert inner.requests == []
+
+
+def test_a_client_of_the_app_s_own_stays_its_own() -> None:
+    import httpx2
+
+    with httpx2.Client(headers={"X-Ours": "1"}) as own, served(completion()) as endpoint:
+        model = ChatOpenAI(model="m", base_url=endpoint.url, api_key="k", http_client=own)  # type: ignore[arg-type]
+        assert ask(model, HELLO, timeout_s=20).text == "```bash\nls\n```"
+        assert not own.is_closed
+
+
+@pytest.mark.timeout(60)
+def test_the_list_of_an_endpoint_s_models_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evals.models._LISTING_S", 0.5)
+    for slow in (SLOW["header"], SLOW["body"]):
+        with raw(slow) as (url, _):
+            started = time.monotonic()
+            assert not_told_apart(["openai:a", "openai:b"], url) is None
+            assert time.monotonic() - started < 4
