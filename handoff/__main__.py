@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from handoff.ledger.handoffs import Handoff
     from handoff.record import HandoffRecord
+    from handoff.verification import Verification
 
 DONE, USAGE, INFRASTRUCTURE_FAILURE, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
 
@@ -151,7 +152,7 @@ def verify(
 ) -> None:
     """Check records: their digests, their snapshots, and that trace and snapshot agree; a line each.
 
-    Notes and reviews, which people and models add later, are under no digest.
+    Notes and reviews, which people and models add later, have digests of their own.
     """
     from handoff import verification
 
@@ -165,11 +166,20 @@ def verify(
                 found = verification.verify(directory)
             if found.wrong:
                 whole = False
-            verdict = "; ".join(found.wrong) or (
-                "whole" if found.has_snapshot else "whole; it has no snapshot"
+            print(
+                _line(f"{directory.name}: {'; '.join(found.wrong) or _verdict(directory, found)}"), flush=True
             )
-            print(_line(f"{directory.name}: {verdict}"), flush=True)
     raise typer.Exit(DONE if whole else INFRASTRUCTURE_FAILURE)
+
+
+def _verdict(directory: Path, found: Verification) -> str:
+    """What is said of a whole record."""
+    from handoff.verification import uncovered
+
+    parts = ["whole", *([] if found.has_snapshot else ["it has no snapshot"])]
+    if names := uncovered(directory):
+        parts.append(f"not covered: {', '.join(names)} (an older version wrote no digest)")
+    return "; ".join(parts)
 
 
 @app.command(epilog=_EXPORT_EPILOG)
@@ -306,9 +316,9 @@ def _told_in_one_line() -> Iterator[None]:
 
             discard_output()
             _end(f"{error.filename or 'standard output'}: no space left", NO_SPACE)
-        if isinstance(error, PermissionError):
-            _end(f"{error.filename}: {(error.strerror or str(error)).lower()}", INFRASTRUCTURE_FAILURE)
-        raise
+        if error.filename is None:
+            raise
+        _end(f"{error.filename}: {(error.strerror or str(error)).lower()}", INFRASTRUCTURE_FAILURE)
     except KeyboardInterrupt:
         _end("interrupted; what is not done can be done by the same command again", INTERRUPTED)
 

@@ -29,7 +29,7 @@ from sandbox import transfer
 
 _MAGIC = b"takeover record 1\n"
 _LENGTH = struct.Struct(">Q")
-_LONGEST_HEADER = 256 * 1024**2
+_LONGEST_HEADER = transfer.LONGEST_HEADER
 _LOCK = ".importing"
 _IMAGE = "sha256:"
 
@@ -84,10 +84,7 @@ def import_(url: str, root: Path, *, replace: bool = False) -> Path:
 
         def make(partial: Path) -> HandoffRecord:
             _take_snapshot(url, source, record, partial)
-            if record.notes is not None:
-                store.add_notes(partial.name, record.notes)
-            if record.review is not None:
-                store.add_review(partial.name, record.review)
+            store.restore_additions(partial, record)
             return record
 
         with allowed():  # before all of it is read
@@ -126,10 +123,11 @@ def _received(url: str, source: IO[bytes]) -> HandoffRecord:
     record = parsed(header, url, HandoffRecord)
     try:
         record.verify()
+        if not is_id(record.id):
+            raise RecordRefused(f"{record.id!r:.60} is no record's id")
+        record.verify_additions()
     except RecordRefused as error:
         raise RecordRefused(f"{url}: {error}") from error
-    if not is_id(record.id):
-        raise RecordRefused(f"{url}: {record.id!r:.60} is no record's id")
     location = record.snapshot.location if record.snapshot is not None else "none"
     if location.startswith(_IMAGE) or location in ("", RECORD_FILE, NOTES_FILE, REVIEW_FILE):
         raise RecordRefused(f"{url}: snapshot.location: {location!r:.60} is no name for an archive")

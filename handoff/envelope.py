@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from handoff.sequences import FailFastTuple
 from sandbox.machine import Frozen
 
 _SHORTEST, _LONGEST = 8, 2_000
@@ -31,10 +32,10 @@ class Envelope(Frozen):
     status: TaskStatus = "partial"
     outcome: str = ""
     """What came of the work so far, in a few sentences."""
-    findings: tuple[str, ...] = ()
-    uncertainties: tuple[str, ...] = ()
+    findings: FailFastTuple[str] = ()
+    uncertainties: FailFastTuple[str] = ()
     user_context: str = ""
-    recommendations: tuple[str, ...] = ()
+    recommendations: FailFastTuple[str] = ()
     confidence: float | None = Field(default=None, ge=0, le=1)
     message: str = ""
     """What the source says to the target itself."""

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from handoff.sequences import FailFastTuple
 from sandbox.machine import FileChange, Frozen
 
 EventKind = Literal["action", "observation"]
@@ -53,9 +54,9 @@ class Event(Frozen):
     refused: bool = False
     """Observations only: the tool did not carry the action out, and nothing happened."""
     timed_out: bool = False
-    changes: tuple[FileChange, ...] = ()
+    changes: FailFastTuple[FileChange] = ()
     """Observations only: the files whose content the action changed, wherever they lie."""
-    reads: tuple[FileRead, ...] = ()
+    reads: FailFastTuple[FileRead] = ()
     """Observations only: the files whose content the action showed."""
     tree: str = ""
     """Digest of everything that differs from the base: before an action, and after its observation."""

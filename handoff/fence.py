@@ -1,12 +1,23 @@
-"""How text of the earlier work is shown: as data in a fence that nothing inside can close, imitate or steer with."""
+"""How text of the earlier work is shown: as data in a fence that nothing inside can close, imitate or steer with.
+
+What imitates our marks is looked for in a text's skeleton, and written out where it stands in the text itself. What
+imitates nothing stays as it is, in any language.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
+from handoff.chat_markup import CASED_CHAT_MARKUP, CHAT_MARKUP, look
 from handoff.notes.fields import MODEL_FIELDS, OBSERVED_FIELDS, titled
+from handoff.skeleton import Skeleton
+from handoff.unseen import write_out, write_out_unseen
 
-OPENING, CLOSING = "<earlier-work>", "</earlier-work>"
+OPENING, CLOSING = "<earlier-work", "</earlier-work"
+"""How the fence's tags begin; their id follows."""
 TASK, TRACE, SUMMARY, NOTE, LETTER = (
     "# Task",
     "# Record of the earlier work",
@@ -16,50 +27,88 @@ TASK, TRACE, SUMMARY, NOTE, LETTER = (
 )
 OBSERVED, TOLD = "## Observed", "## Written by the earlier agent"
 ENDS = "Here the earlier agent's work ends. From here on it is yours."
-_ENDS_PREFIX = "Here the earlier agent"
-"""Enough of the sentence to recognise it after a cut."""
 
-_UNSEEN = "\u00ad\u200b-\u200d\u2060\ufeff"
-"""What stands between letters without being seen."""
-
-
-def _spelt(word: str) -> str:
-    """The word also in full width, and with what is unseen between its letters."""
-    return rf"[{_UNSEEN}]*+".join(f"[{letter}{chr(ord(letter) + 0xFEE0)}]" for letter in word)
+_TITLES = tuple(each.lstrip("# ") for each in (TASK, TRACE, SUMMARY, NOTE, LETTER, OBSERVED, TOLD))
+_TAILS = {" ".join(each.split()[start:]) for each in _TITLES for start in range(len(each.split()))}
+_FIELD_TITLES = (*OBSERVED_FIELDS, *map(titled, MODEL_FIELDS))
 
 
-# Our own fence however it is written, and the marks by which chat templates tell who speaks.
-_GAP = rf"[\s{_UNSEEN}]*+"
-_FENCE = rf"{_GAP}(?:[/／]{_GAP})?+{_spelt('earlier')}[\s{_UNSEEN}_＿‐-―﹣－-]*+{_spelt('work')}"
-_MARKERS = re.compile(rf"[<＜﹤](?={_FENCE})|<(?=[|｜][^\s|｜<>]{{1,40}}[|｜]>)", re.IGNORECASE)
-_INSTRUCTION_MARKERS = re.compile(
-    r"\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS)\])|<(?=</?SYS>>)|<(?=/?s>|[be]os>)"
-    r"|<(?=/?(?:start|end)_of_turn>)"
+_BLANK = r"[ \t\xa0]"
+_BLANKS, _SPACES, _DASHES, _ANY_DASHES = rf"{_BLANK}+", r"\s+", r"[ \t\xa0_-]*", r"[\s_-]*"
+
+
+def _one_of(words: Iterable[str], gap: str) -> str:
+    return "|".join(look(each, gap) for each in words)
+
+
+def _spread(word: str) -> str:
+    """The word, even with a few other marks between its letters."""
+    return r"[\W_]{0,3}?".join(look(letter, "") for letter in word)
+
+
+# All of them over skeletons in lower case and without flags, because a search for a literal is fast. What has to stand
+# before it is looked at where it is found.
+_TAG_NAME = rf"{_spread('earlier')}(?:[\s_-]*+|[\W_]{{0,3}}?){_spread('work')}"
+_MARKUP = tuple(
+    map(
+        re.compile,
+        (
+            rf"<(?=\s*+[/\\]?+\s*+{_TAG_NAME})",
+            rf"⟨(?=\s*+[/\\]?+\s*+{_TAG_NAME})",
+            rf"\[(?=\s*+/\s*+{_TAG_NAME})",
+            rf"\((?=\s*+/\s*+{_TAG_NAME})",
+            rf"\{{(?=\s*+/\s*+{_TAG_NAME})",
+            rf"<(?=h[1-6]\b[^<>\n]{{0,200}}>\s{{0,9}}(?:{_one_of(_TITLES, _SPACES)})[\s:]*</)",
+            *CHAT_MARKUP,
+        ),
+    )
 )
-_TITLES = "|".join(
-    re.escape(each.lstrip("# ")) for each in (TASK, TRACE, SUMMARY, NOTE, LETTER, OBSERVED, TOLD)
+_CASED_MARKUP = tuple(map(re.compile, CASED_CHAT_MARKUP))
+# As far as Markdown lets a heading stand from the margin; as far as they like where the blanks are no plain ones.
+_MARGIN = rf"(?:[ \t]*\xa0{_BLANK}*|[ \t]{{0,3}})"
+_LINE_START = rf"{_MARGIN}(?:(?:>|[-*+]{_BLANK}|\d{{1,3}}[.)]{_BLANK}){_MARGIN})*+"
+_BEFORE_HEADING = re.compile(_LINE_START)
+_LONGEST_START = 1_000
+_EVENT = rf"e?\d+{_BLANK}*(?:·|[^\w\s]{{1,3}}{_BLANK}*(?:{_one_of(('agent', 'machine'), '')})\b)"
+_HEADING = re.compile(
+    rf"#(?:#{{0,5}}{_BLANK}+|#{{1,5}})[*_]{{0,3}}(?P<imitates>(?:{_one_of(_FIELD_TITLES, _BLANKS)})\b|{_EVENT}"
+    rf"|(?:{_one_of(_TITLES, _DASHES)})[ \t\r\xa0:#*_.-]*(?=\n|\Z))"
 )
-_HEADINGS = re.compile(
-    rf"^(?=[ \t]{{0,3}}#{{1,6}}[ \t]+(?:(?:{_TITLES})[ \t:#\r]*$|e?\d+[ \t]*[·•‧∙・])|{_ENDS_PREFIX})",
-    re.MULTILINE | re.IGNORECASE,
+_FIELD, _UNDERSCORED_FIELD = (
+    re.compile(
+        rf"{mark}{mark}[*_]*+(?P<imitates>{_BLANK}*(?:{_one_of(_FIELD_TITLES, _BLANKS)}){_BLANK}*"
+        rf"(?::{_BLANK}*[*_]{{2}}|[*_]{{2,}}+{_BLANK}*:))?"
+    )
+    for mark in (r"\*", "_")
 )
-_FIELD_TITLES = "|".join((*OBSERVED_FIELDS, *map(titled, MODEL_FIELDS)))
-_FIELDS = re.compile(
-    rf"^(?=(?:[ \t]*[-*+])?[ \t]*\*\*(?:{_FIELD_TITLES}):\*\*)", re.MULTILINE | re.IGNORECASE
+_UNDERLINE = re.compile(rf"\n[ \t\xa0>]*(?P<line>=+|-+|[~^*+_#]{{3,}}){_BLANK}*\r?(?=\n|\Z)")
+_UNDERLINED = re.compile(
+    rf"(?:\A|\n){_LINE_START}[*_]{{0,3}}"
+    rf"(?:(?:{_one_of(_TITLES, _ANY_DASHES)})[ \t\xa0:*_.]*|{_EVENT}[^\n]*)\r?\Z"
 )
-_TITLE = re.compile(rf"(?<!\*)\*{{2,}}+( ?(?:{_FIELD_TITLES}) ?:? ?)\*{{2,}}+", re.IGNORECASE)
-# What moves a terminal's cursor, reorders or ends a line, is never seen or cannot be stored; a line may still
-# end as in DOS.
-_CONTROLS = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-    "\ufff9-\ufffb\U000e0000-\U000e007f]|\r(?!\n)"
+_ENDS_UNDERLINED = re.compile(
+    rf"{_LINE_START}[*_]{{0,3}}"
+    rf"(?:(?:{_one_of(sorted(_TAILS), _ANY_DASHES)})[ \t\xa0:*_.]*|{_EVENT}[^\n]*)\r?"
+)
+"""The last line of what is underlined, because a title may be spread over several."""
+_LONGEST_UNDERLINED = 400
+_WHO = re.compile(
+    rf"{look('earlier', '')}(?:(?P<ends>\s+{look('agent', '')}\W{{0,2}}s?\s+{look('work ends', _SPACES)})"
+    r"|(?P<agent>\s+a(?:g(?:e(?:n(?:t\w*)?)?)?)?(?!\w)|\W*\Z))"
+)
+# In JSON, an escaped line end stands before a word without a space.
+_BEFORE_WHO = re.compile(rf"(?:(?<!\w)|(?<=\\[nrt])){look('here the', _SPACES)}\s+\Z")
+_YOURS = re.compile(look("yours", ""))
+_BEFORE_YOURS = re.compile(rf"{look('from here on', _SPACES)}\W{{0,2}}\s+{look('it is', _SPACES)}\s+\Z")
+_LONGEST_WORDS = 60
+_TITLE = re.compile(
+    rf"(?<![*_])(?P<before>[*_]{{2,}}+) ?(?:{_one_of(_FIELD_TITLES, _BLANKS)}) ?:? ?(?P<after>[*_]{{2,}}+)"
 )
 
 
 def neutral(text: str) -> str:
     """The text without anything that marks where data ends or who speaks; else it is as it was."""
-    text = _CONTROLS.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
-    return _INSTRUCTION_MARKERS.sub(_harmless, _MARKERS.sub(_harmless, text))
+    return _neutral(text).source
 
 
 def quoted(text: str, *, fields: bool = True) -> str:
@@ -67,13 +116,24 @@ def quoted(text: str, *, fields: bool = True) -> str:
 
     Nor for a field of a note, unless it is one that a person wrote.
     """
-    text = _HEADINGS.sub(r"\\", neutral(text))
-    return _FIELDS.sub(r"\\", text) if fields else text
+    seen = _neutral(text)
+    text = seen.source
+    found = {*_lines_with(_HEADING, seen.text), *_underlines(seen.text)}
+    if fields:
+        found |= {*_lines_with(_FIELD, seen.text), *_lines_with(_UNDERSCORED_FIELD, seen.text)}
+    return _escaped(text, map(seen.position, found))
 
 
 def entry(text: str) -> str:
     """A text as one line of a note, in which nothing can be struck out or look like a field; `x**2` stays what it is."""
-    return _TITLE.sub(r"*\1*", re.sub("~{2,}", "~", " ".join(neutral(text).split())))
+    text = re.sub("~{2,}", "~", " ".join(neutral(text).split()))
+    seen, parts, last = Skeleton(text), [], 0
+    for found in _TITLE.finditer(seen.text):
+        for marks in ("before", "after"):
+            start, end = map(seen.position, found.span(marks))
+            parts += [text[last:start], "*"]
+            last = end
+    return "".join([*parts, text[last:]])
 
 
 def cut_middle(text: str, limit: int) -> str:
@@ -88,9 +148,16 @@ def cut_middle(text: str, limit: int) -> str:
     return f"{text[:half]}…\n[… {len(text) - 2 * half:,} characters left out …]\n…{text[len(text) - half :]}"
 
 
+def fence_id(content: str) -> str:
+    """A name for what is fenced that nothing inside can know: a digest of all of it."""
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
 def fenced(text: str) -> str:
     """What a view shows of the earlier work. Its parts are `quoted` by whoever puts headings between them."""
-    return f"{OPENING}\n{neutral(text).rstrip()}\n{CLOSING}\n"
+    content = neutral(text).rstrip()
+    name = fence_id(content)
+    return f"{OPENING} id={name}>\n{content}\n{CLOSING} id={name}>\n"
 
 
 def ticked(text: str) -> str:
@@ -111,5 +178,70 @@ def _ticks(text: str, least: int) -> str:
     return "`" * max([least, *(len(run) + 1 for run in re.findall("`+", text))])
 
 
-def _harmless(found: re.Match[str]) -> str:
-    return "⁅" if found[0] == "[" else "‹"
+def _neutral(text: str) -> Skeleton:
+    seen = _without_markup(text)
+    found = set(_last_words(seen.text))
+    return Skeleton(_escaped(seen.source, map(seen.position, found))) if found else seen
+
+
+def _escaped(text: str, places: Iterable[int]) -> str:
+    """The text with a backslash at each of the places."""
+    return "\\".join(text[start:end] for start, end in pairwise([0, *sorted(places), len(text)]))
+
+
+def _without_markup(text: str) -> Skeleton:
+    shown = write_out_unseen(text)
+    if shown == text:
+        return _write_out_markup(Skeleton(text))
+    # Markup first, because what is unseen may stand in it; and once more, because what is written out may complete it.
+    marked = _write_out_markup(Skeleton(text)).source
+    return _write_out_markup(Skeleton(write_out_unseen(marked)))
+
+
+def _write_out_markup(seen: Skeleton) -> Skeleton:
+    """The skeleton of its text with the first character of each imitation written out."""
+    found = {each.start() for pattern in _MARKUP for each in pattern.finditer(seen.text)}
+    found |= {each.start() for pattern in _CASED_MARKUP for each in pattern.finditer(seen.cased)}
+    if not found:
+        return seen
+    parts, last = [], 0
+    for place in sorted(set(map(seen.position, found))):
+        parts += [seen.source[last:place], write_out(seen.source[place])]
+        last = place + 1
+    return Skeleton("".join([*parts, seen.source[last:]]))
+
+
+def _lines_with(pattern: re.Pattern[str], text: str) -> Iterator[int]:
+    """Where it matches an imitation that nothing but the start of a line, a quote or a list stands before."""
+    for found in pattern.finditer(text):
+        place = found.start()
+        if found["imitates"]:
+            start = text.rfind("\n", max(0, place - _LONGEST_START), place) + 1
+            if (start or place <= _LONGEST_START) and _BEFORE_HEADING.fullmatch(text, start, place):
+                yield place
+
+
+def _underlines(text: str) -> Iterator[int]:
+    """Where a line begins that makes a heading of the one above."""
+    for found in _UNDERLINE.finditer(text):
+        end = found.start()
+        first = max(0, end - _LONGEST_UNDERLINED)
+        if _ENDS_UNDERLINED.fullmatch(text, max(first, text.rfind("\n", first, end) + 1), end) and (
+            _UNDERLINED.search(text[first:end])
+        ):
+            yield found.start("line")
+
+
+def _last_words(text: str) -> Iterator[int]:
+    """Where words stand that say that the earlier work ends, also if they are cut off."""
+    for found in _WHO.finditer(text):
+        before = _behind(text, found)
+        if (found["ends"] and not before.endswith("\\")) or _BEFORE_WHO.search(before):
+            yield found.start()
+    for found in _YOURS.finditer(text):
+        if _BEFORE_YOURS.search(_behind(text, found)):
+            yield found.start()
+
+
+def _behind(text: str, found: re.Match[str]) -> str:
+    return text[max(0, found.start() - _LONGEST_WORDS) : found.start()]

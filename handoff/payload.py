@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from handoff.sequences import FailFastTuple
 from sandbox.machine import Frozen
 
 Mode = Literal["work", "look"]
@@ -55,9 +56,9 @@ class Payload(Frozen):
     """All of it."""
 
     goal: str
-    read_files: tuple[ReadFile, ...] = ()
-    ran_commands: tuple[RanCommand, ...] = ()
-    probe_results: tuple[RanCommand, ...] = ()
+    read_files: FailFastTuple[ReadFile] = ()
+    ran_commands: FailFastTuple[RanCommand] = ()
+    probe_results: FailFastTuple[RanCommand] = ()
     """Searches that mention what the goal names."""
-    dead_ends: tuple[DeadEnd, ...] = ()
+    dead_ends: FailFastTuple[DeadEnd] = ()
     mode: Mode = "work"

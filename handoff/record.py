@@ -12,19 +12,24 @@ import secrets
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError
 
 from handoff.envelope import Envelope
 from handoff.event import Event, HandoffPoint, Usage
+from handoff.outside import read_outside
 from handoff.payload import Payload
 from handoff.redaction import redacted, without_known
+from handoff.sequences import FailFastTuple
 from sandbox.archive import sync_directory
+from sandbox.documents import parse_document
 from sandbox.machine import Frozen, Snapshot
 from sandbox.removal import remove_tree
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
+"""That of new records; notes and reviews of those before it may have no digest."""
+_READ_VERSIONS = (4, 5)
 RECORD_FILE = "record.json"
 NOTES_FILE = "notes.json"
 REVIEW_FILE = "review.json"
@@ -48,7 +53,7 @@ class TaskBrief(Frozen):
     """The original task prompt, verbatim."""
     base_commit: str
     """The commit the sandbox started from, which patches are made against."""
-    base_directories: tuple[str, ...]
+    base_directories: FailFastTuple[str]
     """Top-level directories that the base commit has."""
     workspace: str = ""
     """The repository's absolute path in the machine; empty where nobody knows."""
@@ -58,17 +63,34 @@ class Claim(Frozen):
     """One statement of a model about the earlier work, and the events that it says it rests on."""
 
     text: str
-    events: tuple[int, ...] = ()
+    events: FailFastTuple[int] = ()
 
 
-class Notes(Frozen):
+class Addition(Frozen):
+    """What is written to a record after it was sealed, with a digest of its own."""
+
+    digest: str = Field(default="", json_schema_extra={"readOnly": True})
+    """Of the other fields and the record's id; empty where a program wrote it that knew no such digest."""
+
+    def sealed_for(self, record_id: str) -> Self:
+        return self.model_copy(update={"digest": self._content_digest(record_id)})
+
+    def has_digest_for(self, record_id: str) -> bool:
+        """Whether the digest is that of the content, as part of the record."""
+        return self.digest == self._content_digest(record_id)
+
+    def _content_digest(self, record_id: str) -> str:
+        return _digest(self.model_dump(mode="json", exclude={"digest"}) | {"record": record_id})
+
+
+class Notes(Addition):
     """What the predecessor's model wrote about its own trace, before any takeover."""
 
     model: str
     prompts: str = ""
     """The version of the prompts that asked for them."""
     summary: str
-    structured: dict[str, tuple[Claim, ...]]
+    structured: dict[str, FailFastTuple[Claim]]
     """The model-filled fields of the structured note; those it did not fill are absent."""
     malformed: bool = False
     """Nothing could be read from the reply that was to fill the fields."""
@@ -79,7 +101,7 @@ class Notes(Frozen):
     """Of both calls, where it was asked twice."""
 
 
-class Review(Frozen):
+class Review(Addition):
     """What a person decided on a record: hand over, and how, or refuse."""
 
     decision: Literal["approve", "refuse"] = "approve"
@@ -94,10 +116,10 @@ class Review(Frozen):
 class HandoffRecord(Frozen):
     """The durable whole of one handoff: point, snapshot, checkpoint, trace prefix, notes, review, digest.
 
-    `digest` covers everything but itself, the notes and the review, which are written later.
+    `digest` covers everything but itself, the notes and the review, which are written later and have their own.
     """
 
-    schema_version: Literal[4] = 4
+    schema_version: Literal[4, 5] = 5
     id: str
     task: TaskBrief
     predecessor: str
@@ -106,11 +128,11 @@ class HandoffRecord(Frozen):
     """The difference of the frozen repository to its base commit, as the predecessor could have seen it."""
     snapshot: Snapshot | None
     """None where nobody kept the machine, as of a recorded run: it can be read, but not taken over."""
-    files: tuple[str, ...] | None = None
+    files: FailFastTuple[str] | None = None
     """The frozen repository's files, relative to it; None where nobody knows, or where they are too many to list."""
     thread_id: str
     checkpoint_id: str
-    trace: tuple[Event, ...]
+    trace: FailFastTuple[Event]
     created_at: str
     payload: Payload | None = None
     """What a parent hands its child to start with, where the record is made to delegate."""
@@ -130,6 +152,31 @@ class HandoffRecord(Frozen):
         if len(self.trace) != self.point.event_index + 1:
             raise RecordRefused(f"record {self.id}: its trace does not end at its handoff point")
 
+    def verify_additions(self) -> None:
+        """Raises RecordRefused when the notes or the review are not what their digests were made of.
+
+        Without a digest they are refused too, unless the record is from before there were any.
+        """
+        for name, added in self.additions.items():
+            if name not in self.uncovered and not added.has_digest_for(self.id):
+                raise RecordRefused(
+                    f"record {self.id}: {name} does not match its digest: it was changed, or is of another record "
+                    f"(import the record again, or write it anew)"
+                )
+
+    @property
+    def additions(self) -> dict[str, Addition]:
+        """The notes and the review, where there are any, by the names of their files."""
+        both: dict[str, Addition | None] = {NOTES_FILE: self.notes, REVIEW_FILE: self.review}
+        return {name: added for name, added in both.items() if added is not None}
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """The files of those that no digest covers, because a program wrote them that knew none."""
+        if self.schema_version != _READ_VERSIONS[0]:
+            return ()
+        return tuple(name for name, added in self.additions.items() if not added.digest)
+
     @property
     def machine(self) -> Snapshot:
         """The snapshot. Raises RecordRefused where there is none."""
@@ -138,8 +185,11 @@ class HandoffRecord(Frozen):
         return self.snapshot
 
     def _content_digest(self) -> str:
-        content = self.model_dump(mode="json", exclude={"digest", *_BESIDE})
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return _digest(self.model_dump(mode="json", exclude={"digest", *_BESIDE}))
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class RecordStore:
@@ -192,22 +242,30 @@ class RecordStore:
         if record.id != record_id:
             raise RecordRefused(f"{path}: holds the record {record.id}; a record's directory has its name")
         record.verify()
-        return record.model_copy(
-            update={"notes": self.notes(record_id), "review": self.review(record_id), "envelope": None}
+        found = record.model_copy(
+            update={
+                "notes": self._addition(record_id, NOTES_FILE, Notes),
+                "review": self._addition(record_id, REVIEW_FILE, Review),
+                "envelope": None,
+            }
         )
+        found.verify_additions()
+        return found
 
     def notes(self, record_id: str) -> Notes | None:
-        """The notes, if they have been written. Raises RecordRefused when they cannot be read."""
-        path = self.directory(record_id) / NOTES_FILE
-        return _read(path, Notes) if path.is_file() else None
+        """The notes, verified, if they have been written. Raises RecordRefused."""
+        return self.load(record_id).notes if (self.directory(record_id) / NOTES_FILE).is_file() else None
 
     def review(self, record_id: str) -> Review | None:
-        """What a person decided, if anybody did. Raises RecordRefused when it cannot be read."""
-        path = self.directory(record_id) / REVIEW_FILE
-        return _read(path, Review) if path.is_file() else None
+        """What a person decided, verified, if anybody did. Raises RecordRefused."""
+        return self.load(record_id).review if (self.directory(record_id) / REVIEW_FILE).is_file() else None
+
+    def _addition(self, record_id: str, name: str, kind: type[_Kind]) -> _Kind | None:
+        path = self.directory(record_id) / name
+        return _read(path, kind) if path.is_file() else None
 
     def add_review(self, record_id: str, review: Review) -> None:
-        write_durably(self.directory(record_id) / REVIEW_FILE, as_json(_without_secrets(review)))
+        self._add(record_id, REVIEW_FILE, review)
         (self.directory(record_id) / _AWAITED_FILE).unlink(missing_ok=True)
 
     def await_review(self, record_id: str) -> None:
@@ -217,8 +275,18 @@ class RecordStore:
     def awaits_review(self, record_id: str) -> bool:
         return (self.directory(record_id) / _AWAITED_FILE).exists()
 
+    def restore_additions(self, directory: Path, record: HandoffRecord) -> None:
+        """Write a record's notes and review to a directory; what no digest covered stays uncovered."""
+        for name, added in record.additions.items():
+            clean = _without_secrets(added)
+            write_durably(directory / name, as_json(clean.sealed_for(record.id) if added.digest else clean))
+
     def add_notes(self, record_id: str, notes: Notes) -> None:
-        write_durably(self.directory(record_id) / NOTES_FILE, as_json(_without_secrets(notes)))
+        self._add(record_id, NOTES_FILE, notes)
+
+    def _add(self, record_id: str, name: str, added: Addition) -> None:
+        sealed = _without_secrets(added).sealed_for(record_id)
+        write_durably(self.directory(record_id) / name, as_json(sealed))
 
     def ids(self) -> tuple[str, ...]:
         return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{RECORD_FILE}")))
@@ -280,21 +348,24 @@ def as_json(value: Frozen, *, exclude: set[str] | None = None) -> str:
 
 def _read(path: Path, kind: type[_Kind]) -> _Kind:
     try:
-        text = path.read_bytes()
+        text = read_outside(path)
     except FileNotFoundError as error:
         raise RecordRefused(f"{path}: no such record") from error
+    except OSError as error:
+        raise RecordRefused(f"{path}: {(error.strerror or str(error)).lower()}") from error
     return parsed(text, path, kind)
 
 
 def parsed(text: bytes, path: Path | str, kind: type[_Kind]) -> _Kind:
     """The value of a file's text. Raises RecordRefused, which names the file."""
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        content = parse_document(text)
+    except ValueError as error:
         raise RecordRefused(f"{path}: torn, or no JSON: {error}") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
-    if kind is HandoffRecord and version != SCHEMA_VERSION:
-        raise RecordRefused(f"{path}: schema version {version!r}; this program reads {SCHEMA_VERSION}")
+    if kind is HandoffRecord and version not in _READ_VERSIONS:
+        known = " and ".join(map(str, _READ_VERSIONS))
+        raise RecordRefused(f"{path}: schema version {version!r}; this program reads {known}")
     try:
         return kind.model_validate(content)
     except ValidationError as error:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
+
+from handoff.spellings import Spellings, spell
 
 REDACTED = "[redacted]"
 _LEAST = 8
 _Value = TypeVar("_Value")
 
 _SECRET_NAME = re.compile(
-    r"(?:^|[^A-Z0-9])(?:KEYS?|AUTH|PRIVATE|DSN|PASS|PWD|CREDS?"
+    r"(?:^|[^A-Z0-9])(?:KEYS?|AUTH(?:ORIZATION)?|PRIVATE|DSN|PASS|PWD|CREDS?"
     r"|[A-Z0-9]*(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|(?:API|ACCESS|SECRET|PRIVATE)KEY)S?)(?:[^A-Z0-9]|$)",
     re.IGNORECASE,
 )
@@ -29,6 +29,8 @@ _INNOCUOUS = re.compile(
     | [a-z][a-z0-9+.-]*://[^\s@?]*                         # an address on the net, without user and query""",
     re.VERBOSE,
 )
+# What stands before the key in the value of a header.
+_SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey)\s+", re.IGNORECASE)
 _NO_VARIABLE = r"(?![${<%*\[])"
 _PASSWORD_IN_URL = re.compile(rf"://[^\s/?#:@]*:{_NO_VARIABLE}([^\s/?#@]+)@")
 
@@ -84,32 +86,64 @@ _PATTERNS = (
 def redacted(value: _Value, also: Collection[str] = ()) -> _Value:
     """A text or a JSON-like value without known secrets, and without what looks like a key; `also` are others known."""
     known = _known(also)
-    return _each(value, lambda text: _without_patterns(_without(text, known)))  # type: ignore[no-any-return]
+    return _cleaned(value, lambda text: _without_patterns(_without(text, known)))  # type: ignore[no-any-return]
 
 
 def without_known(value: _Value, also: Collection[str] = ()) -> _Value:
     """The same without known secrets alone: for what is carried out, where a key may be made up for a test."""
     known = _known(also)
-    return _each(value, lambda text: _without(text, known)) if known else value
+    return _cleaned(value, lambda text: _without(text, known)) if known.plain else value
 
 
-def _each(value: Any, clean: Callable[[str], str]) -> Any:
+def secrets_in(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The texts among settings that are secrets by the setting's name, and passwords in URLs."""
+    for name, value in settings.items():
+        if isinstance(value, str):
+            yield from _secrets(name, value)
+
+
+def _cleaned(value: Any, clean: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return clean(value) if len(value) >= _LEAST else value
+    if not isinstance(value, Mapping | list | tuple):
+        return value
+    # One search of all texts is cheaper than a search of each, and most values hold no secret.
+    whole = "\n".join(_texts(value))
+    part = _unchanged if clean(whole) == whole else lambda item: _cleaned(item, clean)
+    return _of_parts(value, part)
+
+
+def _unchanged(value: Any) -> Any:
+    return _of_parts(value, _unchanged) if isinstance(value, Mapping | list | tuple) else value
+
+
+def _of_parts(value: Any, part: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping):
-        return {_each(key, clean): _each(item, clean) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_each(item, clean) for item in value]
-    if isinstance(value, tuple):
-        return tuple(_each(item, clean) for item in value)
-    return value
+        return {part(key): part(item) for key, item in value.items()}
+    parts = map(part, value)
+    return list(parts) if isinstance(value, list) else tuple(parts)
 
 
-def _without(text: str, known: tuple[str, ...]) -> str:
-    for form in known:
-        if form in text:
-            text = text.replace(form, REDACTED)
-    return text
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        if len(value) >= _LEAST:
+            yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(key)
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
+def _without(text: str, known: Spellings) -> str:
+    content = text.encode("utf-8", "surrogatepass")
+    parts, end = [], 0
+    for start, stop in known.spans(content):
+        parts += [content[end:start], REDACTED.encode()]
+        end = stop
+    return b"".join([*parts, content[end:]]).decode("utf-8", "surrogatepass") if parts else text
 
 
 def _without_patterns(text: str) -> str:
@@ -118,25 +152,25 @@ def _without_patterns(text: str) -> str:
     return text
 
 
-def _known(also: Collection[str]) -> tuple[str, ...]:
-    """Every form in which a known secret may stand in a text, the longest first."""
+def _known(also: Collection[str]) -> Spellings:
+    """How each known secret may be spelt in a text."""
     # It may change while a program runs, so it is looked at each time; undecoded, because that takes a tenth.
     environment = getattr(os.environ, "_data", os.environ)
-    return _forms(tuple(environment.items()), tuple(also))
+    return _spellings(tuple(environment.items()), tuple(also))
 
 
 @lru_cache(maxsize=8)
-def _forms(environment: tuple[tuple[Any, Any], ...], also: tuple[str, ...]) -> tuple[str, ...]:
+def _spellings(environment: tuple[tuple[Any, Any], ...], also: tuple[str, ...]) -> Spellings:
     decoded = [(os.fsdecode(name), os.fsdecode(value)) for name, value in environment]
     secrets = {*also, *(secret for name, value in decoded for secret in _secrets(name, value))}
-    found = {form for secret in secrets if _is_secret(secret) for form in _written(secret)}
-    return tuple(sorted(found, key=lambda form: (-len(form), form)))
+    return spell(secret for secret in secrets if _is_secret(secret))
 
 
 def _secrets(name: str, value: str) -> Iterator[str]:
     if _SECRET_NAME.search(name):
         yield value
         yield value.strip()
+        yield _SCHEME.sub("", value.strip(), count=1)
     for password in _PASSWORD_IN_URL.findall(value):
         yield password
         yield unquote(password)
@@ -144,19 +178,3 @@ def _secrets(name: str, value: str) -> Iterator[str]:
 
 def _is_secret(value: str) -> bool:
     return len(value) >= _LEAST and value not in REDACTED and not _INNOCUOUS.fullmatch(value)
-
-
-def _written(secret: str) -> Iterator[str]:
-    yield secret
-    yield json.dumps(secret)[1:-1]
-    yield json.dumps(secret, ensure_ascii=False)[1:-1]
-    yield re.sub(r'([$`"\\])', r"\\\1", secret)  # as bash declares a variable
-    content = secret.encode("utf-8", "surrogateescape")
-    yield quote(content, safe="")
-    for before in range(3):
-        # In base64 it depends on how many bytes stand before, and the first and last digits on which.
-        whole = base64.b64encode(b"\0" * before + content)[
-            -(-before * 8 // 6) : (before + len(content)) * 8 // 6
-        ]
-        yield whole.decode()
-        yield whole.translate(bytes.maketrans(b"+/", b"-_")).decode()

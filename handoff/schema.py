@@ -58,17 +58,21 @@ def _parts(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _field_docs(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """The texts that stand below the fields in the source."""
-    (definition,) = ast.parse(inspect.getsource(model)).body
-    assert isinstance(definition, ast.ClassDef)
-    body = definition.body
-    for field, below in itertools.pairwise(body):
+    """The texts that stand below the fields in the source, those of base classes too."""
+    bases = [base for base in model.__mro__ if issubclass(base, BaseModel) and base is not BaseModel]
+    for field, below in itertools.chain.from_iterable(itertools.pairwise(_body(base)) for base in bases):
         match field, below:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)),
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
                 yield name, inspect.cleandoc(text)
+
+
+def _body(model: type[BaseModel]) -> list[ast.stmt]:
+    (definition,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(definition, ast.ClassDef)
+    return definition.body
 
 
 if __name__ == "__main__":

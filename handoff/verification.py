@@ -47,6 +47,11 @@ def verify(directory: Path) -> Verification:
     return Verification(tuple(disagreements(record, held)))
 
 
+def uncovered(directory: Path) -> tuple[str, ...]:
+    """The files of a whole record that `verify` cannot vouch for: an older program wrote them without a digest."""
+    return RecordStore(directory.parent).load(directory.name).uncovered
+
+
 def disagreements(record: HandoffRecord, held: Contents) -> Iterator[str]:
     """Where the trace says one thing of a file in the workspace, and the snapshot another.
 
@@ -55,6 +60,7 @@ def disagreements(record: HandoffRecord, held: Contents) -> Iterator[str]:
     because git may see a base's own differences from its commit, and a machine's first command may make files.
     """
     first, last = _touched(record.trace)
+    unhashed = {change.path for event in record.trace for change in event.changes if change.too_large}
     other, missing, left = [], [], []
     for path, after in last.items():
         there = held.files.get(path)
@@ -63,6 +69,7 @@ def disagreements(record: HandoffRecord, held: Contents) -> Iterator[str]:
             left += [path] if is_left else []
         elif path in held.files:
             is_other = first[path] is not None and there is not None and there != after
+            is_other = is_other and path not in unhashed
             other += [path] if is_other else []
         elif held.is_gone(path) or first[path] != after:
             missing.append(path)

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Engine, MetaData, create_engine, event, make_url, text
+from sqlalchemy import (
+    Connection,
+    Engine,
+    MetaData,
+    Table,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    make_url,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
@@ -31,8 +45,13 @@ class LedgerUnusable(Exception):
 class Database:
     """One database, open; safe to use from several threads, and by several processes at once."""
 
-    def __init__(self, url: str, tables: MetaData, synchronous: Synchronous = "NORMAL") -> None:
-        """Makes the tables that it has not. Raises LedgerUnusable."""
+    def __init__(
+        self, url: str, tables: MetaData, version: Table, schema: int, synchronous: Synchronous = "NORMAL"
+    ) -> None:
+        """Create missing tables. `version` is the table that holds the schema of the whole database.
+
+        Raises LedgerUnusable, also for a schema that is newer than `schema`.
+        """
         self.url = url
         self._engine = _engine(url, synchronous)
         self.on_sqlite = self._engine.dialect.name == "sqlite"
@@ -40,11 +59,22 @@ class Database:
             if not self.on_sqlite:
                 # Two processes that both find no tables must not both make them.
                 connection.execute(text("SELECT pg_advisory_xact_lock(8402157)"))
+            before = set(inspect(connection).get_table_names())
+            known = select(version.c.version)
+            found = connection.execute(known).scalar() if version.name in before else None
+            if found is not None and not (isinstance(found, int) and found <= schema):
+                raise LedgerUnusable(
+                    f"{self.name}: a newer program made it (schema {found}; this one knows {schema}); "
+                    "update the program, or use another database"
+                )
             tables.create_all(connection)
-            self._made(connection)
+            if found != schema:
+                self._upgrade(connection, before)
+                write = insert(version) if found is None else update(version)
+                connection.execute(write.values(version=schema))
 
-    def _made(self, connection: Connection) -> None:
-        """What is to be done in the transaction that makes the tables."""
+    def _upgrade(self, connection: Connection, before: set[str]) -> None:
+        """Change the tables of an earlier schema; `before` names the tables that existed."""
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -66,13 +96,17 @@ class Database:
         try:
             yield
         except DBAPIError as error:
-            raise LedgerUnusable(f"{self._named()}: {_cause(error.orig)}") from error
+            raise LedgerUnusable(f"{self.name}: {_cause(error.orig)}") from error
+        except UnicodeDecodeError as error:  # even the driver's own message can quote damaged bytes
+            raise LedgerUnusable(f"{self.name}: {_cause(sqlite3.DatabaseError('malformed text'))}") from error
         except NoConnection as error:
-            raise LedgerUnusable(f"{self._named()}: too many threads use it at once") from error
+            raise LedgerUnusable(f"{self.name}: too many threads use it at once") from error
         except errors as error:
-            raise LedgerUnusable(f"{self._named()}: {_cause(error)}") from error
+            raise LedgerUnusable(f"{self.name}: {_cause(error)}") from error
 
-    def _named(self) -> str:
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
         return make_url(self.url).render_as_string(hide_password=True)
 
 
@@ -89,8 +123,8 @@ def _engine(url: str, synchronous: Synchronous) -> Engine:
     options: dict[str, Any] = {}
     if parsed.drivername.startswith("sqlite"):
         options["connect_args"] = {"timeout": BUSY_S, "check_same_thread": False}
-        if parsed.database and not Path(parsed.database).parent.is_dir():
-            raise LedgerUnusable(f"{parsed.database}: there is no directory {Path(parsed.database).parent}")
+        if parsed.database:
+            _check_file(Path(parsed.database))
     try:
         engine = create_engine(parsed, pool_pre_ping=not parsed.drivername.startswith("sqlite"), **options)
     except (NoSuchModuleError, ImportError) as error:
@@ -102,6 +136,33 @@ def _engine(url: str, synchronous: Synchronous) -> Engine:
         event.listen(engine, "connect", lambda connection, record: _prepare(connection, synchronous))
         event.listen(engine, "begin", _begun)
     return engine
+
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def _check_file(path: Path) -> None:
+    """Raise LedgerUnusable where no database file can be opened or created."""
+    if not path.parent.is_dir():
+        raise LedgerUnusable(f"{path}: there is no directory {path.parent}")
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        kind = "a symlink to a missing file" if path.is_symlink() else None
+    except OSError as error:
+        kind = f"not readable ({(error.strerror or str(error)).lower()})"
+    else:
+        kind = _KINDS.get(stat.S_IFMT(mode))
+    if kind is not None:
+        raise LedgerUnusable(
+            f"{path}: {kind}; it must be a file that can be written to: move it away, or name another file"
+        )
 
 
 def _begun(connection: Connection) -> None:
@@ -139,7 +200,10 @@ def _cause(error: BaseException | None) -> str:
     cures = {
         "disk is full": "make room and go on",
         "readonly|unable to open|read-only": "it must be a file that can be written to, in a directory that can be too",
-        "not a database|malformed": "it is no SQLite database, or a damaged one; name another file",
+        "not a database|malformed|decode to UTF-8|no such (column|table)|has no column": (
+            "it is no SQLite database, or a damaged one; restore it from a copy, or name another file"
+        ),
+        "disk I/O error": "check the file and its disk, then restore it from a copy or name another file",
         "connection (refused|failed)|could not connect|connection to server": "is the server running, and the URL right?",
         "locked": "another process has held it for too long",
     }

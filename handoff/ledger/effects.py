@@ -6,11 +6,12 @@ between them is on disk, so the journal lets go of what lies before: it stays as
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
 from handoff.ledger.leases import Lease
+from handoff.ledger.sealing import sealed, unsealed
 from handoff.ledger.store import Ledger, effects
 
 
@@ -46,7 +47,7 @@ _end = update(effects).where(_matching)
 def find(ledger: Ledger, key: Key) -> Effect | None:
     with ledger.reading() as connection:
         row = connection.execute(_select, _bound(key)).first()
-    return Effect(*row) if row else None
+    return _effect(ledger, key, row)
 
 
 def begin(lease: Lease, key: Key, machine: str) -> Effect | None:
@@ -61,7 +62,7 @@ def begin(lease: Lease, key: Key, machine: str) -> Effect | None:
                 _begin,
                 {**key._asdict(), "machine_before": machine, "begun_at": ledger.now(connection)},
             )
-    return Effect(*row) if row else None
+    return _effect(ledger, key, row)
 
 
 def end(lease: Lease, key: Key, machine_after: str, result: str) -> None:
@@ -74,7 +75,7 @@ def end(lease: Lease, key: Key, machine_after: str, result: str) -> None:
             {
                 **_bound(key),
                 "machine_after": machine_after,
-                "result": result,
+                "result": sealed(result),
                 "ended_at": ledger.now(connection),
             },
         )
@@ -85,6 +86,13 @@ def unfinished(ledger: Ledger) -> tuple[str, ...]:
     asked = select(effects.c.thread).where(effects.c.result.is_(None)).distinct().order_by(effects.c.thread)
     with ledger.reading() as connection:
         return tuple(connection.execute(asked).scalars())
+
+
+def _effect(ledger: Ledger, key: Key, row: Any) -> Effect | None:
+    if row is None or row.result is None:
+        return Effect(*row) if row else None
+    what = f"the result of a call on thread {key.thread!r}"
+    return Effect(row.machine_before, row.machine_after, unsealed(ledger, what, row.result))
 
 
 def _bound(key: Key) -> dict[str, str]:

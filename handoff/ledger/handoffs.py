@@ -14,9 +14,11 @@ import json
 from collections.abc import Callable, Collection
 from typing import Any, Literal, NamedTuple, get_args
 
+from pydantic import ValidationError
 from sqlalchemy import Connection, delete, insert, select, update
 
 from handoff.envelope import Envelope, Understanding
+from handoff.ledger.database import LedgerUnusable
 from handoff.ledger.leases import check_name, close, reopen
 from handoff.ledger.store import Ledger, handoffs, keys, transitions
 from handoff.redaction import redacted
@@ -338,7 +340,13 @@ def _find(connection: Connection, handoff_id: str) -> Handoff | None:
 def _handoff(row: Any) -> Handoff:
     values = row._asdict()
     understanding = values.pop("understanding")
-    return Handoff(
-        **values | {"envelope": Envelope.model_validate_json(values["envelope"])},
-        understanding=Understanding.model_validate_json(understanding) if understanding else None,
-    )
+    try:
+        return Handoff(
+            **values | {"envelope": Envelope.model_validate_json(values["envelope"])},
+            understanding=Understanding.model_validate_json(understanding) if understanding else None,
+        )
+    except ValidationError as error:
+        field = ".".join(map(str, error.errors()[0]["loc"])) or "text"
+        raise LedgerUnusable(
+            f"handoff {values['id']!r:.60}: its row is damaged ({field}); restore the ledger's database from a copy"
+        ) from error

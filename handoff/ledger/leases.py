@@ -7,6 +7,8 @@ import re
 import socket
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, text, update
@@ -114,6 +116,33 @@ class Lease:
         if row is None or row[0] != self.token or self._ended.is_set():
             raise Fenced(self.thread, row[1] if row else "nobody")
         self.asked = row[2]
+
+    def is_lost(self) -> bool:
+        """Whether another run has the thread by now. Raises LedgerUnusable."""
+        return self._winner() is not None
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Raise Fenced for whatever fails because another run has the thread and has removed what was used here."""
+        try:
+            yield
+        except (Fenced, LedgerUnusable):
+            raise
+        except Exception as error:
+            winner = None
+            with suppress(LedgerUnusable):
+                winner = self._winner()
+            if winner is None:
+                raise
+            raise Fenced(self.thread, winner) from error
+
+    def _winner(self) -> str | None:
+        """Who has the thread by now; None if nobody has taken it."""
+        with self.ledger.reading() as connection:
+            row = connection.execute(_LOOK, {"thread": self.thread}).first()
+        if row is None:
+            return "nobody"
+        return None if row.token == self.token else str(row.holder)
 
     def renew(self, ttl_s: float) -> None:
         with self.ledger.writing() as connection:

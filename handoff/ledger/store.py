@@ -16,17 +16,14 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    insert,
     make_url,
-    select,
     text,
-    update,
 )
 
-from handoff.ledger.database import PAUSE_S, Database, LedgerUnusable
+from handoff.ledger.database import PAUSE_S, Database
 from handoff.ledger.undisturbed import undisturbed
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _metadata = MetaData()
 _version = Table("takeover_schema", _metadata, Column("version", Integer, primary_key=True))
@@ -117,7 +114,7 @@ class Ledger(Database):
 
     def __init__(self, url: str) -> None:
         """Raises LedgerUnusable, also for a database that a newer program has written."""
-        super().__init__(url, _metadata)
+        super().__init__(url, _metadata, _version, SCHEMA_VERSION)
 
     @contextmanager
     def filing(self) -> Iterator[None]:
@@ -149,15 +146,3 @@ class Ledger(Database):
         if self.on_sqlite:
             return time.time()
         return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
-
-    def _made(self, connection: Connection) -> None:
-        found = connection.execute(select(_version.c.version)).scalar()
-        if found is None:
-            connection.execute(insert(_version).values(version=SCHEMA_VERSION))
-        elif found < SCHEMA_VERSION:  # what is new since is tables of their own
-            connection.execute(update(_version).values(version=SCHEMA_VERSION))
-        elif found > SCHEMA_VERSION:
-            raise LedgerUnusable(
-                f"{self._named()}: a newer program made it (schema {found}; this one knows {SCHEMA_VERSION}); "
-                "update the program, or use another database"
-            )

@@ -5,18 +5,16 @@ A new format is one module with a predicate and a reader, and one row of `_FORMS
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from handoff.outside import parse_json, read_outside
 from handoff.readers import atif, langchain, mini, openhands_v0, openhands_v1, own, swarm, swe_agent
 from handoff.readers.calls import BadTrace, Told, trace_of
 from handoff.trace import Trace
 
 __all__ = ["FORMATS", "BadTrace", "of", "read"]
-
-_LARGEST = 1 << 30
 
 
 class _Form(NamedTuple):
@@ -68,14 +66,9 @@ def _documents(path: Path) -> Iterator[Any]:
     """What a file holds: one document, or one a line where the lines are runs and not events."""
     if path.is_dir():
         parts = sorted(path.glob("event-*.json"))
-        yield [_json(part.read_bytes(), str(part)) for part in parts]
+        yield [_json(_read(part), str(part)) for part in parts]
         return
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise BadTrace(f"{path}: larger than 1 GiB; split it")
-        raw = path.read_bytes()
-    except OSError as error:
-        raise BadTrace(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    raw = _read(path)
     if path.suffix != ".jsonl":
         try:
             yield _json(raw, str(path))
@@ -106,6 +99,13 @@ def _documents(path: Path) -> Iterator[Any]:
     yield whole
 
 
+def _read(path: Path) -> bytes:
+    try:
+        return read_outside(path)
+    except OSError as error:
+        raise BadTrace(f"{path}: {(error.strerror or str(error)).lower()}") from error
+
+
 def _is_one_run(lines: list[Any]) -> bool:
     """Whether the lines are the events of one run, rather than runs of their own."""
     if openhands_v1.is_events(lines) or own.is_own(lines):
@@ -115,8 +115,8 @@ def _is_one_run(lines: list[Any]) -> bool:
 
 def _json(raw: bytes, where: str) -> Any:
     try:
-        return json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        return parse_json(raw)
+    except ValueError as error:
         raise BadTrace(f"{where}: not JSON: {error}") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 import struct
@@ -16,7 +17,7 @@ import pytest
 from graph import open_home
 from handoff import carrying
 from handoff.record import HandoffRecord, RecordRefused, RecordStore, as_json
-from handoff.verification import verify
+from handoff.verification import uncovered, verify
 from sandbox import transfer
 from sandbox.machine import OutOfDisk, SandboxUnavailable, SnapshotCorrupt
 
@@ -165,6 +166,38 @@ def test_what_is_no_record_is_refused(carried: Path, tmp_path: Path) -> None:
         refused(changed, tmp_path, reason)
 
 
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("notes", {"summary": "evil"}),
+        ("notes", {"summary": "evil", "digest": ""}),
+        ("review", {"view": "structured", "note": "evil"}),
+        ("review", {"digest": "0" * 64}),
+    ],
+)
+def test_an_archive_with_edited_notes_or_review_is_refused(
+    carried: Path, tmp_path: Path, field: str, change: dict[str, str]
+) -> None:
+    """Even where the checksum of the file was made anew."""
+    record, rest = header_of(carried.read_bytes())
+    content = json.loads(as_json(record))
+    content[field] |= change
+    refused(signed(json.dumps(content), rest), tmp_path, f"{field}.json does not match its digest")
+
+
+def test_an_older_archive_without_those_digests_is_taken_and_says_so(carried: Path, tmp_path: Path) -> None:
+    record, rest = header_of(carried.read_bytes())
+    assert record.notes is not None
+    bare = record.notes.model_copy(update={"digest": ""})
+    older = record.model_copy(update={"schema_version": 4, "notes": bare}).sealed()
+    file = tmp_path / "older.record"
+    file.write_bytes(signed(as_json(older), rest))
+    place = carrying.import_(str(file), tmp_path / "records")
+    assert verify(place) == ((), True)
+    assert uncovered(place) == ("notes.json",)
+    assert uncovered(carrying.import_(str(carried), tmp_path / "others")) == ()
+
+
 @pytest.mark.parametrize("name", ["../out", "a/b", "/tmp/out", "..", ".", ".hidden", "", "a\nb", "x" * 201])
 def test_no_id_leads_out_of_the_store(carried: Path, tmp_path: Path, name: str) -> None:
     record, rest = header_of(carried.read_bytes())
@@ -299,3 +332,38 @@ def test_a_checksum_covers_the_snapshot_as_well(carried: Path) -> None:
     _, rest = header_of(carried.read_bytes())
     assert rest.startswith(transfer._MAGIC)
     assert hashlib.sha256(rest[:-32]).digest() == rest[-32:]
+
+
+COST = """
+import resource, sys
+from pathlib import Path
+from handoff import carrying
+from handoff.record import RecordRefused
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    carrying.import_(sys.argv[1], Path(sys.argv[2]))
+except RecordRefused as error:
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+COSTLY = {
+    "wrong events": '{"schema_version": 4, "trace": [' + "1," * 1_900_000 + "1]}",
+    "empty events": '{"schema_version": 4, "trace": [' + "[]," * 900_000 + "1]}",
+    "wrong changes": '{"schema_version": 4, "trace": [{"changes": [' + "1," * 1_900_000 + "1]}]}",
+    "keys": '{"schema_version": 4, ' + ",".join(f'"{key}": 1' for key in range(200_000)) + "}",
+    "values": '{"schema_version": 4, "trace": [' + "{}," * 4_000_000 + "1]}",
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_a_wrong_record_takes_little_memory(name: str, tmp_path: Path) -> None:
+    """A wrong value of two bytes took 1,600."""
+    file = tmp_path / "file"
+    file.write_bytes(signed(COSTLY[name]))
+    done = subprocess.run(
+        [sys.executable, "-c", COST, str(file), str(tmp_path / "records")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(carrying.__file__).parents[1])},
+    )
+    assert int(done.stdout) < 250

@@ -16,11 +16,11 @@ from typer.testing import CliRunner, Result
 from handoff import views
 from handoff.__main__ import app
 from handoff.fence import neutral
-from handoff.record import RecordStore
+from handoff.record import NOTES_FILE, RecordStore, as_json
 
 from ..graph.conftest import DONE, Bench, scripted
 from .conftest import NAME
-from .test_record import RECORD
+from .test_record import NOTES, RECORD
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "\x1b]0;owned\x07 caf\xe9 \u202e \udce9\tend"
@@ -151,6 +151,20 @@ def on_a_terminal(*arguments: str | Path) -> str:
     started.communicate(timeout=60)
     assert started.returncode == 0
     return shown.decode()
+
+
+def test_verify_says_what_no_digest_covers(tmp_path: Path) -> None:
+    store = RecordStore(tmp_path)
+    store.create(RECORD.id, lambda _: RECORD.model_copy(update={"schema_version": 4, "snapshot": None}))
+    store.add_notes(RECORD.id, NOTES)
+    done = invoked("verify", store.directory(RECORD.id))
+    assert (done.exit_code, done.stdout) == (0, f"{RECORD.id}: whole; it has no snapshot\n")
+    (store.directory(RECORD.id) / NOTES_FILE).write_text(as_json(NOTES))
+    done = invoked("verify", store.directory(RECORD.id))
+    assert done.exit_code == 0
+    assert "whole; it has no snapshot; not covered: notes.json (an older version" in " ".join(
+        done.stdout.split()
+    )
 
 
 def test_verify_tells_of_each(kept: Bench, record: Path, tmp_path: Path) -> None:

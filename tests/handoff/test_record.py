@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from handoff.event import Event, FileRead, HandoffPoint, Usage
 from handoff.record import (
     NOTES_FILE,
     RECORD_FILE,
+    REVIEW_FILE,
     Claim,
     HandoffRecord,
     Notes,
     RecordRefused,
     RecordStore,
+    Review,
     TaskBrief,
 )
 from sandbox.machine import FileChange, Snapshot
@@ -213,6 +216,8 @@ def test_events_cannot_be_dropped_added_or_swapped(store: RecordStore) -> None:
         ("{}", "schema version None; this program reads 4"),
         ('{"schema_version": 1, "stranger": 1}', "schema version 1; this program reads 4"),
         ('{"schema_version": 4}', "id: Field required"),
+        ('{"schema_version": 5}', "id: Field required"),
+        ('{"schema_version": 6}', "schema version 6; this program reads 4 and 5"),
     ],
 )
 def test_what_is_no_record_is_refused_in_one_line(store: RecordStore, content: str, says: str) -> None:
@@ -239,8 +244,84 @@ def test_notes_are_kept_apart(store: RecordStore) -> None:
     assert store.load(RECORD.id).notes is None
     store.add_notes(RECORD.id, NOTES)
     assert file.read_bytes() == before
-    assert store.load(RECORD.id).notes == NOTES
+    assert store.load(RECORD.id).notes == NOTES.sealed_for(RECORD.id)
     assert store.load(RECORD.id).digest == RECORD.sealed().digest
+
+
+REVIEW = Review(decision="refuse", note="Keep it.")
+EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "a text": lambda content: content.update(summary="evil", note="evil"),
+    "its digest removed": lambda content: (content.update(model="x", note="x"), content.pop("digest")),
+    "its digest emptied": lambda content: content.update(model="x", note="x", digest=""),
+    "another digest": lambda content: content.update(digest="0" * 64),
+    "a decision or a usage": lambda content: content.update(
+        {"decision": "approve"} if "decision" in content else {"malformed": True}
+    ),
+}
+
+
+def with_additions(store: RecordStore, **changes: Any) -> Path:
+    saved_as = RECORD.model_copy(update=changes)
+    store.create(saved_as.id, lambda _: saved_as)
+    store.add_notes(saved_as.id, NOTES)
+    store.add_review(saved_as.id, REVIEW)
+    return store.directory(saved_as.id)
+
+
+def edit(file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    content = json.loads(file.read_text())
+    names = set(content)
+    change(content)
+    file.write_text(json.dumps({name: value for name, value in content.items() if name in names}))
+
+
+@pytest.mark.parametrize("name", [NOTES_FILE, REVIEW_FILE])
+@pytest.mark.parametrize("change", EDITS.values(), ids=EDITS)
+def test_edited_notes_or_a_review_are_refused(store: RecordStore, name: str, change: Any) -> None:
+    directory = with_additions(store)
+    assert store.load(RECORD.id).additions.keys() == {NOTES_FILE, REVIEW_FILE}
+    edit(directory / name, change)
+    refused = f"record {RECORD.id}: {name} does not match its digest"
+    for read in (store.load, store.notes if name == NOTES_FILE else store.review):
+        with pytest.raises(RecordRefused, match=refused):
+            read(RECORD.id)
+
+
+@pytest.mark.parametrize("name", [NOTES_FILE, REVIEW_FILE])
+def test_what_belongs_to_another_record_is_refused(store: RecordStore, name: str) -> None:
+    here, there = with_additions(store), with_additions(store, id="other")
+    (here / name).write_bytes((there / name).read_bytes())
+    with pytest.raises(RecordRefused, match=f"{name} does not match its digest"):
+        store.load(RECORD.id)
+
+
+def test_what_was_written_before_there_were_digests_is_read_but_not_covered(store: RecordStore) -> None:
+    directory = with_additions(store, schema_version=4)
+    assert store.load(RECORD.id).uncovered == ()
+    edit(directory / NOTES_FILE, lambda content: content.pop("digest"))
+    assert store.load(RECORD.id).uncovered == (NOTES_FILE,)
+    assert store.load(RECORD.id).notes == NOTES
+    edit(directory / REVIEW_FILE, EDITS["a text"])
+    with pytest.raises(RecordRefused, match=REVIEW_FILE):
+        store.load(RECORD.id)
+
+
+def test_a_record_cannot_be_made_older_unseen(store: RecordStore) -> None:
+    directory = with_additions(store)
+    edit(directory / RECORD_FILE, lambda content: content.update(schema_version=4))
+    edit(directory / NOTES_FILE, EDITS["its digest removed"])
+    with pytest.raises(RecordRefused, match="content does not match its digest"):
+        store.load(RECORD.id)
+
+
+def test_notes_that_are_written_anew_are_whole(store: RecordStore) -> None:
+    with_additions(store)
+    read = store.load(RECORD.id).notes
+    assert read is not None
+    store.add_notes(RECORD.id, read.model_copy(update={"summary": "written anew"}))
+    assert store.load(RECORD.id).notes == NOTES.model_copy(update={"summary": "written anew"}).sealed_for(
+        RECORD.id
+    )
 
 
 def test_torn_notes_are_refused(store: RecordStore) -> None:

@@ -1,0 +1,44 @@
+"""Texts of the ledger with a checksum before them, so that damage on the disk is an error and never another value."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from handoff.ledger.database import LedgerUnusable
+from handoff.ledger.store import Ledger
+
+_Kind = TypeVar("_Kind", bound=BaseModel)
+_SEALED = re.compile(r"([0-9a-f]{16}) (.*)", re.DOTALL)
+
+
+def sealed(text: str) -> str:
+    """The text as the ledger stores it."""
+    return f"{_checksum(text)} {text}"
+
+
+def unsealed(ledger: Ledger, what: str, stored: str) -> str:
+    """The text again. Raises LedgerUnusable where it is damaged."""
+    found = _SEALED.fullmatch(stored) if isinstance(stored, str) else None
+    if found is not None and found[1] == _checksum(found[2]):
+        return found[2]
+    if found is None and isinstance(stored, str) and stored.startswith("{"):
+        return stored  # of schema 2, which had no checksums
+    raise LedgerUnusable(f"{ledger.name}: {what} is damaged; restore the database from a copy")
+
+
+def parsed(ledger: Ledger, what: str, stored: str, kind: type[_Kind]) -> _Kind:
+    """The value of a sealed JSON text. Raises LedgerUnusable where it is damaged."""
+    try:
+        return kind.model_validate_json(unsealed(ledger, what, stored))
+    except ValidationError as error:
+        raise LedgerUnusable(
+            f"{ledger.name}: {what} cannot be read ({error.errors()[0]['msg']:.100}); restore the database from a copy"
+        ) from error
+
+
+def _checksum(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

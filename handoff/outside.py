@@ -1,0 +1,44 @@
+"""Files that somebody else wrote: of a bounded size, never waited for, and JSON that a program can hold."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LARGEST = 1 << 30
+_PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+"""Where a shell puts the other end of a pipe; any other pipe may have none."""
+
+
+def read_outside(path: Path, largest: int = LARGEST) -> bytes:
+    """The file's content. Raises OSError, also for what is not a regular file or larger than `largest` bytes."""
+    name = str(path)
+    if "\0" in name:
+        raise OSError(errno.EINVAL, "its name holds a NUL byte", name)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        info = os.fstat(descriptor)
+        if stat.S_ISFIFO(info.st_mode) and name.startswith(_PIPES):
+            os.set_blocking(descriptor, True)
+        elif stat.S_ISDIR(info.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        elif not stat.S_ISREG(info.st_mode):
+            raise OSError(errno.EINVAL, "neither a file nor a directory", name)
+        content = file.read(largest + 1) if info.st_size <= largest else b""
+    if info.st_size > largest or len(content) > largest:
+        raise OSError(errno.EFBIG, f"larger than {largest:,} bytes; split it", name)
+    return content
+
+
+def parse_json(text: bytes | str, *, nan_as_none: bool = False) -> Any:
+    """The value of a JSON text, which may hold NaN and infinities. Raises ValueError."""
+    replace: Callable[[str], Any] | None = (lambda name: None) if nan_as_none else None
+    try:
+        return json.loads(text, parse_constant=replace)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

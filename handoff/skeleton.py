@@ -1,0 +1,150 @@
+"""Text as a reader sees it, reduced to ASCII for matching: the skeleton of Unicode's security rules, with positions."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache, lru_cache
+
+import regex
+
+_UNSEEN = regex.compile(r"[\p{Default_Ignorable_Code_Point}\p{Mn}\p{Me}\p{Cf}\p{Cc}\p{Cs}]")
+_OWN_FORMS = (
+    *((0x2018, 0x201F), (0x2026, 0x2026), (0x3001, 0x3002), (0x3041, 0x3096), (0x3400, 0x9FFF)),
+    *((0xAC00, 0xD7A3), (0xFF0C, 0xFF0C), (0xFF1B, 0xFF1B)),
+)
+"""Hiragana, ideographs, Hangul syllables, and marks that no markup is made of; what looks like ASCII among the letters
+is folded nevertheless."""
+_LINE_ENDS = "\x0b\x0c\x85\u2028\u2029"
+# Marks that the table of confusables leaves apart, but that a reader takes for each other.
+_LIKE = {
+    char: plain
+    for plain, chars in {
+        "⟨": "⟪〈《«❬❰⧼≺⋖⦑",
+        "<<": "≪⋘",
+        ">>": "≫⋙",
+        "[": "【〔❲⟦⁅",
+        "]": "】〕❳⟧⁆",
+        "|": "│┃║¦❘❙❚⏐",
+        "·": "・･᛫⸱𐄁•‧∙⋅ꞏᐧ●▪◦",
+        "#": "♯⌗⋕⧣",
+        "*": "✱✲✳✻❋∗⁕",
+        "_": "▁‗⎯",
+        "-": "─━┄┅┈┉╌╍",
+        "=": "═≡",
+        "k": "ĸ",
+    }.items()
+    for char in chars
+}
+_LATIN_NAME = re.compile(
+    r"(?:(?:NEGATIVE |CROSSED NEGATIVE )?(?:CIRCLED|SQUARED) )?(?:REGIONAL INDICATOR SYMBOL|"
+    r"(?:MODIFIER LETTER )?LATIN(?: LETTER)? (?:SMALL|CAPITAL))(?: CAPITAL)?(?: LETTER)?(?: [A-Z]+)?? "
+    r"([A-Z])(?: WITH .*)?"
+)
+
+
+_DROPPED = dict.fromkeys([*range(9), *range(14, 32), 127]) | {11: "\n", 12: "\n"}
+
+
+class Skeleton:
+    """A text's skeleton: equal for texts that look alike.
+
+    Unseen code points and accents are left out, spaces become U+00A0, letters and marks the ASCII that they look like.
+    Tabs, line ends and printable ASCII stay. In lower case it is as long.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._positions: list[int] | None = None
+        if source.isascii():
+            self.cased = source.translate(_DROPPED)
+        else:
+            self.cased = _folding().sub(lambda run: _folded(run[0]), source)
+        self._is_source = self.cased == source
+        self.text = self.cased.lower()
+        """In lower case."""
+
+    def position(self, index: int) -> int:
+        """Where in the source the skeleton's character at the index comes from."""
+        if self._is_source:
+            return index
+        if self._positions is None:
+            self._positions = [place for place, char in enumerate(self.source) for _ in _FOLDS[ord(char)]]
+        return self._positions[index] if index < len(self._positions) else len(self.source)
+
+
+class _Folds(dict[int, str]):
+    """What each code point folds to, computed when it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = folded = _fold(chr(code))
+        return folded
+
+
+_FOLDS = _Folds({code: chr(code) for code in (9, 10, 13, *range(32, 127))})
+
+
+@lru_cache(maxsize=20_000)
+def _folded(run: str) -> str:
+    return run.translate(_FOLDS)
+
+
+@cache
+def _folding() -> re.Pattern[str]:
+    """Runs of what may fold to something else: all but ASCII, and the letters that look like no ASCII."""
+    # A search for one set of a few ranges is fast; most text beyond ASCII is of these letters.
+    alike = sorted(ord(char) for char in _alike() if len(char) == 1)
+    kept = []
+    for first, last in _OWN_FORMS:
+        for code in [code for code in alike if first <= code <= last and _fold(chr(code)) != chr(code)]:
+            kept.append((first, code - 1))
+            first = code + 1
+        kept.append((first, last))
+    ranges = "".join(f"{chr(first)}-{chr(last)}" for first, last in kept if first <= last)
+    return re.compile(rf"[^\t\n\r\x20-\x7e{ranges}]+")
+
+
+def _fold(char: str) -> str:
+    if char in _LINE_ENDS:
+        return "\n"
+    if _UNSEEN.match(char):
+        return ""
+    if char.isspace() or char == "\u2800":
+        return "\xa0"
+    if char in _LIKE:
+        return _LIKE[char]
+    parts = [_LIKE.get(part) or _ascii(part) for part in unicodedata.normalize("NFKD", char)]
+    folded = "".join(parts) if any(part.isascii() and part for part in parts) else char
+    return folded if len(folded.lower()) == len(folded) else folded[:0]
+
+
+def _ascii(char: str) -> str:
+    """The ASCII that one character looks like; itself where it looks like none."""
+    if char.isascii():
+        return char
+    if _UNSEEN.match(char):
+        return ""
+    alike = _alike().get(char, "")
+    if plain := next(filter(str.isascii, alike), ""):
+        if plain in "lI1" and not char.isalnum():
+            return "|"
+        return plain
+    for each in char + alike:
+        if named := _LATIN_NAME.fullmatch(unicodedata.name(each, "")):
+            return named[1].lower()
+        if each in _LIKE:
+            return _LIKE[each]
+    return "-" if unicodedata.category(char) == "Pd" else char
+
+
+@cache
+def _alike() -> dict[str, str]:
+    """The characters that look like each character, by Unicode's table of confusables."""
+    # 50 ms, and needed only where a text holds more than ASCII.
+    from confusable_homoglyphs.confusables import confusables_data
+
+    # Marks of direction stand around what is written from right to left.
+    return {
+        char.strip("\u200e"): "".join(other for each in found if len(other := each["c"].strip("\u200e")) == 1)
+        for char, found in confusables_data.items()
+    }

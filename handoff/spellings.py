@@ -1,0 +1,245 @@
+"""Find a secret in a text however it is spelt: escaped, encoded, reversed, or with separators between its digits."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from html.entities import html5
+from itertools import chain
+from urllib.parse import quote
+
+_ALL = bytes(range(256))
+_NO_DIGIT = bytes(byte for byte in _ALL if not re.match(rb"[A-Za-z0-9+/_-]", bytes([byte])))
+_NO_LETTER = bytes(byte for byte in _ALL if not re.match(rb"[A-Za-z0-9]", bytes([byte])))
+_STANDARD = bytes.maketrans(b"-_", b"+/")
+_LOWER = bytes.maketrans(_ALL, _ALL.lower())
+_WORD = 8
+"""Bytes per word of the prefilter; memoryview reads so many as one integer."""
+
+_RUN = rb"[A-Za-z0-9+/_-]{20}"
+# Escapes of printable ASCII only: secrets consist of it, and ordinary text is full of the others.
+_ESCAPES = (
+    re.compile(
+        rb"\\(?:x(?P<x>[2-7][0-9A-Fa-f])|u(?:00|\{0{0,4})(?P<u>[2-7][0-9A-Fa-f])\}?|U0{6}(?P<U>[2-7][0-9A-Fa-f])"
+        rb"|(?P<octal>0[4-7][0-7]|1[0-7]{2})|(?P<again>\\(?=\\{0,6}[xuU01]))"
+        # A line end inside wrapped digits, as JSON writes it.
+        rb"|(?:r\\)?[nr](?P<line>(?=" + _RUN + rb")|(?<=" + _RUN + rb"\\[nr])))"
+    ),
+    re.compile(rb"%(?:u00)?(?P<x>[2-7][0-9A-Fa-f])"),
+    re.compile(
+        rb"&(?:#0{0,6}(?P<decimal>[0-9]{2,3})|#[xX]0{0,6}(?P<x>[2-7][0-9A-Fa-f])|(?P<name>[A-Za-z]{2,6}));?"
+    ),
+)
+# A line end inside wrapped digits, with a line number as the editor and `cat -n` show it.
+_LINE_NUMBER = re.compile(
+    rb"\n(?:(?<=" + _RUN + rb"\n) *[0-9]+\t(?P<line>)| *[0-9]+\t(?P<next>(?=" + _RUN + rb")))"
+)
+_LONGEST_ESCAPE = 12
+_ROUNDS = 3
+"""Maximum depth of escapes that are escaped themselves."""
+
+
+@dataclass(frozen=True)
+class Spellings:
+    """The forms of some secrets, sorted by the reading of a text in which each is found."""
+
+    plain: tuple[bytes, ...]
+    """In the text as it is."""
+    digits: tuple[bytes, ...]
+    """In its base64 digits alone."""
+    lower: tuple[bytes, ...]
+    """In its ASCII letters and digits alone, in lower case."""
+    words: frozenset[int]
+    """The words of all long `digits` and `lower`: a text in which none is found holds none of these forms."""
+    step: int
+    """The distance of the words that must be looked at, in words."""
+    reach: int
+    """Maximum bytes between an escape and the ends of a form that contains it."""
+
+    def spans(self, content: bytes) -> list[tuple[int, int]]:
+        """Start and end of each form in the content, in order and without overlaps."""
+        if not self.plain:
+            return []
+        found = self._find_forms(content)
+        for start, stop in self._escaped(content):
+            part = unescaped = content[start:stop]
+            for rounds in range(1, _ROUNDS + 1):
+                before, unescaped = unescaped, _unescaped(unescaped)
+                if unescaped == before:
+                    break
+                if below := self._find_forms(unescaped):
+                    offsets = _offsets(part, rounds)
+                    found += [(start + offsets[first], start + offsets[last]) for first, last in below]
+        apart: list[tuple[int, int]] = []
+        for start, stop in sorted(found):
+            if apart and start < apart[-1][1]:
+                apart[-1] = (apart[-1][0], max(stop, apart[-1][1]))
+            else:
+                apart.append((start, stop))
+        return apart
+
+    def _escaped(self, content: bytes) -> Iterator[tuple[int, int]]:
+        """The parts of a content around its escapes, as far as a form may reach."""
+        escapes = chain.from_iterable(escape.finditer(content) for escape in _escapes_of(content))
+        start, stop = 0, 0
+        for place in sorted(match.start() for match in escapes):
+            if place - self.reach > stop:
+                if stop:
+                    yield start, stop
+                start = place - self.reach
+            stop = place + self.reach
+        if stop:
+            yield start, stop
+
+    def _find_forms(self, content: bytes) -> list[tuple[int, int]]:
+        found = [span for form in self.plain for span in _occurrences(form, content)]
+        letters = content.translate(_LOWER, _NO_LETTER)
+        sample = memoryview(letters)[: len(letters) // _WORD * _WORD].cast("Q")[:: self.step or 1]
+        if self.step and self.words.isdisjoint(sample):
+            return found
+        digits = content.translate(_STANDARD, _NO_DIGIT)
+        within = [span for form in self.digits for span in _occurrences(form, digits)]
+        if within:
+            found += _in_whole(within, content, _NO_DIGIT)
+        within = [span for form in self.lower for span in _occurrences(form, letters)]
+        if within:
+            found += _in_whole(within, content, _NO_LETTER)
+        return found
+
+
+def spell(secrets: Iterable[str]) -> Spellings:
+    """The forms of these secrets."""
+    plain: set[bytes] = set()
+    digits: set[bytes] = set()
+    lower: set[bytes] = set()
+    for secret in secrets:
+        content, written = _encoded(secret), set(_written(secret))
+        backwards = secret[::-1].encode("utf-8", "surrogatepass")
+        plain |= {*written, backwards, codecs.encode(secret, "rot13").encode("utf-8", "surrogatepass")}
+        # UTF-16 of either byte order, without the zero byte at the end or the start.
+        wide = b"\0".join(content[index : index + 1] for index in range(len(content)))
+        for each in {content, *written, backwards, wide}:
+            digits.update(_base64(each))
+            lower.add(each.hex().encode())
+        # Encoded twice.
+        for fragment in (*_base64(content), content.hex().encode()):
+            digits.update(_base64(fragment))
+            lower.add(fragment.hex().encode())
+        lower.update(_base32(content))
+        lower.add("".join(map(str, content)).encode())
+        lower.add("".join(f"0x{byte:02x}" for byte in content).encode())
+    encoded = [*(form.translate(_LOWER, _NO_LETTER) for form in digits), *lower]
+    # A form covers a whole word of a text wherever it begins when it is that much longer than the distance.
+    step = max((min(map(len, encoded), default=0) - _WORD + 1) // _WORD, 0)
+    words = {form[start : start + _WORD] for form in encoded for start in range(len(form) - _WORD + 1)}
+    return Spellings(
+        plain=tuple(sorted(plain)),
+        digits=tuple(sorted(digits)),
+        lower=tuple(sorted(lower)),
+        words=frozenset(memoryview(b"".join(words)).cast("Q")),
+        step=step,
+        reach=_LONGEST_ESCAPE * max(map(len, (*plain, *encoded)), default=0),
+    )
+
+
+def _encoded(secret: str) -> bytes:
+    try:
+        return secret.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return secret.encode("utf-8", "surrogatepass")
+
+
+def _written(secret: str) -> Iterator[bytes]:
+    percent = quote(_encoded(secret), safe="")
+    for form in (
+        secret,
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        re.sub(r'([$`"\\])', r"\\\1", secret),  # as bash declares a variable
+        secret.replace("/", "\\/"),  # as PHP writes JSON
+        percent,
+        re.sub("%..", lambda escape: escape[0].lower(), percent),
+    ):
+        yield form.encode("utf-8", "surrogatepass")
+
+
+def _base64(content: bytes) -> Iterator[bytes]:
+    """The digits of a content, except those that depend on its neighbours."""
+    for before in range(3):
+        # The digits depend on how many bytes stand before the content.
+        whole = base64.b64encode(bytes(before) + content)
+        yield whole[-(-before * 8 // 6) : (before + len(content)) * 8 // 6]
+
+
+def _base32(content: bytes) -> Iterator[bytes]:
+    for before in range(5):
+        whole = base64.b32encode(bytes(before) + content).lower()
+        yield whole[-(-before * 8 // 5) : (before + len(content)) * 8 // 5]
+
+
+def _occurrences(form: bytes, content: bytes) -> Iterator[tuple[int, int]]:
+    start = content.find(form)
+    while start >= 0:
+        yield start, start + len(form)
+        start = content.find(form, start + 1)
+
+
+def _in_whole(spans: Iterable[tuple[int, int]], content: bytes, left_out: bytes) -> Iterator[tuple[int, int]]:
+    """Where spans of a content without some of its bytes lie in the whole content."""
+    kept = [index for index, byte in enumerate(content) if byte not in left_out]
+    return ((kept[start], kept[stop - 1] + 1) for start, stop in spans)
+
+
+def _escapes_of(content: bytes) -> Iterator[re.Pattern[bytes]]:
+    yield from _ESCAPES
+    if b"\t" in content:
+        yield _LINE_NUMBER
+
+
+def _unescaped(content: bytes) -> bytes:
+    for escape in _escapes_of(content):
+        content = escape.sub(_meant, content)
+    return content
+
+
+def _offsets(content: bytes, rounds: int) -> list[int]:
+    """Where each byte of the content begins after so many rounds of unescaping; last, its end."""
+    offsets = list(range(len(content) + 1))
+    for _ in range(rounds):
+        for escape in _escapes_of(content):
+            parts: list[bytes] = []
+            kept: list[int] = []
+            end = 0
+            for match in escape.finditer(content):
+                start, unescaped = match.start(), _meant(match)
+                parts += [content[end:start], unescaped]
+                kept += offsets[end:start] + [offsets[start]] * len(unescaped)
+                end = match.end()
+            content, offsets = b"".join([*parts, content[end:]]), kept + offsets[end:]
+    return offsets
+
+
+def _meant(escape: re.Match[bytes]) -> bytes:
+    """The bytes that an escape stands for."""
+    kind = escape.lastgroup or ""
+    return _byte(kind, escape[kind]) or escape[0]
+
+
+@lru_cache(maxsize=4096)
+def _byte(kind: str, text: bytes) -> bytes:
+    """The byte, or nothing where it is not printable ASCII."""
+    if kind in ("line", "next"):
+        return b"\n"
+    if kind == "again":
+        return b"\\"
+    if kind == "name":
+        character = html5.get(f"{text.decode()};", "")
+        code = ord(character) if len(character) == 1 else 0
+    else:
+        code = int(text, {"octal": 8, "decimal": 10}.get(kind, 16))
+    return bytes([code]) if 0x20 <= code < 0x7F else b""
