@@ -10,6 +10,7 @@ desk      the commands for people, with seat and asking
 hold      what can be done under one hold on a thread, to its outcome, and how it is stopped
 home      where runs leave everything, and the history of a thread
 savers    checkpoints that only a thread's holder can write
+seals     a checksum beside each of them on SQLite
 server_saver  checkpoints of LangGraph's own server, which outlast its kill
 serving   the graphs as LangGraph's own server runs them, each run with its hold on the thread
 swarm     handoffs inside graphs that others build: langgraph-swarm's agents, with views instead of transcripts
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from graph.rollback import RollbackRefused, roll_back
     from graph.running import open_run, resume, run, run_team, take_over
     from graph.savers import Unstorable
+    from graph.seals import CheckpointCorruptError
     from graph.team import build_team
     from handoff.envelope import Envelope
     from handoff.ledger import BadThread, Fenced, HandedOver, LedgerUnusable, ThreadHeld
@@ -65,6 +67,7 @@ _HOMES = {
     "BadInput": "nodes.state",
     "BadSettings": "nodes.settings",
     "BadThread": "handoff.ledger",
+    "CheckpointCorruptError": "graph.seals",
     "Delegation": "graph.delegation",
     "Delivery": "graph.delivery",
     "Envelope": "handoff.envelope",
@@ -112,6 +115,7 @@ __all__ = [
     "BadInput",
     "BadSettings",
     "BadThread",
+    "CheckpointCorruptError",
     "Delegation",
     "Delivery",
     "Envelope",

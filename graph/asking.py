@@ -29,6 +29,16 @@ Directory = Annotated[
     Path | None,
     Option(help="The repository that the run began with, if this host does not have it.", show_default=False),
 ]
+SandboxOption = Annotated[
+    str | None, Option("--sandbox", help="Where it runs: host, docker or process.", show_default="host")
+]
+Unisolated = Annotated[
+    bool,
+    Option(
+        "--allow-unisolated",
+        help="Let --sandbox process run what the record holds: as you, with your files and your network.",
+    ),
+]
 
 
 class Usage(Exception):
@@ -68,15 +78,34 @@ def opened(home: Path, database: str | None) -> Iterator[Home]:
         yield found
 
 
-def spec_of(found: Home, record_id: str, directory: Path | None) -> Any:
-    """The machine that a record's can be thawed in. Raises RecordRefused or SandboxUnavailable."""
-    from graph import rollback
-    from sandbox.machine import SandboxSpec
+def spec_of(
+    found: Home, record_id: str, directory: Path | None, kind: str | None, allow_unisolated: bool
+) -> Any:
+    """The machine that a record's can be thawed in, of the kind that the person names, else an isolated one.
 
+    Raises Usage, RecordRefused or SandboxUnavailable.
+    """
+    from typing import get_args
+
+    from graph import rollback
+    from sandbox.bases import isolated_backend
+    from sandbox.machine import BackendName, SandboxSpec
+
+    if kind is not None and kind not in get_args(BackendName):
+        raise Usage(f"--sandbox: there is no {kind!r:.40}; there are {', '.join(get_args(BackendName))}")
+    if kind == "process" and not allow_unisolated:
+        raise Usage(
+            "--sandbox process would run what the record holds as you, with your files and your network; choose host or "
+            "docker, or say --allow-unisolated"
+        )
+    if kind == "docker" and directory is not None:
+        raise Usage(
+            "--directory: docker starts from an image; choose --sandbox host, or leave the directory out"
+        )
     record = found.records.load(record_id)
     if directory is None:
-        return rollback.spec_of(record)
-    return SandboxSpec(backend=record.machine.backend, directory=directory)
+        return rollback.spec_of(record, kind)  # type: ignore[arg-type]
+    return SandboxSpec(backend=kind or isolated_backend(), directory=directory)
 
 
 def person() -> str:

@@ -16,6 +16,8 @@ from graph.asking import (
     DatabaseOption,
     Directory,
     HomeOption,
+    SandboxOption,
+    Unisolated,
     Usage,
     opened,
     person,
@@ -187,6 +189,8 @@ def rollback(
     database: DatabaseOption = None,
     reason: Reason = "rolled back by a person",
     directory: Directory = None,
+    sandbox: SandboxOption = None,
+    allow_unisolated: Unisolated = False,
 ) -> None:
     """Take a handoff back: the source's thread and machine stand again where the record was made."""
     from graph.rollback import roll_back
@@ -194,7 +198,7 @@ def rollback(
 
     with opened(home, database) as found:
         one = handoffs.load(found.ledger, handoff)
-        spec = spec_of(found, one.record, directory)
+        spec = spec_of(found, one.record, directory, sandbox, allow_unisolated)
         done = roll_back(found, handoff, by=person(), reason=reason, sandbox=spec)
     say(
         f"handoff {handoff} is rolled back: thread {done.thread} stands at checkpoint {done.checkpoint}, "

@@ -237,6 +237,11 @@ class Run:
         self.session.forget_machines(but={values["machine"]})
         self.home.remove_unused_machines()
 
+    def discard(self) -> None:
+        """Delete the thread's checkpoints and give back its machines, so that it can be begun anew; records stay."""
+        self._saver.delete_thread(self.thread)
+        self.forget_machines()
+
     def forget_machines(self) -> None:
         """Give back the disk that the thread's machines take, once nobody wants to go on from it; records stay."""
         self.session.forget_machines()
@@ -270,7 +275,7 @@ class Run:
             control.request_drain("drained")
         # Where nobody listens, LangGraph runs the nodes in this thread, which takes half the time.
         modes: list[Any] = ["values", "custom"] if self._on_progress else ["values"]
-        with stopping(control):
+        with stopping(control), self.session.explaining():
             try:
                 # Each step is on disk before the next begins, and so is what it did to the machine.
                 for mode, told in graph.stream(

@@ -9,6 +9,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from graph.checkpoint import kind_of
 from graph.home import Home
+from graph.seals import CheckpointCorruptError
 from graph.team import graph_of
 from handoff.event import Event
 from handoff.ledger import handoffs
@@ -17,7 +18,7 @@ from handoff.record import HandoffRecord
 from handoff.verification import verify
 from nodes.session import Session
 from nodes.state import AgentState
-from sandbox.machine import SandboxSpec
+from sandbox.machine import BackendName, SandboxSpec
 from sandbox.repository import RepositoryBroken, patch_since
 
 _MARK = "rolled_back"
@@ -43,13 +44,16 @@ def roll_back(
     """Take a handoff back, whatever state it is in: checkpoint and machine are restored together, then compared.
 
     The successor is fenced off; its thread and its records stay to be read. Asked again after a crash it goes on;
-    asked again after it was done it changes nothing. Left out, `sandbox` is what the snapshot itself says.
-    Raises RollbackRefused before anything is changed, IllegalTransition where it was handed on since, and
-    ThreadHeld while the source is still at work.
+    asked again after it was done it changes nothing. Left out, `sandbox` is an isolated one, whatever the snapshot was
+    taken of. Raises RollbackRefused or SandboxUnavailable before anything is changed, IllegalTransition where it was
+    handed on since, and ThreadHeld while the source is still at work.
     """
     found = handoffs.load(home.ledger, handoff_id)
     record = _whole(home, found)
-    point = home.saver.get_tuple(_at(record.thread_id, record.checkpoint_id))
+    try:
+        point = home.saver.get_tuple(_at(record.thread_id, record.checkpoint_id))
+    except CheckpointCorruptError as error:
+        raise RollbackRefused(f"handoff {found.id}: {error}") from error
     if point is None:
         raise RollbackRefused(
             f"handoff {found.id}: thread {record.thread_id!r} has no checkpoint {record.checkpoint_id} any more; "
@@ -78,11 +82,14 @@ def roll_back(
     return RolledBack(found, record.thread_id, done, events)
 
 
-def spec_of(record: HandoffRecord) -> SandboxSpec:
-    """A machine like the one that a record's snapshot was taken of. Raises RecordRefused or SandboxUnavailable."""
+def spec_of(record: HandoffRecord, backend: BackendName | None = None) -> SandboxSpec:
+    """A machine that a record's snapshot can be restored in: an isolated one, unless the caller names its kind.
+
+    Raises RecordRefused or SandboxUnavailable.
+    """
     from sandbox.bases import spec_for
 
-    return spec_for(record.machine)
+    return spec_for(record.machine, backend)
 
 
 def _whole(home: Home, found: Handoff) -> HandoffRecord:

@@ -11,11 +11,18 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    CheckpointTuple,
+    get_checkpoint_id,
+)
 from langgraph.checkpoint.serde.types import ERROR
 from langgraph.checkpoint.sqlite import SqliteSaver
 from sqlalchemy import make_url
 
+from graph import seals
+from graph.seals import Place, Recorder
 from handoff.ledger import Fenced, Lease, Ledger, LedgerUnusable
 from handoff.ledger.database import BUSY_S
 from handoff.ledger.leases import LOOK
@@ -49,7 +56,10 @@ class _InThreads(BaseCheckpointSaver[str]):
 
 
 class FencedSqliteSaver(_InThreads, SqliteSaver):
-    """LangGraph's own saver on SQLite, whose writes are refused without, and after the loss of, the thread's lease."""
+    """LangGraph's own saver on SQLite, whose writes are refused without, and after the loss of, the thread's lease.
+
+    It seals what it writes. Whoever reads gets CheckpointCorruptError for what does not match its seal.
+    """
 
     def __init__(self, connection: sqlite3.Connection, ledger: Ledger, lease: Lease | None) -> None:
         super().__init__(connection)
@@ -59,65 +69,103 @@ class FencedSqliteSaver(_InThreads, SqliteSaver):
         self.lock = threading.RLock()  # type: ignore[assignment]  # one transaction may read, too
 
     @contextmanager
-    def cursor(self, transaction: bool = True) -> Iterator[sqlite3.Cursor]:
-        thread = getattr(self._writing, "thread", None)
-        if thread is None or not transaction:
+    def cursor(self, transaction: bool = True) -> Iterator[Any]:
+        recorder = getattr(self._writing, "recorder", None)
+        if transaction and recorder is not None:
+            yield recorder
+        else:
             with self._ledger.telling(sqlite3.Error), super().cursor(False) as cursor:
                 yield cursor
-        elif getattr(self._writing, "cursor", None) is not None:
-            yield self._writing.cursor
-        else:
-            # Not as it was born, which commits what an error has left half done.
-            with (
-                undisturbed(),
-                self._ledger.telling(sqlite3.Error),
-                self.lock,
-                closing(self.conn.cursor()) as cursor,
-            ):
-                cursor.execute("BEGIN IMMEDIATE")
-                try:
-                    row = cursor.execute(f"{LOOK}?", (thread,)).fetchone()
-                    _require(thread, self._lease, row)
-                    yield cursor
-                except BaseException:
-                    self.conn.rollback()
-                    raise
-                self.conn.commit()
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:
         # SQLite keeps the values in the checkpoint itself, so no two branches can mistake each other's for theirs.
         return (current or 0) + 1
 
+    def setup(self) -> None:
+        if not self.is_setup:
+            super().setup()
+            seals.prepare(self.conn)
+
     def put(self, config: RunnableConfig, *rest: Any) -> RunnableConfig:
-        with self._on(config), _storing():
-            return super().put(config, *rest)
+        with self._transaction(config["configurable"]["thread_id"]) as recorder, _storing():
+            stored = super().put(config, *rest)
+            recorder.seal_checkpoint()
+            return stored
 
     def put_writes(self, config: RunnableConfig, writes: Writes, *rest: Any, **named: Any) -> None:
-        with self._on(config), _storing():
+        with self._transaction(config["configurable"]["thread_id"]) as recorder, _storing():
             super().put_writes(config, _whole(writes), *rest, **named)
+            recorder.seal_writes()
 
     def delete_thread(self, thread_id: str) -> None:
-        with self._on({"configurable": {"thread_id": thread_id}}):
+        with self._transaction(thread_id) as recorder:
             super().delete_thread(thread_id)
+            recorder.execute("DELETE FROM takeover_seals WHERE thread_id = ?", (str(thread_id),))
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        with self._reading() as cursor:
+            seals.check(cursor, self._ledger.name, _place(config), get_checkpoint_id(config), chain=False)
+            return super().get_tuple(config)
+
+    def list(self, config: RunnableConfig | None, **named: Any) -> Iterator[CheckpointTuple]:
+        with self._reading() as cursor:
+            thread = None if config is None else str(config["configurable"]["thread_id"])
+            seals.check_all(cursor, self._ledger.name, thread)
+        yield from super().list(config, **named)
+
+    def get_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> Any:
+        with self._reading() as cursor:
+            seals.check(cursor, self._ledger.name, _place(config), get_checkpoint_id(config), chain=True)
+            return super().get_delta_channel_history(config=config, channels=channels)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Cursor]:
+        """A cursor on one state of the database, whoever writes meanwhile."""
+        with self.lock, self._ledger.telling(sqlite3.Error), closing(self.conn.cursor()) as cursor:
+            self.setup()
+            if self.conn.in_transaction:
+                yield cursor
+                return
+            cursor.execute("BEGIN")
+            try:
+                yield cursor
+            finally:
+                self.conn.rollback()
 
     @contextmanager
     def whole(self, thread: str) -> Iterator[None]:
         """Everything that this thread of the program writes on the run's thread meanwhile, or nothing of it."""
-        with undisturbed(), self._on({"configurable": {"thread_id": thread}}), self.cursor() as cursor:
-            self._writing.cursor = cursor
-            try:
-                yield
-            finally:
-                self._writing.cursor = None
+        with self._transaction(thread):
+            yield
 
     @contextmanager
-    def _on(self, config: RunnableConfig) -> Iterator[None]:
-        before = getattr(self._writing, "thread", None)
-        self._writing.thread = str(config["configurable"]["thread_id"])
-        try:
-            yield
-        finally:
-            self._writing.thread = before
+    def _transaction(self, thread: object) -> Iterator[Recorder]:
+        """One transaction under the thread's lease; inside another one, a part of that."""
+        outer: Recorder | None = getattr(self._writing, "recorder", None)
+        if outer is not None:
+            if outer.thread != str(thread):
+                raise Fenced(str(thread), "nobody")
+            yield outer
+            return
+        # Not as it was born, which commits what an error has left half done.
+        with (
+            undisturbed(),
+            self._ledger.telling(sqlite3.Error),
+            self.lock,
+            closing(self.conn.cursor()) as cursor,
+        ):
+            cursor.execute("BEGIN IMMEDIATE")
+            try:
+                row = cursor.execute(f"{LOOK}?", (str(thread),)).fetchone()
+                _require(str(thread), self._lease, row)
+                self._writing.recorder = recorder = Recorder(cursor, str(thread))
+                yield recorder
+            except BaseException:
+                self.conn.rollback()
+                raise
+            finally:
+                self._writing.recorder = None
+            self.conn.commit()
 
 
 def _postgres(connection: Any, ledger: Ledger, lease: Lease | None) -> Saver:
@@ -236,6 +284,11 @@ def _whole(writes: Writes) -> Writes:
     if any(channel == ERROR for channel, _ in writes):
         return [write for write in writes if write[0] in WRITES_IDX_MAP]
     return writes
+
+
+def _place(config: RunnableConfig) -> Place:
+    at = config["configurable"]
+    return Place(str(at["thread_id"]), str(at.get("checkpoint_ns", "")))
 
 
 def _require(thread: str, lease: Lease | None, row: Sequence[Any] | None) -> None:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from graph.asking import DatabaseOption, Directory, Usage, person, say, spec_of
+from graph.asking import (
+    DatabaseOption,
+    Directory,
+    SandboxOption,
+    Unisolated,
+    Usage,
+    person,
+    say,
+    spec_of,
+)
 
 if TYPE_CHECKING:
     from graph.home import Home
@@ -46,6 +55,8 @@ def take(
     name: As = None,
     database: DatabaseOption = None,
     directory: Directory = None,
+    sandbox: SandboxOption = None,
+    allow_unisolated: Unisolated = False,
 ) -> None:
     """Take a record's work in hand: its machine as it was frozen, in a shell, with the note printed."""
     from graph.people import take as taken
@@ -68,7 +79,7 @@ def take(
     with _home_of(record, database) as (found, record_id):
         known = found.records.load(record_id)
         show(f"{structured_note(known)}\n\n{HELP}")
-        spec = spec_of(found, record_id, directory)
+        spec = spec_of(found, record_id, directory, sandbox, allow_unisolated)
         with _terminal_as_it_was():
             done = taken(found, known, name or person(), read=read, show=show, sandbox=spec)
         _told(found, record_id, done)
@@ -81,6 +92,8 @@ def give(
     name: As = None,
     database: DatabaseOption = None,
     directory: Directory = None,
+    sandbox: SandboxOption = None,
+    allow_unisolated: Unisolated = False,
 ) -> None:
     """Freeze what you left of a record that you had taken, and hand it on."""
     from graph.people import give as given
@@ -89,7 +102,7 @@ def give(
         raise Usage(f"--to: {to!r:.40} is no agent's name")
     with _home_of(record, database) as (found, record_id):
         known = found.records.load(record_id)
-        spec = spec_of(found, record_id, directory)
+        spec = spec_of(found, record_id, directory, sandbox, allow_unisolated)
         done = given(found, known, name or person(), to.strip(), message, sandbox=spec)
         _told(found, record_id, done)
 

@@ -29,6 +29,7 @@ class Served(CompiledStateGraph[AgentState, Any, Any, Any]):
         self, input: Any, config: RunnableConfig | None = None, **named: Any
     ) -> AsyncIterator[Any]:
         if isinstance(input, Command):
+            _require_one_node(input.goto)
             if not (input.update or input.goto):
                 for answer in _answers(input.resume):
                     self.answered(answer)
@@ -59,6 +60,16 @@ class Served(CompiledStateGraph[AgentState, Any, Any, Any]):
             else "begin another on a new thread, or go on from one of this thread's checkpoints"
         )
         raise RunFailed(f"ThreadTaken: this thread holds {held} already; {cure}")
+
+
+def _require_one_node(goto: Any) -> None:
+    """Raises RunFailed for several nodes at once, and for a node with a state of its own.
+
+    A run decides once, by its thread's state, in which sandbox it acts; another state could name another one.
+    """
+    nodes = goto if isinstance(goto, list | tuple) else [goto] if goto else []
+    if len(nodes) > 1 or not all(isinstance(node, str) for node in nodes):
+        raise RunFailed("goto: name one node; write the state that it is to see with 'update'")
 
 
 def _answers(resume: Any) -> tuple[Any, ...]:

@@ -369,8 +369,8 @@ def test_hostile_words_stay_words(bench: Bench) -> None:
     )
     seen = result(bench, model)
     told = first(model, "GOAL")
-    assert told.count("</earlier-work>") == 2  # that of the instructions, and the fence's own end
-    assert told.count("<earlier-work>") == 2
+    assert told.count("</earlier-work") == 2  # that of the instructions, and the fence's own end
+    assert told.count("<earlier-work") == 2
     assert "[INST]" not in told
     assert told.count("\n# Task") == 1
     assert "\x1b" not in seen.text

@@ -214,9 +214,10 @@ def test_what_cannot_be_rolled_back_stays_as_it_is(bench: Bench) -> None:
         roll_back(bench.home, found.id, by="a person")
     archive.write_bytes(whole)
     with bench.home.ledger.writing() as connection:
-        for table in ("checkpoints", "writes") if bench.home.ledger.on_sqlite else ("checkpoints",):
+        on_sqlite = ("checkpoints", "writes", "takeover_seals")
+        for table in on_sqlite if bench.home.ledger.on_sqlite else ("checkpoints",):
             connection.exec_driver_sql(f"DELETE FROM {table} WHERE thread_id = 'thread'")
-    with pytest.raises(RollbackRefused, match="has no checkpoint"):
+    with pytest.raises(RollbackRefused, match=r"has no checkpoint|has vanished"):
         roll_back(bench.home, found.id, by="a person")
     assert handoffs.load(bench.home.ledger, found.id).state == "completed"
 
@@ -418,7 +419,7 @@ def test_what_the_source_writes_cannot_steer_the_target(bench: Bench) -> None:
         roll_back(bench.home, found.id, by="a person")
         shown.append(model.seen[1][1].text)
     benign, hostile = shown
-    assert hostile.count("</earlier-work>") == benign.count("</earlier-work>")
+    assert hostile.count("</earlier-work") == benign.count("</earlier-work") > 0
     assert hostile.count("\n# Task\n") == benign.count("\n# Task\n") == 1
     assert "\x1b" not in hostile
     assert "<|im_start|>" not in hostile

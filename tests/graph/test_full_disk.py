@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import sqlite3
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import sandbox
 from graph import open_home, resume, run
 from handoff.ledger import LedgerUnusable, handoffs
-from sandbox.machine import OutOfDisk
+from sandbox import host, overlay, ownership, storage
+from sandbox.machine import OutOfDisk, SandboxSpec, SandboxUnavailable
+from sandbox.removal import remove_tree
 
-from ..conftest import fill, small_disk
+from ..conftest import fill, missing, small_disk
 from .conftest import DONE, FIX, NOTE, PROMPT, SHOW, TEST, Bench, scripted, shown
 from .test_delivery import QUICK, UNDERSTOOD, brought, offered
 
@@ -63,7 +72,7 @@ def test_a_run_goes_on_once_there_is_room(
             "```bash\nhead -c 2000000 /dev/urandom > big; echo 2 >> notes.txt\n```",
             (OutOfDisk, LedgerUnusable),
         ),
-        ("long " * 200_000 + "\n\n" + NOTE.format(2), LedgerUnusable),
+        ("long " * 180_000 + "\n\n" + NOTE.format(2), LedgerUnusable),
     ],
     ids=["a machine", "a checkpoint"],
 )
@@ -115,3 +124,141 @@ def test_a_handoff_goes_on_once_there_is_room(disk: Path, tmp_path: Path, moment
         ]
         assert done.outcome is not None
         assert "n * 2" in done.outcome.patch
+
+
+@pytest.fixture
+def full_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A small disk that sandboxes keep their files on, where their user can go."""
+    place = Path(tempfile.mkdtemp(prefix="takeover-full-", dir="/var/tmp"))
+    place.chmod(0o711)
+    with small_disk(place / "disk", "24m") as disk:
+        disk.chmod(0o711)
+        monkeypatch.setenv(storage.PLACE_VARIABLE, str(disk / "home"))
+        host._settings.cache_clear()  # as in a new process
+        yield disk
+        remove_tree(disk / "home")
+    remove_tree(place)
+    host._settings.cache_clear()
+
+
+SAID = r"home/runs/.*: the disk is full \(.* left\); make room, or set TAKEOVER_HOME to a directory on another disk$"
+
+
+@pytest.fixture(params=["host", "process"])
+def spec(request: pytest.FixtureRequest, tmp_path: Path, full_home: Path) -> SandboxSpec:
+    if request.param == "host" and (reason := host.unavailable()):
+        missing(reason)
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "file").write_text("before\n")
+    return SandboxSpec(backend=request.param, directory=tmp_path / "repository", owner="test-full")
+
+
+def test_no_sandbox_starts_where_its_disk_is_full(spec: SandboxSpec, full_home: Path, tmp_path: Path) -> None:
+    with contextlib.closing(sandbox.start(spec)) as machine:
+        machine.run("echo work > work", timeout_s=20)
+        snapshot = machine.freeze(tmp_path / "store").result()
+    shutil.copytree(tmp_path / "store", tmp_path / "elsewhere")
+    filler = fill(full_home)
+    for begin in (
+        lambda: sandbox.start(spec),
+        lambda: sandbox.thaw(snapshot, tmp_path / "store", spec),
+        lambda: sandbox.thaw(snapshot, tmp_path / "elsewhere", spec),
+    ):
+        with pytest.raises(OutOfDisk, match=SAID) as told:
+            begin()
+        assert "\n" not in str(told.value)
+    filler.unlink()
+    with contextlib.closing(sandbox.thaw(snapshot, tmp_path / "elsewhere", spec)) as machine:
+        assert machine.run("cat work", timeout_s=20).output == "work\n"
+
+
+def test_a_disk_that_fills_is_no_failure_of_the_agent(
+    spec: SandboxSpec, full_home: Path, tmp_path: Path
+) -> None:
+    with contextlib.closing(sandbox.start(spec)) as machine:
+        filler = fill(full_home)
+        for deed in (
+            lambda: machine.run("echo new > new", timeout_s=20),
+            lambda: machine.run("echo > new; exit 3", timeout_s=20),
+            lambda: machine.run("sleep 9", timeout_s=0.5),
+            lambda: machine.write_file("new", b"x" * 100_000),
+            lambda: machine.freeze(tmp_path / "store").result(),
+        ):
+            with pytest.raises(OutOfDisk, match=SAID):
+                deed()
+        filler.unlink()
+    with contextlib.closing(sandbox.start(spec)) as machine:
+        assert machine.run("echo new > new && cat new", timeout_s=20).output == "new\n"
+
+
+def test_a_disk_without_room_for_names(
+    spec: SandboxSpec, full_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["mount", "-o", "remount,nr_inodes=2000", full_home], check=True)
+    sandbox.start(spec).close()
+    with contextlib.suppress(OSError):
+        for number in range(2000):
+            (full_home / f"name-{number}").touch()
+    with pytest.raises(OutOfDisk, match=r"room for 0 files left\); make room"):
+        sandbox.start(spec)
+
+
+@pytest.mark.parametrize("moment", ["thinking", "acting"])
+def test_a_run_goes_on_once_its_sandbox_has_room(full_home: Path, tmp_path: Path, moment: str) -> None:
+    def listen(told: dict[str, Any]) -> None:
+        if told["moment"] == moment and told["step"] == 2:
+            fill(full_home)
+
+    model = scripted(*NOTES, SHOW, DONE)
+    with open_home(tmp_path / "home") as home:
+        bench = Bench(tmp_path, home)
+        with pytest.raises(OutOfDisk, match="the disk is full"):
+            bench.run(model, on_progress=listen)
+    (full_home / "filler").unlink()
+    with open_home(tmp_path / "home") as bench.home:
+        assert shown(bench.resume(model).state) == ["1", "2", "3"]
+
+
+def test_an_overlay_that_cannot_be_written_to_is_no_sandbox(tmp_path: Path) -> None:
+    if os.geteuid() != 0 or (reason := overlay.unavailable()):
+        missing(reason if os.geteuid() == 0 else "only root gives a directory to another user")
+    room = overlay.new_room("test-full-overlay")
+    try:
+        (room / "lower").mkdir()
+        os.chown(room / "work", 0, 0)  # the kernel then mounts read-only, and calls that no error
+        with pytest.raises(SandboxUnavailable, match="the work directory cannot be written to"):
+            overlay.Keeper(room, (room / "lower",))
+    finally:
+        remove_tree(room.parent)
+        ownership.release(room.parent.name)
+
+
+START = """
+import sys, sandbox
+from pathlib import Path
+from sandbox.machine import SandboxSpec
+try:
+    sandbox.start(SandboxSpec(backend="host", directory=Path(sys.argv[1]), owner="test-closed"))
+except sandbox.SandboxUnavailable as error:
+    print(error)
+"""
+
+
+def test_a_home_below_a_closed_directory_is_named(tmp_path: Path) -> None:
+    if os.geteuid() != 0 or (reason := host.unavailable()):
+        missing(reason if os.geteuid() == 0 else "another user's sandboxes run as that user")
+    (tmp_path / "repository").mkdir()
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        home = Path(place, "home")
+        Path(place).chmod(0o700)
+        own = {**os.environ, "PYTHONPATH": str(Path(sandbox.__file__).parents[1]), "TAKEOVER_HOME": str(home)}
+        started, probed = (
+            subprocess.run([sys.executable, *argv], env=own, capture_output=True, text=True, timeout=100)
+            for argv in (["-c", START, str(tmp_path / "repository")], ["-m", "sandbox", "probe"])
+        )
+    reason = f"{place}: closed to user {storage.ROOT_UID}, as which sandboxes run (mode 0700)"
+    cure = f"set TAKEOVER_HOME to a directory that others can enter, or chmod o+x {place}"
+    assert started.stdout == f"{reason}; {cure}\n"
+    for line in (reason, cure):
+        assert "".join(line.split()) in "".join(probed.stdout.split())
+    assert "ext4" not in probed.stdout

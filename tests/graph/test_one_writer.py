@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -155,7 +156,7 @@ def test_of_three_that_resume_at_once_one_works_and_two_are_told_who(desk: Desk)
         assert "+1\n+2\n+3\n" in done["patch"]
 
 
-@pytest.mark.parametrize("where", ["model-2", "command", "record"])
+@pytest.mark.parametrize("where", ["model-2", "command", "record", "directory", "snapshot"])
 def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, where: str) -> None:
     desk.hold(where)
     away = desk.start(lease_s=1.0)
@@ -170,6 +171,8 @@ def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, whe
     done = json.loads(out)
     assert (done["stop"], done["steps"]) == ("finished", 5)
     assert "+1\n+2\n+3\n" in done["patch"]
+    for unfinished in (desk.place / "home" / "machines").glob(".freezing-*"):
+        shutil.rmtree(unfinished)  # as the garbage collection does with what nobody has touched for a day
 
     with desk.home() as home:
         before = written(home)
@@ -192,6 +195,30 @@ def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, whe
     from sandbox import storage
 
     assert residents(storage.runs() / desk.place.parent.name) == {}
+
+
+@pytest.mark.parametrize("where", ["model-2", "command", "directory"])
+def test_a_holder_that_comes_back_leaves_the_one_at_work_alone(desk: Desk, where: str) -> None:
+    desk.hold(where)
+    away = desk.start(lease_s=1.0)
+    until(lambda: away.is_at(where))
+    stop(desk, away)
+    until(lambda: _lease_ended(desk))
+
+    desk.let_go(where)
+    desk.hold("model-4")
+    other = desk.start()
+    until(lambda: other.is_at("model-4"))
+    away.process.send_signal(signal.SIGCONT)
+    code, out, err = away.ended()
+    assert (code, out) == (FENCED, ""), err
+    assert f"thread 'thread' was taken over by process {other.process.pid} on " in err
+    desk.let_go("model-4")
+    code, out, err = other.ended()
+    assert (code, err) == (0, "")
+    done = json.loads(out)
+    assert (done["stop"], done["steps"]) == ("finished", 5)
+    assert "+1\n+2\n+3\n" in done["patch"]
 
 
 def _is_locked(desk: Desk) -> bool:

@@ -62,10 +62,19 @@ def main(place: Path, database: str, base: Path, lease_s: float) -> int:
     write = handoff.record.write_durably
 
     def writing(path: Path, text: str) -> None:
+        pause(place, "directory")
         write(path, text)
         pause(place, "record")
 
     handoff.record.write_durably = writing
+    mkdir = Path.mkdir
+
+    def making(path: Path, *given: Any, **named: Any) -> None:
+        mkdir(path, *given, **named)
+        if path.name.startswith(".freezing-"):
+            pause(place, "snapshot")
+
+    Path.mkdir = making  # type: ignore[method-assign]
     spec = SandboxSpec(backend="process", directory=base, owner=place.parent.name)
     options: Any = {"points": ("first_source_edit",), "run_id": "run", "lease_s": lease_s}
     try:

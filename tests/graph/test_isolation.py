@@ -1,0 +1,127 @@
+"""Records of anybody: what they say of their own sandbox decides nothing, and nothing in them runs outside one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graph.asking import Usage, spec_of
+from graph.delivery import hand_over
+from graph.rollback import roll_back
+from handoff import carrying
+from handoff.envelope import Envelope
+from handoff.record import RECORD_FILE, RecordStore, as_json
+from sandbox import host
+from sandbox.machine import SandboxUnavailable
+
+from ..conftest import missing
+from .conftest import DONE, EDIT, Bench, scripted
+
+ROOT = Path(__file__).parents[2]
+NAME = "run.first_source_edit"
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    """A file of this host that every command of the forged record's shell would make."""
+    if reason := host.unavailable():
+        missing(reason)
+    return tmp_path / "spoilt"
+
+
+@pytest.fixture
+def forged(bench: Bench, marker: Path) -> Path:
+    """A record of plain processes, taken in from elsewhere, whose shell has a trap before each command."""
+    assert bench.spec.backend == "process"
+    bench.run(scripted(EDIT, DONE), points=("first_source_edit",), policy="stop")
+    record = bench.store.load(NAME)
+    state = json.loads(record.machine.shell_state) | {"traps": {"DEBUG": f"id -un > {marker}; echo trapped"}}
+    snapshot = record.machine.model_copy(update={"shell_state": json.dumps(state)})
+    written = record.model_copy(update={"snapshot": snapshot}).sealed()
+    theirs = RecordStore(marker.parent / "theirs")
+    shutil.copytree(bench.store.directory(NAME), theirs.directory(NAME))
+    (theirs.directory(NAME) / RECORD_FILE).write_text(
+        as_json(written, exclude={"notes", "review", "envelope"})
+    )
+    carrying.export(theirs.directory(NAME), str(marker.parent / "file"))
+    return carrying.import_(str(marker.parent / "file"), bench.store.root, replace=True)
+
+
+def test_a_record_of_plain_processes_is_taken_over_in_isolation(
+    bench: Bench, forged: Path, marker: Path
+) -> None:
+    bench.spec = bench.spec.model_copy(update={"backend": "host"})
+    state = bench.take(scripted("```bash\ncat pkg/core.py\n```", "```bash\nhostname\n```", DONE), record=NAME)
+    shown = [event["text"] for event in state["events"] if event["kind"] == "observation"]
+    assert "return n * 3" in shown[0]
+    assert "sandbox" in shown[1].splitlines()
+    assert "trapped" in shown[1], "the trap is the agent's own, and acts inside"
+    assert not marker.exists()
+    assert state["stop_reason"] == "finished"
+
+
+def test_a_record_of_plain_processes_is_rolled_back_in_isolation(
+    bench: Bench, forged: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = hand_over(bench.home, NAME, "ann", source="writer", envelope=Envelope(message="m"), key="k")
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "unavailable", lambda: "bwrap is not installed")
+        with pytest.raises(SandboxUnavailable, match="--sandbox process --allow-unisolated"):
+            roll_back(bench.home, found.id, by="a person")
+    assert roll_back(bench.home, found.id, by="a person").events
+    assert not marker.exists()
+
+
+def take(record: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "handoff", "take", str(record), "--as", "ann", *options],
+        input="hostname; pwd\nexit\n",
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=dict(os.environ),
+        check=False,
+    )
+
+
+def test_how_a_person_says_in_what_a_record_is_restored(bench: Bench, forged: Path) -> None:
+    base = bench.spec.directory
+    for (kind, allowed, directory), reason in {
+        ("process", False, None): "--sandbox process would run what the record holds as you",
+        ("process", False, base): "or say --allow-unisolated",
+        ("vax", True, None): "there is no 'vax'; there are docker, host, process",
+        ("docker", False, base): "--directory: docker starts from an image",
+    }.items():
+        with pytest.raises(Usage, match=reason):
+            spec_of(bench.home, NAME, directory, kind, allowed)
+    with pytest.raises(SandboxUnavailable, match="--sandbox host"):
+        spec_of(bench.home, NAME, None, "docker", False)
+    for directory in (None, base):
+        assert spec_of(bench.home, NAME, directory, None, False).backend == "host"
+        assert spec_of(bench.home, NAME, directory, None, True).backend == "host"
+        assert spec_of(bench.home, NAME, directory, "process", True).backend == "process"
+
+
+@pytest.mark.slow
+def test_a_person_takes_a_record_in_isolation_unless_they_say_otherwise(
+    bench: Bench, forged: Path, marker: Path
+) -> None:
+    refused = take(forged, "--sandbox", "process")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
+    refused = take(forged, "--sandbox", "docker")
+    assert (refused.returncode, refused.stderr.count("\n")) == (3, 1), refused.stderr
+    assert "--sandbox host" in refused.stderr
+    assert not marker.exists()
+    taken = take(forged)
+    assert taken.returncode == 0, taken.stderr
+    assert {"sandbox", "/testbed"} <= set(taken.stdout.splitlines())
+    assert not marker.exists()
+    unisolated = take(forged, "--sandbox", "process", "--allow-unisolated")
+    assert unisolated.returncode == 0, unisolated.stderr
+    assert marker.exists()
