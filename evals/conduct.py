@@ -44,7 +44,9 @@ def conducted(
         if is_full(error):
             return _said(f"error: {out}: no space left; what is done is safe. Free some. {go_on}", NO_SPACE)
         if not isinstance(error, usage_errors()):
-            raise
+            if begun or not isinstance(error, OSError) or error.filename is None:
+                raise
+            return _said(f"error: {described(error)}", USAGE)
         if begun and isinstance(error, lost_on_the_way()):
             return _said(f"error: {error}; what is done is safe. {go_on}", INFRASTRUCTURE_FAILURES)
         return _said(f"error: {error}", USAGE)
@@ -108,6 +110,11 @@ def _in_words(row: Row) -> str:
 def _said(line: str, code: int) -> int:
     print(line, file=sys.stderr)
     return code
+
+
+def described(error: OSError) -> str:
+    """What happened to which file, short enough for a line."""
+    return f"{str(error.filename)[:200]}: {(error.strerror or str(error)).lower()}"
 
 
 def is_full(error: Exception) -> bool:

@@ -20,6 +20,9 @@ from handoff.views import VIEWS
 from nodes.options import AgentOptions
 
 MODELS_VARIABLE = "TAKEOVER_MODELS"
+DIRECTORIES_VARIABLE = "TAKEOVER_STUDIO_DIRECTORIES"
+IMAGES_VARIABLE = "TAKEOVER_STUDIO_IMAGES"
+UNISOLATED_VARIABLE = "TAKEOVER_STUDIO_UNISOLATED"
 AS_REVIEWED = "as reviewed"
 _EXAMPLE = '{"decision": "approve", "view": "structured"}'
 
@@ -36,6 +39,16 @@ def bundled() -> dict[str, Task]:
 def _offered_models() -> list[str]:
     listed = os.environ.get(MODELS_VARIABLE, "openai:gpt-5").split(",")
     return [models.ORACLE, *(name.strip() for name in listed if name.strip())]
+
+
+def allowed_names(variable: str) -> tuple[str, ...]:
+    """What the server's environment lists: the only directories, or images, that a client can choose."""
+    return tuple(name.strip() for name in os.environ.get(variable, "").split(",") if name.strip())
+
+
+def allows_unisolated() -> bool:
+    """Whether whoever started the server lets agents run without isolation; no client can."""
+    return os.environ.get(UNISOLATED_VARIABLE) == "1"
 
 
 def _one_of(*offered: str) -> dict[str, Any]:
@@ -111,7 +124,8 @@ class Choices(Form):
         default="auto",
         title="Sandbox",
         description="auto: as the thread or the record began, else host where bubblewrap works, else process, "
-        "which isolates nothing.",
+        f"which isolates nothing and is refused unless the server was started with {UNISOLATED_VARIABLE}=1.",
+        json_schema_extra=_one_of("auto", "host", "docker", *(["process"] if allows_unisolated() else [])),
     )
     policy: Literal["record", "stop", "review"] = Field(
         default="record",
@@ -135,17 +149,16 @@ class Choices(Form):
     directory: str = Field(
         default="",
         title="Repository of your own",
-        description="A directory on the server, a git repository, for host and process. Empty: the bundled task's.",
+        description=f"One of the git repositories that the server's {DIRECTORIES_VARIABLE} lists, for host and "
+        "process. Empty: the bundled task's.",
+        json_schema_extra=_one_of("", *allowed_names(DIRECTORIES_VARIABLE)),
     )
     image: str = Field(
         default="",
         title="Image of your own",
-        description="A Docker image with a git repository at /testbed, for docker. Empty: the bundled task's.",
-    )
-    allow_unisolated: bool = Field(
-        default=False,
-        title="Allow no isolation",
-        description="Let a model other than the built-in one run commands in the process sandbox: as you.",
+        description=f"One of the Docker images that the server's {IMAGES_VARIABLE} lists, with a git repository at "
+        "/testbed, for docker. Empty: the bundled task's.",
+        json_schema_extra=_one_of("", *allowed_names(IMAGES_VARIABLE)),
     )
 
 

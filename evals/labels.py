@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from handoff.findings import Step
+from handoff.outside import parse_json, read_outside
 
 KINDS = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
@@ -72,7 +72,7 @@ class Score(NamedTuple):
 def read_labels(path: Path) -> tuple[Label, ...]:
     """One label a line. Raises BadLabels."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_outside(path).decode().splitlines()
     except OSError as error:
         raise BadLabels(f"{path}: {(error.strerror or str(error)).lower()}") from error
     except UnicodeDecodeError as error:
@@ -82,7 +82,7 @@ def read_labels(path: Path) -> tuple[Label, ...]:
         if not line.strip():
             continue
         try:
-            labels.append(Label.model_validate(json.loads(line)))
+            labels.append(Label.model_validate(parse_json(line)))
         except (ValueError, ValidationError) as error:
             detail = (
                 error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}

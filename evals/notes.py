@@ -52,6 +52,7 @@ def command(
     from evals import models
     from evals.run.config import POINTS, BadUsage, read_names
     from evals.trace_files import UnknownTrace, readable, trace_files
+    from handoff.record import RecordRefused
     from handoff.recorded import points_of, recorded
 
     try:
@@ -75,6 +76,14 @@ def command(
         raise typer.Exit(USAGE) from None
     try:
         raise typer.Exit(_write_all(records, model, base_url, out))
+    except RecordRefused as error:
+        print(f"error: --out: {error}; remove that file to write it anew", file=sys.stderr)
+        raise typer.Exit(USAGE) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"error: {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        raise typer.Exit(USAGE) from None
     except KeyboardInterrupt:
         print("\ninterrupted; what is done is safe. The same command goes on.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
@@ -84,7 +93,8 @@ def _write_all(records: list[tuple[str, HandoffRecord]], model: str, base_url: s
     from evals.models import build_llm
     from evals.run.stages import NOTES_TIMEOUT_S
     from handoff.notes.writing import OUTPUT_TOKENS, write_notes
-    from handoff.record import Notes, write_durably
+    from handoff.outside import read_outside
+    from handoff.record import Notes, parsed, write_durably
     from nodes.noting import asker
     from nodes.replies import ModelFailed
 
@@ -94,7 +104,7 @@ def _write_all(records: list[tuple[str, HandoffRecord]], model: str, base_url: s
     for number, (name, record) in enumerate(records, 1):
         place = out / f"{number:03}-{record.digest[:12]}.json"
         if place.is_file():
-            notes = Notes.model_validate_json(place.read_bytes())
+            notes = parsed(read_outside(place), place, Notes)
         else:
             print(f"{number}/{len(records)} {Path(name).name}, {len(record.trace)} events", flush=True)
             try:

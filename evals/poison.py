@@ -122,7 +122,7 @@ def run(shown_on: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pa
         sole_user(out),
         places.home() as home,
         tidied(config, places, home),
-        opened(out) as database,
+        opened(out, run=config.run_id) as database,
         executor(workers) as machinery,
     ):
         planted = Journal(database, config.run_id, "plants", "record", "plant")

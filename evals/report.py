@@ -108,7 +108,7 @@ def _export(results: Results, out: Path, url: str | None) -> None:
     from handoff.record import write_durably
 
     own = [source.out for source in results.sources if source.out.resolve() == out.resolve()]
-    if own and url is None and not (out / JOURNAL_FILE).is_file():
+    if own and url is None and not (out / JOURNAL_FILE).exists():
         return
     for name in STAGES:
         rows = ({key: row[key] for key in row if key != "out"} for row in getattr(results, name))

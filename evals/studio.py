@@ -14,12 +14,17 @@ import sandbox
 from evals import models
 from evals.forms import (
     AS_REVIEWED,
+    DIRECTORIES_VARIABLE,
+    IMAGES_VARIABLE,
+    UNISOLATED_VARIABLE,
     AgentForm,
     BadChoice,
     Choices,
     TakeoverChoices,
     TakeoverForm,
     TeamChoices,
+    allowed_names,
+    allows_unisolated,
     bundled,
     possible_model,
     require_review,
@@ -94,21 +99,23 @@ def _equip_takeover(home: Home, asked: Asked) -> Equipment:
         named = record.review.successor if record.review else ""
         asked = asked._replace(choices=asked.choices.model_copy(update={"model": named or models.ORACLE}))
     task, base = _task_known_by(record.task.model_dump(), asked.choices)
-    begun = _machine_of(home, asked.state) or record.machine.backend
     if asked.form is None:
-        return _equipment(asked, task, base, begun, AgentState())
+        return _equipment(asked, task, base, _machine_of(home, asked.state), AgentState())
     if asked.form.view not in (AS_REVIEWED, *VIEWS):
         raise BadChoice(
             f"view: there is no {asked.form.view!r}; there are {', '.join((AS_REVIEWED, *VIEWS))}"
         )
     view = "" if asked.form.view == AS_REVIEWED else asked.form.view
-    return _equipment(asked, task, base, begun, AgentState(record=record.id, view=view))
+    # Whatever machine the state names: the successor enters the record's, converted to the chosen kind.
+    return _equipment(asked, task, base, None, AgentState(record=record.id, view=view))
 
 
 def _equipment(
     asked: Asked, task: Task, base: Task | None, begun: BackendName | None, first: AgentState
 ) -> Equipment:
     choices: Choices = asked.choices
+    _require_allowed("directory", choices.directory, DIRECTORIES_VARIABLE)
+    _require_allowed("image", choices.image, IMAGES_VARIABLE)
     backend = _backend(choices, begun)
     return Equipment(
         model=_model(choices, task),
@@ -119,6 +126,14 @@ def _equipment(
         | {"max_tokens": choices.max_tokens or None},
         first=first,
     )
+
+
+def _require_allowed(field: str, name: str, variable: str) -> None:
+    if name and name not in (allowed := allowed_names(variable)):
+        raise BadChoice(
+            f"{field}: {name!r:.200} is not allowed on this server, which allows {', '.join(allowed) or 'none'}; "
+            f"list it in {variable} when you start the server"
+        )
 
 
 def _task_known_by(brief: dict[str, Any], choices: Choices) -> tuple[Task, Task | None]:
@@ -167,9 +182,9 @@ def _age(store: RecordStore, name: str) -> int:
 
 
 def _machine_of(home: Home, state: AgentState) -> BackendName | None:
-    """The kind of machine that the state's own is, where one is kept."""
+    """The kind of machine that the state's own is, where one is kept that isolates; others are converted."""
     kept = machines.find(home.ledger, state.get("machine", ""))
-    return kept.backend if kept else None
+    return kept.backend if kept and kept.backend != "process" else None
 
 
 def _backend(choices: Choices, begun: BackendName | None) -> BackendName:
@@ -181,10 +196,11 @@ def _backend(choices: Choices, begun: BackendName | None) -> BackendName:
         backend = choices.sandbox
     else:
         backend = "docker" if choices.image else sandbox.default_backend()
-    if backend == "process" and choices.model != models.ORACLE and not choices.allow_unisolated:
+    # Whichever model is chosen: a fork can have any command in place of the model's.
+    if backend == "process" and not allows_unisolated():
         raise BadChoice(
-            f"sandbox: process would run the commands of {choices.model} as you, with your files and your network; "
-            "choose host or docker, or allow no isolation"
+            "sandbox: process runs commands as the server's user, with its files and its network; choose host or "
+            f"docker, or start the server with {UNISOLATED_VARIABLE}=1"
         )
     return backend
 

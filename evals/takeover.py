@@ -106,7 +106,7 @@ def run(
         sole_user(out),
         places.home() as home,
         tidied(config, places, home),
-        opened(out, url) as database,
+        opened(out, url, config.run_id) as database,
         choice.opened() as executor,
     ):
         # These take as long as the workers take to begin.
@@ -150,12 +150,16 @@ def tell(
     import tempfile
 
     from evals.run import plan, setup
+    from evals.run.config import CONFIG_FILE
     from evals.run.journal import journals, opened
     from evals.run.work import Work
 
     with (
         tempfile.TemporaryDirectory() as nowhere,
-        opened(out if out.exists() else Path(nowhere), url) as database,
+        # A run that has not begun has no rows.
+        (
+            opened(out, url, config.run_id) if (out / CONFIG_FILE).exists() else opened(Path(nowhere))
+        ) as database,
     ):
         work = Work(config, out, {task.id: task for task in tasks}, journals(database, config.run_id))
         plan.show(shown_on, config, tasks, plan.planned(work), out, workers)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ORACLE = "builtin:oracle"
 _LLM = "openai:"
+_LISTING_S = 5.0
 FORMS = "openai:NAME, replay:FILE or builtin:oracle"
 _BUILT_IN = re.compile(rf"{ORACLE}(?:\+(\d+(?:\.\d+)?)s)?")
 """It may wait as an LLM would, so many seconds a reply on average: builtin:oracle+0.5s."""
@@ -124,12 +125,22 @@ def not_told_apart(names: Collection[str], base_url: str | None) -> str | None:
         return None
     from openai import OpenAI, OpenAIError
 
-    client = OpenAI(
-        base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY") or "none", timeout=5, max_retries=0
-    )
+    from nodes.deadline import Overdue
+    from nodes.exchange import Exchange
+
+    exchange = Exchange(_LISTING_S)
+
+    def listed() -> set[str]:
+        key = os.environ.get("OPENAI_API_KEY") or "none"
+        with_bounds = exchange.client()
+        client = OpenAI(
+            base_url=base_url, api_key=key, timeout=_LISTING_S, max_retries=0, http_client=with_bounds
+        )
+        return {model.id for model in client.models.list()}
+
     try:
-        served = {model.id for model in client.models.list()}
-    except (OpenAIError, ValueError, TypeError, AttributeError):
+        served = exchange.run(listed)
+    except (OpenAIError, Overdue, ValueError, TypeError, AttributeError):
         return None
     strangers = [name for name in asked if name not in served]
     if not served or not strangers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import sandbox
 from evals.models import read_name
 from evals.plants import plants
 from evals.plants.planting import PoisonConfig
@@ -23,6 +24,7 @@ from evals.run.setup import check_takeovers, check_unused, lay_down
 from evals.tasks import Task, load_tasks
 from handoff.record import HandoffRecord, RecordRefused, RecordStore
 from handoff.views import NEED_NOTES
+from sandbox.machine import BackendName
 
 
 def prepared(
@@ -49,7 +51,8 @@ def prepared(
         config = PoisonConfig.model_validate(
             before.model_dump()
             | {"run_id": new_run_id(), "repeats": 1, "source": str(source.resolve()), "limit": None}
-            | {"successors": before.successors[:1]}
+            | {"successors": before.successors[:1], "allow_unisolated": False}
+            | _isolated(before.sandbox, asked)
             | {"records": tuple(records)[: asked["limit"]]}
             | settled
         )
@@ -78,6 +81,19 @@ def _settled(asked: dict[str, Any]) -> dict[str, Any]:
         "limit": asked["limit"],
         "allow_unisolated": asked["allow_unisolated"] or None,
     }
+
+
+def _isolated(before: BackendName, asked: dict[str, Any]) -> dict[str, BackendName]:
+    """The kind of sandbox where the records' run had an unisolated one and nobody asks for that here."""
+    if before != "process" or asked["allow_unisolated"]:
+        return {}
+    found = sandbox.default_backend()
+    if found == "process":
+        raise BadUsage(
+            f"{CONFIG_FILE}: the records' run was unisolated, and no isolated sandbox is to be had here; see python -m "
+            "sandbox probe, or say --allow-unisolated"
+        )
+    return {"sandbox": found}
 
 
 def _records(source: Path) -> dict[str, HandoffRecord]:

@@ -9,9 +9,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import regex
+
 from handoff.record import write_durably
 
 Cell = str | int | float | None
+_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?", re.ASCII)
+# A cell begins at the start, or behind what another locale separates cells by. Spaces, quotes and what is not seen may
+# stand before the sign.
+_CELL_START = r"(\A|[;|\t\r\n])"
+_SIGN = r"""[\p{C}\p{Z}'"`‘’‚“”„«‹]*+[=+@\-＝＋＠－﹦﹢﹫﹣⁼⁺⁻₌₊₋−]"""
+_FIRST_BLANK = r"'*+[\t\r\n]"
+_FORMULA = regex.compile(rf"{_CELL_START}(?={_SIGN})|\A(?={_FIRST_BLANK})")
+_MARKED_FORMULA = regex.compile(rf"{_CELL_START}'(?={_SIGN})|\A'(?={_FIRST_BLANK})")
 MISSING = "–"
 _MOST_NARROW = 7
 """Columns that a table of usual width has room for."""
@@ -64,10 +74,28 @@ def printed(column: str, value: Cell) -> str:
 
 def to_csv(table: Table) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows(["" if cell is None else cell for cell in row] for row in table.rows)
+    # All text is quoted: the module leaves a lone carriage return bare, and a program may take it for a row's end.
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerow(map(spreadsheet_safe, table.columns))
+    writer.writerows(map(spreadsheet_safe, row) for row in table.rows)
     return text.getvalue()
+
+
+def spreadsheet_safe(cell: Cell) -> str | int | float:
+    """A cell that no spreadsheet takes for a formula; a number, also one spelt as text, stays as it is.
+
+    An apostrophe marks what would be one, behind each mark that some locale separates cells by. `spreadsheet_text`
+    takes it out.
+    """
+    if cell is None:
+        return ""
+    is_safe = not isinstance(cell, str) or _NUMBER.fullmatch(cell)
+    return cell if is_safe else str(_FORMULA.sub(r"\1'", cell))
+
+
+def spreadsheet_text(cell: str) -> str:
+    """The text that `spreadsheet_safe` made the cell of."""
+    return str(_MARKED_FORMULA.sub(r"\1", cell))
 
 
 def to_markdown(table: Table) -> str:

@@ -26,6 +26,7 @@ from handoff.fence import CLOSING
 from handoff.record import HandoffRecord
 from handoff.trace import Trace
 from handoff.views.frame import closing, opening
+from handoff.views.trace import heading
 
 _WORKERS = 4
 _MANY = 200
@@ -220,9 +221,8 @@ def _view(results: Results, pool: Pool, record: HandoffRecord, row: Row) -> list
     recipient = views.Recipient.model_validate({"protocol": protocol, "window_tokens": window})
     last = len(record.trace) - 1
     if row["view"] == "trace" and last >= _FIRST_EVENTS:
-        brief = record.model_copy(update={"trace": record.trace[:_FIRST_EVENTS]})
         rest = f"events e{_FIRST_EVENTS} to e{last} follow, as they stand in the predecessor's lane"
-        return [_message(pool, record, each, rest) for each in views.named("trace")(brief, recipient)]
+        return [_message(pool, record, each, rest) for each in views.named("trace")(record, recipient)]
     messages = views.named(row["view"])(record, recipient)
     head, tail = _MESSAGES
     left = len(messages) - head - tail
@@ -246,8 +246,10 @@ def _message(pool: Pool, record: HandoffRecord, message: BaseMessage, rest: str 
         before, middle = before + middle, ""
     parts: list[Any] = [pool(before, roomy=True)] if before else []
     if rest:
-        middle, end, _ = middle.rpartition(CLOSING)
-        parts += [pool(middle, roomy=True), rest, pool(end)]
+        # No text in an event passes for a heading or a closing tag.
+        shown = middle.partition(f"\n{heading(record.trace[_FIRST_EVENTS])}")[0]
+        _, tag, end = middle.rpartition(CLOSING)
+        parts += [pool(f"{shown}\n", roomy=True), rest, pool(f"{tag}{end}".rstrip())]
     elif middle:
         parts.append(pool(middle, roomy=True))
     if after:

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from evals.models import is_llm
 from evals.run.options import FIELDS, RunOptions
 from handoff.event import PointKind
+from handoff.outside import read_outside
 from handoff.record import write_durably
 from sandbox.machine import BackendName, Frozen
 
@@ -89,9 +90,11 @@ def load_settings(out: Path, kind: type[_Settings]) -> _Settings:
     """The settings of that kind of run in `out`. Raises BadUsage."""
     path = out / CONFIG_FILE
     try:
-        return kind.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(read_outside(path))
     except FileNotFoundError as error:
         raise BadUsage(f"{path}: no such file, so that no run lies there") from error
+    except OSError as error:
+        raise BadUsage(f"{path}: {(error.strerror or str(error)).lower()}") from error
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
@@ -138,9 +141,11 @@ def read_ids(text: str | None) -> tuple[str, ...]:
         return ()
     if text.startswith("@"):
         try:
-            lines = Path(text[1:]).read_text(encoding="utf-8").split()
+            lines = read_outside(Path(text[1:])).decode().split()
         except OSError as error:
             raise BadUsage(f"--task-ids: {text[1:]}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise BadUsage(f"--task-ids: {text[1:]}: not UTF-8 text") from error
     else:
         lines = _split(text)
     if not lines:

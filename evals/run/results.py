@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +14,23 @@ from evals.run.places import Places
 from handoff.readers import BadTrace, read
 from handoff.record import HandoffRecord, RecordRefused
 from handoff.trace import Trace
+
+# fmt: off
+_TEXTS = frozenset((
+    "outcome", "task_id", "record_id", "predecessor", "successor", "model", "notes_model", "view", "point", "trace",
+    "digest", "stop_reason", "detail", "patch", "prompts", "handoff_state",
+))
+_NAMES = frozenset(("record_id", "view", "point", "trace"))
+"""They become parts of paths."""
+_NAME = re.compile(r"(?!\.)[^/\x00-\x1f\ud800-\udfff]{1,250}")
+_NUMBERS = frozenset((
+    "events", "steps", "llm_calls", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", "repeat",
+    "first_prompt_chars", "first_prompt_tokens", "window_tokens", "recalls", "recall_events", "recall_tokens",
+    "rediscovery_events", "verification_events", "statements", "contradicted", "unsupported", "repeated",
+))
+# fmt: on
+_ALWAYS_COUNTED = ("events", "steps", "seconds", "repeat")
+_LARGEST_NUMBER = 1e15
 
 
 class Source(NamedTuple):
@@ -60,7 +79,11 @@ def load(outs: Sequence[Path], url: str | None = None) -> Results:
     Runs that share takeovers, or call different records by one name, cannot be taken together.
     """
     for out in outs:
-        if not (out / CONFIG_FILE).is_file():
+        try:
+            holds_run = (out / CONFIG_FILE).is_file()
+        except OSError as error:
+            raise BadUsage(f"{str(out)[:200]}: {(error.strerror or str(error)).lower()}") from error
+        if not holds_run:
             raise BadUsage(f"{out}: it holds no run, for there is no {CONFIG_FILE} in it")
     sources = tuple(Source(out, load_config(out)) for out in outs)
     warnings: list[str] = []
@@ -77,10 +100,14 @@ def load(outs: Sequence[Path], url: str | None = None) -> Results:
 
 def _rows(source: Source, url: str | None, warnings: list[str]) -> dict[str, list[Row]]:
     """From the journal; from the files that it was exported to where there is none."""
-    if url is not None or (source.out / JOURNAL_FILE).is_file():
-        with opened(source.out, url) as database:
+    # A journal that cannot be opened must not be passed over for an older export.
+    if url is not None or os.path.lexists(source.out / JOURNAL_FILE):
+        with opened(source.out, url, source.config.run_id) as database:
             stages = journals(database, source.config.run_id)
-            return {journal.name: list(journal.rows()) for journal in stages}
+            found = {journal.name: list(journal.rows()) for journal in stages}
+        for name, rows in found.items():
+            _check_rows(source.out / JOURNAL_FILE if url is None else Path(database.name), name, rows)
+        return found
     found = {}
     for name in STAGES:
         path = source.out / f"{name}.jsonl"
@@ -101,9 +128,35 @@ def _check_rows(path: Path, name: str, rows: Iterable[Row]) -> None:
         missing = [field for field in STAGES[name] if field not in row]
         if missing:
             raise BadJournal(f"{path}: line {number} has no field {missing[0]!r}")
+        wrong = next((field for field in row if not _is_typed(field, row[field])), None)
+        if wrong is not None:
+            raise BadJournal(
+                f"{path}: line {number}: field {wrong!r:.60} does not hold what it must; see docs/results.md"
+            )
         if _key(name, row) in seen:
             raise BadJournal(f"{path}: line {number}: there is a row for {_key(name, row)} already")
         seen.add(_key(name, row))
+
+
+def _is_typed(field: str, value: Any) -> bool:
+    """Whether a field of an exported row holds a value of its type; fields that nobody knows may hold anything."""
+    if field in _NAMES and value is not None:
+        return isinstance(value, str) and _NAME.fullmatch(value) is not None
+    if field in _TEXTS:
+        return (value is None and field not in ("outcome", "task_id")) or isinstance(value, str)
+    if field in _NUMBERS:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        # Tokens that nobody counted are unknown; what the runtime itself counts never is.
+        return (value is None and field not in _ALWAYS_COUNTED) or (
+            is_number and 0 <= value <= _LARGEST_NUMBER
+        )
+    if field == "resolved":
+        return value is None or isinstance(value, bool)
+    if field == "records":
+        return isinstance(value, list) and all(isinstance(name, str) for name in value)
+    if field == "rediscovery":
+        return isinstance(value, dict) and all(_is_typed("events", each) for each in value.values())
+    return field != "usage" or isinstance(value, dict)
 
 
 def _check_together(takeovers: list[Row]) -> None:

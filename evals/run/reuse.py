@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -18,7 +19,11 @@ _SAME = ("tasks", "sandbox", "protocol", "points", "max_steps", "max_seconds", "
 def check_source(config: RunConfig) -> None:
     """Raises BadUsage where the earlier run's predecessors are not what this run's would be."""
     source = Path(str(config.records_of))
-    if not (source / CONFIG_FILE).is_file() or not (source / JOURNAL_FILE).is_file():
+    try:
+        holds_run = (source / CONFIG_FILE).is_file() and os.path.lexists(source / JOURNAL_FILE)
+    except OSError as error:
+        raise BadUsage(f"--from: {str(source)[:200]}: {(error.strerror or str(error)).lower()}") from error
+    if not holds_run:
         raise BadUsage(f"--from: {source} holds no run of evals.takeover")
     before = load_config(source)
     for name in _SAME:
@@ -45,8 +50,9 @@ def take_up(config: RunConfig, tasks: dict[str, Task], places: Places, rows: Jou
         return 0
     source = Places(Path(config.records_of))
     taken = 0
-    with opened(source.out) as database:
-        theirs = journals(database, load_config(source.out).run_id)
+    run = load_config(source.out).run_id
+    with opened(source.out, run=run) as database:
+        theirs = journals(database, run)
         labels, notes = _by_record(theirs.labels), _by_record(theirs.notes)
         done = rows.predecessors.keys()
         for row in theirs.predecessors.rows():

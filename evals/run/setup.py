@@ -62,7 +62,7 @@ def prepared(
     check(config, tasks, out)
     also(config, tasks, out)
     if not resume:
-        lay_down(config, out)
+        lay_down(config, out, options["journal"])
     return config, tasks
 
 
@@ -90,7 +90,7 @@ def settled_run(
     settled = _settled(options)
     config = RunConfig(run_id=new_run_id(), sandbox="process", **settled)
     tasks = tasks_of(config)
-    return config.model_copy(update={"sandbox": _backend(options["sandbox"], tasks)}), tasks
+    return config.model_copy(update={"sandbox": _backend(options, tasks)}), tasks
 
 
 def tasks_of(config: RunConfig) -> tuple[Task, ...]:
@@ -114,8 +114,9 @@ def check_unused(out: Path) -> None:
         raise BadUsage(f"{out} holds a run already; go on with it by --resume, or choose another --out")
 
 
-def lay_down(config: RunConfig, out: Path) -> None:
-    """Begin a run's directory with its settings. Raises BadUsage where there can be none."""
+def lay_down(config: RunConfig, out: Path, journal: str | None = None) -> None:
+    """Begin a run's directory with its journal and, last, its settings. Raises BadUsage or LedgerUnusable."""
+    from evals.run.journal import begin
     from evals.run.places import Places
 
     try:
@@ -123,6 +124,7 @@ def lay_down(config: RunConfig, out: Path) -> None:
     except OSError as error:
         raise BadUsage(f"--out: {out}: {error.strerror}") from error
     with Places(out).home():
+        begin(out, journal, config.run_id)
         config.save(out)
 
 
@@ -155,10 +157,16 @@ def _asked(options: dict[str, Any], given: set[str]) -> dict[str, Any]:
     return asked
 
 
-def _backend(asked: str, tasks: tuple[Task, ...]) -> BackendName:
-    if asked != "auto":
-        return asked  # type: ignore[return-value]
-    return "docker" if any(task.stream is None for task in tasks) else sandbox.default_backend()
+def _backend(options: dict[str, Any], tasks: tuple[Task, ...]) -> BackendName:
+    if options["sandbox"] != "auto":
+        return options["sandbox"]  # type: ignore[no-any-return]
+    found = "docker" if any(task.stream is None for task in tasks) else sandbox.default_backend()
+    if found == "process" and options["records_of"]:
+        raise BadUsage(
+            f"--sandbox: no isolated sandbox is to be had here, and the records of {options['records_of']} would run as "
+            "you; see python -m sandbox probe, or say --sandbox process if you trust them"
+        )
+    return found
 
 
 def check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:

@@ -13,7 +13,7 @@ from evals.run.config import RunConfig, short
 from evals.run.journal import Row
 from evals.run.places import Places
 from evals.tasks import Task
-from graph import Home, Outcome, Run, ThreadTaken, open_run
+from graph import CheckpointCorruptError, Home, Outcome, Run, ThreadTaken, open_run
 from handoff.ledger import ThreadHeld, machines
 from handoff.record import HandoffRecord
 from nodes.options import AgentOptions, select_options
@@ -116,10 +116,21 @@ def _carried_out(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float
     except SnapshotCorrupt:
         run.forget_machines()
         raise
+    except CheckpointCorruptError as error:
+        raise _discarded(run, error) from error
     try:
         return run.resume(go_back=True), before
+    except CheckpointCorruptError as error:
+        raise _discarded(run, error) from error
     except (MachineNotKept, SnapshotCorrupt) as error:
         run.forget_machines()
         raise MachineNotKept(
             f"thread {run.thread} cannot go on where it stood: {error}; when the run is resumed, it begins anew"
         ) from error
+
+
+def _discarded(run: Run, error: CheckpointCorruptError) -> MachineNotKept:
+    run.discard()
+    return MachineNotKept(
+        f"{error}; here its checkpoints are deleted: when the run is resumed, the thread begins anew"
+    )

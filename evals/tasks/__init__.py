@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from handoff.outside import parse_json, read_outside
 from sandbox.machine import BackendName, SandboxSpec
 
 BUNDLED = "bundled"
@@ -197,14 +197,16 @@ def _parquet(path: Path) -> list[dict[str, Any]]:
 
 def _json_rows(path: Path) -> list[tuple[str, Any]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_outside(path).decode()
     except FileNotFoundError as error:
         raise BadTasks(f"{path}: no such file") from error
+    except OSError as error:
+        raise BadTasks(f"{path}: {(error.strerror or str(error)).lower()}") from error
     except UnicodeDecodeError as error:
         raise BadTasks(f"{path}: not UTF-8 text (byte {error.start})") from error
     if path.suffix == ".json":
         try:
-            rows = json.loads(text)
+            rows = parse_json(text)
         except ValueError as error:
             raise BadTasks(f"{path}: not JSON: {error}") from error
         rows = list(rows.values()) if isinstance(rows, dict) else rows
@@ -215,7 +217,7 @@ def _json_rows(path: Path) -> list[tuple[str, Any]]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                found.append((f"{path}: line {number}", json.loads(line)))
+                found.append((f"{path}: line {number}", parse_json(line)))
             except ValueError as error:
                 raise BadTasks(f"{path}: line {number}: not JSON: {error}") from error
     return found

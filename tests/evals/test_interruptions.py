@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -177,6 +179,24 @@ def test_a_database_that_is_lost_is_no_usage_error(called: Run, tmp_path: Path) 
     assert "it is no SQLite database" in line
     assert line.endswith(f"Go on with: python -m evals.takeover --resume --out {out}")
     assert rows(out) == done
+
+
+def test_a_damaged_checkpoint_fails_its_takeover_once_and_never_silently(called: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert called(*ONE_POINT, "--view", "repository", "--out", out).returncode == 0
+    whole = comparable(out)
+    with closing(sqlite3.connect(out / "takeover.sqlite")) as database:
+        thread = "thread_id LIKE 'takeover.%'"
+        newest = f"(SELECT max(checkpoint_id) FROM checkpoints WHERE {thread})"
+        database.execute(f"DELETE FROM checkpoints WHERE {thread} AND checkpoint_id = {newest}")
+        database.commit()
+    forgotten(out, "takeovers")
+    assert called("--resume", "--out", out).returncode == 3
+    (failed,) = rows(out)
+    assert failed["outcome"] == "infrastructure_failure"
+    assert re.search("checkpoint .* is damaged: it has vanished; .* begins anew", failed["detail"])
+    assert called("--resume", "--out", out).returncode == 0
+    assert comparable(out) == whole
 
 
 def test_a_tampered_record_fails_its_takeovers_and_nothing_else(called: Run, tmp_path: Path) -> None:

@@ -32,7 +32,13 @@ from .test_docker import images  # noqa: F401
 KEY, TOKEN = "sk-canary-0123456789", 'canary\\two "$9'
 MADE_UP = "ghp_" + "c4n4ry" * 6
 ENVIRONMENT = {"OPENAI_API_KEY": KEY, "OTHER_SERVICE_TOKEN": TOKEN}
-SAYS = f"I use {KEY} and {TOKEN}; as a header {base64.b64encode(f'me:{KEY}'.encode()).decode()}. "
+SPELT = [
+    base64.b64encode(base64.b64encode(f"Bearer {KEY}".encode())).decode(),
+    KEY.encode().hex(":"),
+    KEY[::-1],
+    "".join(f"%{ord(letter):02x}" for letter in KEY),
+]
+SAYS = f"I use {KEY} and {TOKEN}; as a header {base64.b64encode(f'me:{KEY}'.encode()).decode()}, or {' or '.join(SPELT)}. "
 COMMAND = f"""echo '{KEY}' > found.txt; export HELD='{TOKEN}'; kept() {{ echo '{KEY}'; }}
 echo {MADE_UP} > made_up.txt; cat found.txt made_up.txt; echo "$HELD"; cat > "named {KEY}" <<< "$HELD"
 for file in $(git ls-files '*.py' | grep -v test); do echo "# {KEY}" >> "$file"; done"""
@@ -53,7 +59,7 @@ class Leaking:
             return ChatServer.reply(SAYS + json.dumps(NOTES))
         if "another agent" in prompt and not self.refused:
             self.refused = True
-            said = f"no such key: {KEY}, {TOKEN}, {MADE_UP}"
+            said = f"no such key: {KEY}, {TOKEN}, {MADE_UP}, {', '.join(SPELT)}"
             return 400, json.dumps({"error": {"message": said, "code": "invalid"}}).encode()
         turn = sum(message["role"] == "assistant" for message in messages)
         made = {"command": "create", "path": "made.txt", "content": SAYS}
@@ -82,6 +88,7 @@ def _forms() -> list[bytes]:
     escaped = json.dumps(TOKEN)[1:-1]
     return [
         KEY.encode(), TOKEN.encode(), escaped.encode(), json.dumps(escaped)[1:-1].encode(),
+        *(spelt[4:20].encode() for spelt in SPELT),
         base64.b64encode(KEY.encode())[:24], base64.b64encode(f"me:{KEY}".encode())[4:28],
     ]  # fmt: skip
 

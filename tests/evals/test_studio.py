@@ -32,6 +32,7 @@ from .conftest import ROOT
 
 NODES = {"think", "shell", "editor", "tool", "delegate", "handoff", "finish", "interruption"}
 STARTS_WITHIN_S = 120
+TOKEN = "a-token-of-the-tests-" + "x" * 32
 ENDS_WITHIN_S = 60
 FINISH = "<finish>Done.</finish>"
 
@@ -76,8 +77,10 @@ def streamed(text: str) -> bytes:
 class Studio:
     """The real server on a port of its own, and its client."""
 
-    def __init__(self, place: Path, base_url: str) -> None:
+    def __init__(self, place: Path, base_url: str, **variables: str) -> None:
         self.place = place
+        self.own = place / "own"  # the one directory that a client can choose
+        self.variables = variables
         self.home = place / "home"
         self.listed = place / ".langgraph_api" / ".langgraph_ops.pckl"
         self._base_url = base_url
@@ -94,10 +97,14 @@ class Studio:
             "PYTHONPATH": str(ROOT),
             "TAKEOVER_RUNS": str(self.home),
             "TAKEOVER_MODELS": "openai:notes,openai:reader",
+            "TAKEOVER_STUDIO_TOKEN": TOKEN,
+            "TAKEOVER_STUDIO_DIRECTORIES": str(self.own),
+            "TAKEOVER_STUDIO_UNISOLATED": "1" if default_backend() == "process" else "",
             "OPENAI_BASE_URL": self._base_url,
             "LANGGRAPH_NO_VERSION_CHECK": "true",
             "LANGGRAPH_CLI_NO_ANALYTICS": "1",
             "LANGSMITH_TRACING": "false",
+            **self.variables,
         }
         command = ["-m", "langgraph_cli", "dev", "--config", str(ROOT / "langgraph.json"), "--no-browser"]
         with (self.place / "server.log").open("ab") as log:
@@ -109,7 +116,7 @@ class Studio:
                 stderr=subprocess.STDOUT,
             )
         self.url = f"http://127.0.0.1:{port}"
-        self.client = get_sync_client(url=self.url)
+        self.client = get_sync_client(url=self.url, headers={"Authorization": f"Bearer {TOKEN}"})
         deadline = time.monotonic() + STARTS_WITHIN_S
         while not self._is_up(port):
             assert self._process.poll() is None, self.log()
@@ -236,11 +243,12 @@ def shown(stream: list[Any]) -> list[str]:
 
 
 def choices(model: str, **others: Any) -> dict[str, Any]:
-    """A context with another model than the built-in one, on a machine that this host can have."""
-    return {"model": f"openai:{model}", "allow_unisolated": default_backend() == "process", **others}
+    """A context with another model than the built-in one."""
+    return {"model": f"openai:{model}", **others}
 
 
 NOWHERE = choices("notes", directory="/nowhere")
+UNISOLATED = ["process"] if default_backend() == "process" else []
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +283,7 @@ def test_the_forms_offer_choices_and_defaults(studio: Studio) -> None:
         context = schemas["context_schema"]["properties"]
         assert context["model"]["enum"][-3:] == ["builtin:oracle", "openai:notes", "openai:reader"]
         assert context["model"]["default"] == context["model"]["enum"][0]
-        assert context["sandbox"]["enum"] == ["auto", "host", "docker", "process"]
+        assert context["sandbox"]["enum"] == ["auto", "host", "docker", *UNISOLATED]
         assert context["policy"]["enum"] == ["record", "stop", "review"]
         assert set(AgentState.__annotations__) <= set(schemas["state_schema"]["properties"])
     task = agent["input_schema"]["properties"]["task_id"]
@@ -469,7 +477,7 @@ def test_a_person_reviews_and_another_agent_takes_over(studio: Studio) -> None:
     )
 
     after = studio.thread()
-    studio.run(after, "takeover", context={"allow_unisolated": default_backend() == "process"})
+    studio.run(after, "takeover")
     values = studio.values(after)
     assert (values["record"], values["view"]) == (asked["record"], "structured")
     assert "Mind the buffer." in values["messages"][1]["content"]
@@ -615,8 +623,8 @@ def test_a_run_needs_no_thread_of_the_servers(studio: Studio) -> None:
 
 
 @pytest.mark.slow
-def test_a_repository_of_ones_own(studio: Studio, tmp_path: Path) -> None:
-    own = tmp_path / "own"
+def test_a_repository_of_ones_own(studio: Studio) -> None:
+    own = studio.own
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(own)]
     subprocess.run([*git[:5], "init", "-q", str(own)], check=True)
     (own / "notes.txt").write_text("zero\n")
@@ -642,8 +650,10 @@ def test_a_repository_of_ones_own(studio: Studio, tmp_path: Path) -> None:
         ),
         ({"context": {"policy": "ask"}}, "policy: Input should be 'record', 'stop' or 'review'"),
         ({"context": {"max_steps": 0}}, "max_steps: Input should be greater than 0"),
-        ({"context": {"sandbox": "process", "model": "openai:notes"}}, "choose host or docker"),
-        ({"context": NOWHERE, "input": {"prompt": "Go."}}, "directory: /nowhere is no git repository"),
+        (
+            {"context": NOWHERE, "input": {"prompt": "Go."}},
+            "directory: '/nowhere' is not allowed on this server",
+        ),
         ({"input": {"task_id": "rota"}}, "task_id: there is no bundled task 'rota'; there are "),
         ({"input": {"prompt": "Write a poem."}}, "builtin:oracle knows the bundled tasks and prompts only"),
         ({"graph": "takeover", "input": {"record": "mine"}}, "there is no 'mine'; there are, newest first, "),
@@ -736,13 +746,16 @@ def test_a_machine_that_is_gone_is_told_with_what_to_do(studio: Studio) -> None:
 
 
 @pytest.mark.slow
-def test_the_program_of_the_guide(studio: Studio, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_of_the_guide(
+    studio: Studio, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     guide = (ROOT / "docs" / "studio.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    monkeypatch.setenv("TAKEOVER_STUDIO_TOKEN", TOKEN)
     assert "http://127.0.0.1:2024" in program
     exec(program.replace("http://127.0.0.1:2024", studio.url), {})
     told = capsys.readouterr().out
-    assert told.startswith("['auto', 'host', 'docker', 'process']")
+    assert told.startswith(str(["auto", "host", "docker", *UNISOLATED]))
     assert "## Observed" in told
     assert "finished" in told.splitlines()
     *_, status, looked = told.split("[exit code 0]\n")

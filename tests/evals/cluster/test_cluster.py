@@ -65,7 +65,7 @@ class Started(NamedTuple):
         jobs = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, ProcessLookupError):
-                if os.getsid(process.pid) == self.processes.pid and process.cmdline()[0] == "ray::run_job":
+                if os.getsid(process.pid) == self.processes.pid and process.cmdline()[:1] == ["ray::run_job"]:
                     jobs.append(process.pid)
         return jobs
 

@@ -100,7 +100,7 @@ def _save(out: Path, record: HandoffRecord) -> None:
     place.mkdir()
     (place / "record.json").write_text(as_json(record, exclude={"notes", "review", "envelope"}))
     assert record.notes is not None
-    (place / "notes.json").write_text(as_json(record.notes))
+    (place / "notes.json").write_text(as_json(record.notes.sealed_for(record.id)))
 
 
 def _takeover(

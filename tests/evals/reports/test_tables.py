@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from evals.reports.table_files import Table, printed, to_csv, to_latex, to_markdown, write
+from evals.reports.table_files import (
+    Table,
+    printed,
+    spreadsheet_safe,
+    spreadsheet_text,
+    to_csv,
+    to_latex,
+    to_markdown,
+    write,
+)
 from evals.reports.tables import tables
 from evals.run.results import load
 
@@ -230,6 +242,85 @@ def test_csv_has_the_raw_numbers(published: Path) -> None:
                     assert math.isclose(float(text), cell, rel_tol=1e-12)
                 else:
                     assert text == (cell or "")
+
+
+FORMULAS = (
+    *(
+        "=1+1",
+        "+1+1",
+        "-1+1",
+        "@SUM(1)",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        "\tx",
+        "\rx",
+        " =1",
+        "  \t=1",
+        "'=1",
+        '"=1',
+        "' =1",
+    ),
+    *(
+        "=cmd|' /C calc'!A0",
+        "＝1",
+        "－1",
+        "＠x",
+        "＋x",
+        "\xa0=1",
+        "\u200b=1",
+        "\ufeff=1",
+        "\x00=1",
+        "“=1",
+        "−1+1",
+        "-inf",
+    ),
+    *("x;=1+1", "a\t=1", "a\n=1", "a\r=1", "a\r\n=1", "x|=1", "x; '@a"),
+)
+HARMLESS = (
+    "-1.5",
+    "+3",
+    "1e-5",
+    "-0.3%",
+    "-1,234.5",
+    ".5",
+    "plain",
+    "a=b",
+    "a - b",
+    "x; y",
+    "",
+    "'",
+    "galley__galley-31",
+)
+
+
+@pytest.mark.parametrize("text", FORMULAS, ids=ascii)
+def test_no_cell_is_a_formula(text: str) -> None:
+    table = Table(1, "n", "t", (text, "b"), ((text, 1), ("x", text)))
+    rows = list(csv.reader(io.StringIO(to_csv(table), newline="")))
+    assert [len(row) for row in rows] == [2, 2, 2]
+    for cell in (rows[0][0], rows[1][0], rows[2][1]):
+        assert cell != text
+        for part in re.split(r"[;|\t\r\n]", cell)[text[0] in "\t\r\n" :]:
+            assert not re.match(r"[\W_]*?[=+@＝＋＠－−-]", part.partition("'")[0]), cell
+        assert cell[0] not in "\t\r\n"
+        assert spreadsheet_text(cell) == text
+
+
+@pytest.mark.parametrize("text", HARMLESS, ids=ascii)
+def test_a_cell_that_is_no_formula_stays_as_it_is(text: str) -> None:
+    assert spreadsheet_safe(text) == text
+
+
+@pytest.mark.parametrize("number", [-1.5, -3, 0, 2.25, None])
+def test_a_number_stays_a_number(number: float | None) -> None:
+    table = Table(1, "n", "t", ("a",), ((number,), (number,)))
+    assert to_csv(table).splitlines()[1] == ('""' if number is None else str(number))
+
+
+@given(st.text(alphabet=st.sampled_from("=+-@;|\t\r\n '\"a1.\u200b＝")))
+def test_every_cell_can_be_read_back(text: str) -> None:
+    assert spreadsheet_text(str(spreadsheet_safe(text))) == text
 
 
 HOSTILE = r"50%_of $x^2 & {y} #1 ~ \input{/etc/passwd} | `a` <b> [c] *d*" + "\n\\\\ \x07end"

@@ -1,15 +1,30 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
-from evals.run.journal import BadJournal, Journal, OutInUse, exported, journals, opened, sole_user
+from evals.run.journal import (
+    JOURNAL_FILE,
+    BadJournal,
+    Journal,
+    OutInUse,
+    begin,
+    exported,
+    journals,
+    opened,
+    sole_user,
+)
+from handoff.ledger import LedgerUnusable
 from handoff.ledger.database import Database
 
 _WRITER = """
@@ -106,3 +121,160 @@ def test_one_user_at_a_time(tmp_path: Path) -> None:
         pass
     with sole_user(tmp_path):
         pass
+
+
+def _journal(out: Path) -> Path:
+    """A journal of a run with two rows; its file."""
+    begin(out, None, "run")
+    with opened(out, run="run") as database:
+        journal = Journal(database, "run", "rows", "a")
+        for number in range(2):
+            journal.append({"a": number, "outcome": "x", "text": "y" * 6000})
+    return out / JOURNAL_FILE
+
+
+def _read(out: Path) -> tuple[Any, Any]:
+    with opened(out, run="run") as database:
+        journal = Journal(database, "run", "rows", "a")
+        return journal.keys(), list(journal.rows())
+
+
+def _overwrite(start: int, content: bytes) -> Callable[[Path], None]:
+    def damage(file: Path) -> None:
+        whole = bytearray(file.read_bytes())
+        whole[start : start + len(content)] = content
+        file.write_bytes(whole)
+
+    return damage
+
+
+def _replace(old: bytes, new: bytes) -> Callable[[Path], None]:
+    def damage(file: Path) -> None:
+        whole = file.read_bytes()
+        assert old in whole
+        file.write_bytes(whole.replace(old, new))
+
+    return damage
+
+
+def _execute(*statements: str) -> Callable[[Path], None]:
+    def damage(file: Path) -> None:
+        with contextlib.closing(sqlite3.connect(file)) as database:
+            for statement in statements:
+                database.execute(statement)
+            database.commit()
+
+    return damage
+
+
+def _put(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def damage(file: Path) -> None:
+        file.unlink()
+        make(file)
+
+    return damage
+
+
+_DAMAGED_JOURNALS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut": (lambda file: os.truncate(file, 20_000), "restore it from a copy"),
+    "header": (_overwrite(0, b"x" * 100), "no SQLite database"),
+    "zero pages": (_overwrite(4096, bytes(60_000)), "restore it from a copy"),
+    "schema": (_replace(b"CREATE TABLE", b"CREAXE TABLE"), "restore it from a copy"),
+    "renamed column": (_replace(b"outcome TEXT", b"autcome TEXT"), "restore it from a copy"),
+    "index": (_replace(b"rows[0]", b"rows[2]"), "it is damaged .*; restore it from a copy"),
+    "letter of a row": (
+        _replace(b"yyyy" * 700, b"yyyx" * 700),
+        r"row 1 \(rows\) is damaged: it does not match",
+    ),
+    "bytes": (_execute("UPDATE takeover_rows SET row = x'ff00'"), "row 1 .* not text"),
+    "encoding": (_execute("UPDATE takeover_rows SET row = CAST(x'ff00' AS TEXT)"), "restore it from a copy"),
+    "row of schema 1": (
+        _execute("UPDATE takeover_rows SET row = '[1', digest = NULL WHERE number = 2"),
+        "row 2 .* is not JSON",
+    ),
+    "nesting": (
+        _execute(f"UPDATE takeover_rows SET row = '{'[' * 100_000}', digest = NULL"),
+        "row 1 .* is not JSON",
+    ),
+    "list": (_execute("UPDATE takeover_rows SET row = '[1]', digest = NULL"), "row 1 .* not a row with"),
+    "field": (
+        _execute("""UPDATE takeover_rows SET row = '{"outcome": "x", "a": 7}', digest = NULL"""),
+        "row 1 .* not those of its key",
+    ),
+    "key": (_execute("UPDATE takeover_rows SET key = '{}' WHERE number = 1"), "row 1 .* does not name a"),
+    "nested key": (
+        _execute("UPDATE takeover_rows SET key = '[[1]]' WHERE number = 1"),
+        "row 1 .* list of names",
+    ),
+    "newer": (_execute("UPDATE takeover_journal_schema SET version = 99"), "schema 99.*update the program"),
+    "run": (_execute("DELETE FROM takeover_runs"), "the rows of run run are not in it; restore it"),
+    "missing": (Path.unlink, "the rows of run run are not in it; restore it"),
+    "empty": (lambda file: file.write_bytes(b""), "the rows of run run are not in it; restore it"),
+    "another program's": (_put(_execute("CREATE TABLE bookmarks (a)")), "the rows of run run are not in it"),
+    "directory": (_put(Path.mkdir), "a directory; .*move it away"),
+    "fifo": (_put(os.mkfifo), "a FIFO; .*move it away"),
+    "device": (_put(lambda file: file.symlink_to("/dev/zero")), "a device; .*move it away"),
+    "dangling": (_put(lambda file: file.symlink_to("nowhere")), "a symlink to a missing file; "),
+    "loop": (_put(lambda file: file.symlink_to(file.name)), "too many levels of symbolic links"),
+}
+
+
+@pytest.mark.parametrize("kind", _DAMAGED_JOURNALS)
+def test_a_damaged_journal_is_one_typed_line(tmp_path: Path, kind: str) -> None:
+    damage, said = _DAMAGED_JOURNALS[kind]
+    file = _journal(tmp_path)
+    damage(file)
+    with pytest.raises((BadJournal, LedgerUnusable), match=said) as raised:
+        _read(tmp_path)
+    assert str(file) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_no_flip_of_a_bit_in_a_journal_changes_a_row(tmp_path: Path) -> None:
+    file = _journal(tmp_path)
+    whole, random = file.read_bytes(), Random(22)
+    found = _read(tmp_path)
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(whole)
+        damaged[random.randrange(len(whole))] ^= 1 << random.randrange(8)
+        file.write_bytes(damaged)
+        for beside in ("-wal", "-shm"):
+            Path(f"{file}{beside}").unlink(missing_ok=True)
+        try:
+            assert _read(tmp_path) == found
+        except (BadJournal, LedgerUnusable):
+            refused += 1
+    assert refused > 10
+
+
+def test_another_programs_database_is_left_unchanged(tmp_path: Path) -> None:
+    file = tmp_path / JOURNAL_FILE
+    _execute("CREATE TABLE bookmarks (a)")(file)
+    with pytest.raises(BadJournal), opened(tmp_path, run="run"):
+        pass
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("bookmarks",)]
+
+
+def test_a_damaged_row_can_be_deleted_and_made_again(tmp_path: Path) -> None:
+    file = _journal(tmp_path)
+    _execute("UPDATE takeover_rows SET row = '{}' WHERE number = 1")(file)
+    with pytest.raises(BadJournal) as raised:
+        _read(tmp_path)
+    _execute(str(raised.value).split('"')[1])(file)
+    with opened(tmp_path, run="run") as database:
+        assert Journal(database, "run", "rows", "a").keys() == {(1,)}
+
+
+def test_a_journal_of_schema_1_is_read_and_continued(tmp_path: Path) -> None:
+    _execute(
+        "CREATE TABLE takeover_rows (number INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, stage TEXT NOT NULL, "
+        "key TEXT NOT NULL, outcome TEXT NOT NULL, row TEXT NOT NULL, UNIQUE (run, stage, key))",
+        """INSERT INTO takeover_rows VALUES (1, 'run', 'rows', '[0]', 'x', '{"a": 0, "outcome": "x"}')""",
+    )(tmp_path / JOURNAL_FILE)
+    for number in (1, 2):
+        with opened(tmp_path, run="run") as database:
+            journal = Journal(database, "run", "rows", "a")
+            journal.append({"a": number, "outcome": "x"})
+            assert [row["a"] for row in journal.rows()] == list(range(number + 1))

@@ -1,0 +1,308 @@
+"""Attacks on the real server: without its token, from foreign pages, and by what a holder of the token sends."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from graph import open_home
+from handoff.ledger import machines
+from sandbox import default_backend
+
+from ..chat_server import ChatServer
+from ..conftest import missing
+from .conftest import ROOT
+from .test_studio import TOKEN, Studio, failure, said
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+UPGRADE = (
+    "Connection: Upgrade\r\nUpgrade: websocket\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    """A server that was started without the switch, whatever sandboxes this host has."""
+    chat = ChatServer()
+    chat.answer = said
+    started = Studio(tmp_path_factory.mktemp("access"), chat.url, TAKEOVER_STUDIO_UNISOLATED="")
+    yield started
+    started.stop()
+    chat.close()
+
+
+def called(server: Studio, method: str, path: str, **request: Any) -> int:
+    return httpx.request(method, server.url + path, timeout=60, **request).status_code
+
+
+def raw(server: Studio, lines: str) -> str:
+    """The status of the answer to a request that is sent as it stands; PORT is the server's."""
+    port = server.url.rpartition(":")[2]
+    with socket.create_connection(("127.0.0.1", int(port)), timeout=60) as connection:
+        connection.sendall(f"{lines.replace('PORT', port)}\r\n".encode("latin-1"))
+        return connection.recv(4096).decode("latin-1").split()[1]
+
+
+def test_nothing_is_served_without_the_token(server: Studio) -> None:
+    thread = server.thread()
+    get = [
+        "/",
+        "/info",
+        "/docs",
+        "/openapi.json",
+        "/metrics",
+        "/mcp",
+        "/a2a/agent",
+        "/deploy",
+        "/ui/agent/x.js",
+    ]
+    get += [
+        f"/threads/{thread}",
+        f"/threads/{thread}/state",
+        f"/threads/{thread}/stream",
+        "/store/items?key=a",
+    ]
+    for path in [*get, f"/internal/debug/thread/{thread}", "/%6fk/../info", "/ok%2f..%2finfo"]:
+        for headers in (
+            {},
+            {"x-auth-scheme": "langsmith"},
+            {"Authorization": "Bearer x"},
+            {"x-api-key": TOKEN},
+        ):
+            assert called(server, "GET", path, headers=headers) == 401, path
+    for path in (
+        "/threads",
+        "/runs/wait",
+        "/runs/crons",
+        "/assistants/search",
+        "/internal/truncate",
+        "/deploy",
+    ):
+        assert called(server, "POST", path, json={}) == 401
+        assert called(server, "POST", f"{path}?token={TOKEN}", content="{}") == 401
+    assert called(server, "GET", "/ok") == 200
+
+
+def test_foreign_pages_and_names_are_refused_with_the_token(server: Studio) -> None:
+    for origin in ("https://evil.example", "null", "https://smith.langchain.com.evil.example"):
+        text = {"Origin": origin, "Content-Type": "text/plain"}
+        assert called(server, "POST", "/threads", content="{}", headers=BEARER | text) == 403
+        assert called(server, "POST", f"/{TOKEN}/threads", content="{}", headers=text) == 403
+    assert called(server, "POST", "/threads", json={}, headers=BEARER | {"Host": "evil.example"}) == 403
+    studio = {"Origin": "https://smith.langchain.com"}
+    answer = httpx.post(f"{server.url}/{TOKEN}/threads/search", json={}, headers=studio)
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, studio["Origin"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (
+            f"GET http://evil.example/info HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer {TOKEN}\r\n",
+            "403",
+        ),
+        ("GET http://127.0.0.1:PORT/info HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n", "401"),
+        (f"GET /info HTTP/1.0\r\nAuthorization: Bearer {TOKEN}\r\n", "403"),
+        (
+            f"GET /info HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n",
+            "403",
+        ),
+        (f"GET /info HTTP/1.1\r\nHost: localhost.:PORT\r\nAuthorization: Bearer {TOKEN}\r\n", "403"),
+        ("HEAD /info HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n", "401"),
+        ("OPTIONS /threads HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n", "401"),
+        (f"GET /threads/x/stream/events HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n{UPGRADE}", "403"),
+        (
+            f"GET /{TOKEN}/threads/x/stream/events HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n{UPGRADE}Origin: https://evil.example\r\n",
+            "403",
+        ),
+        (f"GET /info HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nAuthorization: Bearer {TOKEN}\r\n", "200"),
+    ],
+)
+def test_requests_that_no_client_library_sends(server: Studio, lines: str, status: str) -> None:
+    assert raw(server, lines) == status
+
+
+def test_the_token_opens_no_route_that_acts_on_the_host(server: Studio) -> None:
+    for method, path in (
+        ("POST", "/deploy"),
+        ("GET", "/deploy"),
+        ("POST", "/internal/truncate"),
+        ("POST", "/mcp"),
+    ):
+        assert called(server, method, path, headers=BEARER) == 404
+    for url in (
+        "http://10.1.2.3/",
+        "https://example.com/",
+        "http://127.0.0.1/",
+        "/threads",
+        "https://none.invalid/",
+    ):
+        asked = {"assistant_id": "agent", "input": {}, "webhook": url}
+        for path in ("/runs", "/runs/crons"):
+            assert called(server, "POST", path, json=asked | {"schedule": "* * * * *"}, headers=BEARER) == 422
+
+
+@pytest.mark.parametrize("sandbox", ["process", ["process"], {"process": True}, None, "process\0"])
+@pytest.mark.parametrize("field", ["context", "configurable"])
+def test_no_client_chooses_to_run_without_isolation(server: Studio, sandbox: Any, field: str) -> None:
+    chosen = {"sandbox": sandbox, "allow_unisolated": True, "max_steps": 1}
+    asked = {"context": chosen} if field == "context" else {"config": {"configurable": chosen}}
+    assert "sandbox: " in failure(server.run(server.thread(), **asked))
+
+
+def test_neither_an_assistant_nor_a_double_key_chooses_it(server: Studio) -> None:
+    refused = "sandbox: process runs commands as the server's user"
+    chosen = {"sandbox": "process", "allow_unisolated": True}
+    assistant = server.client.assistants.create("agent", context=chosen)["assistant_id"]
+    assert refused in failure(server.run(server.thread(), assistant))
+    body = '{"assistant_id": "agent", "input": {}, "context": {"sandbox": "host", "sandbox": "process"}}'
+    asked = f"{server.url}/threads/{server.thread()}/runs/wait"
+    answer = httpx.post(
+        asked, content=body, headers=BEARER | {"Content-Type": "application/json"}, timeout=60
+    )
+    assert refused in answer.text
+    schemas = server.client.assistants.get_schemas(assistant)["context_schema"]["properties"]
+    assert schemas["sandbox"]["enum"] == ["auto", "host", "docker"]
+    assert "allow_unisolated" not in schemas
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"directory": str(ROOT)},
+        {"directory": "/"},
+        {"directory": "~"},
+        {"directory": "/proc/self/cwd"},
+        {"image": "evil:1"},
+        {"model": "replay:/etc/passwd"},
+        {"model": "http://127.0.0.1:1/v1"},
+    ],
+)
+def test_no_client_chooses_what_of_the_host_is_used(server: Studio, chosen: dict[str, Any]) -> None:
+    (field,) = chosen
+    stream = server.run(server.thread(), input={"prompt": "Go."}, context={"model": "openai:notes", **chosen})
+    assert failure(stream).startswith(f"{field}: ")
+
+
+def test_a_node_sees_no_state_but_its_threads(server: Studio) -> None:
+    given = {"task": {"id": "rota__rota-23", "prompt": "x"}, "machine": "base"}
+    for goto in ([{"node": "shell", "input": given}], ["shell", "think"], {"node": "think", "input": given}):
+        stream = server.run(server.thread(), input=None, command={"goto": goto})
+        assert failure(stream).startswith("goto: name one node")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"lc": 2, "type": "constructor", "id": ["os", "mkdir"], "method": [None], "args": ["PLACE"]},
+        {"lc": 2, "type": "constructor", "id": ["pathlib", "Path", "mkdir"], "args": ["PLACE"]},
+        {"__type__": "os.mkdir", "__args__": ["PLACE"]},
+        {"py/reduce": [{"py/function": "os.mkdir"}, {"py/tuple": ["PLACE"]}]},
+    ],
+)
+def test_values_of_a_client_stay_data(server: Studio, tmp_path: Path, value: dict[str, Any]) -> None:
+    made = tmp_path / "made"
+    value = json.loads(json.dumps(value).replace("PLACE", str(made)))
+    server.client.store.put_item(["a"], "key", {"value": value})
+    assert server.client.store.get_item(["a"], "key")["value"] == {"value": value}
+    thread = server.client.threads.create(metadata={"value": value}, graph_id="agent")["thread_id"]
+    for values in ({"messages": [value]}, {"edits": [value]}, {"task": value}, {"spent": value}):
+        httpx.post(
+            f"{server.url}/threads/{thread}/state",
+            json={"values": values, "as_node": "begin"},
+            headers=BEARER,
+            timeout=60,
+        )
+        httpx.get(f"{server.url}/threads/{thread}/state", headers=BEARER, timeout=60)
+    server.run(thread, input={"prompt": value, "task_id": value}, config={"metadata": {"value": value}})
+    assert not made.exists()
+
+
+@pytest.mark.slow
+def test_what_the_switch_made_is_isolated_without_it(tmp_path: Path) -> None:
+    if default_backend() != "host":
+        missing("without bubblewrap there is no isolated sandbox to convert to")
+    server = Studio(tmp_path, "http://127.0.0.1:9/v1", TAKEOVER_STUDIO_UNISOLATED="1")
+    try:
+        made, isolated = server.thread(), server.thread()
+        server.run(made, context={"sandbox": "process", "policy": "stop"})
+        server.run(isolated, context={"max_steps": 2})
+        server.stop()
+        server.variables["TAKEOVER_STUDIO_UNISOLATED"] = ""
+        server.start()
+        values, machine = server.values(made), server.values(isolated)["machine"]
+        with open_home(server.home) as home:
+            kept = [machines.find(home.ledger, each) for each in (values["machine"], machine)]
+        assert [each.backend for each in kept if each] == ["process", "host"]
+        update = {"machine": values["machine"], "stop_reason": None}
+        server.run(isolated, input=None, command={"update": update, "goto": "think"})
+        (record,) = values["records"]
+        taken, received = server.thread(), server.thread()
+        server.run(taken, "takeover", input={"record": record})
+        # The state names an isolated machine, but the successor would enter the record's.
+        update = {"machine": machine, "record": record}
+        server.run(received, "takeover", input=None, command={"update": update, "goto": "receive"})
+        server.stop()
+        with open_home(server.home) as home:  # files were converted: whatever was made is isolated
+            given = home.records.load(record).machine
+            for thread in (isolated, taken, received):
+                found = [machines.find(home.ledger, each) for each in machines.kept(home.ledger, thread)]
+                later = [each for each in found if each and each.workspace != given.workspace]
+                assert {each.backend for each in later} == {"host"}
+    finally:
+        server.stop()
+
+
+@pytest.mark.slow
+def test_the_token_is_random_shown_once_and_stored_nowhere(tmp_path: Path) -> None:
+    server = Studio(tmp_path, "http://127.0.0.1:9/v1", TAKEOVER_STUDIO_TOKEN="")
+    try:
+        log = (tmp_path / "server.log").read_text()
+        (line,) = [each for each in log.splitlines() if each.startswith("Studio with the token: ")]
+        token = line.rpartition("/")[2]
+        assert len(token) >= 43
+        assert line.endswith(f"https://smith.langchain.com/studio/?baseUrl={server.url}/{token}")
+        asked = {"assistant_id": "agent", "input": {}, "context": {"max_steps": 1}}
+        assert called(server, "POST", f"/{token}/runs/wait", json=asked) == 200
+        assert called(
+            server, "POST", "/runs/wait", json=asked, headers={"Authorization": f"Bearer {token}"}
+        ) in (200, 409)
+    finally:
+        server.stop()
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and token.encode() in path.read_bytes()]
+    assert left == [tmp_path / "server.log"]
+    assert (tmp_path / "server.log").read_text().count(token) == 2
+
+
+@pytest.mark.slow
+def test_a_server_for_other_computers_does_not_start_by_accident(tmp_path: Path) -> None:
+    command = [
+        "-m",
+        "langgraph_cli",
+        "dev",
+        "--config",
+        str(ROOT / "langgraph.json"),
+        "--no-browser",
+        "--no-reload",
+    ]
+    done = subprocess.run(
+        [sys.executable, *command, "--host", "0.0.0.0", "--port", "0"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "LANGGRAPH_NO_VERSION_CHECK": "true"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "error: host 0.0.0.0: the server is for this computer alone" in done.stderr
