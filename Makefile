@@ -24,9 +24,9 @@ $(READY): requirements.txt pyproject.toml
 takeover: $(READY)
 	$(PYTHON) -m evals.takeover --view structured --workers 2
 
-# Its watch for changed source would start the server anew in the middle of a run.
+# Its watch for changed source would start the server anew in the middle of a run; the page that it opens has no token.
 studio: $(READY)
-	LANGGRAPH_CLI_NO_ANALYTICS=1 $(VENV)/bin/langgraph dev --no-reload $(STUDIO)
+	LANGGRAPH_CLI_NO_ANALYTICS=1 $(VENV)/bin/langgraph dev --no-reload --no-browser $(STUDIO)
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

@@ -20,6 +20,8 @@ HOMES = {
     "matplotlib": {"evals"},
     "scipy": {"evals"},
     "psycopg": {"graph"},
+    "regex": {"handoff", "evals"},
+    "confusable_homoglyphs": {"handoff"},
     "tenacity": {"handoff", "nodes", "evals"},
 }
 
