@@ -17,7 +17,7 @@ from sandbox.machine import SandboxUnavailable
 from sandbox.removal import remove_tree
 
 _CHUNK = 64 * 1024
-_KILL_ROUNDS = 20
+_ROUNDS = 20
 _EXEC_LOOKS, _EXEC_LOOK_S = 20, 0.005
 _KERNEL_THREADS = 2
 """The process that all threads of the kernel have for a parent."""
@@ -132,7 +132,7 @@ def kill(processes: list[psutil.Process]) -> None:
 
 def kill_until_none(find: Callable[[], list[psutil.Process]]) -> None:
     """Kill what `find` finds, and what that started meanwhile."""
-    for _ in range(_KILL_ROUNDS):
+    for _ in range(_ROUNDS):
         found = [process for process in find() if not is_dead(process)]
         if not found:
             return
@@ -148,15 +148,21 @@ def is_dead(process: psutil.Process) -> bool:
 
 
 @contextlib.contextmanager
-def stopped(processes: list[psutil.Process]) -> Iterator[None]:
-    """Hold processes still, so that what they write is not torn by a copy."""
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.suspend()
+def stopped(find: Callable[[], list[psutil.Process]]) -> Iterator[None]:
+    """Hold still what `find` finds, and what that started meanwhile, so that a copy of what they write is not torn."""
+    held: set[psutil.Process] = set()
     try:
+        for _ in range(_ROUNDS):
+            new = set(find()) - held
+            if not new:
+                break
+            held |= new
+            for process in new:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.suspend()
         yield
     finally:
-        for process in processes:
+        for process in held:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
 

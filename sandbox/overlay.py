@@ -77,20 +77,26 @@ class _Namespaces:
             start_new_session=True,
         )
 
-    def take(self, room: Path, layers: str) -> subprocess.Popen[bytes]:
-        """Make these the namespaces of a room, with its layers mounted."""
+    def take(self, room: Path, layers: str) -> tuple[subprocess.Popen[bytes], int]:
+        """Make these the namespaces of a room, with its layers mounted.
+
+        The process that holds them, and the first one inside, as this host numbers it.
+        """
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(os.fsencode(f"{room}\n{layers}\n"))
-            process.stdin.flush()
-        if process.stdout.readline() != b"ready\n" or process.stdout.readline() != b"mounted\n":
+        # An ended `unshare` may leave a child that it has not yet bound to its own end.
+        inside = descendants(process.pid) if process.stdout.readline() == b"ready\n" else []
+        if inside:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(os.fsencode(f"{room}\n{layers}\n"))
+                process.stdin.flush()
+        if not inside or process.stdout.readline() != b"mounted\n":
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
             process.stdin = None
             _, told = process.communicate()
-            reason = told.decode(errors="replace").strip().partition("\n")[0][:300] or "no reason given"
+            reason = told.decode(errors="replace").strip().partition("\n")[0][:300] or "`unshare` was ended"
             storage.require_room(room)
             if (closed := storage.closed_parent(room)) is not None:
                 mode = stat.S_IMODE(closed.stat().st_mode)
@@ -102,7 +108,7 @@ class _Namespaces:
                 f"no overlay could be mounted: {reason}; "
                 f"set {storage.PLACE_VARIABLE} to a directory on a disk that overlayfs can write to, such as ext4 or xfs"
             )
-        return process
+        return process, inside[0].pid
 
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -139,19 +145,19 @@ class Keeper:
     """The namespaces of one machine, alive while this process holds its pipe, and its layers mounted in them.
 
     `room` holds `diff` and `work`; what they and the lower layers come to is `merged`, seen only from inside.
+    `first` is the first process inside, as this host numbers it; not the agent's.
     """
 
     def __init__(self, room: Path, lowers: tuple[Path, ...]) -> None:
         layers = ":".join(os.path.relpath(lower, room) for lower in lowers)
         spare = _spare.take()
         try:
-            self._process = (spare or _Namespaces()).take(room, layers)
+            self._process, self.first = (spare or _Namespaces()).take(room, layers)
         except SandboxUnavailable:
             if spare is None:
                 raise
-            self._process = _Namespaces().take(room, layers)  # something may have ended the one made ahead
-        self.first = descendants(self._process.pid)[0].pid
-        """The first process of its process namespace, as this host numbers it; not the agent's."""
+            # Something may have ended the one made ahead.
+            self._process, self.first = _Namespaces().take(room, layers)
 
     def entering(self) -> list[str]:
         """The beginning of a command line that runs the rest of it inside the namespaces."""

@@ -51,7 +51,7 @@ class ProcessEnclosure:
         return False
 
     def freeze(self, store: Path, labels: Mapping[str, str], *, at_rest: bool) -> Callable[[str], Snapshot]:
-        finish = self._tree.freeze(store, at_rest=at_rest, stopped=lambda: stopped(self._processes()))
+        finish = self._tree.freeze(store, at_rest=at_rest, stopped=lambda: stopped(self._processes))
         return trees.described("process", self.workspace, finish)
 
     def close(self) -> None:

@@ -17,6 +17,8 @@ from sandbox.layers import own
 from sandbox.machine import OutOfDisk, SandboxUnavailable
 
 _TAR = ("tar", "--sparse", "--xattrs", "--xattrs-include=*", "--numeric-owner")
+_FATAL = 2
+"""The least exit code of `tar` that says more than that a file changed or vanished while it was read."""
 _FULL = ("No space left on device", "Wrote only", "Disk quota exceeded")
 _GONE = ".wh."
 _OPAQUE = ".wh..wh..opq"
@@ -26,9 +28,11 @@ def pack(directory: Path, raw: Path, *, entering: Sequence[str] = ()) -> None:
     """Keep an overlay's upper directory as it is, marks and attributes and all.
 
     `entering` begins the command line of `tar`, which then reads with the rights of the sandbox's own root.
+    Without it nothing keeps others from writing, so a file that changes meanwhile is no error.
     """
+    failure = 1 if entering else _FATAL
     with raw.open("xb") as out:
-        _tar("-c", "-f", "-", "-C", os.fspath(directory), ".", entering=entering, stdout=out)
+        _tar("-c", "-f", "-", "-C", os.fspath(directory), ".", entering=entering, stdout=out, failure=failure)
 
 
 def unpack(raw: Path, directory: Path, *, entering: Sequence[str] = ()) -> None:
@@ -95,6 +99,7 @@ def _tar(
     entering: Sequence[str],
     stdin: IO[bytes] | None = None,
     stdout: IO[bytes] | None = None,
+    failure: int = 1,
 ) -> None:
     done = subprocess.run(
         [*entering, *_TAR, *arguments],
@@ -103,7 +108,7 @@ def _tar(
         stderr=subprocess.PIPE,
         env={**os.environ, "LC_ALL": "C"},
     )
-    if done.returncode != 0:
+    if done.returncode < 0 or done.returncode >= failure:
         complaint = done.stderr.decode(errors="replace").strip()
         if any(words in complaint for words in _FULL):
             raise OutOfDisk("the disk is full; the snapshot was not taken")

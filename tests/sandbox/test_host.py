@@ -20,6 +20,7 @@ import pytest
 import sandbox
 from sandbox import cgroups, overlay, removal, storage
 from sandbox.contract import Kit, run, told
+from sandbox.local import descendants
 from sandbox.machine import OutOfDisk, Snapshot, SnapshotCorrupt
 from sandbox.removal import remove_tree
 
@@ -239,11 +240,20 @@ print(sum(libc.inotify_init1(0) >= 0 for _ in range(200)))
         assert 0 < int(told(other, "python3 take.py")) <= 32
 
 
-def test_namespaces_made_ahead_that_somebody_ends(host: Kit) -> None:
+@pytest.mark.parametrize("bound", [True, False])
+def test_namespaces_made_ahead_that_somebody_ends(
+    host: Kit, bound: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`unshare` may be ended before it has bound its child to its own end."""
     with host.ended():
-        host.start()
-        made = overlay._spare._made
-        assert made is not None
+        with monkeypatch.context() as patch:
+            if not bound:
+                patch.setattr(
+                    overlay, "_UNSHARE", [word for word in overlay._UNSHARE if word != "--kill-child"]
+                )
+            made = overlay._spare._made = overlay._Namespaces()
+        while not any(below.name() == "sh" for below in descendants(made._process.pid)):
+            time.sleep(0.001)
         made._process.kill()
         made._process.wait()
         assert told(host.start(), "cat README.txt") == "a small repository\n"
@@ -265,7 +275,7 @@ def test_a_killed_run_leaves_no_process_and_no_mount(host: Kit, tmp_path: Path) 
         while any(Path(f"/proc/{child}").exists() for child in children):
             assert time.monotonic() < deadline
             time.sleep(0.02)
-    assert "takeover" not in Path("/proc/mounts").read_text()
+    assert str(storage.place()) not in Path("/proc/mounts").read_text()
 
 
 _FREEZER = """
