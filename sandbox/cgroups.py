@@ -125,23 +125,6 @@ class ControlGroup:
             with contextlib.suppress(OSError), self._process(pid) as process:
                 hierarchies.write(Path(f"/proc/self/fd/{process}/oom_score_adj"), _OOM_SCORE)
 
-    def oom_kills(self) -> int:
-        """Number of processes that the kernel killed because the group reached its memory limit."""
-        if self._memory is not None:
-            for name in ("memory.events", "memory.oom_control"):
-                with contextlib.suppress(OSError):
-                    counts = dict(line.split() for line in (self._memory / name).read_text().splitlines())
-                    return int(counts.get("oom_kill", 0))
-        return 0
-
-    def memory_bytes(self) -> int:
-        """Memory in use: anonymous, shared, cached and the kernel's own."""
-        if self._memory is not None:
-            for name in ("memory.current", "memory.usage_in_bytes"):
-                with contextlib.suppress(OSError):
-                    return int((self._memory / name).read_text())
-        return 0
-
     def remove(self) -> None:
         """Remove the group, whose processes have ended; may be called twice.
 

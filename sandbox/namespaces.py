@@ -1,4 +1,4 @@
-"""All processes of a PID namespace, stopped or killed by signals: for hosts without control groups.
+"""All processes of a PID namespace, stopped by signals: for hosts without control groups.
 
 `first` is the namespace's first process, as this host numbers it; `entering` is the beginning of a command
 line that runs the rest as root inside. Neither the first process nor its mount namespace is the agent's.
@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +23,7 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 _FOLLOW_S = 1.0
 _LONGEST_FILE = 1 << 16
 _WAITS_FOR_CHILD = "vfork"
-_DEAD = frozenset("ZX")
-_STILL = _DEAD | frozenset("Tt") | {_WAITS_FOR_CHILD}
+_STILL = frozenset("ZXTt") | {_WAITS_FOR_CHILD}
 # `clone`, `vfork`, `clone3`: a parent waits there for the child that borrows its memory, and touches no file.
 _CREATING = {"x86_64": {"56", "58", "435"}, "aarch64": {"220", "435"}}.get(platform.machine(), {"435"})
 # Starts no program, so that the last process id of the namespace changes only when others start one.
@@ -56,16 +55,10 @@ def stop_all(first: int, entering: Sequence[str], entrances: Sequence[int] = ())
     with _Inside(first, entering, entrances) as inside:
         stopped_before = {pid for (pid, _), thread in inside.look().items() if thread.state == "T"}
         try:
-            inside.signal_until("STOP", _stands_still)
+            inside.stop()
             yield
         finally:
             complete(lambda: _resume(inside, stopped_before, entrances))
-
-
-def kill_all(first: int, entering: Sequence[str]) -> None:
-    """Kill every process of the namespace but its first. Raises SandboxUnavailable if one outlives 10 s."""
-    with _Inside(first, entering) as inside:
-        inside.signal_until("KILL", _is_empty)
 
 
 class _Inside:
@@ -112,16 +105,27 @@ class _Inside:
         self._pid = int(answer[0])
         return int(answer[1])
 
-    def signal_until(self, name: str, is_done: Callable[[_Inside, int], bool]) -> None:
-        """Send a signal to all, as often as needed. Raises SandboxUnavailable if it is not done after 10 s."""
+    def stop(self) -> None:
+        """Send SIGSTOP to all until they stand still. Raises SandboxUnavailable after 10 s."""
         deadline, pause = time.monotonic() + _TIMEOUT_S, _PAUSE_S
-        while not is_done(self, self.run(f"kill -s {name} -- -1 2>/dev/null")):
+        while not self._stands_still(self.run("kill -s STOP -- -1 2>/dev/null")):
             if time.monotonic() > deadline:
                 raise SandboxUnavailable(
-                    f"the sandbox's processes withstood SIG{name} for {_TIMEOUT_S:.0f} s: refuse to read its files"
+                    f"the sandbox's processes withstood SIGSTOP for {_TIMEOUT_S:.0f} s, so its files are not read"
                 )
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE_S)
+
+    def _stands_still(self, last_pid: int) -> bool:
+        """Whether no process executed anything between two looks, and none was made.
+
+        A thread that was stopped in both looks, and was never scheduled between them, was stopped when the first
+        look ended; if that holds for all, none is left that could resume another.
+        """
+        first = self.look()
+        if any(thread.state not in _STILL for thread in first.values()):
+            return False
+        return self.look() == first and self.run(":") == last_pid
 
     def look(self) -> _Look:
         """Every thread inside but those of the first process and of the helper."""
@@ -164,22 +168,6 @@ def _read(path: str, directory: int) -> str:
         return os.read(descriptor, _LONGEST_FILE).decode(errors="replace")
     finally:
         os.close(descriptor)
-
-
-def _stands_still(inside: _Inside, last_pid: int) -> bool:
-    """Whether no process executed anything between two looks, and none was made.
-
-    A thread that was stopped in both looks, and was never scheduled between them, was stopped when the first
-    look ended; if that holds for all, none is left that could resume another.
-    """
-    first = inside.look()
-    if any(thread.state not in _STILL for thread in first.values()):
-        return False
-    return inside.look() == first and inside.run(":") == last_pid
-
-
-def _is_empty(inside: _Inside, _: int) -> bool:
-    return all(thread.state in _DEAD for thread in inside.look().values())
 
 
 def _resume(inside: _Inside, stopped_before: set[int], entrances: Sequence[int]) -> None:

@@ -203,7 +203,6 @@ def test_an_empty_group(group: ControlGroup) -> None:
     group.remove()
     group.remove()
     assert group.process_ids() == set()
-    assert (group.oom_kills(), group.memory_bytes()) == (0, 0)
 
 
 def test_the_whole_tree_is_inside_from_the_start(group: ControlGroup) -> None:
@@ -267,7 +266,6 @@ def test_memory_is_limited_whatever_holds_it(limited: ControlGroup, eater: str) 
     )
     out, _ = process.communicate(timeout=60)
     assert (out, process.returncode) == ("", -signal.SIGKILL)
-    assert limited.oom_kills() >= 1
 
 
 def test_segments_that_outlive_their_process(limited: ControlGroup) -> None:
@@ -283,8 +281,7 @@ def test_cached_files_are_written_back_not_killed(limited: ControlGroup, tmp_pat
         limited, sys.executable, "-c", f"import os\nfile = os.open({str(tmp_path / 'x')!r}, 65)" + _WRITE
     )
     out, _ = process.communicate(timeout=120)
-    assert (out, limited.oom_kills()) == ("done\n", 0)
-    assert limited.memory_bytes() <= _MEMORY_BYTES
+    assert (out, process.returncode) == ("done\n", 0)
 
 
 def test_the_largest_process_is_killed(limited: ControlGroup) -> None:

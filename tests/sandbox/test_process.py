@@ -1,0 +1,53 @@
+"""Plain processes: what is started here is held still for a snapshot; what others write is no error."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.contract import Kit, told
+from sandbox.local import stopped
+from sandbox.process import ProcessEnclosure
+
+from .conftest import kit_of
+
+_FORKS = "while :; do date +%N >beat.new; mv beat.new beat; done & echo on"
+
+
+@pytest.fixture
+def plain(repository: Path) -> Iterator[Kit]:
+    with kit_of("process", repository, None) as kit:
+        yield kit
+
+
+def test_a_loop_that_starts_programs_stands_still(plain: Kit) -> None:
+    machine = plain.start()
+    told(machine, _FORKS)
+    enclosure = machine._enclosure
+    assert isinstance(enclosure, ProcessEnclosure)
+    beat = Path(enclosure.workspace) / "beat"
+    for _ in range(5):
+        with stopped(enclosure._processes):
+            time.sleep(0.05)
+            before = beat.read_text()
+            time.sleep(0.1)
+            assert beat.read_text() == before
+        time.sleep(0.1)
+        assert beat.read_text() != before
+
+
+def test_a_file_that_another_process_changes_is_no_error(plain: Kit, tmp_path: Path) -> None:
+    machine = plain.start()
+    told(machine, "head -c 20000000 /dev/urandom >large")
+    large = f"{machine.workspace}/large"
+    with subprocess.Popen(["bash", "-c", f"while :; do echo more >>{large}; done"]) as other:
+        try:
+            snapshot = machine.freeze(tmp_path / "store").result()
+        finally:
+            other.kill()
+    thawed = plain.thaw(snapshot, tmp_path / "store")
+    assert int(told(thawed, "stat -c %s large")) >= 20_000_000
