@@ -78,10 +78,9 @@ def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
     state = read_state(snapshot.shell_state)
     with storage.disk_errors():
         enclosure = _backend(spec.backend).thaw(snapshot, store, spec)
-    before, now = _rooms(snapshot.backend, snapshot.workspace), _rooms(spec.backend, enclosure.workspace)
-    return Box(
-        enclosure, shell_init=spec.shell_init, shell_state=state.moved(dict(zip(before, now, strict=False)))
-    )
+        before, now = _rooms(snapshot.backend, snapshot.workspace), _rooms(spec.backend, enclosure.workspace)
+        moved = state.moved(dict(zip(before, now, strict=False)))
+        return Box(enclosure, shell_init=spec.shell_init, shell_state=moved)
 
 
 def default_backend() -> BackendName:

@@ -306,13 +306,20 @@ def unpack(
     _read(archive, target, owner, digest=digest, base_digest=base_digest, largest=largest)
 
 
+def _open_file(archive: Path) -> IO[bytes]:
+    """The archive, open. Raises SnapshotCorrupt if it is not a regular file, OSError."""
+    descriptor = os.open(archive, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise SnapshotCorrupt(f"{archive}: is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
 def _read(
     archive: Path, target: Path | None, owner: int | None, *, digest: str, base_digest: str, largest: int
 ) -> Held:
     try:
-        with os.fdopen(os.open(archive, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as raw:
-            if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
-                raise SnapshotCorrupt(f"{archive}: is not a regular file")
+        with _open_file(archive) as raw:
             members = Members(archive, raw)
             base = members.base()
             if base != base_digest:

@@ -134,7 +134,7 @@ def check_workspace(snapshot: Snapshot) -> None:
 
 
 def isolated_backend() -> BackendName:
-    """The kind of machine for snapshots of anybody: `host`. Raises SandboxUnavailable where it is not to be had."""
+    """The back end for snapshots of unknown origin: `host`. Raises SandboxUnavailable if it cannot run here."""
     from sandbox.host import unavailable
 
     if reason := unavailable():

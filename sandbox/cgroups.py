@@ -24,7 +24,7 @@ _KILL_ROUND_S = 1.0
 _REMOVAL_S = 1.0
 _OWN_SCORE = Path("/proc/self/oom_score_adj")
 _OOM_SCORE = 100
-"""Thousandths of the memory limit that count as a process's own, beside what it has: far more than a shell has."""
+"""Added to a process's out-of-memory score, in thousandths of the memory limit: far more than a shell's own score."""
 # Ends with the process that holds its input; then it resumes and removes what that process left.
 _GUARD = """
 exec 2>/dev/null

@@ -49,6 +49,8 @@ _TOO_MANY = (
 _BLOCK = 1024 * 1024
 _EXCHANGED = (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR, errno.ENOTDIR)
 """What the kernel says of a file that something else has taken the place of."""
+_NO_DIRECTORY = (*_EXCHANGED, errno.ENOENT, errno.EXDEV, errno.EACCES)
+"""The same of a directory, or that its mode closes it."""
 
 
 class State(NamedTuple):
@@ -160,13 +162,15 @@ class LayerReport:
             now, covers = self._look()
         except FileNotFoundError as error:
             raise SandboxUnavailable("the sandbox's files are gone") from error
+        except OSError as error:
+            raise SandboxUnavailable(f"the sandbox's files cannot be read: {error.strerror}") from error
         suspects = {path for path, seen in now.items() if before_now.get(path) != seen}
         suspects |= before_now.keys() - now.keys()
         for path in (covers ^ before_covers) | {p for p in suspects if (p in now) != (p in before_now)}:
             suspects.update(self._files_below(path))
-        before = {path: self._state(path) for path in suspects}
+        before = {path: self._state(path) for path in sorted(suspects)}
         self._now, self._covers = now, covers
-        for path in suspects:
+        for path in before:
             after = self._state(path)
             if before[path] != after:
                 yield path, before[path], after
@@ -180,7 +184,7 @@ class LayerReport:
         def look(directory: int, prefix: str) -> None:
             if prefix and is_opaque(directory):
                 covers.add(prefix[:-1])
-            below = []
+            below, files = [], {}
             with os.scandir(directory) as entries:
                 for entry in entries:
                     if time.monotonic() > deadline:
@@ -192,15 +196,22 @@ class LayerReport:
                         elif is_whiteout(info):
                             covers.add(prefix + entry.name)
                         elif _is_file(info):
-                            now[prefix + entry.name] = self._seen(prefix + entry.name, directory, info)
+                            files[entry.name] = info
+            for name in sorted(files):  # as the budget is spent in this order
+                if time.monotonic() > deadline:
+                    raise SandboxUnavailable(_TOO_MANY.format(len(now), LONGEST_LOOK_S))
+                with contextlib.suppress(FileNotFoundError):
+                    now[prefix + name] = self._seen(prefix + name, directory, files[name])
             if prefix.count("/") > DEEPEST:
                 return
-            for name in below:
+            for name in sorted(below):
                 if name == UNTOLD:
                     continue
                 try:
                     descriptor = open_at(directory, name, os.O_RDONLY | os.O_DIRECTORY)
-                except OSError:  # it is no directory any more, or may not be read
+                except OSError as error:
+                    if error.errno not in _NO_DIRECTORY:
+                        raise
                     continue
                 try:
                     look(descriptor, f"{prefix}{name}/")

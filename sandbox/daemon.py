@@ -79,7 +79,8 @@ def system_call_filter(daemon: Any) -> tuple[str, ...]:
     Its own default profile stays where this host has no libseccomp, or the daemon no seccomp.
     """
     profile = seccomp.docker_profile()
-    options = daemon.info().get("SecurityOptions") or ()
+    with answering("the Docker daemon"):
+        options = daemon.info().get("SecurityOptions") or ()
     if profile is None or not any(option.startswith("name=seccomp") for option in options):
         return ()
     return (f"seccomp={profile}",)

@@ -59,7 +59,7 @@ def processes(container: str, pid: int) -> set[int]:
 
 @contextlib.contextmanager
 def frozen(directory: Path) -> Iterator[None]:
-    """Hold all processes of one group still, verified. Raises SandboxUnavailable after 10 s, OSError."""
+    """Hold all processes of one group still, verified. Raises SandboxUnavailable, after 10 s at the latest."""
     try:
         freeze(directory, TIMEOUT_S)
         yield
@@ -73,6 +73,16 @@ def can_freeze(directory: Path) -> bool:
 
 
 def freeze(directory: Path, timeout_s: float) -> None:
+    """Stop all processes of the group. Raises SandboxUnavailable if they do not stop, or the group is gone."""
+    try:
+        _freeze(directory, timeout_s)
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"the sandbox's processes cannot be stopped: {directory}: {error.strerror}"
+        ) from error
+
+
+def _freeze(directory: Path, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     for pause in pauses():
         # Written again each time, as a process that entered meanwhile can undo it on version 1.

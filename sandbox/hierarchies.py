@@ -71,7 +71,7 @@ def parents(pid: int) -> dict[str, Path]:
 
 
 def _unified_parents(mine: Position) -> dict[str, Path]:
-    """As `_parents`, of version 2, where a group with processes cannot have groups with limits below it."""
+    """The same for version 2, in which a group that holds processes cannot have child groups with limits."""
     fallback: dict[str, Path] = {}
     for directory in _candidates(mine):
         # What other processes get does not change: their groups keep no limit unless somebody sets one.

@@ -92,8 +92,8 @@ class HostEnclosure:
         self.workspace = spec.workspace
         self._processors = _bound_to(spec.cpus)
         memory = spec.memory_mb << 20
-        self._group = cgroups.create(memory, spec.pids + _OWN_PROCESSES)
         limits = (self._disk_used, spec.disk_mb << 20, storage.runs())
+        self._group = cgroups.create(memory, spec.pids + _OWN_PROCESSES)
         if self._limits_memory():
             self.watch = DiskWatch(*limits)
         else:
@@ -158,11 +158,12 @@ class HostEnclosure:
         return trees.described("host", self.workspace, finish_at_rest if at_rest else finish)
 
     def close(self) -> None:
-        for channel in self._channels:
-            channel.end()
-        self._tree.close()
-        if self._group is not None:
-            self._group.remove()
+        with contextlib.ExitStack() as stack:  # what fails leaves nothing of the rest
+            if self._group is not None:
+                stack.callback(self._group.remove)
+            stack.callback(self._tree.close)
+            for channel in self._channels:
+                stack.callback(channel.end)
 
     def _waits(self) -> bool:
         """Whether only shells are inside that wait for a command, as far as a look can tell."""

@@ -35,12 +35,9 @@ class Item(NamedTuple):
         """Whether the name hides what the layers below have under it."""
         return is_whiteout(self.info)
 
-    def opened(self) -> contextlib.AbstractContextManager[int]:
-        """A descriptor to read from, even if the mode forbids its owner to read."""
-        return self._opened()
-
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[int]:
+    def opened(self) -> Iterator[int]:
+        """A descriptor to read from, even if the mode forbids its owner to read."""
         flags = os.O_RDONLY | (os.O_DIRECTORY if self.is_directory else 0)
         with self.made_readable(), descriptors.opened(self.layer, self.path, flags) as descriptor:
             found = os.fstat(descriptor)

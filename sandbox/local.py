@@ -147,13 +147,23 @@ def is_dead(process: psutil.Process) -> bool:
         return True
 
 
+def _is_stopped(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return True
+
+
 @contextlib.contextmanager
 def stopped(find: Callable[[], list[psutil.Process]]) -> Iterator[None]:
-    """Hold still what `find` finds, and what that started meanwhile, so that a copy of what they write is not torn."""
+    """Hold still what `find` finds, and what that started meanwhile, so that a copy of what they write is not torn.
+
+    What was stopped before stays stopped.
+    """
     held: set[psutil.Process] = set()
     try:
         for _ in range(_ROUNDS):
-            new = set(find()) - held
+            new = {process for process in set(find()) - held if not _is_stopped(process)}
             if not new:
                 break
             held |= new

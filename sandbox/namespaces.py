@@ -69,14 +69,20 @@ class _Inside:
             self._proc = os.open(f"/proc/{first}/root/proc", os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise SandboxUnavailable(f"the sandbox's processes cannot be listed: {error.strerror}") from error
-        self._helper = subprocess.Popen(
-            ["sh", "-c", _HELD, " ".join(map(str, entrances)), *entering, "sh", "-c", _HELPER],
-            env={"PATH": os.defpath},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            self._helper = subprocess.Popen(
+                ["sh", "-c", _HELD, " ".join(map(str, entrances)), *entering, "sh", "-c", _HELPER],
+                env={"PATH": os.defpath},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(self._proc)
+            raise SandboxUnavailable(
+                f"the sandbox's processes cannot be stopped: {error.strerror}"
+            ) from error
         self._pid = 0
 
     def __enter__(self) -> _Inside:

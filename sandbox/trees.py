@@ -97,7 +97,8 @@ class OverlayTree:
             self._left.append(keeper)
             return lambda: self._keep(frozen, store, keeper)
         # An archive holds what all its layers come to, and so is the one layer to go on with.
-        kept = self._keep(frozen, store)
+        with stopped():  # what the shell's own traps start may still write
+            kept = self._keep(frozen, store)
         merged = _unpacked(store / ARCHIVE, *kept, self._owner)
         self._open((merged,))
         self._own = (merged,)

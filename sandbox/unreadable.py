@@ -1,7 +1,7 @@
 """The bash of a sandbox's shells: a copy that can be executed and not be read.
 
 The kernel lets nobody without capabilities look into a process whose program they may not read: not into its memory, its
-descriptors or its environment, and no debugger attaches. So no command learns by what word its shell tells its end.
+descriptors or its environment, and no debugger attaches. So no command can read the random word that marks its end.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import os
 import secrets
 import shutil
 from pathlib import Path
@@ -43,12 +44,18 @@ def _copied(program: Path, place: Path) -> Path:
         return place
     partial = place.with_name(f".{place.name}-{secrets.token_hex(4)}")
     try:
-        shutil.copyfile(program, partial)
-        partial.chmod(0o111)
+        with program.open("rb") as source, partial.open("xb") as copy:
+            shutil.copyfileobj(source, copy)
+            os.fchmod(copy.fileno(), 0o111)
+            copy.flush()
+            os.fsync(copy.fileno())
         partial.replace(place)
     except OSError as error:
         kind = OutOfDisk if error.errno in (errno.ENOSPC, errno.EDQUOT) else SandboxUnavailable
-        raise kind(f"{place}: the shell's program could not be copied: {error.strerror}") from error
+        raise kind(
+            f"{program}: cannot be copied to {place}: {error.strerror}; make {place.parent} writable, "
+            f"or set {storage.PLACE_VARIABLE} to another directory"
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()

@@ -605,6 +605,25 @@ def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert time.thread_time() - began < 0.5
 
 
+def test_a_file_of_another_user_is_not_kept(tmp_path: Path) -> None:
+    layer, base = tmp_path / "layer", tmp_path / "base"
+    layer.mkdir()
+    base.mkdir()
+    (layer / "file").write_text("of this host")
+    with pytest.raises(SandboxUnavailable, match="file: belongs to a user of this host"):
+        archive.write((layer,), Stack(base), tmp_path / "archive", base_digest=BASE, root_uid=os.getuid() + 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "layer"]
+
+
+def test_what_is_no_file_is_refused_and_closed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    before = set(Path("/proc/self/fd").iterdir())
+    for place in (tmp_path, tmp_path / "fifo"):
+        with pytest.raises(SnapshotCorrupt, match=f"{place}: is not a regular file"):
+            archive.verify(place, digest="", base_digest=BASE)
+    assert set(Path("/proc/self/fd").iterdir()) <= before
+
+
 def test_more_than_a_sandbox_may_hold(tmp_path: Path) -> None:
     """Holes count where they are written, and are none where they need not be."""
     place, target = tmp_path / "archive", tmp_path / "target"

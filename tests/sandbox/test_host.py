@@ -23,6 +23,7 @@ from sandbox.contract import Kit, run, told
 from sandbox.local import descendants
 from sandbox.machine import OutOfDisk, Snapshot, SnapshotCorrupt
 from sandbox.removal import remove_tree
+from sandbox.trees import Kept, OverlayTree
 
 from ..conftest import missing
 from .conftest import kit_of
@@ -276,6 +277,31 @@ def test_a_killed_run_leaves_no_process_and_no_mount(host: Kit, tmp_path: Path) 
             assert time.monotonic() < deadline
             time.sleep(0.02)
     assert str(storage.place()) not in Path("/proc/mounts").read_text()
+
+
+def test_layers_are_merged_while_nothing_writes(
+    host: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trap of the agent's shell runs while the shell prints its state."""
+    monkeypatch.setattr(overlay, "MOST_LAYERS", 1)
+    sizes: list[int] = []
+    keep = OverlayTree._keep
+
+    def observed(tree: OverlayTree, *arguments: Any) -> Kept:
+        log = tree.layers().layers[0] / "home" / "log"
+        sizes.append(log.stat().st_size)
+        kept = keep(tree, *arguments)
+        time.sleep(0.2)
+        sizes.append(log.stat().st_size)
+        return kept
+
+    monkeypatch.setattr(OverlayTree, "_keep", observed)
+    with host.ended():
+        machine = host.start()
+        told(machine, "trap 'for n in {1..200000}; do echo $n; done >>$HOME/log' DEBUG")
+        snapshot = machine.freeze(tmp_path).result()
+        assert sizes[0] == sizes[1] > 0
+        assert int(told(host.thaw(snapshot, tmp_path), "trap - DEBUG; stat -c %s $HOME/log")) >= sizes[0]
 
 
 _FREEZER = """

@@ -40,6 +40,16 @@ def test_a_loop_that_starts_programs_stands_still(plain: Kit) -> None:
         assert beat.read_text() != before
 
 
+def test_a_job_that_the_agent_stopped_stays_stopped(plain: Kit) -> None:
+    machine = plain.start()
+    told(machine, "sleep 100 & kill -STOP $!; sleep .1")
+    enclosure = machine._enclosure
+    assert isinstance(enclosure, ProcessEnclosure)
+    with stopped(enclosure._processes):
+        pass
+    assert "T (stopped)" in told(machine, "grep State /proc/$!/status")
+
+
 def test_a_file_that_another_process_changes_is_no_error(plain: Kit, tmp_path: Path) -> None:
     machine = plain.start()
     told(machine, "head -c 20000000 /dev/urandom >large")
