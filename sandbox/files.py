@@ -18,6 +18,8 @@ from sandbox.shell import Hand, shown
 
 LARGEST_FILE = 16 * 1024 * 1024
 _TIMEOUT_S = 120.0
+_ONE_FILE_S = 20.0
+"""How long a file may take that something else takes the place of, such as a pipe that nobody writes to."""
 # The content is put aside whole before it takes the file's place, so that a full disk costs nothing. What is
 # more than one name, or somebody else's, is overwritten in place as an editor would. All input must be read.
 _WRITE = """
@@ -86,9 +88,9 @@ class Files:
         return shlex.quote(posixpath.join(self._workspace, path))
 
     def _ask(self, command: str, path: str, payload: bytes | None = None) -> str:
-        result = self._hand.run(command, timeout_s=_TIMEOUT_S, payload=payload)
+        result = self._hand.run(command, timeout_s=_ONE_FILE_S, payload=payload)
         if result.timed_out:
-            raise FileRefused(f"{path}: no answer in {_TIMEOUT_S:.0f} s")
+            raise FileRefused(f"{path}: no answer in {_ONE_FILE_S:.0f} s")
         if result.exit_code != 0:
             reason = result.output.strip().partition("\n")[0].rpartition(": ")[2]
             raise FileRefused(f"{path}: {reason or 'refused'}")

@@ -125,8 +125,7 @@ class Shell:
     def restore(self, state: ShellState, *, timeout_s: float) -> bool:
         """Go on where another shell stood; whether this one still lives then."""
         # Some lines fail, such as those of variables that are read-only here; that is expected, and quiet.
-        code = shlex.quote(restoring_code(state))
-        done = self.run(f"\\builtin eval {code} 2>/dev/null", timeout_s=timeout_s)
+        done = self.run(f"\\builtin exec 2>/dev/null\n{restoring_code(state)}", timeout_s=timeout_s)
         return not done.timed_out and not done.shell_ended
 
     def run(

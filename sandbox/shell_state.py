@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Self
 
@@ -25,17 +25,16 @@ _FATAL_OPTIONS = frozenset({"noexec", "onecmd", "privileged"})
 _FIXED_SHOPTS = frozenset({"login_shell", "restricted_shell"})
 _OUR_SIGNAL = "SIGRTMAX"
 
-_WORD = r"""(?:'[^']*+'|"(?:[^"\\$`]++|\\.)*+"|\$'(?:[^'\\]++|\\.)*+'|\\.|[^\s'"\\$`()<>;&|\[\]])++"""
-_ELEMENT = rf"\[({_WORD})\]=({_WORD}) ?"
-_ELEMENTS = re.compile(_ELEMENT, re.DOTALL)
-_VARIABLE = re.compile(
-    rf"^declare -([A-Za-z-]+) ([A-Za-z_]\w*)(?:=(?:({_WORD})|\(((?:{_ELEMENT})*+)\)))?$",
-    re.DOTALL | re.MULTILINE | re.ASCII,
+_WORD = re.compile(
+    r"""(?:'[^']*+'|"(?:[^"\\$`]++|\\.)*+"|\$'(?:[^'\\]++|\\.)*+'|\\.|[^\s'"\\$`()<>;&|\[\]])++""", re.DOTALL
 )
+_VARIABLE = re.compile(r"declare -([A-Za-z-]+) ([A-Za-z_]\w*)(=\(|=|(?=\n|\Z))", re.ASCII)
+_KEYWORD = "function "
+"""Before a function's name, where that is a word of the language."""
 _FUNCTION = re.compile(r"^declare -(f[a-z]*) (\S+)$", re.MULTILINE)
 _SHOPT = re.compile(r"^shopt -([su]) (\w+)$", re.MULTILINE)
 _OPTION = re.compile(r"^set ([+-])o ([\w-]+)$", re.MULTILINE)
-_TRAP = re.compile(rf"^trap -- ({_WORD}) ([\w+-]+)$", re.DOTALL | re.MULTILINE)
+_TRAP, _TRAPPED = re.compile("trap -- "), re.compile(r" ([\w+-]+)(?=\n|\Z)")
 _PIECE = re.compile(
     r"""'([^']*+)'|"((?:[^"\\]++|\\.)*+)"|\$'((?:[^'\\]++|\\.)*+)'|\\(.)|([^'"\\$]+)""", re.DOTALL
 )
@@ -210,40 +209,87 @@ def parse_printed(printed: str, mark: str) -> ShellState | None:
             options={
                 name: sign == "-" for sign, name in _OPTION.findall(options) if name not in _FATAL_OPTIONS
             },
-            traps={
-                name: _text(_unquoted(code)) for code, name in _TRAP.findall(traps) if name != _OUR_SIGNAL
-            },
+            traps={name: code for name, code in _traps(traps) if name != _OUR_SIGNAL},
         )
     except ValueError:
         return None
     return state if len(state.as_json()) <= LONGEST_SHELL_STATE else None
 
 
+class _Printed:
+    """Text from a shell, read once from its beginning to its end, whatever is in it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def statements(self, head: re.Pattern[str]) -> Iterator[re.Match[str]]:
+        """The beginnings of statements, each at the beginning of a line that no earlier statement has taken."""
+        while self._at < len(self._text):
+            if (found := self.match(head)) is not None:
+                yield found
+            self._at = (self._text.find("\n", self._at) + 1) or len(self._text)
+
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        found = pattern.match(self._text, self._at)
+        self._at = found.end() if found is not None else self._at
+        return found
+
+    def skip(self, expected: str) -> bool:
+        is_there = self._text.startswith(expected, self._at)
+        self._at += len(expected) if is_there else 0
+        return is_there
+
+    def word(self) -> str | None:
+        """What the next word stands for; None if there is none, or one with something to expand."""
+        found = self.match(_WORD)
+        return None if found is None else _text(_unquoted(found[0]))
+
+    def elements(self) -> dict[str, str] | None:
+        """The elements of an array up to their closing parenthesis; None if something else comes before it."""
+        found: dict[str, str] = {}
+        while self.skip("["):
+            key = self.word()
+            if key is None or not self.skip("]="):
+                return None
+            value = self.word()
+            if value is None:
+                return None
+            found[key] = value
+            self.skip(" ")
+        return found if self.skip(")") else None
+
+    def is_at_end_of_line(self) -> bool:
+        return self._at == len(self._text) or self._text[self._at] == "\n"
+
+
 def _variables(printed: str) -> Iterator[tuple[str, Variable]]:
-    for match in _VARIABLE.finditer(printed):
-        letters, name, value, elements = match.groups()[:4]
-        if _SHELLS_OWN.fullmatch(name):
-            continue
-        try:
-            variable = Variable(
-                attributes=letters.replace("-", ""),
-                value=None if value is None else _text(_unquoted(value)),
-                elements=None if elements is None else _elements(elements),
-            )
-        except ValueError:
-            continue
-        yield name, variable
-
-
-def _elements(printed: str) -> dict[str, str]:
-    return {_text(_unquoted(key)): _text(_unquoted(value)) for key, value in _ELEMENTS.findall(printed)}
+    text = _Printed(printed)
+    for head in text.statements(_VARIABLE):
+        letters, name, assigned = head.groups()
+        value = text.word() if assigned == "=" else None
+        elements = text.elements() if assigned == "=(" else None
+        is_whole = not assigned or value is not None or elements is not None
+        if is_whole and text.is_at_end_of_line() and not _SHELLS_OWN.fullmatch(name):
+            with contextlib.suppress(ValueError):
+                attributes = letters.replace("-", "")
+                yield name, Variable(attributes=attributes, value=value, elements=elements)
 
 
 def _aliases(printed: str) -> Iterator[tuple[str, str]]:
-    for match in _VARIABLE.finditer(printed):
-        for name, value in _elements(match[4] or "").items():
+    text = _Printed(printed)
+    for head in text.statements(_VARIABLE):
+        for name, value in ((text.elements() if head[3] == "=(" else None) or {}).items():
             if _ALIAS_NAME.fullmatch(name):
                 yield name, value
+
+
+def _traps(printed: str) -> Iterator[tuple[str, str]]:
+    text = _Printed(printed)
+    for _ in text.statements(_TRAP):
+        code, signal = text.word(), text.match(_TRAPPED)
+        if code is not None and signal is not None:
+            yield signal[1], code
 
 
 def _functions(names: str, printed: str) -> Iterator[tuple[str, Function]]:
@@ -251,11 +297,10 @@ def _functions(names: str, printed: str) -> Iterator[tuple[str, Function]]:
     known = _FUNCTION.findall(names)
     heads: list[tuple[int, int]] = []
     for _, name in known:
-        head = re.compile(rf"^(?:function )?{re.escape(name)} \(\) ?\n", re.MULTILINE)
-        found = head.search(printed, heads[-1][1] if heads else 0)
-        if found is None:
+        head = _find_head(printed, name, heads[-1][1] if heads else 0)
+        if head is None:
             return
-        heads.append(found.span())
+        heads.append(head)
     heads.append((len(printed), len(printed)))
     for (letters, name), (_, begin), (end, _) in zip(known, heads, heads[1:], strict=False):
         definition = printed[begin:end].rstrip("\n")
@@ -270,6 +315,17 @@ def _functions(names: str, printed: str) -> Iterator[tuple[str, Function]]:
             )
 
 
+def _find_head(printed: str, name: str, start: int) -> tuple[int, int] | None:
+    """Where the first line of a function's definition begins and ends; None if there is none from `start` on."""
+    head = f"{name} () \n"
+    while (found := printed.find(head, start)) >= 0:
+        begin = found - len(_KEYWORD) if printed.endswith(_KEYWORD, 0, found) else found
+        if begin == 0 or printed[begin - 1] == "\n":
+            return begin, found + len(head)
+        start = found + 1
+    return None
+
+
 def restoring_code(state: ShellState) -> str:
     """Code by which a new bash comes to stand as the state says; nothing of the state runs meanwhile.
 
@@ -279,7 +335,7 @@ def restoring_code(state: ShellState) -> str:
 
 
 def _lines(state: ShellState) -> Iterator[str]:
-    quoted = shlex.quote
+    quoted = _quoted
     yield "\\builtin shopt -u expand_aliases"
     variables = {name: each for name, each in state.variables.items() if not _SHELLS_OWN.fullmatch(name)}
     for name, variable in variables.items():
@@ -344,13 +400,22 @@ def _definition(name: str, function: Function) -> Iterator[str]:
     """
     if name in _OUR_WORDS:
         return
-    trials = (
-        f"\\builtin set -n\n__trial () {begin}\n{function.commands}\n{end}" for begin, end in ("{}", "()")
+    # The text is written once, since each quotation of a quotation would be several times as long.
+    yield f"__command={_quoted(function.commands)}"
+    trials = " && ".join(
+        f"( \\builtin eval $'\\\\builtin set -n\\n__trial () {begin}\\n'\"$__command\"$'\\n{end}' )"
+        for begin, end in ("{}", "()")
     )
-    judged = " && ".join(f"( \\builtin eval {shlex.quote(trial)} )" for trial in trials)
-    definition = shlex.quote(f"function {name} {{\n{function.commands}\n}}")
     letters = "".join(f" && \\builtin declare -f{each} {name}" for each in function.attributes)
-    yield f"{judged} && \\builtin eval {definition}{letters}"
+    yield f"{trials} && \\builtin eval $'function {name} {{\\n'\"$__command\"$'\\n}}'{letters}"
+    yield "\\builtin unset -v __command"
+
+
+def _quoted(text: str) -> str:
+    """The text as one word of bash, at most twice as long."""
+    if "'" not in text:
+        return f"'{text}'"
+    return "$'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _unquoted(word: str) -> str:

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -380,3 +381,31 @@ def test_a_shell_that_prints_something_else() -> None:
     assert state == ShellState.model_validate(
         {"directory": "/", "umask": "0022", "shopt": {"good": True}, "variables": {"y": {"value": "1"}}}
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["trap -- \\''", "declare -- x=\\''", "declare -A x=([\\''", 'trap -- "$', "declare -f f", 'x () "'],
+)
+def test_reading_what_a_shell_prints_takes_linear_time(line: str) -> None:
+    """Each line could be the beginning of a statement that ends with the text."""
+    seconds = []
+    for lines in (20_000, 160_000):
+        part = f"{line}\n" * lines
+        printed = "\0mark".join(["", "", part, part, "declare -f x\n", part, "", "/\0/\0", "", part, ""])
+        begun = time.process_time()
+        parse_printed(printed, "mark")
+        seconds.append(time.process_time() - begun)
+    assert seconds[1] < 40 * seconds[0] + 1
+
+
+def test_a_function_of_quotes_takes_little_memory(process: Kit, tmp_path: Path) -> None:
+    with process.ended():
+        machine = process.start()
+        run(machine, 'eval "f() { : $(yes "\\\\\'" | head -n 400000 | tr -d \'\\n\'); }"')
+        state = read_state(machine.shell_state())
+        length = len(state.functions["f"].commands)
+        assert length > 800_000
+        assert len(restoring_code(state)) < 3 * length
+        again = process.thaw(machine.freeze(tmp_path).result(), tmp_path)
+        assert told(again, "declare -f f | wc -c") == told(machine, "declare -f f | wc -c")
