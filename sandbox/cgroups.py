@@ -67,6 +67,11 @@ class ControlGroup:
     @property
     def entering(self) -> list[str]:
         """The beginning of a command line that runs the rest of it inside the group."""
+        return ["sh", "-c", f'{self.entering_code}exec "$@"', "sh"]
+
+    @property
+    def entering_code(self) -> str:
+        """Code for `sh` that moves it into the group; another command can follow."""
         # A version 1 `tasks` file moves one thread, which is all that `sh` has, and waits for no other; any
         # `cgroup.procs` waits until all processors have passed a quiescent state, 5 ms on an idle host.
         files = (
@@ -76,7 +81,7 @@ class ControlGroup:
         moves = "".join(f"echo 0 >{shlex.quote(str(file))} && " for file in files)
         # The protection of a runtime from the kernel's out-of-memory killer is not its sandboxes'.
         exposed = f"echo 0 >{_OWN_SCORE} && " if int(_OWN_SCORE.read_text()) < 0 else ""
-        return ["sh", "-c", f'{moves}{exposed}exec "$@"', "sh"]
+        return moves + exposed
 
     @contextlib.contextmanager
     def freezing(self) -> Iterator[None]:
@@ -158,6 +163,8 @@ class ControlGroup:
                     self._memory / "memory.memsw.limit_in_bytes", memory_bytes
                 ):
                     hierarchies.write_if_possible(self._memory / "memory.swappiness", 0)
+                # Version 1 counts what TCP holds apart from all else.
+                hierarchies.write_if_possible(self._memory / "memory.kmem.tcp.limit_in_bytes", memory_bytes)
         if self.limits_pids:
             for directory in self._directories:
                 if (directory / "pids.max").exists():

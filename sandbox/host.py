@@ -31,6 +31,11 @@ from sandbox.watch import DiskWatch, MemoryWatch, bytes_unnamed, bytes_used
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _ETC = ("alternatives", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd")
 _HOME = "/home/agent"
+# bubblewrap's first process inside keeps what it has as descriptors 0 to 2, and any process of the same user can attach
+# to it: it must not have the shell's input, from which the next command's mark could be read.
+_APART, _TOGETHER = "8<&0 9>&1 </dev/null >/dev/null", "<&8 >&9 8<&- 9>&-"
+_MOST_SIGNALS = 4096
+"""That wait; the kernel has one budget of them for all sandboxes of a user."""
 _SHELL_PID = 2  # in its own namespace, where 1 is bubblewrap's reaper
 _SHELLS_FILES = (0, 1, 2, ASIDE, 255)
 _DEPTH_INSIDE = 3  # process namespaces: this host's, the keeper's, bubblewrap's
@@ -110,16 +115,21 @@ class HostEnclosure:
         spec = self._spec
         calls = seccomp.filter_file()
         filtered = [] if calls is None else ["--seccomp", str(calls)]
-        grouped = [] if self._group is None else self._group.entering
+        moves = "" if self._group is None else self._group.entering_code
         # Where a control group counts memory, address space is free: Node and Bun programs reserve a lot of it.
         address_space = "" if self._limits_memory() else f"-v {spec.memory_mb << 10} "
         try:
             channel = PipeChannel(
-                [*grouped, *self._tree.entering(), *self._processors, "bwrap", *filtered, *self._argv()],
+                [
+                    *("sh", "-c", f'{moves}exec "$@" {_APART}', "sh"),
+                    *self._tree.entering(),
+                    *self._processors,
+                    *("bwrap", *filtered, *self._argv()),
+                ],
                 env={"PATH": os.defpath},
                 inherits=() if calls is None else (calls,),
                 limits=f"BASH_ARGV0=bash; ulimit -u {spec.pids} {address_space}-n {spec.open_files} "
-                f"-f {spec.disk_mb << 10} -c 0",
+                f"-f {spec.disk_mb << 10} -c 0 -i {_MOST_SIGNALS}",
             )
         finally:
             if calls is not None:
@@ -227,7 +237,10 @@ class HostEnclosure:
         argv += ["--chdir", self.workspace, "--clearenv"]
         for name, value in self._environment().items():
             argv += ["--setenv", name, value]
-        return [*argv, "bash" if program is None else unreadable.INSIDE, "--norc", "--noprofile"]
+        shell = "bash" if program is None else unreadable.INSIDE
+        # In an image `sh` could be the agent's.
+        first = shell if self._tree.base.whole else "sh"
+        return [*argv, first, "-c", f'exec "$@" {_TOGETHER}', first, shell, "--norc", "--noprofile"]
 
     def _whole_system(self) -> list[str]:
         return ["--bind", str(self._tree.files), "/", *_KERNEL]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import itertools
 import json
@@ -79,10 +80,14 @@ def filter_file() -> int | None:
     """
     if unavailable() is not None:
         return None
-    file = os.memfd_create("seccomp")
-    os.write(file, _program())
-    os.lseek(file, 0, os.SEEK_SET)
-    return file
+    made = os.memfd_create("seccomp")
+    try:
+        os.write(made, _program())
+        os.lseek(made, 0, os.SEEK_SET)
+        # `sh` has redirections of the descriptors below ten.
+        return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 10)
+    finally:
+        os.close(made)
 
 
 @functools.cache

@@ -78,6 +78,16 @@ def test_no_child_reads_its_shells_word(kit: Kit) -> None:
             assert machine.cwd() == machine.workspace
 
 
+def test_the_first_process_has_none_of_its_shells_pipes(kit: Kit) -> None:
+    """Any child may attach to it, and would read the next command's mark from the shell's input."""
+    with kit.ended():
+        machine = kit.start()
+        shells = told(machine, "readlink /proc/self/fd/1").split()
+        ends = told(machine, "readlink /proc/1/fd/0 /proc/1/fd/1 /proc/1/fd/8 /proc/1/fd/9; :").split()
+        assert ends == ["/dev/null", "/dev/null"]
+        assert shells[0] not in told(machine, "readlink /proc/1/fd/*").split()
+
+
 def test_the_shells_program_stays_unreadable(kit: Kit) -> None:
     with kit.ended():
         machine = kit.start()
