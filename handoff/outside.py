@@ -21,18 +21,29 @@ def read_outside(path: Path, largest: int = LARGEST) -> bytes:
     if "\0" in name:
         raise OSError(errno.EINVAL, "its name holds a NUL byte", name)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        size = _check_kind(descriptor, name)
+    except OSError:
+        os.close(descriptor)
+        raise
     with os.fdopen(descriptor, "rb") as file:
-        info = os.fstat(descriptor)
-        if stat.S_ISFIFO(info.st_mode) and name.startswith(_PIPES):
-            os.set_blocking(descriptor, True)
-        elif stat.S_ISDIR(info.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-        elif not stat.S_ISREG(info.st_mode):
-            raise OSError(errno.EINVAL, "neither a file nor a directory", name)
-        content = file.read(largest + 1) if info.st_size <= largest else b""
-    if info.st_size > largest or len(content) > largest:
+        content = file.read(largest + 1) if size <= largest else b""
+    if size > largest or len(content) > largest:
         raise OSError(errno.EFBIG, f"larger than {largest:,} bytes; split it", name)
     return content
+
+
+def _check_kind(descriptor: int, name: str) -> int:
+    """The size of an open file. Raises OSError if it is neither a regular file nor a shell's pipe."""
+    # Before os.fdopen, whose error for a directory names the descriptor and leaves it open.
+    info = os.fstat(descriptor)
+    if stat.S_ISFIFO(info.st_mode) and name.startswith(_PIPES):
+        os.set_blocking(descriptor, True)
+    elif stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    elif not stat.S_ISREG(info.st_mode):
+        raise OSError(errno.EINVAL, "neither a file nor a directory", name)
+    return info.st_size
 
 
 def parse_json(text: bytes | str, *, nan_as_none: bool = False) -> Any:

@@ -44,10 +44,6 @@ class EndpointClient(httpx2.Client):
         self.exchange: Exchange | None = None
         self._connection: Any = None
 
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            self.close()
-
     def send(self, request: httpx2.Request, *, stream: bool = False, **settings: Any) -> httpx2.Response:
         """Raises httpx2.DecodingError for a reply beyond the limits."""
         exchange = self.exchange
@@ -97,6 +93,7 @@ class _Bounded(httpx2.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         content = parts = line = 0
+        last = b""
         if "," in self._received.headers.get("content-encoding", ""):
             self._refuse("its content is compressed more than once")
         for decoded in self._received.iter_bytes():
@@ -105,12 +102,15 @@ class _Bounded(httpx2.SyncByteStream):
                 content += len(piece)
                 # In every encoding that JSON may have, one byte of each bracket is this one.
                 parts += sum(map(piece.count, (b"{", b"[", b"\n", b"\r")))
-                blank = max(map(piece.rfind, (b"\n\n", b"\r\r", b"\n\r")))
-                line = len(piece) - blank if blank >= 0 else line + len(piece)
-                if content > self._limits.content or line > self._limits.line:
-                    self._refuse(
-                        f"it is longer than {min(self._limits.content, self._limits.line) // MIB} MiB"
-                    )
+                # A blank line may begin in one piece and end in the next.
+                joined = last + piece
+                blank = max(map(joined.rfind, (b"\n\n", b"\r\r", b"\n\r")))
+                line = len(joined) - blank if blank >= 0 else line + len(piece)
+                last = piece[-1:]
+                if content > self._limits.content:
+                    self._refuse(f"it is longer than {self._limits.content // MIB} MiB")
+                if line > self._limits.line:
+                    self._refuse(f"it has more than {self._limits.line // MIB} MiB without a blank line")
                 if parts > self._limits.parts:
                     self._refuse(f"it has more than {self._limits.parts:,} objects, lists and lines")
                 if self._exchange is not None and self._exchange.left_s <= 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,7 +37,7 @@ class Exchange:
     def run(self, call: Callable[[], _Returned]) -> _Returned:
         """What the call returns or raises. Raises Overdue, and ends the connection, when the time is over."""
         try:
-            returned: _Returned = within(self.left_s, lambda: _leaving_no_half_exchange(call))
+            returned: _Returned = within(max(self.left_s, 0.0), lambda: _leaving_no_half_exchange(call))
         except Overdue:
             if self._client is not None:
                 self._client.disconnect()
@@ -45,20 +46,20 @@ class Exchange:
 
     def client(self) -> EndpointClient:
         """The HTTP client of the calling thread, for this exchange."""
-        from nodes.endpoint import EndpointClient
+        held: _HeldClient | None = getattr(_thread, "held", None)
+        if held is None:
+            held = _thread.held = _HeldClient()
+        self._client = held.client
+        held.client.exchange = self
+        return held.client
 
-        client: EndpointClient = getattr(_thread, "client", None) or EndpointClient()
-        _thread.client = self._client = client
-        client.exchange = self
-        return client
-
-    def bounded(self, model: Runnable[Any, Any]) -> Runnable[Any, Any]:
+    def bound_model(self, model: Runnable[Any, Any]) -> Runnable[Any, Any]:
         """The model with replies of bounded size, if it is an OpenAI client without an HTTP client of its own."""
         update: dict[str, Any] = {}
         # No model is from a library that nobody imported.
         library = sys.modules.get("langchain_openai.chat_models.base")
         if isinstance(model, RunnableBinding):
-            update = {"bound": self.bounded(model.bound)}
+            update = {"bound": self.bound_model(model.bound)}
         elif (
             library
             and isinstance(model, library.BaseChatOpenAI)
@@ -70,12 +71,23 @@ class Exchange:
         return model.model_copy(update=update) if update else model  # type: ignore[attr-defined]
 
 
+class _HeldClient:
+    """The HTTP client of a thread, closed when the thread ends."""
+
+    def __init__(self) -> None:
+        from nodes.endpoint import EndpointClient
+
+        self.client = EndpointClient()
+        self.close = weakref.finalize(self, self.client.close)
+        self.close.atexit = False  # a daemon thread may still use it, and the process closes its sockets
+
+
 def _leaving_no_half_exchange(call: Callable[[], _Returned]) -> _Returned:
     try:
         return call()
     except BaseException:
         # The connection may hold the rest of a reply.
-        client = _thread.__dict__.pop("client", None)
-        if client is not None:
-            client.close()
+        held: _HeldClient | None = _thread.__dict__.pop("held", None)
+        if held is not None:
+            held.close()
         raise

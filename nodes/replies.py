@@ -100,7 +100,7 @@ def ask(model: Runnable[Any, Any], messages: list[BaseMessage], *, timeout_s: fl
     """
     exchange, failure = Exchange(timeout_s), None
     try:
-        reply = exchange.run(lambda: exchange.bounded(model).invoke(messages))
+        reply = exchange.run(lambda: exchange.bound_model(model).invoke(messages))
     except Overdue:
         raise ReplyOverdue(f"no whole reply within {timeout_s:.0f} s") from None
     except Exception as error:

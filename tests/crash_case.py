@@ -298,13 +298,18 @@ def lay_image(base: Path, name: str) -> None:
     try:
         with tempfile.TemporaryFile() as packed:
             with tarfile.open(fileobj=packed, mode="w") as tar:
-                tar.add(base, WORKSPACE, filter=lambda found: found.replace(uid=0, gid=0, deep=False))
+                tar.add(base, WORKSPACE, filter=_owned_by_root)
             packed.seek(0)
             container.put_archive("/", packed)
         repository, _, tag = name.partition(":")
         container.commit(repository, tag)
     finally:
         container.remove(force=True)
+
+
+def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    return member
 
 
 def remove_image(name: str) -> None:

@@ -55,6 +55,13 @@ class Database:
         self.url = url
         self._engine = _engine(url, synchronous)
         self.on_sqlite = self._engine.dialect.name == "sqlite"
+        try:
+            self._create(tables, version, schema)
+        except BaseException:
+            self.close()
+            raise
+
+    def _create(self, tables: MetaData, version: Table, schema: int) -> None:
         with self.telling(), self._engine.begin() as connection:
             if not self.on_sqlite:
                 # Two processes that both find no tables must not both make them.

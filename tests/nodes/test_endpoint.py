@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import socket
@@ -9,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,13 +21,15 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from evals.models import not_told_apart
 from nodes.actions import native_tools
-from nodes.endpoint import STREAM, WHOLE
+from nodes.deadline import Overdue
+from nodes.endpoint import MIB, STREAM, WHOLE, EndpointClient
 from nodes.exchange import Exchange
 from nodes.replies import ModelFailed, ReplyOverdue, ReplyTooLarge, ask
 
@@ -33,6 +38,7 @@ from .test_replies import client, completion, served, streamed
 ROOT = Path(__file__).parents[2]
 HELLO = [HumanMessage("hello")]
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+EVENT_STREAM = OK.replace(b"application/json", b"text/event-stream") + b"Connection: close\r\n\r\n"
 LONG = json.dumps(completion({"content": "@"})).encode().split(b"@")
 
 
@@ -106,16 +112,19 @@ def test_a_reply_too_long_for_every_later_step_is_refused_whoever_made_the_clien
     ("body", "says"),
     [
         (b"data: {}\n\n" * 1_000, "more than 2,000 objects"),
-        (b"data: " + b"a" * (STREAM.line + 20_000), "longer than 2 MiB"),
-        (b": x\n" * (STREAM.line // 4 + 5_000), "longer than 2 MiB"),
+        (b"data: " + b"a" * (STREAM.line + 20_000), "more than 2 MiB without a blank line"),
+        (b": x\n" * (STREAM.line // 4 + 5_000), "more than 2 MiB without a blank line"),
+        (b"data: {}\n\n" * 200_000, "longer than 1 MiB"),
     ],
-    ids=["events", "line", "lines"],
+    ids=["events", "line", "lines", "content"],
 )
 def test_a_stream_beyond_its_limits_is_refused(
     monkeypatch: pytest.MonkeyPatch, body: bytes, says: str
 ) -> None:
-    if says.startswith("more"):
+    if "objects" in says:
         monkeypatch.setattr("nodes.endpoint.STREAM", STREAM._replace(parts=2_000))
+    if "longer" in says:
+        monkeypatch.setattr("nodes.endpoint.STREAM", STREAM._replace(content=MIB))
     with served(body, Content_Type="text/event-stream") as endpoint:
         assert says in refusal(endpoint.url, streaming=True)
 
@@ -123,25 +132,64 @@ def test_a_stream_beyond_its_limits_is_refused(
 def test_a_compressed_stream_is_refused_at_its_limit() -> None:
     packed = gzip.compress(b"data: " + b"a" * 40 * 1024**2)
     with served(packed, Content_Type="text/event-stream", Content_Encoding="gzip") as endpoint:
-        assert "longer than 2 MiB" in refusal(endpoint.url, streaming=True)
+        assert "more than 2 MiB without a blank line" in refusal(endpoint.url, streaming=True)
 
 
 def test_a_stream_passes_on_each_event_at_once() -> None:
-    heard: list[float] = []
-    events = streamed(*"abc").split(b"\n\n")
+    heard, in_time = threading.Event(), []
+
+    class Listener(BaseCallbackHandler):
+        def on_llm_new_token(self, token: str, **_: Any) -> None:
+            heard.set()
 
     def answer(connection: socket.socket) -> None:
-        connection.sendall(
-            OK.replace(b"application/json", b"text/event-stream") + b"Connection: close\r\n\r\n"
-        )
-        for event in events:
-            heard.append(time.monotonic())
-            connection.sendall(event + b"\n\n")
-            time.sleep(0.1)
+        first, *others = streamed(*"abc").split(b"\n\n")
+        connection.sendall(EVENT_STREAM + first + b"\n\n")
+        in_time.append(heard.wait(10))
+        connection.sendall(b"\n\n".join(others))
 
     with raw(answer) as (url, _):
-        model = client(url, streaming=True)
+        model = client(url, streaming=True, callbacks=[Listener()])
         assert ask(model, HELLO, timeout_s=20).text == "abc"
+    assert in_time == [True]
+
+
+def test_a_blank_line_may_be_split_over_two_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "a" * 200
+    monkeypatch.setattr("nodes.endpoint.STREAM", STREAM._replace(line=10_000))
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(EVENT_STREAM.replace(b"Connection: close", b"Transfer-Encoding: chunked"))
+        for event in streamed(*words).split(b"\n\n"):
+            connection.sendall(b"%x\r\n%s\n\r\n1\r\n\n\r\n" % (len(event) + 1, event))
+        connection.sendall(b"0\r\n\r\n")
+
+    with raw(answer) as (url, _):
+        assert ask(client(url, streaming=True), HELLO, timeout_s=20).text == words
+
+
+def test_the_client_of_a_thread_is_closed_when_the_thread_ends() -> None:
+    made: list[EndpointClient] = []
+
+    def work() -> None:
+        client = Exchange(20).client()
+        assert Exchange(20).client() is client
+        made.append(client)
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(4):
+            pool.submit(work).result()
+        assert not any(client.is_closed for client in made)
+    assert all(client.is_closed for client in made)
+    references = [weakref.ref(client) for client in made]
+    made.clear()
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 4
+
+
+def test_a_call_without_time_left_is_overdue() -> None:
+    with pytest.raises(Overdue):
+        Exchange(0.0).run(lambda: None)
 
 
 def test_bound_models_and_models_of_other_libraries_are_bounded_alike() -> None:
@@ -154,6 +202,7 @@ def test_bound_models_and_models_of_other_libraries_are_bounded_alike() -> None:
 def test_memory_stays_small_while_a_bomb_is_read() -> None:
     script = """
 import sys
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
 from nodes.replies import ModelFailed, ask

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import psutil
 import pytest
 
 from evals.run.journal import (
@@ -278,3 +279,20 @@ def test_a_journal_of_schema_1_is_read_and_continued(tmp_path: Path) -> None:
             journal = Journal(database, "run", "rows", "a")
             journal.append({"a": number, "outcome": "x"})
             assert [row["a"] for row in journal.rows()] == list(range(number + 1))
+
+
+def test_a_database_that_is_refused_is_closed(tmp_path: Path) -> None:
+    begin(tmp_path, None, "run")
+    newer = tmp_path / "newer.sqlite"
+    with sqlite3.connect(newer) as connection:
+        connection.execute("CREATE TABLE takeover_journal_schema (version INTEGER)")
+        connection.execute("INSERT INTO takeover_journal_schema VALUES (99)")
+    connection.close()
+    # The caught errors hold what they were raised in.
+    with pytest.raises(BadJournal) as missing, opened(tmp_path, run="other"):
+        pass
+    with pytest.raises(LedgerUnusable) as refused, opened(tmp_path, f"sqlite:///{newer}"):
+        pass
+    assert "other" in str(missing.value)
+    assert "schema 99" in str(refused.value)
+    assert [each for each in psutil.Process().open_files() if each.path.startswith(str(tmp_path))] == []
