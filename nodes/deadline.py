@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
+import ctypes
 import queue
 import threading
 import weakref
@@ -17,16 +19,24 @@ class Overdue(Exception):
     """A call had not ended when its time was over."""
 
 
+class _Abandoned(SystemExit):
+    """Ends a thread whose result nobody waits for any more."""
+
+
 def within(timeout_s: float, call: Callable[[], Any]) -> Any:
-    """What the call returns or raises. Raises Overdue after so many seconds, and leaves it to itself."""
+    """What the call returns or raises. Raises Overdue after so many seconds.
+
+    The call then ends at the next Python instruction that it executes; what waits in the kernel goes on waiting.
+    """
     caller = getattr(_idle, "caller", None)
     _idle.caller = None
     if caller is None or not caller.thread.is_alive():  # a process that was forked has no other's threads
         caller = _Caller()
     try:
         returned, raised = caller.outcome_of(call, timeout_s)
-    except BaseException:  # Ctrl-C as well leaves it at work
+    except BaseException:  # Ctrl-C ends it as well
         caller.dismiss()
+        caller.end_call()
         raise
     _idle.caller = caller
     if raised is not None:
@@ -52,12 +62,20 @@ class _Caller:
         except queue.Empty:
             raise Overdue from None
 
+    def end_call(self) -> None:
+        """Raise in the thread, which is given no other call afterwards."""
+        if self.thread.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(self.thread.ident), ctypes.py_object(_Abandoned)
+            )
+
 
 def _serve(asked: queue.SimpleQueue[Any]) -> None:
-    while (given := asked.get()) is not None:
-        context, call, outcome = given
-        try:
-            outcome.put((context.run(call), None))
-        except BaseException as error:
-            outcome.put((None, error))
-        del given, context, call, outcome  # what a call held lives no longer than it
+    with contextlib.suppress(_Abandoned):
+        while (given := asked.get()) is not None:
+            context, call, outcome = given
+            try:
+                outcome.put((context.run(call), None))
+            except BaseException as error:
+                outcome.put((None, error))
+            del given, context, call, outcome  # what a call held lives no longer than it

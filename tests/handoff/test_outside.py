@@ -11,7 +11,7 @@ from handoff.outside import read_outside
 
 
 def descriptors() -> list[str]:
-    return sorted(os.listdir("/proc/self/fd"))
+    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
 
 def test_a_directory_is_refused_by_its_name(tmp_path: Path) -> None:

@@ -68,3 +68,18 @@ def test_a_forked_process_calls_as_well() -> None:
 
 def _interrupt() -> None:
     raise KeyboardInterrupt
+
+
+def test_a_call_that_computes_on_is_ended(capfd: pytest.CaptureFixture[str]) -> None:
+    threads: list[threading.Thread] = []
+
+    def compute() -> None:
+        threads.append(threading.current_thread())
+        while True:
+            sum(range(1000))
+
+    with pytest.raises(Overdue):
+        within(0.2, compute)
+    threads[0].join(30)
+    assert not threads[0].is_alive()
+    assert capfd.readouterr().err == ""
