@@ -15,6 +15,11 @@ _PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 """Where a shell puts the other end of a pipe; any other pipe may have none."""
 
 
+def describe_error(error: OSError) -> str:
+    """What went wrong, in lower case, without the file's name."""
+    return (error.strerror or str(error)).lower()
+
+
 def read_outside(path: Path, largest: int = LARGEST) -> bytes:
     """The file's content. Raises OSError, also for what is not a regular file or larger than `largest` bytes."""
     name = str(path)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from evals.run.config import CONFIG_FILE, STAGES, BadUsage, RunConfig, load_config
 from evals.run.journal import JOURNAL_FILE, BadJournal, Row, exported, journals, opened
 from evals.run.places import Places
+from handoff.outside import describe_error
 from handoff.readers import BadTrace, read
 from handoff.record import HandoffRecord, RecordRefused
 from handoff.trace import Trace
@@ -82,7 +83,7 @@ def load(outs: Sequence[Path], url: str | None = None) -> Results:
         try:
             holds_run = (out / CONFIG_FILE).is_file()
         except OSError as error:
-            raise BadUsage(f"{str(out)[:200]}: {(error.strerror or str(error)).lower()}") from error
+            raise BadUsage(f"{str(out)[:200]}: {describe_error(error)}") from error
         if not holds_run:
             raise BadUsage(f"{out}: it holds no run, for there is no {CONFIG_FILE} in it")
     sources = tuple(Source(out, load_config(out)) for out in outs)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from handoff.outside import parse_json, read_outside
+from handoff.outside import describe_error, parse_json, read_outside
 from handoff.readers import atif, langchain, mini, openhands_v0, openhands_v1, own, swarm, swe_agent
 from handoff.readers.calls import BadTrace, Told, trace_of
 from handoff.trace import Trace
@@ -103,7 +103,7 @@ def _read(path: Path) -> bytes:
     try:
         return read_outside(path)
     except OSError as error:
-        raise BadTrace(f"{path}: {(error.strerror or str(error)).lower()}") from error
+        raise BadTrace(f"{path}: {describe_error(error)}") from error
 
 
 def _is_one_run(lines: list[Any]) -> bool:

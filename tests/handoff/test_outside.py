@@ -10,8 +10,8 @@ import pytest
 from handoff.outside import read_outside
 
 
-def descriptors() -> list[str]:
-    return sorted(os.listdir("/proc/self/fd"))
+def descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 def test_a_directory_is_refused_by_its_name(tmp_path: Path) -> None:
