@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from handoff.findings import Step
-from handoff.outside import describe_error, parse_json, read_outside
+from handoff.outside import describe_error, read_outside
+from sandbox.documents import parse_json
 
 KINDS = ("first_source_edit", "first_validation", "first_post_failure_edit")
 

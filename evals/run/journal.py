@@ -31,9 +31,10 @@ from sqlalchemy.exc import IntegrityError
 
 from evals.run.config import STAGES
 from handoff.ledger.database import Database, LedgerUnusable
-from handoff.outside import describe_error, parse_json, read_outside
+from handoff.outside import describe_error, read_outside
 from handoff.record import write_durably
 from handoff.redaction import redacted
+from sandbox.documents import parse_json
 
 Row = dict[str, Any]
 JOURNAL_FILE = "journal.sqlite"

@@ -15,7 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from handoff.outside import describe_error, parse_json, read_outside
+from handoff.outside import describe_error, read_outside
+from sandbox.documents import parse_json
 from sandbox.machine import BackendName, SandboxSpec
 
 BUNDLED = "bundled"
