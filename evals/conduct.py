@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from handoff.outside import describe_error
+
 if TYPE_CHECKING:
     import typer
     from rich.console import Console
@@ -46,7 +48,7 @@ def conducted(
         if not isinstance(error, usage_errors()):
             if begun or not isinstance(error, OSError) or error.filename is None:
                 raise
-            return _said(f"error: {described(error)}", USAGE)
+            return _said(f"error: {str(error.filename)[:200]}: {describe_error(error)}", USAGE)
         if begun and isinstance(error, lost_on_the_way()):
             return _said(f"error: {error}; what is done is safe. {go_on}", INFRASTRUCTURE_FAILURES)
         return _said(f"error: {error}", USAGE)
@@ -110,11 +112,6 @@ def _in_words(row: Row) -> str:
 def _said(line: str, code: int) -> int:
     print(line, file=sys.stderr)
     return code
-
-
-def described(error: OSError) -> str:
-    """What happened to which file, short enough for a line."""
-    return f"{str(error.filename)[:200]}: {(error.strerror or str(error)).lower()}"
 
 
 def is_full(error: Exception) -> bool:

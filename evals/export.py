@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evals.conduct import USAGE
+from handoff.outside import describe_error
 
 if TYPE_CHECKING:
     from handoff.trace import Trace
@@ -58,7 +59,7 @@ def command(
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        print(f"error: --out: {error.filename or out}: {(error.strerror or '').lower()}", file=sys.stderr)
+        print(f"error: --out: {error.filename or out}: {describe_error(error)}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     print(f"{written} document(s) in {out}")
 

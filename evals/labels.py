@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from handoff.findings import Step
-from handoff.outside import parse_json, read_outside
+from handoff.outside import describe_error, read_outside
+from sandbox.documents import parse_json
 
 KINDS = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
@@ -74,7 +75,7 @@ def read_labels(path: Path) -> tuple[Label, ...]:
     try:
         lines = read_outside(path).decode().splitlines()
     except OSError as error:
-        raise BadLabels(f"{path}: {(error.strerror or str(error)).lower()}") from error
+        raise BadLabels(f"{path}: {describe_error(error)}") from error
     except UnicodeDecodeError as error:
         raise BadLabels(f"{path}: not UTF-8 text") from error
     labels = []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evals.conduct import INFRASTRUCTURE_FAILURES, INTERRUPTED, USAGE
+from handoff.outside import describe_error
 
 if TYPE_CHECKING:
     from handoff.record import HandoffRecord, Notes
@@ -72,7 +73,7 @@ def command(
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     except OSError as error:
-        print(f"error: --out: {out}: {(error.strerror or '').lower()}", file=sys.stderr)
+        print(f"error: --out: {out}: {describe_error(error)}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     try:
         raise typer.Exit(_write_all(records, model, base_url, out))
@@ -82,7 +83,7 @@ def command(
     except OSError as error:
         if error.filename is None:
             raise
-        print(f"error: {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        print(f"error: {error.filename}: {describe_error(error)}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     except KeyboardInterrupt:
         print("\ninterrupted; what is done is safe. The same command goes on.", file=sys.stderr)

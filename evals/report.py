@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evals.conduct import DONE, INFRASTRUCTURE_FAILURES, NO_SPACE, USAGE, console, is_full
+from handoff.outside import describe_error
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +66,7 @@ def command(
             _fail(f"{where}: no space left; free some", NO_SPACE)
         if error.filename is None:
             raise
-        _fail(f"{error.filename}: {(error.strerror or '').lower()}; name another directory by --out")
+        _fail(f"{error.filename}: {describe_error(error)}; name another directory by --out")
 
 
 def make_report(

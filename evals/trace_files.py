@@ -12,6 +12,8 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from handoff.outside import describe_error
+
 if TYPE_CHECKING:
     from handoff.trace import Trace
 
@@ -65,7 +67,7 @@ def readable(files: Sequence[Path], form: str) -> Iterator[tuple[str, Trace]]:
         except BadTrace as error:
             _tell(str(error))
         except OSError as error:
-            _tell(f"{path}: {(error.strerror or str(error)).lower()}")
+            _tell(f"{path}: {describe_error(error)}")
 
 
 def printable(text: str) -> str:
@@ -99,7 +101,7 @@ def _within(directory: Path) -> list[Path]:
     try:
         inside = sorted(directory.iterdir())
     except OSError as error:
-        _tell(f"{directory}: {(error.strerror or str(error)).lower()}")
+        _tell(f"{directory}: {describe_error(error)}")
         return []
     if any(path.name.startswith("event-") and path.suffix == ".json" for path in inside):
         return [directory]

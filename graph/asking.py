@@ -81,7 +81,7 @@ def opened(home: Path, database: str | None) -> Iterator[Home]:
 def spec_of(
     found: Home, record_id: str, directory: Path | None, kind: str | None, allow_unisolated: bool
 ) -> Any:
-    """The machine that a record's can be thawed in, of the kind that the person names, else an isolated one.
+    """The spec in which to restore a record's snapshot: the back end passed as `kind`, else an isolated one.
 
     Raises Usage, RecordRefused or SandboxUnavailable.
     """

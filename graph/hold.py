@@ -275,7 +275,7 @@ class Run:
             control.request_drain("drained")
         # Where nobody listens, LangGraph runs the nodes in this thread, which takes half the time.
         modes: list[Any] = ["values", "custom"] if self._on_progress else ["values"]
-        with stopping(control), self.session.explaining():
+        with stopping(control), self.session.explain_fencing():
             try:
                 # Each step is on disk before the next begins, and so is what it did to the machine.
                 for mode, told in graph.stream(

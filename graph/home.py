@@ -76,7 +76,7 @@ class Home:
         try:
             with contextlib.suppress(SandboxUnavailable):  # whoever needs a machine is told then
                 _end_machine(lease.left)
-            with open_saver(self.ledger, lease) as saver, session.explaining():
+            with open_saver(self.ledger, lease) as saver, session.explain_fencing():
                 yield session, saver
         finally:
             session.close()

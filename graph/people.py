@@ -55,8 +55,10 @@ def take(
 ) -> Taken:
     """Let a person work in a record's machine, line by line, until they give it on or leave.
 
-    Where the record was offered to them in a handoff, they confirm that first. Left, it is gone on with by the
-    same call. Left out, `sandbox` is an isolated one. Raises RecordRefused, RollbackRefused, SandboxUnavailable or ThreadHeld.
+    Where the record was offered to them in a handoff, they confirm that first. If the person leaves, the
+    same call resumes. `sandbox` defaults to an isolated one.
+
+    Raises RecordRefused, RollbackRefused, SandboxUnavailable or ThreadHeld.
     """
     given_to: list[tuple[str, str]] = []
     with _opened(home, record, person, read, show, given_to, sandbox) as held, contextlib.suppress(Left):

@@ -219,7 +219,7 @@ def _corrupt(
     cure = (
         f"fork from the last good one: resume(..., checkpoint={good!r})"
         if good
-        else "none before it is whole: restore the database from a copy, or begin on a new thread"
+        else "no earlier checkpoint is intact: restore the database from a copy, or start a new thread"
     )
     return CheckpointCorruptError(
         f"{name}: thread {place.thread!r}: checkpoint {checkpoint!r:.60} is damaged: {reason}; {cure}"

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer import Argument, Option
 
+from handoff.outside import describe_error
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
@@ -166,19 +168,15 @@ def verify(
                 found = verification.verify(directory)
             if found.wrong:
                 whole = False
-            print(
-                _line(f"{directory.name}: {'; '.join(found.wrong) or _verdict(directory, found)}"), flush=True
-            )
+            print(_line(f"{directory.name}: {'; '.join(found.wrong) or _verdict(found)}"), flush=True)
     raise typer.Exit(DONE if whole else INFRASTRUCTURE_FAILURE)
 
 
-def _verdict(directory: Path, found: Verification) -> str:
+def _verdict(found: Verification) -> str:
     """What is said of a whole record."""
-    from handoff.verification import uncovered
-
     parts = ["whole", *([] if found.has_snapshot else ["it has no snapshot"])]
-    if names := uncovered(directory):
-        parts.append(f"not covered: {', '.join(names)} (an older version wrote no digest)")
+    if found.uncovered:
+        parts.append(f"not covered: {', '.join(found.uncovered)} (an older version wrote no digest)")
     return "; ".join(parts)
 
 
@@ -211,7 +209,7 @@ def import_(
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        _refuse(f"DIRECTORY: {directory}: {error.strerror}")
+        _refuse(f"DIRECTORY: {directory}: {describe_error(error)}")
     with _told_in_one_line():
         try:
             with _status(f"reading {url}"):
@@ -229,7 +227,7 @@ def _directory(record: Path) -> Path:
         if not file.is_file():
             _refuse(f"RECORD: {record}: no record lies there; name its directory, or the {RECORD_FILE} in it")
     except OSError as error:
-        _refuse(f"RECORD: {record}: {(error.strerror or str(error)).lower()}")
+        _refuse(f"RECORD: {record}: {describe_error(error)}")
     return file.resolve().parent
 
 
@@ -318,7 +316,7 @@ def _told_in_one_line() -> Iterator[None]:
             _end(f"{error.filename or 'standard output'}: no space left", NO_SPACE)
         if error.filename is None:
             raise
-        _end(f"{error.filename}: {(error.strerror or str(error)).lower()}", INFRASTRUCTURE_FAILURE)
+        _end(f"{error.filename}: {describe_error(error)}", INFRASTRUCTURE_FAILURE)
     except KeyboardInterrupt:
         _end("interrupted; what is not done can be done by the same command again", INTERRUPTED)
 

@@ -1,18 +1,20 @@
-"""Files that somebody else wrote: of a bounded size, never waited for, and JSON that a program can hold."""
+"""Files that somebody else wrote: of a bounded size, and never waited for."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 LARGEST = 1 << 30
 _PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 """Where a shell puts the other end of a pipe; any other pipe may have none."""
+
+
+def describe_error(error: OSError) -> str:
+    """What went wrong, in lower case, without the file's name."""
+    return (error.strerror or str(error)).lower()
 
 
 def read_outside(path: Path, largest: int = LARGEST) -> bytes:
@@ -44,12 +46,3 @@ def _check_kind(descriptor: int, name: str) -> int:
     elif not stat.S_ISREG(info.st_mode):
         raise OSError(errno.EINVAL, "neither a file nor a directory", name)
     return info.st_size
-
-
-def parse_json(text: bytes | str, *, nan_as_none: bool = False) -> Any:
-    """The value of a JSON text, which may hold NaN and infinities. Raises ValueError."""
-    replace: Callable[[str], Any] | None = (lambda name: None) if nan_as_none else None
-    try:
-        return json.loads(text, parse_constant=replace)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error

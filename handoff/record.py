@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from handoff.envelope import Envelope
 from handoff.event import Event, HandoffPoint, Usage
-from handoff.outside import read_outside
+from handoff.outside import describe_error, read_outside
 from handoff.payload import Payload
 from handoff.redaction import redacted, without_known
 from handoff.sequences import FailFastTuple
@@ -352,7 +352,7 @@ def _read(path: Path, kind: type[_Kind]) -> _Kind:
     except FileNotFoundError as error:
         raise RecordRefused(f"{path}: no such record") from error
     except OSError as error:
-        raise RecordRefused(f"{path}: {(error.strerror or str(error)).lower()}") from error
+        raise RecordRefused(f"{path}: {describe_error(error)}") from error
     return parsed(text, path, kind)
 
 

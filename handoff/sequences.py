@@ -16,4 +16,4 @@ class _FailFast(FailFast):
 
 
 FailFastTuple = Annotated[tuple[_Value, ...], _FailFast()]
-"""A tuple whose validation ends at the first wrong element: each error takes a kilobyte of memory."""
+"""A tuple whose validation ends at the first wrong element: each error takes memory."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from handoff.event import Event
+from handoff.outside import describe_error
 from handoff.paths import is_generated
 from handoff.record import HandoffRecord, RecordRefused, RecordStore
 from sandbox.contents import Contents, contents
@@ -23,6 +24,8 @@ class Verification(NamedTuple):
     wrong: tuple[str, ...]
     """What is not as it must be, a line each; nothing where the record is whole."""
     has_snapshot: bool = True
+    uncovered: tuple[str, ...] = ()
+    """The files of a whole record that have no digest, because an older program wrote them."""
 
 
 def verify(directory: Path) -> Verification:
@@ -35,21 +38,16 @@ def verify(directory: Path) -> Verification:
     except RecordRefused as error:
         return Verification((str(error).removeprefix(f"record {directory.name}: "),))
     except OSError as error:
-        return Verification((f"{error.filename}: {(error.strerror or str(error)).lower()}",))
+        return Verification((f"{error.filename}: {describe_error(error)}",))
     if record.snapshot is None:
-        return Verification((), has_snapshot=False)
+        return Verification((), has_snapshot=False, uncovered=record.uncovered)
     try:
         held = contents(record.snapshot, directory)
     except OutOfDisk:
         raise
     except SandboxUnavailable as error:
         return Verification((str(error),))
-    return Verification(tuple(disagreements(record, held)))
-
-
-def uncovered(directory: Path) -> tuple[str, ...]:
-    """The files of a whole record that `verify` cannot vouch for: an older program wrote them without a digest."""
-    return RecordStore(directory.parent).load(directory.name).uncovered
+    return Verification(tuple(disagreements(record, held)), uncovered=record.uncovered)
 
 
 def disagreements(record: HandoffRecord, held: Contents) -> Iterator[str]:

@@ -204,9 +204,9 @@ class Session:
             with contextlib.suppress(LedgerUnusable):
                 self._lease.release()
 
-    def explaining(self) -> contextlib.AbstractContextManager[None]:
+    def explain_fencing(self) -> contextlib.AbstractContextManager[None]:
         """Raise Fenced for whatever fails meanwhile because another run has taken the thread."""
-        return self._lease.explaining()
+        return self._lease.explain_fencing()
 
     def _is_lost(self) -> bool:
         try:

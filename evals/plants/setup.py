@@ -52,7 +52,7 @@ def prepared(
             before.model_dump()
             | {"run_id": new_run_id(), "repeats": 1, "source": str(source.resolve()), "limit": None}
             | {"successors": before.successors[:1], "allow_unisolated": False}
-            | _isolated(before.sandbox, asked)
+            | _choose_isolated(before.sandbox, asked)
             | {"records": tuple(records)[: asked["limit"]]}
             | settled
         )
@@ -83,7 +83,7 @@ def _settled(asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _isolated(before: BackendName, asked: dict[str, Any]) -> dict[str, BackendName]:
+def _choose_isolated(before: BackendName, asked: dict[str, Any]) -> dict[str, BackendName]:
     """The kind of sandbox where the records' run had an unisolated one and nobody asks for that here."""
     if before != "process" or asked["allow_unisolated"]:
         return {}

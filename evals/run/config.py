@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from evals.models import is_llm
 from evals.run.options import FIELDS, RunOptions
 from handoff.event import PointKind
-from handoff.outside import read_outside
+from handoff.outside import describe_error, read_outside
 from handoff.record import write_durably
 from sandbox.machine import BackendName, Frozen
 
@@ -94,7 +94,7 @@ def load_settings(out: Path, kind: type[_Settings]) -> _Settings:
     except FileNotFoundError as error:
         raise BadUsage(f"{path}: no such file, so that no run lies there") from error
     except OSError as error:
-        raise BadUsage(f"{path}: {(error.strerror or str(error)).lower()}") from error
+        raise BadUsage(f"{path}: {describe_error(error)}") from error
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
@@ -143,7 +143,7 @@ def read_ids(text: str | None) -> tuple[str, ...]:
         try:
             lines = read_outside(Path(text[1:])).decode().split()
         except OSError as error:
-            raise BadUsage(f"--task-ids: {text[1:]}: {error.strerror}") from error
+            raise BadUsage(f"--task-ids: {text[1:]}: {describe_error(error)}") from error
         except UnicodeDecodeError as error:
             raise BadUsage(f"--task-ids: {text[1:]}: not UTF-8 text") from error
     else:

@@ -31,9 +31,10 @@ from sqlalchemy.exc import IntegrityError
 
 from evals.run.config import STAGES
 from handoff.ledger.database import Database, LedgerUnusable
-from handoff.outside import parse_json, read_outside
+from handoff.outside import describe_error, read_outside
 from handoff.record import write_durably
 from handoff.redaction import redacted
+from sandbox.documents import parse_json
 
 Row = dict[str, Any]
 JOURNAL_FILE = "journal.sqlite"
@@ -271,9 +272,7 @@ def exported(path: Path) -> tuple[list[Row], bool]:
     try:
         content = read_outside(path)
     except OSError as error:
-        raise BadJournal(
-            f"{path}: {(error.strerror or str(error)).lower()}; restore it from a copy"
-        ) from error
+        raise BadJournal(f"{path}: {describe_error(error)}; restore it from a copy") from error
     end = content.rfind(b"\n") + 1
     rows = []
     for number, line in enumerate(content[:end].splitlines(), 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import reprlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 from evals.run.config import CONFIG_FILE, STAGES, BadUsage, RunConfig, load_config
 from evals.run.journal import JOURNAL_FILE, BadJournal, Row, exported, journals, opened
 from evals.run.places import Places
+from handoff.outside import describe_error
 from handoff.readers import BadTrace, read
 from handoff.record import HandoffRecord, RecordRefused
 from handoff.trace import Trace
@@ -82,7 +84,7 @@ def load(outs: Sequence[Path], url: str | None = None) -> Results:
         try:
             holds_run = (out / CONFIG_FILE).is_file()
         except OSError as error:
-            raise BadUsage(f"{str(out)[:200]}: {(error.strerror or str(error)).lower()}") from error
+            raise BadUsage(f"{str(out)[:200]}: {describe_error(error)}") from error
         if not holds_run:
             raise BadUsage(f"{out}: it holds no run, for there is no {CONFIG_FILE} in it")
     sources = tuple(Source(out, load_config(out)) for out in outs)
@@ -127,14 +129,15 @@ def _check_rows(path: Path, name: str, rows: Iterable[Row]) -> None:
     for number, row in enumerate(rows, 1):
         missing = [field for field in STAGES[name] if field not in row]
         if missing:
-            raise BadJournal(f"{path}: line {number} has no field {missing[0]!r}")
+            raise BadJournal(f"{path}: row {number} ({name}) has no field {missing[0]!r}")
         wrong = next((field for field in row if not _is_typed(field, row[field])), None)
         if wrong is not None:
             raise BadJournal(
-                f"{path}: line {number}: field {wrong!r:.60} does not hold what it must; see docs/results.md"
+                f"{path}: row {number} ({name}): field {wrong!r:.60} holds {reprlib.repr(row[wrong])}, not {_expected(wrong)}; "
+                "restore it from a copy, or delete that row"
             )
         if _key(name, row) in seen:
-            raise BadJournal(f"{path}: line {number}: there is a row for {_key(name, row)} already")
+            raise BadJournal(f"{path}: row {number} ({name}): there is a row for {_key(name, row)} already")
         seen.add(_key(name, row))
 
 
@@ -157,6 +160,18 @@ def _is_typed(field: str, value: Any) -> bool:
     if field == "rediscovery":
         return isinstance(value, dict) and all(_is_typed("events", each) for each in value.values())
     return field != "usage" or isinstance(value, dict)
+
+
+def _expected(field: str) -> str:
+    """The type of a field, as an error message names it."""
+    if field in _NAMES:
+        return "a file name"
+    if field in _TEXTS:
+        return "text"
+    if field in _NUMBERS:
+        return f"a number from 0 to {_LARGEST_NUMBER:,.0f}"
+    kinds = {"resolved": "true, false or null", "records": "a list of names"}
+    return kinds.get(field, "an object of numbers" if field == "rediscovery" else "an object")
 
 
 def _check_together(takeovers: list[Row]) -> None:

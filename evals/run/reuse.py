@@ -10,6 +10,7 @@ from evals.run.config import CONFIG_FILE, BadUsage, RunConfig, load_config
 from evals.run.journal import FAILED, JOURNAL_FILE, Journal, Journals, Row, journals, opened
 from evals.run.places import Places
 from evals.tasks import Task
+from handoff.outside import describe_error
 from handoff.record import HandoffRecord
 from sandbox.transfer import bring
 
@@ -22,7 +23,7 @@ def check_source(config: RunConfig) -> None:
     try:
         holds_run = (source / CONFIG_FILE).is_file() and os.path.lexists(source / JOURNAL_FILE)
     except OSError as error:
-        raise BadUsage(f"--from: {str(source)[:200]}: {(error.strerror or str(error)).lower()}") from error
+        raise BadUsage(f"--from: {str(source)[:200]}: {describe_error(error)}") from error
     if not holds_run:
         raise BadUsage(f"--from: {source} holds no run of evals.takeover")
     before = load_config(source)

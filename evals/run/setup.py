@@ -26,6 +26,7 @@ from evals.run.study import check_tiers, read_shard, study_named
 from evals.tasks import BadTasks, Task, load_tasks
 from evals.tasks.grading import check_gradable
 from handoff.action import Protocol
+from handoff.outside import describe_error
 from handoff.redaction import redacted
 from sandbox.machine import BackendName, SandboxUnavailable
 
@@ -122,7 +123,7 @@ def lay_down(config: RunConfig, out: Path, journal: str | None = None) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadUsage(f"--out: {out}: {error.strerror}") from error
+        raise BadUsage(f"--out: {out}: {describe_error(error)}") from error
     with Places(out).home():
         begin(out, journal, config.run_id)
         config.save(out)

@@ -117,11 +117,11 @@ def _carried_out(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float
         run.forget_machines()
         raise
     except CheckpointCorruptError as error:
-        raise _discarded(run, error) from error
+        raise _discard(run, error) from error
     try:
         return run.resume(go_back=True), before
     except CheckpointCorruptError as error:
-        raise _discarded(run, error) from error
+        raise _discard(run, error) from error
     except (MachineNotKept, SnapshotCorrupt) as error:
         run.forget_machines()
         raise MachineNotKept(
@@ -129,7 +129,7 @@ def _carried_out(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float
         ) from error
 
 
-def _discarded(run: Run, error: CheckpointCorruptError) -> MachineNotKept:
+def _discard(run: Run, error: CheckpointCorruptError) -> MachineNotKept:
     run.discard()
     return MachineNotKept(
         f"{error}; here its checkpoints are deleted: when the run is resumed, the thread begins anew"

@@ -15,7 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from handoff.outside import parse_json, read_outside
+from handoff.outside import describe_error, read_outside
+from sandbox.documents import parse_json
 from sandbox.machine import BackendName, SandboxSpec
 
 BUNDLED = "bundled"
@@ -201,7 +202,7 @@ def _json_rows(path: Path) -> list[tuple[str, Any]]:
     except FileNotFoundError as error:
         raise BadTasks(f"{path}: no such file") from error
     except OSError as error:
-        raise BadTasks(f"{path}: {(error.strerror or str(error)).lower()}") from error
+        raise BadTasks(f"{path}: {describe_error(error)}") from error
     except UnicodeDecodeError as error:
         raise BadTasks(f"{path}: not UTF-8 text (byte {error.start})") from error
     if path.suffix == ".json":

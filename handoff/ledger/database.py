@@ -29,6 +29,7 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from handoff.ledger.undisturbed import undisturbed
+from handoff.outside import describe_error
 
 BUSY_S = 60.0
 """How long a writer waits for another one's transaction."""
@@ -163,7 +164,7 @@ def _check_file(path: Path) -> None:
     except FileNotFoundError:
         kind = "a symlink to a missing file" if path.is_symlink() else None
     except OSError as error:
-        kind = f"not readable ({(error.strerror or str(error)).lower()})"
+        kind = f"not readable ({describe_error(error)})"
     else:
         kind = _KINDS.get(stat.S_IFMT(mode))
     if kind is not None:

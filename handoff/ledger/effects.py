@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import bindparam, delete, insert, select, update
 
 from handoff.ledger.leases import Lease
-from handoff.ledger.sealing import sealed, unsealed
+from handoff.ledger.sealing import seal_text, unseal_text
 from handoff.ledger.store import Ledger, effects
 
 
@@ -75,7 +75,7 @@ def end(lease: Lease, key: Key, machine_after: str, result: str) -> None:
             {
                 **_bound(key),
                 "machine_after": machine_after,
-                "result": sealed(result),
+                "result": seal_text(result),
                 "ended_at": ledger.now(connection),
             },
         )
@@ -92,7 +92,7 @@ def _effect(ledger: Ledger, key: Key, row: Any) -> Effect | None:
     if row is None or row.result is None:
         return Effect(*row) if row else None
     what = f"the result of a call on thread {key.thread!r}"
-    return Effect(row.machine_before, row.machine_after, unsealed(ledger, what, row.result))
+    return Effect(row.machine_before, row.machine_after, unseal_text(ledger, what, row.result))
 
 
 def _bound(key: Key) -> dict[str, str]:

@@ -118,11 +118,11 @@ class Lease:
         self.asked = row[2]
 
     def is_lost(self) -> bool:
-        """Whether another run has the thread by now. Raises LedgerUnusable."""
+        """Whether this lease no longer holds the thread. Raises LedgerUnusable."""
         return self._winner() is not None
 
     @contextmanager
-    def explaining(self) -> Iterator[None]:
+    def explain_fencing(self) -> Iterator[None]:
         """Raise Fenced for whatever fails because another run has the thread and has removed what was used here."""
         try:
             yield
@@ -137,7 +137,7 @@ class Lease:
             raise Fenced(self.thread, winner) from error
 
     def _winner(self) -> str | None:
-        """Who has the thread by now; None if nobody has taken it."""
+        """The new holder of the thread, "nobody" if its row is gone; None while this lease holds it."""
         with self.ledger.reading() as connection:
             row = connection.execute(_LOOK, {"thread": self.thread}).first()
         if row is None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlalchemy import delete, insert, select
 
 from handoff.ledger.leases import Lease
-from handoff.ledger.sealing import parsed, sealed
+from handoff.ledger.sealing import parse_sealed, seal_text
 from handoff.ledger.store import Ledger, machines
 from handoff.redaction import without_known
 from sandbox.machine import Snapshot
@@ -24,7 +24,7 @@ def keep(lease: Lease, machine_id: str, snapshot: Snapshot) -> None:
                 insert(machines).values(
                     id=machine_id,
                     thread=lease.thread,
-                    snapshot=sealed(written.model_dump_json()),
+                    snapshot=seal_text(written.model_dump_json()),
                     made_at=ledger.now(connection),
                 )
             )
@@ -33,7 +33,9 @@ def keep(lease: Lease, machine_id: str, snapshot: Snapshot) -> None:
 def find(ledger: Ledger, machine_id: str) -> Snapshot | None:
     with ledger.reading() as connection:
         row = connection.execute(select(machines.c.snapshot).where(machines.c.id == machine_id)).first()
-    return parsed(ledger, f"the snapshot of machine {machine_id}", row.snapshot, Snapshot) if row else None
+    return (
+        parse_sealed(ledger, f"the snapshot of machine {machine_id}", row.snapshot, Snapshot) if row else None
+    )
 
 
 def kept(ledger: Ledger, thread: str) -> frozenset[str]:
@@ -47,7 +49,9 @@ def snapshots(ledger: Ledger) -> tuple[Snapshot, ...]:
     """Those of all states of all threads."""
     with ledger.reading() as connection:
         rows = connection.execute(select(machines.c.id, machines.c.snapshot)).all()
-    return tuple(parsed(ledger, f"the snapshot of machine {row.id}", row.snapshot, Snapshot) for row in rows)
+    return tuple(
+        parse_sealed(ledger, f"the snapshot of machine {row.id}", row.snapshot, Snapshot) for row in rows
+    )
 
 
 def forget(lease: Lease, ids: Collection[str]) -> None:

@@ -15,12 +15,12 @@ _Kind = TypeVar("_Kind", bound=BaseModel)
 _SEALED = re.compile(r"([0-9a-f]{16}) (.*)", re.DOTALL)
 
 
-def sealed(text: str) -> str:
+def seal_text(text: str) -> str:
     """The text as the ledger stores it."""
     return f"{_checksum(text)} {text}"
 
 
-def unsealed(ledger: Ledger, what: str, stored: str) -> str:
+def unseal_text(ledger: Ledger, what: str, stored: str) -> str:
     """The text again. Raises LedgerUnusable where it is damaged."""
     found = _SEALED.fullmatch(stored) if isinstance(stored, str) else None
     if found is not None and found[1] == _checksum(found[2]):
@@ -30,10 +30,10 @@ def unsealed(ledger: Ledger, what: str, stored: str) -> str:
     raise LedgerUnusable(f"{ledger.name}: {what} is damaged; restore the database from a copy")
 
 
-def parsed(ledger: Ledger, what: str, stored: str, kind: type[_Kind]) -> _Kind:
+def parse_sealed(ledger: Ledger, what: str, stored: str, kind: type[_Kind]) -> _Kind:
     """The value of a sealed JSON text. Raises LedgerUnusable where it is damaged."""
     try:
-        return kind.model_validate_json(unsealed(ledger, what, stored))
+        return kind.model_validate_json(unseal_text(ledger, what, stored))
     except ValidationError as error:
         raise LedgerUnusable(
             f"{ledger.name}: {what} cannot be read ({error.errors()[0]['msg']:.100}); restore the database from a copy"

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from handoff.outside import parse_json, read_outside
+from handoff.outside import describe_error, read_outside
 from handoff.readers import atif, langchain, mini, openhands_v0, openhands_v1, own, swarm, swe_agent
 from handoff.readers.calls import BadTrace, Told, trace_of
 from handoff.trace import Trace
+from sandbox.documents import check_values, parse_json
 
 __all__ = ["FORMATS", "BadTrace", "of", "read"]
 
@@ -77,6 +78,10 @@ def _documents(path: Path) -> Iterator[Any]:
             first = raw.lstrip().partition(b"\n")[0].strip()
             if not (first.startswith(b"{") and first.endswith(b"}")):
                 raise
+    try:
+        check_values(raw)
+    except ValueError as error:
+        raise BadTrace(f"{path}: {error}; split it") from error
     lines = [(number, line) for number, line in enumerate(raw.splitlines(), 1) if line.strip()]
     if not lines:
         raise BadTrace(f"{path}: empty")
@@ -103,7 +108,7 @@ def _read(path: Path) -> bytes:
     try:
         return read_outside(path)
     except OSError as error:
-        raise BadTrace(f"{path}: {(error.strerror or str(error)).lower()}") from error
+        raise BadTrace(f"{path}: {describe_error(error)}") from error
 
 
 def _is_one_run(lines: list[Any]) -> bool:

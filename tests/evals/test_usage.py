@@ -20,7 +20,7 @@ BAD = {
     "task": (("--task-ids", "ledger__ledger-13"), "no task ledger__ledger-13; it has "),
     "file": (("--tasks", "/nowhere/tasks.jsonl"), "/nowhere/tasks.jsonl: no such file"),
     "parquet": (("--tasks", "README.md"), "is no task file"),
-    "ids": (("--task-ids", "@/nowhere/ids.txt"), "/nowhere/ids.txt: No such file"),
+    "ids": (("--task-ids", "@/nowhere/ids.txt"), "/nowhere/ids.txt: no such file"),
     "replay": (("--predecessor", "replay:/nowhere.json"), "/nowhere.json: no such file"),
     "sandbox": (("--sandbox", "cloud"), "there are auto, docker, host, process"),
     "protocol": (("--protocol", "xml"), "there are text, native"),

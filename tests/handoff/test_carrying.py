@@ -17,7 +17,7 @@ import pytest
 from graph import open_home
 from handoff import carrying
 from handoff.record import HandoffRecord, RecordRefused, RecordStore, as_json
-from handoff.verification import uncovered, verify
+from handoff.verification import Verification, verify
 from sandbox import transfer
 from sandbox.machine import OutOfDisk, SandboxUnavailable, SnapshotCorrupt
 
@@ -64,7 +64,7 @@ def test_a_record_goes_round(record: Path, carried: Path, tmp_path: Path) -> Non
         path.name: path.read_bytes() for path in record.iterdir()
     }
     assert len(list(place.iterdir())) == 4
-    assert verify(place) == ((), True)
+    assert verify(place) == Verification(())
 
 
 def test_a_successor_goes_on_from_what_was_imported(kept: Bench, carried: Path, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_successor_goes_on_from_what_was_imported(kept: Bench, carried: Path, 
 def test_places_that_fsspec_names(record: Path, tmp_path: Path, url: str) -> None:
     url = url.format(tmp_path / "file")
     carrying.export(record, url)
-    assert verify(carrying.import_(url, tmp_path / "records")) == ((), True)
+    assert verify(carrying.import_(url, tmp_path / "records")) == Verification(())
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_an_image_goes_as_an_archive(layered: Bench, tmp_path: Path) -> None:
     carrying.export(directory, url)
     with open_home(tmp_path / "other") as home:
         place = carrying.import_(url, home.records.root)
-        assert verify(place) == ((), True)
+        assert verify(place) == Verification(())
         found = home.records.load(NAME)
         assert (found.digest == before.digest) == (not before.snapshot.location.startswith("sha256:"))
         same = {"snapshot": before.snapshot, "digest": before.digest}
@@ -119,7 +119,7 @@ def test_a_record_that_is_there_stays(record: Path, carried: Path, tmp_path: Pat
     assert (place / "mark").exists()
     assert carrying.import_(str(carried), tmp_path, replace=True) == place
     assert not (place / "mark").exists()
-    assert verify(place) == ((), True)
+    assert verify(place) == Verification(())
 
 
 def test_a_record_that_is_not_whole_is_not_exported(record: Path, carried: Path, tmp_path: Path) -> None:
@@ -193,9 +193,8 @@ def test_an_older_archive_without_those_digests_is_taken_and_says_so(carried: Pa
     file = tmp_path / "older.record"
     file.write_bytes(signed(as_json(older), rest))
     place = carrying.import_(str(file), tmp_path / "records")
-    assert verify(place) == ((), True)
-    assert uncovered(place) == ("notes.json",)
-    assert uncovered(carrying.import_(str(carried), tmp_path / "others")) == ()
+    assert verify(place) == Verification((), uncovered=("notes.json",))
+    assert verify(carrying.import_(str(carried), tmp_path / "others")) == Verification(())
 
 
 @pytest.mark.parametrize("name", ["../out", "a/b", "/tmp/out", "..", ".", ".hidden", "", "a\nb", "x" * 201])
@@ -252,7 +251,7 @@ def test_a_full_disk(record: Path, carried: Path, tmp_path: Path) -> None:
         filler = fill(small)
         with pytest.raises(OutOfDisk):
             carrying.import_(str(carried), small, replace=True)
-        assert verify(small / NAME) == ((), True)
+        assert verify(small / NAME) == Verification(())
         filler.unlink()
         carrying.import_(str(carried), small, replace=True)
 
@@ -287,7 +286,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(carried: Path, tmp_p
         if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -signal.SIGKILL:
             break
         found.append(store.ids())
-        assert all(verify(store.directory(name)) == ((), True) for name in store.ids())
+        assert all(verify(store.directory(name)) == Verification(()) for name in store.ids())
         carrying.import_(str(carried), tmp_path, replace=True)
         assert names(tmp_path) == [NAME]
         subprocess.run(["rm", "-r", store.directory(NAME)], check=True)
@@ -324,7 +323,7 @@ def test_several_imports_at_once(carried: Path, tmp_path: Path, replace: bool) -
     codes = sorted(process.returncode for process in started)
     assert codes == ([0, 0, 0] if replace else [0, 2, 2]), ended
     assert names(tmp_path) == [NAME]
-    assert verify(tmp_path / NAME) == ((), True)
+    assert verify(tmp_path / NAME) == Verification(())
 
 
 def test_a_checksum_covers_the_snapshot_as_well(carried: Path) -> None:

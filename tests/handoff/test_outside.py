@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from handoff.outside import read_outside
+from handoff.readers import BadTrace, read
+from sandbox.documents import check_values
 
 
-def descriptors() -> list[str]:
-    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
+def descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 def test_a_directory_is_refused_by_its_name(tmp_path: Path) -> None:
@@ -30,3 +32,11 @@ def test_a_fifo_is_refused_by_its_name(tmp_path: Path) -> None:
         read_outside(fifo)
     assert caught.value.filename == str(fifo)
     assert descriptors() == before
+
+
+def test_lines_of_too_many_values_are_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("handoff.readers.check_values", lambda text: check_values(text, 1000))
+    file = tmp_path / "runs.jsonl"
+    file.write_text('{"a": [1, 2, 3]}\n' * 500)
+    with pytest.raises(BadTrace, match="more than 1,000 values; split it"):
+        list(read(file))

@@ -9,7 +9,7 @@ import pytest
 
 from handoff.event import Event
 from handoff.record import NOTES_FILE, RECORD_FILE, HandoffRecord, RecordStore
-from handoff.verification import disagreements, verify
+from handoff.verification import Verification, disagreements, verify
 from sandbox.contents import contents
 from sandbox.machine import FileChange
 
@@ -25,12 +25,12 @@ def copied(record: Path, tmp_path: Path) -> Path:
 def test_what_a_run_leaves_is_whole(kept: Bench) -> None:
     assert len(kept.store.ids()) == 3
     for name in kept.store.ids():
-        assert verify(kept.store.directory(name)) == ((), True)
+        assert verify(kept.store.directory(name)) == Verification(())
 
 
 def test_what_runs_on_layers_leave_is_whole(layered: Bench) -> None:
     for name in layered.store.ids():
-        assert verify(layered.store.directory(name)) == ((), True)
+        assert verify(layered.store.directory(name)) == Verification(())
 
 
 def test_what_a_successor_leaves_is_whole(layered: Bench) -> None:
@@ -41,7 +41,7 @@ def test_what_a_successor_leaves_is_whole(layered: Bench) -> None:
     (name,) = state["records"]
     record = layered.store.load(name)
     assert len(record.trace) > len(layered.store.load(NAME).trace)
-    assert verify(layered.store.directory(name)) == ((), True)
+    assert verify(layered.store.directory(name)) == Verification(())
     shutil.rmtree(layered.store.directory(name))
 
 

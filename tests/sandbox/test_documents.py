@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox import documents
-from sandbox.documents import parse_document
+from sandbox.documents import parse_document, parse_json
 
 VALUES = st.recursive(
     st.one_of(st.none(), st.integers(), st.text('"\\,[{ä\n'), st.booleans()),
@@ -41,6 +41,20 @@ def test_costly_documents_are_refused(text: bytes, reason: str, monkeypatch: pyt
     monkeypatch.setattr(documents, "MOST_VALUES", 2000)
     with pytest.raises(ValueError, match=reason):
         parse_document(text)
+
+
+def test_a_file_of_too_many_values_is_refused() -> None:
+    text = b"[" + b"[]," * 1500 + b"1]"
+    assert len(parse_json(text)) == 1501
+    for each in (text, text.decode(), text.decode().encode("utf-16")):
+        with pytest.raises(ValueError, match="more than 1,000 values"):
+            parse_json(each, most_values=1000)
+
+
+@given(VALUES)
+def test_files_are_what_json_says(value: object) -> None:
+    assert parse_json(json.dumps(value)) == value
+    assert parse_json(json.dumps(value, ensure_ascii=False).encode("utf-16")) == value
 
 
 def test_commas_in_strings_are_no_values(monkeypatch: pytest.MonkeyPatch) -> None:

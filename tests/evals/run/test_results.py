@@ -81,7 +81,16 @@ def test_other_records_of_the_same_name_are_refused(undisturbed: Path, published
 
 def test_a_row_without_its_key_is_named(published: Path) -> None:
     rewritten(published, "labels", record_id=None)
-    with pytest.raises(BadJournal, match=r"labels\.jsonl: line 2: there is a row for"):
+    with pytest.raises(BadJournal, match=r"labels\.jsonl: row 2 \(labels\): there is a row for"):
+        load([published])
+
+
+def test_a_value_of_another_type_is_named(published: Path) -> None:
+    rewritten(published, "takeovers", steps="many")
+    with pytest.raises(
+        BadJournal,
+        match=r"takeovers\.jsonl: row 1 \(takeovers\): field 'steps' holds 'many', not a number from 0 .*restore",
+    ):
         load([published])
 
 
