@@ -191,5 +191,5 @@ def test_hostile_rows_are_refused(place: Path, field: str, value: object) -> Non
             _main(module), *(str(place / word) if word in ("run", "out") else word for word in arguments)
         )
         assert done.returncode == 2
-        assert re.search(r"takeovers\.jsonl: line \d+", done.stderr)
+        assert re.search(r"takeovers\.jsonl: row \d+", done.stderr)
     assert not list(place.rglob("*escaped*"))
