@@ -36,8 +36,9 @@ _NOTABLE = 4 << 20
 class DiskWatch:
     """Asked again and again while a command runs; counts the bytes on disk from time to time.
 
-    It counts at once when the file system has lost half of the space that is left to the sandbox. A sandbox that is
-    over its limit already may run commands that do not use more, so that it can tidy up.
+    It counts at once when the file system has lost half of the space that is left to the sandbox. What is written
+    between two commands counts against the second one. A sandbox that is over its limit may run commands that do not
+    use more, so that it can tidy up, but only after everything in it was ended once.
     """
 
     def __init__(self, used: Callable[[], int], limit: int, disk: Path | None = None) -> None:
@@ -53,16 +54,19 @@ class DiskWatch:
     def begin(self) -> None:
         """A command starts."""
         self.tripped = False
-        if self._is_filling():
-            self._count(time.monotonic())  # by the command before: this one answers for its own growth only
         self._count_next = time.monotonic() + _LOOK_S
 
+    def accept(self) -> None:
+        """Everything inside was ended: what it has written may stay."""
+        self._allowed = max(self._limit, self._count(time.monotonic()))
+
     def over(self) -> bool:
-        """Whether the running command must end."""
+        """Whether the command must end that runs, or that has just ended."""
         now = time.monotonic()
         if not self.tripped and (now >= self._count_next or (now >= self._hurry_next and self._is_filling())):
-            allowed = self._allowed
-            self.tripped = self._count(now) > allowed
+            used = self._count(now)
+            self.tripped = used > self._allowed
+            self._allowed = max(self._limit, min(used, self._allowed))
         return self.tripped
 
     def _count(self, now: float) -> int:
@@ -71,7 +75,6 @@ class DiskWatch:
         spent = time.monotonic() - now
         self._count_next = now + spent + max(_LOOK_S, _DUTY * spent)
         self._hurry_next = now + spent + _HURRIED_DUTY * spent
-        self._allowed = max(self._limit, self._seen)
         return self._seen
 
     def _is_filling(self) -> bool:
@@ -149,7 +152,7 @@ class _Count:
 
     def add(self, start: int) -> list[str]:
         """Count what lies below an open directory; the directories that are too far below it to be counted yet."""
-        waiting, distant = [""], []
+        waiting, distant = [""], list[str]()
         while waiting and not self.is_late():
             directory = waiting.pop()
             with (
@@ -267,7 +270,7 @@ def _of_other_threads(pid: int) -> Iterator[str]:
     """Each may have descriptors of its own, and outlive the first one, which then shows no mappings."""
     threads: list[str] = []
     with contextlib.suppress(OSError):
-        threads = [thread for thread in os.listdir(f"/proc/{pid}/task") if thread != str(pid)]
+        threads = [each.name for each in Path(f"/proc/{pid}/task").iterdir() if each.name != str(pid)]
     for thread in threads:
         yield f"/proc/{pid}/task/{thread}/fd"
     if threads and not _has_mappings(str(pid)):

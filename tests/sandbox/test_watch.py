@@ -12,7 +12,7 @@ import pytest
 
 from sandbox import watch
 from sandbox.removal import remove_tree
-from sandbox.watch import bytes_unnamed, bytes_used
+from sandbox.watch import DiskWatch, bytes_unnamed, bytes_used
 
 _MIB = 1 << 20
 _HOLD = """
@@ -84,7 +84,7 @@ def test_a_count_needs_few_descriptors(tmp_path: Path, monkeypatch: pytest.Monke
     add = watch._Count.add
 
     def counted(self: watch._Count, start: int) -> list[str]:
-        held.append(len(os.listdir("/proc/self/fd")))
+        held.append(len(list(Path("/proc/self/fd").iterdir())))
         return add(self, start)
 
     monkeypatch.setattr(watch._Count, "add", counted)
@@ -96,3 +96,42 @@ def test_a_count_needs_few_descriptors(tmp_path: Path, monkeypatch: pytest.Monke
         assert max(held) - held[0] <= 2
     finally:
         remove_tree(tmp_path)
+
+
+class Disk:
+    """A watch whose clock and counts a test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.used = 0
+        monkeypatch.setattr(watch, "_LOOK_S", 0.0)
+        self.watch = DiskWatch(lambda: self.used, 64 * _MIB)
+
+    def is_over(self, used: int) -> bool:
+        """Whether a command ends at once that starts when so many MiB are used."""
+        self.used = used * _MIB
+        self.watch.begin()
+        return self.watch.over()
+
+
+def test_what_is_written_between_commands_ends_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    assert not disk.is_over(60)
+    assert disk.is_over(3000)
+    disk.used = 3100 * _MIB  # until everything has ended
+    disk.watch.accept()
+    assert not disk.is_over(3100)
+    assert disk.is_over(3101)
+
+
+def test_space_that_was_freed_is_not_allowed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    assert disk.is_over(3000)
+    disk.watch.accept()
+    assert not disk.is_over(100)
+    assert disk.is_over(200)
+
+
+def test_a_command_that_is_over_does_not_raise_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    assert disk.is_over(3000)
+    assert disk.is_over(3000), "nothing was ended"
