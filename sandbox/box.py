@@ -14,7 +14,7 @@ from sandbox.changes import LayerReport, Mount
 from sandbox.files import Files, ScanReport
 from sandbox.layers import Stack
 from sandbox.machine import ExecResult, FileChange, FileRefused, SandboxUnavailable, Snapshot
-from sandbox.shell import Channel, Hand, Shell, shown
+from sandbox.shell import GRACE_S, Channel, Hand, Shell, shown
 from sandbox.shell_state import ShellState, as_directory
 from sandbox.watch import DiskWatch
 
@@ -87,12 +87,18 @@ class Box:
         else:
             watch.begin()
             result = self._agent.run(command, timeout_s=timeout_s, stopped=watch.over)
+        full = watch is not None and (watch.tripped if result.timed_out else watch.over())
         if not result.timed_out and not result.shell_ended:
+            if watch is not None and full:
+                return self._end_for_disk(result, watch)
             self._require_room()
             return result
         state = self._end_all() if result.timed_out else None
-        full = watch is not None and watch.tripped
-        if not full:
+        if watch is not None and full:
+            if result.shell_ended:
+                self._enclosure.kill_all(self._hand, None)
+            watch.accept()
+        else:
             self._require_room()
         self._agent.close()
         self._agent = self._new_agent_shell(state, self._agent.cwd)
@@ -118,9 +124,23 @@ class Box:
             self._enclosure.kill_all(self._hand, None)
         return state
 
+    def _end_for_disk(self, result: ExecResult, watch: DiskWatch) -> ExecResult:
+        """End everything inside but the agent's shell, which waits, and accept the disk that is used by then."""
+        state = self._agent.begin_state()(GRACE_S)
+        self._agent.close()
+        self._enclosure.kill_all(self._hand, None)
+        watch.accept()
+        self._agent = self._new_agent_shell(state, self._agent.cwd)
+        return result.model_copy(update={"exit_code": None, "timed_out": False, "disk_full": True})
+
     def inspect(self, command: str) -> ExecResult:
         placed = f"(cd -- {shlex.quote(self.workspace)} && {command}\n)"
-        return self._hand.run(placed, timeout_s=_INSPECT_TIMEOUT_S)
+        watch = self._enclosure.watch
+        if watch is None:
+            return self._hand.run(placed, timeout_s=_INSPECT_TIMEOUT_S)
+        watch.begin()
+        result = self._hand.run(placed, timeout_s=_INSPECT_TIMEOUT_S, stopped=watch.over)
+        return self._end_for_disk(result, watch) if watch.tripped else result
 
     def read_file(self, path: str) -> bytes:
         return self._files.read(path)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sandbox.descriptors import open_at, opened
-from sandbox.layers import DEEPEST, Item, Stack, is_opaque, is_whiteout
+from sandbox.layers import DEEPEST, LONGEST_PATH, Item, Lookup, Stack, is_opaque, is_whiteout
 from sandbox.machine import FileChange, SandboxUnavailable
 from sandbox.shell import shown
 
@@ -40,7 +40,7 @@ MOST_HASHED = 512 * 1024**2
 _MOST_FILES = 200_000
 """Maximum number of files that one report hashes."""
 LONGEST_LOOK_S = 30.0
-"""Maximum duration of listing a sandbox's files. Only millions of files take that long."""
+"""Maximum duration of a report. Only millions of files take that long."""
 _RACY_NS = 20_000_000
 _TOO_MANY = (
     "the sandbox has too many files: {:,} were listed in {:.0f} s; lower the limit on its disk (disk_mb), "
@@ -101,6 +101,20 @@ class _Budget:
         return digest.hexdigest()
 
 
+class _Clock:
+    """Ends a report that takes too long."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + LONGEST_LOOK_S
+        self._files = 0
+
+    def count_file(self) -> None:
+        """Raises SandboxUnavailable after LONGEST_LOOK_S."""
+        if time.monotonic() > self._end:
+            raise SandboxUnavailable(_TOO_MANY.format(self._files, LONGEST_LOOK_S))
+        self._files += 1
+
+
 class LayerReport:
     """The difference since the last look, in time proportional to the size of the top layer.
 
@@ -126,7 +140,7 @@ class LayerReport:
 
     def changes(self) -> tuple[FileChange, ...]:
         """Changed files since the last call. Raises SandboxUnavailable when the files are gone or are far too many."""
-        self._budget = _Budget()
+        self._begin()
         for stack in self._later:
             for path, before, _ in self._differences():
                 self._owed.setdefault(path, before)
@@ -138,6 +152,7 @@ class LayerReport:
             (path, before, self._state(path)) for path, before in self._owed.items() if path not in told
         ]
         self._owed = {}
+        self._lookup = Lookup(self._below)  # frees the memory
         inside = [(name, before, after) for path, before, after in found if (name := self._inside(path))]
         return report(inside, self._workspace)
 
@@ -145,13 +160,17 @@ class LayerReport:
         whole = posixpath.normpath(posixpath.join(self._workspace, path))
         for part, inside in self._mounts:
             if whole.startswith(inside.rstrip("/") + "/"):
-                self._budget = _Budget()
+                self._begin()
                 state = self._state(posixpath.join(part, whole[len(inside.rstrip("/")) + 1 :]))
                 return state.sha256 if state else None
         return None
 
+    def _begin(self) -> None:
+        self._budget, self._clock = _Budget(), _Clock()
+
     def _stand_on(self, stack: Stack) -> None:
-        self._top, self._below = stack.layers[0], Stack(*stack.layers[1:])
+        self._top, self._below = stack.layers[0], Stack(*stack.layers[1:], opaque=stack.opaque)
+        self._lookup = Lookup(self._below)
         self._now: dict[str, _Seen] = {}
         self._covers: frozenset[str] = frozenset()
 
@@ -179,16 +198,14 @@ class LayerReport:
         """What the top layer has, and what it says is gone or hides what lies below."""
         now: dict[str, _Seen] = {}
         covers: set[str] = set()
-        deadline = time.monotonic() + LONGEST_LOOK_S
 
         def look(directory: int, prefix: str) -> None:
-            if prefix and is_opaque(directory):
+            if prefix and is_opaque(directory, self._below.opaque):
                 covers.add(prefix[:-1])
             below, files = [], {}
             with os.scandir(directory) as entries:
                 for entry in entries:
-                    if time.monotonic() > deadline:
-                        raise SandboxUnavailable(_TOO_MANY.format(len(now), LONGEST_LOOK_S))
+                    self._clock.count_file()
                     with contextlib.suppress(FileNotFoundError):
                         info = entry.stat(follow_symlinks=False)
                         if stat.S_ISDIR(info.st_mode):
@@ -198,14 +215,13 @@ class LayerReport:
                         elif _is_file(info):
                             files[entry.name] = info
             for name in sorted(files):  # as the budget is spent in this order
-                if time.monotonic() > deadline:
-                    raise SandboxUnavailable(_TOO_MANY.format(len(now), LONGEST_LOOK_S))
+                self._clock.count_file()
                 with contextlib.suppress(FileNotFoundError):
                     now[prefix + name] = self._seen(prefix + name, directory, files[name])
             if prefix.count("/") > DEEPEST:
                 return
             for name in sorted(below):
-                if name == UNTOLD:
+                if name == UNTOLD or len(os.fsencode(prefix + name)) > LONGEST_PATH:
                     continue
                 try:
                     descriptor = open_at(directory, name, os.O_RDONLY | os.O_DIRECTORY)
@@ -272,12 +288,13 @@ class LayerReport:
 
     def _state(self, path: str) -> State | None:
         """What the file was at the last look."""
+        self._clock.count_file()
         seen = self._now.get(path)
         if seen is not None:
             return seen.state
         if path in self._covers or any(p in self._covers or p in self._now for p in _parents(path)):
             return None
-        found = self._below.find(path)
+        found = self._lookup.find(path)
         if found is None or not _is_file(found.info):
             return None
         key = (found.layer, found.path)
@@ -294,12 +311,14 @@ class LayerReport:
         return State(content or _by_size(found.info), mode, is_hashed=content is not None)
 
     def _files_below(self, path: str) -> Iterator[str]:
-        item = self._below.find(path)
+        item = self._lookup.find(path)
         if item is not None and _is_file(item.info):
             yield path
         elif item is not None and posixpath.basename(path) != UNTOLD:
-            for name in self._below.listing(path):
-                yield from self._files_below(name)
+            for each in self._lookup.below(path, pruned=UNTOLD):
+                self._clock.count_file()
+                if _is_file(each.info):
+                    yield each.path
 
     def _inside(self, path: str) -> str | None:
         for part, inside in self._mounts:

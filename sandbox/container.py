@@ -13,7 +13,7 @@ from typing import Any
 from sandbox import archive, images, ownership, tarballs
 from sandbox.changes import Mount
 from sandbox.containment import host_config
-from sandbox.daemon import OwnedClient, answering, client, directories, require_image
+from sandbox.daemon import OwnedClient, answering, client, directories, opaque_attribute, require_image
 from sandbox.freezer import paused, processes
 from sandbox.layers import Stack
 from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
@@ -93,7 +93,7 @@ class ContainerEnclosure:
 
     def layers(self) -> Stack | None:
         """The container's files, its own first and all below; None if they cannot be read from here."""
-        return Stack(*self._places) if self._places is not None else None
+        return Stack(*self._places, opaque=opaque_attribute()) if self._places is not None else None
 
     def kill_all(self, hand: Hand, leaving: Shell | None) -> None:
         spared = leaving.pid if leaving is not None else ""
@@ -147,6 +147,10 @@ class ContainerEnclosure:
             with contextlib.ExitStack() as stack:
                 stack.callback(remove_tree, room)
                 below = stack.enter_context(images.opened(self._image, self._base))
+                if below.base.opaque != opaque_attribute():
+                    raise SandboxUnavailable(
+                        "the image's layers cannot be read from here: freeze by commit instead"
+                    )
                 layer = room / "layer"
                 layer.mkdir()
                 tarballs.unpack(raw, layer)

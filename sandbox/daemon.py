@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox import seccomp
+from sandbox.layers import TRUSTED_OPAQUE, USER_OPAQUE
 from sandbox.machine import OutOfDisk, SandboxUnavailable
 from sandbox.ownership import labels
 
@@ -70,6 +71,14 @@ def directories(driver: Mapping[str, Any]) -> tuple[Path, ...] | None:
     lower = data.get("LowerDir", "").split(":") if data.get("LowerDir") else []
     found = tuple(Path(place) for place in [data.get("UpperDir", ""), *lower])
     return found if all(place.is_absolute() and place.is_dir() for place in found) else None
+
+
+@functools.cache
+def opaque_attribute() -> str:
+    """The attribute by which the daemon's layers mark a directory that hides the layers below."""
+    with answering("the Docker daemon"):
+        options = client().info().get("SecurityOptions") or ()
+    return USER_OPAQUE if "name=rootless" in options else TRUSTED_OPAQUE
 
 
 @functools.cache

@@ -27,10 +27,12 @@ class Difference(NamedTuple):
 def differences(layers: tuple[Path, ...], base: Stack) -> Iterator[Difference]:
     """The difference of layers at rest, the top one first; sorted, a directory before what it holds.
 
+    The layers mark directories as `base` does.
+
     Equal trees give equal differences: a name that was made and removed again is left out, and a directory is opaque
     only where the base has something to hide.
     """
-    return _merged("", tuple(map(root, layers)), base, hidden=False)
+    return _merged("", tuple(root(layer, base.opaque) for layer in layers), base, hidden=False)
 
 
 def _merged(path: str, parts: tuple[Item, ...], base: Stack, *, hidden: bool) -> Iterator[Difference]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from sandbox import archive
-from sandbox.daemon import answering, client, directories
+from sandbox.daemon import answering, client, directories, opaque_attribute
 from sandbox.layers import Stack
 from sandbox.machine import SandboxUnavailable, SnapshotCorrupt
 from sandbox.members import unpacked
@@ -71,7 +71,9 @@ def opened(image: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Opened
     above = layers_above(image, base)
     places = directories(image["GraphDriver"])
     if places is not None and len(places) == len(image["RootFS"]["Layers"]):
-        yield Opened(places[:above], Stack(*places[above:]), places[-1].stat().st_uid)
+        yield Opened(
+            places[:above], Stack(*places[above:], opaque=opaque_attribute()), places[-1].stat().st_uid
+        )
         return
     with tempfile.TemporaryDirectory(prefix="takeover-image-") as name, answering("docker save"):
         places = _saved(image["Id"], above, Path(name))

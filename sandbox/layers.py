@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +16,12 @@ from sandbox.machine import SandboxUnavailable
 
 DEEPEST = 200
 """Maximum nesting of directories. Reports leave out what lies deeper, and a snapshot refuses it."""
-_LONGEST_PATH = 3800
-_OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
+LONGEST_PATH = 3800
+"""Maximum bytes of a directory's path, for the same reasons: the kernel takes 4,096 at once."""
+USER_OPAQUE = "user.overlay.opaque"
+"""The attribute of a directory that hides the layers below, where a user namespace mounts the overlay."""
+TRUSTED_OPAQUE = "trusted.overlay.opaque"
+"""The same where the host's root mounts it; there, a sandbox can set the user's attribute itself."""
 
 
 class Item(NamedTuple):
@@ -25,6 +30,7 @@ class Item(NamedTuple):
     path: str
     layer: Path
     info: os.stat_result
+    opaque: str = USER_OPAQUE
 
     @property
     def is_directory(self) -> bool:
@@ -55,11 +61,13 @@ class Item(NamedTuple):
 
     def is_opaque(self) -> bool:
         """Whether the directory hides what the layers below have in it."""
-        try:
-            with descriptors.opened(self.layer, self.path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-                return is_opaque(descriptor)
-        except PermissionError:
-            return False
+        with (
+            contextlib.suppress(PermissionError),
+            _absent(),
+            descriptors.opened(self.layer, self.path, os.O_RDONLY | os.O_DIRECTORY) as descriptor,
+        ):
+            return is_opaque(descriptor, self.opaque)
+        return False
 
     def children(self) -> Iterator[Item]:
         """The names that this layer has in the directory, whiteouts among them.
@@ -68,7 +76,7 @@ class Item(NamedTuple):
         """
         require_shallow(self.path)
         for name, info in descriptors.entries(self.layer, self.path):
-            yield Item(f"{self.path}/{name}" if self.path else name, self.layer, info)
+            yield self._replace(path=f"{self.path}/{name}" if self.path else name, info=info)
 
 
 class Stack:
@@ -78,51 +86,108 @@ class Stack:
     what vanishes from the top one while it is read is passed over.
     """
 
-    def __init__(self, *layers: Path) -> None:
+    def __init__(self, *layers: Path, opaque: str = USER_OPAQUE) -> None:
+        """`opaque` is the attribute by which the layers' overlay marks a directory that hides those below."""
         self.layers = layers
+        self.opaque = opaque
 
     def find(self, path: str) -> Item | None:
         """What lies at `path`; None if nothing."""
-        parts = path.split("/")
-        for layer in self.layers:
-            item, goes_on = _step_down(layer, parts)
-            if item is not None or not goes_on:
-                return item
-        return None
+        return Lookup(self).find(path)
 
     def listing(self, path: str) -> dict[str, Item]:
         """The names in a directory; empty where there is none. The root's path is empty."""
-        found: dict[str, Item] = {}
-        gone: set[str] = set()
-        parts = path.split("/") if path else []
-        for layer in self.layers:
-            item, goes_on = _step_down(layer, parts)
-            if item is not None and not item.is_directory:
-                break
-            if item is not None:
-                for child in _present(item):
-                    if child.is_whiteout:
-                        gone.add(child.path)
-                    elif child.path not in gone:
-                        found.setdefault(child.path, child)
-                        if not child.is_directory:
-                            gone.add(child.path)
-                goes_on = goes_on and not item.is_opaque()
-            if not goes_on:
-                break
-        return found
+        return {name: items[0] for name, items in _merged(Lookup(self).parts(path)).items()}
 
     def below(self, path: str = "") -> Iterator[Item]:
         """Everything below a directory, directories before what they hold, sorted by name."""
-        for _, item in sorted(self.listing(path).items()):
-            yield item
-            if item.is_directory:
-                yield from self.below(item.path)
+        yield from Lookup(self).below(path)
 
 
-def root(layer: Path) -> Item:
+class Lookup:
+    """Finds paths in layers at rest. Remembers directories: looking for all files of one costs little more than one."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._known: dict[str, tuple[Item, ...]] = {}
+
+    def find(self, path: str) -> Item | None:
+        """What lies at `path`; None if nothing."""
+        parent = path.rpartition("/")[0]
+        found = next(_at(self.parts(parent), path), None)
+        return None if found is None or found.is_whiteout else found
+
+    def parts(self, path: str) -> tuple[Item, ...]:
+        """The layers' parts of a directory, the top one first; none where there is no directory."""
+        if not self._known:
+            self._known[""] = _uncovered(_roots(self._stack))
+        names = path.split("/")
+        missing = []
+        while path not in self._known:
+            missing.append(path)
+            names.pop()
+            path = "/".join(names)
+        for each in reversed(missing):
+            parts = itertools.takewhile(lambda item: item.is_directory, _at(self._known[path], each))
+            self._known[each] = _uncovered(parts)
+            path = each
+        return self._known[path]
+
+    def below(self, path: str = "", *, pruned: str | None = None) -> Iterator[Item]:
+        """As `Stack.below`, without directories that are named `pruned`."""
+        yield from _below(self.parts(path), pruned)
+
+
+def _roots(stack: Stack) -> Iterator[Item]:
+    for layer in stack.layers:
+        with _absent():
+            yield root(layer, stack.opaque)
+
+
+def _at(parts: tuple[Item, ...], path: str) -> Iterator[Item]:
+    """What parts of its directory have at `path`."""
+    for part in parts:
+        with _absent():
+            yield part._replace(path=path, info=descriptors.status(part.layer, path))
+
+
+def _uncovered(parts: Iterable[Item]) -> tuple[Item, ...]:
+    """Parts of one directory, down to where one hides the rest."""
+    found: list[Item] = []
+    for part in parts:
+        found.append(part)
+        if part.is_opaque():
+            break
+    return tuple(found)
+
+
+def _merged(parts: tuple[Item, ...]) -> dict[str, list[Item]]:
+    """The names in a directory with what they are; of a directory, every layer's part."""
+    found: dict[str, list[Item]] = {}
+    gone: set[str] = set()
+    for part in parts:
+        for child in _present(part):
+            if child.path in gone:
+                continue
+            if child.is_directory or not (child.is_whiteout or child.path in found):
+                found.setdefault(child.path, []).append(child)
+            if not child.is_directory:
+                gone.add(child.path)
+    return found
+
+
+def _below(parts: tuple[Item, ...], pruned: str | None) -> Iterator[Item]:
+    for path, items in sorted(_merged(parts).items()):
+        if not items[0].is_directory:
+            yield items[0]
+        elif path.rpartition("/")[2] != pruned:
+            yield items[0]
+            yield from _below(_uncovered(items), pruned)
+
+
+def root(layer: Path, opaque: str = USER_OPAQUE) -> Item:
     """The top directory of a layer."""
-    return Item("", layer, layer.lstat())
+    return Item("", layer, layer.lstat(), opaque)
 
 
 def own(layer: Path) -> Iterator[Item]:
@@ -144,23 +209,9 @@ def _present(directory: Item) -> list[Item]:
     return []
 
 
-def _step_down(layer: Path, parts: list[str]) -> tuple[Item | None, bool]:
-    """What one layer says of a path, and whether the layers below have a say in it too."""
-    below = True
-    with _absent():
-        for end in range(1, len(parts)):
-            parent = Item("/".join(parts[:end]), layer, descriptors.status(layer, "/".join(parts[:end])))
-            if not parent.is_directory:
-                return None, False
-            below = below and not parent.is_opaque()
-        item = Item("/".join(parts), layer, descriptors.status(layer, "/".join(parts)))
-        return (None, False) if item.is_whiteout else (item, below)
-    return None, below
-
-
 def require_shallow(path: str) -> None:
     """Raises SandboxUnavailable where directories are nested too deeply to be kept."""
-    if path.count("/") >= DEEPEST or len(os.fsencode(path)) > _LONGEST_PATH:
+    if path.count("/") >= DEEPEST or len(os.fsencode(path)) > LONGEST_PATH:
         raise SandboxUnavailable(
             f"{path[:40]}…: nested too deeply for a snapshot (maximum {DEEPEST} directories)"
         )
@@ -183,10 +234,8 @@ def is_whiteout(info: os.stat_result) -> bool:
     return stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
 
 
-def is_opaque(directory: int) -> bool:
+def is_opaque(directory: int, attribute: str) -> bool:
     """Whether an open directory hides what the layers below have in it."""
-    for name in _OPAQUE:
-        with contextlib.suppress(OSError):
-            if os.getxattr(directory, name) == b"y":
-                return True
+    with contextlib.suppress(OSError):
+        return os.getxattr(directory, attribute) == b"y"
     return False

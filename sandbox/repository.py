@@ -16,7 +16,7 @@ MOST_FILES = 20_000
 # knows which files were changed too soon after it to be told by theirs.
 INDEXED = """
 [ -e .git ] || {{ echo 'no git repository'; exit 1; }}
-aside="$(mktemp -d)" && trap 'rm -rf -- "$aside"' EXIT && exec 3>&1 >"$aside/told" 2>&1 &&
+aside="$(mktemp -d -t takeover-git.XXXXXXXXXX)" && trap 'rm -rf -- "$aside"' EXIT && exec 3>&1 >"$aside/told" 2>&1 &&
 export HOME="$aside" XDG_CONFIG_HOME="$aside" GIT_CONFIG_NOSYSTEM=1 GIT_NO_REPLACE_OBJECTS=1 &&
 places="$(git rev-parse --git-path objects --git-path index --show-object-format)" &&
 {{ read -r objects && read -r index && read -r format; }} <<<"$places" &&
@@ -36,6 +36,8 @@ elif grep -q '^[a-zS]' "$aside/flags"; then
 fi &&
 {{ git update-index -q --refresh; git add -A --ignore-errors . || [ $? -eq 1 ]; }} && """
 """Brings out, in `$GIT_DIR` and its index, the workspace as it is; what follows may use `$objects` and `$base`."""
+_CLEAN_UP = 'rm -rf -- "${TMPDIR:-/tmp}"/takeover-git.*'
+"""Removes what an ended command has left of its copy."""
 _PATCH = (
     INDEXED
     + """
@@ -105,6 +107,11 @@ def ask(machine: Sandbox, command: str) -> str:
     # The image's repository may belong to another user than the one that we run as.
     trusted = "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'; "
     result = machine.inspect(trusted + command)
+    if result.disk_full:
+        machine.inspect(_CLEAN_UP)
+        raise RepositoryBroken(
+            "git in the sandbox: a copy of the changed files exceeds the sandbox's disk limit; raise disk_mb"
+        )
     if result.exit_code != 0:
         raise RepositoryBroken(f"git in the sandbox: {result.output.strip()[-300:] or 'failed'}")
     return result.output

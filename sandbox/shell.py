@@ -263,11 +263,18 @@ class Hand:
         self._open_shell = open_shell
         self._shell: Shell | None = None
 
-    def run(self, command: str, *, timeout_s: float, payload: bytes | None = None) -> ExecResult:
+    def run(
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        payload: bytes | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> ExecResult:
         """As `Shell.run`. Raises SandboxUnavailable when no shell can be had that runs the command."""
         for _ in range(2):
             self._shell = self._shell or self._new()
-            result = self._shell.run(command, timeout_s=timeout_s, payload=payload)
+            result = self._shell.run(command, timeout_s=timeout_s, payload=payload, stopped=stopped)
             if result.timed_out or result.shell_ended:
                 self.close()
             if not result.shell_ended:

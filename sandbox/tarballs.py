@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import IO
 
 from sandbox.descriptors import made_readable
-from sandbox.layers import own
+from sandbox.layers import USER_OPAQUE, own
 from sandbox.machine import OutOfDisk, SandboxUnavailable
 
 _TAR = ("tar", "--sparse", "--xattrs", "--xattrs-include=*", "--numeric-owner")
+_WITHOUT_MARKS = "--xattrs-exclude=*.overlay.*"
+"""Docker marks in a tar by names; a sandbox may have set overlayfs's attributes."""
 _FATAL = 2
 """The least exit code of `tar` that says more than that a file changed or vanished while it was read."""
 _FULL = ("No space left on device", "Wrote only", "Disk quota exceeded")
@@ -35,10 +37,10 @@ def pack(directory: Path, raw: Path, *, entering: Sequence[str] = ()) -> None:
         _tar("-c", "-f", "-", "-C", os.fspath(directory), ".", entering=entering, stdout=out, failure=failure)
 
 
-def unpack(raw: Path, directory: Path, *, entering: Sequence[str] = ()) -> None:
+def unpack(raw: Path, directory: Path, *, entering: Sequence[str] = (), options: Sequence[str] = ()) -> None:
     """Lay out what `pack` kept."""
     with raw.open("rb") as packed:
-        _tar("-x", "-p", "-f", "-", "-C", os.fspath(directory), entering=entering, stdin=packed)
+        _tar(*options, "-x", "-p", "-f", "-", "-C", os.fspath(directory), entering=entering, stdin=packed)
 
 
 def lay_out(layer: IO[bytes], directory: Path) -> None:
@@ -46,7 +48,7 @@ def lay_out(layer: IO[bytes], directory: Path) -> None:
     raw = directory.with_name(f"{directory.name}.tar")
     with raw.open("xb") as out:
         shutil.copyfileobj(layer, out)
-    unpack(raw, directory)
+    unpack(raw, directory, options=[_WITHOUT_MARKS])
     raw.unlink()
     _mark_all(directory)
 
@@ -88,7 +90,7 @@ def mark_among(directory: Path) -> str | None:
 
 def _mark(parent: Path, name: str) -> None:
     if name == _OPAQUE:
-        os.setxattr(parent, "user.overlay.opaque", b"y")
+        os.setxattr(parent, USER_OPAQUE, b"y")
     elif not name.startswith(_GONE * 2):  # others of the old union file system's own
         with contextlib.suppress(FileExistsError):
             os.mknod(parent / name.removeprefix(_GONE), stat.S_IFCHR | 0o600, 0)

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from sandbox.contract.kit import FILES, Kit, run, told
 from sandbox.machine import FileRefused, Sandbox, SandboxUnavailable
+from sandbox.repository import RepositoryBroken, head_commit, patch_since
 
 SECRET = f"secret-{secrets.token_hex(8)}"
 MEMORY_MB = 256
@@ -252,6 +254,40 @@ def test_a_disk_that_is_filled_with_files(victim: Sandbox) -> None:
     assert (result.disk_full, result.timed_out, result.exit_code) == (True, False, None)
     assert int(told(victim, "ls /tmp | wc -l")) < 500
     assert told(victim, "rm /tmp/fill-*; echo tidied") == "tidied\n"
+    in_hand(victim)
+
+
+def test_a_disk_that_is_filled_between_commands(victim: Sandbox) -> None:
+    write = f"sleep .3; head -c {DISK_MB // 2}M /dev/zero >/tmp/fill-"
+    told(
+        victim, f"(for i in 1 2 3 4; do {write}$i; done; touch /tmp/done; sleep 60) >/dev/null 2>&1 & kept=1"
+    )
+    while "done" not in (victim.directory_listing("/tmp") or ()):
+        time.sleep(0.1)
+    result = run(victim, "sleep 20")
+    assert (result.disk_full, result.timed_out, result.exit_code) == (True, False, None)
+    assert told(victim, "ls /tmp/fill-* | wc -l; rm /tmp/fill-*; echo $kept") == "4\n1\n"
+    assert int(told(victim, "ls -d /proc/[0-9]* | wc -l")) < 12
+    in_hand(victim)
+
+
+def test_a_disk_that_a_short_command_fills(victim: Sandbox) -> None:
+    fill = f"for i in 1 2 3; do head -c {DISK_MB // 2}M /dev/zero >/tmp/fill-$i; done; kept=1"
+    result = run(victim, fill)
+    assert (result.disk_full, result.timed_out, result.exit_code) == (True, False, None)
+    told(victim, "rm -f /tmp/fill-*")
+    in_hand(victim)
+
+
+def test_a_disk_that_the_runtimes_git_fills(victim: Sandbox) -> None:
+    base = head_commit(victim)
+    sparse = f"truncate -s {DISK_MB // 2}M sparse-$i; echo $i >>sparse-$i"
+    told(victim, f"for i in $(seq 40); do {sparse}; done; cd /tmp; kept=1")
+    with pytest.raises(RepositoryBroken, match="disk limit"):
+        patch_since(victim, base)
+    assert told(victim, "ls /tmp; pwd; echo $kept") == "/tmp\n1\n"
+    told(victim, "cd - && rm sparse-*")
+    assert patch_since(victim, base) == ""
     in_hand(victim)
 
 

@@ -132,3 +132,11 @@ def test_many_names_of_one_file_are_read_once(victim: Sandbox) -> None:
     assert len(found) == 100
     assert len({change.after for change in found}) == 1
     assert not any(change.too_large for change in found)
+
+
+def test_an_agents_own_marks_hide_nothing(kit: Kit, victim: Sandbox, store: Path) -> None:
+    mark = 'os.setxattr("pkg", "user.overlay.opaque", b"y")'
+    run(victim, f"touch pkg/new; python3 -c 'import os; {mark}'")
+    assert [change.path for change in victim.changes()] == ["pkg/new"]
+    restored = kit.thaw(victim.freeze(store).result(), store)
+    assert told(restored, "ls pkg/mod.py") == "pkg/mod.py\n"

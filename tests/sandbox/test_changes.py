@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,10 @@ import pytest
 
 from sandbox import changes
 from sandbox.changes import LayerReport, Mount
-from sandbox.layers import Stack
+from sandbox.differences import differences
+from sandbox.layers import TRUSTED_OPAQUE, USER_OPAQUE, Stack
 from sandbox.machine import SandboxUnavailable
+from sandbox.removal import remove_tree
 
 
 @pytest.fixture
@@ -72,3 +77,58 @@ def test_a_lack_of_descriptors_is_no_change(
         with pytest.raises(SandboxUnavailable, match="cannot be read: Too many open files"):
             report.changes()
     assert report.changes() == ()
+
+
+def test_time_is_bounded_after_the_listing(
+    top: Path, report: LayerReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = top.parents[1] / "base" / "w" / "d"
+    base.mkdir()
+    for number in range(2000):
+        (base / f"f{number}").touch()
+    os.mknod(top / "d", 0o020600, 0)
+    monkeypatch.setattr(changes, "LONGEST_LOOK_S", 0.01)
+    with pytest.raises(SandboxUnavailable, match="too many files"):
+        report.changes()
+
+
+def test_deep_directories_of_many_layers_are_reported_fast(tmp_path: Path) -> None:
+    deep = "/".join(["d"] * 100)
+    for number in range(30):
+        (tmp_path / f"{number}" / "w" / deep).mkdir(parents=True)
+        for file in range(20):
+            (tmp_path / f"{number}" / "w" / deep / f"f{number}-{file}").touch()
+    (tmp_path / "top" / "w").mkdir(parents=True)
+    layers = (tmp_path / name for name in ("top", *map(str, range(30))))
+    report = LayerReport(Stack(*layers), (Mount("w", "/w"),), "/w")
+    os.mknod(tmp_path / "top" / "w" / "d", 0o020600, 0)
+    start = time.monotonic()
+    assert len(report.changes()) == 600
+    assert time.monotonic() - start < 2
+
+
+def test_no_path_is_longer_than_a_snapshot_keeps(top: Path, report: LayerReport) -> None:
+    code = "import os\nfor n in range(40):\n os.mkdir('n' * 250); os.chdir('n' * 250)\n open('f', 'w')\n"
+    try:
+        subprocess.run([sys.executable, "-c", code], cwd=top, check=True)
+        found = [change.path for change in report.changes()]
+        assert len(found) == 15
+        assert max(map(len, found)) < 4096
+    finally:
+        remove_tree(top)
+
+
+def test_a_directory_hides_others_by_its_back_ends_attribute_only(tmp_path: Path) -> None:
+    for name in ("top", "base"):
+        (tmp_path / name / "d").mkdir(parents=True)
+    (tmp_path / "base" / "d" / "f").touch()
+    os.setxattr(tmp_path / "top" / "d", USER_OPAQUE, b"y")
+    layers = (tmp_path / "top", tmp_path / "base")
+    assert Stack(*layers).find("d/f") is None
+    assert Stack(*layers, opaque=TRUSTED_OPAQUE).find("d/f") is not None
+    base = Stack(layers[1], opaque=TRUSTED_OPAQUE)
+    assert [each.kind for each in differences(layers[:1], base)] == ["directory"]
+    report = LayerReport(Stack(*layers, opaque=TRUSTED_OPAQUE), (Mount("", "/"),), "/")
+    os.setxattr(tmp_path / "top", USER_OPAQUE, b"y")
+    assert report.changes() == ()
+    assert report.sha256("d/f") is not None
