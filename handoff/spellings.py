@@ -30,10 +30,11 @@ _HEX = rb"[2-7][0-9A-Fa-f]|0[09AaDd]"
 _ESCAPES = (
     re.compile(
         rb"\\(?:x(?P<x>" + _HEX + rb")|u(?:00|\{0{0,4})(?P<u>" + _HEX + rb")\}?|U0{6}(?P<U>" + _HEX + rb")"
-        rb"|(?P<octal>000|01[125]|0[4-7][0-7]|1[0-7]{2})|(?P<again>\\(?=\\{0,6}[xuU01]))"
+        rb"|(?P<octal>000|01[125]|0[4-7][0-7]|1[0-7]{2})"
+        rb"|(?P<again>\\(?:(?=\\{0,6}[xuU01])|(?=[nrt])(?<=" + _RUN + rb"\\\\)))"
         # A line end inside wrapped digits, as JSON writes it.
-        rb"|[nrt](?:\\[nrt])?+(?P<line>(?=" + _RUN + rb")"
-        rb"|(?<=" + _RUN + rb"\\[nrt])|(?<=" + _RUN + rb"\\\\[nrt])|(?<=" + _RUN + rb"\\[nrt]\\[nrt])))"
+        rb"|[nrt](?P<pair>\\[nrt])?+(?P<line>(?=" + _RUN + rb")"
+        rb"|(?(pair)(?<=" + _RUN + rb"\\[nrt]\\[nrt])|(?<=" + _RUN + rb"\\[nrt]))))"
     ),
     re.compile(rb"%(?:u00)?(?P<x>" + _HEX + rb")"),
     re.compile(
@@ -51,8 +52,8 @@ _LINE_START = re.compile(
     rb"\n[ \t]*(?:(?:[^\s:]{0,200}[:-])?[0-9]{1,9}[:-])?[+-]?[ \t]*(?:(?://+|--|[-+*])[ \t]+|//)?"
 )
 _LONGEST_ESCAPE = 12
-_LONGEST_STEP = 4
-"""Maximum distance of the words of the prefilter, in words, so that a wrapped line of 40 digits holds one."""
+_LONGEST_STEP = 6
+"""Maximum distance of the words of the prefilter, in words, so that a wrapped line of 60 digits holds one."""
 _ROUNDS = 3
 """Maximum depth of escapes that are escaped themselves."""
 

@@ -40,7 +40,7 @@ def numbered(text: str) -> str:
     return "\n".join(f"{number:6}\t{line}" for number, line in enumerate(lines, 1))
 
 
-def behind(prefix: str, width: int = 40) -> Callable[[str], str]:
+def behind(prefix: str, width: int = 60) -> Callable[[str], str]:
     """Wrapped base64, each line behind a prefix, which may hold the line's number."""
     return lambda text: "".join(
         prefix.format(number) + line + "\n"
