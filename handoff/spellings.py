@@ -43,13 +43,9 @@ _ESCAPES = (
         + rb"|[9AaDd])|(?P<name>[A-Za-z]{2,6}));?"
     ),
 )
-# A line end inside wrapped digits, with a line number as the editor and `cat -n` show it.
-_LINE_NUMBER = re.compile(
-    rb"\n(?:(?<=" + _RUN + rb"\n) *[0-9]+\t(?P<line>)| *[0-9]+\t(?P<next>(?=" + _RUN + rb")))"
-)
-# Where a line begins in a patch, a list, a comment, or the output of `grep -n`.
+# Where a line begins in a patch, a list, a comment, or behind its number as `cat -n` and `grep -n` show it.
 _LINE_START = re.compile(
-    rb"\n[ \t]*(?:(?:[^\s:]{0,200}[:-])?[0-9]{1,9}[:-])?[+-]?[ \t]*(?:(?://+|--|[-+*])[ \t]+|//)?"
+    rb"\n[ \t]*(?:(?:[^\s:]{0,200}[:-])?[0-9]{1,9}(?:[:\s-]|\\t))?[+-]?[ \t]*(?:(?://+|--|[-+*])[ \t]+|//)?"
 )
 _LONGEST_ESCAPE = 12
 _LONGEST_STEP = 6
@@ -99,7 +95,7 @@ class Spellings:
 
     def _escaped(self, content: bytes) -> Iterator[tuple[int, int]]:
         """The parts of a content around its escapes, as far as a form may reach."""
-        escapes = chain.from_iterable(escape.finditer(content) for escape in _escapes_of(content))
+        escapes = chain.from_iterable(escape.finditer(content) for escape in _ESCAPES)
         start, stop = 0, 0
         for place in sorted(match.start() for match in escapes):
             if place - self.reach > stop:
@@ -154,8 +150,11 @@ def spell(secrets: Iterable[str]) -> Spellings:
         lower.add("".join(map(str, content)).encode())
         lower.add("".join(f"0x{byte:02x}" for byte in content).encode())
     encoded = [*(form.translate(_LOWER, _NO_LETTER) for form in digits), *lower]
-    # A form covers a whole word of a text wherever it begins when it is that much longer than the distance.
-    step = min(max((min(map(len, encoded), default=0) - _WORD + 1) // _WORD, 0), _LONGEST_STEP)
+    # Where a line end cuts a form in two, the longer part covers a whole word of a text wherever it begins.
+    shortest = min(map(len, encoded), default=0)
+    step = 0
+    if shortest >= 2 * _WORD - 1:
+        step = max(min((shortest // 2 - _WORD + 1) // _WORD, _LONGEST_STEP), 1)
     words = {form[start : start + _WORD] for form in encoded for start in range(len(form) - _WORD + 1)}
     return Spellings(
         plain=tuple(sorted(plain)),
@@ -220,14 +219,8 @@ def _in_whole(spans: Iterable[tuple[int, int]], content: bytes, left_out: bytes)
     return ((kept[start], kept[stop - 1] + 1) for start, stop in spans)
 
 
-def _escapes_of(content: bytes) -> Iterator[re.Pattern[bytes]]:
-    yield from _ESCAPES
-    if b"\t" in content:
-        yield _LINE_NUMBER
-
-
 def _unescaped(content: bytes) -> bytes:
-    for escape in _escapes_of(content):
+    for escape in _ESCAPES:
         content = escape.sub(_meant, content)
     return content
 
@@ -236,7 +229,7 @@ def _offsets(content: bytes, rounds: int) -> list[int]:
     """Where each byte of the content begins after so many rounds of unescaping; last, its end."""
     offsets = list(range(len(content) + 1))
     for _ in range(rounds):
-        for escape in _escapes_of(content):
+        for escape in _ESCAPES:
             parts: list[bytes] = []
             kept: list[int] = []
             end = 0
@@ -258,7 +251,7 @@ def _meant(escape: re.Match[bytes]) -> bytes:
 @lru_cache(maxsize=4096)
 def _byte(kind: str, text: bytes) -> bytes:
     """The byte, or nothing where it is neither printable ASCII, NUL nor white space."""
-    if kind in ("line", "next"):
+    if kind == "line":
         return b"\n"
     if kind == "again":
         return b"\\"
