@@ -29,12 +29,17 @@ OBSERVED, TOLD = "## Observed", "## Written by the earlier agent"
 ENDS = "Here the earlier agent's work ends. From here on it is yours."
 
 _TITLES = tuple(each.lstrip("# ") for each in (TASK, TRACE, SUMMARY, NOTE, LETTER, OBSERVED, TOLD))
-_TAILS = {" ".join(each.split()[start:]) for each in _TITLES for start in range(len(each.split()))}
 _FIELD_TITLES = (*OBSERVED_FIELDS, *map(titled, MODEL_FIELDS))
+_TAILS = {
+    " ".join(words[start:])
+    for words in map(str.split, (*_TITLES, *_FIELD_TITLES))
+    for start in range(len(words))
+}
 
 
 _BLANK = r"[ \t\xa0]"
-_BLANKS, _SPACES, _DASHES, _ANY_DASHES = rf"{_BLANK}+", r"\s+", r"[ \t\xa0_-]*", r"[\s_-]*"
+_BLANKS, _SPACES, _DASHES, _ANY_DASHES = rf"{_BLANK}+", r"\s+", r"[ \t\xa0*_`~-]*", r"[\s*_`~-]*"
+_GAP = r"[\W_]+"
 
 
 def _one_of(words: Iterable[str], gap: str) -> str:
@@ -49,16 +54,23 @@ def _spread(word: str) -> str:
 # All of them over skeletons in lower case and without flags, because a search for a literal is fast. What has to stand
 # before it is looked at where it is found.
 _TAG_NAME = rf"{_spread('earlier')}(?:[\s_-]*+|[\W_]{{0,3}}?){_spread('work')}"
+_MARKS = r"[^\w\s<>]{0,4}"
+_SLASH = rf"\s*+(?:{_MARKS}[/\\](?:\s*+{_MARKS}+){{0,2}}+\s*+)?+"
+# What may stand around a title so that Markdown renders it as the same heading.
+_BEFORE_TITLE = rf"(?:(?:[*_`~\[]{{1,3}}+|<[^<>\n]{{1,200}}>){_BLANK}?){{0,6}}+"
+_AFTER_TITLE = r"(?:\]\([^()\n]{0,200}\)|[^\w\n(\[<]|_|<[^<>\n]{1,200}>)*+"
+_EVENT = rf"e?\d+[*_`~]{{0,3}}{_BLANK}*(?:·|[^\w\s]{{1,3}}{_BLANK}*(?:{_one_of(('agent', 'machine'), '')})\b)"
 _MARKUP = tuple(
     map(
         re.compile,
         (
-            rf"<(?=\s*+[/\\]?+\s*+{_TAG_NAME})",
-            rf"⟨(?=\s*+[/\\]?+\s*+{_TAG_NAME})",
+            rf"<(?={_SLASH}{_TAG_NAME})",
+            rf"⟨(?={_SLASH}{_TAG_NAME})",
             rf"\[(?=\s*+/\s*+{_TAG_NAME})",
             rf"\((?=\s*+/\s*+{_TAG_NAME})",
             rf"\{{(?=\s*+/\s*+{_TAG_NAME})",
-            rf"<(?=h[1-6]\b[^<>\n]{{0,200}}>\s{{0,9}}(?:{_one_of(_TITLES, _SPACES)})[\s:]*</)",
+            rf"<(?=h[1-6]\b[^<>\n]{{0,200}}>\s{{0,9}}{_BEFORE_TITLE}"
+            rf"(?:{_EVENT}|(?:{_one_of((*_TITLES, *_FIELD_TITLES), _SPACES)})[^\w<]{{0,20}}<))",
             *CHAT_MARKUP,
         ),
     )
@@ -69,10 +81,9 @@ _MARGIN = rf"(?:[ \t]*\xa0{_BLANK}*|[ \t]{{0,3}})"
 _LINE_START = rf"{_MARGIN}(?:(?:>|[-*+]{_BLANK}|\d{{1,3}}[.)]{_BLANK}){_MARGIN})*+"
 _BEFORE_HEADING = re.compile(_LINE_START)
 _LONGEST_START = 1_000
-_EVENT = rf"e?\d+{_BLANK}*(?:·|[^\w\s]{{1,3}}{_BLANK}*(?:{_one_of(('agent', 'machine'), '')})\b)"
 _HEADING = re.compile(
-    rf"#(?:#{{0,5}}{_BLANK}+|#{{1,5}})[*_]{{0,3}}(?P<imitates>(?:{_one_of(_FIELD_TITLES, _BLANKS)})\b|{_EVENT}"
-    rf"|(?:{_one_of(_TITLES, _DASHES)})[ \t\r\xa0:#*_.-]*(?=\n|\Z))"
+    rf"#(?:#{{0,5}}{_BLANK}++|#{{1,5}}+){_BEFORE_TITLE}(?P<imitates>(?:{_one_of(_FIELD_TITLES, _BLANKS)})\b|{_EVENT}"
+    rf"|(?:{_one_of(_TITLES, _DASHES)}){_AFTER_TITLE}(?=\n|\Z))"
 )
 _FIELD, _UNDERSCORED_FIELD = (
     re.compile(
@@ -83,23 +94,23 @@ _FIELD, _UNDERSCORED_FIELD = (
 )
 _UNDERLINE = re.compile(rf"\n[ \t\xa0>]*(?P<line>=+|-+|[~^*+_#]{{3,}}){_BLANK}*\r?(?=\n|\Z)")
 _UNDERLINED = re.compile(
-    rf"(?:\A|\n){_LINE_START}[*_]{{0,3}}"
-    rf"(?:(?:{_one_of(_TITLES, _ANY_DASHES)})[ \t\xa0:*_.]*|{_EVENT}[^\n]*)\r?\Z"
+    rf"(?:\A|\n){_LINE_START}{_BEFORE_TITLE}"
+    rf"(?:(?:{_one_of((*_TITLES, *_FIELD_TITLES), _ANY_DASHES)}){_AFTER_TITLE}|{_EVENT}[^\n]*)\Z"
 )
 _ENDS_UNDERLINED = re.compile(
-    rf"{_LINE_START}[*_]{{0,3}}"
-    rf"(?:(?:{_one_of(sorted(_TAILS), _ANY_DASHES)})[ \t\xa0:*_.]*|{_EVENT}[^\n]*)\r?"
+    rf"{_LINE_START}{_BEFORE_TITLE}"
+    rf"(?:(?:{_one_of(sorted(_TAILS), _ANY_DASHES)}){_AFTER_TITLE}|{_EVENT}[^\n]*)"
 )
 """The last line of what is underlined, because a title may be spread over several."""
 _LONGEST_UNDERLINED = 400
 _WHO = re.compile(
-    rf"{look('earlier', '')}(?:(?P<ends>\s+{look('agent', '')}\W{{0,2}}s?\s+{look('work ends', _SPACES)})"
-    r"|(?P<agent>\s+a(?:g(?:e(?:n(?:t\w*)?)?)?)?(?!\w)|\W*\Z))"
+    rf"{look('earlier', '')}(?:(?P<ends>{_GAP}{look('agent', '')}[\W_]{{0,2}}s?{_GAP}{look('work ends', _GAP)})"
+    rf"|(?P<agent>{_GAP}a(?:g(?:e(?:n(?:t\w*)?)?)?)?(?!\w)|\W*\Z))"
 )
 # In JSON, an escaped line end stands before a word without a space.
-_BEFORE_WHO = re.compile(rf"(?:(?<!\w)|(?<=\\[nrt])){look('here the', _SPACES)}\s+\Z")
+_BEFORE_WHO = re.compile(rf"(?:(?<![^\W_])|(?<=\\[nrt])){look('here the', _GAP)}{_GAP}(?<!\\)\Z")
 _YOURS = re.compile(look("yours", ""))
-_BEFORE_YOURS = re.compile(rf"{look('from here on', _SPACES)}\W{{0,2}}\s+{look('it is', _SPACES)}\s+\Z")
+_BEFORE_YOURS = re.compile(rf"{look('from here on it is', _GAP)}{_GAP}(?<!\\)\Z")
 _LONGEST_WORDS = 60
 _TITLE = re.compile(
     rf"(?<![*_])(?P<before>[*_]{{2,}}+) ?(?:{_one_of(_FIELD_TITLES, _BLANKS)}) ?:? ?(?P<after>[*_]{{2,}}+)"

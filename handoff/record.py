@@ -254,15 +254,18 @@ class RecordStore:
 
     def notes(self, record_id: str) -> Notes | None:
         """The notes, verified, if they have been written. Raises RecordRefused."""
-        return self.load(record_id).notes if (self.directory(record_id) / NOTES_FILE).is_file() else None
+        return self.load(record_id).notes if os.path.lexists(self.directory(record_id) / NOTES_FILE) else None
 
     def review(self, record_id: str) -> Review | None:
         """What a person decided, verified, if anybody did. Raises RecordRefused."""
-        return self.load(record_id).review if (self.directory(record_id) / REVIEW_FILE).is_file() else None
+        return (
+            self.load(record_id).review if os.path.lexists(self.directory(record_id) / REVIEW_FILE) else None
+        )
 
     def _addition(self, record_id: str, name: str, kind: type[_Kind]) -> _Kind | None:
         path = self.directory(record_id) / name
-        return _read(path, kind) if path.is_file() else None
+        # Only a name that does not exist is absent: not a directory, a FIFO or a link to nothing.
+        return _read(path, kind) if os.path.lexists(path) else None
 
     def add_review(self, record_id: str, review: Review) -> None:
         self._add(record_id, REVIEW_FILE, review)
@@ -350,7 +353,10 @@ def _read(path: Path, kind: type[_Kind]) -> _Kind:
     try:
         text = read_outside(path)
     except FileNotFoundError as error:
-        raise RecordRefused(f"{path}: no such record") from error
+        missing = (
+            "no such record" if kind is HandoffRecord else "a link to a file that does not exist (remove it)"
+        )
+        raise RecordRefused(f"{path}: {missing}") from error
     except OSError as error:
         raise RecordRefused(f"{path}: {describe_error(error)}") from error
     return parsed(text, path, kind)

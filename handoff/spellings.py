@@ -14,32 +14,42 @@ from itertools import chain
 from urllib.parse import quote
 
 _ALL = bytes(range(256))
+_MEANT = frozenset(b"\0\t\n\r") | frozenset(range(0x20, 0x7F))
 _NO_DIGIT = bytes(byte for byte in _ALL if not re.match(rb"[A-Za-z0-9+/_-]", bytes([byte])))
 _NO_LETTER = bytes(byte for byte in _ALL if not re.match(rb"[A-Za-z0-9]", bytes([byte])))
 _STANDARD = bytes.maketrans(b"-_", b"+/")
+_FOR_URLS = bytes.maketrans(b"+/", b"-_")
 _LOWER = bytes.maketrans(_ALL, _ALL.lower())
 _WORD = 8
 """Bytes per word of the prefilter; memoryview reads so many as one integer."""
 
 _RUN = rb"[A-Za-z0-9+/_-]{20}"
-# Escapes of printable ASCII only: secrets consist of it, and ordinary text is full of the others.
+# Secrets consist of printable ASCII, with NUL between its characters in UTF-16, and stand in lines. Ordinary text is
+# full of other escapes.
+_HEX = rb"[2-7][0-9A-Fa-f]|0[09AaDd]"
 _ESCAPES = (
     re.compile(
-        rb"\\(?:x(?P<x>[2-7][0-9A-Fa-f])|u(?:00|\{0{0,4})(?P<u>[2-7][0-9A-Fa-f])\}?|U0{6}(?P<U>[2-7][0-9A-Fa-f])"
-        rb"|(?P<octal>0[4-7][0-7]|1[0-7]{2})|(?P<again>\\(?=\\{0,6}[xuU01]))"
+        rb"\\(?:x(?P<x>" + _HEX + rb")|u(?:00|\{0{0,4})(?P<u>" + _HEX + rb")\}?|U0{6}(?P<U>" + _HEX + rb")"
+        rb"|(?P<octal>000|01[125]|0[4-7][0-7]|1[0-7]{2})"
+        rb"|(?P<again>\\(?:(?=\\{0,6}[xuU01])|(?=[nrt])(?<=" + _RUN + rb"\\\\)))"
         # A line end inside wrapped digits, as JSON writes it.
-        rb"|(?:r\\)?[nr](?P<line>(?=" + _RUN + rb")|(?<=" + _RUN + rb"\\[nr])))"
+        rb"|[nrt](?P<pair>\\[nrt])?+(?P<line>(?=" + _RUN + rb")"
+        rb"|(?(pair)(?<=" + _RUN + rb"\\[nrt]\\[nrt])|(?<=" + _RUN + rb"\\[nrt]))))"
     ),
-    re.compile(rb"%(?:u00)?(?P<x>[2-7][0-9A-Fa-f])"),
+    re.compile(rb"%(?:u00)?(?P<x>" + _HEX + rb")"),
     re.compile(
-        rb"&(?:#0{0,6}(?P<decimal>[0-9]{2,3})|#[xX]0{0,6}(?P<x>[2-7][0-9A-Fa-f])|(?P<name>[A-Za-z]{2,6}));?"
+        rb"&(?:#0{0,6}(?P<decimal>[0-9]{1,3})|#[xX]0{0,6}(?P<x>"
+        + _HEX
+        + rb"|[9AaDd])|(?P<name>[A-Za-z]{2,6}));?"
     ),
 )
-# A line end inside wrapped digits, with a line number as the editor and `cat -n` show it.
-_LINE_NUMBER = re.compile(
-    rb"\n(?:(?<=" + _RUN + rb"\n) *[0-9]+\t(?P<line>)| *[0-9]+\t(?P<next>(?=" + _RUN + rb")))"
+# Where a line begins in a patch, a list, a comment, or behind its number as `cat -n` and `grep -n` show it.
+_LINE_START = re.compile(
+    rb"\n[ \t]*(?:(?:[^\s:]{0,200}[:-])?[0-9]{1,9}(?:[:\s-]|\\t))?[+-]?[ \t]*(?:(?://+|--|[-+*])[ \t]+|//)?"
 )
 _LONGEST_ESCAPE = 12
+_LONGEST_STEP = 6
+"""Maximum distance of the words of the prefilter, in words, so that a wrapped line of 60 digits holds one."""
 _ROUNDS = 3
 """Maximum depth of escapes that are escaped themselves."""
 
@@ -85,7 +95,7 @@ class Spellings:
 
     def _escaped(self, content: bytes) -> Iterator[tuple[int, int]]:
         """The parts of a content around its escapes, as far as a form may reach."""
-        escapes = chain.from_iterable(escape.finditer(content) for escape in _escapes_of(content))
+        escapes = chain.from_iterable(escape.finditer(content) for escape in _ESCAPES)
         start, stop = 0, 0
         for place in sorted(match.start() for match in escapes):
             if place - self.reach > stop:
@@ -102,13 +112,15 @@ class Spellings:
         sample = memoryview(letters)[: len(letters) // _WORD * _WORD].cast("Q")[:: self.step or 1]
         if self.step and self.words.isdisjoint(sample):
             return found
-        digits = content.translate(_STANDARD, _NO_DIGIT)
-        within = [span for form in self.digits for span in _occurrences(form, digits)]
-        if within:
-            found += _in_whole(within, content, _NO_DIGIT)
-        within = [span for form in self.lower for span in _occurrences(form, letters)]
-        if within:
-            found += _in_whole(within, content, _NO_LETTER)
+        # What begins a line may be digits too, so each reading finds forms that the other does not.
+        for reading in {content, _LINE_START.sub(_blank, content)}:
+            digits, letters = reading.translate(_STANDARD, _NO_DIGIT), reading.translate(_LOWER, _NO_LETTER)
+            within = [span for form in self.digits for span in _occurrences(form, digits)]
+            if within:
+                found += _in_whole(within, reading, _NO_DIGIT)
+            within = [span for form in self.lower for span in _occurrences(form, letters)]
+            if within:
+                found += _in_whole(within, reading, _NO_LETTER)
         return found
 
 
@@ -120,22 +132,29 @@ def spell(secrets: Iterable[str]) -> Spellings:
     for secret in secrets:
         content, written = _encoded(secret), set(_written(secret))
         backwards = secret[::-1].encode("utf-8", "surrogatepass")
-        plain |= {*written, backwards, codecs.encode(secret, "rot13").encode("utf-8", "surrogatepass")}
         # UTF-16 of either byte order, without the zero byte at the end or the start.
-        wide = b"\0".join(content[index : index + 1] for index in range(len(content)))
-        for each in {content, *written, backwards, wide}:
+        wide = {
+            secret.encode("utf-16-le", "surrogatepass").rstrip(b"\0"),
+            secret.encode("utf-16-be", "surrogatepass").lstrip(b"\0"),
+        }
+        plain |= {*written, *wide, backwards, codecs.encode(secret, "rot13").encode("utf-8", "surrogatepass")}
+        for each in {content, *written, *wide, backwards}:
             digits.update(_base64(each))
             lower.add(each.hex().encode())
         # Encoded twice.
-        for fragment in (*_base64(content), content.hex().encode()):
+        base64_forms = {form for each in _base64(content) for form in (each, each.translate(_FOR_URLS))}
+        for fragment in (*base64_forms, content.hex().encode(), content.hex().upper().encode()):
             digits.update(_base64(fragment))
             lower.add(fragment.hex().encode())
         lower.update(_base32(content))
         lower.add("".join(map(str, content)).encode())
         lower.add("".join(f"0x{byte:02x}" for byte in content).encode())
     encoded = [*(form.translate(_LOWER, _NO_LETTER) for form in digits), *lower]
-    # A form covers a whole word of a text wherever it begins when it is that much longer than the distance.
-    step = max((min(map(len, encoded), default=0) - _WORD + 1) // _WORD, 0)
+    # Where a line end cuts a form in two, the longer part covers a whole word of a text wherever it begins.
+    shortest = min(map(len, encoded), default=0)
+    step = 0
+    if shortest >= 2 * _WORD - 1:
+        step = max(min((shortest // 2 - _WORD + 1) // _WORD, _LONGEST_STEP), 1)
     words = {form[start : start + _WORD] for form in encoded for start in range(len(form) - _WORD + 1)}
     return Spellings(
         plain=tuple(sorted(plain)),
@@ -189,20 +208,19 @@ def _occurrences(form: bytes, content: bytes) -> Iterator[tuple[int, int]]:
         start = content.find(form, start + 1)
 
 
+def _blank(start: re.Match[bytes]) -> bytes:
+    """As many line ends, so that what follows keeps its place."""
+    return b"\n" * len(start[0])
+
+
 def _in_whole(spans: Iterable[tuple[int, int]], content: bytes, left_out: bytes) -> Iterator[tuple[int, int]]:
     """Where spans of a content without some of its bytes lie in the whole content."""
     kept = [index for index, byte in enumerate(content) if byte not in left_out]
     return ((kept[start], kept[stop - 1] + 1) for start, stop in spans)
 
 
-def _escapes_of(content: bytes) -> Iterator[re.Pattern[bytes]]:
-    yield from _ESCAPES
-    if b"\t" in content:
-        yield _LINE_NUMBER
-
-
 def _unescaped(content: bytes) -> bytes:
-    for escape in _escapes_of(content):
+    for escape in _ESCAPES:
         content = escape.sub(_meant, content)
     return content
 
@@ -211,7 +229,7 @@ def _offsets(content: bytes, rounds: int) -> list[int]:
     """Where each byte of the content begins after so many rounds of unescaping; last, its end."""
     offsets = list(range(len(content) + 1))
     for _ in range(rounds):
-        for escape in _escapes_of(content):
+        for escape in _ESCAPES:
             parts: list[bytes] = []
             kept: list[int] = []
             end = 0
@@ -232,14 +250,14 @@ def _meant(escape: re.Match[bytes]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _byte(kind: str, text: bytes) -> bytes:
-    """The byte, or nothing where it is not printable ASCII."""
-    if kind in ("line", "next"):
+    """The byte, or nothing where it is neither printable ASCII, NUL nor white space."""
+    if kind == "line":
         return b"\n"
     if kind == "again":
         return b"\\"
     if kind == "name":
         character = html5.get(f"{text.decode()};", "")
-        code = ord(character) if len(character) == 1 else 0
+        code = ord(character) if len(character) == 1 else -1
     else:
         code = int(text, {"octal": 8, "decimal": 10}.get(kind, 16))
-    return bytes([code]) if 0x20 <= code < 0x7F else b""
+    return bytes([code]) if code in _MEANT else b""

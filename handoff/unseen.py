@@ -29,7 +29,8 @@ _NEEDED = regex.compile(
             r"(?<=[\p{Han}\p{Sm}\p{Myanmar}\p{Phags_Pa}])[\ufe00-\ufe02]",
             # Those of which the registry of ideographic variants makes use.
             r"(?<=\p{Unified_Ideograph})[\U000e0100-\U000e011f]",
-            r"(?<=[\p{Mongolian}&&\p{L}])(?:[\u180b-\u180d\u180f]|\u180e(?=\p{Mongolian}))",
+            r"(?<=[[\p{Mongolian}\p{Phags_Pa}]&&\p{L}])[\u180b-\u180d\u180f]|(?<=[\p{Mongolian}&&\p{L}])\u180e(?=\p{Mongolian})",
+            r"(?<=\p{Duployan})[\U0001bca0-\U0001bca3]",
             rf"(?<=[\p{{M}}--{_IGNORABLE}])\u034f(?=[[\p{{M}}\p{{Hebrew}}]--{_IGNORABLE}])|(?<=\p{{L}})\u00ad(?=\p{{L}})",
             r"\u115f(?=[\u1160-\u11a7])|(?<=[\u1100-\u115f\ua960-\ua97c])\u1160",
             rf"(?<=\U0001f3f4)(?:{_FLAGS})\U000e007f",

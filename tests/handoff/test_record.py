@@ -331,6 +331,28 @@ def test_torn_notes_are_refused(store: RecordStore) -> None:
         store.load(RECORD.id)
 
 
+@pytest.mark.parametrize("name", [NOTES_FILE, REVIEW_FILE])
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (Path.mkdir, "is a directory"),
+        (os.mkfifo, "neither a file nor a directory"),
+        (lambda path: path.symlink_to("nowhere"), "a link to a file that does not exist"),
+    ],
+)
+def test_only_a_name_that_does_not_exist_is_absent(
+    store: RecordStore, name: str, make: Callable[[Path], None], says: str
+) -> None:
+    saved(store)
+    path = store.directory(RECORD.id) / name
+    make(path)
+    for read in (store.load, store.notes if name == NOTES_FILE else store.review):
+        with pytest.raises(RecordRefused, match=says) as refused:
+            read(RECORD.id)
+        assert str(refused.value).startswith(str(path))
+        assert "\n" not in str(refused.value)
+
+
 def test_bytes_that_are_no_utf8_survive(store: RecordStore) -> None:
     odd = RECORD.model_copy(update={"patch": "+caf\udce9\n"})
     made = store.create(RECORD.id, lambda _: odd)

@@ -40,6 +40,14 @@ def numbered(text: str) -> str:
     return "\n".join(f"{number:6}\t{line}" for number, line in enumerate(lines, 1))
 
 
+def behind(prefix: str, width: int = 60) -> Callable[[str], str]:
+    """Wrapped base64, each line behind a prefix, which may hold the line's number."""
+    return lambda text: "".join(
+        prefix.format(number) + line + "\n"
+        for number, line in enumerate(textwrap.wrap(base64_of(text), width), 1)
+    )
+
+
 def each(form: str) -> Callable[[str], str]:
     return lambda text: "".join(form.format(ord(character)) for character in text)
 
@@ -48,6 +56,8 @@ def hexadecimal(separator: str) -> Callable[[str], str]:
     return lambda text: text.encode().hex(separator) if separator else text.encode().hex()
 
 
+LINE_ENDS = (r"\n", r"\r\n", r"\t", r"\x0a", r"\u000a", "%0A", "%0d%0a", "&#10;", "&#xA;", r"\012")
+PREFIXES = ("+", "-", "- ", "// ", "//", "# ", " * ", "> ", "+// ", "{}:", "f.py:{}:", "pkg/a-1.py-{}-")
 SPELLINGS: dict[str, Callable[[str], str]] = {
     "base64": base64_of,
     "base64 for URLs": base64_for_urls,
@@ -57,10 +67,25 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     "base64 in indented lines": wrapped(40, "\n    "),
     "base64 in quoted lines": wrapped(32, '"\n  "'),
     "base64 in lines within JSON": lambda text: json.dumps(wrapped(32)(text))[1:-1],
+    "base64 in lines of CRLF within JSON": lambda text: json.dumps(wrapped(25, "\r\n")(text))[1:-1],
+    "base64 in lines within JSON, twice": lambda text: json.dumps(json.dumps(wrapped(25)(text))[1:-1])[1:-1],
+    **{f"base64 in lines ended by {end}": wrapped(25, end) for end in LINE_ENDS},
+    **{f"base64 in lines behind {prefix}": behind(prefix) for prefix in PREFIXES},
+    "base64 in short lines of a patch": behind("+", 20),
+    "base64 in a patch within JSON": lambda text: json.dumps(behind("+", 24)(text))[1:-1],
+    "hex in a patch": lambda text: "\n+".join(textwrap.wrap(text.encode().hex(), 24)),
     "base64 in numbered lines": numbered,
     "base64 in a URL": lambda text: quote(base64_of(text), safe=""),
     "base64 twice": lambda text: base64_of(base64_of(text)),
     "base64 for URLs twice": lambda text: base64_for_urls(base64_for_urls(text)),
+    "base64 of base64 for URLs": lambda text: base64_of(base64_for_urls(text)),
+    "hex of base64 for URLs": lambda text: base64_for_urls(text).encode().hex(),
+    "base64 of hex in upper case": lambda text: base64_of(text.encode().hex().upper()),
+    "hex of hex in upper case": lambda text: text.encode().hex().upper().encode().hex(),
+    "UTF-16": lambda text: "\0".join(text),
+    "UTF-16 within JSON": lambda text: json.dumps("\0".join(text))[1:-1],
+    "UTF-16 as Python shows it": lambda text: repr(text.encode("utf-16-be")),
+    "UTF-16 in a URL": lambda text: quote("\0".join(text), safe=""),
     "base64 of hex": lambda text: base64_of(text.encode().hex()),
     "base64 of UTF-16": lambda text: base64.b64encode(text.encode("utf-16-le")).decode(),
     "base64 of UTF-16, big endian": lambda text: base64.b64encode(text.encode("utf-16-be")).decode(),
@@ -112,6 +137,21 @@ def test_a_known_secret_is_cut_from_every_spelling(spelling: str, before: str, a
         assert REDACTED in left
         beside = len(spell(before) + spell(after)) + len(text) - len(spell(before + KEY + after))
         assert len(left.replace(REDACTED, "")) <= beside + 20, left
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_secret_of_any_marks_is_cut(spelling: str) -> None:
+    secret = "pa~ss?w0rd>Xy~9z?Q>" * 3
+    assert REDACTED in without_known(f"a <{SPELLINGS[spelling](secret)}> b", (secret,))
+
+
+@pytest.mark.parametrize("prefix", [*PREFIXES, "{:6}\t"])
+@pytest.mark.parametrize("key", [KEY, KEY * 4, KEY[:24]], ids=len)
+def test_a_key_is_cut_wherever_the_lines_end(prefix: str, key: str) -> None:
+    for before in range(80):
+        text = behind(prefix, 76)(f"{'x' * before}{key} and more")
+        for shown in (text, json.dumps(text)):
+            assert REDACTED in without_known(shown, (key,)), before
 
 
 TEXTS = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=12)
@@ -188,6 +228,9 @@ def test_one_secret_among_many_texts_is_cut_where_it_stands() -> None:
         KEY,
         KEY[:-1],
         base64_of(KEY),
+        f"\n+// {base64_of(KEY)}",
+        f"\n{'a-' * 200}{KEY}",
+        "\\n" + base64_of(KEY),
     ],
 )
 def test_the_cost_does_not_grow_with_the_square_of_the_length(piece: str) -> None:

@@ -56,6 +56,9 @@ def test_a_changed_record(copied: Path) -> None:
 def test_torn_notes(copied: Path) -> None:
     (copied / NOTES_FILE).write_text("{")
     assert NOTES_FILE in verify(copied).wrong[0]
+    (copied / NOTES_FILE).unlink()
+    (copied / NOTES_FILE).symlink_to("nowhere")
+    assert NOTES_FILE in verify(copied).wrong[0]
 
 
 def test_a_snapshot_that_is_gone_or_changed(copied: Path) -> None:
