@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import itertools
 import os
 import shlex
 import signal
@@ -206,11 +207,19 @@ class ControlGroup:
         """A descriptor of a process's directory. Raises OSError if it has ended and another has its id."""
         process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
         try:
-            if self._directories[0].name not in Path(f"/proc/self/fd/{process}/cgroup").read_text():
+            if not self._holds(Path(f"/proc/self/fd/{process}")):
                 raise ProcessLookupError(pid)
             yield process
         finally:
             os.close(process)
+
+    def _holds(self, process: Path) -> bool:
+        """Whether one of a process's threads is inside. The first may have ended, and then be nowhere."""
+        for file in itertools.chain([process / "cgroup"], process.glob("task/*/cgroup")):
+            with contextlib.suppress(OSError):
+                if self._directories[0].name in file.read_text():
+                    return True
+        return False
 
     def _release(self, holder: object) -> None:
         with self._lock:

@@ -140,9 +140,9 @@ def kill_until_none(find: Callable[[], list[psutil.Process]]) -> None:
 
 
 def is_dead(process: psutil.Process) -> bool:
-    """Whether a process runs no instruction any more."""
+    """Whether a process runs no instruction any more. One whose first thread has ended may have others."""
     try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
+        return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
     except psutil.NoSuchProcess:
         return True
 

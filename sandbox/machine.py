@@ -65,8 +65,8 @@ class ExecResult(Frozen):
     `exit_code` is None when the command did not end by itself. `output` is standard output and
     standard error as they came, at most the machine's limit, with the cut marked and counted.
     `shell_ended` says that the command ended or lost the shell, and that a new one, in the same
-    directory and without the old one's variables, stands ready. `disk_full` says that the command was
-    ended because the machine had come to use more disk than it may.
+    directory and without the old one's variables, stands ready. `disk_full` says that the machine had
+    come to use more disk than it may, and that the command, if it still ran, and all beside it were ended.
     """
 
     output: str

@@ -196,6 +196,27 @@ def test_ctrl_c_while_it_freezes_or_resumes(
         await_growth(tmp_path / "beats")
 
 
+_LEADERLESS = """
+import ctypes, threading, time
+def beat():
+    while True:
+        time.sleep(0.01)
+threading.Thread(target=beat).start()
+print("begun", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_is_killed(group: ControlGroup) -> None:
+    process = start(group, sys.executable, "-c", _LEADERLESS)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    while "State:\tZ" not in Path(f"/proc/{process.pid}/status").read_text():
+        time.sleep(0.01)
+    group.kill(spared=(os.getpid(),))
+    assert process.wait(10) == -signal.SIGKILL
+
+
 def test_an_empty_group(group: ControlGroup) -> None:
     with group.freezing():
         assert group.process_ids() == set()

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import sandbox
@@ -241,6 +242,12 @@ print(sum(libc.inotify_init1(0) >= 0 for _ in range(200)))
         assert 0 < int(told(other, "python3 take.py")) <= 32
 
 
+def _has_shell(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return any(below.name() == "sh" for below in descendants(pid))
+    return False
+
+
 @pytest.mark.parametrize("bound", [True, False])
 def test_namespaces_made_ahead_that_somebody_ends(
     host: Kit, bound: bool, monkeypatch: pytest.MonkeyPatch
@@ -253,7 +260,7 @@ def test_namespaces_made_ahead_that_somebody_ends(
                     overlay, "_UNSHARE", [word for word in overlay._UNSHARE if word != "--kill-child"]
                 )
             made = overlay._spare._made = overlay._Namespaces()
-        while not any(below.name() == "sh" for below in descendants(made._process.pid)):
+        while not _has_shell(made._process.pid):
             time.sleep(0.001)
         made._process.kill()
         made._process.wait()

@@ -40,6 +40,22 @@ def test_a_loop_that_starts_programs_stands_still(plain: Kit) -> None:
         assert beat.read_text() != before
 
 
+def test_a_process_whose_first_thread_has_ended_is_ended(plain: Kit) -> None:
+    program = (
+        "import ctypes, os, threading, time; threading.Thread(target=time.sleep, args=(100,)).start(); "
+        "print(os.getpid(), flush=True); ctypes.CDLL(None).pthread_exit(None)"
+    )
+    machine = plain.start()
+    pid = int(told(machine, f'coproc python3 -c "{program}"; read -r pid <&"${{COPROC[0]}}"; echo $pid'))
+    while "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+        time.sleep(0.01)
+    machine.close()
+    deadline = time.monotonic() + 10
+    while len(list(Path("/proc").glob(f"{pid}/task/*"))) > 1:  # one that nobody has reaped has one left
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_job_that_the_agent_stopped_stays_stopped(plain: Kit) -> None:
     machine = plain.start()
     told(machine, "sleep 100 & kill -STOP $!; sleep .1")
