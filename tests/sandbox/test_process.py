@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.contract import Kit, told
+from sandbox.contract import Kit, run, told
 from sandbox.local import stopped
 from sandbox.process import ProcessEnclosure
 
@@ -49,7 +49,7 @@ def test_a_process_whose_first_thread_has_ended_is_ended(plain: Kit) -> None:
     pid = int(told(machine, f'coproc python3 -c "{program}"; read -r pid <&"${{COPROC[0]}}"; echo $pid'))
     while "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
         time.sleep(0.01)
-    machine.close()
+    assert run(machine, "sleep 60", timeout_s=0.2).timed_out
     deadline = time.monotonic() + 10
     while len(list(Path("/proc").glob(f"{pid}/task/*"))) > 1:  # one that nobody has reaped has one left
         assert time.monotonic() < deadline
