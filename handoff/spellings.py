@@ -138,6 +138,7 @@ def spell(secrets: Iterable[str]) -> Spellings:
             secret.encode("utf-16-be", "surrogatepass").lstrip(b"\0"),
         }
         plain |= {*written, *wide, backwards, codecs.encode(secret, "rot13").encode("utf-8", "surrogatepass")}
+        plain |= set(_read_as_escapes(content))
         for each in {content, *written, *wide, backwards}:
             digits.update(_base64(each))
             lower.add(each.hex().encode())
@@ -185,6 +186,16 @@ def _written(secret: str) -> Iterator[bytes]:
         re.sub("%..", lambda escape: escape[0].lower(), percent),
     ):
         yield form.encode("utf-8", "surrogatepass")
+
+
+def _read_as_escapes(content: bytes) -> Iterator[bytes]:
+    """What a secret becomes where its own characters are read as escapes, as those around it are."""
+    for _ in range(_ROUNDS):
+        for escape in _ESCAPES:
+            unescaped = escape.sub(_meant, content)
+            if unescaped != content and len(unescaped) >= _WORD:
+                yield unescaped
+            content = unescaped
 
 
 def _base64(content: bytes) -> Iterator[bytes]:

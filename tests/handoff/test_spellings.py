@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from handoff.redaction import REDACTED, redacted, without_known
@@ -163,6 +163,7 @@ FREQUENT = (
 )  # fmt: skip
 
 
+@example(secret="pass%41word%42xyz", before="", after="", spelling="JSON escapes")
 @given(secret=SECRETS, before=TEXTS, after=TEXTS, spelling=st.sampled_from(FREQUENT))
 def test_any_secret_is_cut_between_any_neighbours(
     secret: str, before: str, after: str, spelling: str

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sandbox import archive, images, members
-from sandbox.layers import Stack
+from sandbox.layers import TRUSTED_OPAQUE, USER_OPAQUE, Stack
 from sandbox.machine import OutOfDisk, SandboxUnavailable, SnapshotCorrupt
 
 from ..conftest import missing
@@ -144,8 +144,8 @@ def tree(root: Path) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def keep(layers: tuple[Path, ...], base: Path, place: Path) -> str:
-    return archive.write(layers, Stack(base), place, base_digest=BASE)
+def keep(layers: tuple[Path, ...], base: Path, place: Path, *, opaque: str = USER_OPAQUE) -> str:
+    return archive.write(layers, Stack(base, opaque=opaque), place, base_digest=BASE)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -164,8 +164,8 @@ def test_what_the_kernel_merges_goes_round(
     with Overlay(room, (lower, base), upper) as merged:
         do(merged, third)
         before = tree(merged)
-    digest = keep((upper, lower), base, room / "archive")
-    assert archive.content_digest((upper, lower), Stack(base)) == digest
+    digest = keep((upper, lower), base, room / "archive", opaque=TRUSTED_OPAQUE)
+    assert archive.content_digest((upper, lower), Stack(base, opaque=TRUSTED_OPAQUE)) == digest
     archive.verify(room / "archive", digest=digest, base_digest=BASE)
     again.mkdir()
     archive.unpack(room / "archive", again, digest=digest, base_digest=BASE, owner=0)
