@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -241,7 +242,7 @@ def raw(answer: Callable[[socket.socket], object], reads: bool = True) -> Iterat
             with connection:
                 try:
                     if reads:
-                        connection.recv(1_000_000)
+                        read_request(connection)
                     answer(connection)
                 except OSError:
                     pass
@@ -256,6 +257,18 @@ def raw(answer: Callable[[socket.socket], object], reads: bool = True) -> Iterat
 
         threading.Thread(target=accept, daemon=True).start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}/v1", ended
+
+
+def read_request(connection: socket.socket) -> None:
+    """Read all of it: a connection that is closed with something unread is reset, and its answer may be lost."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += connection.recv(100_000) or b"\r\n\r\n"
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+    left = int(length[1]) - len(body) if length else 0
+    while left > 0 and (piece := connection.recv(left)):
+        left -= len(piece)
 
 
 def dripped(start: bytes, piece: bytes) -> Callable[[socket.socket], None]:

@@ -30,6 +30,8 @@ def test_a_loop_that_starts_programs_stands_still(plain: Kit) -> None:
     enclosure = machine._enclosure
     assert isinstance(enclosure, ProcessEnclosure)
     beat = Path(enclosure.workspace) / "beat"
+    while not beat.exists():
+        time.sleep(0.01)
     for _ in range(5):
         with stopped(enclosure._processes):
             time.sleep(0.05)
