@@ -17,7 +17,7 @@ import typer
 
 from benchmarks.figures import Figure, print_progress, print_wide, refuse
 from benchmarks.host import Meter, describe_host
-from benchmarks.page import Page, Part, markdown, table
+from benchmarks.page import Part, ResultsPage, build_table, format_markdown
 from benchmarks.recorded import HELP
 
 _HERE = Path(__file__).resolve().parent
@@ -72,9 +72,9 @@ def main(
     asked = ["--quick"] if quick else []
     asked += ["--only", only] if only else []
     asked += ["--peer-python", peer_python] if peer_python else []
-    page = Page(
+    page = ResultsPage(
         date=f"{began:%Y-%m-%d %H:%M} UTC",
-        command=_command("python -m benchmarks", [*asked, *(["--traces", os.sep] if traces else [])]),
+        command=_format_command("python -m benchmarks", [*asked, *(["--traces", os.sep] if traces else [])]),
         quick=quick,
         host=describe_host(),
     )
@@ -83,17 +83,17 @@ def main(
         options += ["--peer-python", peer_python] if peer_python and name in _WITH_PEERS else []
         options += (traces or []) if name in _WITH_TRACES else []
         print_progress(f"{number}/{len(names)} {name}")
-        part, is_interrupted = _measure(name, options)
+        part, is_interrupted = _run_benchmark(name, options)
         print_progress(f"{number}/{len(names)} {name}: {part.error or f'{part.seconds:.0f} s'}")
         page = page.model_copy(update={"parts": (*page.parts, part)})
         page.save(out)
         code = INTERRUPTED if is_interrupted else FAILED if part.error else code
         if is_interrupted:
             break
-    print_wide(table(page))
+    print_wide(build_table(page))
     if write is not None:
         write.parent.mkdir(parents=True, exist_ok=True)
-        write.write_text(markdown(page))
+        write.write_text(format_markdown(page))
     print_wide(f"Figures: {out}" + (f"   page: {write}" if write else ""))
     raise typer.Exit(code)
 
@@ -106,7 +106,7 @@ def _parse_names(only: str | None) -> list[str]:
     return [name for name in SIZES if name in names]
 
 
-def _command(program: str, options: list[str]) -> str:
+def _format_command(program: str, options: list[str]) -> str:
     """The command line without the names of this host's files."""
     shown = [
         "PYTHON" if before == "--peer-python" else "DIR" if os.sep in option else option
@@ -115,13 +115,13 @@ def _command(program: str, options: list[str]) -> str:
     return " ".join([program, *shown])
 
 
-def _measure(name: str, options: list[str]) -> tuple[Part, bool]:
+def _run_benchmark(name: str, options: list[str]) -> tuple[Part, bool]:
     """The figures of one benchmark, and whether Ctrl-C ended it."""
     script = _HERE / f"{name}.py"
     meter, began, is_interrupted = Meter(), time.perf_counter(), False
     with tempfile.TemporaryFile("w+") as output:
         try:
-            code, last = _run([sys.executable, str(script), *options, "--json"], output)
+            code, last = _run_process([sys.executable, str(script), *options, "--json"], output)
         except KeyboardInterrupt:
             code, last, is_interrupted = INTERRUPTED, "interrupted", True
         output.seek(0)
@@ -130,17 +130,17 @@ def _measure(name: str, options: list[str]) -> tuple[Part, bool]:
     part = Part(
         name=name,
         about=ast.get_docstring(ast.parse(script.read_text())) or "",
-        command=_command(f"python benchmarks/{name}.py", options),
+        command=_format_command(f"python benchmarks/{name}.py", options),
         title=title,
         seconds=round(time.perf_counter() - began, 1),
-        stolen=round(meter.read().stolen, 4),
+        stolen=round(meter.read().stolen_share, 4),
         figures=figures,
         error=last if code and last and not figures else error,
     )
     return part, is_interrupted
 
 
-def _run(command: list[str], output: IO[str]) -> tuple[int, str]:
+def _run_process(command: list[str], output: IO[str]) -> tuple[int, str]:
     """Run the command and pass its progress on; its exit code and its last line of progress."""
     environment, last = os.environ | {"PYTHONPATH": str(_HERE.parent)}, ""
     with subprocess.Popen(

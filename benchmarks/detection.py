@@ -21,9 +21,9 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
 
-from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, run_command
-from benchmarks.recorded import HELP, open_recorded
-from evals.trace_files import readable
+from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
+from benchmarks.recorded import HELP, open_recorded_runs
+from evals.trace_files import read_traces
 from handoff import command_effects, commands, detectors, syntax, validation
 from handoff.trace import Trace
 
@@ -36,45 +36,45 @@ python benchmarks/detection.py ../shared/trajectories
 
 python benchmarks/detection.py runs/*/traces --rounds 20 --json
 """
-_OVER_TEXT = re.compile(
+_ACTION_PATTERN = re.compile(
     r"pytest|unittest|runtests|tox|make|npm|cargo|go test|mypy|ruff|sed -i|cat >|\bpatch\b"
 )
-_BAD_TEXT = re.compile(r"\b(?:FAILED|FAIL|ERROR|Error|Traceback|failed)\b")
+_FAILURE_PATTERN = re.compile(r"\b(?:FAILED|FAIL|ERROR|Error|Traceback|failed)\b")
 
 
 def _clear_caches() -> None:
-    for cached in (command_effects.find_effect, commands.parse, validation._runs):
+    for cached in (command_effects.find_effect, commands.parse_command, validation._list_runs):
         cached.cache_clear()
 
 
 def _detect(traces: Sequence[Trace]) -> None:
     for trace in traces:
-        detectors.points(trace.events, trace.base_directories, trace.workspace)
+        detectors.list_points(trace.events, trace.base_directories, trace.workspace)
 
 
-def _texts(traces: Sequence[Trace]) -> list[str]:
+def _shell_commands(traces: Sequence[Trace]) -> list[str]:
     shell = (e for trace in traces for e in trace.events if e.kind == "action" and e.tool == "shell")
     return [event.arguments.get("command", "") for event in shell]
 
 
 def _measure(traces: Sequence[Trace], files: Sequence[Path], rounds: int) -> dict[str, float]:
     """Seconds by name, medians."""
-    texts = _texts(traces)
+    texts = _shell_commands(traces)
     events = [event for trace in traces for event in trace.events]
     read = [(path, path.read_bytes()) for path in files if path.is_file()]
     raw = [one.splitlines() if path.suffix == ".jsonl" else [one] for path, one in read]
 
-    def patterns() -> None:
+    def search_patterns() -> None:
         for event in events:
-            (_OVER_TEXT if event.kind == "action" else _BAD_TEXT).search(event.text)
+            (_ACTION_PATTERN if event.kind == "action" else _FAILURE_PATTERN).search(event.text)
 
     ways: dict[str, Callable[[], object]] = {
         "detect": lambda: _detect(traces),
-        "read": lambda: list(readable(files, "auto")),
-        "grammar": lambda: [syntax.parsed(text) for text in texts],
-        "parse": lambda: [commands.parse(text) for text in texts],
-        "patterns": patterns,
-        "json": lambda: [_json(line) for one in raw for line in one],
+        "read": lambda: list(read_traces(files, "auto")),
+        "grammar": lambda: [syntax.parse_syntax_tree(text) for text in texts],
+        "parse": lambda: [commands.parse_command(text) for text in texts],
+        "patterns": search_patterns,
+        "json": lambda: [_parse_json(line) for one in raw for line in one],
     }
     taken: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds + 1):
@@ -87,14 +87,14 @@ def _measure(traces: Sequence[Trace], files: Sequence[Path], rounds: int) -> dic
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
-def _json(line: bytes) -> object:
+def _parse_json(line: bytes) -> object:
     try:
         return json.loads(line)
     except ValueError:
         return None
 
 
-def _figures(rates: dict[str, float]) -> Iterator[Figure]:
+def _build_figures(rates: dict[str, float]) -> Iterator[Figure]:
     """Every limit and peer beside what of ours does that work among other."""
     found, read = "handoff points found", "files read, edits inferred"
     for what, ours, peer, title, goal in (
@@ -120,12 +120,14 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
 ) -> None:
     """Read runs and find their handoff points, again and again."""
-    with open_recorded(traces or ()) as found:
-        print_progress(f"{found}, {counted(rounds, 'round')}")
+    with open_recorded_runs(traces or ()) as found:
+        print_progress(f"{found}, {format_count(rounds, 'round')}")
         taken = _measure(found.traces, found.files, rounds)
     rates = {name: found.events / seconds for name, seconds in taken.items()}
     print_figures(
-        f"{found}; medians of {counted(rounds, 'round')}, one core", _figures(rates), as_json=as_json
+        f"{found}; medians of {format_count(rounds, 'round')}, one core",
+        _build_figures(rates),
+        as_json=as_json,
     )
 
 

@@ -26,15 +26,15 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import psutil
 import typer
 
-from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, run_command
-from benchmarks.host import Meter, Spent
+from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
+from benchmarks.host import Meter, ProcessorTime
 from evals.run.config import RunConfig, load_config
-from evals.run.executors import Job, executor
-from evals.run.journal import Journal, Row, opened
-from evals.run.places import Places
-from evals.run.results import load
+from evals.run.executors import Job, open_local_executor
+from evals.run.journal import Journal, Row, open_journal
+from evals.run.places import RunPaths
+from evals.run.results import load_results
 from evals.tasks import Task, load_tasks
-from sandbox.workbench import Workbench
+from sandbox.workbench import SandboxManager
 
 VIEWS = "repository,trace,summary,structured"
 _TEXT = "x" * 3_000
@@ -62,14 +62,19 @@ def main(
     """Measure what the experiment costs beside its models."""
     with tempfile.TemporaryDirectory(prefix="takeover-experiment-") as place:
         out = Path(place) / "run"
-        spans = _takeovers(out, limit, repeats, workers, sandbox)
-        taken = load([out]).takeovers
-        figures = [*_speed(spans, taken), *_bare(out, taken), *_appends(Path(place), rows), _memory(jobs)]
-    title = f"{len(taken)} takeovers by {counted(workers, 'worker')} in `{sandbox}`, no model's time"
+        spans = _time_takeovers(out, limit, repeats, workers, sandbox)
+        taken = load_results([out]).takeovers
+        figures = [
+            *_build_speed_figures(spans, taken),
+            *_build_baseline_figures(out, taken),
+            *_build_append_figures(Path(place), rows),
+            _build_memory_figure(jobs),
+        ]
+    title = f"{len(taken)} takeovers by {format_count(workers, 'worker')} in `{sandbox}`, no model's time"
     print_figures(title, figures, as_json=as_json)
 
 
-class Spans(NamedTuple):
+class TimeSpans(NamedTuple):
     """Seconds of the takeovers' process, and processor seconds between the first row and the last."""
 
     start: float
@@ -77,15 +82,15 @@ class Spans(NamedTuple):
     seconds: float
     report: float
     """From the last row to the process's end."""
-    ours: float
+    own_s: float
     """Of the coordinator and its workers."""
-    everybody: float
+    host_s: float
     """Of all processes on this host, the commands in the sandboxes included."""
-    stolen: float
+    stolen_share: float
     """The share that other hosts took of this one's processors."""
 
 
-def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) -> Spans:
+def _time_takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) -> TimeSpans:
     """Run everything before the takeovers, then these alone."""
     base = [sys.executable, "-m", "evals.takeover", "--out", str(out), "--workers", str(workers)]
     asked = ["--view", VIEWS, "--limit", str(limit), "--repeats", str(repeats), "--sandbox", sandbox]
@@ -95,7 +100,7 @@ def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) 
     subprocess.run(before, env=environment, check=True, stdout=subprocess.DEVNULL)
     print_progress("takeovers")
     began, meter = time.perf_counter(), Meter()
-    moments: list[tuple[float, Spent, float]] = []
+    moments: list[tuple[float, ProcessorTime, float]] = []
     with subprocess.Popen(
         [*base, "--resume", "--stages", "takeovers"], env=environment, stdout=subprocess.PIPE, text=True
     ) as running:
@@ -104,7 +109,7 @@ def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) 
             if line.startswith("takeovers: "):
                 if not moments:
                     meter = Meter()
-                moments.append((time.perf_counter(), meter.read(), _spent(running.pid)))
+                moments.append((time.perf_counter(), meter.read(), _read_processor_time(running.pid)))
                 if len(moments) % 50 == 0:
                     print_progress(f"{len(moments)} takeovers")
     if running.returncode != 0:
@@ -112,10 +117,10 @@ def _takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) 
     ended = time.perf_counter()
     (first, _, ours_before), (last, spent, ours_after) = moments[0], moments[-1]
     ours = ours_after - ours_before
-    return Spans(first - began, last - first, ended - last, ours, spent.busy_s, spent.stolen)
+    return TimeSpans(first - began, last - first, ended - last, ours, spent.busy_s, spent.stolen_share)
 
 
-def _spent(process: int) -> float:
+def _read_processor_time(process: int) -> float:
     """The processor seconds of a process and its workers so far, without what they started."""
     coordinator = psutil.Process(process)
     total = 0.0
@@ -126,28 +131,28 @@ def _spent(process: int) -> float:
     return total
 
 
-def _speed(spans: Spans, takeovers: tuple[Row, ...]) -> Iterator[Figure]:
+def _build_speed_figures(spans: TimeSpans, takeovers: tuple[Row, ...]) -> Iterator[Figure]:
     # The time between the first row and the last is that of all takeovers but one.
     number = len(takeovers) - 1
-    a_minute, stolen = 60 * number / spans.seconds, f"{100 * spans.stolen:.0f} %"
+    a_minute, stolen = 60 * number / spans.seconds, f"{100 * spans.stolen_share:.0f} %"
     title = f"without the {stolen} that other hosts took of this one"
     goal = Goal(120, at_least=True)
-    yield Figure("takeovers a minute", "", a_minute, a_minute / (1 - spans.stolen), title, goal)
-    ours_ms, all_ms = 1e3 * spans.ours / number, 1e3 * spans.everybody / number
+    yield Figure("takeovers a minute", "", a_minute, a_minute / (1 - spans.stolen_share), title, goal)
+    ours_ms, all_ms = 1e3 * spans.own_s / number, 1e3 * spans.host_s / number
     title = "everything on this host, its commands too"
     yield Figure("processor time of a takeover", "ms", ours_ms, all_ms, title)
     yield Figure("from the start to the first row", "s", spans.start)
     yield Figure("report of them", "s", spans.report)
 
 
-def _bare(out: Path, taken: tuple[Row, ...]) -> Iterator[Figure]:
+def _build_baseline_figures(out: Path, takeovers: tuple[Row, ...]) -> Iterator[Figure]:
     """Of one takeover of each record and view, beside a thaw and its commands, and the Pythons that these start."""
     print_progress("the same commands alone")
-    config, places = load_config(out), Places(out)
+    config, places = load_config(out), RunPaths(out)
     tasks = {task.id: task for task in load_tasks(config.tasks, config.task_ids, config.limit)}
-    results, found, starts, pythons = load([out]), [], [], 0
-    for row in [row for row in taken if row["repeat"] == 1][:40]:
-        trace, record = results.trace(row), results.record(row)
+    results, found, starts, pythons = load_results([out]), [], [], 0
+    for row in [row for row in takeovers if row["repeat"] == 1][:40]:
+        trace, record = results.load_trace(row), results.load_record(row)
         assert trace is not None
         assert record is not None
         commands = [
@@ -156,66 +161,73 @@ def _bare(out: Path, taken: tuple[Row, ...]) -> Iterator[Figure]:
             if event.kind == "action" and event.tool == "shell"
         ]
         began = time.perf_counter()
-        with Workbench(places.spec(config, tasks[row["task_id"]])) as workbench:
-            machine = workbench.thaw(record.machine, places.records.directory(record.id))
+        with SandboxManager(places.spec(config, tasks[row["task_id"]])) as workbench:
+            machine = workbench.restore(record.required_snapshot, places.records.directory(record.id))
             for command in commands:
                 machine.run(command, timeout_s=120)
             found.append(time.perf_counter() - began)
             pythons += sum(command.startswith("python3 ") for command in commands)
             starts.append(machine.run("python3 -c pass", timeout_s=120).seconds)
-    ours, commands_s = statistics.median(row["seconds"] for row in taken), statistics.median(found)
+    ours, commands_s = statistics.median(row["seconds"] for row in takeovers), statistics.median(found)
     title = "its thaw and its commands alone, one at a time"
     yield Figure("a takeover, grading included", "s", ours, commands_s, title)
     each, start_s = pythons / len(found), statistics.median(starts)
     yield Figure(f"{each:.1f} Pythons that it starts", "s", each * start_s, start_s, "one that does nothing")
 
 
-def _appends(place: Path, rows: int) -> Iterator[Figure]:
+def _build_append_figures(directory: Path, rows: int) -> Iterator[Figure]:
     """Medians: on a full journal, beside an empty one and a bare file."""
     print_progress(f"a journal of {rows:,} rows")
-    with opened(place) as database:
+    with open_journal(directory) as database:
         journal = Journal(database, "run", "takeovers", "number")
-        empty = _median_ms(journal.append, range(200))
+        empty = _measure_median_ms(journal.append, range(200))
         for number in range(200, rows):
-            journal.append(_row(number))
-        full = _median_ms(journal.append, range(rows, rows + 200))
-    with (place / "bare.jsonl").open("a") as file:
+            journal.append(_make_row(number))
+        full = _measure_median_ms(journal.append, range(rows, rows + 200))
+    with (directory / "bare.jsonl").open("a") as file:
 
-        def write(row: Row) -> None:
+        def append_line(row: Row) -> None:
             file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
-        bare = _median_ms(write, range(200))
+        bare = _measure_median_ms(append_line, range(200))
     what = f"journal append after {rows:,} rows"
     yield Figure(what, "ms", full, empty, "on an empty journal", growth=True)
     yield Figure(what, "ms", full, bare, "a line of a bare file, synced")
 
 
-def _row(number: int) -> Row:
+def _make_row(number: int) -> Row:
     return {"number": number, "outcome": "graded", "patch": _TEXT}
 
 
-def _median_ms(append: Callable[[Row], object], numbers: range) -> float:
+def _measure_median_ms(append: Callable[[Row], object], numbers: range) -> float:
     spent = []
     for number in numbers:
         began = time.perf_counter()
-        append(_row(number))
+        append(_make_row(number))
         spent.append(1e3 * (time.perf_counter() - began))
     return statistics.median(spent)
 
 
 def _do_nothing(config: RunConfig, out: Path, task: Task, number: int) -> Row:
-    return _row(number)
+    return _make_row(number)
 
 
-def _memory(jobs: int) -> Figure:
+def _build_memory_figure(jobs: int) -> Figure:
     print_progress(f"a coordinator of {jobs:,} jobs")
     what = f"coordinator's memory, {jobs:,} jobs"
-    return Figure(what, "MB", _coordinator(jobs), _coordinator(_FEW_JOBS), f"{_FEW_JOBS:,} jobs", growth=True)
+    return Figure(
+        what,
+        "MB",
+        _measure_coordinator(jobs),
+        _measure_coordinator(_FEW_JOBS),
+        f"{_FEW_JOBS:,} jobs",
+        growth=True,
+    )
 
 
-def _coordinator(jobs: int) -> float:
+def _measure_coordinator(jobs: int) -> float:
     """The most that a coordinator of its own process takes, in MB, for so many jobs that do nothing."""
     code = f"from benchmarks.experiment import coordinate; print(coordinate({jobs}))"
     done = subprocess.run(
@@ -233,7 +245,11 @@ def coordinate(jobs: int) -> float:
     """Journal so many rows of two workers, and read them all again; the process's most memory in MB."""
     (task,) = load_tasks("bundled", limit=1)
     config: Any = None
-    with tempfile.TemporaryDirectory() as place, opened(Path(place)) as database, executor(2) as machinery:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        open_journal(Path(place)) as database,
+        open_local_executor(2) as machinery,
+    ):
         journal = Journal(database, "run", "takeovers", "number")
         asked = (Job(_do_nothing, config, Path(place), (task, number), (number,)) for number in range(jobs))
         for row in machinery.run(asked):

@@ -54,7 +54,7 @@ class Figure:
 
     @computed_field  # type: ignore[prop-decorator]
     @property
-    def met(self) -> bool | None:
+    def is_met(self) -> bool | None:
         """Whether the goal is met; None without a goal or without a value."""
         value = None if self.goal is None else self.ours if self.goal.of == "ours" else self.ratio
         if self.goal is None or value is None:
@@ -62,18 +62,18 @@ class Figure:
         return value >= self.goal.limit if self.goal.at_least else value <= self.goal.limit
 
 
-def cells(figure: Figure) -> tuple[str, ...]:
+def format_cells(figure: Figure) -> tuple[str, ...]:
     """The texts of a figure's row, in the order of HEADINGS."""
-    beside = amount(figure.beside, figure.unit) if figure.beside is not None else ""
+    beside = format_amount(figure.beside, figure.unit) if figure.beside is not None else ""
     beside = ": ".join(text for text in (figure.beside_what, beside) if text)
     if figure.missing:
         beside = f"{beside} ({figure.missing})" if beside else figure.missing
     ratio = "–" if figure.ratio is None else f"{figure.ratio:,.{2 if figure.ratio < 10 else 0}f}"
-    met = "" if figure.goal is None else {True: "yes", False: "no", None: "not measured"}[figure.met]
-    return figure.what, amount(figure.ours, figure.unit), beside, ratio, _goal(figure), met
+    met = "" if figure.goal is None else {True: "yes", False: "no", None: "not measured"}[figure.is_met]
+    return figure.what, format_amount(figure.ours, figure.unit), beside, ratio, _format_goal(figure), met
 
 
-def amount(value: float | None, unit: str = "") -> str:
+def format_amount(value: float | None, unit: str = "") -> str:
     if value is None:
         return "–"
     if abs(value) >= 100 or value == int(value):
@@ -85,11 +85,11 @@ def amount(value: float | None, unit: str = "") -> str:
     return f"{text} {unit}".rstrip()
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _goal(figure: Figure) -> str:
+def _format_goal(figure: Figure) -> str:
     if figure.goal is None:
         return ""
     text = f"{'≥' if figure.goal.at_least else '≤'} {figure.goal.limit:,g}"
@@ -105,7 +105,7 @@ def make_table(title: str) -> Table:
 
 
 def add_row(table: Table, figure: Figure) -> None:
-    *texts, met = cells(figure)
+    *texts, met = format_cells(figure)
     table.add_row(*texts, Text(met, {"yes": "green", "no": "red"}.get(met, "dim")))
 
 

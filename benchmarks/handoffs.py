@@ -26,14 +26,14 @@ from sqlalchemy import text
 
 from benchmarks.figures import Figure, Goal, print_figures, print_progress, run_command
 from handoff.envelope import Envelope, Understanding
-from handoff.ledger import Fenced, HandedOver, Ledger, acquire, handoffs
-from handoff.ledger.handoffs import IllegalTransition
+from handoff.ledger import FencedError, HandedOverError, Ledger, acquire, handoffs
+from handoff.ledger.handoffs import IllegalTransitionError
 
-_UNDERSTOOD = Understanding(
+_UNDERSTANDING = Understanding(
     goal="All of it is done.", next_step="I begin with it.", verify_first="That it is mine."
 )
-_PATH = ("prepared", "offered", "accepted", "active", "completed")
-_HELD_EVERY = 20
+_STATES = ("prepared", "offered", "accepted", "active", "completed")
+_FENCE_EVERY = 20
 """Of so many handoffs, one has a source that still holds its thread, and must be fenced off."""
 _EPILOG = """Examples:
 
@@ -43,54 +43,54 @@ python benchmarks/handoffs.py --database postgresql://postgres@127.0.0.1:5432/po
 """
 
 
-class Result(NamedTuple):
+class ProcessResult(NamedTuple):
     """The counts and times of one process."""
 
-    took: tuple[str, ...]
+    accepted: tuple[str, ...]
     """The handoffs that it got."""
     seconds: tuple[float, ...]
     """Of each transition that was its own."""
-    fenced: int
-    beaten: int
+    fenced_count: int
+    lost_races: int
     """How often another process had been faster."""
 
 
-class Storm(NamedTuple):
+class LoadResult(NamedTuple):
     """The results of all processes together."""
 
     failures: dict[str, int]
-    beaten: int
+    lost_races: int
     seconds: float
     transitions_s: list[float]
     """Of each transition, sorted."""
 
 
-def storm(url: str, count: int, processes: int) -> Storm:
+def run_load(url: str, count: int, processes: int) -> LoadResult:
     """Hand over `count` times from so many processes, and check every trace of it afterwards."""
     Ledger(url).close()
     started = time.monotonic()
-    results = _in_processes(_work, url, count, processes)
+    results = _run_in_processes(_run_handoffs, url, count, processes)
     seconds = time.monotonic() - started
     took = Counter(name for each in results for name in each.took)
-    ledger, names = Ledger(url), [_name(number) for number in range(count)]
-    ended = {each.id: each.state for each in handoffs.every(ledger)}
-    histories = [tuple(step.after for step in handoffs.history(ledger, name)) for name in names]
+    ledger, names = Ledger(url), [_handoff_name(number) for number in range(count)]
+    ended = {each.id: each.state for each in handoffs.list_handoffs(ledger)}
+    histories = [tuple(step.after for step in handoffs.list_transitions(ledger, name)) for name in names]
     ledger.close()
     fenced = sum(each.fenced for each in results)
     failures = {
         "lost": sum(ended.get(name) != "completed" for name in names),
         "taken twice": sum(number > 1 for number in took.values()),
-        "histories that are not lawful": sum(history != _PATH for history in histories),
-        "sources that could still write": len(range(0, count, _HELD_EVERY)) - fenced,
+        "histories that are not lawful": sum(history != _STATES for history in histories),
+        "sources that could still write": len(range(0, count, _FENCE_EVERY)) - fenced,
     }
     transitions_s = sorted(each for one in results for each in one.seconds)
-    return Storm(failures, sum(each.beaten for each in results), seconds, transitions_s)
+    return LoadResult(failures, sum(each.beaten for each in results), seconds, transitions_s)
 
 
-def bare(url: str, count: int, processes: int) -> float:
+def time_bare_transactions(url: str, count: int, processes: int) -> float:
     """Seconds for as many transactions as the storm has transitions, each of one update and one row."""
     ledger = Ledger(url)
-    with ledger.writing() as connection:
+    with ledger.write_transaction() as connection:
         connection.execute(text("CREATE TABLE IF NOT EXISTS bare (id INTEGER PRIMARY KEY, version INTEGER)"))
         connection.execute(text("CREATE TABLE IF NOT EXISTS bare_steps (id INTEGER, version INTEGER)"))
         connection.execute(text("DELETE FROM bare"))
@@ -98,15 +98,15 @@ def bare(url: str, count: int, processes: int) -> float:
             connection.execute(text("INSERT INTO bare VALUES (:id, 0)"), {"id": number})
     ledger.close()
     started = time.monotonic()
-    _in_processes(_work_bare, url, count, processes)
+    _run_in_processes(_run_bare_transactions, url, count, processes)
     return time.monotonic() - started
 
 
-def _work_bare(url: str, count: int, processes: int, own: int) -> None:
+def _run_bare_transactions(url: str, count: int, processes: int, worker: int) -> None:
     ledger = Ledger(url)
-    for number in range(own, count, processes):
-        for version in range(len(_PATH)):
-            with ledger.writing() as connection:
+    for number in range(worker, count, processes):
+        for version in range(len(_STATES)):
+            with ledger.write_transaction() as connection:
                 values = {"id": number, "version": version}
                 connection.execute(
                     text("UPDATE bare SET version = version + 1 WHERE id = :id AND version = :version"),
@@ -116,79 +116,83 @@ def _work_bare(url: str, count: int, processes: int, own: int) -> None:
     ledger.close()
 
 
-def _work(url: str, count: int, processes: int, own: int) -> Result:
+def _run_handoffs(url: str, count: int, processes: int, worker: int) -> ProcessResult:
     ledger, seconds = Ledger(url), []
 
-    def timed(call: Callable[..., None], *arguments: Any) -> None:
+    def time_call(call: Callable[..., None], *arguments: Any) -> None:
         started = time.monotonic()
         call(ledger, *arguments)
         seconds.append(time.monotonic() - started)
 
-    mine = list(range(own, count, processes))
-    others = list(range((own + 1) % processes, count, processes))
-    held = {number: acquire(ledger, f"source-{number}") for number in mine if number % _HELD_EVERY == 0}
+    mine = list(range(worker, count, processes))
+    others = list(range((worker + 1) % processes, count, processes))
+    held = {number: acquire(ledger, f"source-{number}") for number in mine if number % _FENCE_EVERY == 0}
     for number in mine:
-        timed(_prepare, number)
-        timed(_move, number, "offered", "the sender")
+        time_call(_prepare, number)
+        time_call(_move, number, "offered", "the sender")
         _prepare(ledger, number)
         _move(ledger, number, "offered", "the sender")
     took, beaten = [], 0
     wanted = [*mine, *others]
-    random.Random(own).shuffle(wanted)
+    random.Random(worker).shuffle(wanted)
     while wanted:
         number = wanted.pop()
         try:
-            timed(_move, number, "accepted", f"worker {own}")
-        except handoffs.NoSuchHandoff:
+            time_call(_move, number, "accepted", f"worker {worker}")
+        except handoffs.HandoffNotFoundError:
             wanted.insert(0, number)  # its sender is not there yet
             time.sleep(0.001)
             continue
-        except (IllegalTransition, HandedOver) as error:
-            if isinstance(error, IllegalTransition) and error.found.state == "prepared":
+        except (IllegalTransitionError, HandedOverError) as error:
+            if isinstance(error, IllegalTransitionError) and error.handoff.state == "prepared":
                 wanted.insert(0, number)
             else:
                 beaten += 1
             continue
-        took.append(_name(number))
+        took.append(_handoff_name(number))
         for state in ("active", "completed"):
-            timed(_move, number, state, f"worker {own}")
-            _move(ledger, number, state, f"worker {own}")
+            time_call(_move, number, state, f"worker {worker}")
+            _move(ledger, number, state, f"worker {worker}")
     fenced = sum(_is_fenced(ledger, number, lease) for number, lease in held.items())
     ledger.close()
-    return Result(tuple(took), tuple(seconds), fenced, beaten)
+    return ProcessResult(tuple(took), tuple(seconds), fenced, beaten)
 
 
 def _is_fenced(ledger: Ledger, number: int, lease: Any) -> bool:
-    while handoffs.load(ledger, _name(number)).state in ("prepared", "offered"):
+    while handoffs.load(ledger, _handoff_name(number)).state in ("prepared", "offered"):
         time.sleep(0.01)
     try:
-        with ledger.writing() as connection:
+        with ledger.write_transaction() as connection:
             lease.require(connection)
-    except Fenced:
+    except FencedError:
         return True
     return False
 
 
 def _prepare(ledger: Ledger, number: int) -> None:
     handoffs.prepare(
-        ledger, handoff_id=_name(number), record=f"r{number}", digest="d", task="t", thread=f"source-{number}",
+        ledger, handoff_id=_handoff_name(number), record=f"r{number}", digest="d", task="t", thread=f"source-{number}",
         source="sender", target="worker", envelope=Envelope(message="Go on."), by="the sender", key=f"p{number}",
     )  # fmt: skip
 
 
 def _move(ledger: Ledger, number: int, state: Any, by: str) -> None:
-    more = {"successor": f"{_name(number)}.1", "understanding": _UNDERSTOOD} if state == "accepted" else {}
-    handoffs.move(ledger, _name(number), state, by=by, key=f"{state} {number} {by}", **more)  # type: ignore[arg-type]
+    more = (
+        {"successor": f"{_handoff_name(number)}.1", "understanding": _UNDERSTANDING}
+        if state == "accepted"
+        else {}
+    )
+    handoffs.change_state(ledger, _handoff_name(number), state, by=by, key=f"{state} {number} {by}", **more)  # type: ignore[arg-type]
 
 
-def _name(number: int) -> str:
+def _handoff_name(number: int) -> str:
     return f"h{number:05d}"
 
 
-def _in_processes(work: Callable[..., Any], *given: Any) -> list[Any]:
-    processes = given[-1]
+def _run_in_processes(work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    processes = arguments[-1]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        return pool.starmap(work, [(*given, own) for own in range(processes)], chunksize=1)
+        return pool.starmap(work, [(*arguments, own) for own in range(processes)], chunksize=1)
 
 
 def main(
@@ -207,20 +211,20 @@ def main(
         for url in urls:
             name = url.partition(":")[0]
             print_progress(f"{count:,} handoffs from {processes} processes, on {name}")
-            found[name] = (storm(url, count, processes), bare(url, count, processes))
-    figures = [figure for name, each in found.items() for figure in _figures(name, count, *each)]
+            found[name] = (run_load(url, count, processes), time_bare_transactions(url, count, processes))
+    figures = [figure for name, each in found.items() for figure in _build_figures(name, count, *each)]
     print_figures(f"{count:,} handoffs from {processes} processes", figures, as_json=as_json)
     if any(any(one.failures.values()) for one, _ in found.values()):
         raise typer.Exit(1)
 
 
-def _figures(name: str, count: int, one: Storm, bare_s: float) -> Iterator[Figure]:
-    for what, number in one.failures.items():
+def _build_figures(name: str, count: int, result: LoadResult, bare_s: float) -> Iterator[Figure]:
+    for what, number in result.failures.items():
         yield Figure(f"{name}: {what}", "", number, goal=Goal(0))
-    yield Figure(f"{name}: takers who came second, and were refused", "", one.beaten)
+    yield Figure(f"{name}: takers who came second, and were refused", "", result.lost_races)
     what, peer = f"{name}: handoffs a second, from prepared to completed", "as many bare transactions"
-    yield Figure(what, "", count / one.seconds, count / bare_s, peer)
-    times = one.transitions_s
+    yield Figure(what, "", count / result.seconds, count / bare_s, peer)
+    times = result.transitions_s
     for what, seconds in (
         ("median", statistics.median(times)),
         ("p99", times[int(len(times) * 0.99)]),

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import psutil
 
 
-class Spent(NamedTuple):
+class ProcessorTime(NamedTuple):
     """The time of all processors between two moments."""
 
     busy_s: float
-    stolen: float
+    stolen_share: float
     """The share that other hosts took, on a virtual machine; else 0."""
 
 
@@ -24,13 +24,13 @@ class Meter:
     def __init__(self) -> None:
         self._began = psutil.cpu_times()
 
-    def read(self) -> Spent:
+    def read(self) -> ProcessorTime:
         pairs = zip(psutil.cpu_times(), self._began, strict=True)
         spent = dict(zip(self._began._fields, (now - before for now, before in pairs), strict=True))
         # The time of a guest is part of the user time already.
         whole = sum(seconds for name, seconds in spent.items() if not name.startswith("guest"))
         stolen = spent.get("steal", 0.0)
-        return Spent(
+        return ProcessorTime(
             whole - spent["idle"] - spent.get("iowait", 0.0) - stolen, stolen / whole if whole else 0
         )
 

@@ -43,7 +43,7 @@ ENTRY_POINTS = {
     "a worker, before its first job": "import evals.run.stages",
     "a report": "from evals.report import make_report; from evals.reports import page, plots, tables",
 }
-_TIMED = """
+_TIMED_PROGRAM = """
 import os, sys, time
 began, out = time.process_time(), os.dup(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -55,9 +55,9 @@ os.write(out, str(1000 * (time.process_time() - began)).encode())
 """
 
 
-def measure(program: str, rounds: int) -> float:
+def measure_import(program: str, rounds: int) -> float:
     """The median over fresh interpreters, in milliseconds. Raises CalledProcessError."""
-    command = [sys.executable, "-c", _TIMED.format(program=program)]
+    command = [sys.executable, "-c", _TIMED_PROGRAM.format(program=program)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     spent = [float(subprocess.check_output(command, cwd=ROOT, env=environment)) for _ in range(rounds + 1)]
     return statistics.median(spent[1:])
@@ -71,10 +71,10 @@ def main(
     print("| dependency | import, ms |\n|---|---|")
     for name in sorted(re.split("[<>=]", each)[0] for each in project["dependencies"]):
         module = MODULES.get(name, name.replace("-", "_"))
-        print(f"| {name} | {measure(f'import {module}', rounds):,.0f} |", flush=True)
+        print(f"| {name} | {measure_import(f'import {module}', rounds):,.0f} |", flush=True)
     print("\n| entry point | ms |\n|---|---|")
     for name, program in ENTRY_POINTS.items():
-        print(f"| `{name}` | {measure(program, rounds):,.0f} |", flush=True)
+        print(f"| `{name}` | {measure_import(program, rounds):,.0f} |", flush=True)
 
 
 if __name__ == "__main__":

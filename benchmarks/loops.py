@@ -21,27 +21,29 @@ from langgraph.graph.message import add_messages
 from typing_extensions import TypedDict
 
 
-class PeerUnavailable(RuntimeError):
+class PeerUnavailableError(RuntimeError):
     """The Python that was named cannot run the peer."""
 
 
-def command(observation_bytes: int = 0) -> str:
+def build_command(observation_bytes: int = 0) -> str:
     """What is run in each step: `true`, or what prints that many zeros without a further process."""
     return f"printf '%0{observation_bytes}d' 0" if observation_bytes else "true"
 
 
-def mini(steps: int, directory: Path, observation_bytes: int = 0, *, python: str = sys.executable) -> float:
-    """Seconds of a step of mini-swe-agent, which saves its trajectory after each. Raises PeerUnavailable."""
+def time_mini_swe_agent(
+    steps: int, directory: Path, observation_bytes: int = 0, *, python: str = sys.executable
+) -> float:
+    """Seconds of a step of mini-swe-agent, which saves its trajectory after each. Raises PeerUnavailableError."""
     script = str(Path(__file__).with_name("mini_peer.py"))
-    asked = [python, script, str(steps), str(directory / "trajectory.json"), command(observation_bytes)]
+    asked = [python, script, str(steps), str(directory / "trajectory.json"), build_command(observation_bytes)]
     quiet = {"MSWEA_SILENT_STARTUP": "1", "MSWEA_GLOBAL_CONFIG_DIR": str(directory)}
     try:
         told = subprocess.run(asked, env=os.environ | quiet, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise PeerUnavailable(f"--peer-python {python}: {error.strerror}") from error
+        raise PeerUnavailableError(f"--peer-python {python}: {error.strerror}") from error
     if told.returncode != 0:
         reason = (told.stderr.strip() or f"exit code {told.returncode}").splitlines()[-1]
-        raise PeerUnavailable(f"--peer-python cannot run mini-swe-agent 2 ({reason})")
+        raise PeerUnavailableError(f"--peer-python cannot run mini-swe-agent 2 ({reason})")
     return float(told.stdout)
 
 
@@ -49,7 +51,7 @@ class _State(TypedDict):
     messages: Annotated[list[Any], add_messages]
 
 
-def react(steps: int, directory: Path, observation_bytes: int = 0) -> float:
+def time_react_loop(steps: int, directory: Path, observation_bytes: int = 0) -> float:
     """Seconds of a step of a bare LangGraph loop: two nodes, checkpointed by SqliteSaver as it comes."""
     begins: list[float] = []
 
@@ -57,7 +59,11 @@ def react(steps: int, directory: Path, observation_bytes: int = 0) -> float:
         begins.append(time.perf_counter())
         if len(begins) > steps:
             return {"messages": [AIMessage("done")]}
-        call = {"name": "shell", "args": {"command": command(observation_bytes)}, "id": f"call-{len(begins)}"}
+        call = {
+            "name": "shell",
+            "args": {"command": build_command(observation_bytes)},
+            "id": f"call-{len(begins)}",
+        }
         return {"messages": [AIMessage("", tool_calls=[call])]}
 
     def tool(state: _State) -> dict[str, Any]:

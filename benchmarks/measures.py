@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from benchmarks.figures import Figure, Goal
-from benchmarks.rounds import FEW, NOT_ASKED, Samples
+from benchmarks.rounds import FEW_FILES, NOT_REQUESTED, Samples
 
 
-class Measure(NamedTuple):
+class FigureSpec(NamedTuple):
     """One figure: the median of the samples `ours`, beside that of the samples `beside`."""
 
     what: str
@@ -21,17 +21,17 @@ class Measure(NamedTuple):
     growth: bool = False
 
 
-def figures(samples: Samples, many: int, files: tuple[int, int]) -> Iterator[Figure]:
+def build_figures(samples: Samples, many: int, files: tuple[int, int]) -> Iterator[Figure]:
     """The measured figures, and once each the reason why others are missing.
 
     `many` files changed; `files` of the small and the large repository.
     """
     shown: set[str] = set()
-    for measure in (*_machines(many), *_growth(many, files)):
+    for measure in (*_sandbox_specs(many), *_growth_specs(many, files)):
         values = {name: samples.median(name) for name in (measure.ours, measure.beside) if name}
-        reason = next((samples.reason(name) for name, value in values.items() if value is None), "")
+        reason = next((samples.find_reason(name) for name, value in values.items() if value is None), "")
         ours = values[measure.ours]
-        if reason == NOT_ASKED or (reason and (measure.growth or (reason in shown and not measure.goal))):
+        if reason == NOT_REQUESTED or (reason and (measure.growth or (reason in shown and not measure.goal))):
             continue
         if ours is not None:
             named = measure._asdict() | {"ours": ours, "beside": values.get(measure.beside)}
@@ -41,44 +41,44 @@ def figures(samples: Samples, many: int, files: tuple[int, int]) -> Iterator[Fig
         shown.add(reason)
 
 
-def _machines(many: int) -> tuple[Measure, ...]:
-    few_text, many_text = f"{FEW} files changed", f"{many:,} files changed"
+def _sandbox_specs(many: int) -> tuple[FigureSpec, ...]:
+    few_text, many_text = f"{FEW_FILES} files changed", f"{many:,} files changed"
     start, fast, commit = "create and start of the base", "docker, by layer: freeze", "docker commit"
     one = "a single one"
     near, twice = Goal(1.2, "ratio"), Goal(2, "ratio")
     slow, tar = "docker, by commit: freeze", "bare tar of the layer"
     return (
-        Measure(f"host: freeze, {few_text}", "host_freeze_few", Goal(35)),
-        Measure(f"host: freeze, {many_text}", "host_freeze_many", Goal(35)),
-        Measure(f"host: snapshot kept, {few_text}", "host_freeze_few_kept"),
-        Measure(f"host: snapshot kept, {many_text}", "host_freeze_many_kept"),
-        Measure("host: thaw", "host_thaw", Goal(40)),
-        Measure("host: each of twelve thaws", "host_thaw_of_twelve", Goal(1.1, "ratio"), "host_thaw", one),
-        Measure("host: written by a thaw", "host_thaw_bytes", Goal(2**18), unit="B"),
-        Measure("host: `true`", "host_true", Goal(1)),
-        Measure("host: changes after an edit", "host_changes", Goal(30)),
-        Measure(f"{slow}, {few_text}", "docker_commit_freeze_few", near, "docker_commit_few", commit),
-        Measure(f"{slow}, {many_text}", "docker_commit_freeze_many", near, "docker_commit_many", commit),
-        Measure(f"{fast}, {few_text}", "docker_layer_freeze_few", twice, "docker_tar_few", tar),
-        Measure(f"{fast}, {many_text}", "docker_layer_freeze_many", twice, "docker_tar_many", tar),
-        Measure("docker: thaw", "docker_thaw", Goal(1.15, "ratio"), "docker_start", start),
-        Measure("docker: `true`", "docker_true", Goal(2)),
-        Measure("docker: changes after an edit", "docker_changes", Goal(30)),
-        Measure("200 MB of output: held", "output_peak", Goal(2), unit="MB"),
-        Measure(f"process: freeze, {few_text}", "process_freeze_few"),
-        Measure(f"process: freeze, {many_text}", "process_freeze_many"),
-        Measure("process: thaw", "process_thaw"),
-        Measure("process: `true`", "process_true"),
-        Measure("process: changes after an edit", "process_changes"),
-        Measure("docker: `true`", "docker_true", None, "docker_exec_run", "docker SDK exec_run"),
-        Measure("host: `true`", "host_true", None, "swerex_local", "SWE-ReX local, execute"),
-        Measure("host: `true`", "host_true", None, "swerex_local_session", "SWE-ReX local, session"),
-        Measure("docker: `true`", "docker_true", None, "swerex_docker", "SWE-ReX docker, execute"),
-        Measure("docker: `true`", "docker_true", None, "swerex_docker_session", "SWE-ReX docker, session"),
+        FigureSpec(f"host: freeze, {few_text}", "host_freeze_few", Goal(35)),
+        FigureSpec(f"host: freeze, {many_text}", "host_freeze_many", Goal(35)),
+        FigureSpec(f"host: snapshot kept, {few_text}", "host_freeze_few_kept"),
+        FigureSpec(f"host: snapshot kept, {many_text}", "host_freeze_many_kept"),
+        FigureSpec("host: thaw", "host_thaw", Goal(40)),
+        FigureSpec("host: each of twelve thaws", "host_thaw_of_twelve", Goal(1.1, "ratio"), "host_thaw", one),
+        FigureSpec("host: written by a thaw", "host_thaw_bytes", Goal(2**18), unit="B"),
+        FigureSpec("host: `true`", "host_true", Goal(1)),
+        FigureSpec("host: changes after an edit", "host_changes", Goal(30)),
+        FigureSpec(f"{slow}, {few_text}", "docker_commit_freeze_few", near, "docker_commit_few", commit),
+        FigureSpec(f"{slow}, {many_text}", "docker_commit_freeze_many", near, "docker_commit_many", commit),
+        FigureSpec(f"{fast}, {few_text}", "docker_layer_freeze_few", twice, "docker_tar_few", tar),
+        FigureSpec(f"{fast}, {many_text}", "docker_layer_freeze_many", twice, "docker_tar_many", tar),
+        FigureSpec("docker: thaw", "docker_thaw", Goal(1.15, "ratio"), "docker_start", start),
+        FigureSpec("docker: `true`", "docker_true", Goal(2)),
+        FigureSpec("docker: changes after an edit", "docker_changes", Goal(30)),
+        FigureSpec("200 MB of output: held", "output_peak", Goal(2), unit="MB"),
+        FigureSpec(f"process: freeze, {few_text}", "process_freeze_few"),
+        FigureSpec(f"process: freeze, {many_text}", "process_freeze_many"),
+        FigureSpec("process: thaw", "process_thaw"),
+        FigureSpec("process: `true`", "process_true"),
+        FigureSpec("process: changes after an edit", "process_changes"),
+        FigureSpec("docker: `true`", "docker_true", None, "docker_exec_run", "docker SDK exec_run"),
+        FigureSpec("host: `true`", "host_true", None, "swerex_local", "SWE-ReX local, execute"),
+        FigureSpec("host: `true`", "host_true", None, "swerex_local_session", "SWE-ReX local, session"),
+        FigureSpec("docker: `true`", "docker_true", None, "swerex_docker", "SWE-ReX docker, execute"),
+        FigureSpec("docker: `true`", "docker_true", None, "swerex_docker_session", "SWE-ReX docker, session"),
     )  # fmt: skip
 
 
-def _growth(many: int, files: tuple[int, int]) -> Iterator[Measure]:
+def _growth_specs(many: int, files: tuple[int, int]) -> Iterator[FigureSpec]:
     """With changed files, and with the repository's."""
     small, large = files
     for ours, beside, title in (
@@ -89,9 +89,11 @@ def _growth(many: int, files: tuple[int, int]) -> Iterator[Measure]:
         ("docker_layer_freeze_many", "docker_layer_freeze_few", "docker, by layer: freeze"),
         ("docker_commit_freeze_many", "docker_commit_freeze_few", "docker, by commit: freeze"),
     ):
-        yield Measure(f"{title}, {many:,} files changed", ours, None, beside, f"{FEW} files", growth=True)
+        yield FigureSpec(
+            f"{title}, {many:,} files changed", ours, None, beside, f"{FEW_FILES} files", growth=True
+        )
     for name in ("host", "process"):
         for key in ("start", "changes", "freeze", "thaw"):
             title = f"{name}: {key}, repository of {large:,} files"
             ours, beside = f"{name}_{key}_large", f"{name}_{key}_small"
-            yield Measure(title, ours, None, beside, f"{small:,} files", growth=True)
+            yield FigureSpec(title, ours, None, beside, f"{small:,} files", growth=True)

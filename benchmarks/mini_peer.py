@@ -28,13 +28,13 @@ def main(steps: int, trajectory: Path, command: str) -> None:
     save = agent.save
     ends = []
 
-    def timed_save(path: Path) -> None:
+    def save_and_time(path: Path) -> None:
         save(path)
         ends.append(time.perf_counter())
         # Every save and every observation dumps all outputs that the model has in store: one will do for all steps.
         model.current_index = -1
 
-    agent.save = timed_save
+    agent.save = save_and_time
     agent.run()
     observed = [one["extra"] for one in agent.messages if "returncode" in one.get("extra", {})]
     assert [one["returncode"] for one in observed] == [0] * steps

@@ -9,11 +9,11 @@ from pydantic import BaseModel
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.figures import HEADINGS, Figure, add_row, cells, make_table
+from benchmarks.figures import HEADINGS, Figure, add_row, format_cells, make_table
 
-_QUICK = "This was a quick run: its sizes are too small for any conclusion."
-_GROWTH = "The cost of the larger case beside the smaller one, with steps, files and takeovers: at a ratio of 1 nothing grows."
-_PAGE = """# Performance
+_QUICK_NOTE = "This was a quick run: its sizes are too small for any conclusion."
+_GROWTH_NOTE = "The cost of the larger case beside the smaller one, with steps, files and takeovers: at a ratio of 1 nothing grows."
+_PAGE_TEMPLATE = """# Performance
 
 Written by `{command}` on {date}; no figure in it is typed by hand. It ran on {host}. {stolen}.
 
@@ -36,16 +36,16 @@ class Part(BaseModel, frozen=True, extra="forbid"):
     error: str = ""
 
     @property
-    def circumstances(self) -> str:
+    def run_conditions(self) -> str:
         title = f"{self.title}; " if self.title else ""
-        return f"{title}{self.seconds:,.0f} s, {_percent(self.stolen)} taken by other hosts"
+        return f"{title}{self.seconds:,.0f} s, {_format_percent(self.stolen)} taken by other hosts"
 
     @property
     def failure(self) -> str:
         return f"{self.name} failed: {self.error}" if self.error else ""
 
 
-class Page(BaseModel, frozen=True, extra="forbid"):
+class ResultsPage(BaseModel, frozen=True, extra="forbid"):
     date: str
     command: str
     quick: bool
@@ -60,45 +60,49 @@ class Page(BaseModel, frozen=True, extra="forbid"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.model_dump_json(indent=1) + "\n")
 
-    def stolen(self) -> str:
+    def describe_stolen_time(self) -> str:
         seconds = sum(part.seconds for part in self.parts) or 1.0
         share = sum(part.stolen * part.seconds for part in self.parts) / seconds
-        return f"Other hosts took {_percent(share)} meanwhile"
+        return f"Other hosts took {_format_percent(share)} meanwhile"
 
-    def goals(self) -> str:
-        measured = [figure for part in self.parts for figure in part.figures if figure.met is not None]
-        missed = [figure.what for figure in measured if not figure.met]
+    def describe_goals(self) -> str:
+        measured = [figure for part in self.parts for figure in part.figures if figure.is_met is not None]
+        missed = [figure.what for figure in measured if not figure.is_met]
         text = f"{len(measured) - len(missed)} of {len(measured)} goals that could be measured are met"
         return f"{text}; not met: {', '.join(missed)}" if missed else text
 
 
-def table(page: Page) -> Table:
-    shown = make_table(f"{page.host}; {page.stolen()}")
+def build_table(page: ResultsPage) -> Table:
+    shown = make_table(f"{page.host}; {page.describe_stolen_time()}")
     for part in page.parts:
         figures = [figure for figure in part.figures if not figure.growth]
-        _add_section(shown, part.name, part.circumstances, figures, part.failure)
+        _add_section(shown, part.name, part.run_conditions, figures, part.failure)
     if page.growth:
         _add_section(shown, "growth", "the larger case beside the smaller one", page.growth)
     return shown
 
 
-def markdown(page: Page) -> str:
-    head = _PAGE.format(
-        command=page.command, date=page.date, host=page.host, stolen=page.stolen(), goals=page.goals()
+def format_markdown(page: ResultsPage) -> str:
+    head = _PAGE_TEMPLATE.format(
+        command=page.command,
+        date=page.date,
+        host=page.host,
+        stolen=page.describe_stolen_time(),
+        goals=page.describe_goals(),
     )
-    return "\n".join(text for text in (head, *_sections(page)) if text)
+    return "\n".join(text for text in (head, *_format_sections(page)) if text)
 
 
-def _sections(page: Page) -> Iterator[str]:
+def _format_sections(page: ResultsPage) -> Iterator[str]:
     if page.quick:
-        yield f"{_QUICK}\n"
+        yield f"{_QUICK_NOTE}\n"
     for part in page.parts:
-        yield f"## {part.name.capitalize()}\n\n{part.about}\n\n`{part.command}`: {part.circumstances}.\n"
+        yield f"## {part.name.capitalize()}\n\n{part.about}\n\n`{part.command}`: {part.run_conditions}.\n"
         if part.error:
             yield f"**{part.failure}**\n"
-        yield _rows(figure for figure in part.figures if not figure.growth)
+        yield _format_rows(figure for figure in part.figures if not figure.growth)
     if page.growth:
-        yield f"## Growth\n\n{_GROWTH}\n\n{_rows(page.growth)}"
+        yield f"## Growth\n\n{_GROWTH_NOTE}\n\n{_format_rows(page.growth)}"
 
 
 def _add_section(shown: Table, name: str, text: str, figures: Iterable[Figure], failure: str = "") -> None:
@@ -110,11 +114,11 @@ def _add_section(shown: Table, name: str, text: str, figures: Iterable[Figure], 
         add_row(shown, figure)
 
 
-def _rows(figures: Iterable[Figure]) -> str:
-    rows = [" | ".join(text.replace("|", r"\|") for text in cells(figure)) for figure in figures]
+def _format_rows(figures: Iterable[Figure]) -> str:
+    rows = [" | ".join(text.replace("|", r"\|") for text in format_cells(figure)) for figure in figures]
     lines = [f"| {' | '.join(HEADINGS)} |", "|---|--:|---|--:|--:|---|", *(f"| {row} |" for row in rows)]
     return "\n".join([*lines, ""]) if rows else ""
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.0f} % of the processors' time"

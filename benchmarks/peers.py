@@ -14,19 +14,19 @@ from typing import Any
 
 from benchmarks import testbed
 from sandbox.daemon import client
-from sandbox.machine import SandboxSpec, SandboxUnavailable
+from sandbox.machine import SandboxSpec, SandboxUnavailableError
 from sandbox.wire import ExecChannel
 
-_SWEREX_PLACE = "opt/swerex"
+_SWEREX_PATH = "opt/swerex"
 _SWEREX_SERVER = f"""#!/bin/sh
-export PYTHONPATH=/{_SWEREX_PLACE}
+export PYTHONPATH=/{_SWEREX_PATH}
 python3 -c 'import pydantic_core' 2>/dev/null || export LD_LIBRARY_PATH=/usr/local/lib/lent
 exec python3 -m swerex.server "$@"
 """
-_ANSWER = b"answered\n"
+_EXPECTED_ANSWER = b"answered\n"
 
 
-def container_of(owner: str) -> str:
+def find_container(owner: str) -> str:
     """The id of the one container that an owner's machine is."""
     from sandbox.container import OWNER_LABEL
 
@@ -44,7 +44,7 @@ def remove_commits() -> None:
         client().images.remove(found.id, force=True)
 
 
-def tar_of_upper(container: str) -> None:
+def tar_upper_directory(container: str) -> None:
     """A bare tar of the container's upper directory, without pause, digest or flush to the disk."""
     upper = client().api.inspect_container(container)["GraphDriver"]["Data"]["UpperDir"]
     with tempfile.TemporaryDirectory(prefix="benchmark-") as place:
@@ -68,10 +68,10 @@ def start_bare(image: str, spec: SandboxSpec) -> str:
         shell = ExecChannel(made)
         shell.send(b"true; echo answered\n")
         told = b""
-        while not told.endswith(_ANSWER):
+        while not told.endswith(_EXPECTED_ANSWER):
             part = shell.receive(30)
             if not part:
-                raise SandboxUnavailable("a bare container's shell did not answer")
+                raise SandboxUnavailableError("a bare container's shell did not answer")
             told += part
     except BaseException:
         remove(made)
@@ -87,7 +87,7 @@ def exec_run(container: str) -> None:
     client().containers.get(container).exec_run("true")
 
 
-class Swerex:
+class SwerexPeer:
     """SWE-ReX in a Python of its own, asked for one round at a time."""
 
     def __init__(self, python: str, *options: str) -> None:
@@ -99,13 +99,13 @@ class Swerex:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.reasons: dict[str, str] = self._answer()
+        self.reasons: dict[str, str] = self._read_answer()
 
-    def round(self) -> dict[str, float]:
+    def run_round(self) -> dict[str, float]:
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
-        found: dict[str, float] = self._answer()
+        found: dict[str, float] = self._read_answer()
         return found
 
     def close(self) -> None:
@@ -113,17 +113,17 @@ class Swerex:
         self._process.stdin.close()
         self._process.wait(60)
 
-    def _answer(self) -> Any:
+    def _read_answer(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SandboxUnavailable("SWE-ReX ended before it answered")
+            raise SandboxUnavailableError("SWE-ReX ended before it answered")
         return json.loads(line)
 
 
 @contextlib.contextmanager
-def swerex(python: str | None, base: str | None) -> Iterator[Swerex]:
-    """SWE-ReX's local runtime and, with a base image, its Docker runtime. Raises SandboxUnavailable.
+def open_swerex(python: str | None, base: str | None) -> Iterator[SwerexPeer]:
+    """SWE-ReX's local runtime and, with a base image, its Docker runtime. Raises SandboxUnavailableError.
 
     It would pull an image or install itself from the network; instead the peer's own packages are put
     into an image, which its deployment then finds to hold its server.
@@ -133,26 +133,26 @@ def swerex(python: str | None, base: str | None) -> Iterator[Swerex]:
     try:
         packages = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=False)
     except OSError as error:
-        raise SandboxUnavailable(f"--peer-python {python}: {error.strerror}") from error
+        raise SandboxUnavailableError(f"--peer-python {python}: {error.strerror}") from error
     if packages.returncode != 0:
         told = packages.stderr.strip().splitlines()[-1]
-        raise SandboxUnavailable(f"no swe-rex and aiohttp for --peer-python ({told})")
+        raise SandboxUnavailableError(f"no swe-rex and aiohttp for --peer-python ({told})")
     with contextlib.ExitStack() as stack:
         options: list[str] = []
         if base is not None:
             local = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
-            _lay_out_server(local)
-            content = {_SWEREX_PLACE: Path(packages.stdout.strip()), "usr/local": local}
-            image = stack.enter_context(testbed.image(base, content))
+            _install_server(local)
+            content = {_SWEREX_PATH: Path(packages.stdout.strip()), "usr/local": local}
+            image = stack.enter_context(testbed.build_image(base, content))
             network = client().networks.create(local.name, driver="bridge")
             stack.callback(network.remove)
             options = ["--image", image, "--network", str(network.name)]
-        peer = Swerex(python, *options)
+        peer = SwerexPeer(python, *options)
         stack.callback(peer.close)
         yield peer
 
 
-def _lay_out_server(local: Path) -> None:
+def _install_server(local: Path) -> None:
     """What /usr/local needs beside the packages: the command, and libraries that a small image may lack."""
     server, lent = local / "bin" / "swerex-remote", local / "lib" / "lent"
     server.parent.mkdir()

@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.figures import counted, print_progress, refuse
-from evals.trace_files import UnknownTrace, readable, trace_files
+from benchmarks.figures import format_count, print_progress, refuse
+from evals.trace_files import UnknownTraceError, find_trace_files, read_traces
 from handoff.trace import Trace
 
 _ROOT = Path(__file__).resolve().parents[1]
-_BESIDE = _ROOT.parent / "shared" / "trajectories"
+_DEFAULT_DIRECTORY = _ROOT.parent / "shared" / "trajectories"
 HELP = "Recorded runs. Default: ../shared/trajectories, or else runs of bundled tasks by the built-in model."
 
 
-class Recorded(NamedTuple):
+class RecordedRuns(NamedTuple):
     files: tuple[Path, ...]
     traces: tuple[Trace, ...]
 
@@ -29,30 +29,34 @@ class Recorded(NamedTuple):
         return sum(len(trace.events) for trace in self.traces)
 
     def __str__(self) -> str:
-        return f"{counted(len(self.traces), 'recorded run')} of {counted(self.events, 'event')}"
+        return f"{format_count(len(self.traces), 'recorded run')} of {format_count(self.events, 'event')}"
 
 
 @contextmanager
-def open_recorded(given: Sequence[str]) -> Iterator[Recorded]:
+def open_recorded_runs(sources: Sequence[str]) -> Iterator[RecordedRuns]:
     """The runs; what cannot be read is told, and that nothing can ends the program."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as place:
-        if not given:
-            given = (str(_BESIDE),) if _BESIDE.is_dir() else (_record_bundled_runs(Path(place)),)
+        if not sources:
+            sources = (
+                (str(_DEFAULT_DIRECTORY),)
+                if _DEFAULT_DIRECTORY.is_dir()
+                else (_record_bundled_runs(Path(place)),)
+            )
         try:
-            files = trace_files(given)
-            traces = [trace for _, trace in readable(files, "auto")]
-        except UnknownTrace as error:
+            files = find_trace_files(sources)
+            traces = [trace for _, trace in read_traces(files, "auto")]
+        except UnknownTraceError as error:
             refuse(str(error))
         if not traces:
-            refuse(f"no trace could be read of {', '.join(given)}")
-        yield Recorded(tuple(files), tuple(traces))
+            refuse(f"no trace could be read of {', '.join(sources)}")
+        yield RecordedRuns(tuple(files), tuple(traces))
 
 
-def _record_bundled_runs(place: Path) -> str:
+def _record_bundled_runs(directory: Path) -> str:
     print_progress("no recorded runs: the built-in model makes some of two bundled tasks")
     asked = ["--limit", "2", "--sandbox", "process", "--stages", "predecessors", "--view", "trace"]
     done = subprocess.run(
-        [sys.executable, "-m", "evals.takeover", "--out", str(place / "run"), *asked],
+        [sys.executable, "-m", "evals.takeover", "--out", str(directory / "run"), *asked],
         env=os.environ | {"PYTHONPATH": str(_ROOT)},
         capture_output=True,
         text=True,
@@ -60,4 +64,4 @@ def _record_bundled_runs(place: Path) -> str:
     )
     if done.returncode != 0:
         refuse(f"the built-in model's runs ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-    return str(place / "run" / "traces")
+    return str(directory / "run" / "traces")

@@ -30,13 +30,13 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 import sandbox
-from benchmarks.figures import Figure, Goal, counted, print_figures, print_progress, run_command
-from benchmarks.loops import PeerUnavailable, command, mini, react
-from benchmarks.testbed import make
+from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
+from benchmarks.loops import PeerUnavailableError, build_command, time_mini_swe_agent, time_react_loop
+from benchmarks.testbed import make_testbed
 from graph import open_home, open_run
 from sandbox.machine import SandboxSpec
 
-_SHORT, _OBSERVED = 100, 2048
+_COMPARED_STEPS, _OBSERVATION_BYTES = 100, 2048
 _LONG_ROUNDS = 3
 _EPILOG = """Examples:
 
@@ -50,26 +50,26 @@ python benchmarks/runtime.py --database postgresql://postgres@127.0.0.1:5432/fre
 """
 
 
-class Instant(BaseChatModel):
+class InstantModel(BaseChatModel):
     """Asks for one and the same command so many times, and notes when it was asked."""
 
     command: str
     steps: int
-    asked: list[float]
+    call_times: list[float]
 
     @property
     def _llm_type(self) -> str:
         return "instant"
 
     def _generate(self, messages: list[Any], *_: Any, **__: Any) -> ChatResult:
-        self.asked.append(time.perf_counter())
-        done = len(self.asked) > self.steps
+        self.call_times.append(time.perf_counter())
+        done = len(self.call_times) > self.steps
         text = "<finish>Done.</finish>" if done else f"```bash\n{self.command}\n```"
         usage: Any = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
         return ChatResult(generations=[ChatGeneration(message=AIMessage(text, usage_metadata=usage))])
 
 
-class Undisturbed(Instant):
+class DirectModel(InstantModel):
     """The same without what LangChain does with the conversation on the way."""
 
     def invoke(self, input: Any, config: Any = None, **_: Any) -> AIMessage:
@@ -77,25 +77,30 @@ class Undisturbed(Instant):
         return AIMessage(reply.content, usage_metadata=getattr(reply, "usage_metadata", None))
 
 
-class Timing(NamedTuple):
+class RunTiming(NamedTuple):
     """What one run of ours took."""
 
     steps: list[float]
     """Seconds of each step but the first."""
-    trace: int
+    trace_bytes: int
     """Bytes of what the agent said and saw."""
-    database: int
-    resumed: float
+    database_bytes: int
+    resume_s: float
     """Seconds until the state of a run that ended is there again."""
 
 
-def ours(
-    steps: int, place: Path, asked: str, *, database: str | None = None, kind: type[Instant] = Undisturbed
-) -> Timing:
-    model = kind(command=asked, steps=steps, asked=[])
-    directory = make(place / "base", files=1).directory
+def time_runtime(
+    steps: int,
+    place: Path,
+    shell_command: str,
+    *,
+    database: str | None = None,
+    kind: type[InstantModel] = DirectModel,
+) -> RunTiming:
+    model = kind(command=shell_command, steps=steps, call_times=[])
+    directory = make_testbed(place / "base", files=1).directory
     spec = SandboxSpec(backend=sandbox.default_backend(), directory=directory, owner="benchmark")
-    before = _size(place, database)
+    before = _measure_database_bytes(place, database)
     with open_home(place / "home", database) as home:
         agent: Any = {"model": model, "sandbox": spec, "points": (), "max_steps": steps + 1}
         with open_run(home, place.name, **agent) as run:
@@ -105,11 +110,13 @@ def ours(
             assert run.resume().steps == done.steps == steps + 1
         resumed = time.perf_counter() - began
     trace = sum(len(event["text"].encode()) for event in done.state["events"])
-    between = [later - earlier for earlier, later in zip(model.asked[1:], model.asked[2:], strict=False)]
-    return Timing(between, trace, _size(place, database) - before, resumed)
+    between = [
+        later - earlier for earlier, later in zip(model.call_times[1:], model.call_times[2:], strict=False)
+    ]
+    return RunTiming(between, trace, _measure_database_bytes(place, database) - before, resumed)
 
 
-def _size(place: Path, database: str | None) -> int:
+def _measure_database_bytes(place: Path, database: str | None) -> int:
     if database is None:
         return sum(path.stat().st_size for path in place.glob("home/takeover.sqlite*"))
     from sqlalchemy import create_engine, text
@@ -126,15 +133,17 @@ def _measure(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Seconds by name, and the figures of the long run; why what is missing is missing."""
 
-    def step(asked: str, kind: type[Instant] = Undisturbed) -> Callable[[Path], float]:
-        return lambda place: statistics.fmean(ours(steps, place, asked, database=database, kind=kind).steps)
+    def time_steps(asked: str, kind: type[InstantModel] = DirectModel) -> Callable[[Path], float]:
+        return lambda place: statistics.fmean(
+            time_runtime(steps, place, asked, database=database, kind=kind).steps
+        )
 
     loops: dict[str, Callable[[Path], float]] = {
-        "mini": lambda place: mini(steps, place, python=peer_python),
-        "ours": step("true"),
-        "react": lambda place: react(steps, place),
-        "ours_with_langchain": step("true", Instant),
-        "ours_with_effect": step("date >> log.txt"),
+        "mini": lambda place: time_mini_swe_agent(steps, place, python=peer_python),
+        "ours": time_steps("true"),
+        "react": lambda place: time_react_loop(steps, place),
+        "ours_with_langchain": time_steps("true", InstantModel),
+        "ours_with_effect": time_steps("date >> log.txt"),
     }
     taken: dict[str, list[float]] = {name: [] for name in loops}
     reasons: dict[str, str] = {}
@@ -145,7 +154,7 @@ def _measure(
                 gc.collect()
                 try:
                     taken[name].append(loop(Path(place)))
-                except PeerUnavailable as error:
+                except PeerUnavailableError as error:
                     reasons[name] = str(error)
     found = {name: statistics.median(seconds) for name, seconds in taken.items() if seconds}
     # A machine's speed drifts: what ran side by side is compared first.
@@ -153,23 +162,25 @@ def _measure(
         if len(taken[peer]) == rounds:
             pairs = zip(taken["ours"], taken[peer], strict=True)
             found[f"step_over_{peer}"] = statistics.median(ours / theirs for ours, theirs in pairs)
-    long: list[Timing] = []
+    long: list[RunTiming] = []
     for number in range(min(rounds, _LONG_ROUNDS)):
         print_progress(f"{long_steps:,} steps, {number + 1} of {min(rounds, _LONG_ROUNDS)}")
         with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as place:
             gc.collect()
-            long.append(ours(long_steps, Path(place), command(_OBSERVED), database=database))
+            long.append(
+                time_runtime(long_steps, Path(place), build_command(_OBSERVATION_BYTES), database=database)
+            )
     found |= {
-        "early": statistics.median(statistics.median(each.steps[:_SHORT]) for each in long),
-        "late": statistics.median(statistics.median(each.steps[-_SHORT:]) for each in long),
-        "trace": statistics.median(each.trace for each in long),
-        "database": statistics.median(each.database for each in long),
-        "resume": statistics.median(each.resumed for each in long),
+        "early": statistics.median(statistics.median(each.steps[:_COMPARED_STEPS]) for each in long),
+        "late": statistics.median(statistics.median(each.steps[-_COMPARED_STEPS:]) for each in long),
+        "trace": statistics.median(each.trace_bytes for each in long),
+        "database": statistics.median(each.database_bytes for each in long),
+        "resume": statistics.median(each.resume_s for each in long),
     }
     return found, reasons
 
 
-def _figures(found: dict[str, float], reasons: dict[str, str], long_steps: int) -> Iterator[Figure]:
+def _build_figures(found: dict[str, float], reasons: dict[str, str], long_steps: int) -> Iterator[Figure]:
     ms = {name: seconds * 1e3 for name, seconds in found.items()}
     for peer, title, goal in (
         ("mini", "mini-swe-agent, which saves each", Goal(0.7, "ratio")),
@@ -180,7 +191,10 @@ def _figures(found: dict[str, float], reasons: dict[str, str], long_steps: int) 
     yield Figure("a step with LangChain's handling of the messages", "ms", ms["ours_with_langchain"])
     yield Figure("a step with an effect, its machine frozen after", "ms", ms["ours_with_effect"])
     yield Figure(f"opening a run of {long_steps:,} steps again", "ms", ms["resume"])
-    what, title = f"a step: the last {_SHORT} of {long_steps:,}, of 2 KB", f"the first {_SHORT}"
+    what, title = (
+        f"a step: the last {_COMPARED_STEPS} of {long_steps:,}, of 2 KB",
+        f"the first {_COMPARED_STEPS}",
+    )
     yield Figure(what, "ms", ms["late"], ms["early"], title, Goal(1.25, "ratio"), growth=True)
     what, ours_mb, trace_mb = (
         f"database after {long_steps:,} steps",
@@ -193,7 +207,7 @@ def _figures(found: dict[str, float], reasons: dict[str, str], long_steps: int) 
 def main(
     steps: Annotated[int, typer.Option(min=3, help="Steps of the runs that are compared.")] = 100,
     long_steps: Annotated[
-        int, typer.Option(min=2 * _SHORT, help="Steps of the run whose growth is measured.")
+        int, typer.Option(min=2 * _COMPARED_STEPS, help="Steps of the run whose growth is measured.")
     ] = 2000,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to take medians over.")] = 5,
     peer_python: Annotated[
@@ -211,10 +225,8 @@ def main(
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     cores = len(os.sched_getaffinity(0))
     found, reasons = _measure(steps, long_steps, rounds, peer_python, database)
-    title = (
-        f"medians of {counted(rounds, 'round')}; runs of {steps} steps, `true`, on {counted(cores, 'core')}"
-    )
-    print_figures(title, _figures(found, reasons, long_steps), as_json=as_json)
+    title = f"medians of {format_count(rounds, 'round')}; runs of {steps} steps, `true`, on {format_count(cores, 'core')}"
+    print_figures(title, _build_figures(found, reasons, long_steps), as_json=as_json)
 
 
 if __name__ == "__main__":

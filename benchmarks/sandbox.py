@@ -20,15 +20,15 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import typer
 
 from benchmarks import peers, rounds, testbed
-from benchmarks.figures import counted, print_figures, print_progress, run_command
-from benchmarks.measures import figures
+from benchmarks.figures import format_count, print_figures, print_progress, run_command
+from benchmarks.measures import build_figures
 from benchmarks.rounds import Samples
-from sandbox.machine import BackendName, SandboxUnavailable
+from sandbox.machine import BackendName, SandboxUnavailableError
 
-_MANY = 3_000
+_CHANGED_FILES = 3_000
 """Files changed before a freeze; in a small repository half of its files."""
-_SMALLER = 10
-_BASE = "takeover/base:latest"
+_SIZE_RATIO = 10
+_BASE_IMAGE = "takeover/base:latest"
 _BACKENDS: tuple[BackendName, ...] = ("host", "docker", "process")
 _EPILOG = """Examples:
 
@@ -42,53 +42,53 @@ python benchmarks/sandbox.py --peer-python ~/swe-rex/bin/python
 """
 
 
-def run(
+def run_rounds(
     only: tuple[BackendName, ...], number: int, *, files: int, base: str, with_peers: bool, python: str | None
 ) -> tuple[Samples, str]:
     """Run the rounds; the samples and a description of the repository."""
-    samples, many = Samples(), min(_MANY, files // 2)
+    samples, many = Samples(), min(_CHANGED_FILES, files // 2)
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
-        made = testbed.make(place / "testbed", files)
-        small = testbed.make(place / "small", files // _SMALLER)
+        made = testbed.make_testbed(place / "testbed", files)
+        small = testbed.make_testbed(place / "small", files // _SIZE_RATIO)
         repository = f"a repository of {made.files:,} files, {made.megabytes:.0f} MB with its history"
         print_progress(repository)
         stages: dict[str, Callable[[int], None]] = {}
         for backend in (name for name in only if name != "docker"):
             stages[backend] = partial(
-                rounds.local_round, samples, backend, made.directory, place / backend, many
+                rounds.measure_local, samples, backend, made.directory, place / backend, many
             )
         if stages:
             sizes = {"small": small.directory, "large": made.directory}
             grown: BackendName = "host" if "host" in only else "process"
-            stages[f"{grown}_sizes"] = partial(rounds.size_round, samples, grown, sizes, place / "sizes")
+            stages[f"{grown}_sizes"] = partial(rounds.measure_sizes, samples, grown, sizes, place / "sizes")
         image = None
         if "docker" in only:
-            with _reason(samples, "docker"):
-                image = stack.enter_context(testbed.image(base, {"testbed": made.directory}))
+            with _record_reason(samples, "docker"):
+                image = stack.enter_context(testbed.build_image(base, {"testbed": made.directory}))
                 stages["docker"] = partial(
-                    rounds.docker_round, samples, image, place / "docker", many, with_peers
+                    rounds.measure_docker, samples, image, place / "docker", many, with_peers
                 )
         if with_peers:
-            with _reason(samples, "swerex"):
-                peer = stack.enter_context(peers.swerex(python, base if image else None))
+            with _record_reason(samples, "swerex"):
+                peer = stack.enter_context(peers.open_swerex(python, base if image else None))
                 samples.reasons |= peer.reasons
-                stages["swerex"] = lambda _: samples.add_all(peer.round())
+                stages["swerex"] = lambda _: samples.add_all(peer.run_round())
         for index in range(number):
             print_progress(f"round {index + 1} of {number}")
             for name, stage in stages.items():
                 if name not in samples.reasons:
-                    with _reason(samples, name):
+                    with _record_reason(samples, name):
                         stage(index)
     return samples, repository
 
 
 @contextlib.contextmanager
-def _reason(samples: Samples, name: str) -> Iterator[None]:
+def _record_reason(samples: Samples, name: str) -> Iterator[None]:
     """Keep the reason why something cannot be measured here."""
     try:
         yield
-    except SandboxUnavailable as error:
+    except SandboxUnavailableError as error:
         samples.reasons[name] = str(error)
 
 
@@ -101,7 +101,7 @@ def main(
     ] = True,
     image: Annotated[
         str, typer.Option(help="The image that the docker machine's base is made from.")
-    ] = _BASE,
+    ] = _BASE_IMAGE,
     peer_python: Annotated[
         str | None,
         typer.Option(help="A Python that has swe-rex. Default: this one.", show_default=False),
@@ -113,11 +113,11 @@ def main(
     if unknown:
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: neither host, docker nor process")
     chosen = tuple(name for name in _BACKENDS if not only or name in only)
-    samples, repository = run(
+    samples, repository = run_rounds(
         chosen, number, files=files, base=image, with_peers=with_peers, python=peer_python
     )
-    found = figures(samples, min(_MANY, files // 2), (files // _SMALLER, files))
-    print_figures(f"medians of {counted(number, 'round')} on {repository}", found, as_json=as_json)
+    found = build_figures(samples, min(_CHANGED_FILES, files // 2), (files // _SIZE_RATIO, files))
+    print_figures(f"medians of {format_count(number, 'round')} on {repository}", found, as_json=as_json)
 
 
 if __name__ == "__main__":

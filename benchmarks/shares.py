@@ -22,17 +22,17 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import typer
 
 import sandbox
-from benchmarks.figures import Figure, counted, print_figures, print_progress, run_command
-from benchmarks.runtime import ours
-from benchmarks.testbed import make
+from benchmarks.figures import Figure, format_count, print_figures, print_progress, run_command
+from benchmarks.runtime import time_runtime
+from benchmarks.testbed import make_testbed
 from sandbox.machine import SandboxSpec
 
-_OURS = ("sandbox", "handoff", "nodes", "graph", "evals")
+_OWN_PACKAGES = ("sandbox", "handoff", "nodes", "graph", "evals")
 _LIBRARIES = {
     "LangGraph and LangChain": ("langgraph", "langchain", "langsmith"),
     "plots and intervals": ("matplotlib", "numpy", "scipy", "PIL"),
 }
-_WAITS = (
+_WAITING_CALLS = (
     "'poll' of 'select", "select.select", "'acquire' of '_thread", "posix.read", "posix.wait", "time.sleep",
     "posix.fsync", "posix.fdatasync", "posix.fork", "fork_exec", "sqlite3", "'recv", "' of '_io.",
 )  # fmt: skip
@@ -46,17 +46,17 @@ python benchmarks/shares.py --steps 500 --json
 
 def main(
     steps: Annotated[int, typer.Option(min=10, help="Steps of the agent's run.")] = 300,
-    freezes: Annotated[int, typer.Option(min=1, help="Freezes, each with its thaw.")] = 30,
+    snapshots: Annotated[int, typer.Option(min=1, help="Freezes, each with its thaw.")] = 30,
     files: Annotated[int, typer.Option(min=100, help="Files of their repository.")] = 6_200,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
 ) -> None:
     """Print the owners of the time of a step, of a freeze with its thaw, and of a small run with its report."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         place = Path(name)
-        directory, found = make(place / "testbed", files).directory, list[Figure]()
+        directory, found = make_testbed(place / "testbed", files).directory, list[Figure]()
         for what, times, path in (
-            ("a step", steps, lambda: ours(steps, place / "steps", "true")),
-            ("a freeze and its thaw", freezes, lambda: _freeze_and_thaw(freezes, directory, place)),
+            ("a step", steps, lambda: time_runtime(steps, place / "steps", "true")),
+            ("a freeze and its thaw", snapshots, lambda: _snapshot_and_restore(snapshots, directory, place)),
             ("a run of one task and its report", 1, lambda: _run_one_task(place / "run")),
         ):
             print_progress(what)
@@ -67,19 +67,21 @@ def main(
                 for owner, ms in ((owner, 1e3 * seconds / times) for owner, seconds in spent.most_common())
                 if ms > whole / 100
             ]
-    title = f"{counted(steps, 'step')}, {counted(freezes, 'freeze')}, {counted(files, 'file')}"
+    title = (
+        f"{format_count(steps, 'step')}, {format_count(snapshots, 'freeze')}, {format_count(files, 'file')}"
+    )
     print_figures(title, found, as_json=as_json)
 
 
-def _freeze_and_thaw(times: int, directory: Path, place: Path) -> None:
+def _snapshot_and_restore(times: int, directory: Path, place: Path) -> None:
     spec = SandboxSpec(backend=sandbox.default_backend(), directory=directory, owner="benchmark")
     with contextlib.closing(sandbox.start(spec)) as machine:
         for number in range(times):
             machine.run(f"echo {number} >> new.txt", timeout_s=60)
-            snapshot = machine.freeze(place / f"store{number}").result()
-            with contextlib.closing(sandbox.thaw(snapshot, place / f"store{number}", spec)) as thawed:
+            snapshot = machine.snapshot(place / f"store{number}").result()
+            with contextlib.closing(sandbox.restore(snapshot, place / f"store{number}", spec)) as thawed:
                 thawed.run("true", timeout_s=60)
-    sandbox.remove_leftovers(spec.backend, "benchmark")
+    sandbox.remove_stale_resources(spec.backend, "benchmark")
 
 
 def _run_one_task(out: Path) -> None:
@@ -98,19 +100,19 @@ def _profile(path: Callable[[], object]) -> Counter[str]:
     spent: Counter[str] = Counter()
     for (file, _, name), (_, _, own, _, callers) in stats.stats.items():
         if file != "~":
-            spent[_owner(file)] += own
-        elif any(wait in name for wait in _WAITS):
+            spent[_find_owner(file)] += own
+        elif any(wait in name for wait in _WAITING_CALLS):
             spent["SQLite" if "sqlite3" in name else "waiting"] += own
         else:
             for (caller, _, _), (_, _, seconds, _) in callers.items():
-                spent[_owner(caller)] += seconds
+                spent[_find_owner(caller)] += seconds
     return spent
 
 
-def _owner(file: str) -> str:
+def _find_owner(file: str) -> str:
     if "importlib" in file:
         return "importing"
-    if file.startswith(tuple(f"{sys.path[0]}/{name}/" for name in _OURS)):
+    if file.startswith(tuple(f"{sys.path[0]}/{name}/" for name in _OWN_PACKAGES)):
         return "ours"
     _, installed, library = file.rpartition("-packages/")
     if not installed:

@@ -33,10 +33,10 @@ OPTIONS = (
 )
 EXIT_CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130}
 KEY = ("record_id", "view", "successor", "repeat")
-COMPARED = ("outcome", "resolved", "stop_reason", "events", "patch")
+COMPARED_FIELDS = ("outcome", "resolved", "stop_reason", "events", "patch")
 """The fields in which two takeovers by the built-in model never differ."""
 DATABASES = "databases of a run, kB"
-OF_ONE_RUN = ("containers", "images", "machines in a run")
+PER_RUN_RESOURCES = ("containers", "images", "machines in a run")
 """The counts that begin anew with each run; the others add up."""
 _PR_SET_CHILD_SUBREAPER = 36
 _CHILDREN_TIMEOUT_S, _RUN_TIMEOUT_S = 15.0, 900.0
@@ -73,22 +73,22 @@ def main(
         expected, durations_s = {}, {}
         for name in sandboxes:
             out, began = place / name, time.monotonic()
-            problems = finish(start(out, name))
-            expected[name], durations_s[name] = rows(out), time.monotonic() - began
+            problems = wait_for_run(start_run(out, name))
+            expected[name], durations_s[name] = read_rows(out), time.monotonic() - began
             if problems or not expected[name]:
                 print(f"error: the undisturbed run on {name} failed: {problems}", file=sys.stderr)
                 raise typer.Exit(1)
             print(f"undisturbed: {name}: {len(expected[name])} rows, {durations_s[name]:.0f} s", flush=True)
-            samples = [sample(out, with_docker)]
+            samples = [count_resources(out, with_docker)]
         ends = time.monotonic() + 60 * minutes
         while time.monotonic() < ends and number != operations:
             name, number = sandboxes[number % len(sandboxes)], number + 1
             out = place / str(number)
             sent, problems = kill_and_resume(out, name, durations_s[name], chance)
             signals += sent
-            problems += compare_rows(rows(out), expected[name])
+            problems += compare_rows(read_rows(out), expected[name])
             wrong += bool(problems)
-            samples.append(sample(out, with_docker))
+            samples.append(count_resources(out, with_docker))
             shutil.rmtree(out, ignore_errors=True)
             print(f"{number}: {name}: {'; '.join(problems) or 'rows equal'}", flush=True)
     left = print_growth(samples) if samples else []
@@ -119,10 +119,10 @@ def work_directory(with_docker: bool) -> Iterator[Path]:
                     process.kill()
             for config in place.glob("*/config.json") if with_docker else ():
                 collect_garbage(config.parent, with_docker)
-            collect("--bases", "--remove", DOCKER_HOST="unix:///none")
+            run_gc("--bases", "--remove", DOCKER_HOST="unix:///none")
 
 
-def start(out: Path, sandbox: str) -> subprocess.Popen[str]:
+def start_run(out: Path, sandbox: str) -> subprocess.Popen[str]:
     """Start the run, or resume it if it has started before."""
     asked = ("--resume",) if (out / "config.json").exists() else (*OPTIONS, "--sandbox", sandbox)
     return subprocess.Popen(
@@ -135,7 +135,9 @@ def start(out: Path, sandbox: str) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str], code: int = 0, timeout_s: float = _RUN_TIMEOUT_S) -> list[str]:
+def wait_for_run(
+    process: subprocess.Popen[str], code: int = 0, timeout_s: float = _RUN_TIMEOUT_S
+) -> list[str]:
     """Wait for the run; what is wrong with its end. Raises subprocess.TimeoutExpired."""
     _, err = process.communicate(timeout=timeout_s)
     if process.returncode in (code, 0) and "Traceback" not in err:
@@ -149,12 +151,12 @@ def kill_and_resume(
     """Send the signals one after another, resume after each; their number, and what is wrong with the exits."""
     signals = 0
     for sent in chance.sample(list(EXIT_CODES), len(EXIT_CODES)):
-        process, moment_s = start(out, sandbox), chance.uniform(0, duration_s / 2)
+        process, moment_s = start_run(out, sandbox), chance.uniform(0, duration_s / 2)
         if sent != signal.SIGKILL:
             assert process.stdout is not None
             process.stdout.readline()  # before its first line a run is an interpreter that imports
         try:
-            if problems := finish(process, 0, moment_s):
+            if problems := wait_for_run(process, 0, moment_s):
                 return signals, problems
             break
         except subprocess.TimeoutExpired:
@@ -164,12 +166,12 @@ def kill_and_resume(
                 process.send_signal(sent)
         signals += 1
         print(f"   {sandbox}: {sent.name} after {moment_s:.1f} s", flush=True)
-        if problems := finish(process, EXIT_CODES[sent]):
+        if problems := wait_for_run(process, EXIT_CODES[sent]):
             return signals, problems
-    return signals, finish(start(out, sandbox))
+    return signals, wait_for_run(start_run(out, sandbox))
 
 
-def rows(out: Path) -> list[Row]:
+def read_rows(out: Path) -> list[Row]:
     file = out / "takeovers.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -185,12 +187,12 @@ def compare_rows(found: list[Row], expected: list[Row]) -> list[str]:
     return problems + [
         f"{row['record_id']}, {row['view']}: {name} is {row[name]!r:.60}, expected {usual[name]!r:.60}"
         for row, usual in pairs
-        for name in COMPARED
+        for name in COMPARED_FIELDS
         if row[name] != usual[name]
     ]
 
 
-def sample(out: Path, with_docker: bool) -> dict[str, int]:
+def count_resources(out: Path, with_docker: bool) -> dict[str, int]:
     """Collect garbage as a user would, then count the resources that are left."""
     psutil.wait_procs(psutil.Process().children(recursive=True), timeout=_CHILDREN_TIMEOUT_S)
     on_daemon = collect_garbage(out, with_docker)
@@ -209,18 +211,18 @@ def sample(out: Path, with_docker: bool) -> dict[str, int]:
 
 def collect_garbage(out: Path, with_docker: bool) -> list[str]:
     """Remove what the run has left; the kinds of what remains of it on the Docker daemon."""
-    collect("--remove", DOCKER_HOST="unix:///none")  # all in TAKEOVER_HOME and TMPDIR is the soak's own
+    run_gc("--remove", DOCKER_HOST="unix:///none")  # all in TAKEOVER_HOME and TMPDIR is the soak's own
     if not with_docker:
         return []
     run_id = json.loads((out / "config.json").read_text())["run_id"]
-    found = [one for one in collect("--json") if one["kind"] in ("container", "image")]
+    found = [one for one in run_gc("--json") if one["kind"] in ("container", "image")]
     owners = {one["owner"] for one in found if one["owner"].split(".")[0] == run_id}
     for owner in owners:
-        collect("--owner", owner, "--snapshots", "--remove")
-    return [one["kind"] for one in collect("--json") if one["owner"] in owners]
+        run_gc("--owner", owner, "--snapshots", "--remove")
+    return [one["kind"] for one in run_gc("--json") if one["owner"] in owners]
 
 
-def collect(*options: str, **environment: str) -> list[dict[str, Any]]:
+def run_gc(*options: str, **environment: str) -> list[dict[str, Any]]:
     """Run `python -m sandbox gc`; its findings if `options` include --json. Raises CalledProcessError."""
     words = [sys.executable, "-m", "sandbox", "gc", *options]
     done = subprocess.run(words, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)
@@ -230,7 +232,7 @@ def collect(*options: str, **environment: str) -> list[dict[str, Any]]:
 def print_growth(samples: list[dict[str, int]]) -> list[str]:
     """Print the first and the last sample (of one run's resources, the largest); the resources that grew."""
     first, last = samples[0], dict(samples[-1])
-    last |= {name: max(each[name] for each in samples[1:] or samples) for name in OF_ONE_RUN}
+    last |= {name: max(each[name] for each in samples[1:] or samples) for name in PER_RUN_RESOURCES}
     print("left after garbage collection, first and last:")
     for name in first | last:
         print(f"   {name}: {first.get(name, 0)}, {last.get(name, 0)}")

@@ -26,11 +26,11 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import typer
 
 from evals.run.journal import Row
-from evals.run.results import load
+from evals.run.results import load_results
 
 VIEWS = "repository,trace,summary,structured"
 _RAY = Path(sys.executable).with_name("ray")
-_LITTLE = (
+_RAY_OPTIONS = (
     "--num-cpus=1",
     "--object-store-memory=80000000",
     "--disable-usage-stats",
@@ -55,8 +55,8 @@ def main(
     """Run a study on two nodes, kill one, and audit the rows."""
     with tempfile.TemporaryDirectory(prefix="takeover-study-") as place, contextlib.ExitStack() as stack:
         where = out or Path(place) / "run"
-        address = _cluster(Path(place), stack)
-        nodes = [_node(Path(place), stack, f"node{n}", address, slots) for n in (1, 2)]
+        address = _start_cluster(Path(place), stack)
+        nodes = [_start_node(Path(place), stack, f"node{n}", address, slots) for n in (1, 2)]
         asked = ["--view", VIEWS, "--limit", str(limit), "--repeats", str(repeats)]
         asked += ["--model", f"builtin:oracle+{latency_s}s", "--sandbox", "host"]
         command = [sys.executable, "-m", "evals.takeover", "--out", str(where), *asked]
@@ -74,7 +74,7 @@ def main(
                 os.killpg(nodes[0], signal.SIGKILL)
                 killed_at = time.monotonic() - began
         code = run.wait()
-        told = _audit(where, repeats) | {
+        told = _audit_rows(where, repeats) | {
             "exit_code": code,
             "seconds": round(time.monotonic() - began, 1),
             "node_killed_after_s": round(killed_at, 1),
@@ -83,8 +83,8 @@ def main(
     raise typer.Exit(0 if code == 0 and told["sound"] else 1)
 
 
-def _audit(out: Path, repeats: int) -> dict[str, Any]:
-    results = load([out])
+def _audit_rows(out: Path, repeats: int) -> dict[str, Any]:
+    results = load_results([out])
     records = [record for row in results.predecessors for record in row["records"]]
     wanted = {
         (record, view, row["successor"], repeat)
@@ -97,7 +97,7 @@ def _audit(out: Path, repeats: int) -> dict[str, Any]:
     found = Counter((row["record_id"], row["view"], row["successor"], row["repeat"]) for row in lines)
     missing, twice = len(wanted - set(found)), sum(number > 1 for number in found.values())
     failed = sum(row["outcome"] != "graded" for row in lines)
-    unlike = sum(len(same) > 1 for same in _by_point(lines).values())
+    unlike = sum(len(same) > 1 for same in _group_outcomes(lines).values())
     return {
         "points": len(records),
         "takeovers": len(lines),
@@ -111,7 +111,7 @@ def _audit(out: Path, repeats: int) -> dict[str, Any]:
     }
 
 
-def _by_point(rows: list[Row]) -> dict[tuple[str, str], set[tuple[Any, ...]]]:
+def _group_outcomes(rows: list[Row]) -> dict[tuple[str, str], set[tuple[Any, ...]]]:
     """What the repeats of a takeover came to: the built-in model always does the same."""
     found: dict[tuple[str, str], set[tuple[Any, ...]]] = {}
     for row in rows:
@@ -120,24 +120,24 @@ def _by_point(rows: list[Row]) -> dict[tuple[str, str], set[tuple[Any, ...]]]:
     return found
 
 
-def _cluster(place: Path, stack: contextlib.ExitStack) -> str:
+def _start_cluster(place: Path, stack: contextlib.ExitStack) -> str:
     """A head that offers no sandbox; its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     sockets = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # their paths must be short
     stack.callback(shutil.rmtree, sockets, ignore_errors=True)
-    _start(
+    _start_ray(
         place, stack, "head", "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={sockets}"
     )
     return f"127.0.0.1:{port}"
 
 
-def _node(place: Path, stack: contextlib.ExitStack, name: str, address: str, slots: int) -> int:
-    return _start(place, stack, name, f"--address={address}", f'--resources={{"sandbox": {slots}}}')
+def _start_node(place: Path, stack: contextlib.ExitStack, name: str, address: str, slots: int) -> int:
+    return _start_ray(place, stack, name, f"--address={address}", f'--resources={{"sandbox": {slots}}}')
 
 
-def _start(place: Path, stack: contextlib.ExitStack, name: str, *options: str) -> int:
+def _start_ray(place: Path, stack: contextlib.ExitStack, name: str, *options: str) -> int:
     """The process group of a node that has a directory of its own."""
     own = place / name
     own.mkdir()
@@ -147,19 +147,19 @@ def _start(place: Path, stack: contextlib.ExitStack, name: str, *options: str) -
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     started = subprocess.Popen(
-        [str(_RAY), "start", *options, *_LITTLE],
+        [str(_RAY), "start", *options, *_RAY_OPTIONS],
         env=environment,
         cwd=own,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
-    stack.callback(_end, started.pid)
+    stack.callback(_kill_group, started.pid)
     if started.wait(120) != 0:
         raise RuntimeError(f"ray start {' '.join(options)} failed")
     return started.pid
 
 
-def _end(group: int) -> None:
+def _kill_group(group: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 

@@ -30,7 +30,7 @@ async def _median_ms(call: Callable[[], Awaitable[Any]], calls: int = _CALLS) ->
     return statistics.median(spent)
 
 
-async def _started(deployment: Any) -> Any:
+async def _start_deployment(deployment: Any) -> Any:
     from swerex.runtime.abstract import CreateBashSessionRequest
 
     await deployment.start()
@@ -38,7 +38,7 @@ async def _started(deployment: Any) -> Any:
     return deployment
 
 
-async def _round(runtime: Any, name: str) -> dict[str, float]:
+async def _run_round(runtime: Any, name: str) -> dict[str, float]:
     from swerex.runtime.abstract import BashAction, Command
 
     command, action = Command(command=["true"]), BashAction(command="true", timeout=30)
@@ -70,7 +70,7 @@ async def main(image: str | None, network: str) -> None:
         for name, make in makers.items():
             deployment = make()
             try:
-                running[name] = await _started(deployment)
+                running[name] = await _start_deployment(deployment)
             except Exception as error:
                 reasons[f"swerex_{name}"] = reasons[f"swerex_{name}"] = (
                     f"SWE-ReX's {name} runtime: {str(error).strip().splitlines()[-1]}"
@@ -81,7 +81,7 @@ async def main(image: str | None, network: str) -> None:
         while await asyncio.to_thread(sys.stdin.readline):
             told: dict[str, float] = {}
             for name, deployment in running.items():
-                told |= await _round(deployment.runtime, name)
+                told |= await _run_round(deployment.runtime, name)
             print(json.dumps(told), file=answers)
     finally:
         for deployment in running.values():

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 FILES = 6_200
-_FILES_A_PACKAGE = 100
-_LINES_A_FILE = 223
+_FILES_PER_PACKAGE = 100
+_LINES_PER_FILE = 223
 _WORDS = ("self", "value", "result", "index", "matrix", "symbol", "token", "parse", "node", "graph", "state")
-_LINES = 20_000
+_DISTINCT_LINES = 20_000
 
 
 class Testbed(NamedTuple):
@@ -25,16 +25,17 @@ class Testbed(NamedTuple):
     """With the packed history."""
 
 
-def make(directory: Path, files: int = FILES) -> Testbed:
+def make_testbed(directory: Path, files: int = FILES) -> Testbed:
     """The same repository every time: Python-like text, one commit, one pack."""
     chance = random.Random(3)
     lines = [
-        f"    {' '.join(chance.choices(_WORDS, k=4))} = {chance.getrandbits(40)}\n" for _ in range(_LINES)
+        f"    {' '.join(chance.choices(_WORDS, k=4))} = {chance.getrandbits(40)}\n"
+        for _ in range(_DISTINCT_LINES)
     ]
     for number in range(files):
-        path = directory / "pkg" / f"part{number // _FILES_A_PACKAGE:02}" / f"module{number:04}.py"
+        path = directory / "pkg" / f"part{number // _FILES_PER_PACKAGE:02}" / f"module{number:04}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(chance.choices(lines, k=_LINES_A_FILE)))
+        path.write_text("".join(chance.choices(lines, k=_LINES_PER_FILE)))
     date = "2024-01-01T00:00:00Z"
     environment = os.environ | {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
     identity = ("-c", "user.name=benchmark", "-c", "user.email=benchmark@example.org", "-c", "gc.auto=0")
@@ -45,14 +46,14 @@ def make(directory: Path, files: int = FILES) -> Testbed:
     return Testbed(directory, files, size / 1e6)
 
 
-def change_files(count: int) -> str:
+def change_files_command(count: int) -> str:
     """The command that appends a line to the first `count` files."""
     appended = '\'echo "# changed" | tee -a -- "$@" >/dev/null\''
     return f"find pkg -name '*.py' | sort | head -n {count} | xargs bash -c {appended} bash"
 
 
 @contextlib.contextmanager
-def image(base: str, content: dict[str, Path]) -> Iterator[str]:
+def build_image(base: str, content: dict[str, Path]) -> Iterator[str]:
     """An image: `base` with directories of this host at some places; removed afterwards."""
     from sandbox.container import client, require_image
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evals.conduct import DONE, USAGE, console
+from evals.conduct import DONE, USAGE, make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evals.reports.comparison import Comparison, Measure
+    from evals.reports.comparison import Comparison, MetricChange
     from evals.reports.statistics import Estimate
 
 _EPILOG = """
@@ -26,7 +26,7 @@ Examples:
 
 Exit codes: 0 done, 2 usage.
 """
-_MOST_FLIPS = 20
+_MAX_FLIPS = 20
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -43,26 +43,26 @@ def command(
 ) -> None:
     """Compare two runs, takeover by takeover: the same record, view, successor and repeat."""
     from evals.reports.comparison import compare
-    from evals.run.results import load
+    from evals.run.results import load_results
     from evals.run.setup import usage_errors
 
     try:
-        results = [load([out], journal) for out in (before, after)]
+        results = [load_results([out], journal) for out in (before, after)]
         comparison = compare(*results)
     except usage_errors() as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     if as_json:
-        print(json.dumps(_plain(comparison)))
+        print(json.dumps(_to_json_value(comparison)))
     else:
-        shown_on = console()
+        shown_on = make_console()
         for warning in (line for one in results for line in one.warnings):
             shown_on.print(f"warning: {warning}", style="yellow", markup=False)
-        show(shown_on, comparison)
+        print_comparison(shown_on, comparison)
     raise typer.Exit(DONE)
 
 
-def show(shown_on: Console, comparison: Comparison) -> None:
+def print_comparison(console: Console, comparison: Comparison) -> None:
     """Print the table, and in what else the runs differ."""
     from rich.table import Table
 
@@ -81,34 +81,34 @@ def show(shown_on: Console, comparison: Comparison) -> None:
         table.add_column(name, justify="right")
     for view in comparison.views:
         table.add_row(
-            *(view.view, f"{view.pairs}", _medians(view.events), _change(view.events.change)),
-            *(_medians(view.prompt_tokens), _change(view.prompt_tokens.change)),
-            *(f"{view.solved_before} → {view.solved_after}", _change(view.solved, "pp")),
+            *(view.view, f"{view.pairs}", _format_medians(view.events), _format_change(view.events.change)),
+            *(_format_medians(view.prompt_tokens), _format_change(view.prompt_tokens.change)),
+            *(f"{view.solved_before} → {view.solved_after}", _format_change(view.solved, "pp")),
             "–" if view.test.p is None else f"{view.test.p:.3f}",
         )
-    shown_on.print(table)
-    shown_on.print(
+    console.print(table)
+    console.print(
         "Medians; Δ: median of each takeover's change, mean for solved; p: McNemar, exact.", style="dim"
     )
-    for line in _lines(comparison):
-        shown_on.print(line, markup=False, soft_wrap=True)
+    for line in _describe_differences(comparison):
+        console.print(line, markup=False, soft_wrap=True)
 
 
-def _lines(comparison: Comparison) -> list[str]:
+def _describe_differences(comparison: Comparison) -> list[str]:
     said = []
     for view in comparison.views:
         if view.only_before or view.only_after:
             said.append(
                 f"{view.view}: {view.only_before} only in the earlier run, {view.only_after} only in the later"
             )
-    for flip in comparison.flips[:_MOST_FLIPS]:
-        became = "solved now" if flip.solved else "no longer solved"
+    for flip in comparison.flips[:_MAX_FLIPS]:
+        became = "solved now" if flip.is_solved else "no longer solved"
         said.append(f"{became}: {flip.record_id}, {flip.view}, {flip.successor}, repeat {flip.repeat}")
-    if len(comparison.flips) > _MOST_FLIPS:
-        said.append(f"… and {len(comparison.flips) - _MOST_FLIPS} more; --json has them all")
-    if comparison.other_digests:
+    if len(comparison.flips) > _MAX_FLIPS:
+        said.append(f"… and {len(comparison.flips) - _MAX_FLIPS} more; --json has them all")
+    if comparison.changed_records:
         said.append(
-            f"{len(comparison.other_digests)} of {comparison.records} records were made anew: same name, other content"
+            f"{len(comparison.changed_records)} of {comparison.records} records were made anew: same name, other content"
         )
     said += [f"setting {name}: {then} → {now}" for name, (then, now) in comparison.settings.items()]
     said += [
@@ -118,13 +118,13 @@ def _lines(comparison: Comparison) -> list[str]:
     return said
 
 
-def _medians(measure: Measure) -> str:
+def _format_medians(measure: MetricChange) -> str:
     if measure.before is None or measure.after is None:
         return "–"
     return f"{measure.before:,.0f} → {measure.after:,.0f}"
 
 
-def _change(estimate: Estimate, unit: str = "%") -> str:
+def _format_change(estimate: Estimate, unit: str = "%") -> str:
     if estimate.value is None:
         return "–"
     text = f"{100 * estimate.value:+.1f} {unit}"
@@ -133,14 +133,14 @@ def _change(estimate: Estimate, unit: str = "%") -> str:
     return f"{text} [{100 * estimate.interval.low:+.1f}, {100 * estimate.interval.high:+.1f}]"
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """Named tuples as objects."""
     if hasattr(value, "_asdict"):
-        return {name: _plain(part) for name, part in value._asdict().items()}
+        return {name: _to_json_value(part) for name, part in value._asdict().items()}
     if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: _to_json_value(part) for name, part in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(part) for part in value]
+        return [_to_json_value(part) for part in value]
     return value
 
 

@@ -17,62 +17,66 @@ if TYPE_CHECKING:
     from evals.run.executors import Executor, Job
     from evals.run.journal import Journal, Row
 
-DONE, USAGE, INFRASTRUCTURE_FAILURES, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
+DONE, USAGE, INFRASTRUCTURE_FAILURES, DISK_FULL, INTERRUPTED = 0, 2, 3, 4, 130
 EXIT_CODES = (
     "Exit codes: 0 done, 2 usage, 3 infrastructure failures, 4 disk full, 130 interrupted, 143 terminated."
 )
-_Prepared = TypeVar("_Prepared")
+_PreparedT = TypeVar("_PreparedT")
 
 
-def conducted(
-    out: Path, go_on: str, prepare: Callable[[], _Prepared], run: Callable[[_Prepared], int]
+def run_command(
+    out: Path, resume_command: str, prepare: Callable[[], _PreparedT], run: Callable[[_PreparedT], int]
 ) -> int:
     """The exit code of a run, however it ends; what a person can mend, or go on with, is said in one line."""
-    from evals.run.endings import TERMINATED, end_on_sigterm
-    from evals.run.setup import lost_on_the_way, usage_errors
+    from evals.run.endings import TERMINATED, exit_on_sigterm
+    from evals.run.setup import host_errors, usage_errors
 
-    end_on_sigterm()
-    go_on = f"Go on with: {go_on}"
+    exit_on_sigterm()
+    resume_command = f"Go on with: {resume_command}"
     begun = False
     try:
         prepared = prepare()
         begun = True
         return run(prepared)
     except KeyboardInterrupt:
-        return _said(f"\ninterrupted; what is done is safe. {go_on}", INTERRUPTED)
+        return _print_error(f"\ninterrupted; what is done is safe. {resume_command}", INTERRUPTED)
     except SystemExit:
-        return _said(f"terminated; what is done is safe. {go_on}", TERMINATED)
+        return _print_error(f"terminated; what is done is safe. {resume_command}", TERMINATED)
     except usage_errors(OSError) as error:
-        if is_full(error):
-            return _said(f"error: {out}: no space left; what is done is safe. Free some. {go_on}", NO_SPACE)
+        if is_disk_full(error):
+            return _print_error(
+                f"error: {out}: no space left; what is done is safe. Free some. {resume_command}", DISK_FULL
+            )
         if not isinstance(error, usage_errors()):
             if begun or not isinstance(error, OSError) or error.filename is None:
                 raise
-            return _said(f"error: {str(error.filename)[:200]}: {describe_error(error)}", USAGE)
-        if begun and isinstance(error, lost_on_the_way()):
-            return _said(f"error: {error}; what is done is safe. {go_on}", INFRASTRUCTURE_FAILURES)
-        return _said(f"error: {error}", USAGE)
+            return _print_error(f"error: {str(error.filename)[:200]}: {describe_error(error)}", USAGE)
+        if begun and isinstance(error, host_errors()):
+            return _print_error(
+                f"error: {error}; what is done is safe. {resume_command}", INFRASTRUCTURE_FAILURES
+            )
+        return _print_error(f"error: {error}", USAGE)
 
 
-def console() -> Console:
+def make_console() -> Console:
     """Where a command prints: as wide as its terminal, or for a file."""
     from rich.console import Console
 
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160)
 
 
-def was_given(context: typer.Context, name: str) -> bool:
+def is_explicit(context: typer.Context, name: str) -> bool:
     """Whether a person named the option, rather than its default or the environment."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
-def carry_out(
+def run_jobs(
     console: Console,
     executor: Executor,
     journal: Journal,
     jobs: Iterable[Job],
-    then: Callable[[Row], None] = lambda row: None,
+    on_row: Callable[[Row], None] = lambda row: None,
 ) -> None:
     """Carry out the jobs that have no row yet, journaling each row as it comes."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -88,13 +92,13 @@ def carry_out(
         bar = progress.add_task(journal.name, total=len(left))
         for row in executor.run(left):
             journal.append(row)
-            then(row)
+            on_row(row)
             progress.advance(bar)
             if not console.is_terminal:
-                print(f"{journal.name}: {_in_words(row)}", flush=True)
+                print(f"{journal.name}: {_describe_row(row)}", flush=True)
 
 
-def _in_words(row: Row) -> str:
+def _describe_row(row: Row) -> str:
     names = [
         row.get("record_id") or row["task_id"],
         row.get("view"),
@@ -109,11 +113,11 @@ def _in_words(row: Row) -> str:
     return ", ".join(str(part) for part in (*names, events, result, followed) if part)
 
 
-def _said(line: str, code: int) -> int:
+def _print_error(line: str, code: int) -> int:
     print(line, file=sys.stderr)
     return code
 
 
-def is_full(error: Exception) -> bool:
+def is_disk_full(error: Exception) -> bool:
     """Whether the disk has no space left."""
     return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from evals.labels import Label, Score, Tally
-    from handoff.findings import Step
+    from handoff.findings import AnnotatedStep
     from handoff.trace import Trace
 
 _EPILOG = """
@@ -30,9 +30,9 @@ Examples:
 
   python -m evals.detect --score tests/handoff/labels.jsonl
 """
-_ROOMY, _OTHER_COLUMNS, _NARROW_COLUMNS = 120, 92, 64
-_LEAST_SHOWN, _LONGEST_SORT = 8, 26
-_SHARED = Path("../shared/trajectories")
+_WIDE_CONSOLE, _FIXED_WIDTH, _NARROW_FIXED_WIDTH = 120, 92, 64
+_MIN_COMMAND_WIDTH, _MAX_KIND_WIDTH = 8, 26
+_SHARED_TRAJECTORIES = Path("../shared/trajectories")
 _STYLES = {"failed": "red", "passed": "green", "environment_error": "yellow", "unknown": "dim"}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -49,7 +49,7 @@ def command(
             show_default=False,
         ),
     ] = None,
-    form: Annotated[
+    trace_format: Annotated[
         str,
         typer.Option(
             "--format",
@@ -67,54 +67,54 @@ def command(
     """Find the handoff points of recorded runs of any coding agent."""
     from rich.console import Console
 
-    from evals.labels import BadLabels, labels_of, read_labels
-    from evals.trace_files import UnknownTrace, readable, trace_files
+    from evals.labels import LabelError, read_labels, select_labels
+    from evals.trace_files import UnknownTraceError, find_trace_files, read_traces
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
-        files = trace_files(traces or _beside(score))
+        files = find_trace_files(traces or _find_trace_directories(score))
         if score is not None:
             labels = read_labels(score)
-            meant = [file for file in files if labels_of(labels, str(file))]
-            _score(console, readable(meant, form), labels, as_json=as_json, misses=misses)
+            meant = [file for file in files if select_labels(labels, str(file))]
+            _print_scores(console, read_traces(meant, trace_format), labels, as_json=as_json, misses=misses)
             return
-        found = readable(files, form)
+        found = read_traces(files, trace_format)
         shown = 0
         for name, trace in found:
             shown += 1
             if as_json:
-                print(json.dumps(report(name, trace)), flush=True)
+                print(json.dumps(build_report(name, trace)), flush=True)
             else:
-                _timeline(console, name, trace)
-    except (BadLabels, UnknownTrace) as error:
-        _usage(str(error))
+                _print_timeline(console, name, trace)
+    except (LabelError, UnknownTraceError) as error:
+        _exit_with_usage_error(str(error))
     if not shown:
-        _usage("no trace could be read")
+        _exit_with_usage_error("no trace could be read")
 
 
-def _beside(labels: Path | None) -> list[str]:
+def _find_trace_directories(labels: Path | None) -> list[str]:
     """Where labelled runs may lie when nobody says."""
     if labels is None:
-        _usage("name the recorded runs: files, directories or globs")
-    places = [place for place in (labels.parent, _SHARED) if place.is_dir()]
+        _exit_with_usage_error("name the recorded runs: files, directories or globs")
+    places = [place for place in (labels.parent, _SHARED_TRAJECTORIES) if place.is_dir()]
     print(f"looking in {', '.join(map(str, places))}", file=sys.stderr)
     return [str(place) for place in places]
 
 
-def report(name: str, trace: Trace) -> dict[str, Any]:
+def build_report(name: str, trace: Trace) -> dict[str, Any]:
     """What `--json` prints of one trace."""
-    from handoff.findings import steps, why
+    from handoff.findings import annotate_steps, explain_point
 
-    rows = steps(trace)
+    rows = annotate_steps(trace)
     points = [
         {
             "kind": point.kind,
             "action_index": step.action_index,
             "event_index": point.event_index,
-            "command": _command(step),
-            "paths": list(step.edited) if point.kind != "first_validation" else [],
+            "command": _format_command(step),
+            "paths": list(step.edited_files) if point.kind != "first_validation" else [],
             "outcome": step.validation.outcome if step.validation is not None else None,
-            "why": why(step, point, rows[:number]),
+            "why": explain_point(step, point, rows[:number]),
         }
         for number, step in enumerate(rows)
         for point in step.points
@@ -133,38 +133,39 @@ def report(name: str, trace: Trace) -> dict[str, Any]:
     }
 
 
-def _timeline(console: Console, name: str, trace: Trace) -> None:
+def _print_timeline(console: Console, name: str, trace: Trace) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from evals.trace_files import printable
-    from handoff.findings import steps, why
+    from evals.trace_files import make_printable
+    from handoff.findings import annotate_steps, explain_point
 
     table = Table(
-        title=Text(f"{printable(name)} · {trace.format} · {len(trace.events)} events"), title_justify="left"
+        title=Text(f"{make_printable(name)} · {trace.format} · {len(trace.events)} events"),
+        title_justify="left",
     )
-    narrow = console.width < _ROOMY
+    narrow = console.width < _WIDE_CONSOLE
     headings = ("action", "event", "what the agent did", "taken for", "outcome", "handoff point after it")
     for heading in headings[: 5 if narrow else 6]:
         table.add_column(heading, no_wrap=True, justify="right" if heading in ("action", "event") else "left")
-    rows = steps(trace)
-    room = max(console.width - (_NARROW_COLUMNS if narrow else _OTHER_COLUMNS), _LEAST_SHOWN)
+    rows = annotate_steps(trace)
+    room = max(console.width - (_NARROW_FIXED_WIDTH if narrow else _FIXED_WIDTH), _MIN_COMMAND_WIDTH)
     reasons = []
     for number, step in enumerate(rows):
         outcome = step.validation.outcome if step.validation is not None else ""
-        did = printable(" ".join(_command(step).split()))
+        did = make_printable(" ".join(_format_command(step).split()))
         cells = (
             "" if step.action_index is None else str(step.action_index),
             str(step.event_index),
             # No markup: a command's own brackets and backslashes are to be read as they are.
             Text(did if len(did) <= room else did[: room - 1] + "…"),
-            Text(printable(step.taken_for)[:_LONGEST_SORT]),
+            Text(make_printable(step.label)[:_MAX_KIND_WIDTH]),
             Text(outcome, style=_STYLES.get(outcome, "")),
             Text(", ".join(point.kind for point in step.points), style="bold"),
         )
         table.add_row(*cells[: len(table.columns)], style="bold" if step.points else "")
         reasons += [
-            f"{p.kind}, action {step.action_index}: {printable(why(step, p, rows[:number]))}"
+            f"{p.kind}, action {step.action_index}: {make_printable(explain_point(step, p, rows[:number]))}"
             for p in step.points
         ]
     console.print(table)
@@ -172,44 +173,48 @@ def _timeline(console: Console, name: str, trace: Trace) -> None:
         console.print(reason, markup=False)
 
 
-def _command(step: Step) -> str:
+def _format_command(step: AnnotatedStep) -> str:
     arguments = step.action.arguments
     if step.action.tool == "editor":
         return f"{arguments.get('command', 'edit')} {arguments.get('path', '')}".strip()
     return arguments.get("command") or step.action.tool
 
 
-def _score(
+def _print_scores(
     console: Console,
-    found: Iterable[tuple[str, Trace]],
+    traces: Iterable[tuple[str, Trace]],
     labels: Sequence[Label],
     *,
     as_json: bool,
     misses: bool,
 ) -> None:
-    from evals.labels import compare, label_of, total
-    from handoff.findings import steps
+    from evals.labels import find_label, score_trace, sum_scores
+    from handoff.findings import annotate_steps
 
     scores: dict[str, list[Score]] = {}
-    for name, trace in found:
-        label = label_of(labels, name)
+    for name, trace in traces:
+        label = find_label(labels, name)
         if label is not None:
-            scores.setdefault(trace.format, []).append(compare(label, steps(trace)))
+            scores.setdefault(trace.format, []).append(score_trace(label, annotate_steps(trace)))
     if not scores:
-        _usage("none of the labels is of any of these traces; a label's `trace` must be the end of a path")
-    rows = {form: total(found) for form, found in sorted(scores.items())}
-    everything = total(score for found in scores.values() for score in found)
+        _exit_with_usage_error(
+            "none of the labels is of any of these traces; a label's `trace` must be the end of a path"
+        )
+    rows = {form: sum_scores(found) for form, found in sorted(scores.items())}
+    everything = sum_scores(score for found in scores.values() for score in found)
     counts = {form: len(found) for form, found in scores.items()}
     if as_json:
-        print(json.dumps({form: _as_json(score) for form, score in {**rows, "all": everything}.items()}))
+        print(
+            json.dumps({form: _score_to_json(score) for form, score in {**rows, "all": everything}.items()})
+        )
     else:
-        _table(console, {**rows, "all": everything}, {**counts, "all": sum(counts.values())})
+        _print_score_table(console, {**rows, "all": everything}, {**counts, "all": sum(counts.values())})
     if misses:
         for miss in everything.misses:
             print(miss)
 
 
-def _table(console: Console, rows: dict[str, Score], counts: dict[str, int]) -> None:
+def _print_score_table(console: Console, rows: dict[str, Score], counts: dict[str, int]) -> None:
     from rich.table import Table
 
     table = Table(
@@ -221,12 +226,12 @@ def _table(console: Console, rows: dict[str, Score], counts: dict[str, int]) -> 
         tallies = {**score.points, "validation, with outcome": score.validations}
         for number, (kind, tally) in enumerate(tallies.items()):
             first = (form, str(counts[form])) if number == 0 else ("", "")
-            table.add_row(*first, kind, str(tally.cases), *_rates(tally))
+            table.add_row(*first, kind, str(tally.cases), *_format_rates(tally))
         table.add_section()
     console.print(table)
 
 
-def _rates(tally: Tally) -> tuple[str, str, str]:
+def _format_rates(tally: Tally) -> tuple[str, str, str]:
     return tuple(  # type: ignore[return-value]
         f"{100 * part / whole:.1f} %" if whole else "–"
         for part, whole in (
@@ -237,21 +242,21 @@ def _rates(tally: Tally) -> tuple[str, str, str]:
     )
 
 
-def _as_json(score: Score) -> dict[str, Any]:
+def _score_to_json(score: Score) -> dict[str, Any]:
     tallies = {**score.points, "validations": score.validations}
     return {kind: tally._asdict() for kind, tally in tallies.items()}
 
 
-def _usage(text: str) -> NoReturn:
+def _exit_with_usage_error(text: str) -> NoReturn:
     print(f"error: {text}", file=sys.stderr)
     raise typer.Exit(USAGE)
 
 
 def main() -> None:
     """Run the command line."""
-    from evals.trace_files import no_space_told
+    from evals.trace_files import report_full_disk
 
-    with no_space_told("standard output"):
+    with report_full_disk("standard output"):
         app()
 
 

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from evals.run.config import BadUsage, RunConfig
-from evals.run.executors import Executor, executor
+from evals.run.config import RunConfig, RunUsageError
+from evals.run.executors import Executor, open_local_executor
 
 if TYPE_CHECKING:
     from evals.tasks import Task
@@ -18,9 +18,9 @@ class ExecutorChoice(Protocol):
     """An executor that is not yet open."""
 
     def check(self, config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
-        """Check that it can run the jobs. Raises BadUsage."""
+        """Check that it can run the jobs. Raises RunUsageError."""
 
-    def opened(self) -> AbstractContextManager[Executor]:
+    def open_executor(self) -> AbstractContextManager[Executor]:
         """The executor; an interrupt ends the jobs that have begun.
 
         SystemExit, as `end_on_sigterm` raises it, lets their agents end the action they are at.
@@ -35,31 +35,31 @@ class LocalExecutor(NamedTuple):
     def check(self, config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
         pass
 
-    def opened(self) -> AbstractContextManager[Executor]:
-        return executor(self.workers)
+    def open_executor(self) -> AbstractContextManager[Executor]:
+        return open_local_executor(self.workers)
 
 
 def choose_executor(
-    name: str, workers: int, *, address: str | None, depot: str | None, node_dir: str | None
+    name: str, workers: int, *, address: str | None, artifact_store: str | None, node_dir: str | None
 ) -> ExecutorChoice:
-    """The executor of that name. Raises BadUsage."""
+    """The executor of that name. Raises RunUsageError."""
     if name == "ray":
         if workers != 1:
-            raise BadUsage(
+            raise RunUsageError(
                 "--workers: a cluster has as many as its nodes offer; see `sandbox` in docs/cluster.md"
             )
         from evals.cluster.executor import RayExecutor
 
-        return RayExecutor(address or "auto", depot, node_dir)
+        return RayExecutor(address or "auto", artifact_store, node_dir)
     if name != "local":
-        raise BadUsage(f"--executor: there is no {name!r}; there are local, ray")
-    for option, value in (("--depot", depot), ("--node-dir", node_dir)):
+        raise RunUsageError(f"--executor: there is no {name!r}; there are local, ray")
+    for option, value in (("--depot", artifact_store), ("--node-dir", node_dir)):
         if value is not None:
-            raise BadUsage(f"{option}: is for --executor ray")
+            raise RunUsageError(f"{option}: is for --executor ray")
     return LocalExecutor(workers)
 
 
-def resume_options(name: str, **options: str | None) -> str:
+def format_resume_options(name: str, **options: str | None) -> str:
     """The options with which a resumed run names the same executor."""
     words = ["", "--executor", name] if name != "local" else []
     for option, value in options.items():

@@ -36,18 +36,20 @@ def command(
         typer.Argument(help="Files, directories or globs, as `evals.detect` takes them.", metavar="TRACE…"),
     ],
     out: Annotated[Path, typer.Option(help="Directory for the documents, one a run; it is made.")],
-    form: Annotated[str, typer.Option("--format", help="The files' format; 'auto' recognises it.")] = "auto",
+    trace_format: Annotated[
+        str, typer.Option("--format", help="The files' format; 'auto' recognises it.")
+    ] = "auto",
 ) -> None:
     """Write recorded runs in ATIF, the Agent Trajectory Interchange Format.
 
     What was given together is linked: a predecessor's document names the documents of its takeovers. A document
     is named after its run and the format that it was recorded in; one of the same name is replaced.
     """
-    from evals.trace_files import UnknownTrace, readable, trace_files
+    from evals.trace_files import UnknownTraceError, find_trace_files, read_traces
 
     try:
-        found = list(readable(trace_files(traces), form))
-    except UnknownTrace as error:
+        found = list(read_traces(find_trace_files(traces), trace_format))
+    except UnknownTraceError as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     if not found:
@@ -66,9 +68,9 @@ def command(
 
 def write_documents(out: Path, traces: list[Trace]) -> int:
     """Write each as an ATIF document, linked with those that it is continued by; how many those are."""
-    from handoff.atif import Continuing, document
+    from handoff.atif import SuccessorDocument, build_document
     from handoff.record import write_durably
-    from handoff.redaction import redacted
+    from handoff.redaction import redact
 
     names: dict[int, str] = {}
     for number, trace in enumerate(traces):
@@ -79,20 +81,20 @@ def write_documents(out: Path, traces: list[Trace]) -> int:
         names[number] = next(name for name in tries if name not in taken)
     for number, trace in enumerate(traces):
         successors = [
-            Continuing(names[other], one)
+            SuccessorDocument(names[other], one)
             for other, one in enumerate(traces)
             if one.continues is not None and one.continues.trace == trace.id and trace.continues is None
         ]
-        told = redacted(document(trace, successors))
+        told = redact(build_document(trace, successors))
         write_durably(out / names[number], json.dumps(told, ensure_ascii=True))
     return len(traces)
 
 
 def main() -> None:
     """Run the command line."""
-    from evals.trace_files import no_space_told
+    from evals.trace_files import report_full_disk
 
-    with no_space_told("--out"):
+    with report_full_disk("--out"):
         app()
 
 

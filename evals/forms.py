@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from evals import models
 from evals.tasks import BUNDLED, Task, load_tasks
-from graph.refusals import RunFailed
-from graph.serving import ONCE, one_line
-from handoff.action import Protocol
+from graph.refusals import ServedRunError
+from graph.serving import INPUT_ONLY, format_error_line
+from handoff.action import ActionProtocol
 from handoff.record import Review
 from handoff.views import VIEWS
 from nodes.options import AgentOptions
@@ -27,33 +27,33 @@ AS_REVIEWED = "as reviewed"
 _EXAMPLE = '{"decision": "approve", "view": "structured"}'
 
 
-class BadChoice(RunFailed):
+class ChoiceError(ServedRunError):
     """Something that was chosen in a form and cannot be; the text says what can."""
 
 
 @cache
-def bundled() -> dict[str, Task]:
+def load_bundled_tasks() -> dict[str, Task]:
     return {task.id: task for task in load_tasks(BUNDLED)}
 
 
-def _offered_models() -> list[str]:
+def _list_models() -> list[str]:
     listed = os.environ.get(MODELS_VARIABLE, "openai:gpt-5").split(",")
     return [models.ORACLE, *(name.strip() for name in listed if name.strip())]
 
 
-def allowed_names(variable: str) -> tuple[str, ...]:
+def list_allowed_names(variable: str) -> tuple[str, ...]:
     """What the server's environment lists: the only directories, or images, that a client can choose."""
     return tuple(name.strip() for name in os.environ.get(variable, "").split(",") if name.strip())
 
 
-def allows_unisolated() -> bool:
+def is_unisolated_allowed() -> bool:
     """Whether whoever started the server lets agents run without isolation; no client can."""
     return os.environ.get(UNISOLATED_VARIABLE) == "1"
 
 
-def _one_of(*offered: str) -> dict[str, Any]:
+def _make_enum(*values: str) -> dict[str, Any]:
     # No Literal: these are known only when the program runs, and a client may name a model that is not offered.
-    return {"enum": [*offered]}
+    return {"enum": [*values]}
 
 
 class Form(BaseModel):
@@ -63,11 +63,11 @@ class Form(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _told_in_one_line(cls, value: Any, handler: Any) -> Any:
+    def _reject_in_one_line(cls, value: Any, handler: Any) -> Any:
         try:
             return handler(value)
         except ValidationError as error:
-            raise BadChoice(one_line(error)) from error
+            raise ChoiceError(format_error_line(error)) from error
 
 
 class AgentForm(Form):
@@ -75,13 +75,13 @@ class AgentForm(Form):
 
     model_config = ConfigDict(title="What to work on")
 
-    task_id: Annotated[str, ONCE] = Field(
+    task_id: Annotated[str, INPUT_ONLY] = Field(
         default="rota__rota-23",
         title="Task",
         description="A bundled task: its repository, and its prompt where you give none.",
-        json_schema_extra=_one_of(*bundled()),
+        json_schema_extra=_make_enum(*load_bundled_tasks()),
     )
-    prompt: Annotated[str, ONCE] = Field(
+    prompt: Annotated[str, INPUT_ONLY] = Field(
         default="",
         title="Prompt of your own",
         description="Empty: the bundled task's own. The built-in model knows no other.",
@@ -104,7 +104,7 @@ class TakeoverForm(Form):
         title="View",
         description="What the successor is shown of the earlier work; 'as reviewed' is what a reviewer chose, "
         "else structured.",
-        json_schema_extra=_one_of(AS_REVIEWED, *VIEWS),
+        json_schema_extra=_make_enum(AS_REVIEWED, *VIEWS),
     )
 
 
@@ -118,21 +118,23 @@ class Choices(Form):
         title="Model",
         description="builtin:oracle needs no key and knows the bundled tasks; openai:NAME is any other, at "
         "OPENAI_BASE_URL with OPENAI_API_KEY of the server's environment.",
-        json_schema_extra=_one_of(*_offered_models()),
+        json_schema_extra=_make_enum(*_list_models()),
     )
     sandbox: Literal["auto", "host", "docker", "process"] = Field(
         default="auto",
         title="Sandbox",
         description="auto: as the thread or the record began, else host where bubblewrap works, else process, "
         f"which isolates nothing and is refused unless the server was started with {UNISOLATED_VARIABLE}=1.",
-        json_schema_extra=_one_of("auto", "host", "docker", *(["process"] if allows_unisolated() else [])),
+        json_schema_extra=_make_enum(
+            "auto", "host", "docker", *(["process"] if is_unisolated_allowed() else [])
+        ),
     )
     policy: Literal["record", "stop", "review"] = Field(
         default="record",
         title="At a handoff point",
         description="record: keep a record and go on; stop: keep it and end; review: keep it and wait for you.",
     )
-    protocol: Protocol = Field(
+    protocol: ActionProtocol = Field(
         default=AgentOptions.protocol,
         title="Protocol",
         description="How the model acts: text, or the provider's tool calls.",
@@ -151,14 +153,14 @@ class Choices(Form):
         title="Repository of your own",
         description=f"One of the git repositories that the server's {DIRECTORIES_VARIABLE} lists, for host and "
         "process. Empty: the bundled task's.",
-        json_schema_extra=_one_of("", *allowed_names(DIRECTORIES_VARIABLE)),
+        json_schema_extra=_make_enum("", *list_allowed_names(DIRECTORIES_VARIABLE)),
     )
     image: str = Field(
         default="",
         title="Image of your own",
         description=f"One of the Docker images that the server's {IMAGES_VARIABLE} lists, with a git repository at "
         "/testbed, for docker. Empty: the bundled task's.",
-        json_schema_extra=_one_of("", *allowed_names(IMAGES_VARIABLE)),
+        json_schema_extra=_make_enum("", *list_allowed_names(IMAGES_VARIABLE)),
     )
 
 
@@ -189,23 +191,23 @@ class TakeoverChoices(Choices):
         title="Model",
         description=f"'{AS_REVIEWED}' is the successor that a reviewer named, else {models.ORACLE}; openai:NAME is "
         "any other, at OPENAI_BASE_URL with OPENAI_API_KEY of the server's environment.",
-        json_schema_extra=_one_of(AS_REVIEWED, *_offered_models()),
+        json_schema_extra=_make_enum(AS_REVIEWED, *_list_models()),
     )
 
 
-def possible_model(name: str) -> bool:
+def is_possible_model(name: str) -> bool:
     return name == models.ORACLE or re.fullmatch(r"openai:.+", name) is not None
 
 
 def require_review(answer: Any) -> None:
-    """Raises BadChoice where a person's answer to a review is none, or names a model that there is not."""
+    """Raises ChoiceError where a person's answer to a review is none, or names a model that there is not."""
     if not isinstance(answer, dict) or not answer:
-        raise BadChoice(f"Review: an answer is an object such as {_EXAMPLE}, not {json.dumps(answer)}")
+        raise ChoiceError(f"Review: an answer is an object such as {_EXAMPLE}, not {json.dumps(answer)}")
     try:
         review = Review.model_validate(answer)
     except ValidationError as error:
-        raise BadChoice(f"{one_line(error)}; answer for instance {_EXAMPLE}") from error
-    if review.successor and not possible_model(review.successor):
-        raise BadChoice(
+        raise ChoiceError(f"{format_error_line(error)}; answer for instance {_EXAMPLE}") from error
+    if review.successor and not is_possible_model(review.successor):
+        raise ChoiceError(
             f"successor: there is no {review.successor!r}; name {models.ORACLE} or openai:NAME, or leave it out"
         )

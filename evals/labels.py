@@ -9,28 +9,28 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from handoff.findings import Step
-from handoff.outside import describe_error, read_outside
+from handoff.findings import AnnotatedStep
+from handoff.outside import describe_error, read_untrusted_file
 from sandbox.documents import parse_json
 
-KINDS = ("first_source_edit", "first_validation", "first_post_failure_edit")
+POINT_KINDS = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
 
-class BadLabels(ValueError):
+class LabelError(ValueError):
     """A file of labels that cannot be read; the text names the line and the field."""
 
 
-class _Frozen(BaseModel):
+class _LabelModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class LabelledValidation(_Frozen):
+class LabelledValidation(_LabelModel):
     action_index: int
     kind: str
     outcome: str
 
 
-class Label(_Frozen):
+class Label(_LabelModel):
     """What a person read out of one trace."""
 
     trace: str
@@ -53,7 +53,7 @@ class Tally(NamedTuple):
     right: int = 0
     """Found, labelled, and in the same place."""
 
-    def plus(self, found: int | None, labelled: int | None) -> Tally:
+    def add(self, found: int | None, labelled: int | None) -> Tally:
         return Tally(
             self.cases + 1,
             self.exact + (found == labelled),
@@ -71,13 +71,13 @@ class Score(NamedTuple):
 
 
 def read_labels(path: Path) -> tuple[Label, ...]:
-    """One label a line. Raises BadLabels."""
+    """One label a line. Raises LabelError."""
     try:
-        lines = read_outside(path).decode().splitlines()
+        lines = read_untrusted_file(path).decode().splitlines()
     except OSError as error:
-        raise BadLabels(f"{path}: {describe_error(error)}") from error
+        raise LabelError(f"{path}: {describe_error(error)}") from error
     except UnicodeDecodeError as error:
-        raise BadLabels(f"{path}: not UTF-8 text") from error
+        raise LabelError(f"{path}: not UTF-8 text") from error
     labels = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -89,37 +89,39 @@ def read_labels(path: Path) -> tuple[Label, ...]:
                 error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
             )
             field = ".".join(str(part) for part in detail["loc"]) or "not a JSON object"
-            raise BadLabels(f"{path}: line {number}: {field}: {detail['msg']}") from error
+            raise LabelError(f"{path}: line {number}: {field}: {detail['msg']}") from error
     if not labels:
-        raise BadLabels(f"{path}: no labels in it")
+        raise LabelError(f"{path}: no labels in it")
     return tuple(labels)
 
 
-def labels_of(labels: Iterable[Label], file: str) -> tuple[Label, ...]:
+def select_labels(labels: Iterable[Label], file: str) -> tuple[Label, ...]:
     """The labels of the runs in a file, by the end of its path."""
     names = {label.trace.partition("#")[0]: label for label in labels}
     return tuple(label for name, label in names.items() if file == name or file.endswith("/" + name))
 
 
-def label_of(labels: Iterable[Label], trace: str) -> Label | None:
+def find_label(labels: Iterable[Label], trace: str) -> Label | None:
     """The label of a trace, by the end of its path."""
     return next(
         (label for label in labels if trace == label.trace or trace.endswith("/" + label.trace)), None
     )
 
 
-def compare(label: Label, steps: Sequence[Step]) -> Score:
+def score_trace(label: Label, steps: Sequence[AnnotatedStep]) -> Score:
     """One trace against its label."""
     misses: list[str] = []
     points: dict[str, Tally] = {}
-    for kind in KINDS:
+    for kind in POINT_KINDS:
         if kind in label.unclear:
             continue
         found = next((s.action_index for s in steps for p in s.points if p.kind == kind), None)
         labelled = label.points.get(kind)
-        points[kind] = Tally().plus(found, labelled)
+        points[kind] = Tally().add(found, labelled)
         if found != labelled:
-            misses.append(f"{label.trace}: {kind}: found {_at(found)}, labelled {_at(labelled)}")
+            misses.append(
+                f"{label.trace}: {kind}: found {_describe_position(found)}, labelled {_describe_position(labelled)}"
+            )
     ours = {s.action_index: s.validation for s in steps if s.validation is not None}
     theirs = {
         v.action_index: v for v in label.validations if f"validation {v.action_index}" not in label.unclear
@@ -137,32 +139,35 @@ def compare(label: Label, steps: Sequence[Step]) -> Score:
                 f"{label.trace}: action {index}: found {found_outcome}, labelled {labelled_run.kind} {labelled_run.outcome}"
             )
     extra = [i for i in ours if i not in theirs and str(i) not in unclear]
-    misses += [f"{label.trace}: action {i}: found {_named(ours[i])}, labelled no validation" for i in extra]
+    misses += [
+        f"{label.trace}: action {i}: found {_describe_validation(ours[i])}, labelled no validation"
+        for i in extra
+    ]
     validations = Tally(
         tally["cases"], tally["exact"], tally["right"] + len(extra), tally["cases"], tally["right"]
     )
     return Score(points, validations, tuple(misses))
 
 
-def _named(run: Any) -> str:
-    return f"{run.kind} {run.outcome}"
+def _describe_validation(validation: Any) -> str:
+    return f"{validation.kind} {validation.outcome}"
 
 
-def _at(index: int | None) -> str:
+def _describe_position(index: int | None) -> str:
     return "nowhere" if index is None else f"action {index}"
 
 
-def total(scores: Iterable[Score]) -> Score:
+def sum_scores(scores: Iterable[Score]) -> Score:
     """Several comparisons taken together."""
-    points: dict[str, Tally] = dict.fromkeys(KINDS, Tally())
+    points: dict[str, Tally] = dict.fromkeys(POINT_KINDS, Tally())
     validations, misses = Tally(), list[str]()
     for score in scores:
         for kind, tally in score.points.items():
-            points[kind] = _sum(points[kind], tally)
-        validations = _sum(validations, score.validations)
+            points[kind] = _add_tallies(points[kind], tally)
+        validations = _add_tallies(validations, score.validations)
         misses += score.misses
     return Score(points, validations, tuple(misses))
 
 
-def _sum(one: Tally, other: Tally) -> Tally:
+def _add_tallies(one: Tally, other: Tally) -> Tally:
     return Tally(*(a + b for a, b in zip(one, other, strict=True)))

@@ -51,25 +51,27 @@ def command(
 ) -> None:
     """Let a model write the notes of recorded runs, and tell what of them the record bears out."""
     from evals import models
-    from evals.run.config import POINTS, BadUsage, read_names
-    from evals.trace_files import UnknownTrace, readable, trace_files
-    from handoff.record import RecordRefused
-    from handoff.recorded import points_of, recorded
+    from evals.run.config import POINTS, RunUsageError, read_names
+    from evals.trace_files import UnknownTraceError, find_trace_files, read_traces
+    from handoff.record import RecordError
+    from handoff.recorded import build_record, list_handoff_points
 
     try:
         kind = read_names("--point", "point", point, POINTS)[0]
-        if models.read_name(model).kind != "openai":
-            raise BadUsage(f"--model: {model} writes no notes of any recorded run; name an LLM: openai:NAME")
-        models.check(model, (), base_url)
+        if models.parse_model_name(model).kind != "openai":
+            raise RunUsageError(
+                f"--model: {model} writes no notes of any recorded run; name an LLM: openai:NAME"
+            )
+        models.check_model(model, (), base_url)
         records: list[tuple[str, HandoffRecord]] = []
-        for name, trace in readable(trace_files(traces), "auto"):
-            found = [each for each in points_of(trace) if each.kind == kind]
+        for name, trace in read_traces(find_trace_files(traces), "auto"):
+            found = [each for each in list_handoff_points(trace) if each.kind == kind]
             if found and (limit is None or len(records) < limit):
-                records.append((name, recorded(trace, found[0])))
+                records.append((name, build_record(trace, found[0])))
         if not records:
-            raise BadUsage(f"--point: no run that was given reaches {kind}")
+            raise RunUsageError(f"--point: no run that was given reaches {kind}")
         out.mkdir(parents=True, exist_ok=True)
-    except (BadUsage, UnknownTrace, models.BadModel) as error:
+    except (RunUsageError, UnknownTraceError, models.ModelNameError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     except OSError as error:
@@ -77,7 +79,7 @@ def command(
         raise typer.Exit(USAGE) from None
     try:
         raise typer.Exit(_write_all(records, model, base_url, out))
-    except RecordRefused as error:
+    except RecordError as error:
         print(f"error: --out: {error}; remove that file to write it anew", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     except OSError as error:
@@ -94,36 +96,36 @@ def _write_all(records: list[tuple[str, HandoffRecord]], model: str, base_url: s
     from evals.models import build_llm
     from evals.run.stages import NOTES_TIMEOUT_S
     from handoff.notes.writing import OUTPUT_TOKENS, write_notes
-    from handoff.outside import read_outside
-    from handoff.record import Notes, parsed, write_durably
-    from nodes.noting import asker
-    from nodes.replies import ModelFailed
+    from handoff.outside import read_untrusted_file
+    from handoff.record import Notes, parse_model, write_durably
+    from nodes.noting import build_ask
+    from nodes.replies import ModelError
 
     llm = build_llm(model, base_url=base_url, max_reply_tokens=OUTPUT_TOKENS, temperature=0.0)
-    ask = asker(llm, timeout_s=NOTES_TIMEOUT_S)
+    ask = build_ask(llm, timeout_s=NOTES_TIMEOUT_S)
     rows, failed = [], 0
     for number, (name, record) in enumerate(records, 1):
         place = out / f"{number:03}-{record.digest[:12]}.json"
         if place.is_file():
-            notes = parsed(read_outside(place), place, Notes)
+            notes = parse_model(read_untrusted_file(place), place, Notes)
         else:
             print(f"{number}/{len(records)} {Path(name).name}, {len(record.trace)} events", flush=True)
             try:
                 notes = write_notes(record, ask, model)
-            except ModelFailed as error:
+            except ModelError as error:
                 print(f"error: {name}: {error}", file=sys.stderr)
                 failed += 1
                 continue
             write_durably(place, json.dumps(notes.model_dump(mode="json"), indent=1))
-        rows.append(_row(name, record, notes))
-    _show(rows)
+        rows.append(_build_row(name, record, notes))
+    _print_table(rows)
     return INFRASTRUCTURE_FAILURES if failed else 0
 
 
-def _row(name: str, record: HandoffRecord, notes: Notes) -> dict[str, Any]:
-    from handoff.notes.claims import soundness
+def _build_row(name: str, record: HandoffRecord, notes: Notes) -> dict[str, Any]:
+    from handoff.notes.claims import measure_soundness
     from handoff.notes.evidence import Evidence
-    from handoff.views import named, size_of
+    from handoff.views import find_view, measure_view
 
     shown = record.model_copy(update={"notes": notes})
     return {
@@ -131,12 +133,12 @@ def _row(name: str, record: HandoffRecord, notes: Notes) -> dict[str, Any]:
         "events": len(record.trace),
         "retried": notes.retried or "–",
         "malformed": "yes" if notes.malformed else "no",
-        **soundness(notes, Evidence(record))._asdict(),
-        "structured, ch": size_of(named("structured")(shown)).characters,
+        **measure_soundness(notes, Evidence(record))._asdict(),
+        "structured, ch": measure_view(find_view("structured")(shown)).characters,
     }
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
+def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 

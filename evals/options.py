@@ -33,7 +33,7 @@ class CommandOptions(RunOptions):
     workers: Annotated[int, Ge(1)] = 1
     executor: str = "local"
     address: str | None = None
-    depot: str | None = None
+    artifact_store: str | None = None
     node_dir: str | None = None
     journal: str | None = None
     out: Path | None = None
@@ -140,14 +140,14 @@ OPTIONS: dict[str, OptionInfo] = {
 """The options' help, in the order of `--help`; `min` only where the command line is stricter than the option's type."""
 
 
-def with_options(command: _Command) -> _Command:
+def add_options(command: _Command) -> _Command:
     """The command, with a signature from which typer makes all `CommandOptions`."""
     context = inspect.signature(command, eval_str=True).parameters["context"]
     command.__signature__ = inspect.Signature([context, *_PARAMETERS])  # type: ignore[attr-defined]
     return command
 
 
-def _parameter(name: str, hint: Any) -> inspect.Parameter:
+def _make_parameter(name: str, hint: Any) -> inspect.Parameter:
     """Completes the option from its type, too."""
     kind, *bounds = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     option = OPTIONS[name]
@@ -167,7 +167,7 @@ def _parameter(name: str, hint: Any) -> inspect.Parameter:
 
 
 _HINTS = get_type_hints(CommandOptions, include_extras=True)
-_PARAMETERS = [_parameter(name, _HINTS[name]) for name in OPTIONS]
+_PARAMETERS = [_make_parameter(name, _HINTS[name]) for name in OPTIONS]
 
 
 EPILOG = f"""

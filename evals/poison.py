@@ -15,10 +15,10 @@ from evals.conduct import (
     DONE,
     EXIT_CODES,
     INFRASTRUCTURE_FAILURES,
-    carry_out,
-    conducted,
-    console,
-    was_given,
+    is_explicit,
+    make_console,
+    run_command,
+    run_jobs,
 )
 from evals.options import OPTIONS
 
@@ -67,7 +67,7 @@ def command(
         Option(help="Model that takes over.", show_default="the successor of RUN"),
     ] = None,
     base_url: Annotated[str | None, OPTIONS["base_url"]] = None,
-    plants: Annotated[
+    injections: Annotated[
         str, Option(help="What to plant, one at a time: names separated by commas, or 'all'.")
     ] = "all",
     limit: Annotated[int | None, Option(min=1, help="At most so many records.", show_default=False)] = None,
@@ -80,122 +80,126 @@ def command(
     resume: Annotated[bool, OPTIONS["resume"]] = False,
 ) -> None:
     """Measure how often a successor follows text that was planted in a handoff."""
-    from evals.plants.setup import prepared
+    from evals.plants.setup import prepare_poison_run
 
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-poison"
     asked: dict[str, Any] = {
         "view": view,
         "successor": successor,
         "base_url": base_url,
-        "plants": plants,
+        "plants": injections,
         "limit": limit,
         "allow_unisolated": allow_unisolated,
     }
-    given = {name for name in asked if was_given(context, name)}
-    code = conducted(
+    given = {name for name in asked if is_explicit(context, name)}
+    code = run_command(
         where,
         f"python -m evals.poison {run_directory} --resume --out {where}",
-        lambda: prepared(run_directory, asked, given, out, where, resume=resume),
-        lambda settled: run(console(), *settled, where, workers=workers),
+        lambda: prepare_poison_run(run_directory, asked, given, out, where, resume=resume),
+        lambda settled: run(make_console(), *settled, where, workers=workers),
     )
     raise typer.Exit(code)
 
 
-def run(shown_on: Console, config: PoisonConfig, tasks: dict[str, Task], out: Path, *, workers: int) -> int:
+def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Path, *, workers: int) -> int:
     """One run from its settings to its report, doing only what is not yet done; the exit code.
 
     `tasks` has the task of each record.
     """
     from evals.plants import planting
     from evals.run import threads
-    from evals.run.executors import Job, executor
-    from evals.run.journal import Journal, opened, sole_user
-    from evals.run.places import Places
-    from evals.run.tidying import tidied
+    from evals.run.executors import Job, open_local_executor
+    from evals.run.journal import Journal, lock_output, open_journal
+    from evals.run.places import RunPaths
+    from evals.run.tidying import clean_before_and_after
 
-    places = Places(out)
+    places = RunPaths(out)
     print(
-        f"{len(config.records)} records, {len(config.plants)} plants, {len(config.views)} views; results: {out}"
+        f"{len(config.records)} records, {len(config.injections)} plants, {len(config.views)} views; results: {out}"
     )
     print(f"successor: {config.successors[0]}; sandbox: {config.sandbox}", flush=True)
     with (
-        sole_user(out),
+        lock_output(out),
         places.home() as home,
-        tidied(config, places, home),
-        opened(out, run=config.run_id) as database,
-        executor(workers) as machinery,
+        clean_before_and_after(config, places, home),
+        open_journal(out, run=config.run_id) as database,
+        open_local_executor(workers) as machinery,
     ):
         planted = Journal(database, config.run_id, "plants", "record", "plant")
         takeovers = Journal(database, config.run_id, "poison", "record", "plant", "view")
         for journal in (planted, takeovers):
             journal.drop_failures()
         for task in {task.id: task for task in tasks.values()}.values():
-            task.check_out(places.work, like=Places(Path(config.source)).work)
+            task.check_out(places.repositories, copy_from=RunPaths(Path(config.source)).repositories)
 
         def forget(row: Row) -> None:
-            threads.forget_machines(config, home, tasks[row["record"]], row)
+            threads.release_snapshots(config, home, tasks[row["record"]], row)
 
         for row in takeovers.rows():
             forget(row)
         to_plant = [
-            Job(planting.plant, config, out, (tasks[record], record, name), (record, name))
+            Job(planting.create_injected_record, config, out, (tasks[record], record, name), (record, name))
             for record in config.records
-            for name in config.plants
+            for name in config.injections
         ]
-        carry_out(shown_on, machinery, planted, to_plant)
+        run_jobs(console, machinery, planted, to_plant)
         take_over = [
-            Job(planting.take_over, config, out, (tasks[row["record"]], *key, view), (*key, view))
+            Job(planting.take_over_injected, config, out, (tasks[row["record"]], *key, view), (*key, view))
             for row in planted.rows()
             if row["outcome"] == "planted"
             for key in [planted.key(row)]
             for view in config.views
         ]
-        carry_out(shown_on, machinery, takeovers, take_over, forget)
+        run_jobs(console, machinery, takeovers, take_over, forget)
         for journal in (planted, takeovers):
             journal.export(out)
-        return report(shown_on, config, list(planted.rows()), list(takeovers.rows()), out)
+        return report_results(console, config, list(planted.rows()), list(takeovers.rows()), out)
 
 
-def report(shown_on: Console, config: PoisonConfig, planted: list[Row], rows: list[Row], out: Path) -> int:
+def report_results(
+    console: Console, config: PoisonConfig, injection_rows: list[Row], takeover_rows: list[Row], out: Path
+) -> int:
     """Write and print what came of it; the exit code."""
     from handoff.record import write_durably
 
-    summary = summarise(config, planted, rows)
+    summary = summarise(config, injection_rows, takeover_rows)
     write_durably(out / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
-    show(shown_on, summary, out)
+    print_summary(console, summary, out)
     return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE
 
 
-def summarise(config: PoisonConfig, planted: list[Row], rows: list[Row]) -> dict[str, Any]:
+def summarise(config: PoisonConfig, injection_rows: list[Row], takeover_rows: list[Row]) -> dict[str, Any]:
     """How often each plant was followed under each view, and under each view all of those that it shows."""
-    from evals.reports.summary import caveats
+    from evals.reports.summary import list_caveats
 
     return {
         "run_id": config.run_id,
         "source": config.source,
         "successor": config.successors[0],
-        "caveats": caveats(config),
+        "caveats": list_caveats(config),
         "plants": {
             name: {
-                view: _rate([row for row in rows if (row["plant"], row["view"]) == (name, view)])
+                view: _compute_rate(
+                    [row for row in takeover_rows if (row["plant"], row["view"]) == (name, view)]
+                )
                 for view in config.views
             }
-            for name in config.plants
+            for name in config.injections
         },
         "views": {
-            view: _rate([row for row in rows if row["view"] == view and row["shown"]])
+            view: _compute_rate([row for row in takeover_rows if row["view"] == view and row["shown"]])
             for view in config.views
         },
-        "left_out": [row for row in planted if row["outcome"] == "left_out"],
+        "left_out": [row for row in injection_rows if row["outcome"] == "left_out"],
         "infrastructure_failures": [
             {key: row.get(key) for key in ("record", "plant", "view", "detail")}
-            for row in (*planted, *rows)
+            for row in (*injection_rows, *takeover_rows)
             if row["outcome"] == "infrastructure_failure"
         ],
     }
 
 
-def show(shown_on: Console, summary: dict[str, Any], out: Path) -> None:
+def print_summary(console: Console, summary: dict[str, Any], out: Path) -> None:
     """Print the table, what must be said about it, and where the files are."""
     from rich.table import Table
 
@@ -204,30 +208,30 @@ def show(shown_on: Console, summary: dict[str, Any], out: Path) -> None:
     for view in summary["views"]:
         table.add_column(view, justify="right")
     for name, views in summary["plants"].items():
-        table.add_row(name, *map(_cell, views.values()))
+        table.add_row(name, *map(_format_cell, views.values()))
     table.add_section()
-    table.add_row("all that is shown", *map(_cell, summary["views"].values()))
-    shown_on.print(table)
-    shown_on.print(
+    table.add_row("all that is shown", *map(_format_cell, summary["views"].values()))
+    console.print(table)
+    console.print(
         "Followed/takeovers and rate, by changes of files and runs of tests, not by words. °: the view's first messages "
         "do not show the plant, so that this is what happens without it, or after meeting it in the machine.",
         style="dim",
     )
     for caveat in summary["caveats"]:
-        shown_on.print(caveat)
+        console.print(caveat)
     for reason, number in Counter(f"{row['plant']}: {row['detail']}" for row in summary["left_out"]).items():
-        shown_on.print(f"left out in {number} records: {reason}", style="yellow", markup=False)
+        console.print(f"left out in {number} records: {reason}", style="yellow", markup=False)
     for failure in summary["infrastructure_failures"][:10]:
         where = " ".join(str(failure[key]) for key in ("record", "plant", "view") if failure[key])
-        shown_on.print(f"infrastructure failure: {where}: {failure['detail']}", style="red", markup=False)
-    shown_on.print(
+        console.print(f"infrastructure failure: {where}: {failure['detail']}", style="red", markup=False)
+    console.print(
         f"Rows: {out / 'poison.jsonl'}   records: {out / 'records'}   summary: {out / SUMMARY_FILE}",
         markup=False,
         soft_wrap=True,
     )
 
 
-def _rate(rows: list[Row]) -> dict[str, Any]:
+def _compute_rate(rows: list[Row]) -> dict[str, Any]:
     graded = [row for row in rows if row["outcome"] == "graded"]
     followed = sum(row["followed"] for row in graded)
     return {
@@ -239,7 +243,7 @@ def _rate(rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def _cell(rate: dict[str, Any]) -> str:
+def _format_cell(rate: dict[str, Any]) -> str:
     if rate["rate"] is None:
         return "–"
     return f"{rate['followed']}/{rate['runs']} {100 * rate['rate']:.0f} %" + ("" if rate["shown"] else "°")

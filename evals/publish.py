@@ -24,7 +24,7 @@ Examples:
 
   python -m evals.publish runs/shard1 runs/shard2 --out dataset --no-trajectories
 """
-_CARD = """---
+_CARD_TEMPLATE = """---
 pretty_name: Takeovers
 configs:
 {configs}
@@ -53,19 +53,21 @@ def command(
     ] = None,
 ) -> None:
     """Write runs as a dataset folder that `datasets.load_dataset` reads."""
-    from evals.run.config import BadUsage
-    from evals.run.journal import BadJournal
-    from evals.run.results import load
-    from handoff.ledger import LedgerUnusable
+    from evals.run.config import RunUsageError
+    from evals.run.journal import JournalError
+    from evals.run.results import load_results
+    from handoff.ledger import LedgerUnavailableError
 
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise BadUsage(f"--out: {out} is there already; name a new directory")
-        results = load(runs, journal)
+            raise RunUsageError(f"--out: {out} is there already; name a new directory")
+        results = load_results(runs, journal)
         if not (results.predecessors or results.takeovers):
-            raise BadUsage(f"{', '.join(map(str, runs))}: no row is done yet; there is nothing to publish")
+            raise RunUsageError(
+                f"{', '.join(map(str, runs))}: no row is done yet; there is nothing to publish"
+            )
         written = publish(results, out, trajectories=trajectories)
-    except (BadUsage, BadJournal, LedgerUnusable) as error:
+    except (RunUsageError, JournalError, LedgerUnavailableError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     for warning in results.warnings:
@@ -77,7 +79,7 @@ def publish(results: Results, out: Path, *, trajectories: bool) -> str:
     """What was written, in words."""
     (out / "data").mkdir(parents=True)
     tables = {
-        name: [_plain(row) for row in getattr(results, name)]
+        name: [_flatten_row(row) for row in getattr(results, name)]
         for name in ("takeovers", "predecessors", "labels", "notes")
     }
     tables = {name: rows for name, rows in tables.items() if rows}
@@ -85,11 +87,11 @@ def publish(results: Results, out: Path, *, trajectories: bool) -> str:
         _write_parquet(out / "data" / f"{name}.parquet", rows)
     predictions = _write_predictions(results.takeovers, out / "predictions")
     documents = _write_trajectories(results, out / "trajectories") if trajectories else 0
-    (out / "README.md").write_text(_card(results, list(tables)), encoding="utf-8")
+    (out / "README.md").write_text(_format_card(results, list(tables)), encoding="utf-8")
     return f"{len(tables)} tables, {predictions} prediction files, {documents} trajectories"
 
 
-def _plain(row: Row) -> Row:
+def _flatten_row(row: Row) -> Row:
     """A row without where it lay, its nested fields as text, so that every row has the same types."""
     return {
         name: json.dumps(value) if isinstance(value, (dict, list)) else value
@@ -103,56 +105,56 @@ def _write_parquet(path: Path, rows: Sequence[Row]) -> None:
     import pyarrow.parquet
 
     names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: [_as_column(row.get(name)) for row in rows] for name in names}
+    columns = {name: [_to_column_value(row.get(name)) for row in rows] for name in names}
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
 
 
-def _as_column(value: Any) -> Any:
+def _to_column_value(value: Any) -> Any:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
-def _write_predictions(rows: Sequence[Row], place: Path) -> int:
+def _write_predictions(rows: Sequence[Row], directory: Path) -> int:
     """One file a successor, view, point and repeat: a leaderboard takes one patch a task."""
-    from evals.run.config import short
+    from evals.run.config import shorten_model_name
     from handoff.record import write_durably
 
     files: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
         if row["outcome"] == "graded":
-            kind = f"{row['point']}.{short(row['predecessor'])}"
+            kind = f"{row['point']}.{shorten_model_name(row['predecessor'])}"
             files[row["successor"], row["view"], kind, str(row["repeat"])].append(row)
     for (successor, view, kind, repeat), mine in files.items():
-        name = ".".join((short(successor), view, kind, repeat))
-        (place / name).mkdir(parents=True)
+        name = ".".join((shorten_model_name(successor), view, kind, repeat))
+        (directory / name).mkdir(parents=True)
         lines = (
             {"instance_id": row["task_id"], "model_name_or_path": name, "model_patch": row["patch"]}
             for row in mine
         )
-        write_durably(place / name / "all_preds.jsonl", (json.dumps(line) + "\n" for line in lines))
+        write_durably(directory / name / "all_preds.jsonl", (json.dumps(line) + "\n" for line in lines))
     return len(files)
 
 
-def _write_trajectories(results: Results, place: Path) -> int:
+def _write_trajectories(results: Results, directory: Path) -> int:
     from evals.export import write_documents
 
-    traces = [trace for row in _runs(results) if (trace := results.trace(row)) is not None]
+    traces = [trace for row in _iterate_runs(results) if (trace := results.load_trace(row)) is not None]
     if not traces:
         return 0
-    place.mkdir()
-    return write_documents(place, traces)
+    directory.mkdir()
+    return write_documents(directory, traces)
 
 
-def _runs(results: Results) -> Iterator[Row]:
+def _iterate_runs(results: Results) -> Iterator[Row]:
     yield from (row for row in results.predecessors if row["outcome"] == "run")
     yield from (row for row in results.takeovers if row["outcome"] == "graded")
 
 
-def _card(results: Results, tables: list[str]) -> str:
-    from evals.reports.summary import caveats
+def _format_card(results: Results, tables: list[str]) -> str:
+    from evals.reports.summary import list_caveats
 
-    told = [caveat for source in results.sources for caveat in caveats(source.config)]
+    told = [caveat for source in results.sources for caveat in list_caveats(source.config)]
     views = dict.fromkeys(row["view"] for row in results.takeovers)
-    return _CARD.format(
+    return _CARD_TEMPLATE.format(
         configs="\n".join(f"- config_name: {name}\n  data_files: data/{name}.parquet" for name in tables),
         takeovers=len(results.takeovers),
         points=len({row["record_id"] for row in results.takeovers}),
@@ -164,9 +166,9 @@ def _card(results: Results, tables: list[str]) -> str:
 
 def main() -> None:
     """Run the command line."""
-    from evals.trace_files import no_space_told
+    from evals.trace_files import report_full_disk
 
-    with no_space_told("--out"):
+    with report_full_disk("--out"):
         app(prog_name="python -m evals.publish")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evals.conduct import DONE, INFRASTRUCTURE_FAILURES, NO_SPACE, USAGE, console, is_full
+from evals.conduct import DISK_FULL, DONE, INFRASTRUCTURE_FAILURES, USAGE, is_disk_full, make_console
 from handoff.outside import describe_error
 
 if TYPE_CHECKING:
@@ -52,54 +52,54 @@ def command(
     Several runs are told as one: shards of a study, or studies that share handoff points. Their rows' files are
     written to --out too.
     """
-    from evals.run.results import load
+    from evals.run.results import load_results
     from evals.run.setup import usage_errors
 
-    where = _where(directories, out)
+    where = _choose_output(directories, out)
     try:
-        results = load(directories, journal)
-        raise typer.Exit(make_report(console(), results, where, journal))
+        results = load_results(directories, journal)
+        raise typer.Exit(make_report(make_console(), results, where, journal))
     except usage_errors() as error:
         _fail(str(error))
     except OSError as error:
-        if is_full(error):
-            _fail(f"{where}: no space left; free some", NO_SPACE)
+        if is_disk_full(error):
+            _fail(f"{where}: no space left; free some", DISK_FULL)
         if error.filename is None:
             raise
         _fail(f"{error.filename}: {describe_error(error)}; name another directory by --out")
 
 
 def make_report(
-    shown_on: Console, results: Results, out: Path, url: str | None = None, *, with_page: bool = True
+    console: Console, results: Results, out: Path, url: str | None = None, *, with_page: bool = True
 ) -> int:
     """Write rows and summary into `out`, by default tables, plots and page too, print the table; the exit code."""
-    from evals.reports.summary import show, summarise, write_summary
+    from evals.reports.summary import print_summary, summarise, write_summary
 
     out.mkdir(parents=True, exist_ok=True)
     _export(results, out, url)
     summary = summarise(results)
     write_summary(out, summary)
     left_out = _write_page(results, out) if with_page else ()
-    show(shown_on, summary)
+    print_summary(console, summary)
     for reason in left_out:
-        shown_on.print(f"no plot of {reason}", style="dim", markup=False)
+        console.print(f"no plot of {reason}", style="dim", markup=False)
     rows = out / "takeovers.jsonl"
     files = f"Page: {out / PAGE}   rows: {rows}   tables: {out / TABLES}   plots: {out / PLOTS}"
     later = f"Rows: {rows}   report: python -m evals.report {out}"
-    shown_on.print(files if with_page else later, markup=False, soft_wrap=True)
+    console.print(files if with_page else later, markup=False, soft_wrap=True)
     return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE
 
 
 def _write_page(results: Results, out: Path) -> Sequence[str]:
     """Write tables, plots and page; the reasons why a plot is missing."""
     from evals.reports import page, plots, table_files
-    from evals.reports.tables import tables
+    from evals.reports.tables import build_tables
 
-    made = tables(results)
-    table_files.write(out / TABLES, made)
-    drawn = plots.drawn(results, out / PLOTS)
-    page.write(out / PAGE, results, made, drawn.pictures)
-    return drawn.left_out
+    made = build_tables(results)
+    table_files.write_tables(out / TABLES, made)
+    drawn = plots.draw_plots_with_omissions(results, out / PLOTS)
+    page.write_page(out / PAGE, results, made, drawn.pictures)
+    return drawn.omissions
 
 
 def _export(results: Results, out: Path, url: str | None) -> None:
@@ -116,7 +116,7 @@ def _export(results: Results, out: Path, url: str | None) -> None:
         write_durably(out / f"{name}.jsonl", (json.dumps(row) + "\n" for row in rows))
 
 
-def _where(directories: list[Path], out: Path | None) -> Path:
+def _choose_output(directories: list[Path], out: Path | None) -> Path:
     from evals.run.config import CONFIG_FILE
 
     if out is None:

@@ -14,10 +14,10 @@ from evals import options as opt
 from evals.conduct import (
     DONE,
     USAGE,
-    carry_out,
-    conducted,
-    console,
-    was_given,
+    is_explicit,
+    make_console,
+    run_command,
+    run_jobs,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command(epilog=opt.EPILOG)
-@opt.with_options
+@opt.add_options
 def command(
     context: typer.Context,
     *,
@@ -40,51 +40,55 @@ def command(
     workers: int,
     executor: str,
     address: str | None,
-    depot: str | None,
+    artifact_store: str | None,
     node_dir: str | None,
     out: Path | None,
     resume: bool,
     report: bool,
     dry_run: bool,
     list_tasks: bool,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Measure what it costs when one coding agent must continue another's unfinished work."""
-    from evals.executor import choose_executor, resume_options
+    from evals.executor import choose_executor, format_resume_options
     from evals.run import setup
     from evals.run.config import read_stages
 
-    given = {name for name in asked if was_given(context, name)}
+    given = {name for name in options if is_explicit(context, name)}
     if resume and out is None:
         print("error: --resume: name the run to go on with by --out", file=sys.stderr)
         raise typer.Exit(USAGE)
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
 
-    url = asked["journal"]
-    there = {"address": address, "depot": depot, "node_dir": node_dir}
+    url = options["journal"]
+    there = {"address": address, "depot": artifact_store, "node_dir": node_dir}
 
     def prepare() -> tuple[RunConfig, tuple[Task, ...], tuple[str, ...], ExecutorChoice]:
         steps, choice = read_stages(stages), choose_executor(executor, workers, **there)
         if dry_run or list_tasks:
-            return *setup.settled_run(asked, given, where, resume=resume), steps, choice
-        return *setup.prepared(asked, given, where, resume=resume, also=choice.check), steps, choice
+            return *setup.resolve_run(options, given, where, resume=resume), steps, choice
+        return (
+            *setup.prepare_run(options, given, where, resume=resume, extra_check=choice.check),
+            steps,
+            choice,
+        )
 
-    def begin(prepared: tuple[RunConfig, tuple[Task, ...], tuple[str, ...], ExecutorChoice]) -> int:
-        config, chosen, steps, choice = prepared
+    def begin(preparation: tuple[RunConfig, tuple[Task, ...], tuple[str, ...], ExecutorChoice]) -> int:
+        config, chosen, steps, choice = preparation
         if list_tasks:
             print("\n".join(task.id for task in chosen))
             return DONE
         if dry_run:
-            return tell(console(), config, chosen, where, url=url, workers=workers)
-        return run(console(), config, chosen, where, steps=steps, url=url, choice=choice, report=report)
+            return print_plan(make_console(), config, chosen, where, url=url, workers=workers)
+        return run(make_console(), config, chosen, where, steps=steps, url=url, choice=choice, report=report)
 
-    again = f"python -m evals.takeover --resume --out {where}{resume_options(executor, **there)}"
-    code = conducted(where, again, prepare, begin)
+    again = f"python -m evals.takeover --resume --out {where}{format_resume_options(executor, **there)}"
+    code = run_command(where, again, prepare, begin)
     raise typer.Exit(code)
 
 
 def run(
-    shown_on: Console,
+    console: Console,
     config: RunConfig,
     tasks: tuple[Task, ...],
     out: Path,
@@ -95,50 +99,50 @@ def run(
     report: bool = True,
 ) -> int:
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
-    from evals.run.journal import journals, opened, sole_user
-    from evals.run.places import Places
-    from evals.run.tidying import tidied
+    from evals.run.journal import get_journals, lock_output, open_journal
+    from evals.run.places import RunPaths
+    from evals.run.tidying import clean_before_and_after
 
-    places = Places(out)
+    places = RunPaths(out)
     by_id = {task.id: task for task in tasks}
-    _introduce(config, tasks, out)
+    _print_run_header(config, tasks, out)
     with (
-        sole_user(out),
+        lock_output(out),
         places.home() as home,
-        tidied(config, places, home),
-        opened(out, url, config.run_id) as database,
-        choice.opened() as executor,
+        clean_before_and_after(config, places, home),
+        open_journal(out, url, config.run_id) as database,
+        choice.open_executor() as executor,
     ):
         # These take as long as the workers take to begin.
         from evals.report import make_report
         from evals.run import reuse, threads
-        from evals.run.results import load
-        from evals.run.work import Work
+        from evals.run.results import load_results
+        from evals.run.work import RunJobs
 
-        rows = journals(database, config.run_id)
+        rows = get_journals(database, config.run_id)
         for journal in rows:
             journal.drop_failures()
-        taken = reuse.take_up(config, by_id, places, rows)
+        taken = reuse.copy_source_run(config, by_id, places, rows)
         if taken:
             print(f"predecessors taken from {config.records_of}: {taken}", flush=True)
         for task in tasks:
-            task.check_out(places.work)
+            task.check_out(places.repositories)
 
-        def forget(row: Row) -> None:
+        def release(row: Row) -> None:
             if row.get("task_id") in by_id:
-                threads.forget_machines(config, home, by_id[row["task_id"]], row)
+                threads.release_snapshots(config, home, by_id[row["task_id"]], row)
 
         for row in itertools.chain(rows.predecessors.rows(), rows.takeovers.rows()):
-            forget(row)
-        work = Work(config, out, by_id, rows)
+            release(row)
+        work = RunJobs(config, out, by_id, rows)
         for journal in rows:
             if journal.name in steps:
-                carry_out(shown_on, executor, journal, work.of(journal.name), forget)
-        return make_report(shown_on, load([out], url), out, url, with_page=report)
+                run_jobs(console, executor, journal, work.list_jobs(journal.name), release)
+        return make_report(console, load_results([out], url), out, url, with_page=report)
 
 
-def tell(
-    shown_on: Console,
+def print_plan(
+    console: Console,
     config: RunConfig,
     tasks: tuple[Task, ...],
     out: Path,
@@ -151,42 +155,44 @@ def tell(
 
     from evals.run import plan, setup
     from evals.run.config import CONFIG_FILE
-    from evals.run.journal import journals, opened
-    from evals.run.work import Work
+    from evals.run.journal import get_journals, open_journal
+    from evals.run.work import RunJobs
 
     with (
         tempfile.TemporaryDirectory() as nowhere,
         # A run that has not begun has no rows.
         (
-            opened(out, url, config.run_id) if (out / CONFIG_FILE).exists() else opened(Path(nowhere))
+            open_journal(out, url, config.run_id)
+            if (out / CONFIG_FILE).exists()
+            else open_journal(Path(nowhere))
         ) as database,
     ):
-        work = Work(config, out, {task.id: task for task in tasks}, journals(database, config.run_id))
-        plan.show(shown_on, config, tasks, plan.planned(work), out, workers)
+        work = RunJobs(config, out, {task.id: task for task in tasks}, get_journals(database, config.run_id))
+        plan.print_plan(console, config, tasks, plan.make_plan(work), out, workers)
     try:
-        setup.check(config, tasks, out)
+        setup.check_run(config, tasks, out)
     except setup.usage_errors() as error:
         print(f"It cannot begin yet: {error}")
     return DONE
 
 
-def _introduce(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+def _print_run_header(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     import sandbox
-    from evals.models import not_told_apart
+    from evals.models import describe_ambiguous_models
 
     models = {
         "predecessor": config.predecessors,
         "successor": config.successors,
-        "notes": tuple(dict.fromkeys(map(config.writer, config.predecessors))),
+        "notes": tuple(dict.fromkeys(map(config.choose_writer, config.predecessors))),
     }
     print(
         f"{len(tasks)} task{'s' if len(tasks) > 1 else ''}; views: {', '.join(config.views)}; results: {out}"
     )
     print("; ".join(f"{role}: {', '.join(names)}" for role, names in models.items()))
-    warning = not_told_apart((*config.predecessors, *config.successors), config.base_url)
+    warning = describe_ambiguous_models((*config.predecessors, *config.successors), config.base_url)
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
-    print(f"sandbox: {config.sandbox}, {sandbox.describe(config.sandbox)}", flush=True)
+    print(f"sandbox: {config.sandbox}, {sandbox.describe_backend(config.sandbox)}", flush=True)
 
 
 def main() -> None:

@@ -7,31 +7,31 @@ import asyncio
 import sys
 
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox
+from trial import TASK, sandbox_spec
 
 from graph import Home, Outcome, open_home, open_run
 
-GIVEN = {"task": {"id": TASK.id, "prompt": TASK.prompt}}
+TASK_INPUT = {"task": {"id": TASK.id, "prompt": TASK.prompt}}
 
 
-async def streamed(home: Home, **agent: object) -> Outcome:
+async def stream_run(home: Home, **agent: object) -> Outcome:
     with open_run(home, "streamed", **agent) as run:
-        async for moment in run.agent.astream(GIVEN, **run.options, stream_mode="custom"):
+        async for moment in run.agent.astream(TASK_INPUT, **run.options, stream_mode="custom"):
             print(run.thread, moment["step"], moment["moment"])
         return await asyncio.to_thread(run.outcome)
 
 
-async def awaited(home: Home, **agent: object) -> Outcome:
+async def await_run(home: Home, **agent: object) -> Outcome:
     with open_run(home, "awaited", **agent) as run:
-        state = await run.agent.ainvoke(GIVEN, **run.options)
+        state = await run.agent.ainvoke(TASK_INPUT, **run.options)
         print(run.thread, state["steps"], state["stop_reason"])
         return await asyncio.to_thread(run.outcome)
 
 
 async def main(directory: str) -> None:
-    agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox(directory)}
+    agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox_spec(directory)}
     with open_home(directory) as home:
-        for outcome in await asyncio.gather(streamed(home, **agent), awaited(home, **agent)):
+        for outcome in await asyncio.gather(stream_run(home, **agent), await_run(home, **agent)):
             print(f"{outcome.thread}: {outcome.stop_reason} after {outcome.steps} steps\n{outcome.patch}")
 
 

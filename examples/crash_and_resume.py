@@ -10,21 +10,21 @@ import sys
 from typing import Any
 
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox
+from trial import TASK, sandbox_spec
 
 from graph import open_home, resume, run
 
 
-def kill_at_step_6(moment: dict[str, Any]) -> None:
-    if moment["moment"] == "acting" and moment["step"] == 6:
-        print(f"killed while it does: {moment['text']}", flush=True)
+def kill_at_step_6(progress: dict[str, Any]) -> None:
+    if progress["moment"] == "acting" and progress["step"] == 6:
+        print(f"killed while it does: {progress['text']}", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(directory: str, *, doomed: bool = False) -> None:
-    agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox(directory)}
+def main(directory: str, *, is_child: bool = False) -> None:
+    agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox_spec(directory)}
     with open_home(directory) as home:
-        if doomed:
+        if is_child:
             run(home, "crash", TASK.id, TASK.prompt, **agent, on_progress=kill_at_step_6)
         subprocess.run([sys.executable, __file__, directory, "doomed"], check=False)
         print(f"left behind: {home.history('crash')[0]}")
@@ -36,4 +36,4 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         print(__doc__, file=sys.stderr)
         sys.exit(2)
-    main(sys.argv[1], doomed=len(sys.argv) > 2)
+    main(sys.argv[1], is_child=len(sys.argv) > 2)

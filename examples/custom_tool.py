@@ -10,7 +10,7 @@ from pathlib import Path
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import ToolException, tool
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox
+from trial import TASK, sandbox_spec
 
 from graph import open_home, run
 
@@ -33,7 +33,7 @@ def main(directory: str) -> None:
     model = ChatOpenAI(model="gpt-5")
     with open_home(directory) as home:
         outcome = run(
-            home, "tool", TASK.id, TASK.prompt, model=model, sandbox=sandbox(directory),
+            home, "tool", TASK.id, TASK.prompt, model=model, sandbox=sandbox_spec(directory),
             tools=(open_ticket,), protocol="native",
         )  # fmt: skip
     print(f"{outcome.stop_reason} after {outcome.steps} steps; tickets:")

@@ -8,16 +8,16 @@ Usage: python examples/delegate.py DIRECTORY
 import sys
 
 from langchain_openai import ChatOpenAI
-from trial import NAME, TASK, sandbox
+from trial import NAME, TASK, sandbox_spec
 
 from graph import Delegation, Outcome, open_home, open_run, run, take_over
 
-ASKED = (
+INSTRUCTION = (
     "\n\nReproduce it and find the place first. Then delegate the fix, and hand over what you know by then."
 )
 
 
-def row(name: str, outcome: Outcome) -> str:
+def format_row(name: str, outcome: Outcome) -> str:
     events = outcome.state["events"]
     acts = [each for each in events if each["kind"] == "action"]
     read = sum(bool(each["reads"]) for each in events)
@@ -26,20 +26,20 @@ def row(name: str, outcome: Outcome) -> str:
 
 
 def main(directory: str) -> None:
-    agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox(directory), "protocol": "native"}
+    agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox_spec(directory), "protocol": "native"}
     with open_home(directory) as home:
         parent = run(
-            home, "parent", TASK.id, TASK.prompt + ASKED, **agent, delegation=Delegation(max_depth=1)
+            home, "parent", TASK.id, TASK.prompt + INSTRUCTION, **agent, delegation=Delegation(max_depth=1)
         )
         print(f"The model is {NAME}.\n")
         print(f"{'':<18}{'events':>8}{'files read':>12}{'commands run':>14}{'prompt tokens':>16}")
-        print(row("parent", parent))
+        print(format_row("parent", parent))
         for thread in [name for name in home.threads() if name.startswith("parent.")]:
             with open_run(home, thread, **agent) as held:
                 given = held.outcome()
             bare = take_over(home, f"without {thread}", given.state["record"], "repository", **agent)
-            print(row("child, payload", given))
-            print(row("child, without", bare))
+            print(format_row("child, payload", given))
+            print(format_row("child, without", bare))
     print(f"\n{parent.patch}")
 
 

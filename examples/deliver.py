@@ -12,45 +12,45 @@ import sys
 from typing import Any
 
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox
+from trial import TASK, sandbox_spec
 
 from graph import deliver, hand_over, open_home, resume, run
 from handoff.envelope import Envelope
 
 
-def die_once_it_is_accepted(moment: dict[str, Any]) -> None:
-    if moment["moment"] == "confirmed":
-        print(f"killed; it meant to begin so: {moment['text']}", flush=True)
+def kill_after_confirmation(progress: dict[str, Any]) -> None:
+    if progress["moment"] == "confirmed":
+        print(f"killed; it meant to begin so: {progress['text']}", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def command(*argv: str) -> None:
+def run_handoff_cli(*argv: str) -> None:
     print(f"\n$ python -m handoff {' '.join(argv)}", flush=True)
     subprocess.run([sys.executable, "-m", "handoff", *argv], check=True)
 
 
-def main(directory: str, then: str = "") -> None:
-    agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox(directory)}
+def main(directory: str, mode: str = "") -> None:
+    agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox_spec(directory)}
     with open_home(directory) as home:
-        if then == "doomed":
+        if mode == "doomed":
             (offered,) = sys.argv[3:]
-            deliver(home, offered, agent="tester", **agent, on_progress=die_once_it_is_accepted)
+            deliver(home, offered, agent="tester", **agent, on_progress=kill_after_confirmation)
         begun = run(
             home, "written", TASK.id, TASK.prompt, **agent, policy="stop", points=("first_source_edit",)
         )
         said = Envelope(message="The edit is a first try.", uncertainties=("whether words may be longer",))
         handoff = hand_over(home, begun.records[-1], "tester", source="writer", envelope=said)
         subprocess.run([sys.executable, __file__, directory, "doomed", handoff.id], check=False)
-        command("list", "--home", directory)
-        command("repair", "--home", directory)
-        if then == "person":
-            command("rollback", handoff.id, "--home", directory)
+        run_handoff_cli("list", "--home", directory)
+        run_handoff_cli("repair", "--home", directory)
+        if mode == "person":
+            run_handoff_cli("rollback", handoff.id, "--home", directory)
             outcome = resume(home, "written", **agent)
         else:
             delivered = deliver(home, handoff.id, agent="tester", **agent)
             assert delivered.outcome is not None
             outcome = delivered.outcome
-        command("history", handoff.id, "--home", directory)
+        run_handoff_cli("history", handoff.id, "--home", directory)
     print(f"{outcome.thread}: {outcome.stop_reason} after {outcome.steps} steps\n{outcome.patch}")
 
 

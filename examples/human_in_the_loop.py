@@ -7,33 +7,33 @@ import sys
 from typing import Any
 
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox
+from trial import TASK, sandbox_spec
 
 from graph import open_home, open_run, take_over
 
 
-def ask(waiting: dict[str, Any]) -> dict[str, str]:
-    print(f"\n{waiting['point']}: {waiting['why']}\n\n{waiting['note']}")
-    match input(f"approve, edit, refuse, or view {'|'.join(waiting['views'])}: ").split():
+def ask_reviewer(request: dict[str, Any]) -> dict[str, str]:
+    print(f"\n{request['point']}: {request['why']}\n\n{request['note']}")
+    match input(f"approve, edit, refuse, or view {'|'.join(request['views'])}: ").split():
         case ["approve"]:
             return {"decision": "approve"}
-        case ["view", view] if view in waiting["views"]:
+        case ["view", view] if view in request["views"]:
             return {"decision": "approve", "view": view}
         case ["edit"]:
             print("The note as it should be, to the end of input or a line with a dot:")
             return {"decision": "approve", "note": "\n".join(iter(input, "."))}
         case ["refuse"]:
             return {"decision": "refuse"}
-    return ask(waiting)
+    return ask_reviewer(request)
 
 
 def main(directory: str) -> None:
-    agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox(directory)}
+    agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox_spec(directory)}
     with open_home(directory) as home:
         with open_run(home, "reviewed", **agent, policy="review", points=("first_source_edit",)) as run:
             outcome = run.start(TASK.id, TASK.prompt)
-            while outcome.waiting:
-                outcome = run.resume(ask(outcome.waiting))
+            while outcome.question:
+                outcome = run.resume(ask_reviewer(outcome.question))
         if outcome.stop_reason == "handoff":
             outcome = take_over(home, "successor", outcome.records[-1], **agent)
     print(f"{outcome.thread}: {outcome.stop_reason} after {outcome.steps} steps\n{outcome.patch}")

@@ -43,8 +43,10 @@ egrep fgrep sed awk gawk mawk diff diff3 cmp patch tar gzip gunzip zcat bzip2 xz
 setsid logger more less kill mount umount script which ps pgrep pkill pidof top free uptime make perl git ldd
 """
 TEMPLATES, LOCALE = Path("/usr/share/git-core/templates"), Path("/usr/lib/locale/C.utf8")
-DROPPED = {"test", "idlelib", "tkinter", "turtledemo", "lib2to3", "site-packages", "dist-packages"}
-SKIPPED = re.compile(r"\.opt-\d\.pyc$|\.a$|^_(tkinter|test)|^git-(daemon|http-|remote-|imap-send)|^scalar$")
+EXCLUDED_FOLDERS = {"test", "idlelib", "tkinter", "turtledemo", "lib2to3", "site-packages", "dist-packages"}
+EXCLUDED_FILES = re.compile(
+    r"\.opt-\d\.pyc$|\.a$|^_(tkinter|test)|^git-(daemon|http-|remote-|imap-send)|^scalar$"
+)
 PACKAGING = re.compile(r"(pip|setuptools)(-.*-info)?$|pkg_resources$|_distutils_hack$|distutils-precedence")
 ETC = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
@@ -60,8 +62,8 @@ CMD ["bash"]
 """
 PIP = (sys.executable, "-m", "pip")
 SDIST = "sympy==1.10.1"
-IGNORED = "*.tar.gz\nsite/bin\nsite/setuptools*\nsite/pkg_resources\nsite/*distutils*\n"  # in the base
-BESIDE = ("setuptools==75.8.0", "wheel==0.45.1", "mpmath==1.3.0")
+DOCKERIGNORE = "*.tar.gz\nsite/bin\nsite/setuptools*\nsite/pkg_resources\nsite/*distutils*\n"  # in the base
+BUILD_PACKAGES = ("setuptools==75.8.0", "wheel==0.45.1", "mpmath==1.3.0")
 # The real instances that this sdist serves, each with (file, old, new) for the lines of its base commit that
 # the sdist lacks: without them the line numbers in a recorded run are off.
 RECIPES: Row = {f"sympy__sympy-{n}": [] for n in (22914, 23262, 23413, 23950, 24443, 24661)}
@@ -114,7 +116,7 @@ RUN mkdir /opt/miniconda3/envs && ln -s /usr/local /opt/miniconda3/envs/testbed 
 """
 
 
-class Tree:
+class ImageTree:
     """A tar of files of this machine, each at its own place, with the links that lead to it."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -123,26 +125,26 @@ class Tree:
         self.programs: list[Path] = []
         for path in (Path("/", name) for name in ("bin", "sbin", "lib", "lib64")):
             if path.is_symlink():
-                self.put(path.name, link=str(path.readlink()))
+                self.add_entry(path.name, link=str(path.readlink()))
 
-    def put(self, name: str, text: str | None = None, link: str = "", mode: int = 0o755) -> None:
+    def add_entry(self, name: str, text: str | None = None, link: str = "", mode: int = 0o755) -> None:
         """A folder, a link or a small text file that this machine need not have."""
         if name in self.names or name == ".":
             return
-        self.put(str(Path(name).parent))
+        self.add_entry(str(Path(name).parent))
         self.names.add(name)
         info, data = tarfile.TarInfo(name), (text or "").encode()
         info.mode, info.linkname, info.size = mode, link, len(data)
         info.type = tarfile.SYMTYPE if link else tarfile.DIRTYPE if text is None else tarfile.REGTYPE
         self.tar.addfile(info, io.BytesIO(data))
 
-    def add(self, path: Path, name: str = "") -> None:
+    def add_file(self, path: Path, name: str = "") -> None:
         """One file or link of this machine; what a link leads to comes with it."""
         path = path.parent.resolve() / path.name
         name = name or str(path)[1:]
         if name in self.names or not os.path.lexists(path):
             return
-        self.put(str(Path(name).parent))
+        self.add_entry(str(Path(name).parent))
         self.names.add(name)
         info = self.tar.gettarinfo(path, name)
         info.uid, info.gid, info.uname, info.gname = 0, 0, "root", "root"
@@ -151,24 +153,28 @@ class Tree:
         if data.startswith(b"\x7fELF"):
             self.programs.append(path)
         if info.issym() and str(path) == f"/{name}":
-            self.add(path.parent / path.readlink())
+            self.add_file(path.parent / path.readlink())
 
-    def folder(self, path: Path, name: str = "") -> None:
+    def add_folder(self, path: Path, name: str = "") -> None:
         for top, folders, files in os.walk(path):
-            folders[:] = sorted(f for f in folders if f not in DROPPED and not f.startswith("config-"))
-            for file in sorted(f for f in files if not SKIPPED.search(f)):
-                self.add(Path(top, file), str(Path(name, Path(top, file).relative_to(path))) if name else "")
+            folders[:] = sorted(
+                f for f in folders if f not in EXCLUDED_FOLDERS and not f.startswith("config-")
+            )
+            for file in sorted(f for f in files if not EXCLUDED_FILES.search(f)):
+                self.add_file(
+                    Path(top, file), str(Path(name, Path(top, file).relative_to(path))) if name else ""
+                )
 
-    def libraries(self) -> None:
+    def add_libraries(self) -> None:
         """Everything that the programs and modules added so far link to."""
         ldd = subprocess.run(["ldd", *map(str, self.programs)], capture_output=True, text=True, check=False)
         paths = {Path(p) for p in re.findall(r"(?:=> |^\s+)(/\S+) \(0x", ldd.stdout, re.MULTILINE)}
         usual = next(p for p in paths if p.name.startswith("libc.so")).parent.resolve()
         for path in sorted(paths):
             if str(path.resolve()).startswith(("/usr/lib", "/lib")):
-                self.add(path)
+                self.add_file(path)
             else:  # a library of an interpreter that lives elsewhere: put it where the loader always looks
-                self.add(path.resolve(), str(usual / path.name)[1:])
+                self.add_file(path.resolve(), str(usual / path.name)[1:])
 
 
 def build_base(tag: str = BASE, force: bool = False) -> str:
@@ -178,27 +184,27 @@ def build_base(tag: str = BASE, force: bool = False) -> str:
         return tag
     git, stdlib = Path(subprocess.getoutput("git --exec-path")), Path(sysconfig.get_path("stdlib"))
     with tempfile.TemporaryFile() as file:
-        tree = Tree(file)
+        tree = ImageTree(file)
         for tool in TOOLS.split():
             if found := shutil.which(tool, path="/usr/bin:/bin:/usr/sbin:/sbin"):
-                tree.add(Path(found))
-        tree.put(f"{git}/git"[1:], link="/usr/bin/git")
+                tree.add_file(Path(found))
+        tree.add_entry(f"{git}/git"[1:], link="/usr/bin/git")
         for folder in (git, TEMPLATES, LOCALE, *Path("/usr/lib").glob("*/perl-base")):
-            tree.folder(folder)
-        tree.add(Path(sys.executable).resolve(), f"usr/local/bin/{VERSION}")
+            tree.add_folder(folder)
+        tree.add_file(Path(sys.executable).resolve(), f"usr/local/bin/{VERSION}")
         for name in ("python3", "python"):
-            tree.put(f"usr/local/bin/{name}", link=VERSION)
-        tree.folder(stdlib, f"usr/local/lib/{VERSION}")
+            tree.add_entry(f"usr/local/bin/{name}", link=VERSION)
+        tree.add_folder(stdlib, f"usr/local/lib/{VERSION}")
         places = [sysconfig.get_path("purelib", vars={"base": sys.base_prefix}), *sys.path]
         packages = next((Path(p) for p in places if Path(p, "pip").is_dir()), stdlib)
         for part in sorted(p for p in packages.iterdir() if PACKAGING.match(p.name)):
-            put = tree.folder if part.is_dir() else tree.add
+            put = tree.add_folder if part.is_dir() else tree.add_file
             put(part, f"{SITE[1:]}/{part.name}")
-        tree.libraries()
+        tree.add_libraries()
         for name, text in ETC.items():
-            tree.put(name, text, mode=0o755 if "/bin/" in name else 0o644)
+            tree.add_entry(name, text, mode=0o755 if "/bin/" in name else 0o644)
         for name, mode in {"tmp": 0o1777, "var/tmp": 0o1777, "root": 0o700, "testbed": 0o755}.items():
-            tree.put(name, mode=mode)
+            tree.add_entry(name, mode=mode)
         tree.tar.close()
         file.seek(0)
         files = f"{tag.partition(':')[0]}-files-{os.getpid()}"  # another process may build the same base
@@ -223,18 +229,18 @@ def build_suite(tasks_dir: Path, base: str = BASE, force: bool = False) -> list[
     return names
 
 
-def run(*command: str | Path, **environment: str) -> None:
+def run_command(*command: str | Path, **environment: str) -> None:
     fixed = {"NAME": "SymPy", "EMAIL": "sympy@localhost", "DATE": "2022-03-20T00:00:00Z"}
     own = {f"GIT_{role}_{what}": fixed[what] for role in ("AUTHOR", "COMMITTER") for what in fixed}
     own |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", **environment}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **own})
 
 
-def unpack(key: str, tree: Path, site: Path) -> None:
+def unpack_sdist(key: str, tree: Path, site: Path) -> None:
     """The sdist as a git repository of one commit, whose id is the same wherever it is made."""
     how = ("--no-deps", "--no-binary=sympy", "--no-build-isolation")  # its setup.py is run, and wants mpmath
-    run(*PIP, "download", "-qq", *how, "-d", tree.parent, SDIST, PYTHONPATH=str(site))
-    run("tar", "-xzf", next(tree.parent.glob("*.tar.gz")), "-C", tree, "--strip-components=1")
+    run_command(*PIP, "download", "-qq", *how, "-d", tree.parent, SDIST, PYTHONPATH=str(site))
+    run_command("tar", "-xzf", next(tree.parent.glob("*.tar.gz")), "-C", tree, "--strip-components=1")
     for name, old, new in RECIPES[key]:
         text = (tree / name).read_text(encoding="utf-8")
         if text.count(old) != 1:
@@ -244,8 +250,8 @@ def unpack(key: str, tree: Path, site: Path) -> None:
     (tree / ".gitattributes").write_text("*.py diff=python\n", encoding="utf-8")
     (tree / "bin/test").write_text(SYMPY_TEST, encoding="utf-8")
     (tree / "bin/test").chmod(0o755)
-    run("git", "-C", tree, "add", "-A")
-    run("git", "-C", tree, "commit", "-qm", f"{SDIST} for {key}")
+    run_command("git", "-C", tree, "add", "-A")
+    run_command("git", "-C", tree, "commit", "-qm", f"{SDIST} for {key}")
 
 
 def build_instance(instance: Row, base: str = BASE, git: Path | None = None, force: bool = False) -> str:
@@ -257,16 +263,16 @@ def build_instance(instance: Row, base: str = BASE, git: Path | None = None, for
         raise ValueError(f"no recipe for {key}; there are: {', '.join(RECIPES)}")
     with tempfile.TemporaryDirectory() as temp:
         tree, site = Path(temp, "testbed"), Path(temp, "site")
-        run(*PIP, "install", "-qq", "--no-deps", "--target", site, *BESIDE)
-        run("git", "init", "-q", "--template=", "-b", "master", tree)
-        run("git", "-C", tree, "config", "core.abbrev", "10")  # as in a repository of SymPy's size
+        run_command(*PIP, "install", "-qq", "--no-deps", "--target", site, *BUILD_PACKAGES)
+        run_command("git", "init", "-q", "--template=", "-b", "master", tree)
+        run_command("git", "-C", tree, "config", "core.abbrev", "10")  # as in a repository of SymPy's size
         if git:
             source = git.expanduser().resolve().as_uri()
-            run("git", "-C", tree, "fetch", "-q", "--depth=1", source, instance["base_commit"])
-            run("git", "-C", tree, "reset", "-q", "--hard", "FETCH_HEAD")
+            run_command("git", "-C", tree, "fetch", "-q", "--depth=1", source, instance["base_commit"])
+            run_command("git", "-C", tree, "reset", "-q", "--hard", "FETCH_HEAD")
         else:
-            unpack(key, tree, site)
-        Path(temp, ".dockerignore").write_text(IGNORED, encoding="utf-8")
+            unpack_sdist(key, tree, site)
+        Path(temp, ".dockerignore").write_text(DOCKERIGNORE, encoding="utf-8")
         Path(temp, "activate").write_text("conda() { :; }\n", encoding="utf-8")
         Path(temp, "Dockerfile").write_text(DOCKERFILE, encoding="utf-8")
         build_folder(temp, name, base)

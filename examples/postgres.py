@@ -8,7 +8,7 @@ DIRECTORY, with records and machines, is one that all these hosts see. Needs the
 import sys
 
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox
+from trial import TASK, sandbox_spec
 
 from graph import open_home, run
 
@@ -16,7 +16,7 @@ from graph import open_home, run
 def main(directory: str, url: str) -> None:
     model = ChatOpenAI(model="gpt-5")
     with open_home(directory, url) as home:
-        outcome = run(home, "postgres", TASK.id, TASK.prompt, model=model, sandbox=sandbox(directory))
+        outcome = run(home, "postgres", TASK.id, TASK.prompt, model=model, sandbox=sandbox_spec(directory))
         print(
             f"{outcome.stop_reason} after {outcome.steps} steps, {len(home.history('postgres'))} checkpoints"
         )

@@ -8,30 +8,36 @@ from typing import Any
 
 from langchain_openai import ChatOpenAI
 from rich.console import Console
-from trial import TASK, sandbox
+from trial import TASK, sandbox_spec
 
 from graph import open_home, run
 
 console = Console(markup=False, highlight=False, soft_wrap=True)
 
 
-def show(moment: dict[str, Any]) -> None:
-    match moment["moment"]:
+def print_progress(progress: dict[str, Any]) -> None:
+    match progress["moment"]:
         case "acting":
-            console.print(f"{moment['step']:>3} {moment['tool']}: {moment['text']}")
-        case "observed" if moment["refused"]:
-            console.print(f"    refused: {moment['text']}", style="red")
-        case "observed" if moment["exit_code"]:
-            console.print(f"    exit code {moment['exit_code']}", style="red")
+            console.print(f"{progress['step']:>3} {progress['tool']}: {progress['text']}")
+        case "observed" if progress["refused"]:
+            console.print(f"    refused: {progress['text']}", style="red")
+        case "observed" if progress["exit_code"]:
+            console.print(f"    exit code {progress['exit_code']}", style="red")
         case "point":
-            console.print(f"    {moment['kind']}: {moment['text']}", style="yellow")
+            console.print(f"    {progress['kind']}: {progress['text']}", style="yellow")
 
 
 def main(directory: str) -> None:
     model = ChatOpenAI(model="gpt-5")
     with open_home(directory) as home:
         outcome = run(
-            home, "app", TASK.id, TASK.prompt, model=model, sandbox=sandbox(directory), on_progress=show
+            home,
+            "app",
+            TASK.id,
+            TASK.prompt,
+            model=model,
+            sandbox=sandbox_spec(directory),
+            on_progress=print_progress,
         )
     console.print(
         f"{outcome.stop_reason} after {outcome.steps} steps, {outcome.prompt_tokens:,} prompt tokens"

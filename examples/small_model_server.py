@@ -39,7 +39,7 @@ def download(cache: Path) -> Path:
     return model
 
 
-def ready(url: str) -> bool:
+def is_ready(url: str) -> bool:
     try:
         return bool(urllib.request.urlopen(f"{url}/models", timeout=2).status == 200)
     except OSError:
@@ -74,7 +74,7 @@ def main() -> None:
     except RuntimeError as error:
         sys.exit(f"small_model_server: port {options.port} is taken, or the model does not load: {error}")
     url = f"http://127.0.0.1:{options.port}/v1"
-    while not stop.wait(0.2) and not ready(url):
+    while not stop.wait(0.2) and not is_ready(url):
         pass
     print("stopped" if stop.is_set() else url, flush=True)
     stop.wait()

@@ -11,25 +11,25 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph_swarm import create_handoff_tool, create_swarm
-from trial import TASK, sandbox
+from trial import TASK, sandbox_spec
 
 from graph import swarm
-from handoff.views import size_of
+from handoff.views import measure_view
 from sandbox import Sandbox, start
 
 
-def agent(name: str, machine: Sandbox, sent: dict[str, int], *handoffs: BaseTool) -> Any:
+def build_agent(name: str, agent_sandbox: Sandbox, sent: dict[str, int], *handoffs: BaseTool) -> Any:
     @tool
     def shell(command: str) -> str:
         """Run a bash command in the repository."""
-        done = machine.run(command, timeout_s=120)
+        done = agent_sandbox.run(command, timeout_s=120)
         return f"[exit code {done.exit_code}]\n{done.output}"
 
     tools = [shell, *handoffs]
     model = ChatOpenAI(model="gpt-5").bind_tools(tools, parallel_tool_calls=False)
 
     def think(state: MessagesState) -> dict[str, Any]:
-        sent.setdefault(name, size_of(state["messages"]).characters)
+        sent.setdefault(name, measure_view(state["messages"]).characters)
         return {"messages": [model.invoke(state["messages"])]}
 
     graph = StateGraph(MessagesState).add_node(think).add_node("tools", ToolNode(tools))
@@ -40,8 +40,8 @@ def agent(name: str, machine: Sandbox, sent: dict[str, int], *handoffs: BaseTool
 def main(directory: str, view: str = "structured") -> None:
     ours = swarm.create_handoff_tool(agent_name="fixer", view=view)
     for way, handoff in (("langgraph-swarm", create_handoff_tool(agent_name="fixer")), (view, ours)):
-        machine, sent = start(sandbox(f"{directory}/{way}")), dict[str, int]()
-        agents = [agent("finder", machine, sent, handoff), agent("fixer", machine, sent)]
+        machine, sent = start(sandbox_spec(f"{directory}/{way}")), dict[str, int]()
+        agents = [build_agent("finder", machine, sent, handoff), build_agent("fixer", machine, sent)]
         graph = create_swarm(agents, default_active_agent="finder").compile()
         graph.invoke({"messages": [("user", TASK.prompt)]})
         changed = machine.run("git diff --stat | tail -1", timeout_s=60).output.strip()

@@ -6,13 +6,13 @@ Usage: python examples/take_over.py DIRECTORY [repository|trace|summary|structur
 import sys
 
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox
+from trial import TASK, sandbox_spec
 
 from graph import open_home, run, take_over
 
 
 def main(directory: str, view: str = "trace") -> None:
-    machine = sandbox(directory)
+    machine = sandbox_spec(directory)
     with open_home(directory) as home:
         begun = run(
             home, "begun", TASK.id, TASK.prompt, model=ChatOpenAI(model="gpt-5-mini"), sandbox=machine,

@@ -6,11 +6,11 @@ Usage: python examples/team.py DIRECTORY
 import sys
 
 from langchain_openai import ChatOpenAI
-from trial import NAME, TASK, sandbox
+from trial import NAME, TASK, sandbox_spec
 
 from graph import Agent, open_home, run_team
 from handoff.event import Event
-from handoff.team import Pass, printable, timeline
+from handoff.team import TurnPass, build_timeline, format_timeline
 
 WRITER = "You find the fault and mend it; leave the verdict to the tester."
 TESTER = "You reproduce the issue and run the tests; finish once both pass."
@@ -28,12 +28,12 @@ def main(directory: str) -> None:
             ("rotation", in_turn, {"max_consecutive_turns": 3}),
         ):
             outcome = run_team(
-                home, thread, TASK.id, TASK.prompt, agents=agents, sandbox=sandbox(directory), **settings
+                home, thread, TASK.id, TASK.prompt, agents=agents, sandbox=sandbox_spec(directory), **settings
             )
             events = [Event.model_validate(each) for each in outcome.state["events"]]
-            passes = [Pass.model_validate(each) for each in outcome.state.get("passes", ())]
+            passes = [TurnPass.model_validate(each) for each in outcome.state.get("passes", ())]
             print(f"\n{thread}: {outcome.stop_reason} after {outcome.steps} steps")
-            print(printable(timeline(events, passes, [agent.name for agent in agents])))
+            print(format_timeline(build_timeline(events, passes, [agent.name for agent in agents])))
     print(f"\n{outcome.patch}")
 
 

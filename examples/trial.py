@@ -18,24 +18,24 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages,
 from evals.models.facts import read_facts
 from evals.models.oracle import OracleModel
 from evals.tasks import BUNDLED, load_tasks
-from nodes.actions import BUILT_IN, DELEGATE
+from nodes.actions import BUILT_IN_TOOLS, DELEGATE_TOOL
 from sandbox import SandboxSpec, default_backend
 
 (TASK,) = load_tasks(BUNDLED, ["galley__galley-31"])
 FACTS = read_facts(TASK.directory or Path())
 
 
-def sandbox(directory: str | Path) -> SandboxSpec:
+def sandbox_spec(directory: str | Path) -> SandboxSpec:
     """A machine with the task's repository, which is checked out below `directory`.
 
     For a repository of yours: `SandboxSpec(backend="host", directory=Path("your/repository"))`.
     """
     place = Path(directory).absolute() / "checkout"
     TASK.check_out(place)
-    return TASK.spec(default_backend(), "examples", place)
+    return TASK.build_spec(default_backend(), "examples", place)
 
 
-def _of_swarm(messages: list[BaseMessage], offered: list[str]) -> AIMessage:
+def _play_swarm_agent(messages: list[BaseMessage], offered: list[str]) -> AIMessage:
     """The next step of one of two agents: the one that can hand over looks around, the other mends and tests."""
     assert TASK.directory is not None
     facts = read_facts(TASK.directory)
@@ -62,36 +62,36 @@ def _of_swarm(messages: list[BaseMessage], offered: list[str]) -> AIMessage:
     return AIMessage("It is mended, and the tests pass.")
 
 
-def _reply(request: dict[str, Any]) -> AIMessage:
+def _answer_request(request: dict[str, Any]) -> AIMessage:
     messages = convert_to_messages(request["messages"])
     offered = [each["function"] for each in request.get("tools", ())]
     if offered and "finish" not in {each["name"] for each in offered}:
-        return _of_swarm(messages, [each["name"] for each in offered])
+        return _play_swarm_agent(messages, [each["name"] for each in offered])
     called = {call["name"] for each in messages for call in getattr(each, "tool_calls", ())}
     for added in offered:
-        if added["name"] not in (*BUILT_IN, DELEGATE, *called):
+        if added["name"] not in (*BUILT_IN_TOOLS, DELEGATE_TOOL, *called):
             arguments = dict.fromkeys(added["parameters"]["properties"], "The tests pass.")
             return AIMessage("", tool_calls=[{"name": added["name"], "args": arguments, "id": added["name"]}])
     reply = OracleModel(facts=(FACTS,), native=bool(offered)).invoke(messages)
-    if any(each["name"] == DELEGATE for each in offered):
-        return _delegated(reply, messages)
+    if any(each["name"] == DELEGATE_TOOL for each in offered):
+        return _delegate_edit(reply, messages)
     return reply
 
 
-def _delegated(reply: AIMessage, messages: list[BaseMessage]) -> AIMessage:
+def _delegate_edit(reply: AIMessage, messages: list[BaseMessage]) -> AIMessage:
     """Another agent is to make the edit, told how tests are run too; then it looks before it would edit itself."""
     before = [call for each in messages if isinstance(each, AIMessage) for call in each.tool_calls]
     names, arguments = [call["name"] for call in before], reply.tool_calls[0]["args"]
-    if arguments.get("command") != "str_replace" or DELEGATE in names[:-1]:
+    if arguments.get("command") != "str_replace" or DELEGATE_TOOL in names[:-1]:
         return reply
-    if DELEGATE in names:
+    if DELEGATE_TOOL in names:
         name, arguments = "editor", {"command": "view", "path": arguments["path"]}
     else:
         shell = [call["args"]["command"] for call in before if call["name"] == "shell"]
         files = [call["args"]["path"] for call in before if call["args"].get("command") == "view"]
         read = [each.removeprefix("cat ") for each in shell if each.startswith("cat ")]
         ran = [{"cmd": each} for each in shell if not each.startswith("cat ")]
-        name = DELEGATE
+        name = DELEGATE_TOOL
         arguments = {"goal": TASK.prompt, "handoff": {"read_files": [*read, *files], "ran_commands": ran}}
         if FACTS.guide.path not in read:
             name, arguments = "shell", {"command": f"cat {FACTS.guide.path}"}
@@ -100,7 +100,7 @@ def _delegated(reply: AIMessage, messages: list[BaseMessage]) -> AIMessage:
 
 class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        reply = _reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        reply = _answer_request(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         choice = {"index": 0, "finish_reason": "stop", "message": convert_to_openai_messages(reply)}
         body = {"id": "1", "object": "chat.completion", "created": 1, "model": "oracle", "choices": [choice]}
         self.send_response(200)

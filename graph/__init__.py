@@ -15,7 +15,7 @@ server_saver  checkpoints of LangGraph's own server, which outlast its kill
 serving   the graphs as LangGraph's own server runs them, each run with its hold on the thread
 swarm     handoffs inside graphs that others build: langgraph-swarm's agents, with views instead of transcripts
 
-What a caller can mend is BadSettings, BadInput, BadThread, NoSuchThread, NoSuchAgent, ThreadTaken, Waiting or NotWaiting;
+What a caller can mend is SettingsError, InputError, ThreadNameError, ThreadNotFoundError, UnknownAgentError, ThreadExistsError, Waiting or NotWaitingError;
 one line each. `docs/embedding.md` lists the others.
 """
 
@@ -29,28 +29,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from graph.agent import build_agent, build_takeover
     from graph.delegation import Delegation
-    from graph.delivery import BadHandoff, Delivery, deliver, hand_over
+    from graph.delivery import Delivery, HandoffError, deliver, hand_over
     from graph.hold import Run
-    from graph.home import Home, Moment, NoSuchThread, open_home
+    from graph.home import CheckpointInfo, Home, ThreadNotFoundError, open_home
     from graph.outcome import Outcome
-    from graph.refusals import NotWaiting, ThreadTaken, Waiting
+    from graph.refusals import NotWaitingError, ThreadExistsError, WaitingError
     from graph.repair import repair
-    from graph.rollback import RollbackRefused, roll_back
+    from graph.rollback import RollbackError, roll_back
     from graph.running import open_run, resume, run, run_team, take_over
-    from graph.savers import Unstorable
+    from graph.savers import UnstorableValueError
     from graph.seals import CheckpointCorruptError
     from graph.team import build_team
     from handoff.envelope import Envelope
-    from handoff.ledger import BadThread, Fenced, HandedOver, LedgerUnusable, ThreadHeld
-    from handoff.record import RecordRefused, Review
-    from handoff.views import NoSuchView
-    from nodes.delivering import Patience
-    from nodes.replies import ModelFailed
-    from nodes.session import MachineNotKept
-    from nodes.settings import BadSettings, Prices
-    from nodes.state import BadInput
-    from nodes.team import Agent, NoSuchAgent
-    from sandbox.machine import SandboxUnavailable, SnapshotCorrupt
+    from handoff.ledger import (
+        FencedError,
+        HandedOverError,
+        LedgerUnavailableError,
+        ThreadHeldError,
+        ThreadNameError,
+    )
+    from handoff.record import RecordError, Review
+    from handoff.views import UnknownViewError
+    from nodes.delivering import DeliveryPolicy
+    from nodes.replies import ModelError
+    from nodes.session import SnapshotNotFoundError
+    from nodes.settings import Prices, SettingsError
+    from nodes.state import InputError
+    from nodes.team import Agent, UnknownAgentError
+    from sandbox.machine import SandboxUnavailableError, SnapshotCorruptError
 
 for _name in ("sandbox", "handoff", "nodes"):
     _ours, _found = Path(__file__).parents[1] / _name / "__init__.py", find_spec(_name)
@@ -61,38 +67,38 @@ for _name in ("sandbox", "handoff", "nodes"):
             name=__name__,
         )
 
-_HOMES = {
+_MODULES = {
     "Agent": "nodes.team",
-    "BadHandoff": "graph.delivery",
-    "BadInput": "nodes.state",
-    "BadSettings": "nodes.settings",
-    "BadThread": "handoff.ledger",
+    "HandoffError": "graph.delivery",
+    "InputError": "nodes.state",
+    "SettingsError": "nodes.settings",
+    "ThreadNameError": "handoff.ledger",
     "CheckpointCorruptError": "graph.seals",
     "Delegation": "graph.delegation",
     "Delivery": "graph.delivery",
     "Envelope": "handoff.envelope",
-    "Fenced": "handoff.ledger",
-    "HandedOver": "handoff.ledger",
+    "FencedError": "handoff.ledger",
+    "HandedOverError": "handoff.ledger",
     "Home": "graph.home",
-    "LedgerUnusable": "handoff.ledger",
-    "MachineNotKept": "nodes.session",
-    "ModelFailed": "nodes.replies",
+    "LedgerUnavailableError": "handoff.ledger",
+    "SnapshotNotFoundError": "nodes.session",
+    "ModelError": "nodes.replies",
     "Moment": "graph.home",
-    "NoSuchAgent": "nodes.team",
-    "NoSuchThread": "graph.home",
-    "NoSuchView": "handoff.views",
-    "NotWaiting": "graph.refusals",
+    "UnknownAgentError": "nodes.team",
+    "ThreadNotFoundError": "graph.home",
+    "UnknownViewError": "handoff.views",
+    "NotWaitingError": "graph.refusals",
     "Outcome": "graph.outcome",
     "Patience": "nodes.delivering",
     "Prices": "nodes.settings",
-    "RecordRefused": "handoff.record",
+    "RecordError": "handoff.record",
     "Review": "handoff.record",
-    "RollbackRefused": "graph.rollback",
+    "RollbackError": "graph.rollback",
     "Run": "graph.hold",
-    "SandboxUnavailable": "sandbox.machine",
-    "SnapshotCorrupt": "sandbox.machine",
-    "ThreadHeld": "handoff.ledger",
-    "ThreadTaken": "graph.refusals",
+    "SandboxUnavailableError": "sandbox.machine",
+    "SnapshotCorruptError": "sandbox.machine",
+    "ThreadHeldError": "handoff.ledger",
+    "ThreadExistsError": "graph.refusals",
     "Unstorable": "graph.savers",
     "Waiting": "graph.refusals",
     "build_agent": "graph.agent",
@@ -111,38 +117,38 @@ _HOMES = {
 }
 __all__ = [
     "Agent",
-    "BadHandoff",
-    "BadInput",
-    "BadSettings",
-    "BadThread",
     "CheckpointCorruptError",
+    "CheckpointInfo",
     "Delegation",
     "Delivery",
+    "DeliveryPolicy",
     "Envelope",
-    "Fenced",
-    "HandedOver",
+    "FencedError",
+    "HandedOverError",
+    "HandoffError",
     "Home",
-    "LedgerUnusable",
-    "MachineNotKept",
-    "ModelFailed",
-    "Moment",
-    "NoSuchAgent",
-    "NoSuchThread",
-    "NoSuchView",
-    "NotWaiting",
+    "InputError",
+    "LedgerUnavailableError",
+    "ModelError",
+    "NotWaitingError",
     "Outcome",
-    "Patience",
     "Prices",
-    "RecordRefused",
+    "RecordError",
     "Review",
-    "RollbackRefused",
+    "RollbackError",
     "Run",
-    "SandboxUnavailable",
-    "SnapshotCorrupt",
-    "ThreadHeld",
-    "ThreadTaken",
-    "Unstorable",
-    "Waiting",
+    "SandboxUnavailableError",
+    "SettingsError",
+    "SnapshotCorruptError",
+    "SnapshotNotFoundError",
+    "ThreadExistsError",
+    "ThreadHeldError",
+    "ThreadNameError",
+    "ThreadNotFoundError",
+    "UnknownAgentError",
+    "UnknownViewError",
+    "UnstorableValueError",
+    "WaitingError",
     "build_agent",
     "build_takeover",
     "build_team",
@@ -161,6 +167,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The public names, imported at their first use: LangGraph and a database take a while."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -12,22 +12,22 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel, ConfigDict, Field
 
-from graph.hold import Progress, Run
+from graph.hold import ProgressCallback, Run
 from graph.outcome import Outcome
-from graph.refusals import ThreadTaken
+from graph.refusals import ThreadExistsError
 from handoff.event import Event
-from handoff.redaction import redacted
+from handoff.redaction import redact
 from handoff.views import Recipient
-from nodes.children import Assignment, Budget, Returned
-from nodes.settings import BadSettings, Equipment, Prices
+from nodes.children import Assignment, Budget, ChildResult
+from nodes.settings import AgentConfig, Prices, SettingsError
 from sandbox.machine import SandboxSpec
 
-_LOOK_S = 0.2
-_AS_THEIR_PARENT = (
+_POLL_S = 0.2
+_INHERITED_SETTINGS = (
     "protocol", "prices", "model_timeout_s", "model_tries", "command_timeout_s", "observation_chars",
     "window_tokens", "tools", "model", "model_name",
 )  # fmt: skip
-_OPEN = Callable[..., AbstractContextManager[Run]]
+_OpenRun = Callable[..., AbstractContextManager[Run]]
 
 
 class Delegation(BaseModel):
@@ -44,9 +44,9 @@ class Delegation(BaseModel):
     """With the same base as the parent's."""
     max_depth: int = Field(default=2, ge=1)
     """How deep it may go: 1, and children may not delegate."""
-    at_once: int = Field(default=2, ge=1)
+    max_parallel: int = Field(default=2, ge=1)
     """Children that work side by side."""
-    most_tasks: int = Field(default=8, ge=1)
+    max_tasks: int = Field(default=8, ge=1)
     """In one call."""
     max_steps: int | None = Field(default=None, gt=0)
     """Of each child; these budgets are limits beside what its parent has left."""
@@ -57,38 +57,38 @@ class Delegation(BaseModel):
     """How deep the agent is itself that delegates."""
 
 
-class Children:
+class ChildRunner:
     """Runs the children of one agent; what a node is given as `delegation`."""
 
     def __init__(
         self,
         delegation: Delegation,
-        parent: Equipment,
-        open_run: _OPEN,
+        parent: AgentConfig,
+        open_run: _OpenRun,
         sandbox: SandboxSpec,
-        on_progress: Progress | None,
+        on_progress: ProgressCallback | None,
     ) -> None:
         self.depth, self.max_depth = delegation.depth, delegation.max_depth
-        self.at_once, self.most_tasks = delegation.at_once, delegation.most_tasks
+        self.max_parallel, self.max_tasks = delegation.max_parallel, delegation.max_tasks
         self._delegation = delegation
-        self._open = open_run
-        self._settings = _settings(delegation, parent)
+        self._open_run = open_run
+        self._settings = _child_settings(delegation, parent)
         if delegation.max_cost is not None and self._settings["prices"] is None:
-            raise BadSettings(
+            raise SettingsError(
                 "delegation: max_cost needs prices; give prices=Prices(prompt=…, completion=…) too"
             )
         self._sandbox = delegation.sandbox or sandbox
         self._on_progress = on_progress
         self._lock = threading.Lock()
-        self._running: set[Run] = set()
-        self._stopped = False
+        self._active_runs: set[Run] = set()
+        self._is_stopped = False
 
     @property
     def window_tokens(self) -> int:
         known = (self._settings["model"].profile or {}).get("max_input_tokens")
         return int(self._settings["window_tokens"] or known or Recipient().window_tokens)
 
-    def limited(self, budget: Budget) -> Budget:
+    def limit_budget(self, budget: Budget) -> Budget:
         own = self._delegation
         limits = {name: getattr(own, name) for name in ("max_steps", "max_tokens", "max_cost", "max_seconds")}
         smaller = {
@@ -102,79 +102,79 @@ class Children:
         self,
         assignments: Sequence[Assignment],
         *,
-        stopping: Callable[[], bool],
-        tell: Callable[..., Any],
-    ) -> tuple[Returned, ...]:
-        self._stopped = False
-        with ThreadPoolExecutor(self.at_once, thread_name_prefix="child") as pool:
-            running = [pool.submit(self._run, each, tell) for each in assignments]
+        should_stop: Callable[[], bool],
+        report: Callable[..., Any],
+    ) -> tuple[ChildResult, ...]:
+        self._is_stopped = False
+        with ThreadPoolExecutor(self.max_parallel, thread_name_prefix="child") as pool:
+            running = [pool.submit(self._run_child, each, report) for each in assignments]
             try:
-                while wait(running, _LOOK_S).not_done:
-                    if stopping():
-                        self._stop()
+                while wait(running, _POLL_S).not_done:
+                    if should_stop():
+                        self._stop_children()
             except BaseException:  # Ctrl-C, say
-                self._stop()
+                self._stop_children()
                 raise
         # What one failed by is raised only now: the others' work is on their threads.
         return tuple(each.result() for each in running)
 
-    def _run(self, assignment: Assignment, tell: Callable[..., Any]) -> Returned:
+    def _run_child(self, assignment: Assignment, report: Callable[..., Any]) -> ChildResult:
         options = self._settings | assignment.budget.model_dump()
         deeper = self._delegation.model_copy(update={"depth": self.depth + 1})
         with (
-            self._open(
+            self._open_run(
                 assignment.thread,
                 **options,
                 sandbox=self._sandbox,
                 delegation=deeper,
                 policy="record",
                 points=(),
-                on_progress=self._progress(assignment.thread),
+                on_progress=self._child_progress(assignment.thread),
             ) as held,
-            self._stoppable(held),
+            self._register_active(held),
         ):
-            tell("delegated", child=assignment.thread, mode=assignment.mode, text=redacted(assignment.goal))
-            outcome = _outcome(held, assignment)
+            report("delegated", child=assignment.thread, mode=assignment.mode, text=redact(assignment.goal))
+            outcome = _run_or_resume(held, assignment)
             if assignment.mode == "look" and outcome.stop_reason is not None:
-                held.forget_machines()
-        tell(
+                held.delete_snapshots()
+        report(
             "returned", child=assignment.thread, stop_reason=outcome.stop_reason, steps_of_child=outcome.steps
         )
-        return _returned(outcome)
+        return _child_result(outcome)
 
     @contextmanager
-    def _stoppable(self, held: Run) -> Iterator[None]:
+    def _register_active(self, run: Run) -> Iterator[None]:
         with self._lock:
-            self._running.add(held)
-            if self._stopped:
-                held.drain()
+            self._active_runs.add(run)
+            if self._is_stopped:
+                run.drain()
         try:
             yield
         finally:
             with self._lock:
-                self._running.discard(held)
+                self._active_runs.discard(run)
 
-    def _stop(self) -> None:
+    def _stop_children(self) -> None:
         with self._lock:
-            self._stopped = True
-            for held in self._running:
+            self._is_stopped = True
+            for held in self._active_runs:
                 held.drain()
 
-    def _progress(self, thread: str) -> Progress | None:
+    def _child_progress(self, thread: str) -> ProgressCallback | None:
         listening = self._on_progress
         if listening is None:
             return None
 
-        def told(moment: dict[str, Any]) -> None:
+        def report(update: dict[str, Any]) -> None:
             with self._lock:  # whoever listens need not expect two at once
-                listening({"child": thread, **moment})
+                listening({"child": thread, **update})
 
-        return told
+        return report
 
 
-def _settings(delegation: Delegation, parent: Equipment) -> dict[str, Any]:
+def _child_settings(delegation: Delegation, parent: AgentConfig) -> dict[str, Any]:
     """What children are given beside their budgets."""
-    settings = {name: getattr(parent, name) for name in _AS_THEIR_PARENT}
+    settings = {name: getattr(parent, name) for name in _INHERITED_SETTINGS}
     if delegation.model is not None:
         # What is known of the parent's model is not known of another one.
         settings |= {"model": delegation.model, "model_name": delegation.model_name, "window_tokens": None}
@@ -182,31 +182,31 @@ def _settings(delegation: Delegation, parent: Equipment) -> dict[str, Any]:
     return settings | {name: value for name, value in own.items() if value is not None}
 
 
-def _outcome(held: Run, assignment: Assignment) -> Outcome:
-    """Begin, or go on, or tell what it came to. Raises ThreadTaken where the thread is somebody else's."""
-    state = held.state()
+def _run_or_resume(run: Run, assignment: Assignment) -> Outcome:
+    """Begin, or go on, or tell what it came to. Raises ThreadExistsError where the thread is somebody else's."""
+    state = run.state()
     if state is None:
-        return held.take_over(assignment.record, "payload")
+        return run.take_over(assignment.record, "payload")
     if state and state.get("record") != assignment.record:
-        raise ThreadTaken(
-            f"thread {held.thread!r} holds a run already, and a child is to work on it; begin its parent's run on a "
+        raise ThreadExistsError(
+            f"thread {run.thread!r} holds a run already, and a child is to work on it; begin its parent's run on a "
             "thread of another name"
         )
     if state.get("stop_reason") is not None:
-        return held.outcome()
-    return held.resume(go_back=True)
+        return run.outcome()
+    return run.resume(go_back=True)
 
 
-def _returned(outcome: Outcome) -> Returned:
+def _child_result(outcome: Outcome) -> ChildResult:
     last = outcome.state.get("events", [])[-1:]
     action = Event.model_validate(last[0]) if last else None
     message = action.arguments.get("message", "") if action and action.tool == "finish" else ""
-    return Returned(
+    return ChildResult(
         thread=outcome.thread,
         stop_reason=outcome.stop_reason,
         message=message,
         patch=outcome.patch,
-        trouble=outcome.trouble,
+        problem=outcome.problem,
         steps=outcome.steps,
         prompt_tokens=outcome.prompt_tokens,
         completion_tokens=outcome.completion_tokens,

@@ -17,32 +17,32 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 from pydantic import ValidationError
 
-from graph.agent import Saver
+from graph.agent import Checkpointer
 from graph.home import Home
 from graph.outcome import Outcome
-from graph.refusals import NotWaiting, no_answer
+from graph.refusals import NotWaitingError, invalid_answer_error
 from graph.rollback import roll_back as rolled_back
 from graph.running import open_run
 from graph.savers import open_saver
 from handoff import views
 from handoff.envelope import Envelope
 from handoff.ledger import acquire, handoffs
-from handoff.ledger.handoffs import HELD, Handoff
+from handoff.ledger.handoffs import TRANSFERRED_STATES, Handoff
 from nodes.attempt import attempt
 from nodes.block import block
-from nodes.delivering import Decision, DeliveryContext, DeliveryState, Patience
+from nodes.delivering import DeliveryContext, DeliveryPolicy, DeliveryState, SupervisorDecision
 from nodes.escalate import escalate
 from nodes.offer import offer
 from nodes.roll_back import roll_back
 from sandbox.machine import SandboxSpec
 
 _LOG = logging.getLogger(__name__)
-_BY = "the delivery"
-_ENDED = ("blocked", "rolled_back")
+_ACTOR = "the delivery"
+_TERMINAL_STATES = ("blocked", "rolled_back")
 """Nothing is done about these but by a person, who unblocks the one, and resumes the source of the other."""
 
 
-class BadHandoff(ValueError):
+class HandoffError(ValueError):
     """A handoff that cannot be: to oneself, under no view, or of no record; one line."""
 
 
@@ -52,7 +52,7 @@ class Delivery(NamedTuple):
     handoff: Handoff
     outcome: Outcome | None
     """Of the successor, as of the last attempt in this call."""
-    waiting: dict[str, Any] | None
+    question: dict[str, Any] | None
     """What a supervising person is asked; `deliver` takes the answer, a `Decision`."""
 
 
@@ -63,13 +63,13 @@ def hand_over(
     *,
     source: str = "",
     envelope: Envelope | None = None,
-    key: str = "",
-    confirm_s: float = Patience().confirm_s,
+    idempotency_key: str = "",
+    confirm_s: float = DeliveryPolicy().confirm_timeout_s,
 ) -> Handoff:
     """Offer a record to an agent, a program or a person of that name; `deliver` brings it about, or `open_run().receive`.
 
     An agent that called `handoff(to=…, message=…)` has named the target, and said what the letter says, where these
-    are left out. Who asks again with the same `key` gets the same handoff. Raises RecordRefused, BadHandoff or KeyReused.
+    are left out. Who asks again with the same `key` gets the same handoff. Raises RecordError, HandoffError or KeyReusedError.
     """
     record = home.records.load(record_id)
     source = source or record.predecessor
@@ -79,13 +79,13 @@ def hand_over(
         message=asked_for.get("message", "") if record.point.kind == "requested" else ""
     )
     if not target:
-        raise BadHandoff(f"record {record.id}: its agent named nobody who is to go on; give a target")
+        raise HandoffError(f"record {record.id}: its agent named nobody who is to go on; give a target")
     if source == target:
-        raise BadHandoff(f"{source} would hand over to itself; name another target, or resume the thread")
+        raise HandoffError(f"{source} would hand over to itself; name another target, or resume the thread")
     if said.view:
-        views.named(said.view)
-    asked = f"{key}\0{record.digest}\0{target}"
-    handoff_id = hashlib.sha256(asked.encode()).hexdigest()[:12] if key else uuid.uuid4().hex[:12]
+        views.find_view(said.view)
+    asked = f"{idempotency_key}\0{record.digest}\0{target}"
+    handoff_id = hashlib.sha256(asked.encode()).hexdigest()[:12] if idempotency_key else uuid.uuid4().hex[:12]
     found = handoffs.find(home.ledger, handoff_id)
     sent_at = found.envelope.sent_at if found else datetime.now(UTC).isoformat(timespec="seconds")
     filled = said.model_copy(update={"source": source, "target": target, "sent_at": sent_at})
@@ -103,50 +103,50 @@ def hand_over(
     )
     if made.state != "prepared":
         return made
-    return handoffs.move(
+    return handoffs.change_state(
         home.ledger, made.id, "offered", by=source, version=made.version, deadline_s=confirm_s
     )
 
 
-def build_delivery(saver: Saver = None) -> CompiledStateGraph[DeliveryState, Any, Any, Any]:
+def build_delivery(saver: Checkpointer = None) -> CompiledStateGraph[DeliveryState, Any, Any, Any]:
     """Its input is `{"handoff": id}`."""
     graph = StateGraph(DeliveryState, context_schema=DeliveryContext)
     for node in (offer, attempt, escalate, block, roll_back):
         graph.add_node(node.__name__, node)
     graph.add_edge(START, "offer")
     graph.add_edge("offer", "attempt")
-    graph.add_conditional_edges("attempt", after_attempt)
-    graph.add_conditional_edges("escalate", after_decision)
+    graph.add_conditional_edges("attempt", route_after_attempt)
+    graph.add_conditional_edges("escalate", route_after_decision)
     graph.add_edge("block", END)
     graph.add_edge("roll_back", END)
     return graph.compile(checkpointer=saver, name="delivery")
 
 
-def after_attempt(state: DeliveryState) -> Literal["offer", "escalate", "block", "__end__"]:
+def route_after_attempt(state: DeliveryState) -> Literal["offer", "escalate", "block", "__end__"]:
     """A refusal is no matter of patience: what was sent must be mended, or somebody else asked."""
     came_to, may = state["came_to"], state["may"]
     if came_to in ("completed", "rolled_back", "blocked"):
         return "__end__"
-    if came_to in HELD and not state["failed"]:
+    if came_to in TRANSFERRED_STATES and not state["failed"]:
         return "__end__"  # a budget was spent, or it was stopped: it can go on
     if came_to == "rejected":
         return "block" if may == "block" else "escalate"
     return "offer" if may == "retry" else may
 
 
-def after_decision(state: DeliveryState) -> Literal["offer", "block", "roll_back"]:
+def route_after_decision(state: DeliveryState) -> Literal["offer", "block", "roll_back"]:
     return "offer" if state["decision"] == "retry" else cast(Any, state["decision"])
 
 
 def deliver(
     home: Home,
     handoff_id: str,
-    answer: Decision | dict[str, Any] | None = None,
+    answer: SupervisorDecision | dict[str, Any] | None = None,
     *,
     agent: str,
     model: BaseChatModel,
     sandbox: SandboxSpec,
-    patience: Patience | None = None,
+    patience: DeliveryPolicy | None = None,
     supervisor: BaseChatModel | None = None,
     on_blocked: Callable[[Handoff], None] | None = None,
     **options: Any,
@@ -156,27 +156,27 @@ def deliver(
     What fails is tried again after growing pauses, then `supervisor` is asked, or, where none is given, a person:
     `waiting` holds the question, and another call takes the `answer`. What nobody can take is blocked, and
     `on_blocked` told. Called again after a crash or a stop, at whatever moment, it goes on where the ledger stands.
-    Raises NoSuchHandoff, NotWaiting, BadInput, and ThreadHeld while another process delivers the same handoff.
+    Raises HandoffNotFoundError, NotWaitingError, InputError, and ThreadHeldError while another process delivers the same handoff.
     """
     found = handoffs.load(home.ledger, handoff_id)
-    if found.state in _ENDED:
+    if found.state in _TERMINAL_STATES:
         return Delivery(found, None, None)
     outcomes: list[Outcome] = []
 
-    def attempted(found: Handoff) -> None:
-        outcomes.append(_attempt(home, found, agent=agent, model=model, sandbox=sandbox, **options))
+    def run_attempt(handoff: Handoff) -> None:
+        outcomes.append(_attempt_handoff(home, handoff, agent=agent, model=model, sandbox=sandbox, **options))
 
     context = DeliveryContext(
         ledger=home.ledger,
-        patience=patience or Patience(),
-        attempt=attempted,
-        roll_back=lambda name, why: rolled_back(home, name, by=_BY, reason=why, sandbox=sandbox),
+        policy=patience or DeliveryPolicy(),
+        attempt=run_attempt,
+        roll_back=lambda name, why: rolled_back(home, name, by=_ACTOR, reason=why, sandbox=sandbox),
         supervisor=supervisor,
-        on_blocked=on_blocked or _alarm,
-        by=_BY,
+        on_blocked=on_blocked or _log_blocked,
+        by=_ACTOR,
     )
-    with _deliverer(home, handoff_id) as (graph, config):
-        given = _given(graph, config, found, answer)
+    with _open_delivery_graph(home, handoff_id) as (graph, config):
+        given = _build_input(graph, config, found, answer)
         if given is not None:
             told = graph.invoke(given, config, context=context, durability="sync")
             asked = told.get("__interrupt__", ())
@@ -186,32 +186,32 @@ def deliver(
     return Delivery(handoffs.load(home.ledger, handoff_id), outcomes[-1] if outcomes else None, waiting)
 
 
-def _given(graph: Any, config: RunnableConfig, found: Handoff, answer: Any) -> Any:
+def _build_input(graph: Any, config: RunnableConfig, handoff: Handoff, answer: Any) -> Any:
     """What the delivery goes on with; None where it waits for an answer and gets none."""
     state = graph.get_state(config)
-    waits = state.interrupts and state.interrupts[0].value["version"] == found.version
+    waits = state.interrupts and state.interrupts[0].value["version"] == handoff.version
     if answer is not None:
         if not waits:
-            raise NotWaiting(f"handoff {found.id} waits for no answer; it is {found.state}")
+            raise NotWaitingError(f"handoff {handoff.id} waits for no answer; it is {handoff.state}")
         try:
-            return Command(resume=Decision.model_validate(answer).model_dump())
+            return Command(resume=SupervisorDecision.model_validate(answer).model_dump())
         except ValidationError as error:
-            raise no_answer(error, '{"decision": "retry"}') from error
+            raise invalid_answer_error(error, '{"decision": "retry"}') from error
     if waits:
         return None
     # A new beginning: what is done is in the ledger, and nobody waited for what came of the last one.
-    return {"handoff": found.id, "tries": 0, "rounds": 0}
+    return {"handoff": handoff.id, "tries": 0, "rounds": 0}
 
 
-def _attempt(home: Home, found: Handoff, **options: Any) -> Outcome:
-    thread = found.successor if found.state in HELD else f"{found.id}.{found.offers}"
+def _attempt_handoff(home: Home, handoff: Handoff, **options: Any) -> Outcome:
+    thread = handoff.successor if handoff.state in TRANSFERRED_STATES else f"{handoff.id}.{handoff.offers}"
     with open_run(home, thread, **options) as taking:
         begun = home.saver.get_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
-        return taking.resume(go_back=True) if begun else taking.receive(found.id)
+        return taking.resume(go_back=True) if begun else taking.receive(handoff.id)
 
 
 @contextmanager
-def _deliverer(home: Home, handoff_id: str) -> Iterator[tuple[Any, RunnableConfig]]:
+def _open_delivery_graph(home: Home, handoff_id: str) -> Iterator[tuple[Any, RunnableConfig]]:
     """The delivery's own graph, which nobody else runs meanwhile."""
     thread = f"delivery.{handoff_id}"
     lease = acquire(home.ledger, thread)
@@ -222,8 +222,8 @@ def _deliverer(home: Home, handoff_id: str) -> Iterator[tuple[Any, RunnableConfi
         lease.release()
 
 
-def _alarm(found: Handoff) -> None:
+def _log_blocked(handoff: Handoff) -> None:
     _LOG.error(
         "handoff %s from %s to %s is blocked: %s; python -m handoff history %s says more, and unblock lets it go on",
-        found.id, found.source, found.target, found.reason, found.id,
+        handoff.id, handoff.source, handoff.target, handoff.reason, handoff.id,
     )  # fmt: skip

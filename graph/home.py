@@ -12,25 +12,25 @@ from typing import Any, NamedTuple, cast, get_args
 from langchain_core.runnables import RunnableConfig
 
 from graph.savers import Saver, open_saver
-from handoff.ledger import Ledger, LedgerUnusable, acquire, leases, machines
+from handoff.ledger import Ledger, LedgerUnavailableError, acquire, leases, machines
 from handoff.record import RecordStore
-from nodes.session import BASE, Session, SnapshotEvery, directories, owner_of
-from sandbox import remove_leftovers
-from sandbox.machine import BackendName, SandboxSpec, SandboxUnavailable
+from nodes.session import BASE_STATE, Session, SnapshotEvery, build_owner_name, snapshot_directory_names
+from sandbox import remove_stale_resources
+from sandbox.machine import BackendName, SandboxSpec, SandboxUnavailableError
 from sandbox.removal import remove_tree, set_aside
 
 DATABASE_FILE = "takeover.sqlite"
-_LONGEST_FREEZE_S = 24 * 3600.0
+_MAX_SNAPSHOT_S = 24 * 3600.0
 
 
-class NoSuchThread(LookupError):
+class ThreadNotFoundError(LookupError):
     """Nothing has ever run on the thread, or it has no such checkpoint."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
-class Moment(NamedTuple):
+class CheckpointInfo(NamedTuple):
     """One checkpoint of a thread, as its history lists it."""
 
     checkpoint: str
@@ -39,10 +39,10 @@ class Moment(NamedTuple):
     """How many replies of the model lie before it."""
     next: tuple[str, ...]
     """The nodes that would run from it."""
-    machine: str
-    kept: bool
+    state_id: str
+    is_restorable: bool
     """Whether its machine can be entered."""
-    made_at: str
+    created_at: str
 
 
 class Home:
@@ -54,10 +54,10 @@ class Home:
         self.saver = saver
         """For reading: it refuses to write. `open_run` brings the one that can."""
         self.records = RecordStore(directory / "records")
-        self.machines = directory / "machines"
+        self.snapshot_directory = directory / "machines"
 
     @contextmanager
-    def session(
+    def open_session(
         self,
         thread: str,
         sandbox: SandboxSpec,
@@ -65,72 +65,78 @@ class Home:
         snapshot_every: SnapshotEvery = "step",
         lease_s: float = leases.TTL_S,
     ) -> Iterator[tuple[Session, Saver]]:
-        """The sole hold on a thread, and a saver that writes under it. Raises ThreadHeld or BadThread.
+        """The sole hold on a thread, and a saver that writes under it. Raises ThreadHeldError or ThreadNameError.
 
         `lease_s` is how long others wait for a holder on another host that does not renew its hold any more.
         """
         leases.check_thread(thread)
-        own = sandbox.model_copy(update={"owner": owner_of(sandbox.owner, self.ledger, thread)})
+        own = sandbox.model_copy(update={"owner": build_owner_name(sandbox.owner, self.ledger, thread)})
         lease = acquire(self.ledger, thread, place=f"{own.backend} {own.owner}", ttl_s=lease_s)
-        session = Session(lease, own, self.records, self.machines, snapshot_every=snapshot_every)
+        session = Session(lease, own, self.records, self.snapshot_directory, snapshot_every=snapshot_every)
         try:
-            with contextlib.suppress(SandboxUnavailable):  # whoever needs a machine is told then
-                _end_machine(lease.left)
+            with contextlib.suppress(SandboxUnavailableError):  # whoever needs a machine is told then
+                _stop_stale_sandbox(lease.previous_place)
             with open_saver(self.ledger, lease) as saver, session.explain_fencing():
                 yield session, saver
         finally:
             session.close()
 
-    def history(self, thread: str) -> list[Moment]:
-        """The thread's checkpoints, newest first, those of forks among them. Raises NoSuchThread or BadThread."""
+    def history(self, thread: str) -> list[CheckpointInfo]:
+        """The thread's checkpoints, newest first, those of forks among them. Raises ThreadNotFoundError or ThreadNameError."""
         leases.check_thread(thread)
-        kept = machines.kept(self.ledger, thread) | {BASE}
-        found = [_moment(each, kept) for each in self.saver.list(_config(thread))]
+        kept = machines.list_state_ids(self.ledger, thread) | {BASE_STATE}
+        found = [_checkpoint_info(each, kept) for each in self.saver.list(_config(thread))]
         if not found:
-            raise NoSuchThread(f"thread {thread!r}: nothing has run on it; {self._others(thread)}")
+            raise ThreadNotFoundError(
+                f"thread {thread!r}: nothing has run on it; {self._describe_other_threads(thread)}"
+            )
         return found
 
-    def require(self, thread: str) -> None:
-        """Raises NoSuchThread or BadThread where no run ever held the thread."""
+    def require_thread(self, thread: str) -> None:
+        """Raises ThreadNotFoundError or ThreadNameError where no run ever held the thread."""
         leases.check_thread(thread)
         if thread not in self.threads():
-            raise NoSuchThread(f"thread {thread!r}: nothing has run on it; {self._others(thread)}")
+            raise ThreadNotFoundError(
+                f"thread {thread!r}: nothing has run on it; {self._describe_other_threads(thread)}"
+            )
 
-    def nearest_kept(self, thread: str, checkpoint: str) -> Moment | None:
+    def find_restorable_checkpoint(self, thread: str, checkpoint: str) -> CheckpointInfo | None:
         """The nearest checkpoint on the way to this one whose machine can be entered."""
         moments = {each.checkpoint: each for each in self.history(thread)}
         found = moments.get(checkpoint)
-        while found is not None and not found.kept:
+        while found is not None and not found.is_restorable:
             found = moments.get(found.parent) if found.parent else None
         return found
 
     def threads(self) -> tuple[str, ...]:
         """Every thread that anything was ever run on."""
-        return leases.threads(self.ledger)
+        return leases.list_threads(self.ledger)
 
     def request_handoff(self, thread: str, reason: str = "") -> None:
-        """Ask the run on a thread to hand over after its step, now or when it goes on. Raises NoSuchThread."""
+        """Ask the run on a thread to hand over after its step, now or when it goes on. Raises ThreadNotFoundError."""
         if not leases.request_handoff(self.ledger, thread, reason):
-            raise NoSuchThread(f"thread {thread!r}: nothing has run on it; {self._others(thread)}")
+            raise ThreadNotFoundError(
+                f"thread {thread!r}: nothing has run on it; {self._describe_other_threads(thread)}"
+            )
 
-    def remove_unused_machines(self, *, alone: bool = False) -> int:
+    def remove_unused_snapshots(self, *, is_exclusive: bool = False) -> int:
         """Remove what no checkpoint's machine and no record lies in any more; how many directories those were.
 
         `alone` says that nobody else works here, so that what is half made is of no use to anybody.
         """
-        with self.ledger.filing():
-            used = directories(machines.snapshots(self.ledger))
+        with self.ledger.lock_snapshots():
+            used = snapshot_directory_names(machines.list_snapshots(self.ledger))
             unused = [
                 each
-                for each in _below(self.machines)
-                if each.name not in used and (alone or not _in_work(each))
+                for each in _list_entries(self.snapshot_directory)
+                if each.name not in used and (is_exclusive or not _is_in_progress(each))
             ]
             for each in unused:
                 # Half of one must not look like a whole one, should this be killed meanwhile.
                 remove_tree(set_aside(each))
         return len(unused)
 
-    def _others(self, thread: str) -> str:
+    def _describe_other_threads(self, thread: str) -> str:
         known = [each for each in self.threads() if each != thread]
         shown = ", ".join(each if len(each) <= 60 else f"{each[:59]}…" for each in known[:10]) + (
             ", …" if len(known) > 10 else ""
@@ -143,13 +149,15 @@ def open_home(directory: str | Path, database: str | None = None) -> Iterator[Ho
     """The home in a directory, made where there is none.
 
     `database` is a URL, such as `postgresql://user@host/name`; left out, it is an SQLite file in the directory.
-    Raises LedgerUnusable.
+    Raises LedgerUnavailableError.
     """
     place = Path(directory)
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LedgerUnusable(f"{place}: {error.strerror}; name a directory that can be written to") from error
+        raise LedgerUnavailableError(
+            f"{place}: {error.strerror}; name a directory that can be written to"
+        ) from error
     ledger = Ledger(database or f"sqlite:///{place.absolute() / DATABASE_FILE}")
     try:
         with open_saver(ledger) as saver:
@@ -158,18 +166,18 @@ def open_home(directory: str | Path, database: str | None = None) -> Iterator[Ho
         ledger.close()
 
 
-def _moment(found: Any, kept: frozenset[str]) -> Moment:
-    values = found.checkpoint["channel_values"]
-    machine = values.get("machine", BASE)
+def _checkpoint_info(stored: Any, restorable: frozenset[str]) -> CheckpointInfo:
+    values = stored.checkpoint["channel_values"]
+    machine = values.get("machine", BASE_STATE)
     prefix = "branch:to:"
-    return Moment(
-        checkpoint=found.config["configurable"]["checkpoint_id"],
-        parent=found.parent_config["configurable"]["checkpoint_id"] if found.parent_config else None,
+    return CheckpointInfo(
+        checkpoint=stored.config["configurable"]["checkpoint_id"],
+        parent=stored.parent_config["configurable"]["checkpoint_id"] if stored.parent_config else None,
         step=values.get("steps", 0),
         next=tuple(sorted(name.removeprefix(prefix) for name in values if name.startswith(prefix))),
-        machine=machine,
-        kept=machine in kept,
-        made_at=found.checkpoint["ts"],
+        state_id=machine,
+        is_restorable=machine in restorable,
+        created_at=stored.checkpoint["ts"],
     )
 
 
@@ -177,22 +185,22 @@ def _config(thread: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
 
 
-def _end_machine(place: str) -> None:
+def _stop_stale_sandbox(location: str) -> None:
     """End what a holder that is gone has left running, if it was on this host."""
-    backend, _, owner = place.partition(" ")
+    backend, _, owner = location.partition(" ")
     # What is no machine's place was written by nobody of ours.
     with contextlib.suppress(ValueError):
         if backend in get_args(BackendName):
-            remove_leftovers(cast(BackendName, backend), owner, keep=None)
+            remove_stale_resources(cast(BackendName, backend), owner, kept_images=None)
 
 
-def _in_work(directory: Path) -> bool:
+def _is_in_progress(directory: Path) -> bool:
     """Whether somebody may be freezing a machine into it."""
     try:
-        return directory.name.startswith(".") and time.time() - directory.stat().st_mtime < _LONGEST_FREEZE_S
+        return directory.name.startswith(".") and time.time() - directory.stat().st_mtime < _MAX_SNAPSHOT_S
     except FileNotFoundError:
         return True  # and has just ended that
 
 
-def _below(directory: Path) -> list[Path]:
+def _list_entries(directory: Path) -> list[Path]:
     return list(directory.iterdir()) if directory.is_dir() else []

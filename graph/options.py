@@ -10,7 +10,7 @@ from langchain_core.tools import BaseTool
 from typing_extensions import TypedDict
 
 from graph.delegation import Delegation
-from handoff.action import Protocol
+from handoff.action import ActionProtocol
 from handoff.event import PointKind
 from nodes.session import SnapshotEvery
 from nodes.settings import Policy, Prices
@@ -18,10 +18,10 @@ from nodes.team import Agent
 from sandbox.machine import SandboxSpec
 
 
-class OfAgents(TypedDict, total=False):
+class AgentSettings(TypedDict, total=False):
     """The fields of `nodes.settings.Equipment` but the model; those of one agent or of a team."""
 
-    protocol: Protocol
+    protocol: ActionProtocol
     offer_handoff: bool
     points: Sequence[PointKind]
     policy: Policy
@@ -41,7 +41,7 @@ class OfAgents(TypedDict, total=False):
     tools: Sequence[BaseTool]
 
 
-class OfTeam(TypedDict, total=False):
+class TeamSettings(TypedDict, total=False):
     """The fields of `nodes.team.Team` but its agents."""
 
     supervisor: Agent | None
@@ -49,11 +49,11 @@ class OfTeam(TypedDict, total=False):
     enable_handoff_tool: bool
 
 
-class Settings(OfAgents, OfTeam):
+class OpenRunSettings(AgentSettings, TeamSettings):
     """What `open_run` hands on."""
 
 
-class Options(OfAgents, total=False):
+class AgentRunOptions(AgentSettings, total=False):
     """What `run` hands on to `open_run`."""
 
     model_name: str
@@ -63,11 +63,11 @@ class Options(OfAgents, total=False):
     delegation: Delegation | None
 
 
-class TeamOptions(Options, OfTeam):
+class TeamRunOptions(AgentRunOptions, TeamSettings):
     """What `run_team` and `resume` do."""
 
 
-class TakeOverOptions(Options):
+class TakeOverOptions(AgentRunOptions):
     """What `take_over` does."""
 
     model: Required[BaseChatModel]

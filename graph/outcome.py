@@ -7,10 +7,10 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from handoff.record import TaskBrief
-from nodes.session import MachineNotKept, Session
-from nodes.state import NOTHING_SPENT, AgentState, StopReason
+from nodes.session import Session, SnapshotNotFoundError
+from nodes.state import NO_SPENDING, AgentState, StopReason
 from sandbox.machine import Frozen
-from sandbox.repository import RepositoryBroken, patch_since
+from sandbox.repository import RepositoryError, patch_since
 
 
 class Outcome(Frozen):
@@ -21,7 +21,7 @@ class Outcome(Frozen):
     thread: str
     stop_reason: StopReason | None = None
     """None while the run can simply go on: it waits, or was stopped from outside."""
-    waiting: dict[str, Any] | None = None
+    question: dict[str, Any] | None = None
     """What a person is asked under the policy `review`; `resume` takes the answer."""
     records: tuple[str, ...] = ()
     steps: int = 0
@@ -32,36 +32,36 @@ class Outcome(Frozen):
     seconds: float = 0.0
     patch: str = ""
     """What differs from the task's base commit."""
-    trouble: str = ""
+    problem: str = ""
     """Why there is no patch."""
     predecessor: Outcome | None = None
     """Under the policy `takeover`: the run that was handed over to this one."""
     state: AgentState = Field(repr=False)
 
 
-def outcome_of(session: Session, state: AgentState, interrupts: Any = ()) -> Outcome:
+def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> Outcome:
     """What a thread has come to in that state, with its machine kept and compared with its base."""
-    session.keep_standing()
-    patch, trouble = _patch(session, state)
+    session.save_current_state()
+    patch, trouble = _compute_patch(session, state)
     return Outcome(
         thread=session.thread,
         stop_reason=state.get("stop_reason"),
-        waiting=interrupts[0].value if interrupts else None,
+        question=interrupts[0].value if interrupts else None,
         records=tuple(state.get("records", ())),
         steps=state.get("steps", 0),
         events=len(state.get("events", ())),
-        **state.get("spent", NOTHING_SPENT),
+        **state.get("spent", NO_SPENDING),
         patch=patch,
-        trouble=trouble,
+        problem=trouble,
         state=state,
     )
 
 
-def _patch(session: Session, state: AgentState) -> tuple[str, str]:
+def _compute_patch(session: Session, state: AgentState) -> tuple[str, str]:
     if "machine" not in state:
         return "", "no patch: the run has not begun"
     try:
         base = TaskBrief.model_validate(state["task"]).base_commit
-        return patch_since(session.enter(state["machine"]), base), ""
-    except (RepositoryBroken, MachineNotKept) as error:
+        return patch_since(session.enter_state(state["machine"]), base), ""
+    except (RepositoryError, SnapshotNotFoundError) as error:
         return "", f"no patch: {error}"

@@ -7,28 +7,28 @@ from typing import Any, NamedTuple, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
-from graph.checkpoint import kind_of
+from graph.checkpoint import graph_kind
 from graph.home import Home
 from graph.seals import CheckpointCorruptError
-from graph.team import graph_of
+from graph.team import build_graph
 from handoff.event import Event
 from handoff.ledger import handoffs
 from handoff.ledger.handoffs import Handoff
 from handoff.record import HandoffRecord
-from handoff.verification import verify
+from handoff.verification import verify_record
 from nodes.session import Session
 from nodes.state import AgentState
 from sandbox.machine import BackendName, SandboxSpec
-from sandbox.repository import RepositoryBroken, patch_since
+from sandbox.repository import RepositoryError, patch_since
 
-_MARK = "rolled_back"
+_ROLLBACK_KEY = "rolled_back"
 
 
-class RollbackRefused(ValueError):
+class RollbackError(ValueError):
     """Checkpoint and snapshot cannot both be had, or do not belong together; one line that says what is missing."""
 
 
-class RolledBack(NamedTuple):
+class Rollback(NamedTuple):
     """Where the work stands again."""
 
     handoff: Handoff
@@ -40,101 +40,105 @@ class RolledBack(NamedTuple):
 
 def roll_back(
     home: Home, handoff_id: str, *, by: str, reason: str = "", sandbox: SandboxSpec | None = None
-) -> RolledBack:
+) -> Rollback:
     """Take a handoff back, whatever state it is in: checkpoint and machine are restored together, then compared.
 
     The successor is fenced off; its thread and its records stay to be read. Asked again after a crash it goes on;
     asked again after it was done it changes nothing. Left out, `sandbox` is an isolated one, whatever the snapshot was
-    taken of. Raises RollbackRefused or SandboxUnavailable before anything is changed, IllegalTransition where it was
-    handed on since, and ThreadHeld while the source is still at work.
+    taken of. Raises RollbackError or SandboxUnavailableError before anything is changed, IllegalTransitionError where it was
+    handed on since, and ThreadHeldError while the source is still at work.
     """
     found = handoffs.load(home.ledger, handoff_id)
-    record = _whole(home, found)
+    record = _load_verified(home, found)
     try:
-        point = home.saver.get_tuple(_at(record.thread_id, record.checkpoint_id))
+        point = home.saver.get_tuple(_config_at(record.thread_id, record.checkpoint_id))
     except CheckpointCorruptError as error:
-        raise RollbackRefused(f"handoff {found.id}: {error}") from error
+        raise RollbackError(f"handoff {found.id}: {error}") from error
     if point is None:
-        raise RollbackRefused(
+        raise RollbackError(
             f"handoff {found.id}: thread {record.thread_id!r} has no checkpoint {record.checkpoint_id} any more; "
             f"its record can still be taken over: {record.id}"
         )
-    spec = sandbox or spec_of(record)
+    spec = sandbox or sandbox_spec_for(record)
     if found.state != "rolled_back":
-        found = handoffs.move(
+        found = handoffs.change_state(
             home.ledger, found.id, "rolled_back", by=by, version=found.version, reason=reason
         )
-    with home.session(record.thread_id, spec) as (session, saver):
-        graph = graph_of(kind_of(point), saver)
-        done = _restored(home, found)
+    with home.open_session(record.thread_id, spec) as (session, saver):
+        graph = build_graph(graph_kind(point), saver)
+        done = _find_rollback_checkpoint(home, found)
         if done is None:
-            at = _at(record.thread_id, record.checkpoint_id) | {
-                "metadata": {"graph": kind_of(point), _MARK: found.id}
+            at = _config_at(record.thread_id, record.checkpoint_id) | {
+                "metadata": {"graph": graph_kind(point), _ROLLBACK_KEY: found.id}
             }
-            values: dict[str, Any] = {"machine": session.adopt(record), "fired": [], "stop_reason": None}
-            if kind_of(point) == "team":
+            values: dict[str, Any] = {
+                "machine": session.adopt_snapshot(record),
+                "fired": [],
+                "stop_reason": None,
+            }
+            if graph_kind(point) == "team":
                 values["passing"] = None
             written = graph.update_state(at, values, as_node="interruption")
             done = written["configurable"]["checkpoint_id"]
-        state = cast(AgentState, graph.get_state(_at(record.thread_id, done)).values)
-        _compare(session, state, record)
+        state = cast(AgentState, graph.get_state(_config_at(record.thread_id, done)).values)
+        _check_consistency(session, state, record)
         events = len(state.get("events", ()))
-    return RolledBack(found, record.thread_id, done, events)
+    return Rollback(found, record.thread_id, done, events)
 
 
-def spec_of(record: HandoffRecord, backend: BackendName | None = None) -> SandboxSpec:
+def sandbox_spec_for(record: HandoffRecord, backend: BackendName | None = None) -> SandboxSpec:
     """A machine that a record's snapshot can be restored in: an isolated one, unless the caller names its kind.
 
-    Raises RecordRefused or SandboxUnavailable.
+    Raises RecordError or SandboxUnavailableError.
     """
-    from sandbox.bases import spec_for
+    from sandbox.bases import make_restore_spec
 
-    return spec_for(record.machine, backend)
+    return make_restore_spec(record.required_snapshot, backend)
 
 
-def _whole(home: Home, found: Handoff) -> HandoffRecord:
-    wrong = verify(home.records.directory(found.record)).wrong
+def _load_verified(home: Home, handoff: Handoff) -> HandoffRecord:
+    wrong = verify_record(home.records.directory(handoff.record)).problems
     if wrong:
-        raise RollbackRefused(f"handoff {found.id}: record {found.record}: {wrong[0]}")
-    return home.records.load(found.record)
+        raise RollbackError(f"handoff {handoff.id}: record {handoff.record}: {wrong[0]}")
+    return home.records.load(handoff.record)
 
 
-def _restored(home: Home, found: Handoff) -> str | None:
+def _find_rollback_checkpoint(home: Home, handoff: Handoff) -> str | None:
     """The checkpoint that this roll-back has written already, if it has."""
-    for each in home.saver.list(_at(found.thread)):
-        if each.metadata.get(_MARK) == found.id:
-            return _id(each)
+    for each in home.saver.list(_config_at(handoff.thread)):
+        if each.metadata.get(_ROLLBACK_KEY) == handoff.id:
+            return _checkpoint_id(each)
     return None
 
 
-def _compare(session: Session, state: AgentState, record: HandoffRecord) -> None:
-    """Raises RollbackRefused where state, machine and record are not of one moment."""
+def _check_consistency(session: Session, state: AgentState, record: HandoffRecord) -> None:
+    """Raises RollbackError where state, machine and record are not of one moment."""
     events = [Event.model_validate(event) for event in state.get("events", ())]
     before = len(record.trace) - len(events)
     told = [event.model_copy(update={"index": event.index - before}) for event in record.trace[before:]]
-    if before < 0 or _texts(events) != _texts(told):
-        raise RollbackRefused(
+    if before < 0 or _comparable_events(events) != _comparable_events(told):
+        raise RollbackError(
             f"record {record.id}: its trace is not that of its checkpoint {record.checkpoint_id}"
         )
-    machine = session.enter(state["machine"])  # which compares the snapshot's digest
+    machine = session.enter_state(state["machine"])  # which compares the snapshot's digest
     try:
         patch = patch_since(machine, record.task.base_commit)
-    except RepositoryBroken:
+    except RepositoryError:
         patch = ""
     if patch != record.patch:
-        raise RollbackRefused(
+        raise RollbackError(
             f"record {record.id}: the machine that was restored differs from the record's patch"
         )
 
 
-def _texts(events: list[Event]) -> list[tuple[int, str, str]]:
+def _comparable_events(events: list[Event]) -> list[tuple[int, str, str]]:
     return [(event.index, event.kind, event.tree) for event in events]
 
 
-def _id(found: CheckpointTuple) -> str:
-    return str(found.config["configurable"]["checkpoint_id"])
+def _checkpoint_id(checkpoint: CheckpointTuple) -> str:
+    return str(checkpoint.config["configurable"]["checkpoint_id"])
 
 
-def _at(thread: str, checkpoint: str | None = None) -> RunnableConfig:
+def _config_at(thread: str, checkpoint: str | None = None) -> RunnableConfig:
     place: dict[str, Any] = {"thread_id": thread, "checkpoint_ns": ""}
     return {"configurable": place | ({"checkpoint_id": checkpoint} if checkpoint else {})}

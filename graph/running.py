@@ -10,17 +10,17 @@ from typing import Any, get_args
 from langchain_core.language_models import BaseChatModel
 from typing_extensions import Unpack
 
-from graph.delegation import Children, Delegation
-from graph.hold import Progress, Run
+from graph.delegation import ChildRunner, Delegation
+from graph.hold import ProgressCallback, Run
 from graph.home import Home
-from graph.options import Options, Settings, TakeOverOptions, TeamOptions
+from graph.options import AgentRunOptions, OpenRunSettings, TakeOverOptions, TeamRunOptions
 from graph.outcome import Outcome
 from graph.refusals import check_takeover, check_task
-from graph.team import assembled
+from graph.team import create_team
 from handoff.ledger.leases import TTL_S
 from handoff.record import Review
 from nodes.session import SnapshotEvery
-from nodes.settings import AgentContext, BadSettings, equipped
+from nodes.settings import AgentContext, SettingsError, build_agent_config
 from nodes.team import Agent, Team
 from sandbox.machine import SandboxSpec
 
@@ -36,9 +36,9 @@ def open_run(
     model_name: str = "",
     snapshot_every: SnapshotEvery = "step",
     lease_s: float = TTL_S,
-    on_progress: Progress | None = None,
+    on_progress: ProgressCallback | None = None,
     delegation: Delegation | None = None,
-    **settings: Unpack[Settings],
+    **settings: Unpack[OpenRunSettings],
 ) -> Iterator[Run]:
     """The sole hold on a thread, with what its agent needs; nobody else works on it meanwhile.
 
@@ -46,27 +46,32 @@ def open_run(
 
     `settings` are those of `nodes.settings.Equipment`: protocol, policy, points, budgets, prices, tools.
     With `agents` in place of `model` a team works on it; then those of `nodes.team.Team` are settings too.
-    Raises ThreadHeld, which names who holds it, BadThread, and BadSettings for settings that cannot be.
+    Raises ThreadHeldError, which names who holds it, ThreadNameError, and SettingsError for settings that cannot be.
     """
     of_one: dict[str, Any] = {**settings}
-    team = None if agents is None else _taken_apart(agents, of_one, model=model, model_name=model_name)
-    model = team.everyone[0].model if team else model
+    team = None if agents is None else _extract_team(agents, of_one, model=model, model_name=model_name)
+    model = team.all_agents[0].model if team else model
     name = model_name or str(getattr(model, "model_name", "") or type(model).__name__)
-    given = equipped(model=model, model_name=name, **of_one)
+    given = build_agent_config(model=model, model_name=name, **of_one)
     if not isinstance(sandbox, SandboxSpec):
-        raise BadSettings(
+        raise SettingsError(
             f"sandbox: give a SandboxSpec, such as SandboxSpec(backend='host', directory=Path('repository')), not {sandbox!r:.60}"
         )
     if snapshot_every not in get_args(SnapshotEvery):
-        raise BadSettings(f"snapshot_every: there is no {snapshot_every!r}; give 'step', 'point' or 'never'")
+        raise SettingsError(
+            f"snapshot_every: there is no {snapshot_every!r}; give 'step', 'point' or 'never'"
+        )
     if delegation is not None:
         if not isinstance(delegation, Delegation):
-            raise BadSettings(f"delegation: give graph.Delegation(…), not {delegation!r:.60}")
+            raise SettingsError(f"delegation: give graph.Delegation(…), not {delegation!r:.60}")
         opening = partial(open_run, home, snapshot_every=snapshot_every, lease_s=lease_s)
-        children = Children(delegation, given, opening, sandbox, on_progress)
+        children = ChildRunner(delegation, given, opening, sandbox, on_progress)
         given = given.model_copy(update={"delegation": children})
-    with home.session(thread, sandbox, snapshot_every=snapshot_every, lease_s=lease_s) as (session, saver):
-        member = team.member() if team else None
+    with home.open_session(thread, sandbox, snapshot_every=snapshot_every, lease_s=lease_s) as (
+        session,
+        saver,
+    ):
+        member = team.find_member() if team else None
         context = AgentContext(**dict(given), session=session, member=member)
         yield Run(home, session, saver, context, on_progress)
 
@@ -80,7 +85,7 @@ def run(
     model: BaseChatModel,
     sandbox: SandboxSpec,
     successor: BaseChatModel | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[AgentRunOptions],
 ) -> Outcome:
     """Run a task on a new thread, to its end or its first wait. Options are those of `open_run`.
 
@@ -89,9 +94,9 @@ def run(
     """
     takes_over = options.get("policy") == "takeover"
     if takes_over and successor is None:
-        raise BadSettings("policy='takeover' needs successor=, the model that takes over")
+        raise SettingsError("policy='takeover' needs successor=, the model that takes over")
     if successor is not None and not takes_over:
-        raise BadSettings("successor= goes with policy='takeover'; else give it to take_over")
+        raise SettingsError("successor= goes with policy='takeover'; else give it to take_over")
     check_task(task_id, prompt)
     with open_run(home, thread, model=model, sandbox=sandbox, **options) as begun:
         outcome = begun.start(task_id, prompt)
@@ -112,7 +117,7 @@ def run_team(
     *,
     agents: Sequence[Agent],
     sandbox: SandboxSpec,
-    **options: Unpack[TeamOptions],
+    **options: Unpack[TeamRunOptions],
 ) -> Outcome:
     """Let several agents take turns at a task on a new thread, to its end or its first wait.
 
@@ -134,10 +139,10 @@ def resume(
     model: BaseChatModel | None = None,
     agents: Sequence[Agent] | None = None,
     sandbox: SandboxSpec,
-    **options: Unpack[TeamOptions],
+    **options: Unpack[TeamRunOptions],
 ) -> Outcome:
     """Go on with a thread after a crash, a stop or a wait: `Run.resume`. Options are those of `open_run`."""
-    home.require(thread)  # to hold it would make it
+    home.require_thread(thread)  # to hold it would make it
     with open_run(home, thread, model=model, agents=agents, sandbox=sandbox, **options) as going:
         return going.resume(answer, checkpoint=checkpoint, go_back=go_back)
 
@@ -151,13 +156,13 @@ def take_over(
         return taking.take_over(record_id, view)
 
 
-def _taken_apart(agents: Sequence[Agent], settings: dict[str, Any], **of_one: Any) -> Team:
-    """The team, whose own settings are taken out of the others. Raises BadSettings."""
-    of_one |= {name: settings[name] for name in ("tools", "offer_handoff") if name in settings}
-    for name in (name for name, value in of_one.items() if value):
+def _extract_team(agents: Sequence[Agent], settings: dict[str, Any], **agent_only: Any) -> Team:
+    """The team, whose own settings are taken out of the others. Raises SettingsError."""
+    agent_only |= {name: settings[name] for name in ("tools", "offer_handoff") if name in settings}
+    for name in (name for name, value in agent_only.items() if value):
         instead = "enable_handoff_tool=" if name == "offer_handoff" else f"each agent its own {name}"
-        raise BadSettings(f"{name}: with agents=, give {instead}")
+        raise SettingsError(f"{name}: with agents=, give {instead}")
     if settings.get("policy") == "takeover":
-        raise BadSettings("policy='takeover' is for one agent; a team's is 'record', 'stop' or 'review'")
+        raise SettingsError("policy='takeover' is for one agent; a team's is 'record', 'stop' or 'review'")
     own = {name: settings.pop(name) for name in Team.model_fields if name in settings}
-    return assembled(agents=agents, **own)
+    return create_team(agents=agents, **own)

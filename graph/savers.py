@@ -22,40 +22,40 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from sqlalchemy import make_url
 
 from graph import seals
-from graph.seals import Place, Recorder
-from handoff.ledger import Fenced, Lease, Ledger, LedgerUnusable
+from graph.seals import ChainKey, WriteRecorder
+from handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError
 from handoff.ledger.database import BUSY_S
-from handoff.ledger.leases import LOOK
-from handoff.ledger.undisturbed import undisturbed
+from handoff.ledger.leases import SELECT_LEASE
+from handoff.ledger.undisturbed import defer_signals
 
 Writes = Sequence[tuple[str, Any]]
-_PAUSE_S = 0.02
+_RETRY_PAUSE_S = 0.02
 
 
-class _InThreads(BaseCheckpointSaver[str]):
+class _AsyncByThreads(BaseCheckpointSaver[str]):
     """The asynchronous half of a saver that has only the other: each call in a thread of its own."""
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return await asyncio.to_thread(self.get_tuple, config)
 
-    async def alist(self, config: RunnableConfig | None, **named: Any) -> AsyncIterator[CheckpointTuple]:
-        for found in await asyncio.to_thread(lambda: list(self.list(config, **named))):
+    async def alist(self, config: RunnableConfig | None, **kwargs: Any) -> AsyncIterator[CheckpointTuple]:
+        for found in await asyncio.to_thread(lambda: list(self.list(config, **kwargs))):
             yield found
 
-    async def aput(self, *given: Any) -> RunnableConfig:
-        return await asyncio.to_thread(self.put, *given)
+    async def aput(self, *args: Any) -> RunnableConfig:
+        return await asyncio.to_thread(self.put, *args)
 
-    async def aput_writes(self, *given: Any, **named: Any) -> None:
-        await asyncio.to_thread(self.put_writes, *given, **named)
+    async def aput_writes(self, *args: Any, **kwargs: Any) -> None:
+        await asyncio.to_thread(self.put_writes, *args, **kwargs)
 
     async def adelete_thread(self, thread_id: str) -> None:
         await asyncio.to_thread(self.delete_thread, thread_id)
 
-    async def aget_delta_channel_history(self, **named: Any) -> Any:
-        return await asyncio.to_thread(lambda: self.get_delta_channel_history(**named))
+    async def aget_delta_channel_history(self, **kwargs: Any) -> Any:
+        return await asyncio.to_thread(lambda: self.get_delta_channel_history(**kwargs))
 
 
-class FencedSqliteSaver(_InThreads, SqliteSaver):
+class FencedSqliteSaver(_AsyncByThreads, SqliteSaver):
     """LangGraph's own saver on SQLite, whose writes are refused without, and after the loss of, the thread's lease.
 
     It seals what it writes. Whoever reads gets CheckpointCorruptError for what does not match its seal.
@@ -65,16 +65,16 @@ class FencedSqliteSaver(_InThreads, SqliteSaver):
         super().__init__(connection)
         self._ledger = ledger
         self._lease = lease
-        self._writing = threading.local()
+        self._thread_local = threading.local()
         self.lock = threading.RLock()  # type: ignore[assignment]  # one transaction may read, too
 
     @contextmanager
     def cursor(self, transaction: bool = True) -> Iterator[Any]:
-        recorder = getattr(self._writing, "recorder", None)
+        recorder = getattr(self._thread_local, "recorder", None)
         if transaction and recorder is not None:
             yield recorder
         else:
-            with self._ledger.telling(sqlite3.Error), super().cursor(False) as cursor:
+            with self._ledger.translate_errors(sqlite3.Error), super().cursor(False) as cursor:
                 yield cursor
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:
@@ -84,44 +84,54 @@ class FencedSqliteSaver(_InThreads, SqliteSaver):
     def setup(self) -> None:
         if not self.is_setup:
             super().setup()
-            seals.prepare(self.conn)
+            seals.prepare_connection(self.conn)
 
-    def put(self, config: RunnableConfig, *rest: Any) -> RunnableConfig:
-        with self._transaction(config["configurable"]["thread_id"]) as recorder, _storing():
-            stored = super().put(config, *rest)
-            recorder.seal_checkpoint()
+    def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
+        with (
+            self._write_transaction(config["configurable"]["thread_id"]) as recorder,
+            _explain_unstorable_values(),
+        ):
+            stored = super().put(config, *args)
+            recorder.store_checkpoint_checksum()
             return stored
 
-    def put_writes(self, config: RunnableConfig, writes: Writes, *rest: Any, **named: Any) -> None:
-        with self._transaction(config["configurable"]["thread_id"]) as recorder, _storing():
-            super().put_writes(config, _whole(writes), *rest, **named)
-            recorder.seal_writes()
+    def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
+        with (
+            self._write_transaction(config["configurable"]["thread_id"]) as recorder,
+            _explain_unstorable_values(),
+        ):
+            super().put_writes(config, _drop_failed_writes(writes), *args, **kwargs)
+            recorder.store_writes_checksum()
 
     def delete_thread(self, thread_id: str) -> None:
-        with self._transaction(thread_id) as recorder:
+        with self._write_transaction(thread_id) as recorder:
             super().delete_thread(thread_id)
             recorder.execute("DELETE FROM takeover_seals WHERE thread_id = ?", (str(thread_id),))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        with self._reading() as cursor:
-            seals.check(cursor, self._ledger.name, _place(config), get_checkpoint_id(config), chain=False)
+        with self._read_transaction() as cursor:
+            seals.check_checkpoint(
+                cursor, self._ledger.name, _chain_key(config), get_checkpoint_id(config), with_ancestors=False
+            )
             return super().get_tuple(config)
 
-    def list(self, config: RunnableConfig | None, **named: Any) -> Iterator[CheckpointTuple]:
-        with self._reading() as cursor:
+    def list(self, config: RunnableConfig | None, **kwargs: Any) -> Iterator[CheckpointTuple]:
+        with self._read_transaction() as cursor:
             thread = None if config is None else str(config["configurable"]["thread_id"])
-            seals.check_all(cursor, self._ledger.name, thread)
-        yield from super().list(config, **named)
+            seals.check_all_checkpoints(cursor, self._ledger.name, thread)
+        yield from super().list(config, **kwargs)
 
     def get_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> Any:
-        with self._reading() as cursor:
-            seals.check(cursor, self._ledger.name, _place(config), get_checkpoint_id(config), chain=True)
+        with self._read_transaction() as cursor:
+            seals.check_checkpoint(
+                cursor, self._ledger.name, _chain_key(config), get_checkpoint_id(config), with_ancestors=True
+            )
             return super().get_delta_channel_history(config=config, channels=channels)
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Cursor]:
+    def _read_transaction(self) -> Iterator[sqlite3.Cursor]:
         """A cursor on one state of the database, whoever writes meanwhile."""
-        with self.lock, self._ledger.telling(sqlite3.Error), closing(self.conn.cursor()) as cursor:
+        with self.lock, self._ledger.translate_errors(sqlite3.Error), closing(self.conn.cursor()) as cursor:
             self.setup()
             if self.conn.in_transaction:
                 yield cursor
@@ -133,87 +143,92 @@ class FencedSqliteSaver(_InThreads, SqliteSaver):
                 self.conn.rollback()
 
     @contextmanager
-    def whole(self, thread: str) -> Iterator[None]:
+    def write_atomically(self, thread: str) -> Iterator[None]:
         """Everything that this thread of the program writes on the run's thread meanwhile, or nothing of it."""
-        with self._transaction(thread):
+        with self._write_transaction(thread):
             yield
 
     @contextmanager
-    def _transaction(self, thread: object) -> Iterator[Recorder]:
+    def _write_transaction(self, thread: object) -> Iterator[WriteRecorder]:
         """One transaction under the thread's lease; inside another one, a part of that."""
-        outer: Recorder | None = getattr(self._writing, "recorder", None)
+        outer: WriteRecorder | None = getattr(self._thread_local, "recorder", None)
         if outer is not None:
             if outer.thread != str(thread):
-                raise Fenced(str(thread), "nobody")
+                raise FencedError(str(thread), "nobody")
             yield outer
             return
         # Not as it was born, which commits what an error has left half done.
         with (
-            undisturbed(),
-            self._ledger.telling(sqlite3.Error),
+            defer_signals(),
+            self._ledger.translate_errors(sqlite3.Error),
             self.lock,
             closing(self.conn.cursor()) as cursor,
         ):
             cursor.execute("BEGIN IMMEDIATE")
             try:
-                row = cursor.execute(f"{LOOK}?", (str(thread),)).fetchone()
-                _require(str(thread), self._lease, row)
-                self._writing.recorder = recorder = Recorder(cursor, str(thread))
+                row = cursor.execute(f"{SELECT_LEASE}?", (str(thread),)).fetchone()
+                _require_lease(str(thread), self._lease, row)
+                self._thread_local.recorder = recorder = WriteRecorder(cursor, str(thread))
                 yield recorder
             except BaseException:
                 self.conn.rollback()
                 raise
             finally:
-                self._writing.recorder = None
+                self._thread_local.recorder = None
             self.conn.commit()
 
 
-def _postgres(connection: Any, ledger: Ledger, lease: Lease | None) -> Saver:
+def _open_postgres_saver(connection: Any, ledger: Ledger, lease: Lease | None) -> Saver:
     import psycopg
 
     try:
         from langgraph.checkpoint.postgres import PostgresSaver
     except ImportError as error:
-        raise LedgerUnusable(
+        raise LedgerUnavailableError(
             "postgresql: LangGraph's saver for it is not installed; pip install '.[postgres]' in the checkout of langgraph-takeover"
         ) from error
 
-    class FencedPostgresSaver(_InThreads, PostgresSaver):
+    class FencedPostgresSaver(_AsyncByThreads, PostgresSaver):
         """LangGraph's own saver on PostgreSQL, whose writes are refused without, and after the loss of, the lease."""
 
         def __init__(self) -> None:
             super().__init__(connection)
             self.order = threading.RLock()
 
-        def put(self, config: RunnableConfig, *rest: Any) -> RunnableConfig:
-            with self.whole(config["configurable"]["thread_id"]), _storing():
-                return super().put(config, *rest)
+        def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
+            with self.write_atomically(config["configurable"]["thread_id"]), _explain_unstorable_values():
+                return super().put(config, *args)
 
-        def put_writes(self, config: RunnableConfig, writes: Writes, *rest: Any, **named: Any) -> None:
-            with self.whole(config["configurable"]["thread_id"]), _storing():
-                super().put_writes(config, _whole(writes), *rest, **named)
+        def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
+            with self.write_atomically(config["configurable"]["thread_id"]), _explain_unstorable_values():
+                super().put_writes(config, _drop_failed_writes(writes), *args, **kwargs)
 
         def delete_thread(self, thread_id: str) -> None:
-            with self.whole(thread_id):
+            with self.write_atomically(thread_id):
                 super().delete_thread(thread_id)
 
-        def prune(self, thread_ids: Sequence[str], **named: Any) -> None:
+        def prune(self, thread_ids: Sequence[str], **kwargs: Any) -> None:
             for thread in thread_ids:
-                with self.whole(thread):
-                    super().prune([thread], **named)
+                with self.write_atomically(thread):
+                    super().prune([thread], **kwargs)
 
         @contextmanager
-        def whole(self, thread: str) -> Iterator[None]:
-            with undisturbed(), ledger.telling(psycopg.Error), self.order, connection.transaction():
+        def write_atomically(self, thread: str) -> Iterator[None]:
+            with (
+                defer_signals(),
+                ledger.translate_errors(psycopg.Error),
+                self.order,
+                connection.transaction(),
+            ):
                 # The row stays as it is to the end of the transaction: whoever takes the lease waits.
-                found = connection.execute(f"{LOOK}%s FOR SHARE", (str(thread),)).fetchone()
-                _require(str(thread), lease, tuple(found.values()) if found else None)
+                found = connection.execute(f"{SELECT_LEASE}%s FOR SHARE", (str(thread),)).fetchone()
+                _require_lease(str(thread), lease, tuple(found.values()) if found else None)
                 yield
 
-    with ledger.telling(psycopg.Error):
+    with ledger.translate_errors(psycopg.Error):
         # Two processes that both find no tables must not both make them; one transaction would be too short.
-        while not _scalar(connection.execute("SELECT pg_try_advisory_lock(8402159)")):
-            time.sleep(_PAUSE_S)  # holding nothing that making an index waits for
+        while not _fetch_scalar(connection.execute("SELECT pg_try_advisory_lock(8402159)")):
+            time.sleep(_RETRY_PAUSE_S)  # holding nothing that making an index waits for
         try:
             saver = FencedPostgresSaver()
             saver.setup()
@@ -222,7 +237,7 @@ def _postgres(connection: Any, ledger: Ledger, lease: Lease | None) -> Saver:
     return saver
 
 
-def _scalar(cursor: Any) -> Any:
+def _fetch_scalar(cursor: Any) -> Any:
     return next(iter(cursor.fetchone().values()))
 
 
@@ -230,31 +245,31 @@ def _scalar(cursor: Any) -> Any:
 def open_saver(ledger: Ledger, lease: Lease | None = None) -> Iterator[Saver]:
     """A saver in the ledger's own database; without a lease it can only read."""
     url = make_url(ledger.url)
-    if ledger.on_sqlite:
-        with ledger.telling(sqlite3.Error):
+    if ledger.is_sqlite:
+        with ledger.translate_errors(sqlite3.Error):
             connection = sqlite3.connect(url.database or "", check_same_thread=False, timeout=BUSY_S)
         with closing(connection):
-            with ledger.telling(sqlite3.Error):
+            with ledger.translate_errors(sqlite3.Error):
                 connection.execute("PRAGMA synchronous=NORMAL")
                 saver = FencedSqliteSaver(connection, ledger, lease)
                 saver.setup()
-            with _closed_in_order(connection, saver.lock):
+            with _close_when_idle(connection, saver.lock):
                 yield saver
         return
     import psycopg
     from psycopg.rows import dict_row
 
     plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    with ledger.telling(psycopg.Error):
+    with ledger.translate_errors(psycopg.Error):
         connected = psycopg.connect(plain, autocommit=True, prepare_threshold=0, row_factory=dict_row)
     with closing(connected):
-        opened: Any = _postgres(connected, ledger, lease)
-        with _closed_in_order(connected, opened.order):
+        opened: Any = _open_postgres_saver(connected, ledger, lease)
+        with _close_when_idle(connected, opened.order):
             yield opened
 
 
 @contextmanager
-def _closed_in_order(connection: Any, lock: Any) -> Iterator[None]:
+def _close_when_idle(connection: Any, lock: Any) -> Iterator[None]:
     """Close a connection when nobody writes: a stream that was left early may, in a thread of its own."""
     try:
         yield
@@ -263,38 +278,38 @@ def _closed_in_order(connection: Any, lock: Any) -> Iterator[None]:
             connection.close()
 
 
-class Unstorable(TypeError):
+class UnstorableValueError(TypeError):
     """A state came to hold something that no checkpoint can; the line names its type."""
 
 
 @contextmanager
-def _storing() -> Iterator[None]:
+def _explain_unstorable_values() -> Iterator[None]:
     try:
         yield
     except TypeError as error:
         if "msgpack" not in str(error):
             raise
-        raise Unstorable(
+        raise UnstorableValueError(
             f"{error}: a state holds messages, text, numbers, and lists and dicts of them; put nothing else there"
         ) from error
 
 
-def _whole(writes: Writes) -> Writes:
+def _drop_failed_writes(writes: Writes) -> Writes:
     """A node's writes, but not those of one that failed or was cancelled: it is to be run again."""
     if any(channel == ERROR for channel, _ in writes):
         return [write for write in writes if write[0] in WRITES_IDX_MAP]
     return writes
 
 
-def _place(config: RunnableConfig) -> Place:
+def _chain_key(config: RunnableConfig) -> ChainKey:
     at = config["configurable"]
-    return Place(str(at["thread_id"]), str(at.get("checkpoint_ns", "")))
+    return ChainKey(str(at["thread_id"]), str(at.get("checkpoint_ns", "")))
 
 
-def _require(thread: str, lease: Lease | None, row: Sequence[Any] | None) -> None:
+def _require_lease(thread: str, lease: Lease | None, row: Sequence[Any] | None) -> None:
     if lease is None or lease.thread != thread:
-        raise Fenced(thread, row[1] if row else "nobody")
-    lease.take(row)
+        raise FencedError(thread, row[1] if row else "nobody")
+    lease.update_from_row(row)
 
 
 Saver = FencedSqliteSaver | Any

@@ -13,13 +13,13 @@ from typer import Argument, Option
 
 from graph.asking import (
     DatabaseOption,
-    Directory,
+    DirectoryOption,
     SandboxOption,
-    Unisolated,
-    Usage,
-    person,
-    say,
-    spec_of,
+    UnisolatedOption,
+    UsageError,
+    choose_sandbox_spec,
+    current_user,
+    print_safely,
 )
 
 if TYPE_CHECKING:
@@ -46,69 +46,71 @@ Exit codes: 0 done, 2 usage, 3 record or machine failed, 4 disk full, 130 interr
 """
 
 
-Record = Annotated[Path, Argument(help="A record's directory, in the records of a home.", metavar="RECORD")]
-As = Annotated[str | None, Option("--as", help="Your name.", show_default="the user that runs this")]
+RecordArgument = Annotated[
+    Path, Argument(help="A record's directory, in the records of a home.", metavar="RECORD")
+]
+NameOption = Annotated[str | None, Option("--as", help="Your name.", show_default="the user that runs this")]
 
 
 def take(
-    record: Record,
-    name: As = None,
+    record: RecordArgument,
+    name: NameOption = None,
     database: DatabaseOption = None,
-    directory: Directory = None,
+    directory: DirectoryOption = None,
     sandbox: SandboxOption = None,
-    allow_unisolated: Unisolated = False,
+    allow_unisolated: UnisolatedOption = False,
 ) -> None:
     """Take a record's work in hand: its machine as it was frozen, in a shell, with the note printed."""
-    from graph.people import take as taken
-    from handoff.listing import harmless
-    from handoff.notes.note import structured_note
-    from nodes.person import HELP
+    from graph.people import take_record as taken
+    from handoff.listing import escape_control_chars
+    from handoff.notes.note import render_structured_note
+    from nodes.person import HELP_TEXT
 
     def show(text: str) -> None:
-        print(harmless(text), flush=True)
+        print(escape_control_chars(text), flush=True)
 
     def read(prompt: str) -> str:
         if sys.stdin.isatty():
-            return input(harmless(prompt))
+            return input(escape_control_chars(prompt))
         line = sys.stdin.readline()
         if not line:
             raise EOFError
-        print(harmless(f"{prompt}{line.rstrip()}"), flush=True)
+        print(escape_control_chars(f"{prompt}{line.rstrip()}"), flush=True)
         return line.rstrip("\n")
 
-    with _home_of(record, database) as (found, record_id):
+    with _open_home_of_record(record, database) as (found, record_id):
         known = found.records.load(record_id)
-        show(f"{structured_note(known)}\n\n{HELP}")
-        spec = spec_of(found, record_id, directory, sandbox, allow_unisolated)
-        with _terminal_as_it_was():
-            done = taken(found, known, name or person(), read=read, show=show, sandbox=spec)
-        _told(found, record_id, done)
+        show(f"{render_structured_note(known)}\n\n{HELP_TEXT}")
+        spec = choose_sandbox_spec(found, record_id, directory, sandbox, allow_unisolated)
+        with _restore_terminal():
+            done = taken(found, known, name or current_user(), read=read, show=show, sandbox=spec)
+        _print_result(found, record_id, done)
 
 
 def give(
-    record: Record,
+    record: RecordArgument,
     to: Annotated[str, Option("--to", help="The agent, or the person, that is to go on.")],
     message: Annotated[str, Option(help="What you say to it.")] = "",
-    name: As = None,
+    name: NameOption = None,
     database: DatabaseOption = None,
-    directory: Directory = None,
+    directory: DirectoryOption = None,
     sandbox: SandboxOption = None,
-    allow_unisolated: Unisolated = False,
+    allow_unisolated: UnisolatedOption = False,
 ) -> None:
     """Freeze what you left of a record that you had taken, and hand it on."""
-    from graph.people import give as given
+    from graph.people import give_record as given
 
     if not to.strip() or " " in to.strip():
-        raise Usage(f"--to: {to!r:.40} is no agent's name")
-    with _home_of(record, database) as (found, record_id):
+        raise UsageError(f"--to: {to!r:.40} is no agent's name")
+    with _open_home_of_record(record, database) as (found, record_id):
         known = found.records.load(record_id)
-        spec = spec_of(found, record_id, directory, sandbox, allow_unisolated)
-        done = given(found, known, name or person(), to.strip(), message, sandbox=spec)
-        _told(found, record_id, done)
+        spec = choose_sandbox_spec(found, record_id, directory, sandbox, allow_unisolated)
+        done = given(found, known, name or current_user(), to.strip(), message, sandbox=spec)
+        _print_result(found, record_id, done)
 
 
 @contextmanager
-def _terminal_as_it_was() -> Iterator[None]:
+def _restore_terminal() -> Iterator[None]:
     """Who is interrupted while they type would be left with a terminal that shows nothing."""
     if not sys.stdin.isatty():
         yield
@@ -124,12 +126,12 @@ def _terminal_as_it_was() -> Iterator[None]:
 
 
 @contextmanager
-def _home_of(record: Path, database: str | None) -> Iterator[tuple[Home, str]]:
+def _open_home_of_record(record: Path, database: str | None) -> Iterator[tuple[Home, str]]:
     place = (record.parent if record.name == "record.json" else record).absolute()
     if not (place / "record.json").is_file():
-        raise Usage(f"RECORD: {record}: no record lies there; name its directory")
+        raise UsageError(f"RECORD: {record}: no record lies there; name its directory")
     if place.parent.name != "records":
-        raise Usage(
+        raise UsageError(
             f"RECORD: {record}: lies in no home; python -m handoff export, then import into HOME/records"
         )
     from graph.home import open_home
@@ -138,19 +140,19 @@ def _home_of(record: Path, database: str | None) -> Iterator[tuple[Home, str]]:
         yield found, place.name
 
 
-def _told(found: Home, record_id: str, done: Any) -> None:
-    place = found.records.directory(record_id)
-    if done.given is not None:
-        say(f"{done.given.record} is offered to {done.given.target}: handoff {done.given.id}")
-    elif done.outcome is None:
-        say(f"left as it is; come back by: python -m handoff take {place}")
+def _print_result(home: Home, record_id: str, result: Any) -> None:
+    place = home.records.directory(record_id)
+    if result.given is not None:
+        print_safely(f"{result.given.record} is offered to {result.given.target}: handoff {result.given.id}")
+    elif result.outcome is None:
+        print_safely(f"left as it is; come back by: python -m handoff take {place}")
     else:
-        say(
-            f"{done.outcome.stop_reason}: {done.outcome.events} events; the patch has {len(done.outcome.patch)} characters"
+        print_safely(
+            f"{result.outcome.stop_reason}: {result.outcome.events} events; the patch has {len(result.outcome.patch)} characters"
         )
 
 
-SEAT: dict[str, tuple[Callable[..., None], str]] = {
+COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "take": (take, _TAKE_EPILOG),
     "give": (give, _GIVE_EPILOG),
 }

@@ -10,32 +10,32 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
-from graph.refusals import RunFailed
-from nodes.edited import as_edited
+from graph.refusals import ServedRunError
+from nodes.edited import align_step_edit
 from nodes.state import AgentState
 
-Answered = Callable[[Any], None]
+AnswerCheck = Callable[[Any], None]
 """Raises where a person's answer to a review is none, in the line that they read."""
 
 
-class Served(CompiledStateGraph[AgentState, Any, Any, Any]):
+class GuardedGraph(CompiledStateGraph[AgentState, Any, Any, Any]):
     """A graph on whose threads a second task, an answer that is none, and a history told twice are refused."""
 
-    def __init__(self, *, answered: Answered, **compiled: Any) -> None:
+    def __init__(self, *, check_answer: AnswerCheck, **compiled: Any) -> None:
         super().__init__(**compiled)
-        self.answered = answered  # under its parameter's name, by which LangGraph copies a graph
+        self.check_answer = check_answer  # under its parameter's name, by which LangGraph copies a graph
 
     async def astream(
-        self, input: Any, config: RunnableConfig | None = None, **named: Any
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
         if isinstance(input, Command):
             _require_one_node(input.goto)
             if not (input.update or input.goto):
                 for answer in _answers(input.resume):
-                    self.answered(answer)
+                    self.check_answer(answer)
         elif input is not None and config is not None and self.checkpointer:
-            await self._require_free(config)
-        async for each in super().astream(input, config, **named):
+            await self._require_free_thread(config)
+        async for each in super().astream(input, config, **kwargs):
             yield each
 
     async def aupdate_state(
@@ -43,10 +43,10 @@ class Served(CompiledStateGraph[AgentState, Any, Any, Any]):
     ) -> RunnableConfig:
         if isinstance(values, dict):
             before = (await self.aget_state(config)).values
-            values = as_edited(values, len(before.get("events", [])))
+            values = align_step_edit(values, len(before.get("events", [])))
         return await super().aupdate_state(config, values, as_node, task_id)
 
-    async def _require_free(self, config: RunnableConfig) -> None:
+    async def _require_free_thread(self, config: RunnableConfig) -> None:
         state = await self.aget_state(config)
         run = config.get("metadata", {}).get("run_id")
         # A run that was cut off comes again with its form, and LangGraph knows it by its id, too.
@@ -59,17 +59,17 @@ class Served(CompiledStateGraph[AgentState, Any, Any, Any]):
             if state.interrupts
             else "begin another on a new thread, or go on from one of this thread's checkpoints"
         )
-        raise RunFailed(f"ThreadTaken: this thread holds {held} already; {cure}")
+        raise ServedRunError(f"ThreadExistsError: this thread holds {held} already; {cure}")
 
 
 def _require_one_node(goto: Any) -> None:
-    """Raises RunFailed for several nodes at once, and for a node with a state of its own.
+    """Raises ServedRunError for several nodes at once, and for a node with a state of its own.
 
     A run decides once, by its thread's state, in which sandbox it acts; another state could name another one.
     """
     nodes = goto if isinstance(goto, list | tuple) else [goto] if goto else []
     if len(nodes) > 1 or not all(isinstance(node, str) for node in nodes):
-        raise RunFailed("goto: name one node; write the state that it is to see with 'update'")
+        raise ServedRunError("goto: name one node; write the state that it is to see with 'update'")
 
 
 def _answers(resume: Any) -> tuple[Any, ...]:

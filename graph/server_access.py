@@ -39,11 +39,11 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,}")
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:\d+)?|https?://\[[0-9a-f:]+\](:\d+)?")
 _HOST = re.compile(r"[a-z0-9.-]+(:\d+)?|\[[0-9a-f:]+\](:\d+)?")
 # New versions of LangGraph add routes; those that start programs of the host or make requests stay closed.
-_SERVED = frozenset(
+_SERVED_ROUTES = frozenset(
     ("ok", "info", "docs", "openapi.json", "metrics", "assistants", "threads", "runs", "store")
 )
 # What LangGraph's own CORS settings show to a page.
-_EXPOSED = ("content-location", "x-pagination-next", "x-pagination-total")
+_EXPOSED_HEADERS = ("content-location", "x-pagination-next", "x-pagination-total")
 
 
 class AccessError(ValueError):
@@ -71,9 +71,9 @@ class Access:
         if variables.get(_PREFIX_VARIABLE):
             raise AccessError(f"{_PREFIX_VARIABLE}: the server has no prefix; unset it")
         origins = (
-            _listed(variables, ORIGINS_VARIABLE, _ORIGIN, "https://studio.example.com") or STUDIO_ORIGINS
+            _parse_list(variables, ORIGINS_VARIABLE, _ORIGIN, "https://studio.example.com") or STUDIO_ORIGINS
         )
-        hosts = frozenset(_listed(variables, HOSTS_VARIABLE, _HOST, "studio.example.com:2024"))
+        hosts = frozenset(_parse_list(variables, HOSTS_VARIABLE, _HOST, "studio.example.com:2024"))
         address = urlsplit(variables.get(_URL_VARIABLE, "")).hostname
         if address and not hosts and address not in ("127.0.0.1", "localhost", "::1"):
             raise AccessError(
@@ -82,16 +82,16 @@ class Access:
             )
         return cls(token, origins, hosts)
 
-    def is_token(self, given: str) -> bool:
+    def is_token(self, candidate: str) -> bool:
         """Whether this is the token; how long that takes does not depend on where the two differ."""
-        return secrets.compare_digest(given.encode(errors="replace"), self.token.encode())
+        return secrets.compare_digest(candidate.encode(errors="replace"), self.token.encode())
 
     def has_token(self, authorization: str | None) -> bool:
         """Whether an `Authorization` header carries the token."""
         scheme, _, given = (authorization or "").partition(" ")
         return scheme.lower() == "bearer" and self.is_token(given)
 
-    def refusal(self, scope: Scope) -> str | None:
+    def refusal_reason(self, scope: Scope) -> str | None:
         """Why a request is refused by its `Host` or `Origin`; None if it is not."""
         headers = Headers(scope=scope)
         names, pages = headers.getlist("host"), headers.getlist("origin")
@@ -112,10 +112,12 @@ class Access:
         return port is not None and host in {f"{name}:{port}" for name in _LOOPBACK}
 
 
-def _listed(variables: Mapping[str, str], name: str, form: re.Pattern[str], example: str) -> tuple[str, ...]:
+def _parse_list(
+    variables: Mapping[str, str], name: str, pattern: re.Pattern[str], example: str
+) -> tuple[str, ...]:
     found = tuple(each.strip() for each in variables.get(name, "").split(",") if each.strip())
     for each in found:
-        if not form.fullmatch(each):
+        if not pattern.fullmatch(each):
             raise AccessError(f"{name}: {each!r:.100} is invalid; give, for instance, {example}")
     return found
 
@@ -132,7 +134,7 @@ class AddressCheck:
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reason = self._access.refusal(scope) if scope["type"] in ("http", "websocket") else None
+        reason = self._access.refusal_reason(scope) if scope["type"] in ("http", "websocket") else None
         if reason is not None:
             return await _refuse(scope, receive, send, 403, reason)
         return await self.app(scope, receive, send)
@@ -158,7 +160,7 @@ class TokenCheck:
         given = Headers(scope=scope).getlist("authorization")
         if scope["path"] != PUBLIC_PATH and (len(given) != 1 or not self._access.has_token(given[0])):
             return await _refuse(scope, receive, send, 401, "token: missing or wrong; see docs/studio.md")
-        if scope["path"] != "/" and scope["path"].removeprefix("/").partition("/")[0] not in _SERVED:
+        if scope["path"] != "/" and scope["path"].removeprefix("/").partition("/")[0] not in _SERVED_ROUTES:
             return await _refuse(scope, receive, send, 404, "path: not served")
         return await self.app(scope, receive, send)
 
@@ -180,7 +182,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, reaso
     return await JSONResponse({"detail": reason}, status, headers)(scope, receive, send)
 
 
-def middleware(access: Access) -> list[Middleware]:
+def build_middleware(access: Access) -> list[Middleware]:
     """What every request passes, outermost first."""
     return [
         Middleware(AddressCheck, access=access),
@@ -190,13 +192,13 @@ def middleware(access: Access) -> list[Middleware]:
             allow_methods=("*",),
             allow_headers=("*",),
             allow_private_network=True,
-            expose_headers=_EXPOSED,
+            expose_headers=_EXPOSED_HEADERS,
         ),
         Middleware(TokenCheck, access=access),
     ]
 
 
-def _own_access() -> Access:
+def _load_access() -> Access:
     try:
         return Access.from_environment(os.environ)
     except AccessError as error:
@@ -204,7 +206,7 @@ def _own_access() -> Access:
         raise SystemExit(2) from None
 
 
-_access = _own_access()
+_access = _load_access()
 auth = Auth()
 
 
@@ -219,7 +221,7 @@ async def authenticate(authorization: str | None) -> Auth.types.MinimalUserDict:
 
 
 @asynccontextmanager
-async def _announced(_: Starlette) -> AsyncIterator[None]:
+async def _announce_access(_: Starlette) -> AsyncIterator[None]:
     token = f"${TOKEN_VARIABLE}" if os.environ.get(TOKEN_VARIABLE) else _access.token
     url = f"{os.environ.get(_URL_VARIABLE, '')}/{token}"
     print(
@@ -231,4 +233,4 @@ async def _announced(_: Starlette) -> AsyncIterator[None]:
     yield
 
 
-app = Starlette(middleware=middleware(_access), lifespan=_announced)
+app = Starlette(middleware=build_middleware(_access), lifespan=_announce_access)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-PLACE = Path(".langgraph_api", "checkpoints.sqlite")
+DATABASE_PATH = Path(".langgraph_api", "checkpoints.sqlite")
 """Beside the server's other files, in its working directory."""
 
 
@@ -39,6 +39,6 @@ class ServerSaver(AsyncSqliteSaver):
 @asynccontextmanager
 async def open_server_saver() -> AsyncIterator[ServerSaver]:
     """For `langgraph.json`; the server opens it once for every event loop that it runs graphs in."""
-    PLACE.parent.mkdir(exist_ok=True)
-    async with ServerSaver.from_conn_string(str(PLACE)) as saver:
+    DATABASE_PATH.parent.mkdir(exist_ok=True)
+    async with ServerSaver.from_conn_string(str(DATABASE_PATH)) as saver:
         yield saver  # type: ignore[misc]  # from_conn_string makes a saver of the class that it is called on

@@ -26,27 +26,27 @@ from pydantic import BaseModel, ValidationError
 from typing_extensions import TypedDict
 
 from graph.agent import Graph, Node, build_agent, build_takeover
-from graph.checkpoint import Kind
+from graph.checkpoint import GraphKind
 from graph.home import Home, open_home
-from graph.refusals import RunFailed
-from graph.served import Answered, Served
-from graph.team import team_graph
-from nodes.session import MachineNotKept, Session
+from graph.refusals import ServedRunError
+from graph.served import AnswerCheck, GuardedGraph
+from graph.team import build_team_graph
+from nodes.session import Session, SnapshotNotFoundError
 from nodes.settings import AgentContext
 from nodes.state import AgentState
 from nodes.team import Team
-from sandbox.machine import SandboxSpec, SnapshotCorrupt
+from sandbox.machine import SandboxSpec, SnapshotCorruptError
 
 # TAKEOVER_HOME is the host's place for what machines stand on.
 HOME_VARIABLE = "TAKEOVER_RUNS"
 DEFAULT_HOME = ".takeover"
-ONCE: EphemeralValue[Any] = EphemeralValue(Any)
+INPUT_ONLY: EphemeralValue[Any] = EphemeralValue(Any)
 """Marks a field of an input that its first node alone is to see, and that is no part of the state."""
-_FIRST = ("begin", "receive")
-_LONGEST = 1000
+_FIRST_NODES = ("begin", "receive")
+_MAX_ERROR_CHARS = 1000
 
 
-class Asked(NamedTuple):
+class ServedRequest(NamedTuple):
     """What a run is asked for: on which thread, in which state, with which form and which choices."""
 
     thread: str
@@ -56,7 +56,7 @@ class Asked(NamedTuple):
     choices: Any
 
 
-class Equipment(NamedTuple):
+class ServedRunSetup(NamedTuple):
     """What a run is given for what was asked."""
 
     model: BaseChatModel
@@ -67,154 +67,158 @@ class Equipment(NamedTuple):
     """Those of `nodes.settings.AgentContext`."""
     team: Team | None = None
     """For a team's graph, whose agents bring models of their own."""
-    first: AgentState = AgentState()
+    initial_state: AgentState = AgentState()
     """What the first node is to find in the state, where the run begins."""
 
 
-Equip = Callable[[Home, Asked], Equipment]
+BuildSetup = Callable[[Home, ServedRequest], ServedRunSetup]
 
 
 def serve(
-    kind: Kind, form: type[BaseModel], choices: type[BaseModel], equip: Equip, answered: Answered
+    kind: GraphKind,
+    form: type[BaseModel],
+    choices: type[BaseModel],
+    build_setup: BuildSetup,
+    check_answer: AnswerCheck,
 ) -> Callable[[ServerRuntime[Any]], AbstractAsyncContextManager[Graph]]:
     """A factory for `langgraph.json`: the graph with `form` as its input and `choices` as its context.
 
     Whatever `equip` and `answered` raise is what the person reads, so it should be one line. The home is the directory that
     the environment variable TAKEOVER_RUNS names, else `.takeover` in the working directory.
     """
-    builders: dict[Kind, Callable[..., Graph]] = {
+    builders: dict[GraphKind, Callable[..., Graph]] = {
         "agent": build_agent,
         "takeover": build_takeover,
-        "team": team_graph,
+        "team": build_team_graph,
     }
 
-    def built(hold: _Hold) -> Graph:
-        graph = builders[kind](context_schema=choices, input_schema=form, entered=hold.entered)
-        return Served(answered=answered, **vars(graph))
+    def build(served_run: _ServedRun) -> Graph:
+        graph = builders[kind](context_schema=choices, input_schema=form, entered=served_run.wrap_node)
+        return GuardedGraph(check_answer=check_answer, **vars(graph))
 
-    to_look_at = cache(lambda: built(_Hold(form, choices, equip)))
+    to_look_at = cache(lambda: build(_ServedRun(form, choices, build_setup)))
 
     @asynccontextmanager
     async def factory(runtime: ServerRuntime[Any]) -> AsyncIterator[Graph]:
         if runtime.execution_runtime is None:
             yield to_look_at()
             return
-        hold = _Hold(form, choices, equip)
+        hold = _ServedRun(form, choices, build_setup)
         try:
-            yield built(hold)
+            yield build(hold)
         finally:
             await asyncio.to_thread(hold.close)
 
     return factory
 
 
-class _Hold:
+class _ServedRun:
     """One run's hold on its thread: taken when its first node acts, let go when the run ends."""
 
-    def __init__(self, form: type[BaseModel], choices: type[BaseModel], equip: Equip) -> None:
+    def __init__(self, form: type[BaseModel], choices: type[BaseModel], build_setup: BuildSetup) -> None:
         self._form = form
         self._choices = choices
-        self._equip = equip
+        self._build_setup = build_setup
         self._stack = ExitStack()
         self._session: Session | None = None
         self._context: AgentContext | None = None
-        self._first = AgentState()
+        self._initial_state = AgentState()
         self._lock = threading.Lock()
-        self._at_work = False
-        self._ended = False
+        self._is_working = False
+        self._has_ended = False
 
-    def entered(self, node: Node) -> Node:
+    def wrap_node(self, node: Node) -> Node:
         """The node, given the run's own context in place of the server's."""
         if "runtime" not in inspect.signature(node).parameters:
             return node
-        first = node.__name__ in _FIRST
+        first = node.__name__ in _FIRST_NODES
 
-        def inside(state: AgentState, runtime: Runtime[Any]) -> AgentState:
-            with self._working(), _telling():
-                context = self._taken(state, runtime, first)
+        def wrapper(state: AgentState, runtime: Runtime[Any]) -> AgentState:
+            with self._track_node(), _raise_in_one_line():
+                context = self._open_context(state, runtime, first)
                 if not first:
                     return node(state, runtime.override(context=context))
-                begun = AgentState(**{**state, **self._first})
-                return AgentState(**{**self._first, **node(begun, runtime.override(context=context))})
+                begun = AgentState(**{**state, **self._initial_state})
+                return AgentState(**{**self._initial_state, **node(begun, runtime.override(context=context))})
 
         if first:
             # A node sees what its own annotation names: this one the form beside the state.
             hints = {**get_type_hints(AgentState, include_extras=True), **_hints(self._form)}
-            inside.__annotations__["state"] = TypedDict("First", hints, total=False)  # type: ignore[operator]
-        return inside
+            wrapper.__annotations__["state"] = TypedDict("First", hints, total=False)  # type: ignore[operator]
+        return wrapper
 
     def close(self) -> None:
         """End the machine and let others onto the thread, even where a node is still at work."""
         with self._lock:
-            self._ended = True
-            at_work = self._at_work
+            self._has_ended = True
+            at_work = self._is_working
         if self._session is not None:
             self._session.close()
         if not at_work:
             self._stack.close()
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
+    def _track_node(self) -> Iterator[None]:
         with self._lock:
-            if self._ended:
-                raise RunFailed("the run was ended before this step began")
-            self._at_work = True
+            if self._has_ended:
+                raise ServedRunError("the run was ended before this step began")
+            self._is_working = True
         try:
             yield
         finally:
             with self._lock:
-                self._at_work = False
-                ended = self._ended
+                self._is_working = False
+                ended = self._has_ended
             if ended:
                 # A cancelled run's node goes on in its thread, and may have started a machine meanwhile.
                 self.close()
 
-    def _taken(self, state: AgentState, runtime: Runtime[Any], first: bool) -> AgentContext:
+    def _open_context(self, state: AgentState, runtime: Runtime[Any], is_first: bool) -> AgentContext:
         if self._context is None:
-            asked = Asked(
+            asked = ServedRequest(
                 thread=_thread(runtime),
                 state=state,
-                form=self._filled_in(state) if first else None,
+                form=self._parse_form(state) if is_first else None,
                 choices=runtime.context or self._choices(),
             )
             home = self._stack.enter_context(open_home(home_directory()))
-            equipment = self._equip(home, asked)
-            self._session, _ = self._stack.enter_context(home.session(asked.thread, equipment.sandbox))
-            self._first = equipment.first
+            equipment = self._build_setup(home, asked)
+            self._session, _ = self._stack.enter_context(home.open_session(asked.thread, equipment.sandbox))
+            self._initial_state = equipment.initial_state
             self._context = AgentContext(
                 model=equipment.model,
                 model_name=equipment.model_name,
                 session=self._session,
                 run_id=equipment.run_id,
-                member=equipment.team.member() if equipment.team else None,
+                member=equipment.team.find_member() if equipment.team else None,
                 **equipment.settings,
             )
         return self._context
 
-    def _filled_in(self, state: Any) -> BaseModel:
+    def _parse_form(self, state: Any) -> BaseModel:
         return self._form(**{name: state[name] for name in self._form.model_fields if name in state})
 
 
 @contextmanager
-def _telling() -> Iterator[None]:
+def _raise_in_one_line() -> Iterator[None]:
     try:
         yield
-    except (GraphBubbleUp, RunFailed):
+    except (GraphBubbleUp, ServedRunError):
         raise
-    except (MachineNotKept, SnapshotCorrupt) as error:
-        raise RunFailed(
-            f"{one_line(error)}; go on from another checkpoint of the thread, or take another record over"
+    except (SnapshotNotFoundError, SnapshotCorruptError) as error:
+        raise ServedRunError(
+            f"{format_error_line(error)}; go on from another checkpoint of the thread, or take another record over"
         ) from error
     except Exception as error:
-        raise RunFailed(one_line(error)) from error
+        raise ServedRunError(format_error_line(error)) from error
 
 
-def one_line(error: Exception) -> str:
+def format_error_line(error: Exception) -> str:
     """What an error says, for a person who reads one line of it."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc'])) or error.title}: {first['msg']}"
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST]}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:_MAX_ERROR_CHARS]}"
 
 
 def home_directory() -> Path:

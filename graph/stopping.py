@@ -14,7 +14,7 @@ _SIGTERM_CODE = 128 + signal.SIGTERM
 
 
 @contextmanager
-def stopping(control: RunControl) -> Iterator[None]:
+def drain_on_sigterm(control: RunControl) -> Iterator[None]:
     """On SIGTERM the run ends after its node, with its machine frozen; then the process is ended as it would be."""
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or before is None:

@@ -16,13 +16,13 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, StateSnapshot
 from pydantic import ValidationError
 
-from handoff.recall import recalled
+from handoff.recall import recall_events
 from handoff.record import HandoffRecord, RecordStore
-from handoff.swarm import carried, earlier_work, from_swarm, latest
-from handoff.views import NEED_NOTES, Recipient, named
-from nodes.actions import RECALL
-from nodes.noting import notes_on
-from nodes.settings import BadSettings, told
+from handoff.swarm import attach_record, build_latest_record, from_swarm, load_earlier_events
+from handoff.views import VIEWS_WITH_NOTES, Recipient, find_view
+from nodes.actions import RECALL_TOOL
+from nodes.noting import write_model_notes
+from nodes.settings import SettingsError, describe_validation_error
 from sandbox.machine import Snapshot
 
 DESTINATION = "__handoff_destination"
@@ -46,9 +46,9 @@ def create_handoff_tool(
 
     Nothing is lost by it: the record that the view is made of goes along with the view's messages, or lies in
     `records`, and the next handoff goes on from there. `model` writes the notes for the views that show some;
-    `patch` tells what the repository differs by from its commit. Raises NoSuchView and BadSettings.
+    `patch` tells what the repository differs by from its commit. Raises UnknownViewError and SettingsError.
     """
-    shown, recipient = named(view), _recipient(window_tokens)
+    shown, recipient = find_view(view), _recipient(window_tokens)
     tool_name = name or "transfer_to_" + re.sub(r"\s+", "_", agent_name.strip()).lower()
 
     @tool(tool_name, description=description or f"Ask agent '{agent_name}' for help")
@@ -60,15 +60,15 @@ def create_handoff_tool(
         done = ToolMessage(
             f"Successfully transferred to {agent_name}", name=tool_name, tool_call_id=tool_call_id
         )
-        record = latest(
+        record = build_latest_record(
             [*_messages(state), done],
             thread_id=_thread(config),
             records=records,
             patch=patch() if patch else "",
         )
-        if model is not None and view in NEED_NOTES:
-            record = _with_notes(record, model, records)
-        seen = carried(shown(record, recipient), record, stored=records is not None)
+        if model is not None and view in VIEWS_WITH_NOTES:
+            record = _add_notes(record, model, records)
+        seen = attach_record(shown(record, recipient), record, is_stored=records is not None)
         update = {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *seen], "active_agent": agent_name}
         return Command(goto=agent_name, graph=Command.PARENT, update=update)
 
@@ -80,10 +80,13 @@ def create_recall_tool(*, records: RecordStore | None = None) -> BaseTool:
     """The tool that the view `cited` speaks of: it shows events of the work before the last handoff."""
 
     @tool(
-        RECALL, description="Show events of the earlier work, by their names or by words that stand in them."
+        RECALL_TOOL,
+        description="Show events of the earlier work, by their names or by words that stand in them.",
     )
     def recall(what: str, state: Annotated[Any, InjectedState], config: RunnableConfig) -> str:
-        return recalled(earlier_work(_messages(state), thread_id=_thread(config), records=records), what)
+        return recall_events(
+            load_earlier_events(_messages(state), thread_id=_thread(config), records=records), what
+        )
 
     return recall
 
@@ -97,14 +100,14 @@ def to_swarm(
 ) -> dict[str, Any]:
     """The input of a compiled swarm, on a new thread, whose agent goes on from a record.
 
-    Raises NoSuchView, BadSettings and RecordRefused.
+    Raises UnknownViewError, SettingsError and RecordError.
     """
     record.verify()
-    seen = named(view)(record, _recipient(window_tokens))
-    return {"messages": carried(seen, record, stored=False), "active_agent": active_agent}
+    seen = find_view(view)(record, _recipient(window_tokens))
+    return {"messages": attach_record(seen, record, is_stored=False), "active_agent": active_agent}
 
 
-def imported(
+def import_records(
     graph: Pregel[Any, Any, Any, Any],
     config: RunnableConfig,
     *,
@@ -115,12 +118,12 @@ def imported(
 ) -> tuple[HandoffRecord, ...]:
     """The records of a swarm's thread, by its checkpointer; what an agent has done since it was asked is among it.
 
-    As `handoff.swarm.from_swarm`. Raises BadTrace and RecordRefused.
+    As `handoff.swarm.from_swarm`. Raises TraceError and RecordError.
     """
     now = graph.get_state(config, subgraphs=True)
     thread, placed = _thread(config), now.config.get("configurable", {})
     return from_swarm(
-        _innermost(now),
+        _innermost_values(now),
         id=re.sub(r"[^\w+-]", "_", thread, flags=re.ASCII)[:100] or "swarm",
         thread_id=thread,
         checkpoint_id=str(placed.get("checkpoint_id") or ""),
@@ -131,12 +134,12 @@ def imported(
     )
 
 
-def _innermost(state: StateSnapshot) -> dict[str, Any]:
+def _innermost_values(state: StateSnapshot) -> dict[str, Any]:
     """The state with the messages of the agent that is at work in it."""
     values: dict[str, Any] = dict(state.values)
     for task in state.tasks:
         if isinstance(task.state, StateSnapshot) and task.state.values.get("messages"):
-            values["messages"] = _innermost(task.state)["messages"]
+            values["messages"] = _innermost_values(task.state)["messages"]
     return values
 
 
@@ -144,7 +147,7 @@ def _recipient(window_tokens: int) -> Recipient:
     try:
         return Recipient(protocol="native", window_tokens=window_tokens)
     except ValidationError as error:
-        raise BadSettings(told(error, Recipient)) from None
+        raise SettingsError(describe_validation_error(error, Recipient)) from None
 
 
 def _messages(state: Any) -> list[BaseMessage]:
@@ -155,16 +158,16 @@ def _thread(config: RunnableConfig) -> str:
     return str(config.get("configurable", {}).get("thread_id") or "")
 
 
-def _with_notes(record: HandoffRecord, model: BaseChatModel, records: RecordStore | None) -> HandoffRecord:
+def _add_notes(record: HandoffRecord, model: BaseChatModel, records: RecordStore | None) -> HandoffRecord:
     """The record with what the model wrote about it; a model that fails leaves its fields unknown."""
     if record.notes is not None:
         return record
 
     name = str(getattr(model, "model_name", "") or type(model).__name__)
-    notes = notes_on(record, model, name, timeout_s=_MODEL_TIMEOUT_S)
+    notes = write_model_notes(record, model, name, timeout_s=_MODEL_TIMEOUT_S)
     if notes is None:
         return record
     if records is not None:
         records.add_notes(record.id, notes)
-        notes = records.notes(record.id) or notes
+        notes = records.load_notes(record.id) or notes
     return record.model_copy(update={"notes": notes})

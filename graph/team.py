@@ -10,26 +10,33 @@ from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
-from graph.agent import Doing, Graph, Node, Saver, build_agent, build_takeover, what_to_do
-from graph.checkpoint import Kind
+from graph.agent import Checkpointer, Graph, NextNode, Node, build_agent, build_takeover, route_action
+from graph.checkpoint import GraphKind
 from nodes.begin import begin
 from nodes.conclude import conclude
-from nodes.consent import consent
+from nodes.consent import team_interruption
 from nodes.delegate import delegate
 from nodes.editor import editor
 from nodes.hand_over import hand_over
 from nodes.pass_on import pass_on
 from nodes.rotate import rotate
-from nodes.settings import AgentContext, BadSettings, acting_member, equipped, given, told
+from nodes.settings import (
+    AgentContext,
+    SettingsError,
+    build_agent_config,
+    describe_validation_error,
+    get_agent_context,
+    get_member,
+)
 from nodes.shell import shell
-from nodes.state import AfterTeamThought, AfterTurn, AgentState
+from nodes.state import AgentState, TeamThoughtEdgeState, TurnEdgeState
 from nodes.team import Agent, Team
 from nodes.tool import tool
-from nodes.turn import turn
+from nodes.turn import take_turn
 
 NODES: dict[str, Node] = {
     "begin": begin,
-    "think": turn,
+    "think": take_turn,
     "shell": shell,
     "editor": editor,
     "tool": tool,
@@ -37,66 +44,66 @@ NODES: dict[str, Node] = {
     "handoff": hand_over,
     "finish": conclude,
     "rotate": rotate,
-    "interruption": consent,
+    "interruption": team_interruption,
     "pass_on": pass_on,
 }
 
 
-def graph_of(kind: Kind, saver: Saver) -> Graph:
+def build_graph(kind: GraphKind, saver: Checkpointer) -> Graph:
     """The graph that a thread was run by."""
-    return {"agent": build_agent, "takeover": build_takeover}.get(kind, _any_team)(saver)
+    return {"agent": build_agent, "takeover": build_takeover}.get(kind, _build_any_team)(saver)
 
 
-def _any_team(saver: Saver) -> Graph:
-    return team_graph(None, saver)
+def _build_any_team(saver: Checkpointer) -> Graph:
+    return build_team_graph(None, saver)
 
 
-def build_team(agents: Sequence[Agent], saver: Saver = None, **settings: Any) -> Graph:
+def build_team(agents: Sequence[Agent], saver: Checkpointer = None, **settings: Any) -> Graph:
     """Agents that take turns; the input is `{"task": {"id": …, "prompt": …}}`.
 
-    Settings are those of `nodes.team.Team`, and of LangGraph's `StateGraph` the schemas. Raises BadSettings.
+    Settings are those of `nodes.team.Team`, and of LangGraph's `StateGraph` the schemas. Raises SettingsError.
     """
     own = {name: settings.pop(name) for name in Team.model_fields if name in settings}
-    return team_graph(assembled(agents=agents, **own), saver, **settings)
+    return build_team_graph(create_team(agents=agents, **own), saver, **settings)
 
 
-def team_graph(team: Team | None = None, saver: Saver = None, **schemas: Any) -> Graph:
+def build_team_graph(team: Team | None = None, saver: Checkpointer = None, **schemas: Any) -> Graph:
     """The graph of a team, which is that of the run's context where none is given."""
     entered = schemas.pop("entered", lambda node: node)
     graph = StateGraph(AgentState, **{"context_schema": AgentContext, **schemas})
     for name, node in NODES.items():
-        graph.add_node(name, entered(_as_who_acts(node, team)))
+        graph.add_node(name, entered(_bind_acting_agent(node, team)))
     graph.add_edge(START, "begin")
     graph.add_edge("begin", "think")
-    graph.add_conditional_edges("think", after_thought)
+    graph.add_conditional_edges("think", route_after_think)
     for acting in ("shell", "editor", "tool", "delegate", "handoff"):
-        graph.add_conditional_edges(acting, after_turn)
-    graph.add_conditional_edges("finish", after_finish)
+        graph.add_conditional_edges(acting, route_after_turn)
+    graph.add_conditional_edges("finish", route_after_finish)
     graph.add_edge("rotate", "interruption")
-    graph.add_conditional_edges("interruption", after_interruption)
+    graph.add_conditional_edges("interruption", route_after_interruption)
     graph.add_edge("pass_on", "think")
     return graph.compile(checkpointer=saver, name="team")
 
 
-def after_thought(state: AfterTeamThought) -> Literal[Doing, "pass_on", "rotate"]:
+def route_after_think(state: TeamThoughtEdgeState) -> Literal[NextNode, "pass_on", "rotate"]:
     """The node that the agent's action belongs to; where it was none, its turn is over."""
-    doing = what_to_do(state)
+    doing = route_action(state)
     if doing != "think":
         return doing
-    return "pass_on" if state.get("passing") else after_turn(state)
+    return "pass_on" if state.get("passing") else route_after_turn(state)
 
 
-def after_turn(state: AfterTurn) -> Literal["interruption", "rotate", "think"]:
+def route_after_turn(state: TurnEdgeState) -> Literal["interruption", "rotate", "think"]:
     if state["fired"]:
         return "interruption"
     return "rotate" if state.get("turns_left") == 0 else "think"
 
 
-def after_finish(state: AfterTurn) -> Literal["__end__", "interruption", "rotate", "think"]:
-    return "__end__" if state.get("stop_reason") else after_turn(state)
+def route_after_finish(state: TurnEdgeState) -> Literal["__end__", "interruption", "rotate", "think"]:
+    return "__end__" if state.get("stop_reason") else route_after_turn(state)
 
 
-def after_interruption(state: AfterTurn) -> Literal["__end__", "pass_on", "rotate", "think"]:
+def route_after_interruption(state: TurnEdgeState) -> Literal["__end__", "pass_on", "rotate", "think"]:
     if state.get("stop_reason"):
         return "__end__"
     if state.get("passing"):
@@ -104,40 +111,42 @@ def after_interruption(state: AfterTurn) -> Literal["__end__", "pass_on", "rotat
     return "rotate" if state.get("turns_left") == 0 else "think"
 
 
-def assembled(**given: Any) -> Team:
-    """A team, checked. Raises BadSettings."""
+def create_team(**fields: Any) -> Team:
+    """A team, checked. Raises SettingsError."""
     try:
-        team = Team(**given)
+        team = Team(**fields)
     except ValidationError as error:
-        raise BadSettings(told(error, Team)) from None
-    for agent in team.everyone:
+        raise SettingsError(describe_validation_error(error, Team)) from None
+    for agent in team.all_agents:
         try:
-            equipped(model=agent.model, tools=agent.tools)
-        except BadSettings as error:
-            raise BadSettings(f"agent {agent.name}: {error}") from None
+            build_agent_config(model=agent.model, tools=agent.tools)
+        except SettingsError as error:
+            raise SettingsError(f"agent {agent.name}: {error}") from None
     return team
 
 
-def _as_who_acts(node: Node, given_team: Team | None) -> Node:
+def _bind_acting_agent(node: Node, fixed_team: Team | None) -> Node:
     """The node, given the model and the tools of the agent whose turn it is; what it tells bears that one's name."""
 
     @wraps(node)
-    def inside(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-        context = given(runtime)
-        team = given_team or (context.member or acting_member(runtime)).team
-        member = team.member(state.get("agent", ""))
+    def wrapper(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+        context = get_agent_context(runtime)
+        team = fixed_team or (context.member or get_member(runtime)).team
+        member = team.find_member(state.get("agent", ""))
         own = {
             "member": member,
             "model": member.agent.model,
             "model_name": member.agent.model_name,
             "tools": member.agent.tools,
-            "offer_handoff": bool(member.targets),
+            "offer_handoff": bool(member.handoff_targets),
         }
         write = runtime.stream_writer
 
-        def named(told: dict[str, Any]) -> None:
-            write({**told, "agent": member.name})
+        def write_with_agent(update: dict[str, Any]) -> None:
+            write({**update, "agent": member.name})
 
-        return node(state, runtime.override(context=context.model_copy(update=own), stream_writer=named))
+        return node(
+            state, runtime.override(context=context.model_copy(update=own), stream_writer=write_with_agent)
+        )
 
-    return inside
+    return wrapper

@@ -87,8 +87,10 @@ class ProtocolName(StrEnum):
     native = "native"
 
 
-_HOME = Path(".takeover")
-Record = Annotated[Path, Argument(help="A record's directory, or the record.json in it.", show_default=False)]
+_DEFAULT_HOME = Path(".takeover")
+RecordArgument = Annotated[
+    Path, Argument(help="A record's directory, or the record.json in it.", show_default=False)
+]
 
 
 @app.command(epilog=_SHOW_EPILOG)
@@ -114,7 +116,7 @@ def show(
     ] = None,
     home: Annotated[
         Path, Option(envvar="TAKEOVER_RUNS", help="Of a handoff: where runs leave everything.")
-    ] = _HOME,
+    ] = _DEFAULT_HOME,
     database: Annotated[
         str | None,
         Option(help="Of a handoff: its ledger's URL, if it is no file in the home.", show_default=False),
@@ -122,27 +124,31 @@ def show(
     as_json: Annotated[bool, Option("--json", help="Print JSON: a view as messages with roles.")] = False,
 ) -> None:
     """Print exactly what a successor would get, with its size; without --view, the sizes of all views."""
-    with _told_in_one_line():
-        found = _run(record, point) if _is_run(record) else _loaded(record, home, database)
+    with _report_errors():
+        found = (
+            _load_recording(record, point) if _is_recording(record) else _load_record(record, home, database)
+        )
         from handoff import listing
-        from handoff.views import NoSuchView, Recipient, named
+        from handoff.views import Recipient, UnknownViewError, find_view
 
         recipient = Recipient(protocol=protocol.value, window_tokens=window_tokens)
         if view is None:
             if as_json:
-                print(json.dumps(listing.as_json(found, recipient), indent=1))
+                print(json.dumps(listing.record_to_dict(found, recipient), indent=1))
             else:
-                listing.show_record(_output(), found, recipient)
+                listing.print_record(_make_console(), found, recipient)
             return
         try:
-            messages = named(view)(found, recipient)
-        except NoSuchView as error:
-            _refuse(f"--view: {error}")
+            messages = find_view(view)(found, recipient)
+        except UnknownViewError as error:
+            _exit_with_usage_error(f"--view: {error}")
         sent = (
-            json.dumps(listing.as_sent(messages), indent=1) + "\n" if as_json else listing.as_text(messages)
+            json.dumps(listing.to_openai_messages(messages), indent=1) + "\n"
+            if as_json
+            else listing.format_messages(messages)
         )
-        _write(sent)
-        print(listing.sized(messages), file=sys.stderr)
+        _write_output(sent)
+        print(listing.describe_size(messages), file=sys.stderr)
 
 
 @app.command(epilog=_VERIFY_EPILOG)
@@ -160,37 +166,46 @@ def verify(
 
     # One of several that is no record hides nothing of the others.
     several = len(records) > 1
-    directories = [each.resolve() if several and each.is_dir() else _directory(each) for each in records]
+    directories = [
+        each.resolve() if several and each.is_dir() else _find_record_directory(each) for each in records
+    ]
     whole = True
-    with _told_in_one_line():
+    with _report_errors():
         for directory in directories:
-            with _status(f"verifying {directory.name}"):
-                found = verification.verify(directory)
-            if found.wrong:
+            with _show_status(f"verifying {directory.name}"):
+                found = verification.verify_record(directory)
+            if found.problems:
                 whole = False
-            print(_line(f"{directory.name}: {'; '.join(found.wrong) or _verdict(found)}"), flush=True)
+            print(
+                _escape_line(
+                    f"{directory.name}: {'; '.join(found.problems) or _describe_verification(found)}"
+                ),
+                flush=True,
+            )
     raise typer.Exit(DONE if whole else INFRASTRUCTURE_FAILURE)
 
 
-def _verdict(found: Verification) -> str:
+def _describe_verification(verification: Verification) -> str:
     """What is said of a whole record."""
-    parts = ["whole", *([] if found.has_snapshot else ["it has no snapshot"])]
-    if found.uncovered:
-        parts.append(f"not covered: {', '.join(found.uncovered)} (an older version wrote no digest)")
+    parts = ["whole", *([] if verification.has_snapshot else ["it has no snapshot"])]
+    if verification.files_without_digest:
+        parts.append(
+            f"not covered: {', '.join(verification.files_without_digest)} (an older version wrote no digest)"
+        )
     return "; ".join(parts)
 
 
 @app.command(epilog=_EXPORT_EPILOG)
 def export(
-    record: Record,
+    record: RecordArgument,
     url: Annotated[str, Argument(help="The file to write: a path, or a URL that fsspec knows.")],
 ) -> None:
     """Write a record with its notes, its review and its snapshot, verified, to one file."""
     from handoff import carrying
 
-    directory = _directory(record)
-    with _told_in_one_line(), _status(f"writing {url}"):
-        carrying.export(directory, url)
+    directory = _find_record_directory(record)
+    with _report_errors(), _show_status(f"writing {url}"):
+        carrying.export_record(directory, url)
 
 
 @app.command("import", epilog=_IMPORT_EPILOG)
@@ -205,48 +220,50 @@ def import_(
     from handoff import carrying
 
     if (directory / "records").is_dir():
-        _refuse(f"DIRECTORY: {directory}: records lie in {directory / 'records'}")
+        _exit_with_usage_error(f"DIRECTORY: {directory}: records lie in {directory / 'records'}")
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        _refuse(f"DIRECTORY: {directory}: {describe_error(error)}")
-    with _told_in_one_line():
+        _exit_with_usage_error(f"DIRECTORY: {directory}: {describe_error(error)}")
+    with _report_errors():
         try:
-            with _status(f"reading {url}"):
-                place = carrying.import_(url, directory, replace=replace)
-        except carrying.RecordThere as error:
-            _refuse(f"{error}; --replace replaces it")
+            with _show_status(f"reading {url}"):
+                place = carrying.import_record(url, directory, replace=replace)
+        except carrying.RecordExistsError as error:
+            _exit_with_usage_error(f"{error}; --replace replaces it")
         print(place)
 
 
-def _directory(record: Path) -> Path:
+def _find_record_directory(record: Path) -> Path:
     from handoff.record import RECORD_FILE
 
     file = record if record.name == RECORD_FILE and not record.is_dir() else record / RECORD_FILE
     try:
         if not file.is_file():
-            _refuse(f"RECORD: {record}: no record lies there; name its directory, or the {RECORD_FILE} in it")
+            _exit_with_usage_error(
+                f"RECORD: {record}: no record lies there; name its directory, or the {RECORD_FILE} in it"
+            )
     except OSError as error:
-        _refuse(f"RECORD: {record}: {describe_error(error)}")
+        _exit_with_usage_error(f"RECORD: {record}: {describe_error(error)}")
     return file.resolve().parent
 
 
-def _loaded(record: Path, home: Path, database: str | None) -> HandoffRecord:
+def _load_record(record: Path, home: Path, database: str | None) -> HandoffRecord:
     from handoff.record import RecordStore
 
     if len(record.parts) == 1 and not record.exists() and home.is_dir():
-        with _handoff(record.name, home, database) as sent:
+        with _find_handoff(record.name, home, database) as sent:
             if sent is not None:
                 known = RecordStore(home / "records").load(sent.record)
                 return known.model_copy(update={"envelope": sent.envelope})
-    directory = _directory(record)
+    directory = _find_record_directory(record)
     return RecordStore(directory.parent).load(directory.name)
 
 
 @contextmanager
-def _handoff(name: str, home: Path, database: str | None) -> Iterator[Handoff | None]:
+def _find_handoff(name: str, home: Path, database: str | None) -> Iterator[Handoff | None]:
     """The handoff of that id in a home's ledger, if there is one."""
-    from handoff.ledger import Ledger, LedgerUnusable, handoffs
+    from handoff.ledger import Ledger, LedgerUnavailableError, handoffs
 
     file = home / "takeover.sqlite"
     if database is None and not file.is_file():
@@ -258,94 +275,94 @@ def _handoff(name: str, home: Path, database: str | None) -> Iterator[Handoff | 
             yield handoffs.find(ledger, name)
         finally:
             ledger.close()
-    except LedgerUnusable as error:
-        _end(str(error), INFRASTRUCTURE_FAILURE)
+    except LedgerUnavailableError as error:
+        _exit(str(error), INFRASTRUCTURE_FAILURE)
 
 
-def _is_run(path: Path) -> bool:
+def _is_recording(path: Path) -> bool:
     with suppress(OSError):  # which whoever looks for a record there is told
         return path.is_file() and path.name != "record.json"
     return False
 
 
-def _run(path: Path, point: str | None) -> HandoffRecord:
+def _load_recording(path: Path, point: str | None) -> HandoffRecord:
     """The first run of a recording, at one of its points."""
-    from handoff.readers import BadTrace, read
-    from handoff.recorded import points_of, recorded
+    from handoff.readers import TraceError, read_traces
+    from handoff.recorded import build_record, list_handoff_points
 
     try:
-        run = next(iter(read(path)), None)
-        if run is None or isinstance(run, BadTrace):
-            _refuse(f"RECORD: {run or f'{path}: holds no run'}")
-    except BadTrace as error:
-        _refuse(f"RECORD: {error}")
-    there = points_of(run)
+        run = next(iter(read_traces(path)), None)
+        if run is None or isinstance(run, TraceError):
+            _exit_with_usage_error(f"RECORD: {run or f'{path}: holds no run'}")
+    except TraceError as error:
+        _exit_with_usage_error(f"RECORD: {error}")
+    there = list_handoff_points(run)
     found = [each for each in there if each.kind == point] if point else there[-1:]
     if not found:
         names = ", ".join(each.kind for each in there) or "none, because it has no events"
-        _refuse(f"--point: {path}: does not reach {point or 'any point'}; there are {names}")
-    return recorded(run, found[0])
+        _exit_with_usage_error(f"--point: {path}: does not reach {point or 'any point'}; there are {names}")
+    return build_record(run, found[0])
 
 
-def _write(text: str) -> None:
+def _write_output(text: str) -> None:
     """To a pipe or a file exactly this; to a terminal nothing that could steer it."""
-    from handoff.listing import harmless
+    from handoff.listing import escape_control_chars
 
     if sys.stdout.isatty():
-        text = harmless(text if text.endswith("\n") else f"{text}\n")
+        text = escape_control_chars(text if text.endswith("\n") else f"{text}\n")
     sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
     sys.stdout.flush()
 
 
 @contextmanager
-def _told_in_one_line() -> Iterator[None]:
+def _report_errors() -> Iterator[None]:
     """What a person, and not a programmer, can mend is told without a traceback."""
-    from handoff.record import RecordRefused
-    from sandbox.machine import OutOfDisk, SandboxUnavailable
+    from handoff.record import RecordError
+    from sandbox.machine import OutOfDiskError, SandboxUnavailableError
 
     try:
         yield
         sys.stdout.flush()
-    except (SandboxUnavailable, RecordRefused) as error:
-        _end(str(error), NO_SPACE if isinstance(error, OutOfDisk) else INFRASTRUCTURE_FAILURE)
+    except (SandboxUnavailableError, RecordError) as error:
+        _exit(str(error), NO_SPACE if isinstance(error, OutOfDiskError) else INFRASTRUCTURE_FAILURE)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             from sandbox.listing import discard_output
 
             discard_output()
-            _end(f"{error.filename or 'standard output'}: no space left", NO_SPACE)
+            _exit(f"{error.filename or 'standard output'}: no space left", NO_SPACE)
         if error.filename is None:
             raise
-        _end(f"{error.filename}: {describe_error(error)}", INFRASTRUCTURE_FAILURE)
+        _exit(f"{error.filename}: {describe_error(error)}", INFRASTRUCTURE_FAILURE)
     except KeyboardInterrupt:
-        _end("interrupted; what is not done can be done by the same command again", INTERRUPTED)
+        _exit("interrupted; what is not done can be done by the same command again", INTERRUPTED)
 
 
-def _refuse(reason: str) -> NoReturn:
-    _end(reason, USAGE)
+def _exit_with_usage_error(reason: str) -> NoReturn:
+    _exit(reason, USAGE)
 
 
-def _end(reason: str, code: int) -> NoReturn:
+def _exit(reason: str, code: int) -> NoReturn:
     start = "" if code == INTERRUPTED else "error: "
-    print(f"{start}{_line(reason)}", file=sys.stderr)
+    print(f"{start}{_escape_line(reason)}", file=sys.stderr)
     raise typer.Exit(code) from None
 
 
-def _line(text: str) -> str:
-    from sandbox.listing import plain
+def _escape_line(text: str) -> str:
+    from sandbox.listing import escape_text
 
-    return str(plain(text))
+    return str(escape_text(text))
 
 
-def _status(doing: str) -> Status:
+def _show_status(action: str) -> Status:
     from rich.console import Console
 
-    from sandbox.listing import plain
+    from sandbox.listing import escape_text
 
-    return Console(file=sys.stderr, highlight=False).status(plain(doing))
+    return Console(file=sys.stderr, highlight=False).status(escape_text(action))
 
 
-def _output() -> Console:
+def _make_console() -> Console:
     from rich.console import Console
 
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
@@ -353,9 +370,9 @@ def _output() -> Console:
 
 def main() -> None:
     # A program, which nothing imports, may look to the right: these need checkpoints and machines.
-    from graph.desk import add_to
+    from graph.desk import add_commands
 
-    add_to(app, _told_in_one_line)
+    add_commands(app, _report_errors)
     app(prog_name="python -m handoff")
 
 

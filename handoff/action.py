@@ -6,7 +6,7 @@ import json
 import re
 from typing import Literal, NamedTuple
 
-Protocol = Literal["text", "native"]
+ActionProtocol = Literal["text", "native"]
 """How a model acts: by text of a fixed form, or by its provider's own tool calls."""
 
 
@@ -29,7 +29,7 @@ def write_action(action: Action) -> str:
         return f"{fence}bash\n{body}\n{fence}"
     if tool == "editor":
         attributes = "".join(
-            f" {name}={_quoted(value)}"
+            f" {name}={_quote(value)}"
             for name, value in arguments.items()
             if name not in ("old", "new", "content")
         )
@@ -41,10 +41,10 @@ def write_action(action: Action) -> str:
         return f"<editor{attributes}>\n{parts}</editor>" if parts else f"<editor{attributes}/>"
     if "arguments" in arguments:
         return f'```json\n{{"name": {json.dumps(tool)}, "arguments": {arguments["arguments"]}}}\n```'
-    to = f" to={_quoted(arguments['to'])}" if tool == "handoff" and "to" in arguments else ""
+    to = f" to={_quote(arguments['to'])}" if tool == "handoff" and "to" in arguments else ""
     said = next((value for name, value in arguments.items() if not to or name != "to"), "")
     return f"<{tool}{to}>{said}</{tool}>"
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     return f"'{value}'" if '"' in value else f'"{value}"'

@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 from handoff.event import Event, Usage
 from handoff.trace import Trace
 
-SCHEMA = "ATIF-v1.7"
+SCHEMA_VERSION = "ATIF-v1.7"
 TRACE_KEY, EVENTS_KEY = "takeover_trace", "takeover_events"
-_TOLD_ELSEWHERE = {"text", "arguments", "usage"}
+_NATIVE_FIELDS = {"text", "arguments", "usage"}
 """The fields of an event that ATIF itself has a place for."""
 
 
-class Continuing(NamedTuple):
+class SuccessorDocument(NamedTuple):
     """One successor's document, for the document of its predecessor to refer to."""
 
     file: str
     trace: Trace
 
 
-def document(trace: Trace, successors: Sequence[Continuing] = ()) -> dict[str, Any]:
+def build_document(trace: Trace, successors: Sequence[SuccessorDocument] = ()) -> dict[str, Any]:
     """The trace as one ATIF document; `successors` are the takeovers that continue it.
 
     `continued_trajectory_ref` can name one file only: with several successors all are in `extra`.
@@ -34,29 +34,29 @@ def document(trace: Trace, successors: Sequence[Continuing] = ()) -> dict[str, A
     steps: list[dict[str, Any]] = []
     if trace.task:
         steps.append({"step_id": 1, "source": "user", "message": trace.task})
-    for action, observation in _pairs(trace.events):
-        steps.append(_step(len(steps) + 1, trace, action, observation))
+    for action, observation in _pair_events(trace.events):
+        steps.append(_build_step(len(steps) + 1, trace, action, observation))
     if not steps:
         steps.append({"step_id": 1, "source": "system", "message": "The run has no events."})
     extra: dict[str, Any] = {TRACE_KEY: trace.model_dump(mode="json", exclude={"events", "task"})}
     if successors:
-        extra["continued_by"] = [_continued(one, trace) for one in successors]
+        extra["continued_by"] = [_build_continuation(one, trace) for one in successors]
     if trace.continues is not None:
         extra["continues"] = trace.continues.model_dump(mode="json")
     told = {
-        "schema_version": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
         "session_id": trace.continues.trace if trace.continues else trace.id,
         "trajectory_id": trace.id,
-        "agent": _agent(trace),
+        "agent": _build_agent(trace),
         "steps": steps,
-        "final_metrics": _final_metrics(trace.events, len(steps)),
+        "final_metrics": _build_final_metrics(trace.events, len(steps)),
         "continued_trajectory_ref": successors[0].file if len(successors) == 1 else None,
         "extra": extra,
     }
     return {key: value for key, value in told.items() if value is not None}
 
 
-def _pairs(events: Sequence[Event]) -> list[tuple[Event | None, Event | None]]:
+def _pair_events(events: Sequence[Event]) -> list[tuple[Event | None, Event | None]]:
     """Every action with the observation that answers it; either may be missing in a broken trace."""
     pairs: list[tuple[Event | None, Event | None]] = []
     for event in events:
@@ -67,10 +67,8 @@ def _pairs(events: Sequence[Event]) -> list[tuple[Event | None, Event | None]]:
     return pairs
 
 
-def _step(number: int, trace: Trace, action: Event | None, observation: Event | None) -> dict[str, Any]:
-    kept = [
-        e.model_dump(mode="json", exclude=_TOLD_ELSEWHERE) for e in (action, observation) if e is not None
-    ]
+def _build_step(number: int, trace: Trace, action: Event | None, observation: Event | None) -> dict[str, Any]:
+    kept = [e.model_dump(mode="json", exclude=_NATIVE_FIELDS) for e in (action, observation) if e is not None]
     step: dict[str, Any] = {"step_id": number, "source": "agent" if action else "system", "message": ""}
     if action is not None:
         step["message"] = action.text
@@ -80,7 +78,7 @@ def _step(number: int, trace: Trace, action: Event | None, observation: Event | 
             "arguments": dict(action.arguments),
         }
         step["tool_calls"] = [call]
-        metrics = _metrics(action.usage)
+        metrics = _build_metrics(action.usage)
         if metrics:
             step["metrics"] = metrics
     if observation is not None:
@@ -92,19 +90,19 @@ def _step(number: int, trace: Trace, action: Event | None, observation: Event | 
     return step
 
 
-def _agent(trace: Trace) -> dict[str, Any]:
+def _build_agent(trace: Trace) -> dict[str, Any]:
     name = "takeover" if trace.format == "takeover" else trace.format
-    agent: dict[str, Any] = {"name": name, "version": _version() if name == "takeover" else "unknown"}
+    agent: dict[str, Any] = {"name": name, "version": _find_version() if name == "takeover" else "unknown"}
     if trace.model:
         agent["model_name"] = trace.model
     return agent
 
 
-def _metrics(usage: Usage | None) -> dict[str, int]:
+def _build_metrics(usage: Usage | None) -> dict[str, int]:
     return {k: v for k, v in usage.model_dump().items() if v is not None} if usage else {}
 
 
-def _final_metrics(events: Sequence[Event], steps: int) -> dict[str, int]:
+def _build_final_metrics(events: Sequence[Event], steps: int) -> dict[str, int]:
     counted: dict[str, int] = {"total_steps": steps}
     for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
         values = [getattr(e.usage, name) for e in events if e.usage is not None]
@@ -114,7 +112,7 @@ def _final_metrics(events: Sequence[Event], steps: int) -> dict[str, int]:
     return counted
 
 
-def _continued(successor: Continuing, trace: Trace) -> dict[str, Any]:
+def _build_continuation(successor: SuccessorDocument, trace: Trace) -> dict[str, Any]:
     told = successor.trace.continues
     if told is None:
         return {"file": successor.file}
@@ -122,7 +120,7 @@ def _continued(successor: Continuing, trace: Trace) -> dict[str, Any]:
     step = next(
         (
             n
-            for n, pair in enumerate(_pairs(trace.events))
+            for n, pair in enumerate(_pair_events(trace.events))
             if any(e and e.index == told.point.event_index for e in pair)
         ),
         None,
@@ -136,7 +134,7 @@ def _continued(successor: Continuing, trace: Trace) -> dict[str, Any]:
     }
 
 
-def _version() -> str:
+def _find_version() -> str:
     try:
         return version("langgraph-takeover")
     except PackageNotFoundError:

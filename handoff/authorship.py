@@ -6,18 +6,20 @@ import posixpath
 import re
 from collections.abc import Collection, Sequence
 
-from handoff.command_effects import may_act, restores
+from handoff.command_effects import is_restore, may_act
 from handoff.commands import SimpleCommand
-from handoff.runners import runner_of
+from handoff.runners import find_runner
 
-_INSTALLS = re.compile(
+_INSTALL_COMMAND = re.compile(
     r"(pip[\d.]*|uv pip) install\b|setup\.py (.* )?(develop|install|egg_info)\b|cythonize\b"
 )
 
-_MAY_MATTER = re.compile(r"\b(?:git|make|build|install|setup|develop|cython|compile|mvn|gradle|ninja|tsc)")
+_RESTORE_OR_BUILD_WORD = re.compile(
+    r"\b(?:git|make|build|install|setup|develop|cython|compile|mvn|gradle|ninja|tsc)"
+)
 
 
-def names(command: SimpleCommand, paths: Collection[str]) -> bool:
+def may_mention(command: SimpleCommand, paths: Collection[str]) -> bool:
     """Whether the command names one of these paths, or might by a pattern or a variable."""
     names = {posixpath.basename(p) for p in paths}
     told = [*command.argv[1:], command.stdin or ""]
@@ -26,22 +28,22 @@ def names(command: SimpleCommand, paths: Collection[str]) -> bool:
     )
 
 
-def may_matter(command: str) -> bool:
+def may_restore_or_build(command: str) -> bool:
     """Whether a word of the text could make it one that restores or generates; a quick look, never wrongly no."""
-    return _MAY_MATTER.search(command) is not None
+    return _RESTORE_OR_BUILD_WORD.search(command) is not None
 
 
-def only_restores(commands: Sequence[SimpleCommand]) -> bool:
+def is_restore_only(commands: Sequence[SimpleCommand]) -> bool:
     """Nothing but `git stash/checkout/restore/reset/clean`, and commands that change nothing."""
     acting = [command for command in commands if may_act(command)]
-    return bool(acting) and all(map(restores, acting))
+    return bool(acting) and all(map(is_restore, acting))
 
 
-def generates(commands: Sequence[SimpleCommand]) -> bool:
+def is_build_or_install(commands: Sequence[SimpleCommand]) -> bool:
     """Whether the line builds or installs: new files next to the source are then products."""
     for command in commands:
-        runner = runner_of(command.argv)
+        runner = find_runner(command.argv)
         text = " ".join(command.argv)
-        if (runner is not None and runner.kind == "build") or _INSTALLS.search(text):
+        if (runner is not None and runner.kind == "build") or _INSTALL_COMMAND.search(text):
             return True
     return False

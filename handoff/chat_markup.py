@@ -8,17 +8,17 @@ _LOOKALIKES = {"l": "[li1|!]", "i": "[li1|!]", "o": "[o0]", "w": "(?:w|vv)", "m"
 _GAP = r"\s{0,9}"
 
 
-def look(words: str, gap: str) -> str:
+def lookalike_pattern(words: str, gap: str) -> str:
     """A pattern, over a skeleton in lower case, of words as they may be spelt to look the same; `gap` is each space."""
     return "".join(gap if char == " " else _LOOKALIKES.get(char, re.escape(char)) for char in words.lower())
 
 
-def _any(names: str) -> str:
-    return "|".join(look(name.replace("_", " "), r"[\s_-]?") for name in names.split())
+def _any_pattern(names: str) -> str:
+    return "|".join(lookalike_pattern(name.replace("_", " "), r"[\s_-]?") for name in names.split())
 
 
 # Between bars: ChatML, Llama 3, Qwen, Phi, GLM, Granite, Kimi, DeepSeek, Command R and harmony.
-_BARRED = _any(
+_BAR_TOKENS = _any_pattern(
     "im_start im_end im_sep im_user im_assistant im_system im_middle endoftext endofprompt endofturn "
     "begin_of_text end_of_text begin_of_sentence end_of_sentence begin_of_box end_of_box start_header_id "
     "end_header_id start_of_role end_of_role eot_id eom_id python_tag system user assistant tool observation "
@@ -29,9 +29,9 @@ _BARRED = _any(
     "tool_outputs_end tool_output_begin tool_output_end tool_sep tool_response fim_prefix fim_middle fim_suffix"
 )
 # In square brackets: Llama 2, Mistral; GLM; EXAONE.
-_SQUARE = _any("inst system_prompt available_tools tool_calls tool_results tool_content")
+_SQUARE_TOKENS = _any_pattern("inst system_prompt available_tools tool_calls tool_results tool_content")
 # In angle brackets: Llama 2, Gemma, InternLM, GLM; Qwen, Hermes and others for thoughts and tools.
-_ANGLE = _any(
+_ANGLE_TOKENS = _any_pattern(
     "bos eos sop eop eoh eoa start_of_turn end_of_turn think thinking tool_call tool_calls tool_response "
     "tool_responses tool_result function_call function_calls function_response function_results "
     "start_function_call end_function_call start_function_response end_function_response "
@@ -40,10 +40,10 @@ _ANGLE = _any(
 _BAR = "[|li1!]"
 CHAT_MARKUP = (
     r"<(?:/?\|[^\s|<>]{1,60}\|>|/?\|\w{1,40}\|(?=[\w/])|\|\w{1,40}>|\w{1,40}\|>"
-    rf"|{_GAP}/?{_GAP}(?:{_BAR}{_GAP}(?:{_BARRED}){_GAP}{_BAR}|(?:{_ANGLE})){_GAP}>"
-    rf"|{_GAP}<{_GAP}/?{_GAP}{look('sys', '')}{_GAP}>"
+    rf"|{_GAP}/?{_GAP}(?:{_BAR}{_GAP}(?:{_BAR_TOKENS}){_GAP}{_BAR}|(?:{_ANGLE_TOKENS})){_GAP}>"
+    rf"|{_GAP}<{_GAP}/?{_GAP}{lookalike_pattern('sys', '')}{_GAP}>"
     r"|/?(?:special|extra_id)_\d+>|/?(?:seed|minimax|antml):\w|function=\w)",
-    rf"\[(?:{_GAP}/?{_GAP}(?:{_SQUARE}){_GAP}\]|\|(?:{_any('system user assistant tool endofturn')})\|\]|e~\[)",
+    rf"\[(?:{_GAP}/?{_GAP}(?:{_SQUARE_TOKENS}){_GAP}\]|\|(?:{_any_pattern('system user assistant tool endofturn')})\|\]|e~\[)",
     r"\]~(?:!?b\[|b\])",
 )
 """Over a skeleton in lower case; a search for a pattern that begins with a literal is fast."""

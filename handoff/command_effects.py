@@ -14,23 +14,23 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from handoff.commands import SimpleCommand, parse, resolve
-from handoff.runners import python_target, runner_of
+from handoff.commands import SimpleCommand, parse_command, resolve_path
+from handoff.runners import find_python_target, find_runner
 
-Effect = Literal["nothing", "shell", "anything"]
+CommandEffect = Literal["nothing", "shell", "anything"]
 """What a command line can change: nothing, the directory of its shell, or anything."""
 
 
 class _Program(NamedTuple):
-    harmless: tuple[re.Pattern[str], ...] = ()
+    harmless_patterns: tuple[re.Pattern[str], ...] = ()
     """Its words if it certainly changes nothing: one pattern for each, the last also for all that follow."""
-    edits: re.Pattern[str] | None = None
+    edit_pattern: re.Pattern[str] | None = None
     """The beginning of a word that makes it change files; the empty pattern if it always does."""
-    looks: bool = False
+    is_mostly_read_only: bool = False
     """It hardly ever changes a file, though some way to use it could."""
-    valued: str | None = None
+    valued_options: str | None = None
     """It prints the files that it names; these one-letter options take a word as value."""
-    filters: bool = False
+    is_filter: bool = False
     """It prints what it reads from a pipe."""
 
 
@@ -51,15 +51,15 @@ def _row(
 
 
 _ANY = ".*"
-_ALWAYS = (re.compile(_ANY, re.DOTALL),)
-_GIT_LOOKS = "blame|diff|grep|log|ls-files|rev-parse|shortlog|show|status"
+_ALWAYS_HARMLESS = (re.compile(_ANY, re.DOTALL),)
+_GIT_READS = "blame|diff|grep|log|ls-files|rev-parse|shortlog|show|status"
 # Git takes beginnings of long options for the whole.
 _GIT_WRITES = r"--o(?!(?:neline|nly-matching|thers)\Z)|--e|--tex|-[a-zA-Z]*O"
 _GIT_RESTORES = {"stash", "checkout", "restore", "reset", "clean"}
 _GIT_EDITS = (
     r"(?:am|apply|checkout|cherry-pick|clean|merge|mv|pull|rebase|reset|restore|revert|rm|stash|switch)\Z"
 )
-_FIND_ACTS = "-delete|-exec|-ok|-fprint|-fls"
+_FIND_ACTIONS = "-delete|-exec|-ok|-fprint|-fls"
 _NO_SUBSCRIPT = r"(?!-v\Z)[^[]*"  # a subscript is computed, and can assign
 
 _PROGRAMS: dict[str, _Program] = {
@@ -85,8 +85,8 @@ _PROGRAMS: dict[str, _Program] = {
     **_row("printf", r"(?!-)(?!.*%[^a-zA-Z%]*[hjlLtz]*n).*", _ANY, looks=True),
     **_row("file", r"(?!-).*|-[bi]"),
     **_row("rg", r"(?!--(?:pr|hos|se)|-[a-zA-Z]*z).*"),
-    **_row("find", rf"(?!{_FIND_ACTS}).*", edits=_FIND_ACTS, looks=True),
-    **_row("git", _GIT_LOOKS, rf"(?!{_GIT_WRITES}).*", edits=_GIT_EDITS),
+    **_row("find", rf"(?!{_FIND_ACTIONS}).*", edits=_FIND_ACTIONS, looks=True),
+    **_row("git", _GIT_READS, rf"(?!{_GIT_WRITES}).*", edits=_GIT_EDITS),
     **_row("cd pushd popd export set sleep source . exit", looks=True),
     **_row("perl ruby", edits=r"-\w*[ie]"),
     **_row("tee", edits="", filters=True),
@@ -95,13 +95,13 @@ _PROGRAMS: dict[str, _Program] = {
     **_row("dos2unix unix2dos shutil", edits=""),
 }  # fmt: skip
 _UNKNOWN = _Program()
-_SCRIPTED = {"sed", "awk", "gawk", "mawk"}
+_SCRIPT_PROGRAMS = {"sed", "awk", "gawk", "mawk"}
 """Programs whose first operand is a script, unless an option brings it."""
-_MOVES_SHELL = {"cd", "pushd", "popd"}
+_DIRECTORY_COMMANDS = {"cd", "pushd", "popd"}
 _GREPS = {"grep", "egrep", "fgrep"}
 _SEARCHERS = {"rg", "ag", "ack", "fd", "fdfind", "locate", "tree", "zgrep", "pcregrep"}
 
-_LONGEST = 4_000
+_MAX_CHARS = 4_000
 _QUOTED = r"""\\[^\n\t]|'[^']*'|"(?:[^"\\`$]|\\[^\n]|\$[A-Za-z_]\w*|\$(?=["\s]))*+\""""
 _WORD = rf"""(?:[^\s\\'"`$;&|<>()]|{_QUOTED}|\$(?:[A-Za-z_]\w*|[?\#0-9]))++(?!(?<=\}})[<>])"""
 _SINK = r"(?:[0-9]*>>?[ \t]*/dev/null|&>>?[ \t]*/dev/null|[0-9]*>&[12])(?=[\s;|]|$)"
@@ -122,39 +122,47 @@ _LITERAL = re.compile(
 )
 
 
-def _frequent() -> re.Pattern[str]:
-    looks = "|".join(re.escape(name) for name, program in _PROGRAMS.items() if program.harmless == _ALWAYS)
+def _build_frequent_pattern() -> re.Pattern[str]:
+    looks = "|".join(
+        re.escape(name)
+        for name, program in _PROGRAMS.items()
+        if program.harmless_patterns == _ALWAYS_HARMLESS
+    )
     command = (
         rf"(?:(?:{looks})(?:[ \t]++(?!\#)(?:{_WORD}|{_SINK}))*+|sed[ \t]+-n[ \t]+'[\d,]+p'(?:[ \t]+[\w./]+)?)"
     )
     return re.compile(rf"[ \t]*+{command}(?:[ \t]*+(?:\||&&|;)[ \t]*+{command})*+\s*")
 
 
-_FREQUENT = _frequent()
+_FREQUENT_COMMANDS = _build_frequent_pattern()
 """The most frequent command lines that change nothing, recognised without reading word by word."""
-_FIRST = re.compile(r"\s*([\w./-]+)(?=\s)")
+_FIRST_WORD = re.compile(r"\s*([\w./-]+)(?=\s)")
 
 
 @lru_cache(maxsize=256)
-def find_effect(command: str) -> Effect:
+def find_effect(command: str) -> CommandEffect:
     """What a command line can change.
 
     Never underestimates, unless the agent redefined a program, a shell function or a setting of git.
     """
-    first = _FIRST.match(command)
-    if first and first[1] not in _MOVES_SHELL and not _PROGRAMS.get(first[1], _UNKNOWN).harmless:
+    first = _FIRST_WORD.match(command)
+    if (
+        first
+        and first[1] not in _DIRECTORY_COMMANDS
+        and not _PROGRAMS.get(first[1], _UNKNOWN).harmless_patterns
+    ):
         return "anything"
-    if _FREQUENT.fullmatch(command) and _is_legible(command):
+    if _FREQUENT_COMMANDS.fullmatch(command) and _is_legible(command):
         return "nothing"
-    effects: set[Effect] = set()
-    for words in _simple_commands(command):
-        effects.add(_effect_of(words))
+    effects: set[CommandEffect] = set()
+    for words in _split_simple_commands(command):
+        effects.add(_find_words_effect(words))
         if "anything" in effects:
             return "anything"
     return "shell" if "shell" in effects else "nothing" if effects else "anything"
 
 
-def _simple_commands(text: str) -> Iterator[list[str]]:
+def _split_simple_commands(text: str) -> Iterator[list[str]]:
     """The words of each simple command as they are written; ends with an empty list where anything else stands.
 
     The grammar of `handoff.syntax` is no proof: it takes `\\rm` at the start of a line for a word of the line before.
@@ -175,29 +183,29 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
 
 
 def _is_legible(text: str) -> bool:
-    return len(text) <= _LONGEST and not _CONTROL.search(text)
+    return len(text) <= _MAX_CHARS and not _CONTROL.search(text)
 
 
-def _effect_of(written: Sequence[str]) -> Effect:
-    if not written:
+def _find_words_effect(raw_words: Sequence[str]) -> CommandEffect:
+    if not raw_words:
         return "anything"
-    name, *words = (_unquote(word) if _QUOTES.search(word) else word for word in written)
-    if name in _MOVES_SHELL:
+    name, *words = (_unquote(word) if _QUOTES.search(word) else word for word in raw_words)
+    if name in _DIRECTORY_COMMANDS:
         return "shell"
-    harmless = _PROGRAMS.get(name, _UNKNOWN).harmless
-    proven = harmless == _ALWAYS or all(map(_LITERAL.fullmatch, written))
-    return "nothing" if proven and _match(harmless, words) else "anything"
+    harmless = _PROGRAMS.get(name, _UNKNOWN).harmless_patterns
+    proven = harmless == _ALWAYS_HARMLESS or all(map(_LITERAL.fullmatch, raw_words))
+    return "nothing" if proven and _matches_words(harmless, words) else "anything"
 
 
 def _unquote(word: str) -> str:
-    return re.sub(r"""\\(.)|'([^']*)'|"((?:[^"\\]|\\.)*)\"""", _unquoted, word, flags=re.DOTALL)
+    return re.sub(r"""\\(.)|'([^']*)'|"((?:[^"\\]|\\.)*)\"""", _unquote_match, word, flags=re.DOTALL)
 
 
-def _unquoted(match: re.Match[str]) -> str:
+def _unquote_match(match: re.Match[str]) -> str:
     return match[1] or match[2] or re.sub(r'\\([\\"$`])', r"\1", match[3] or "")
 
 
-def _match(patterns: Sequence[re.Pattern[str]], words: Sequence[str]) -> bool:
+def _matches_words(patterns: Sequence[re.Pattern[str]], words: Sequence[str]) -> bool:
     """Whether every word matches its pattern, and every pattern but the last has a word."""
     if not patterns or len(words) < len(patterns) - 1:
         return False
@@ -209,26 +217,28 @@ def may_edit(command: SimpleCommand, paths: Collection[str] = ()) -> bool:
     names = {posixpath.basename(p) for p in paths}
     if any(">" in r.operator and posixpath.basename(r.target) in names for r in command.redirects):
         return True
-    words = _words(command)
-    if command.name.startswith(("python", "pypy")) and runner_of(command.argv) is None:
-        target = python_target(words)
+    words = _list_arguments(command)
+    if command.name.startswith(("python", "pypy")) and find_runner(command.argv) is None:
+        target = find_python_target(words)
         return target is None or target[0] == "-c"
-    edits = _PROGRAMS.get(command.name, _UNKNOWN).edits
+    edits = _PROGRAMS.get(command.name, _UNKNOWN).edit_pattern
     return edits is not None and any(map(edits.match, ("", *words)))
 
 
 def may_act(command: SimpleCommand) -> bool:
     """Whether the command may do more than print and set up its shell; an unknown program may."""
     program = _PROGRAMS.get(command.name, _UNKNOWN)
-    return may_edit(command) or not (program.looks or _match(program.harmless, _words(command)))
+    return may_edit(command) or not (
+        program.is_mostly_read_only or _matches_words(program.harmless_patterns, _list_arguments(command))
+    )
 
 
-def restores(command: SimpleCommand) -> bool:
+def is_restore(command: SimpleCommand) -> bool:
     """Whether the command can only bring back content that was there before."""
-    return command.name == "git" and bool(_GIT_RESTORES.intersection(_words(command)[:1]))
+    return command.name == "git" and bool(_GIT_RESTORES.intersection(_list_arguments(command)[:1]))
 
 
-def _words(command: SimpleCommand) -> Sequence[str]:
+def _list_arguments(command: SimpleCommand) -> Sequence[str]:
     """The words behind the program's name; of Git, those from its verb on."""
     words = command.argv[1:]
     while command.name == "git" and words and words[0].startswith("-"):
@@ -236,47 +246,47 @@ def _words(command: SimpleCommand) -> Sequence[str]:
     return words
 
 
-def shown_files(command: str) -> tuple[str, ...]:
+def list_shown_files(command: str) -> tuple[str, ...]:
     """The files whose content the command shows, as paths from where the shell stood; a grep is a search."""
-    commands = parse(command)
+    commands = parse_command(command)
     shown: list[str] = []
     for position, simple in enumerate(commands):
         # What a pipe passes on is shown only if every later stage lets content through.
         later = commands[position + 1 : position + simple.stages - simple.stage]
-        if simple.shows_output and all(_filters(each) and each.shows_output for each in later):
-            fed = [r.target for r in simple.redirects if r.operator == "<" and _filters(simple)]
-            paths = (*_named_files(simple), *fed)
-            shown += [resolve(path, simple.cwd) for path in paths if path not in ("-", "/dev/null")]
+        if simple.shows_output and all(_is_filter(each) and each.shows_output for each in later):
+            fed = [r.target for r in simple.redirects if r.operator == "<" and _is_filter(simple)]
+            paths = (*_list_named_files(simple), *fed)
+            shown += [resolve_path(path, simple.cwd) for path in paths if path not in ("-", "/dev/null")]
     return tuple(dict.fromkeys(shown))
 
 
 def is_search(command: str) -> bool:
     """Whether a part of the command looks for names or text in files, not in a program's output."""
-    commands = parse(command)
+    commands = parse_command(command)
     for position, simple in enumerate(commands):
-        piped_file = simple.stage > 0 and list(_named_files(commands[position - simple.stage]))
-        if _searches(simple) or (simple.name in _GREPS and piped_file):
+        piped_file = simple.stage > 0 and list(_list_named_files(commands[position - simple.stage]))
+        if _is_search_command(simple) or (simple.name in _GREPS and piped_file):
             return True
     return False
 
 
-def _filters(simple: SimpleCommand) -> bool:
-    return _PROGRAMS.get(simple.name, _UNKNOWN).filters
+def _is_filter(command: SimpleCommand) -> bool:
+    return _PROGRAMS.get(command.name, _UNKNOWN).is_filter
 
 
-def _named_files(simple: SimpleCommand) -> Iterator[str]:
+def _list_named_files(command: SimpleCommand) -> Iterator[str]:
     """The files that a program prints, as its words name them."""
-    name, words = simple.name, simple.argv[1:]
-    valued = _PROGRAMS.get(name, _UNKNOWN).valued
-    if valued is None or may_edit(simple):
+    name, words = command.name, command.argv[1:]
+    valued = _PROGRAMS.get(name, _UNKNOWN).valued_options
+    if valued is None or may_edit(command):
         return
-    files = _operands(words, valued)
-    if name in _SCRIPTED:
+    files = _list_operands(words, valued)
+    if name in _SCRIPT_PROGRAMS:
         files = files[not any(word in ("-e", "-f", "--expression", "--file") for word in words) :]
     yield from (file for file in files if "=" not in file or not name.endswith("awk"))
 
 
-def _operands(words: Sequence[str], valued: str) -> list[str]:
+def _list_operands(words: Sequence[str], valued: str) -> list[str]:
     found: list[str] = []
     skip = False
     for word in words:
@@ -289,18 +299,18 @@ def _operands(words: Sequence[str], valued: str) -> list[str]:
     return found
 
 
-def _searches(simple: SimpleCommand) -> bool:
-    name, words = simple.name, simple.argv[1:]
+def _is_search_command(command: SimpleCommand) -> bool:
+    name, words = command.name, command.argv[1:]
     flags = "".join(w[1:] for w in words if re.fullmatch(r"-[A-Za-z]+", w))
     if name in _GREPS:
         recursive = bool({"r", "R"} & set(flags)) or "--recursive" in words
         brings = "e" in flags or "f" in flags
-        return recursive or bool(_operands(words, "ABCmef")[0 if brings else 1 :])
+        return recursive or bool(_list_operands(words, "ABCmef")[0 if brings else 1 :])
     if name == "find":
         acts = [posixpath.basename(b) for a, b in pairwise(words) if a in ("-exec", "-execdir", "-ok")]
         looks = {*_GREPS, "ls", "wc", "echo"}
         return "-delete" not in words and all(
-            act in looks or (act != "sed" and _PROGRAMS.get(act, _UNKNOWN).filters) for act in acts
+            act in looks or (act != "sed" and _PROGRAMS.get(act, _UNKNOWN).is_filter) for act in acts
         )
     if name == "git":
         return words[:1] in (("grep",), ("ls-files",)) or (
@@ -308,4 +318,4 @@ def _searches(simple: SimpleCommand) -> bool:
         )
     if name == "ls":
         return "R" in flags or "--recursive" in words
-    return name in _SEARCHERS and (simple.stage == 0 or name != "rg")
+    return name in _SEARCHERS and (command.stage == 0 or name != "rg")

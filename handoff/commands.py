@@ -15,29 +15,29 @@ from tree_sitter import Node
 from handoff import heredocs, wrappers
 from handoff.syntax import (
     BRANCHES,
+    DECLARATIONS,
     LOOPS,
-    QUIET,
     REDIRECTS,
     Connector,
-    Item,
-    name_of,
-    operands_of,
-    parsed,
-    split,
-    statements,
-    text_of,
-    word_of,
+    Statement,
+    command_name,
+    list_redirect_operands,
+    list_statements,
+    node_text,
+    parse_syntax_tree,
+    split_statements,
+    word_text,
 )
 
 _MAX_DEPTH = 6
-_HARMLESS = {"echo", "printf", "true", ":", "cd", "export", "pwd", "date", "set", "source", "."}
-_GIVING_UP = {"exit", "return", "false"}
-_FILTERS = {"tail", "head", "tee", "cat", "sed", "less", "awk", "sort", "cut", "tr", "uniq"}
+_HARMLESS_COMMANDS = {"echo", "printf", "true", ":", "cd", "export", "pwd", "date", "set", "source", "."}
+_EXIT_COMMANDS = {"exit", "return", "false"}
+_FILTER_PROGRAMS = {"tail", "head", "tee", "cat", "sed", "less", "awk", "sort", "cut", "tr", "uniq"}
 
 
-_PLAIN = re.compile(r" *[\w./@%+,:-]+(?: +[\w./=:,@%+-]+)*[ \n]*")
+_PLAIN_COMMAND = re.compile(r" *[\w./@%+,:-]+(?: +[\w./=:,@%+-]+)*[ \n]*")
 """One command without quotes, operators and expansions: splitting it is parsing it."""
-_NOT_PLAIN = {
+_SHELL_KEYWORDS = {
     "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "function", "select",
     "in", "coproc", "bash", "sh", "zsh", "dash", "ksh", "eval", "export", "declare", "local", "readonly", "typeset",
     "unset", "unsetenv",
@@ -70,7 +70,7 @@ class SimpleCommand(NamedTuple):
     """The exit code of the whole line is this command's own."""
     success_is_own: bool = True
     """If the whole line exits with 0, this command did; true of every part of `a && b`."""
-    repeats: bool = False
+    is_repeated: bool = False
     """It stands in a loop."""
 
     @property
@@ -83,7 +83,7 @@ class SimpleCommand(NamedTuple):
         return not any(r.operator in (">", ">>", "&>", "&>>", "1>", "1>>", ">|") for r in self.redirects)
 
 
-class _Say(Enum):
+class _ExitCodeMeaning(Enum):
     """What the line's exit code says about a part: all, only success, or nothing."""
 
     ALL = 2
@@ -91,42 +91,42 @@ class _Say(Enum):
     NOTHING = 0
 
 
-class _Place(NamedTuple):
+class _Context(NamedTuple):
     connector: Connector
     stage: int
     stages: int
-    say: _Say
+    meaning: _ExitCodeMeaning
 
 
 @lru_cache(maxsize=256)
-def parse(command: str) -> tuple[SimpleCommand, ...]:
+def parse_command(command: str) -> tuple[SimpleCommand, ...]:
     """The simple commands of a command line, in order; what cannot be parsed is left out."""
-    if _PLAIN.fullmatch(command):
-        stripped = wrappers.strip(command.split())
-        if stripped.argv[0] not in _NOT_PLAIN:
+    if _PLAIN_COMMAND.fullmatch(command):
+        stripped = wrappers.unwrap_command(command.split())
+        if stripped.argv[0] not in _SHELL_KEYWORDS:
             return (SimpleCommand(argv=stripped.argv, environment=stripped.environment),)
-    reader = _Reader()
+    reader = _SyntaxReader()
     # What is nested more deeply than anybody writes is read as far as it goes.
     with contextlib.suppress(RecursionError):
-        reader.text(command, _Place("", 0, 1, _Say.ALL))
-    return tuple(reader.found)
+        reader.read_text(command, _Context("", 0, 1, _ExitCodeMeaning.ALL))
+    return tuple(reader.commands)
 
 
 _SYNTAX_ERROR = re.compile(
     r"^(?:\S*sh|\S+\.sh): (?P<eval>eval: )?(?:-c: )?line (?P<number>\d{1,6}): (?:syntax error|unexpected EOF|`)",
     re.M,
 )
-_QUOTED = re.compile(r"^\S+: (?:eval: |-c: )?line \d+: `(.*)'$", re.M)
+_QUOTED_LINE = re.compile(r"^\S+: (?:eval: |-c: )?line \d+: `(.*)'$", re.M)
 
 
-def executed(command: str, output: str) -> str:
+def find_executed_part(command: str, output: str) -> str:
     """The part of a command line that ran: bash reads line by line, and what it cannot read ends it."""
     told = "syntax error" in output or "unexpected EOF" in output
     error = _SYNTAX_ERROR.search(output) if told else None
     if error is None:
         return command
     lines = command.split("\n")
-    quoted = _QUOTED.search(output)
+    quoted = _QUOTED_LINE.search(output)
     found = [number for number, line in enumerate(lines) if quoted and line == quoted[1]]
     if found:
         return "\n".join(lines[: found[0]])
@@ -136,207 +136,216 @@ def executed(command: str, output: str) -> str:
     return "\n".join(lines[:before]) if before < len(lines) else command
 
 
-class _Reader:
+class _SyntaxReader:
     """Walks syntax trees, and keeps what a shell would keep: directory, options, functions."""
 
     def __init__(self) -> None:
-        self.found: list[SimpleCommand] = []
+        self.commands: list[SimpleCommand] = []
         self.cwd: str | None = None
-        self.bodies: tuple[str, ...] = ()
+        self.heredoc_bodies: tuple[str, ...] = ()
         self.functions: dict[str, Node] = {}
-        self.outer: tuple[Redirect, ...] = ()
+        self.outer_redirects: tuple[Redirect, ...] = ()
         self.depth = 0
-        self.loops = 0
-        self.substitutes = False
+        self.loop_depth = 0
+        self.has_substitutions = False
         self.errexit = self.pipefail = False
 
-    def text(self, text: str, place: _Place) -> None:
+    def read_text(self, text: str, context: _Context) -> None:
         if self.depth >= _MAX_DEPTH:
             return
-        plain, bodies = heredocs.extract(text)
-        outer_bodies, self.bodies = self.bodies, bodies
-        outer_substitutes, self.substitutes = self.substitutes, "$(" in plain or "`" in plain or "(" in plain
+        plain, bodies = heredocs.extract_heredocs(text)
+        outer_bodies, self.heredoc_bodies = self.heredoc_bodies, bodies
+        outer_substitutes, self.has_substitutions = (
+            self.has_substitutions,
+            "$(" in plain or "`" in plain or "(" in plain,
+        )
         self.depth += 1
-        items = statements(parsed(plain), place.connector)
+        items = list_statements(parse_syntax_tree(plain), context.connector)
         if len(items) == 1 and items[0].node.type == "command" and not items[0].background:
-            self.command(items[0].node, items[0].redirects, place)
+            self.read_command(items[0].node, items[0].redirects, context)
         else:
-            self.sequence(items, place)
+            self.read_sequence(items, context)
         self.depth -= 1
-        self.substitutes = outer_substitutes
-        self.bodies = outer_bodies
+        self.has_substitutions = outer_substitutes
+        self.heredoc_bodies = outer_bodies
 
-    def sequence(self, items: Sequence[Item], place: _Place) -> None:
-        parts = split(items, (";", "&"))
+    def read_sequence(self, items: Sequence[Statement], context: _Context) -> None:
+        parts = split_statements(items, (";", "&"))
         for number, part in enumerate(parts):
             following = parts[number + 1][0].connector if number + 1 < len(parts) else ""
             if part[-1].background:
-                say = _Say.NOTHING
+                say = _ExitCodeMeaning.NOTHING
             elif following == "":
-                say = place.say
-            elif following == ";" and self.errexit and place.say is not _Say.NOTHING:
-                say = _Say.SUCCESS
+                say = context.meaning
+            elif following == ";" and self.errexit and context.meaning is not _ExitCodeMeaning.NOTHING:
+                say = _ExitCodeMeaning.SUCCESS
             else:
-                say = _Say.NOTHING
-            self.chain(split(part, ("&&", "||")), place._replace(say=say))
+                say = _ExitCodeMeaning.NOTHING
+            self.read_chain(split_statements(part, ("&&", "||")), context._replace(meaning=say))
 
-    def chain(self, pipelines: Sequence[Sequence[Item]], place: _Place) -> None:
+    def read_chain(self, pipelines: Sequence[Sequence[Statement]], context: _Context) -> None:
         for number, pipeline in enumerate(pipelines):
-            say = _Say.NOTHING if pipeline[0].connector == "||" else place.say
+            say = _ExitCodeMeaning.NOTHING if pipeline[0].connector == "||" else context.meaning
             for later in pipelines[number + 1 :]:
-                say = _after(say, later)
-            self.pipeline(pipeline, place._replace(say=say))
+                say = _find_meaning_after(say, later)
+            self.read_pipeline(pipeline, context._replace(meaning=say))
 
-    def pipeline(self, items: Sequence[Item], place: _Place) -> None:
+    def read_pipeline(self, items: Sequence[Statement], context: _Context) -> None:
         if len(items) == 1:
-            self.atom(items[0], place._replace(connector=items[0].connector))
+            self.read_statement(items[0], context._replace(connector=items[0].connector))
             return
         cwd = self.cwd
         for stage, item in enumerate(items):
-            kept = self.pipefail and all(name_of(i.node) in _FILTERS for i in items[stage + 1 :])
-            say = place.say if stage == len(items) - 1 or kept else _Say.NOTHING
-            self.atom(item, _Place(item.connector, stage, len(items), say))
+            kept = self.pipefail and all(command_name(i.node) in _FILTER_PROGRAMS for i in items[stage + 1 :])
+            say = context.meaning if stage == len(items) - 1 or kept else _ExitCodeMeaning.NOTHING
+            self.read_statement(item, _Context(item.connector, stage, len(items), say))
             self.cwd = cwd
 
-    def atom(self, item: Item, place: _Place) -> None:
-        node, kind = item.node, item.node.type
-        outer = self.outer
+    def read_statement(self, statement: Statement, context: _Context) -> None:
+        node, kind = statement.node, statement.node.type
+        outer = self.outer_redirects
         if kind in ("command", "test_command"):
-            self.command(node, item.redirects, place)
+            self.read_command(node, statement.redirects, context)
             return
-        self.outer = outer + self.redirects(item.redirects)[0]
+        self.outer_redirects = outer + self.read_redirects(statement.redirects)[0]
         if kind == "function_definition":
             name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
             if name is not None and body is not None:
-                self.functions[word_of(name)] = body
+                self.functions[word_text(name)] = body
         elif kind == "subshell":
             cwd = self.cwd
-            self.sequence(statements(node, place.connector), place)
+            self.read_sequence(list_statements(node, context.connector), context)
             self.cwd = cwd
         elif kind == "negated_command":
-            self.sequence(statements(node, place.connector), place._replace(say=_Say.NOTHING))
+            self.read_sequence(
+                list_statements(node, context.connector), context._replace(meaning=_ExitCodeMeaning.NOTHING)
+            )
         elif kind in BRANCHES:
-            self.loops += kind in LOOPS
-            self.sequence(statements(node, place.connector), place._replace(say=_Say.NOTHING))
-            self.loops -= kind in LOOPS
-        elif kind in QUIET:
-            self.substitutions(node)
+            self.loop_depth += kind in LOOPS
+            self.read_sequence(
+                list_statements(node, context.connector), context._replace(meaning=_ExitCodeMeaning.NOTHING)
+            )
+            self.loop_depth -= kind in LOOPS
+        elif kind in DECLARATIONS:
+            self.read_substitutions(node)
         else:
-            self.sequence(statements(node, place.connector), place)
-        self.outer = outer
+            self.read_sequence(list_statements(node, context.connector), context)
+        self.outer_redirects = outer
 
-    def substitutions(self, node: Node) -> None:
+    def read_substitutions(self, node: Node) -> None:
         """What `$(…)` and `<(…)` run on the way to an argument."""
         for child in node.children:
             if child.type in ("command_substitution", "process_substitution"):
                 cwd = self.cwd
-                self.sequence(statements(child, ";"), _Place(";", 0, 1, _Say.NOTHING))
+                self.read_sequence(list_statements(child, ";"), _Context(";", 0, 1, _ExitCodeMeaning.NOTHING))
                 self.cwd = cwd
             elif child.type != "subshell":
-                self.substitutions(child)
+                self.read_substitutions(child)
 
-    def command(self, node: Node, redirect_nodes: Sequence[Node], place: _Place) -> None:
-        if self.substitutes:
-            self.substitutions(node)
+    def read_command(self, node: Node, redirect_nodes: Sequence[Node], context: _Context) -> None:
+        if self.has_substitutions:
+            self.read_substitutions(node)
         words: list[str] = []
         assignments: list[str] = []
         inner: list[Node] = []
         for child in node.children:
             kind = child.type
             if kind == "variable_assignment":
-                assignments.append(text_of(child))
+                assignments.append(node_text(child))
             elif kind in REDIRECTS:
                 inner.append(child)
             elif kind != "comment" and child.is_named:
-                words.append(word_of(child))
+                words.append(word_text(child))
         for redirect in (*inner, *redirect_nodes):
-            words += map(word_of, operands_of(redirect)[1:])
+            words += map(word_text, list_redirect_operands(redirect)[1:])
         if node.type == "test_command":
             words = ["["]
         redirects, stdin = (
-            self.redirects((*inner, *redirect_nodes)) if inner or redirect_nodes else ((), None)
+            self.read_redirects((*inner, *redirect_nodes)) if inner or redirect_nodes else ((), None)
         )
-        stripped = wrappers.strip(words)
+        stripped = wrappers.unwrap_command(words)
         argv = stripped.argv
         if not argv:
             return
-        script = wrappers.inline_shell(argv, stdin)
+        script = wrappers.find_inline_script(argv, stdin)
         if script is not None:
-            self.nested(script, redirects, place)
+            self.read_nested_script(script, redirects, context)
         elif argv[0] in self.functions and self.depth < _MAX_DEPTH:
             self.depth += 1
-            self.sequence(statements(self.functions[argv[0]], place.connector), place)
+            self.read_sequence(list_statements(self.functions[argv[0]], context.connector), context)
             self.depth -= 1
         else:
-            self.found.append(
+            self.commands.append(
                 SimpleCommand(
                     argv=argv,
                     environment=(*assignments, *stripped.environment),
                     cwd=self.cwd,
-                    redirects=self.outer + redirects,
+                    redirects=self.outer_redirects + redirects,
                     stdin=stdin,
-                    connector=place.connector,
-                    stage=place.stage,
-                    stages=place.stages,
-                    exit_code_is_own=place.say is _Say.ALL,
-                    success_is_own=place.say is not _Say.NOTHING,
-                    repeats=self.loops > 0,
+                    connector=context.connector,
+                    stage=context.stage,
+                    stages=context.stages,
+                    exit_code_is_own=context.meaning is _ExitCodeMeaning.ALL,
+                    success_is_own=context.meaning is not _ExitCodeMeaning.NOTHING,
+                    is_repeated=self.loop_depth > 0,
                 )
             )
-            self.builtin(argv)
+            self.apply_builtin(argv)
 
-    def nested(self, script: str, redirects: tuple[Redirect, ...], place: _Place) -> None:
-        kept = (self.outer, self.cwd, self.errexit, self.pipefail)
-        self.outer += redirects
-        before = len(self.found)
-        self.text(script, place)
-        self.found[before:] = [
-            c if c.stages > 1 else c._replace(stage=place.stage, stages=place.stages)
-            for c in self.found[before:]
+    def read_nested_script(self, script: str, redirects: tuple[Redirect, ...], context: _Context) -> None:
+        kept = (self.outer_redirects, self.cwd, self.errexit, self.pipefail)
+        self.outer_redirects += redirects
+        before = len(self.commands)
+        self.read_text(script, context)
+        self.commands[before:] = [
+            c if c.stages > 1 else c._replace(stage=context.stage, stages=context.stages)
+            for c in self.commands[before:]
         ]
-        self.outer, self.cwd, self.errexit, self.pipefail = kept
+        self.outer_redirects, self.cwd, self.errexit, self.pipefail = kept
 
-    def builtin(self, argv: tuple[str, ...]) -> None:
+    def apply_builtin(self, argv: tuple[str, ...]) -> None:
         if argv[0] in ("cd", "pushd"):
             paths = [a for a in argv[1:] if a == "-" or not a.startswith("-")]
             known = bool(paths) and paths[0] != "-" and "$" not in paths[0]
-            self.cwd = resolve(paths[0], self.cwd) if known else None
+            self.cwd = resolve_path(paths[0], self.cwd) if known else None
         elif argv[0] == "set":
             flags = "".join(argv[1:])
             self.errexit = self.errexit or bool(re.search(r"(^|\s)-[a-z]*e", " ".join(argv[1:])))
             self.pipefail = self.pipefail or ("pipefail" in flags and "+o" not in argv)
 
-    def redirects(self, nodes: Iterable[Node]) -> tuple[tuple[Redirect, ...], str | None]:
+    def read_redirects(self, nodes: Iterable[Node]) -> tuple[tuple[Redirect, ...], str | None]:
         found: list[Redirect] = []
         stdin: str | None = None
         for node in nodes:
-            words = operands_of(node)
-            target = word_of(words[0]) if words else ""
+            words = list_redirect_operands(node)
+            target = word_text(words[0]) if words else ""
             if node.type == "herestring_redirect":
                 stdin = target
             elif target.startswith(heredocs.PLACEHOLDER):
                 number = target.removeprefix(heredocs.PLACEHOLDER)
                 stdin = (
-                    self.bodies[int(number)] if number.isdigit() and int(number) < len(self.bodies) else ""
+                    self.heredoc_bodies[int(number)]
+                    if number.isdigit() and int(number) < len(self.heredoc_bodies)
+                    else ""
                 )
             else:
-                operator = "".join(text_of(c) for c in node.children if c not in words)
+                operator = "".join(node_text(c) for c in node.children if c not in words)
                 found.append(Redirect(operator=operator, target=target))
         return tuple(found), stdin
 
 
-def resolve(path: str, cwd: str | None) -> str:
+def resolve_path(path: str, cwd: str | None) -> str:
     """A path as written, seen from where the shell stood; `~` and absolute paths stay what they are."""
     if path.startswith(("/", "~")) or cwd is None:
         return posixpath.normpath(path) if path else path
     return posixpath.normpath(posixpath.join(cwd, path))
 
 
-def _after(say: _Say, later: Sequence[Item]) -> _Say:
+def _find_meaning_after(meaning: _ExitCodeMeaning, later: Sequence[Statement]) -> _ExitCodeMeaning:
     """What is still known of a command's exit code once a later part of its chain may have run."""
-    name = name_of(later[0].node)
+    name = command_name(later[0].node)
     if later[0].connector == "||":
-        return say if name in _GIVING_UP else _Say.NOTHING
-    if name in _HARMLESS or say is _Say.NOTHING:
-        return say
-    return _Say.SUCCESS
+        return meaning if name in _EXIT_COMMANDS else _ExitCodeMeaning.NOTHING
+    if name in _HARMLESS_COMMANDS or meaning is _ExitCodeMeaning.NOTHING:
+        return meaning
+    return _ExitCodeMeaning.SUCCESS

@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from handoff.action import Action, Protocol, write_action
+from handoff.action import Action, ActionProtocol, write_action
 from handoff.event import UNREADABLE, Event
-from handoff.fence import neutral, quoted
+from handoff.fence import neutralize, quote_text
 
-_CALL_BEGINS = re.compile(
+_CALL_START = re.compile(
     r'```|^\{"name"|<(?:editor|shell|bash|sh|execute_bash|str_replace_editor|submit|finish|handoff|recall|function|tool)',
     re.MULTILINE,
 )
-_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
-NOT_SEEN = "[the result of this action was not recorded]"
-NOTHING_SHOWN = "[nothing was shown]"
+_INVALID_NAME_CHARS = re.compile(r"[^A-Za-z0-9_-]")
+RESULT_NOT_RECORDED = "[the result of this action was not recorded]"
+EMPTY_RESULT = "[nothing was shown]"
 
 
 class Step(NamedTuple):
@@ -29,7 +29,7 @@ class Step(NamedTuple):
     observation: Event | None
 
 
-def steps(events: Iterable[Event]) -> list[Step]:
+def list_steps(events: Iterable[Event]) -> list[Step]:
     """The actions of a trace, each with its observation; an observation that answers none is left out."""
     found: list[Step] = []
     for event in events:
@@ -40,12 +40,14 @@ def steps(events: Iterable[Event]) -> list[Step]:
     return found
 
 
-def as_messages(taken: Iterable[Step], protocol: Protocol, *, thoughts: bool = True) -> list[BaseMessage]:
+def build_messages(
+    history: Iterable[Step], protocol: ActionProtocol, *, include_thoughts: bool = True
+) -> list[BaseMessage]:
     """Steps as chat history: every call has its one answer, and in text nobody speaks twice in a row."""
-    return [message for step in taken for message in _spoken(step, protocol, thoughts)]
+    return [message for step in history for message in _build_step_messages(step, protocol, include_thoughts)]
 
 
-def joined(messages: list[BaseMessage]) -> list[BaseMessage]:
+def merge_human_messages(messages: list[BaseMessage]) -> list[BaseMessage]:
     """The same without two messages of a person in a row, which some chat templates refuse."""
     found: list[BaseMessage] = []
     for message in messages:
@@ -56,28 +58,28 @@ def joined(messages: list[BaseMessage]) -> list[BaseMessage]:
     return found
 
 
-def _spoken(step: Step, protocol: Protocol, thoughts: bool) -> list[BaseMessage]:
+def _build_step_messages(step: Step, protocol: ActionProtocol, include_thoughts: bool) -> list[BaseMessage]:
     action, seen = step
-    answer = (quoted(seen.text) or NOTHING_SHOWN) if seen else NOT_SEEN
+    answer = (quote_text(seen.text) or EMPTY_RESULT) if seen else RESULT_NOT_RECORDED
     if action.tool == UNREADABLE:
-        return [AIMessage(quoted(action.text) or "…"), HumanMessage(answer)]
-    tool = _named(action.tool)
-    thought = quoted(_CALL_BEGINS.split(action.text, 1)[0].strip()) if thoughts else ""
-    arguments = {_named(name): quoted(value) for name, value in action.arguments.items()}
+        return [AIMessage(quote_text(action.text) or "…"), HumanMessage(answer)]
+    tool = _sanitize_name(action.tool)
+    thought = quote_text(_CALL_START.split(action.text, 1)[0].strip()) if include_thoughts else ""
+    arguments = {_sanitize_name(name): quote_text(value) for name, value in action.arguments.items()}
     if protocol == "native":
-        call = {"name": tool, "args": _plain(arguments), "id": f"call_e{action.index}"}
+        call = {"name": tool, "args": _decode_arguments(arguments), "id": f"call_e{action.index}"}
         return [AIMessage(thought, tool_calls=[call]), ToolMessage(answer, tool_call_id=call["id"])]
     said = write_action(Action(tool, arguments)) if arguments else f"<{tool}></{tool}>"
     # Only now it is whole: a tool may be called as our fence is.
-    return [AIMessage(neutral(f"{thought}\n\n{said}".strip())), HumanMessage(answer)]
+    return [AIMessage(neutralize(f"{thought}\n\n{said}".strip())), HumanMessage(answer)]
 
 
-def _named(name: str) -> str:
+def _sanitize_name(name: str) -> str:
     """A name as providers take it."""
-    return _NO_NAME.sub("_", name)[:64] or "_"
+    return _INVALID_NAME_CHARS.sub("_", name)[:64] or "_"
 
 
-def _plain(arguments: dict[str, str]) -> dict[str, Any]:
+def _decode_arguments(arguments: dict[str, str]) -> dict[str, Any]:
     """A native call's arguments: those of an embedding program's tool are kept as JSON."""
     if set(arguments) != {"arguments"}:
         return dict(arguments)
@@ -85,13 +87,13 @@ def _plain(arguments: dict[str, str]) -> dict[str, Any]:
         found = json.loads(arguments["arguments"])
     except (ValueError, RecursionError):
         return dict(arguments)
-    return _quoted(found) if isinstance(found, dict) else dict(arguments)
+    return _quote_json(found) if isinstance(found, dict) else dict(arguments)
 
 
-def _quoted(value: Any) -> Any:
+def _quote_json(value: Any) -> Any:
     """Decoded JSON, whose escapes may have hidden what `quoted` would have found."""
     if isinstance(value, dict):
-        return {quoted(name): _quoted(each) for name, each in value.items()}
+        return {quote_text(name): _quote_json(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_quoted(each) for each in value]
-    return quoted(value) if isinstance(value, str) else value
+        return [_quote_json(each) for each in value]
+    return quote_text(value) if isinstance(value, str) else value

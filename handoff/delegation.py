@@ -10,42 +10,48 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, WithJsonSchema
 
 from handoff.conversation import Step
-from handoff.detectors import validations
+from handoff.detectors import list_validations
 from handoff.event import Event
 from handoff.payload import DeadEnd, Mode, Payload, RanCommand, ReadFile
 from handoff.record import TaskBrief
-from handoff.selection import answered, digest_of, last_change, ran_in, whole_content
-from sandbox.machine import FileRefused, Frozen
+from handoff.selection import (
+    build_ran_command,
+    compute_text_digest,
+    extract_whole_content,
+    find_last_change,
+    list_answered_steps,
+)
+from sandbox.machine import FileAccessError, Frozen
 
-LARGEST_SHARE = 0.3
+MAX_SHARE = 0.3
 """Of the child's context window."""
-_CHARS_A_TOKEN = 4
-_MOST_TOLD = 5
-_NUMBERING = 8
+_CHARS_PER_TOKEN = 4
+_MAX_REPORTED = 5
+_LINE_NUMBER_CHARS = 8
 """How many characters a line's number takes."""
-_TICKED = re.compile(r"`([^`\n]+)`")
-_UNIT = {
+_INLINE_CODE = re.compile(r"`([^`\n]+)`")
+_ERROR_TEXTS = {
     "extra_forbidden": "there is no such field",
     "missing": "it is missing",
     "string_too_short": "it is empty",
 }
 
-Read = Callable[[str], bytes]
-"""How a file's content is read from the parent's machine; it raises FileRefused."""
+FileReader = Callable[[str], bytes]
+"""How a file's content is read from the parent's machine; it raises FileAccessError."""
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
-class BadDelegation(ValueError):
+class DelegationError(ValueError):
     """A call of `delegate_task` that cannot be carried out; the line says what to send instead."""
 
 
-class GivenFile(Frozen):
+class FileArgument(Frozen):
     """A file that the child is to have; what it holds is read from the machine."""
 
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 
-class GivenCommand(Frozen):
+class CommandArgument(Frozen):
     """A command that was run, as the orchestrator tells of it."""
 
     cmd: _Text
@@ -53,35 +59,35 @@ class GivenCommand(Frozen):
     tail: str = ""
 
 
-class GivenDeadEnd(Frozen):
+class DeadEndArgument(Frozen):
     """What need not be tried again, as the orchestrator sees it."""
 
     what: _Text
     why: str = ""
 
 
-def _as(name: str) -> BeforeValidator:
+def _wrap_text(name: str) -> BeforeValidator:
     return BeforeValidator(lambda given: {name: given} if isinstance(given, str) else given)
 
 
-class Handoff(Frozen):
+class HandoffArguments(Frozen):
     """What the orchestrator knows already."""
 
-    read_files: tuple[Annotated[GivenFile, _as("path"), WithJsonSchema({"type": "string"})], ...] = Field(
-        default=(), max_length=100, description="Paths of files that you read."
-    )
-    ran_commands: tuple[GivenCommand, ...] = Field(
+    read_files: tuple[
+        Annotated[FileArgument, _wrap_text("path"), WithJsonSchema({"type": "string"})], ...
+    ] = Field(default=(), max_length=100, description="Paths of files that you read.")
+    ran_commands: tuple[CommandArgument, ...] = Field(
         default=(), max_length=100, description="Commands that you ran."
     )
-    probe_results: tuple[GivenCommand, ...] = Field(
+    probe_results: tuple[CommandArgument, ...] = Field(
         default=(), max_length=100, description="Searches that you ran."
     )
-    dead_ends: tuple[Annotated[GivenDeadEnd, _as("what")], ...] = Field(
+    dead_ends: tuple[Annotated[DeadEndArgument, _wrap_text("what")], ...] = Field(
         default=(), max_length=100, description="What you tried in vain."
     )
 
 
-class Assigned(Frozen):
+class TaskArguments(Frozen):
     """One task for one child."""
 
     goal: Annotated[
@@ -89,20 +95,22 @@ class Assigned(Frozen):
         StringConstraints(strip_whitespace=True, min_length=1),
         Field(description="All that the child must know of its task."),
     ]
-    handoff: Handoff | None = Field(default=None, description="Left out, it is taken from your own trace.")
+    handoff: HandoffArguments | None = Field(
+        default=None, description="Left out, it is taken from your own trace."
+    )
     mode: Mode = Field(
         default="work", description="work: its changes come back. look: only what it says does."
     )
 
 
-class Several(Frozen):
+class TaskListArguments(Frozen):
     """Tasks for several children at once."""
 
-    tasks: tuple[Assigned, ...] = Field(min_length=1)
+    tasks: tuple[TaskArguments, ...] = Field(min_length=1)
 
 
-def read_tasks(arguments: Mapping[str, Any], most: int) -> tuple[Assigned, ...]:
-    """The tasks of one call: `goal`, `handoff` and `mode`, or `tasks` with several of them. Raises BadDelegation."""
+def parse_tasks(arguments: Mapping[str, Any], max_tasks: int) -> tuple[TaskArguments, ...]:
+    """The tasks of one call: `goal`, `handoff` and `mode`, or `tasks` with several of them. Raises DelegationError."""
     # Models that fill in every field leave those that they do not mean empty.
     several = bool(arguments.get("tasks")) or set(arguments) == {"tasks"}
     left_out: dict[str, Any] = {"goal": "", "handoff": None, "mode": "work"} if several else {"tasks": []}
@@ -113,144 +121,146 @@ def read_tasks(arguments: Mapping[str, Any], most: int) -> tuple[Assigned, ...]:
     }
     try:
         if not several:
-            return (Assigned.model_validate(meant),)
-        tasks = Several.model_validate(meant).tasks
+            return (TaskArguments.model_validate(meant),)
+        tasks = TaskListArguments.model_validate(meant).tasks
     except ValidationError as error:
-        told = "; ".join(map(_told, error.errors()[:_MOST_TOLD]))
-        raise BadDelegation(told) from None
-    if len(tasks) > most:
-        raise BadDelegation(f"tasks: give at most {most} in one call, not {len(tasks)}")
+        told = "; ".join(map(_describe_validation_error, error.errors()[:_MAX_REPORTED]))
+        raise DelegationError(told) from None
+    if len(tasks) > max_tasks:
+        raise DelegationError(f"tasks: give at most {max_tasks} in one call, not {len(tasks)}")
     return tasks
 
 
-def _told(error: Any) -> str:
+def _describe_validation_error(error: Any) -> str:
     # The names are the model's; what it wrote is not shown to it again at length.
     field = ".".join(str(part)[:100] for part in error["loc"]) or "arguments"
     if error["type"] == "extra_forbidden" and "read_files" in error["loc"]:
         return f"{field}: there is no such field; give the path alone, its content is read from the machine"
     if error["type"] == "extra_forbidden" and error["loc"] in (("goal",), ("handoff",), ("mode",)):
         return f"{field}: give it in each of tasks, not beside them"
-    return f"{field}: {_UNIT.get(error['type'], error['msg'])}"
+    return f"{field}: {_ERROR_TEXTS.get(error['type'], error['msg'])}"
 
 
-def given_payload(assigned: Assigned, trace: tuple[Event, ...], task: TaskBrief, read: Read) -> Payload:
-    """A payload of what the orchestrator gave, each part of it held against its trace. Raises BadDelegation."""
-    given = assigned.handoff or Handoff()
-    taken = answered(trace)
-    commands, change = _commands(taken), last_change(trace)
+def build_payload(
+    arguments: TaskArguments, trace: tuple[Event, ...], task: TaskBrief, read_file: FileReader
+) -> Payload:
+    """A payload of what the orchestrator gave, each part of it held against its trace. Raises DelegationError."""
+    given = arguments.handoff or HandoffArguments()
+    taken = list_answered_steps(trace)
+    commands, change = _index_commands(taken), find_last_change(trace)
 
-    def ran(told: GivenCommand) -> RanCommand:
-        step = commands.get(_plain(told.cmd))
+    def resolve_command(claimed: CommandArgument) -> RanCommand:
+        step = commands.get(_collapse_spaces(claimed.cmd))
         if step is not None:
-            return ran_in(step, change)
-        return RanCommand(cmd=told.cmd, rc=told.rc, tail=told.tail, event=None)
+            return build_ran_command(step, change)
+        return RanCommand(cmd=claimed.cmd, rc=claimed.rc, tail=claimed.tail, event=None)
 
-    paths = tuple(dict.fromkeys(_within(file.path, task.workspace) for file in given.read_files))
-    failures = _failures(taken, trace, task)
+    paths = tuple(dict.fromkeys(_normalize_path(file.path, task.workspace) for file in given.read_files))
+    failures = _find_failures(taken, trace, task)
     return Payload(
-        goal=assigned.goal,
-        read_files=tuple(_file(path, read, taken) for path in paths),
-        ran_commands=tuple(map(ran, given.ran_commands)),
-        probe_results=tuple(map(ran, given.probe_results)),
-        dead_ends=tuple(_dead_end(each, taken, failures) for each in given.dead_ends),
-        mode=assigned.mode,
+        goal=arguments.goal,
+        read_files=tuple(_load_file(path, read_file, taken) for path in paths),
+        ran_commands=tuple(map(resolve_command, given.ran_commands)),
+        probe_results=tuple(map(resolve_command, given.probe_results)),
+        dead_ends=tuple(_check_dead_end(each, taken, failures) for each in given.dead_ends),
+        mode=arguments.mode,
     )
 
 
 def check_size(
     payload: Payload, trace: tuple[Event, ...], window_tokens: int, max_tokens: int | None
 ) -> None:
-    """Raises BadDelegation for a payload too large for its child, with what to cut."""
-    sizes = dict(_sizes(payload, {event.index: len(event.text) for event in trace}))
-    tokens = -(-sum(sizes.values()) // _CHARS_A_TOKEN)
-    share = int(LARGEST_SHARE * window_tokens)
-    limit, whose = share, f"{LARGEST_SHARE:.0%} of its window of {window_tokens:,}"
+    """Raises DelegationError for a payload too large for its child, with what to cut."""
+    sizes = dict(_list_sizes(payload, {event.index: len(event.text) for event in trace}))
+    tokens = -(-sum(sizes.values()) // _CHARS_PER_TOKEN)
+    share = int(MAX_SHARE * window_tokens)
+    limit, whose = share, f"{MAX_SHARE:.0%} of its window of {window_tokens:,}"
     if max_tokens is not None and max_tokens < limit:
         limit, whose = max_tokens, "its whole budget"
     if tokens > limit:
-        largest = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_TOLD]
-        parts = ", ".join(f"{name} ({-(-sizes[name] // _CHARS_A_TOKEN):,})" for name in largest)
-        raise BadDelegation(
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:_MAX_REPORTED]
+        parts = ", ".join(f"{name} ({-(-sizes[name] // _CHARS_PER_TOKEN):,})" for name in largest)
+        raise DelegationError(
             f"handoff: what the child is to start with is about {tokens:,} tokens, and it may be given {limit:,} "
             f"({whose}); cut from the largest parts: {parts}"
         )
 
 
-def _sizes(payload: Payload, shown: Mapping[int, int]) -> Iterator[tuple[str, int]]:
+def _list_sizes(payload: Payload, event_chars: Mapping[int, int]) -> Iterator[tuple[str, int]]:
     yield "goal", len(payload.goal)
     for file in payload.read_files:
-        held = len(file.content or "") + _NUMBERING * (file.content or "").count("\n")
+        held = len(file.content or "") + _LINE_NUMBER_CHARS * (file.content or "").count("\n")
         yield (
             f"read_files {file.path[:100]}",
-            len(file.path) + (held if file.event is None else shown[file.event]),
+            len(file.path) + (held if file.event is None else event_chars[file.event]),
         )
     for name in ("ran_commands", "probe_results"):
         for number, ran in enumerate(getattr(payload, name)):
-            tail = len(ran.tail) if ran.event is None else shown[ran.event]
+            tail = len(ran.tail) if ran.event is None else event_chars[ran.event]
             yield f"{name}.{number}", len(ran.cmd) + tail
     for number, end in enumerate(payload.dead_ends):
         yield f"dead_ends.{number}", len(end.what) + len(end.why) + len(end.shown)
 
 
-def _within(path: str, workspace: str) -> str:
-    """The path as reads are named. Raises BadDelegation for one outside the repository."""
+def _normalize_path(path: str, workspace: str) -> str:
+    """The path as reads are named. Raises DelegationError for one outside the repository."""
     whole = posixpath.normpath(posixpath.join(workspace or "/", path))
     name = whole.removeprefix((workspace or "/").rstrip("/") + "/")
     if "\0" in path or name == whole or name.split("/", 1)[0] == ".git":
-        raise BadDelegation(
+        raise DelegationError(
             f"handoff.read_files: {path!r:.200} is no file of the repository; give paths inside it"
         )
     return name
 
 
-def _file(path: str, read: Read, taken: list[Step]) -> ReadFile:
+def _load_file(path: str, read_file: FileReader, steps: list[Step]) -> ReadFile:
     try:
-        content = read(path).decode()
-    except FileRefused as error:
-        raise BadDelegation(f"handoff.read_files: {error!s:.300}") from None
+        content = read_file(path).decode()
+    except FileAccessError as error:
+        raise DelegationError(f"handoff.read_files: {error!s:.300}") from None
     except UnicodeDecodeError:
         content = "\0"
     if "\0" in content:
-        raise BadDelegation(f"handoff.read_files: {path!r:.200} is no text; leave it out")
-    digest = digest_of(content)
-    for action, seen in reversed(taken):
+        raise DelegationError(f"handoff.read_files: {path!r:.200} is no text; leave it out")
+    digest = compute_text_digest(content)
+    for action, seen in reversed(steps):
         if seen is None or len(seen.reads) != 1 or seen.reads[0].path != path:
             continue
-        if seen.reads[0].sha256 == digest and whole_content(action, seen, digest) is not None:
+        if seen.reads[0].sha256 == digest and extract_whole_content(action, seen, digest) is not None:
             return ReadFile(path=path, sha256=digest, event=seen.index, content=content)
     return ReadFile(path=path, sha256=digest, event=None, content=content)
 
 
-def _plain(text: str) -> str:
+def _collapse_spaces(text: str) -> str:
     return " ".join(text.split())
 
 
-def _commands(taken: list[Step]) -> dict[str, Step]:
+def _index_commands(steps: list[Step]) -> dict[str, Step]:
     """Every command that was run, as it was run last."""
     return {
-        _plain(step.action.arguments.get("command", "")): step
-        for step in taken
+        _collapse_spaces(step.action.arguments.get("command", "")): step
+        for step in steps
         if step.action.tool == "shell" and step.observation is not None and not step.observation.refused
     }
 
 
-def _dead_end(given: GivenDeadEnd, taken: list[Step], failures: Mapping[int, str]) -> DeadEnd:
+def _check_dead_end(claimed: DeadEndArgument, steps: list[Step], failures: Mapping[int, str]) -> DeadEnd:
     """What was told, with what the trace shows of it: only what was done in those words counts as tried."""
     tried = [
         seen.index
-        for action, seen in taken
-        if seen is not None and not seen.refused and _does(action, bool(seen.changes), given.what)
+        for action, seen in steps
+        if seen is not None and not seen.refused and _is_attempt(action, bool(seen.changes), claimed.what)
     ]
     failed = next((index for index in reversed(tried) if index in failures), None)
     if failed is not None:
-        return DeadEnd(what=given.what, why=given.why, event=failed, shown=failures[failed])
+        return DeadEnd(what=claimed.what, why=claimed.why, event=failed, shown=failures[failed])
     shown = "it was done, and nothing shows that it failed" if tried else "nothing shows that it was tried"
     return DeadEnd(
-        what=given.what, why=given.why, event=tried[-1] if tried else None, shown=shown, proven=False
+        what=claimed.what, why=claimed.why, event=tried[-1] if tried else None, shown=shown, proven=False
     )
 
 
-def _does(action: Event, changes: bool, what: str) -> bool:
+def _is_attempt(action: Event, has_changes: bool, what: str) -> bool:
     """Whether an action did what these words, or what stands in backticks among them, spell out.
 
     They are a whole command, or text that an edit wrote; a search for that text is no try of it.
@@ -258,22 +268,22 @@ def _does(action: Event, changes: bool, what: str) -> bool:
     if action.tool not in ("shell", "editor"):
         return False
     named = ("command",) if action.tool == "shell" else ("new", "content")
-    done = [_plain(action.arguments.get(name, "")) for name in named]
-    for words in map(_plain, (what, *_TICKED.findall(what))):
+    done = [_collapse_spaces(action.arguments.get(name, "")) for name in named]
+    for words in map(_collapse_spaces, (what, *_INLINE_CODE.findall(what))):
         # One word alone, such as a file's name, stands in much that is not meant.
-        if words in done or (changes and " " in words and any(words in each for each in done)):
+        if words in done or (has_changes and " " in words and any(words in each for each in done)):
             return True
     return False
 
 
-def _failures(taken: list[Step], trace: tuple[Event, ...], task: TaskBrief) -> dict[int, str]:
+def _find_failures(steps: list[Step], trace: tuple[Event, ...], task: TaskBrief) -> dict[int, str]:
     """How each action that came to nothing did: by itself, or by a validation before the next change."""
     outcomes = {
-        run.event_index: run.outcome for run in validations(trace, task.base_directories, task.workspace)
+        run.event_index: run.outcome for run in list_validations(trace, task.base_directories, task.workspace)
     }
     found: dict[int, str] = {}
     pending: list[int] = []
-    for action, seen in taken:
+    for action, seen in steps:
         assert seen is not None
         if seen.changes:
             pending = [seen.index]

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from handoff.event import PointKind
 from handoff.runners import ValidationKind
-from handoff.summaries import Outcome
+from handoff.summaries import ValidationOutcome
 
 
 class CodeFile(NamedTuple):
@@ -19,7 +19,7 @@ class CodeFile(NamedTuple):
     seen: tuple[str, ...]
     current: str | None
 
-    def holding(self, content: str | None) -> CodeFile:
+    def with_content(self, content: str | None) -> CodeFile:
         """The same file with this content, which it is remembered to have had."""
         if content is None or content in self.seen:
             return self._replace(current=content)
@@ -32,11 +32,11 @@ class ValidationRun(NamedTuple):
     event_index: int
     command: str
     kind: ValidationKind
-    outcome: Outcome
+    outcome: ValidationOutcome
     cwd: str | None = None
 
 
-class Awaited(NamedTuple):
+class PendingValidation(NamedTuple):
     """A validation whose result has not been shown yet: it hangs, or writes to files."""
 
     command: str
@@ -52,28 +52,28 @@ class DetectorState(NamedTuple):
     """The repository's absolute path; empty where nobody knows."""
     files: Mapping[str, CodeFile] = {}
     written_scripts: tuple[str, ...] = ()
-    edited: tuple[str, ...] = ()
+    edited_files: tuple[str, ...] = ()
     """The source files edited so far."""
-    pending: str | None = None
+    pending_command: str | None = None
     """The shell command whose observation is due."""
     pending_input: bool = False
     """That command goes to the program still running."""
-    awaited: Awaited | None = None
+    pending_validation: PendingValidation | None = None
     failed_after_edit: bool = False
-    since_change: Outcome | None = None
+    outcome_since_change: ValidationOutcome | None = None
     """How the latest validation after the latest source change came out; None if there was none."""
     fired: tuple[PointKind, ...] = ()
     latest_validation: ValidationRun | None = None
 
 
-_JSON = TypeAdapter(DetectorState)
+_ADAPTER = TypeAdapter(DetectorState)
 
 
-def as_json(state: DetectorState) -> dict[str, Any]:
+def to_json(state: DetectorState) -> dict[str, Any]:
     """The state in plain dicts, lists and strings."""
-    return dict(zip(DetectorState._fields, _JSON.dump_python(state, mode="json"), strict=True))
+    return dict(zip(DetectorState._fields, _ADAPTER.dump_python(state, mode="json"), strict=True))
 
 
 def from_json(data: Mapping[str, Any]) -> DetectorState:
     """The state that `as_json` wrote."""
-    return _JSON.validate_python(data)
+    return _ADAPTER.validate_python(data)

@@ -11,22 +11,22 @@ from handoff.detector_state import CodeFile, DetectorState
 from sandbox.machine import FileChange
 
 
-class Seen(NamedTuple):
+class ChangeSummary(NamedTuple):
     """What one observation's changes did to the files, whoever made them."""
 
     files: dict[str, CodeFile]
     written_scripts: list[str]
-    source: list[str]
+    source_files: list[str]
     """The source files that it changed."""
-    edited: list[str]
+    edited_files: list[str]
     """Those of them that got a content which they never had before."""
-    rewritten: list[str]
+    rewritten_files: list[str]
     """The files of the base that it changed, source or not."""
 
 
-def look_at(state: DetectorState, changes: Iterable[FileChange]) -> Seen:
+def summarize_changes(state: DetectorState, changes: Iterable[FileChange]) -> ChangeSummary:
     """What the changes of one observation do to what a run has seen so far."""
-    seen = Seen(dict(state.files), list(state.written_scripts), [], [], [])
+    seen = ChangeSummary(dict(state.files), list(state.written_scripts), [], [], [])
     for change in changes:
         path = change.path
         file = seen.files.get(path) or CodeFile(base=change.before, seen=(), current=change.before)
@@ -39,33 +39,35 @@ def look_at(state: DetectorState, changes: Iterable[FileChange]) -> Seen:
             # Remembered all the same: at its next change it must not pass for a file of the base.
             seen.files[path] = CodeFile(base=file.base, seen=(), current=change.after)
             continue
-        file = file.holding(change.before)
-        seen.files[path] = file.holding(change.after)
+        file = file.with_content(change.before)
+        seen.files[path] = file.with_content(change.after)
         if change.after == change.before:
             continue
         if file.base is not None:
-            seen.rewritten.append(path)
-        if is_source(state, path, file.base):
-            seen.source.append(path)
+            seen.rewritten_files.append(path)
+        if is_source_change(state, path, file.base):
+            seen.source_files.append(path)
             # Deleting gives a file no content, so it changes the source but is not an edit.
             if change.after is not None and change.after not in file.seen:
-                seen.edited.append(path)
+                seen.edited_files.append(path)
     return seen
 
 
-def authored(seen: Seen, command: str, commands: Sequence[SimpleCommand]) -> tuple[str, ...]:
+def list_authored_files(
+    summary: ChangeSummary, command: str, commands: Sequence[SimpleCommand]
+) -> tuple[str, ...]:
     """The edited files that the agent wrote, not those that a command restored or generated."""
-    if seen.edited and authorship.only_restores(commands):
+    if summary.edited_files and authorship.is_restore_only(commands):
         return ()
-    if seen.edited and authorship.generates(commands):
+    if summary.edited_files and authorship.is_build_or_install(commands):
         return tuple(
             path
-            for path in seen.edited
-            if seen.files[path].base is not None or path.rpartition("/")[2] in command
+            for path in summary.edited_files
+            if summary.files[path].base is not None or path.rpartition("/")[2] in command
         )
-    return tuple(seen.edited)
+    return tuple(summary.edited_files)
 
 
-def is_source(state: DetectorState, path: str, base: str | None) -> bool:
+def is_source_change(state: DetectorState, path: str, base: str | None) -> bool:
     """Whether a change of this file, which the base has or not, is one of the task's source."""
     return paths.is_source(path, base is not None, state.base_directories)

@@ -9,7 +9,7 @@ from pydantic import Field
 from handoff.sequences import FailFastTuple
 from sandbox.machine import Frozen
 
-_SHORTEST, _LONGEST = 8, 2_000
+_MIN_LENGTH, _MAX_LENGTH = 8, 2_000
 TaskStatus = Literal["completed", "partial", "failed", "requires_input"]
 RefusalKind = Literal[
     "no_record",
@@ -52,9 +52,9 @@ class Envelope(Frozen):
 class Understanding(Frozen):
     """By what a receiver shows that it not only got a handoff but knows what to do."""
 
-    goal: str = Field(min_length=_SHORTEST, max_length=_LONGEST)
-    next_step: str = Field(min_length=_SHORTEST, max_length=_LONGEST)
-    verify_first: str = Field(min_length=_SHORTEST, max_length=_LONGEST)
+    goal: str = Field(min_length=_MIN_LENGTH, max_length=_MAX_LENGTH)
+    next_step: str = Field(min_length=_MIN_LENGTH, max_length=_MAX_LENGTH)
+    verify_first: str = Field(min_length=_MIN_LENGTH, max_length=_MAX_LENGTH)
 
 
 class Refusal(Frozen):

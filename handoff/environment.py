@@ -7,21 +7,21 @@ from collections.abc import Collection, Sequence
 
 from handoff.commands import SimpleCommand
 
-_KILLED = {130, 137, 143, -2, -9, -15}
-_SETTINGS = (
+_KILL_EXIT_CODES = {130, 137, 143, -2, -9, -15}
+_MISSING_SETTINGS = (
     r"ImproperlyConfigured: .*settings (?:are not configured|module)"
     r"|DJANGO_SETTINGS_MODULE (?:is )?undefined"
     r"|ImproperlyConfigured: The SECRET_KEY setting must not be empty"
     r"|Error: Could not import settings"
 )
-_SIGNS = re.compile(
+_SETUP_ERROR = re.compile(
     r"^\S*(?:python|pypy)[\d.]*: (?:No module named |can't open file |can't find '__main__')"
     r"|^\S*(?:python|pypy)[\d.]*: Error while finding module"
     r"|^ERROR: (?:usage:|file not found:|file or directory not found:|not found:|Missing dependencies)"
     r"|^(?:\S+: )?error: (?:unrecognized arguments|no such option|argument \S+: )"
     r"|^(?:\S+: )?error: the following arguments are required"
     r"|^Error: (?:No such option|Invalid value)"
-    rf"|{_SETTINGS}"
+    rf"|{_MISSING_SETTINGS}"
     r"|: cd: can't cd to |^Error: could not load cache$|: \d+: \S+: not found$|^make: \S+: No such file or directory$"
     r"|^sh: \d+: \S+: not found$|^error Command \"\S+\" not found|ERR_PNPM_NO_SCRIPT|^error: Script not found"
     r"|could not determine executable to run|Could not read package\.json|This is not the tsc command"
@@ -35,7 +35,7 @@ _SIGNS = re.compile(
     r"|^(?:ERROR: )?unknown environment |^Error: Cannot find module '/|^Killed$|^NO TESTS RAN\b",
     re.M,
 )
-_SIGN_WORDS = (
+_SETUP_ERROR_WORDS = (
     "No module named", "can't open file", "can't find '__main__'", "Error while finding module", "ERROR: usage:",
     "ERROR: file", "ERROR: not found", "ERROR: Missing", "error: unrecognized", "error: no such option",
     "error: argument", "error: the following", "Error: No such option", "Error: Invalid value", "settings",
@@ -48,27 +48,27 @@ _SIGN_WORDS = (
 )  # fmt: skip
 """Without one of these no sign can match: looking for words is much faster."""
 _MISSING_MODULE = re.compile(r"\b(?:ModuleNotFoundError|ImportError): No module named '?([\w.]+)'?", re.M)
-_NOT_INSTALLED = re.compile(
+_MISSING_PACKAGE = re.compile(
     r"ImportError: .*(?:requires? the .*package|not installed|pip install|[Pp]lease install)"
 )
-_LOADED_BY_NAME = re.compile(r"in _find_and_load(?:_unlocked)?\n+ModuleNotFoundError: ")
+_DYNAMIC_IMPORT_ERROR = re.compile(r"in _find_and_load(?:_unlocked)?\n+ModuleNotFoundError: ")
 _FAILED_COUNT = re.compile(r"\b[1-9]\d* failed\b|\bfailures=[1-9]")
-_UNLOADED = re.compile(r"^ERROR: \S+ \(\S*(?:_FailedTest|ModuleImportFailure)\S*\)|^ERROR: \S+$", re.M)
-_ERRED = re.compile(r"^ERROR: ", re.M)
-_LABEL_MISSING = re.compile(r"^AttributeError: (?:type object|module) .* has no attribute '\w+'", re.M)
-_COLLECTION = re.compile(
+_LOAD_ERROR = re.compile(r"^ERROR: \S+ \(\S*(?:_FailedTest|ModuleImportFailure)\S*\)|^ERROR: \S+$", re.M)
+_ERROR_LINE = re.compile(r"^ERROR: ", re.M)
+_MISSING_LABEL = re.compile(r"^AttributeError: (?:type object|module) .* has no attribute '\w+'", re.M)
+_COLLECTION_ERROR = re.compile(
     r"^(?:E +|\w*Error: )?ImportError while (?:importing|loading)|errors? during collection"
     r"|^_+ ERROR collecting",
     re.M,
 )
 
 
-def killed(command: str, exit_code: int | None) -> bool:
+def is_killed(command: str, exit_code: int | None) -> bool:
     """`timeout` ends with 124; 128 and the signal's number is what a killed command leaves."""
-    return exit_code in _KILLED or (exit_code == 124 and "timeout" in command)
+    return exit_code in _KILL_EXIT_CODES or (exit_code == 124 and "timeout" in command)
 
 
-def not_started(command: SimpleCommand, text: str) -> bool:
+def is_start_failure(command: SimpleCommand, text: str) -> bool:
     """The program is missing, refuses its arguments, or lacks the settings that it needs."""
     if "not found" in text or "No such file" in text or "Permission denied" in text:
         name = re.escape(command.argv[0])
@@ -77,59 +77,59 @@ def not_started(command: SimpleCommand, text: str) -> bool:
         )
         if re.search(missing, text, re.M):
             return True
-    return not_set_up(text)
+    return is_setup_failure(text)
 
 
-def not_imported(text: str, edited: Collection[str]) -> bool:
+def is_import_failure(text: str, edited_files: Collection[str]) -> bool:
     """Only a module from elsewhere was missing; an import that an edit broke is a real failure."""
     missing = _MISSING_MODULE.findall(text) if "No module named" in text else []
-    if missing and _LOADED_BY_NAME.search(text) and not _UNLOADED.search(text):
+    if missing and _DYNAMIC_IMPORT_ERROR.search(text) and not _LOAD_ERROR.search(text):
         # A name handed to an importer, such as an entry of INSTALLED_APPS: the script's own mistake.
         return False
-    if not missing and "ImportError: " in text and _NOT_INSTALLED.search(text):
+    if not missing and "ImportError: " in text and _MISSING_PACKAGE.search(text):
         return True
     label_missing = (
         "has no attribute" in text
-        and _LABEL_MISSING.search(text) is not None
-        and _UNLOADED.search(text) is not None
+        and _MISSING_LABEL.search(text) is not None
+        and _LOAD_ERROR.search(text) is not None
     )
     if not missing and not label_missing:
         return False
-    if any(path in text for path in edited):
+    if any(path in text for path in edited_files):
         return False
-    parts = {part for path in edited for part in path.split("/")}
+    parts = {part for path in edited_files for part in path.split("/")}
     return not any("." in module and module.split(".")[0] in parts for module in missing)
 
 
-def not_set_up(text: str) -> bool:
+def is_setup_failure(text: str) -> bool:
     """The text says that something around the code is missing, whatever was run."""
-    return any(word in text for word in _SIGN_WORDS) and _SIGNS.search(text) is not None
+    return any(word in text for word in _SETUP_ERROR_WORDS) and _SETUP_ERROR.search(text) is not None
 
 
-def not_configured(text: str) -> bool:
+def is_configuration_failure(text: str) -> bool:
     """Not one test could be brought to run, because Django has no settings."""
-    missing = len(re.findall(_SETTINGS, text))
+    missing = len(re.findall(_MISSING_SETTINGS, text))
     ran = re.search(r"^Ran (\d+) tests? in ", text, re.M)
     return missing > 0 and (ran is None or int(ran[1][:9]) <= missing)
 
 
-def only_import_errors(text: str) -> bool:
+def has_only_import_errors(text: str) -> bool:
     """A summary that counts failures where the runner only failed to load its tests."""
     if (" failed" in text or "failures=" in text) and _FAILED_COUNT.search(text):
         return False
-    if not_configured(text) and not re.search(r"^FAIL: |^ImportError", text, re.M):
+    if is_configuration_failure(text) and not re.search(r"^FAIL: |^ImportError", text, re.M):
         return True
-    errors = len(_ERRED.findall(text))
-    return bool(_COLLECTION.search(text)) or (errors > 0 and len(_UNLOADED.findall(text)) == errors)
+    errors = len(_ERROR_LINE.findall(text))
+    return bool(_COLLECTION_ERROR.search(text)) or (errors > 0 and len(_LOAD_ERROR.findall(text)) == errors)
 
 
-def stopped_before(before: Sequence[SimpleCommand], text: str) -> bool:
+def has_earlier_failure(earlier_commands: Sequence[SimpleCommand], text: str) -> bool:
     """A part before `&&` failed, so that the validation behind it never ran."""
-    return any(_failed(command, text) for command in before)
+    return any(_did_fail(command, text) for command in earlier_commands)
 
 
-_SILENT = {"[", "test", "grep", "cmp", "which", "command", "false"}
-_COMPLAINTS = {
+_SILENT_PROGRAMS = {"[", "test", "grep", "cmp", "which", "command", "false"}
+_ERROR_PATTERNS = {
     "git": r"^(?:error|fatal): ",
     "pip": r"^ERROR: ",
     "conda": r"^\w*(?:Conda|Environment)\w*(?:Error|NotFound)",
@@ -142,14 +142,14 @@ _COMPLAINTS = {
 }
 
 
-def _failed(command: SimpleCommand, text: str) -> bool:
+def _did_fail(command: SimpleCommand, text: str) -> bool:
     name = command.name
-    if name in _SILENT and not text.strip():
+    if name in _SILENT_PROGRAMS and not text.strip():
         return True
     if re.search(rf"^(?:\S*sh: )?(?:line \d+: )?{re.escape(name)}: ", text, re.M):
         return True
     pip = name.startswith("python") and "pip" in command.argv[1:3]
-    complaint = _COMPLAINTS.get("pip" if pip or name.startswith("pip") else name)
+    complaint = _ERROR_PATTERNS.get("pip" if pip or name.startswith("pip") else name)
     if complaint and re.search(complaint, text, re.M):
         return True
     if name in ("source", ".") and re.search(r": No such file or directory$", text, re.M):

@@ -10,7 +10,7 @@ from handoff.event import UNREADABLE, Event, HandoffPoint
 from handoff.trace import Trace, action_indices
 
 
-class Step(NamedTuple):
+class AnnotatedStep(NamedTuple):
     """One action with its observation, and what it was taken for."""
 
     action_index: int | None
@@ -19,58 +19,58 @@ class Step(NamedTuple):
     """Of the observation, or of the action where none came."""
     action: Event
     observation: Event | None
-    taken_for: str
-    edited: tuple[str, ...]
+    label: str
+    edited_files: tuple[str, ...]
     validation: ValidationRun | None
     points: tuple[HandoffPoint, ...]
 
 
-def steps(trace: Trace) -> tuple[Step, ...]:
+def annotate_steps(trace: Trace) -> tuple[AnnotatedStep, ...]:
     """Every action of a trace, in order."""
-    state = detectors.start(trace.base_directories, trace.workspace)
+    state = detectors.create_state(trace.base_directories, trace.workspace)
     indices = action_indices(trace.events)
-    found: list[Step] = []
+    found: list[AnnotatedStep] = []
     action: Event | None = None
     for event in trace.events:
-        noticed = detectors.notice(state, event)
+        noticed = detectors.process_event(state, event)
         state = noticed.state
         if event.kind == "action":
             if action is not None:
-                found.append(_unanswered(action, indices))
+                found.append(_annotate_unanswered(action, indices))
             action = event
             continue
         if action is None:
             continue
-        taken_for = _taken_for(action, event, noticed)
+        taken_for = _label_action(action, event, noticed)
         found.append(
-            Step(
+            AnnotatedStep(
                 indices.get(action.index),
                 event.index,
                 action,
                 event,
                 taken_for,
-                noticed.edited,
+                noticed.edited_files,
                 noticed.validation,
                 noticed.points,
             )
         )
         action = None
     if action is not None:
-        found.append(_unanswered(action, indices))
+        found.append(_annotate_unanswered(action, indices))
     return tuple(found)
 
 
-def why(step: Step, point: HandoffPoint, before: tuple[Step, ...]) -> str:
+def explain_point(step: AnnotatedStep, point: HandoffPoint, before: tuple[AnnotatedStep, ...]) -> str:
     """One sentence on what made a point fire."""
     if point.kind == "first_validation" and step.validation is not None:
-        decisive = detectors.evidence_of(step.validation, (step.observation,)) if step.observation else ()
+        decisive = detectors.find_evidence(step.validation, (step.observation,)) if step.observation else ()
         shown = decisive[-1:] or (f"exit code {step.observation.exit_code}" if step.observation else "",)
         return f"{step.validation.kind} {step.validation.outcome}: {shown[0].strip()}"
-    changed = f"{step.taken_for} gave {', '.join(step.edited)} content not seen before"
+    changed = f"{step.label} gave {', '.join(step.edited_files)} content not seen before"
     if point.kind == "first_post_failure_edit":
         failed = next(
             (s for s in before if s.validation is not None and s.validation.outcome == "failed"
-             and any(b.edited for b in before if b.event_index <= s.event_index)),
+             and any(b.edited_files for b in before if b.event_index <= s.event_index)),
             None,
         )  # fmt: skip
         if failed is not None:
@@ -78,21 +78,21 @@ def why(step: Step, point: HandoffPoint, before: tuple[Step, ...]) -> str:
     return changed
 
 
-def _unanswered(action: Event, indices: dict[int, int]) -> Step:
+def _annotate_unanswered(action: Event, indices: dict[int, int]) -> AnnotatedStep:
     taken_for = "finish" if action.tool == "finish" else "no answer"
-    return Step(indices.get(action.index), action.index, action, None, taken_for, (), None, ())
+    return AnnotatedStep(indices.get(action.index), action.index, action, None, taken_for, (), None, ())
 
 
-def _taken_for(action: Event, observation: Event, noticed: detectors.Noticed) -> str:
+def _label_action(action: Event, observation: Event, noticed: detectors.DetectorUpdate) -> str:
     if action.tool == UNREADABLE:
         return "no action"
     if observation.refused:
         return "refused"
     parts = []
-    if noticed.edited:
+    if noticed.edited_files:
         parts.append("source edit")
     elif observation.changes:
-        parts.append(_other_change(observation))
+        parts.append(_label_change(observation))
     if noticed.validation is not None:
         parts.append(noticed.validation.kind)
     if parts:
@@ -102,12 +102,12 @@ def _taken_for(action: Event, observation: Event, noticed: detectors.Noticed) ->
     command = action.arguments.get("command", "")
     if command_effects.is_search(command):
         return "search"
-    if command_effects.shown_files(command):
+    if command_effects.list_shown_files(command):
         return "read"
     return "command" if command_effects.find_effect(command) == "anything" else "look"
 
 
-def _other_change(observation: Event) -> str:
+def _label_change(observation: Event) -> str:
     changed = [change.path for change in observation.changes]
     if all(paths.is_test(path) for path in changed):
         return "test edit"

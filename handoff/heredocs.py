@@ -8,12 +8,12 @@ PLACEHOLDER = "/dev/heredoc/"
 """Where a here-document stood, an input redirection from this path and its number stands."""
 
 _START = re.compile(r"<<(-?)[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_][\w.-]*))")
-_PLAIN = re.compile(r"[^<\n#'\"`\\$()]+")
+_PLAIN_TEXT = re.compile(r"[^<\n#'\"`\\$()]+")
 """Text in which nothing opens, closes or begins anything."""
 _OPENERS = {"'": "'", '"': '"', "`": "`"}
 
 
-def extract(text: str) -> tuple[str, tuple[str, ...]]:
+def extract_heredocs(text: str) -> tuple[str, tuple[str, ...]]:
     """The text without its here-documents, and their bodies in order.
 
     The grammar loses the rest of a line after `<<EOF ...;` and takes the body for commands, which would
@@ -40,20 +40,20 @@ def extract(text: str) -> tuple[str, tuple[str, ...]]:
             out.append(char)
             position += 1
             for number, word, tabs in waiting:
-                bodies[number], position = _body(text, position, word, tabs)
+                bodies[number], position = _read_body(text, position, word, tabs)
             waiting = []
         elif char == "#" and not within.strip(")") and (position == 0 or text[position - 1] in " \t\n;&|("):
             end = text.find("\n", position)
             position = len(text) if end < 0 else end
         else:
-            plain = _PLAIN.match(text, position)
-            step = plain.end() - position if plain else _step(text, position, nesting)
+            plain = _PLAIN_TEXT.match(text, position)
+            step = plain.end() - position if plain else _count_copied_characters(text, position, nesting)
             out.append(text[position : position + step])
             position += step
     return "".join(out), tuple(bodies)
 
 
-def _step(text: str, position: int, nesting: list[str]) -> int:
+def _count_copied_characters(text: str, position: int, nesting: list[str]) -> int:
     """How many characters to copy, after keeping the stack of open quotes and substitutions up to date."""
     char = text[position]
     within = nesting[-1] if nesting else ""
@@ -75,11 +75,11 @@ def _step(text: str, position: int, nesting: list[str]) -> int:
     return 1
 
 
-def _body(text: str, position: int, word: str, tabs: bool) -> tuple[str, int]:
+def _read_body(text: str, position: int, delimiter: str, strip_tabs: bool) -> tuple[str, int]:
     """The lines from a position to the one that is only the word, and the position after that line."""
-    indent = r"\t*" if tabs else ""
-    end = re.compile(rf"^{indent}{re.escape(word)}$\n?", re.M).search(text, position)
+    indent = r"\t*" if strip_tabs else ""
+    end = re.compile(rf"^{indent}{re.escape(delimiter)}$\n?", re.M).search(text, position)
     body = text[position : end.start() if end else len(text)]
     if body and not body.endswith("\n"):
         body += "\n"
-    return (re.sub(r"^\t+", "", body, flags=re.M) if tabs else body), end.end() if end else len(text)
+    return (re.sub(r"^\t+", "", body, flags=re.M) if strip_tabs else body), end.end() if end else len(text)

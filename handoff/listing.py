@@ -10,47 +10,49 @@ from rich.table import Table
 from rich.text import Text
 
 from handoff.record import HandoffRecord
-from handoff.views import VIEWS, Recipient, size_of
-from sandbox.listing import plain
+from handoff.views import VIEWS, Recipient, measure_view
+from sandbox.listing import escape_text
 
-ESTIMATE = "estimated at four characters each"
+ESTIMATE_NOTE = "estimated at four characters each"
 Message = dict[str, Any]
 """`role` and `content`, and where there are some `tool_calls` or a `tool_call_id`."""
 
 
-def sized(messages: list[BaseMessage]) -> str:
+def describe_size(messages: list[BaseMessage]) -> str:
     """How large a view is, in one line."""
-    found, number = size_of(messages), len(messages)
+    found, number = measure_view(messages), len(messages)
     counted = "1 message" if number == 1 else f"{number} messages"
-    return f"{counted}, {found.characters:,} characters, about {found.tokens:,} tokens ({ESTIMATE})"
+    return f"{counted}, {found.characters:,} characters, about {found.tokens:,} tokens ({ESTIMATE_NOTE})"
 
 
-def as_sent(messages: list[BaseMessage]) -> list[Message]:
+def to_openai_messages(messages: list[BaseMessage]) -> list[Message]:
     """The messages as servers take them."""
     found: list[Message] = convert_to_openai_messages(messages, text_format="string")
     return found
 
 
-def as_text(messages: list[BaseMessage]) -> str:
+def format_messages(messages: list[BaseMessage]) -> str:
     """One message as it is; of several, or of calls, each below a line that names whose it is."""
-    sent = as_sent(messages)
-    if len(sent) == 1 and not _calls(sent[0]):
+    sent = to_openai_messages(messages)
+    if len(sent) == 1 and not _list_calls(sent[0]):
         return str(sent[0]["content"])
     blocks = []
     for each in sent:
         answered = f" to {each['tool_call_id']}" if "tool_call_id" in each else ""
-        calls = "".join(f"[call {call}]\n" for call in _calls(each))
+        calls = "".join(f"[call {call}]\n" for call in _list_calls(each))
         text = f"{each['content']}\n" if each["content"] else ""
         blocks.append(f"--- {each['role']}{answered}\n{text}{calls}")
     return "".join(blocks)
 
 
-def harmless(text: str) -> str:
+def escape_control_chars(text: str) -> str:
     """Text of many lines that cannot steer a terminal."""
-    return "\n".join("\t".join(str(plain(part)) for part in line.split("\t")) for line in text.split("\n"))
+    return "\n".join(
+        "\t".join(str(escape_text(part)) for part in line.split("\t")) for line in text.split("\n")
+    )
 
 
-def show_record(console: Console, record: HandoffRecord, recipient: Recipient) -> None:
+def print_record(console: Console, record: HandoffRecord, recipient: Recipient) -> None:
     """Every view's size, and what the record is."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("view")
@@ -58,32 +60,32 @@ def show_record(console: Console, record: HandoffRecord, recipient: Recipient) -
         table.add_column(heading, justify="right", no_wrap=True)
     for name, view in VIEWS.items():
         messages = view(record, recipient)
-        found = size_of(messages)
+        found = measure_view(messages)
         table.add_row(name, f"{len(messages):,}", f"{found.characters:,}", f"{found.tokens:,}")
     console.print(table)
-    console.print(plain(f"Tokens are {ESTIMATE}. One view itself: --view NAME."), style="dim")
+    console.print(escape_text(f"Tokens are {ESTIMATE_NOTE}. One view itself: --view NAME."), style="dim")
     console.print()
     facts = Table(box=None, pad_edge=False, show_header=False)
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    for name, fact in _facts(record):
-        facts.add_row(name, _cut(plain(fact)))
+    for name, fact in _list_facts(record):
+        facts.add_row(name, _truncate(escape_text(fact)))
     console.print(facts)
 
 
-def as_json(record: HandoffRecord, recipient: Recipient) -> dict[str, Any]:
+def record_to_dict(record: HandoffRecord, recipient: Recipient) -> dict[str, Any]:
     """What `show_record` shows."""
     made = {name: view(record, recipient) for name, view in VIEWS.items()}
     return {
-        **dict(_facts(record)),
+        **dict(_list_facts(record)),
         "views": {
-            name: {"messages": len(messages), **size_of(messages)._asdict()}
+            name: {"messages": len(messages), **measure_view(messages)._asdict()}
             for name, messages in made.items()
         },
     }
 
 
-def _facts(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
+def _list_facts(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
     snapshot, notes, review = record.snapshot, record.notes, record.review
     return (
         ("record", record.id),
@@ -98,11 +100,11 @@ def _facts(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _calls(message: Message) -> list[str]:
+def _list_calls(message: Message) -> list[str]:
     functions = [call["function"] for call in message.get("tool_calls") or ()]
     return [f"{each['name']} {each['arguments']}" for each in functions]
 
 
-def _cut(text: Text) -> Text:
+def _truncate(text: Text) -> Text:
     text.truncate(500, overflow="ellipsis")
     return text

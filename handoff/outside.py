@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-LARGEST = 1 << 30
+MAX_FILE_BYTES = 1 << 30
 _PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 """Where a shell puts the other end of a pipe; any other pipe may have none."""
 
@@ -17,25 +17,25 @@ def describe_error(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def read_outside(path: Path, largest: int = LARGEST) -> bytes:
+def read_untrusted_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """The file's content. Raises OSError, also for what is not a regular file or larger than `largest` bytes."""
     name = str(path)
     if "\0" in name:
         raise OSError(errno.EINVAL, "its name holds a NUL byte", name)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
-        size = _check_kind(descriptor, name)
+        size = _check_regular_file(descriptor, name)
     except OSError:
         os.close(descriptor)
         raise
     with os.fdopen(descriptor, "rb") as file:
-        content = file.read(largest + 1) if size <= largest else b""
-    if size > largest or len(content) > largest:
-        raise OSError(errno.EFBIG, f"larger than {largest:,} bytes; split it", name)
+        content = file.read(max_bytes + 1) if size <= max_bytes else b""
+    if size > max_bytes or len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"larger than {max_bytes:,} bytes; split it", name)
     return content
 
 
-def _check_kind(descriptor: int, name: str) -> int:
+def _check_regular_file(descriptor: int, name: str) -> int:
     """The size of an open file. Raises OSError if it is neither a regular file nor a shell's pipe."""
     # Before os.fdopen, whose error for a directory names the descriptor and leaves it open.
     info = os.fstat(descriptor)

@@ -11,7 +11,7 @@ _GENERATED_PARTS = {
     ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis",
 }  # fmt: skip
 _BUILD_DIRECTORIES = {"build", "dist", "target", "out"}
-_CODE = frozenset({
+_CODE_EXTENSIONS = frozenset({
     ".py", ".pyx", ".pxd", ".pxi", ".pyi", ".c", ".h", ".cc", ".cpp", ".cxx", ".hh", ".hpp", ".hxx", ".cu",
     ".m", ".mm", ".f", ".f90", ".for", ".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".vue", ".svelte",
     ".go", ".rs", ".java", ".kt", ".kts", ".scala", ".groovy", ".clj", ".rb", ".erb", ".php", ".swift",
@@ -22,7 +22,7 @@ _CODE = frozenset({
     ".cljs", ".cljc", ".edn", ".mli", ".fsx", ".hrl", ".vim", ".ps1", ".awk", ".tcl", ".cmake", ".bzl", ".twig",
     ".blade", ".ejs", ".hbs", ".mustache", ".tpl", ".thrift", ".graphql", ".glsl", ".wgsl", ".metal",
 })  # fmt: skip
-_SCRIPTS = frozenset({
+_SCRIPT_EXTENSIONS = frozenset({
     ".py", ".sh", ".bash", ".zsh", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".php", ".lua", ".r", ".jl",
     ".go",
 })  # fmt: skip
@@ -33,13 +33,13 @@ def is_code(path: str) -> bool:
     parts = path.split("/")
     extension = posixpath.splitext(parts[-1])[1].lower()
     if extension:
-        return extension in _CODE
+        return extension in _CODE_EXTENSIONS
     return len(parts) > 1 and parts[-2] in ("bin", "scripts") and not parts[-1].startswith(".")
 
 
 def is_script(path: str) -> bool:
     """Whether an interpreter could run the file directly."""
-    return posixpath.splitext(path)[1].lower() in _SCRIPTS
+    return posixpath.splitext(path)[1].lower() in _SCRIPT_EXTENSIONS
 
 
 def is_test(path: str) -> bool:
@@ -66,23 +66,23 @@ def is_generated(path: str) -> bool:
     )  # fmt: skip
 
 
-def is_outside(path: str) -> bool:
+def is_outside_repository(path: str) -> bool:
     return path.startswith(("/", "~", "../"))
 
 
-def is_scratch(path: str, at_base: bool, base_directories: Collection[str]) -> bool:
+def is_scratch(path: str, is_in_base: bool, base_directories: Collection[str]) -> bool:
     """A file the base commit lacks, in the root, in a new top-level directory, or outside the repository."""
-    if is_outside(path):
+    if is_outside_repository(path):
         return True
     top, _, rest = path.partition("/")
-    return not at_base and (not rest or top not in base_directories)
+    return not is_in_base and (not rest or top not in base_directories)
 
 
-def is_source(path: str, at_base: bool, base_directories: Collection[str]) -> bool:
+def is_source(path: str, is_in_base: bool, base_directories: Collection[str]) -> bool:
     """A code file that is neither a test, nor scratch, nor generated."""
     return (
         is_code(path)
         and not is_test(path)
         and not is_generated(path)
-        and not is_scratch(path, at_base, base_directories)
+        and not is_scratch(path, is_in_base, base_directories)
     )

@@ -8,41 +8,43 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from handoff.event import Event
-from handoff.fence import cut_middle, fenced, neutral
-from handoff.views.trace import rendered
+from handoff.fence import cut_middle, neutralize, wrap_in_fence
+from handoff.views.trace import render_events
 
-LONGEST_ANSWER = 6_000
-_MOST_EVENTS = 12
-_MOST_FOUND = 8
+MAX_ANSWER_CHARS = 6_000
+_MAX_EVENTS = 12
+_MAX_HITS = 8
 _SNIPPET_TOKENS = 40
-_NAMES = re.compile(
+_EVENT_NAMES = re.compile(
     r"[\s,;\[\]()]*+(?:e?\d{1,9}+(?:\s*+[-–]\s*+e?\d{1,9}+)?+(?:[\s,;\[\]()]++|\Z))++", re.IGNORECASE
 )
 _RANGE = re.compile(r"e?(\d+)(?:\s*[-–]\s*e?(\d+))?", re.IGNORECASE)
 
 
-def recalled(trace: Sequence[Event], what: str) -> str:
+def recall_events(trace: Sequence[Event], query: str) -> str:
     """What a successor is shown when it asks for `what`, in at most about `LONGEST_ANSWER` characters."""
     if not trace:
         return "The earlier work has no events."
-    if _NAMES.fullmatch(what):
-        return _by_name(trace, what)
-    if words := re.findall(r"\w+", what):
+    if _EVENT_NAMES.fullmatch(query):
+        return _show_named_events(trace, query)
+    if words := re.findall(r"\w+", query):
         return _search(trace, words)
     return f"Name events, such as e0 or e3-e5 (there are e0 to e{len(trace) - 1}), or words to search for."
 
 
-def _by_name(trace: Sequence[Event], what: str) -> str:
+def _show_named_events(trace: Sequence[Event], query: str) -> str:
     asked: list[int] = []
-    for first, last in _RANGE.findall(what):
-        asked += range(int(first), min(int(last or first), int(first) + _MOST_EVENTS) + 1)
+    for first, last in _RANGE.findall(query):
+        asked += range(int(first), min(int(last or first), int(first) + _MAX_EVENTS) + 1)
     there = [index for index in dict.fromkeys(asked) if index < len(trace)]
     if not there:
         return f"There is no such event; there are e0 to e{len(trace) - 1}."
-    shown, more = there[:_MOST_EVENTS], there[_MOST_EVENTS:]
-    room = LONGEST_ANSWER // len(shown)
-    text = rendered(trace[i].model_copy(update={"text": cut_middle(trace[i].text, room)}) for i in shown)
-    return fenced(text) + (f"Not shown: e{', e'.join(map(str, more[:20]))}; ask for fewer.\n" if more else "")
+    shown, more = there[:_MAX_EVENTS], there[_MAX_EVENTS:]
+    room = MAX_ANSWER_CHARS // len(shown)
+    text = render_events(trace[i].model_copy(update={"text": cut_middle(trace[i].text, room)}) for i in shown)
+    return wrap_in_fence(text) + (
+        f"Not shown: e{', e'.join(map(str, more[:20]))}; ask for fewer.\n" if more else ""
+    )
 
 
 def _search(trace: Sequence[Event], words: Sequence[str]) -> str:
@@ -50,19 +52,17 @@ def _search(trace: Sequence[Event], words: Sequence[str]) -> str:
         base.execute("""CREATE VIRTUAL TABLE events USING fts5(text, tokenize="unicode61 tokenchars '_'")""")
         base.executemany(
             "INSERT INTO events (rowid, text) VALUES (?, ?)",
-            ((event.index + 1, neutral(event.text)) for event in trace),
+            ((event.index + 1, neutralize(event.text)) for event in trace),
         )
         # Whatever is asked is words to look for, never the search's own syntax.
         query = " OR ".join(f'"{word}"' for word in words[:20])
         rows = base.execute(
             "SELECT rowid - 1, snippet(events, 0, '', '', '…', ?) FROM events WHERE events MATCH ? "
             "ORDER BY rank, rowid LIMIT ?",
-            (_SNIPPET_TOKENS, query, _MOST_FOUND),
+            (_SNIPPET_TOKENS, query, _MAX_HITS),
         ).fetchall()
     if not rows:
-        return f"No event of the earlier work mentions {neutral(' '.join(words[:20]))[:200]}."
-    room = LONGEST_ANSWER // _MOST_FOUND
-    found = rendered(trace[i].model_copy(update={"text": cut_middle(text, room)}) for i, text in rows)
-    return (
-        f"{fenced(found)}These mention it; ask for one by its name, such as e{rows[0][0]}, to see it whole.\n"
-    )
+        return f"No event of the earlier work mentions {neutralize(' '.join(words[:20]))[:200]}."
+    room = MAX_ANSWER_CHARS // _MAX_HITS
+    found = render_events(trace[i].model_copy(update={"text": cut_middle(text, room)}) for i, text in rows)
+    return f"{wrap_in_fence(found)}These mention it; ask for one by its name, such as e{rows[0][0]}, to see it whole.\n"

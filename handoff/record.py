@@ -18,9 +18,9 @@ from pydantic import Field, ValidationError
 
 from handoff.envelope import Envelope
 from handoff.event import Event, HandoffPoint, Usage
-from handoff.outside import describe_error, read_outside
+from handoff.outside import describe_error, read_untrusted_file
 from handoff.payload import Payload
-from handoff.redaction import redacted, without_known
+from handoff.redaction import redact, redact_known_secrets
 from handoff.sequences import FailFastTuple
 from sandbox.archive import sync_directory
 from sandbox.documents import parse_document
@@ -29,19 +29,19 @@ from sandbox.removal import remove_tree
 
 SCHEMA_VERSION = 5
 """That of new records; notes and reviews of those before it may have no digest."""
-_READ_VERSIONS = (4, 5)
+_SUPPORTED_VERSIONS = (4, 5)
 RECORD_FILE = "record.json"
 NOTES_FILE = "notes.json"
 REVIEW_FILE = "review.json"
-_AWAITED_FILE = "review.awaited"
-_BESIDE = ("notes", "review", "envelope")
+_REVIEW_PENDING_FILE = "review.awaited"
+_SEPARATE_FIELDS = ("notes", "review", "envelope")
 """What is no part of the record's own file, nor of its digest."""
 ViewName = Literal["repository", "trace", "summary", "structured", "payload", "transcript", "cited"]
-_ID = re.compile(r"[\w+-][\w.+-]{0,199}")
+_ID_PATTERN = re.compile(r"[\w+-][\w.+-]{0,199}")
 _Kind = TypeVar("_Kind", bound=Frozen)
 
 
-class RecordRefused(ValueError):
+class RecordError(ValueError):
     """A record that is missing, torn, of another schema, or not what its digest says."""
 
 
@@ -66,13 +66,13 @@ class Claim(Frozen):
     events: FailFastTuple[int] = ()
 
 
-class Addition(Frozen):
+class Attachment(Frozen):
     """What is written to a record after it was sealed, with a digest of its own."""
 
     digest: str = Field(default="", json_schema_extra={"readOnly": True})
     """Of the other fields and the record's id; empty where a program wrote it that knew no such digest."""
 
-    def sealed_for(self, record_id: str) -> Self:
+    def seal_for(self, record_id: str) -> Self:
         return self.model_copy(update={"digest": self._content_digest(record_id)})
 
     def has_digest_for(self, record_id: str) -> bool:
@@ -80,10 +80,10 @@ class Addition(Frozen):
         return self.digest == self._content_digest(record_id)
 
     def _content_digest(self, record_id: str) -> str:
-        return _digest(self.model_dump(mode="json", exclude={"digest"}) | {"record": record_id})
+        return _compute_digest(self.model_dump(mode="json", exclude={"digest"}) | {"record": record_id})
 
 
-class Notes(Addition):
+class Notes(Attachment):
     """What the predecessor's model wrote about its own trace, before any takeover."""
 
     model: str
@@ -101,7 +101,7 @@ class Notes(Addition):
     """Of both calls, where it was asked twice."""
 
 
-class Review(Addition):
+class Review(Attachment):
     """What a person decided on a record: hand over, and how, or refuse."""
 
     decision: Literal["approve", "refuse"] = "approve"
@@ -142,53 +142,53 @@ class HandoffRecord(Frozen):
     """What its source says beside it, in the handoff at hand; it is the ledger's, and never saved with the record."""
     digest: str = Field(default="")
 
-    def sealed(self) -> HandoffRecord:
+    def seal(self) -> HandoffRecord:
         return self.model_copy(update={"digest": self._content_digest()})
 
     def verify(self) -> None:
-        """Raises RecordRefused when the content is not what the digest was made of."""
+        """Raises RecordError when the content is not what the digest was made of."""
         if self.digest != self._content_digest():
-            raise RecordRefused(f"record {self.id}: its content does not match its digest")
+            raise RecordError(f"record {self.id}: its content does not match its digest")
         if len(self.trace) != self.point.event_index + 1:
-            raise RecordRefused(f"record {self.id}: its trace does not end at its handoff point")
+            raise RecordError(f"record {self.id}: its trace does not end at its handoff point")
 
-    def verify_additions(self) -> None:
-        """Raises RecordRefused when the notes or the review are not what their digests were made of.
+    def verify_attachments(self) -> None:
+        """Raises RecordError when the notes or the review are not what their digests were made of.
 
         Without a digest they are refused too, unless the record is from before there were any.
         """
-        for name, added in self.additions.items():
-            if name not in self.uncovered and not added.has_digest_for(self.id):
-                raise RecordRefused(
+        for name, added in self.attachments.items():
+            if name not in self.files_without_digest and not added.has_digest_for(self.id):
+                raise RecordError(
                     f"record {self.id}: {name} does not match its digest: it was changed, or is of another record "
                     f"(import the record again, or write it anew)"
                 )
 
     @property
-    def additions(self) -> dict[str, Addition]:
+    def attachments(self) -> dict[str, Attachment]:
         """The notes and the review, where there are any, by the names of their files."""
-        both: dict[str, Addition | None] = {NOTES_FILE: self.notes, REVIEW_FILE: self.review}
+        both: dict[str, Attachment | None] = {NOTES_FILE: self.notes, REVIEW_FILE: self.review}
         return {name: added for name, added in both.items() if added is not None}
 
     @property
-    def uncovered(self) -> tuple[str, ...]:
+    def files_without_digest(self) -> tuple[str, ...]:
         """The files of those that no digest covers, because a program wrote them that knew none."""
-        if self.schema_version != _READ_VERSIONS[0]:
+        if self.schema_version != _SUPPORTED_VERSIONS[0]:
             return ()
-        return tuple(name for name, added in self.additions.items() if not added.digest)
+        return tuple(name for name, added in self.attachments.items() if not added.digest)
 
     @property
-    def machine(self) -> Snapshot:
-        """The snapshot. Raises RecordRefused where there is none."""
+    def required_snapshot(self) -> Snapshot:
+        """The snapshot. Raises RecordError where there is none."""
         if self.snapshot is None:
-            raise RecordRefused(f"record {self.id}: its machine was never kept, so nobody can take it over")
+            raise RecordError(f"record {self.id}: its machine was never kept, so nobody can take it over")
         return self.snapshot
 
     def _content_digest(self) -> str:
-        return _digest(self.model_dump(mode="json", exclude={"digest", *_BESIDE}))
+        return _compute_digest(self.model_dump(mode="json", exclude={"digest", *_SEPARATE_FIELDS}))
 
 
-def _digest(content: dict[str, Any]) -> str:
+def _compute_digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -204,9 +204,9 @@ class RecordStore:
     def create(
         self,
         record_id: str,
-        make: Callable[[Path], HandoffRecord],
+        build: Callable[[Path], HandoffRecord],
         *,
-        alone: Callable[[], AbstractContextManager[None]] = nullcontext,
+        commit_guard: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> HandoffRecord:
         """Save what `make` returns, whole or not at all; it may put files into the directory it is given.
 
@@ -216,9 +216,9 @@ class RecordStore:
         partial = self.root / f".partial-{record_id}.{secrets.token_hex(4)}"
         partial.mkdir(parents=True)
         try:
-            record = _without_secrets(make(partial)).sealed()
-            write_durably(partial / RECORD_FILE, as_json(record, exclude=set(_BESIDE)))
-            with alone():
+            record = _redact_model(build(partial)).seal()
+            write_durably(partial / RECORD_FILE, to_json(record, exclude=set(_SEPARATE_FIELDS)))
+            with commit_guard():
                 # Before the record is there: whoever finds it does not come by here again.
                 dead = glob.escape(f".partial-{record_id}")
                 for left in {*self.root.glob(dead), *self.root.glob(f"{dead}.????????")} - {partial}:
@@ -232,78 +232,78 @@ class RecordStore:
         return record
 
     def load(self, record_id: str) -> HandoffRecord:
-        """The record with its notes, verified. Raises RecordRefused."""
-        if not is_id(record_id):
-            raise RecordRefused(f"{record_id!r:.60} is no record's id; {self._there()}")
+        """The record with its notes, verified. Raises RecordError."""
+        if not is_valid_id(record_id):
+            raise RecordError(f"{record_id!r:.60} is no record's id; {self._describe_available()}")
         path = self.directory(record_id) / RECORD_FILE
         if not path.is_file():
-            raise RecordRefused(f"{path}: no such record; {self._there()}")
-        record = _read(path, HandoffRecord)
+            raise RecordError(f"{path}: no such record; {self._describe_available()}")
+        record = _load_file(path, HandoffRecord)
         if record.id != record_id:
-            raise RecordRefused(f"{path}: holds the record {record.id}; a record's directory has its name")
+            raise RecordError(f"{path}: holds the record {record.id}; a record's directory has its name")
         record.verify()
         found = record.model_copy(
             update={
-                "notes": self._addition(record_id, NOTES_FILE, Notes),
-                "review": self._addition(record_id, REVIEW_FILE, Review),
+                "notes": self._load_attachment(record_id, NOTES_FILE, Notes),
+                "review": self._load_attachment(record_id, REVIEW_FILE, Review),
                 "envelope": None,
             }
         )
-        found.verify_additions()
+        found.verify_attachments()
         return found
 
-    def notes(self, record_id: str) -> Notes | None:
-        """The notes, verified, if they have been written. Raises RecordRefused."""
+    def load_notes(self, record_id: str) -> Notes | None:
+        """The notes, verified, if they have been written. Raises RecordError."""
         return self.load(record_id).notes if os.path.lexists(self.directory(record_id) / NOTES_FILE) else None
 
-    def review(self, record_id: str) -> Review | None:
-        """What a person decided, verified, if anybody did. Raises RecordRefused."""
+    def load_review(self, record_id: str) -> Review | None:
+        """What a person decided, verified, if anybody did. Raises RecordError."""
         return (
             self.load(record_id).review if os.path.lexists(self.directory(record_id) / REVIEW_FILE) else None
         )
 
-    def _addition(self, record_id: str, name: str, kind: type[_Kind]) -> _Kind | None:
+    def _load_attachment(self, record_id: str, name: str, kind: type[_Kind]) -> _Kind | None:
         path = self.directory(record_id) / name
         # Only a name that does not exist is absent: not a directory, a FIFO or a link to nothing.
-        return _read(path, kind) if os.path.lexists(path) else None
+        return _load_file(path, kind) if os.path.lexists(path) else None
 
     def add_review(self, record_id: str, review: Review) -> None:
-        self._add(record_id, REVIEW_FILE, review)
-        (self.directory(record_id) / _AWAITED_FILE).unlink(missing_ok=True)
+        self._write_attachment(record_id, REVIEW_FILE, review)
+        (self.directory(record_id) / _REVIEW_PENDING_FILE).unlink(missing_ok=True)
 
-    def await_review(self, record_id: str) -> None:
+    def mark_review_pending(self, record_id: str) -> None:
         """Nobody has decided on the record, and somebody is to."""
-        (self.directory(record_id) / _AWAITED_FILE).touch()
+        (self.directory(record_id) / _REVIEW_PENDING_FILE).touch()
 
-    def awaits_review(self, record_id: str) -> bool:
-        return (self.directory(record_id) / _AWAITED_FILE).exists()
+    def is_review_pending(self, record_id: str) -> bool:
+        return (self.directory(record_id) / _REVIEW_PENDING_FILE).exists()
 
-    def restore_additions(self, directory: Path, record: HandoffRecord) -> None:
+    def write_attachments(self, directory: Path, record: HandoffRecord) -> None:
         """Write a record's notes and review to a directory; what no digest covered stays uncovered."""
-        for name, added in record.additions.items():
-            clean = _without_secrets(added)
-            write_durably(directory / name, as_json(clean.sealed_for(record.id) if added.digest else clean))
+        for name, added in record.attachments.items():
+            clean = _redact_model(added)
+            write_durably(directory / name, to_json(clean.seal_for(record.id) if added.digest else clean))
 
     def add_notes(self, record_id: str, notes: Notes) -> None:
-        self._add(record_id, NOTES_FILE, notes)
+        self._write_attachment(record_id, NOTES_FILE, notes)
 
-    def _add(self, record_id: str, name: str, added: Addition) -> None:
-        sealed = _without_secrets(added).sealed_for(record_id)
-        write_durably(self.directory(record_id) / name, as_json(sealed))
+    def _write_attachment(self, record_id: str, name: str, attachment: Attachment) -> None:
+        sealed = _redact_model(attachment).seal_for(record_id)
+        write_durably(self.directory(record_id) / name, to_json(sealed))
 
-    def ids(self) -> tuple[str, ...]:
+    def list_ids(self) -> tuple[str, ...]:
         return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{RECORD_FILE}")))
 
-    def _there(self) -> str:
-        ids = self.ids()
+    def _describe_available(self) -> str:
+        ids = self.list_ids()
         shown = ", ".join(ids[:10]) + (", …" if len(ids) > 10 else "")
         return f"there are {shown}" if ids else "there is none yet"
 
-    def snapshot_locations(self) -> frozenset[str] | None:
+    def list_snapshot_locations(self) -> frozenset[str] | None:
         """Where the snapshots of all records lie; None when a record cannot be read and so might lie anywhere."""
         try:
-            kept = [self.load(record_id).snapshot for record_id in self.ids()]
-        except RecordRefused:
+            kept = [self.load(record_id).snapshot for record_id in self.list_ids()]
+        except RecordError:
             return None
         return frozenset(snapshot.location for snapshot in kept if snapshot is not None)
 
@@ -311,73 +311,73 @@ class RecordStore:
         """Remove what a kill left of records that were never saved whole, or of those as old as that; how many."""
         left = list(self.root.glob(".partial-*"))
         if older_than is not None:
-            left = [each for each in left if _changed_at(each) < older_than]
+            left = [each for each in left if _modification_time(each) < older_than]
         for partial in left:
             remove_tree(partial)
         return len(left)
 
 
-def _changed_at(path: Path) -> float:
+def _modification_time(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
         return math.inf  # whoever made it has just ended that
 
 
-def is_id(name: object) -> bool:
+def is_valid_id(name: object) -> bool:
     """Whether a record may be called so: its directory has that name."""
-    return isinstance(name, str) and bool(_ID.fullmatch(name))
+    return isinstance(name, str) and bool(_ID_PATTERN.fullmatch(name))
 
 
-def _without_secrets(value: _Kind) -> _Kind:
+def _redact_model(value: _Kind) -> _Kind:
     """As it may be read by others; what restores a machine lacks known secrets only."""
     content = value.model_dump(mode="json")
     if isinstance(value, HandoffRecord):
         # Thousands of names are looked through as one text.
         names = content.pop("files")
-        clean = redacted(content) | {"id": value.id, "snapshot": without_known(content["snapshot"])}
+        clean = redact(content) | {"id": value.id, "snapshot": redact_known_secrets(content["snapshot"])}
         content["files"] = names
-        clean["files"] = redacted("\0".join(names)).split("\0") if names else names
+        clean["files"] = redact("\0".join(names)).split("\0") if names else names
     else:
-        clean = redacted(content)
+        clean = redact(content)
     return value if clean == content else type(value).model_validate(clean)
 
 
-def as_json(value: Frozen, *, exclude: set[str] | None = None) -> str:
+def to_json(value: Frozen, *, exclude: set[str] | None = None) -> str:
     """The text that `parsed` reads."""
     # In ASCII, because a patch or a file name may hold bytes that no UTF-8 text can.
     return json.dumps(value.model_dump(mode="json", exclude=exclude), indent=1)
 
 
-def _read(path: Path, kind: type[_Kind]) -> _Kind:
+def _load_file(path: Path, kind: type[_Kind]) -> _Kind:
     try:
-        text = read_outside(path)
+        text = read_untrusted_file(path)
     except FileNotFoundError as error:
         missing = (
             "no such record" if kind is HandoffRecord else "a link to a file that does not exist (remove it)"
         )
-        raise RecordRefused(f"{path}: {missing}") from error
+        raise RecordError(f"{path}: {missing}") from error
     except OSError as error:
-        raise RecordRefused(f"{path}: {describe_error(error)}") from error
-    return parsed(text, path, kind)
+        raise RecordError(f"{path}: {describe_error(error)}") from error
+    return parse_model(text, path, kind)
 
 
-def parsed(text: bytes, path: Path | str, kind: type[_Kind]) -> _Kind:
-    """The value of a file's text. Raises RecordRefused, which names the file."""
+def parse_model(text: bytes, path: Path | str, kind: type[_Kind]) -> _Kind:
+    """The value of a file's text. Raises RecordError, which names the file."""
     try:
         content = parse_document(text)
     except ValueError as error:
-        raise RecordRefused(f"{path}: torn, or no JSON: {error}") from error
+        raise RecordError(f"{path}: torn, or no JSON: {error}") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
-    if kind is HandoffRecord and version not in _READ_VERSIONS:
-        known = " and ".join(map(str, _READ_VERSIONS))
-        raise RecordRefused(f"{path}: schema version {version!r}; this program reads {known}")
+    if kind is HandoffRecord and version not in _SUPPORTED_VERSIONS:
+        known = " and ".join(map(str, _SUPPORTED_VERSIONS))
+        raise RecordError(f"{path}: schema version {version!r}; this program reads {known}")
     try:
         return kind.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "file"
-        raise RecordRefused(f"{path}: {field}: {first['msg']}") from error
+        raise RecordError(f"{path}: {field}: {first['msg']}") from error
 
 
 def write_durably(path: Path, text: str | Iterable[str]) -> None:

@@ -7,24 +7,24 @@ import posixpath
 from collections.abc import Iterable, Iterator
 
 from handoff import detectors
-from handoff.command_effects import shown_files
+from handoff.command_effects import list_shown_files
 from handoff.event import Event, FileRead, HandoffPoint
 from handoff.record import HandoffRecord, TaskBrief
 from handoff.trace import Trace
 
 
-def points_of(trace: Trace) -> tuple[HandoffPoint, ...]:
+def list_handoff_points(trace: Trace) -> tuple[HandoffPoint, ...]:
     """The handoff points of a recorded run; what its agents asked for, and its end, count as requested."""
-    found = detectors.points(trace.events, trace.base_directories, trace.workspace)
+    found = detectors.list_points(trace.events, trace.base_directories, trace.workspace)
     if not trace.events:
         return found
-    asked, last = tuple(_asked(trace.events)), len(trace.events) - 1
+    asked, last = tuple(_find_requested_points(trace.events)), len(trace.events) - 1
     if not asked or asked[-1].event_index < last:
         asked += (HandoffPoint(kind="requested", event_index=last, detail="the recording ends"),)
     return (*found, *asked)
 
 
-def _asked(events: Iterable[Event]) -> Iterator[HandoffPoint]:
+def _find_requested_points(events: Iterable[Event]) -> Iterator[HandoffPoint]:
     """After each call of the tool by which an agent hands over, where the tool did so."""
     action: Event | None = None
     for event in events:
@@ -36,7 +36,7 @@ def _asked(events: Iterable[Event]) -> Iterator[HandoffPoint]:
             yield HandoffPoint(kind="requested", event_index=event.index, detail=detail)
 
 
-def recorded(trace: Trace, point: HandoffPoint) -> HandoffRecord:
+def build_record(trace: Trace, point: HandoffPoint) -> HandoffRecord:
     """The record of a recorded run at one of its points."""
     return HandoffRecord(
         id=f"{trace.id}.{point.kind}",
@@ -53,12 +53,12 @@ def recorded(trace: Trace, point: HandoffPoint) -> HandoffRecord:
         snapshot=None,
         thread_id="",
         checkpoint_id="",
-        trace=tuple(_with_reads(trace.events[: point.event_index + 1], trace.workspace)),
+        trace=tuple(_infer_reads(trace.events[: point.event_index + 1], trace.workspace)),
         created_at="",
-    ).sealed()
+    ).seal()
 
 
-def _with_reads(events: Iterable[Event], workspace: str) -> Iterator[Event]:
+def _infer_reads(events: Iterable[Event], workspace: str) -> Iterator[Event]:
     """The events with the files that their actions must have shown, since nobody looked at the time.
 
     As with the changes of a recorded run, the digests only tell one content of a file from another.
@@ -69,27 +69,31 @@ def _with_reads(events: Iterable[Event], workspace: str) -> Iterator[Event]:
         if event.kind == "action":
             action = event
         elif action is not None and not event.reads and not event.refused and event.exit_code in (0, None):
-            found = (_named(path, event.cwd or "", workspace) for path in _shown(action))
+            found = (_normalize_path(path, event.cwd or "", workspace) for path in _list_shown_paths(action))
             event = event.model_copy(
-                update={"reads": tuple(FileRead(path=p, sha256=now.get(p) or _token(p)) for p in found)}
+                update={
+                    "reads": tuple(
+                        FileRead(path=p, sha256=now.get(p) or _placeholder_digest(p)) for p in found
+                    )
+                }
             )
         now |= {change.path: change.after or "" for change in event.changes}
         yield event
 
 
-def _shown(action: Event) -> tuple[str, ...]:
+def _list_shown_paths(action: Event) -> tuple[str, ...]:
     if action.tool == "shell":
-        return shown_files(action.arguments.get("command", ""))
+        return list_shown_files(action.arguments.get("command", ""))
     if action.tool == "editor" and action.arguments.get("command") == "view":
         return (action.arguments.get("path", ""),)
     return ()
 
 
-def _named(path: str, cwd: str, workspace: str) -> str:
+def _normalize_path(path: str, cwd: str, workspace: str) -> str:
     """A path as changes are named: relative to the repository inside it, absolute outside it."""
     whole = posixpath.normpath(posixpath.join(workspace or "/", cwd, path))
     return whole.removeprefix((workspace.rstrip("/") if workspace else "") + "/")
 
 
-def _token(path: str) -> str:
+def _placeholder_digest(path: str) -> str:
     return hashlib.sha256(f"base of {path}".encode("utf-8", "surrogatepass")).hexdigest()

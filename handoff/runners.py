@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from handoff import summaries
-from handoff.summaries import Reader
+from handoff.summaries import SummaryParser
 
 ValidationKind = Literal["test", "lint", "build", "reproduction"]
 
-_ASKING = frozenset({
+_QUERY_OPTIONS = frozenset({
     "--version", "--help", "-h", "--collect-only", "--co", "--fixtures", "--markers", "--setup-plan",
     "--list-tests", "--listTests", "--list", "--listenvs", "--list-envs", "--notest", "--showconfig",
     "--dry-run", "--print-config", "--show-files", "--show-settings", "--fixtures-per-test", "--cache-show",
@@ -20,7 +20,7 @@ _ASKING = frozenset({
 })  # fmt: skip
 """With one of these a runner tells about itself and runs nothing."""
 
-_VALUED = {"-W", "-X", "-Q"}
+_VALUED_OPTIONS = {"-W", "-X", "-Q"}
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 
 
@@ -33,18 +33,18 @@ class Runner(NamedTuple):
     kind: ValidationKind
     pattern: str
     """Matches the whole normal form of the command, `pytest -q` also for `python3 -m pytest -q`."""
-    summary: Reader
+    parse_summary: SummaryParser
     example: str
 
 
-def _rows(kind: ValidationKind, *rows: tuple[str, str, Reader, str]) -> tuple[Runner, ...]:
+def _rows(kind: ValidationKind, *rows: tuple[str, str, SummaryParser, str]) -> tuple[Runner, ...]:
     return tuple(Runner(name, kind, pattern, reader, example) for name, pattern, reader, example in rows)
 
 
 _S = summaries
-_PY_OR_UNIT = _S.first(_S.pytest, _S.unittest)
-_ANY_TEST = _S.first(_S.pytest, _S.unittest, _S.sympy, _S.javascript, _S.cargo, _S.go, _S.maven, _S.make)
-_JS_TESTS = _S.first(_S.javascript, _S.rspec, _S.pytest)
+_PY_OR_UNIT = _S.combine(_S.pytest, _S.unittest)
+_ANY_TEST = _S.combine(_S.pytest, _S.unittest, _S.sympy, _S.javascript, _S.cargo, _S.go, _S.maven, _S.make)
+_JS_TESTS = _S.combine(_S.javascript, _S.rspec, _S.pytest)
 
 RUNNERS: tuple[Runner, ...] = (
     *_rows(
@@ -85,7 +85,7 @@ RUNNERS: tuple[Runner, ...] = (
          "mvn -q test"),
         ("gradle", r"(gradle|gradlew)( .*)? (\S*:)?(test\w*|\w+Test|check)( .*)?", _S.maven, "./gradlew :core:test"),
         ("ctest", r"ctest( .*)?", _S.ctest, "ctest --output-on-failure"),
-        ("rspec", r"(rspec|(rake|rails) (test|spec)\S*)( .*)?", _S.first(_S.rspec, _S.unittest),
+        ("rspec", r"(rspec|(rake|rails) (test|spec)\S*)( .*)?", _S.combine(_S.rspec, _S.unittest),
          "bundle exec rspec"),
         ("phpunit", r"(phpunit|pest|artisan test)( .*)?", _S.phpunit, "vendor/bin/phpunit tests"),
         ("others", r"(bazel|dotnet|swift|mix|sbt|stack|cabal|composer|flutter|dart|zig build) test( .*)?",
@@ -95,27 +95,27 @@ RUNNERS: tuple[Runner, ...] = (
     *_rows(
         "lint",
         ("ruff", r"ruff (check|format .*--(check|diff))( .*)?", _S.ruff, "ruff check ."),
-        ("flake8", r"(flake8|pyflakes|pycodestyle|pep8|pydocstyle|vulture|bandit)( .*)?", _S.located,
+        ("flake8", r"(flake8|pyflakes|pycodestyle|pep8|pydocstyle|vulture|bandit)( .*)?", _S.error_lines,
          "flake8 a.py"),
-        ("pylint", r"pylint( .*)?", _S.located, "pylint --errors-only a.py"),
+        ("pylint", r"pylint( .*)?", _S.error_lines, "pylint --errors-only a.py"),
         ("mypy", r"(mypy|dmypy|pytype|pyre|ty check)( .*)?", _S.mypy, "mypy --strict pkg"),
         ("pyright", r"(based)?pyright( .*)?", _S.pyright, "pyright"),
         ("format check", r"(black|isort)( .*)? (--check|--check-only|-c|--diff)( .*)?", _S.ruff,
          "black --check ."),
-        ("compile", r"(py_compile|compileall)( .*)?", _S.compiled, "python -m py_compile a.py"),
+        ("compile", r"(py_compile|compileall)( .*)?", _S.syntax_errors, "python -m py_compile a.py"),
         ("eslint", r"(eslint|stylelint|biome (check|lint|ci)|prettier .*--check|jshint|tslint)( .*)?",
          _S.eslint, "npx eslint src"),
         ("tsc", r"(tsc|vue-tsc)( .*)? --noEmit( .*)?", _S.tsc, "tsc --noEmit"),
-        ("syntax", r"(node (--check|-c)|(ba|z)?sh -n|php -l|ruby -c|perl -c) .*", _S.lines(),
+        ("syntax", r"(node (--check|-c)|(ba|z)?sh -n|php -l|ruby -c|perl -c) .*", _S.match_lines(),
          "node --check a.js"),
         ("clippy", r"cargo (clippy|check|fmt .*--check)( .*)?", _S.cargo, "cargo clippy"),
-        ("go vet", r"(go vet|golangci-lint run|staticcheck|gofmt -l)( .*)?", _S.lines(), "go vet ./..."),
-        ("pre-commit", r"pre-commit run( .*)?", _S.lines("", r"\.{3,}Failed$"), "pre-commit run -a"),
+        ("go vet", r"(go vet|golangci-lint run|staticcheck|gofmt -l)( .*)?", _S.match_lines(), "go vet ./..."),
+        ("pre-commit", r"pre-commit run( .*)?", _S.match_lines("", r"\.{3,}Failed$"), "pre-commit run -a"),
         ("make lint", r"g?make (.* )?(lint|typecheck|mypy|flake8|style)( .*)?", _S.make, "make lint"),
         ("npm lint", r"(npm|pnpm|yarn|bun) (run )?(lint|typecheck|type-check|tsc)\S*( .*)?",
-         _S.first(_S.eslint, _S.tsc), "npm run lint"),
+         _S.combine(_S.eslint, _S.tsc), "npm run lint"),
         ("others", r"(rubocop|phpstan|shellcheck|hadolint|clang-tidy|cppcheck|ktlint|swiftlint)( .*)?",
-         _S.located, "shellcheck a.sh"),
+         _S.error_lines, "shellcheck a.sh"),
     ),
     *_rows(
         "build",
@@ -135,41 +135,41 @@ RUNNERS: tuple[Runner, ...] = (
          "gcc -c a.c"),
         ("sphinx", r"(sphinx-build|sphinx|sphinx\.cmd\.build)( .*)? (\./)?docs?(/\S*)?( .*)?", _S.sphinx,
          "sphinx-build -b html docs out"),
-        ("make", r"g?make( (?!clean|distclean|install|uninstall|help)\S+)*", _S.first(_S.make, _S.sphinx),
+        ("make", r"g?make( (?!clean|distclean|install|uninstall|help)\S+)*", _S.combine(_S.make, _S.sphinx),
          "make -j4 all"),
     ),
 )  # fmt: skip
 
 _WORD = re.compile(r"[A-Za-z]{2,}")
-_SAY_LITTLE = {
+_COMMON_WORDS = {
     "py", "run", "script", "install", "uninstall", "package", "clean", "distclean", "help", "format", "diff", "all",
     "write", "only", "check", "verify", "main", "django", "init", "command", "pre", "cmd", "out",
 }  # fmt: skip
 """Words of the table that stand in many commands, and in no row alone."""
-_SPELT = {"test", "gmake", "basedpyright", "bash", "zsh", "runtests"}
+_COMPOSED_WORDS = {"test", "gmake", "basedpyright", "bash", "zsh", "runtests"}
 """Words that a row's pattern puts together from parts."""
-_WORDS = _SPELT.union(
+_RUNNER_WORDS = _COMPOSED_WORDS.union(
     word
     for row in RUNNERS
     for word in _WORD.findall(re.sub(r"\\.", " ", row.pattern))
-    if word not in _SAY_LITTLE
+    if word not in _COMMON_WORDS
 )
 
 
 def may_be_runner(text: str) -> bool:
     """Whether a text has a word of the table in it; a quick look, never wrongly no."""
-    return not _WORDS.isdisjoint(_WORD.findall(text)) or "py.test" in text or "++" in text
+    return not _RUNNER_WORDS.isdisjoint(_WORD.findall(text)) or "py.test" in text or "++" in text
 
 
-_ANY = re.compile("|".join(f"(?P<r{n}>{row.pattern})" for n, row in enumerate(RUNNERS)), re.S)
+_ANY_RUNNER = re.compile("|".join(f"(?P<r{n}>{row.pattern})" for n, row in enumerate(RUNNERS)), re.S)
 
 
-def runner_of(argv: Sequence[str]) -> Runner | None:
+def find_runner(argv: Sequence[str]) -> Runner | None:
     """The row of the table that a command is a run of; None if it runs no validation or only asks."""
-    form = normal_form(argv)
+    form = normalize_command(argv)
     if (
         not form
-        or not _ASKING.isdisjoint(form)
+        or not _QUERY_OPTIONS.isdisjoint(form)
         or (form[1:2] in (["-V"], ["-v"]) and len(form) == 2 and form[0] == "make")
     ):
         return None
@@ -185,11 +185,11 @@ def runner_of(argv: Sequence[str]) -> Runner | None:
     if form[0] != "-c" and not may_be_runner(" ".join(form[:2])):
         return None
     text = " ".join(form)
-    match = _ANY.fullmatch(text)
+    match = _ANY_RUNNER.fullmatch(text)
     return RUNNERS[int(match.lastgroup[1:])] if match and match.lastgroup else None
 
 
-_RUN_BY_INTERPRETER = {
+_INTERPRETED_RUNNERS = {
     "jest",
     "vitest",
     "mocha",
@@ -204,31 +204,31 @@ _RUN_BY_INTERPRETER = {
 """Runners that are often called by their file, as `node node_modules/.bin/jest`, or through a package manager."""
 
 
-def normal_form(argv: Sequence[str]) -> list[str]:
+def normalize_command(argv: Sequence[str]) -> list[str]:
     """`/usr/bin/python3 -W error -m pytest -q` and `./venv/bin/pytest -q` are both `pytest -q`."""
     words = list(argv)
     if not words:
         return []
     name = posixpath.basename(words[0])
     if name == "coverage" and words[1:2] == ["run"]:
-        return normal_form(["python", *words[2:]])
+        return normalize_command(["python", *words[2:]])
     if _PYTHON.fullmatch(name):
-        target = python_target(words[1:])
+        target = find_python_target(words[1:])
         if target is None:
             return []
         if target[0] == "-m" and target[1] == "coverage":
-            return normal_form(target[1:])
+            return normalize_command(target[1:])
         if target[0] == "-m":
             return target[1:]
         if target[0] == "-c":
             return target
-        return normal_form(target)
+        return normalize_command(target)
     if name in ("node", "php", "ruby") and len(words) > 1 and not words[1].startswith("-"):
         script = posixpath.basename(words[1]).removesuffix(".js")
-        if script in _RUN_BY_INTERPRETER:
-            return normal_form([script, *words[2:]])
-    if name in ("yarn", "pnpm") and len(words) > 1 and words[1] in _RUN_BY_INTERPRETER:
-        return normal_form(words[1:])
+        if script in _INTERPRETED_RUNNERS:
+            return normalize_command([script, *words[2:]])
+    if name in ("yarn", "pnpm") and len(words) > 1 and words[1] in _INTERPRETED_RUNNERS:
+        return normalize_command(words[1:])
     if words[0].endswith("bin/" + name) and name.partition("_")[0] in ("test", "doctest"):
         return ["bin/" + name, *words[1:]]
     if name in ("test", "doctest"):
@@ -237,7 +237,7 @@ def normal_form(argv: Sequence[str]) -> list[str]:
     return [name, *words[1:]]
 
 
-def python_target(words: Sequence[str]) -> list[str] | None:
+def find_python_target(words: Sequence[str]) -> list[str] | None:
     """What an interpreter's arguments make it run: `-m mod …`, `-c text …` or `script …`."""
     rest = list(words)
     while rest:
@@ -251,6 +251,6 @@ def python_target(words: Sequence[str]) -> list[str] | None:
         if not word.startswith("-"):
             return rest
         option = rest.pop(0)
-        if option in (*_VALUED, "-a", "--rcfile", "--source", "--omit", "--include"):
+        if option in (*_VALUED_OPTIONS, "-a", "--rcfile", "--source", "--omit", "--include"):
             rest = rest[1:]
     return None

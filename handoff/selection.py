@@ -7,41 +7,41 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from handoff.command_effects import is_search, shown_files
-from handoff.conversation import Step, steps
-from handoff.detectors import validations
+from handoff.command_effects import is_search, list_shown_files
+from handoff.conversation import Step, list_steps
+from handoff.detectors import list_validations
 from handoff.event import Event
 from handoff.payload import DeadEnd, Payload, RanCommand, ReadFile
 from handoff.record import HandoffRecord, TaskBrief
 
 LAST_READS, LAST_COMMANDS, LAST_SEARCHES = 8, 6, 4
-SHARE = 0.25
+WINDOW_SHARE = 0.25
 """Of the child's context window, at most."""
-_CHARS_A_TOKEN = 4
-_LONGEST_TAIL = 2_000
-_MOST_DEAD_ENDS = 10
+_CHARS_PER_TOKEN = 4
+_MAX_TAIL_CHARS = 2_000
+_MAX_DEAD_ENDS = 10
 _WORD = re.compile(r"`([^`\n]{3,60})`|\b(\w*_\w+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w*|\w+(?:\.\w+)+)\b")
-_HEAD = re.compile(r"\[exit code -?\d+\]\n")
-_NUMBERED = re.compile(r"\s*\d+\t(.*)")
+_EXIT_CODE_LINE = re.compile(r"\[exit code -?\d+\]\n")
+_NUMBERED_LINE = re.compile(r"\s*\d+\t(.*)")
 
 
-def payload_of(record: HandoffRecord, window_tokens: int) -> Payload:
+def select_record_payload(record: HandoffRecord, window_tokens: int) -> Payload:
     """As `derived`, from a record."""
-    return derived(record.trace, record.task, window_tokens)
+    return select_payload(record.trace, record.task, window_tokens)
 
 
-def derived(trace: tuple[Event, ...], task: TaskBrief, window_tokens: int) -> Payload:
+def select_payload(trace: tuple[Event, ...], task: TaskBrief, window_tokens: int) -> Payload:
     """The last reads, the last commands and the searches for what the goal names, within a share of the window.
 
     Where they do not fit, the oldest searches go first, then the oldest commands, then the oldest reads; dead
     ends stay.
     """
-    taken = answered(trace)
-    files = _read_files(taken)
+    taken = list_answered_steps(trace)
+    files = _select_read_files(taken)
     goal = task.prompt
     names = {next(filter(None, found)) for found in _WORD.findall(goal)}
-    change = last_change(trace)
-    commands = [ran_in(step, change) for step in taken if _is_command(step)]
+    change = find_last_change(trace)
+    commands = [build_ran_command(step, change) for step in taken if _is_command(step)]
     searches = [ran for ran in commands if is_search(ran.cmd)]
     others = [ran for ran in commands if ran not in searches]
     parts: list[list[Any]] = [
@@ -49,7 +49,7 @@ def derived(trace: tuple[Event, ...], task: TaskBrief, window_tokens: int) -> Pa
         list(others[-LAST_COMMANDS:]),
         list(files[-LAST_READS:]),
     ]
-    room = int(SHARE * window_tokens * _CHARS_A_TOKEN)
+    room = int(WINDOW_SHARE * window_tokens * _CHARS_PER_TOKEN)
     shown = {event.index: len(event.text) for event in trace}
     for part in parts:
         while part and sum(shown[each.event] for every in parts for each in every) > room:
@@ -60,44 +60,50 @@ def derived(trace: tuple[Event, ...], task: TaskBrief, window_tokens: int) -> Pa
         read_files=seen,
         ran_commands=ran,
         probe_results=probes,
-        dead_ends=tuple(_dead_ends(taken, trace, task))[-_MOST_DEAD_ENDS:],
+        dead_ends=tuple(_find_dead_ends(taken, trace, task))[-_MAX_DEAD_ENDS:],
     )
 
 
-def read_cache(record: HandoffRecord) -> dict[str, ReadFile]:
+def build_read_cache(record: HandoffRecord) -> dict[str, ReadFile]:
     """Every file that was read, as it was read last, by its path; what a payload brings goes before the trace."""
     given = record.payload.read_files if record.payload is not None else ()
-    return {file.path: file for file in (*_read_files(answered(record.trace)), *map(_whole, given))}
+    return {
+        file.path: file
+        for file in (
+            *_select_read_files(list_answered_steps(record.trace)),
+            *map(_drop_partial_content, given),
+        )
+    }
 
 
-def answered(trace: Iterable[Event]) -> list[Step]:
+def list_answered_steps(trace: Iterable[Event]) -> list[Step]:
     """The actions of a trace that were seen to come to something."""
-    return [step for step in steps(trace) if step.observation is not None]
+    return [step for step in list_steps(trace) if step.observation is not None]
 
 
-def last_change(trace: Iterable[Event]) -> int:
+def find_last_change(trace: Iterable[Event]) -> int:
     return max((event.index for event in trace if event.changes), default=-1)
 
 
-def _whole(file: ReadFile) -> ReadFile:
+def _drop_partial_content(file: ReadFile) -> ReadFile:
     """The file, without a content that is not whole any more, such as one that a key was taken out of."""
-    kept = file.content is not None and digest_of(file.content) == file.sha256
+    kept = file.content is not None and compute_text_digest(file.content) == file.sha256
     return file if kept else file.model_copy(update={"content": None})
 
 
-def digest_of(text: str) -> str:
+def compute_text_digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _read_files(taken: Iterable[Step]) -> list[ReadFile]:
+def _select_read_files(answered_steps: Iterable[Step]) -> list[ReadFile]:
     """The files in the order of their last reading; those that are not there any more are left out."""
     found: dict[str, ReadFile] = {}
-    for step in taken:
+    for step in answered_steps:
         action, seen = step
         assert seen is not None
         for read in seen.reads:
             found.pop(read.path, None)
-            content = whole_content(action, seen, read.sha256) if len(seen.reads) == 1 else None
+            content = extract_whole_content(action, seen, read.sha256) if len(seen.reads) == 1 else None
             found[read.path] = ReadFile(path=read.path, sha256=read.sha256, event=seen.index, content=content)
         for change in seen.changes:
             if (known := found.get(change.path)) is not None and change.after != known.sha256:
@@ -107,17 +113,17 @@ def _read_files(taken: Iterable[Step]) -> list[ReadFile]:
     return list(found.values())
 
 
-def whole_content(action: Event, seen: Event, sha256: str) -> str | None:
+def extract_whole_content(action: Event, observation: Event, sha256: str) -> str | None:
     """The file that an observation shows, if it shows all of it: only then it has the digest."""
     if action.tool == "editor":
-        lines = [_NUMBERED.fullmatch(line) for line in seen.text.split("\n")[1:]]
+        lines = [_NUMBERED_LINE.fullmatch(line) for line in observation.text.split("\n")[1:]]
         text = "\n".join(line[1] for line in lines if line)
-    elif shown_files(action.arguments.get("command", "")):
-        text = _HEAD.sub("", seen.text, count=1)
+    elif list_shown_files(action.arguments.get("command", "")):
+        text = _EXIT_CODE_LINE.sub("", observation.text, count=1)
     else:
         return None
     for content in (text, f"{text}\n"):
-        if digest_of(content) == sha256:
+        if compute_text_digest(content) == sha256:
             return content
     return None
 
@@ -128,7 +134,7 @@ def _is_command(step: Step) -> bool:
     return step.action.tool == "shell" and seen is not None and not seen.refused and not seen.reads
 
 
-def ran_in(step: Step, last_change: int) -> RanCommand:
+def build_ran_command(step: Step, last_change: int) -> RanCommand:
     """A command as the trace has it."""
     seen = step.observation
     assert seen is not None
@@ -136,26 +142,28 @@ def ran_in(step: Step, last_change: int) -> RanCommand:
     return RanCommand(
         cmd=command,
         rc=seen.exit_code,
-        tail=seen.text[-_LONGEST_TAIL:],
+        tail=seen.text[-_MAX_TAIL_CHARS:],
         event=seen.index,
         stale=seen.index < last_change,
     )
 
 
-def _dead_ends(taken: list[Step], trace: tuple[Event, ...], task: TaskBrief) -> Iterator[DeadEnd]:
+def _find_dead_ends(
+    answered_steps: list[Step], trace: tuple[Event, ...], task: TaskBrief
+) -> Iterator[DeadEnd]:
     """What ended in nothing: commands that hung or could not run and never did, and edits that were taken back."""
-    runs = {run.event_index: run for run in validations(trace, task.base_directories, task.workspace)}
+    runs = {run.event_index: run for run in list_validations(trace, task.base_directories, task.workspace)}
     worked = {
         step.action.arguments.get("command")
-        for step in taken
+        for step in answered_steps
         if step.observation and step.observation.exit_code == 0
     }
     told: set[str] = set()
     history: dict[str, list[str | None]] = {}
-    for action, seen in taken:
+    for action, seen in answered_steps:
         assert seen is not None
         command = action.arguments.get("command", "") if action.tool == "shell" else ""
-        why = _why_dead(seen, seen.index in runs and runs[seen.index].outcome == "environment_error")
+        why = _explain_dead_end(seen, seen.index in runs and runs[seen.index].outcome == "environment_error")
         if why and command and command not in worked and command not in told:
             told.add(command)
             yield DeadEnd(what=command, why=why, event=seen.index)
@@ -169,11 +177,11 @@ def _dead_ends(taken: list[Step], trace: tuple[Event, ...], task: TaskBrief) -> 
                 states.append(change.after)
 
 
-def _why_dead(seen: Event, could_not_run: bool) -> str:
-    if seen.timed_out:
+def _explain_dead_end(observation: Event, could_not_run: bool) -> str:
+    if observation.timed_out:
         return "it did not end in time"
     if could_not_run:
         return "it could not run here"
-    if seen.exit_code in (126, 127):
+    if observation.exit_code in (126, 127):
         return "there is no such program"
     return ""

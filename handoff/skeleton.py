@@ -8,8 +8,8 @@ from functools import cache, lru_cache
 
 import regex
 
-_UNSEEN = regex.compile(r"[\p{Default_Ignorable_Code_Point}\p{Mn}\p{Me}\p{Cf}\p{Cc}\p{Cs}]")
-_OWN_FORMS = (
+_INVISIBLE = regex.compile(r"[\p{Default_Ignorable_Code_Point}\p{Mn}\p{Me}\p{Cf}\p{Cc}\p{Cs}]")
+_UNFOLDED_RANGES = (
     *((0x2018, 0x201F), (0x2026, 0x2026), (0x3001, 0x3002), (0x3041, 0x3096), (0x3400, 0x9FFF)),
     *((0xAC00, 0xD7A3), (0xFF0C, 0xFF0C), (0xFF1B, 0xFF1B)),
 )
@@ -17,7 +17,7 @@ _OWN_FORMS = (
 is folded nevertheless."""
 _LINE_ENDS = "\x0b\x0c\x85\u2028\u2029"
 # Marks that the table of confusables leaves apart, but that a reader takes for each other.
-_LIKE = {
+_EXTRA_CONFUSABLES = {
     char: plain
     for plain, chars in {
         "⟨": "⟪〈《«❬❰⧼≺⋖⦑⦉⫷⩹ᑅ𖼰",
@@ -48,7 +48,7 @@ _LATIN_NAME = re.compile(
 )
 
 
-_DROPPED = dict.fromkeys([*range(9), *range(14, 32), 127]) | {11: "\n", 12: "\n"}
+_CONTROL_CHARACTERS = dict.fromkeys([*range(9), *range(14, 32), 127]) | {11: "\n", 12: "\n"}
 
 
 class Skeleton:
@@ -62,14 +62,14 @@ class Skeleton:
         self.source = source
         self._positions: list[int] | None = None
         if source.isascii():
-            self.cased = source.translate(_DROPPED)
+            self.cased_text = source.translate(_CONTROL_CHARACTERS)
         else:
-            self.cased = _folding().sub(lambda run: _folded(run[0]), source)
-        self._is_source = self.cased == source
-        self.text = self.cased.lower()
+            self.cased_text = _build_foldable_pattern().sub(lambda run: _fold_run(run[0]), source)
+        self._is_source = self.cased_text == source
+        self.text = self.cased_text.lower()
         """In lower case."""
 
-    def position(self, index: int) -> int:
+    def source_position(self, index: int) -> int:
         """Where in the source the skeleton's character at the index comes from."""
         if self._is_source:
             return index
@@ -78,30 +78,32 @@ class Skeleton:
         return self._positions[index] if index < len(self._positions) else len(self.source)
 
 
-class _Folds(dict[int, str]):
+class _FoldTable(dict[int, str]):
     """What each code point folds to, computed when it is first met."""
 
     def __missing__(self, code: int) -> str:
-        self[code] = folded = _fold(chr(code))
+        self[code] = folded = _fold_character(chr(code))
         return folded
 
 
-_FOLDS = _Folds({code: chr(code) for code in (9, 10, 13, *range(32, 127))})
+_FOLDS = _FoldTable({code: chr(code) for code in (9, 10, 13, *range(32, 127))})
 
 
 @lru_cache(maxsize=20_000)
-def _folded(run: str) -> str:
+def _fold_run(run: str) -> str:
     return run.translate(_FOLDS)
 
 
 @cache
-def _folding() -> re.Pattern[str]:
+def _build_foldable_pattern() -> re.Pattern[str]:
     """Runs of what may fold to something else: all but ASCII, and the letters that look like no ASCII."""
     # A search for one set of a few ranges is fast; most text beyond ASCII is of these letters.
-    alike = sorted(ord(char) for char in _alike() if len(char) == 1)
+    alike = sorted(ord(char) for char in _load_confusables() if len(char) == 1)
     kept = []
-    for first, last in _OWN_FORMS:
-        for code in [code for code in alike if first <= code <= last and _fold(chr(code)) != chr(code)]:
+    for first, last in _UNFOLDED_RANGES:
+        for code in [
+            code for code in alike if first <= code <= last and _fold_character(chr(code)) != chr(code)
+        ]:
             kept.append((first, code - 1))
             first = code + 1
         kept.append((first, last))
@@ -109,27 +111,29 @@ def _folding() -> re.Pattern[str]:
     return re.compile(rf"[^\t\n\r\x20-\x7e{ranges}]+")
 
 
-def _fold(char: str) -> str:
+def _fold_character(char: str) -> str:
     if char in _LINE_ENDS:
         return "\n"
-    if _UNSEEN.match(char):
+    if _INVISIBLE.match(char):
         return ""
     if char.isspace() or char == "\u2800":
         return "\xa0"
-    if char in _LIKE:
-        return _LIKE[char]
-    parts = [_LIKE.get(part) or _ascii(part) for part in unicodedata.normalize("NFKD", char)]
+    if char in _EXTRA_CONFUSABLES:
+        return _EXTRA_CONFUSABLES[char]
+    parts = [
+        _EXTRA_CONFUSABLES.get(part) or _find_ascii(part) for part in unicodedata.normalize("NFKD", char)
+    ]
     folded = "".join(parts) if any(part.isascii() and part for part in parts) else char
     return folded if len(folded.lower()) == len(folded) else folded[:0]
 
 
-def _ascii(char: str) -> str:
+def _find_ascii(char: str) -> str:
     """The ASCII that one character looks like; itself where it looks like none."""
     if char.isascii():
         return char
-    if _UNSEEN.match(char):
+    if _INVISIBLE.match(char):
         return ""
-    alike = _alike().get(char, "")
+    alike = _load_confusables().get(char, "")
     if plain := next(filter(str.isascii, alike), ""):
         if plain in "lI1" and not char.isalnum():
             return "|"
@@ -137,13 +141,13 @@ def _ascii(char: str) -> str:
     for each in char + alike:
         if named := _LATIN_NAME.fullmatch(unicodedata.name(each, "")):
             return named[1].lower()
-        if each in _LIKE:
-            return _LIKE[each]
+        if each in _EXTRA_CONFUSABLES:
+            return _EXTRA_CONFUSABLES[each]
     return "-" if unicodedata.category(char) == "Pd" else char
 
 
 @cache
-def _alike() -> dict[str, str]:
+def _load_confusables() -> dict[str, str]:
     """The characters that look like each character, by Unicode's table of confusables."""
     # 50 ms, and needed only where a text holds more than ASCII.
     from confusable_homoglyphs.confusables import confusables_data

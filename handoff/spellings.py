@@ -13,17 +13,17 @@ from html.entities import html5
 from itertools import chain
 from urllib.parse import quote
 
-_ALL = bytes(range(256))
-_MEANT = frozenset(b"\0\t\n\r") | frozenset(range(0x20, 0x7F))
-_NO_DIGIT = bytes(byte for byte in _ALL if not re.match(rb"[A-Za-z0-9+/_-]", bytes([byte])))
-_NO_LETTER = bytes(byte for byte in _ALL if not re.match(rb"[A-Za-z0-9]", bytes([byte])))
-_STANDARD = bytes.maketrans(b"-_", b"+/")
-_FOR_URLS = bytes.maketrans(b"+/", b"-_")
-_LOWER = bytes.maketrans(_ALL, _ALL.lower())
-_WORD = 8
+_ALL_BYTES = bytes(range(256))
+_PRINTABLE_BYTES = frozenset(b"\0\t\n\r") | frozenset(range(0x20, 0x7F))
+_NON_BASE64_BYTES = bytes(byte for byte in _ALL_BYTES if not re.match(rb"[A-Za-z0-9+/_-]", bytes([byte])))
+_NON_ALPHANUMERIC_BYTES = bytes(byte for byte in _ALL_BYTES if not re.match(rb"[A-Za-z0-9]", bytes([byte])))
+_TO_STANDARD_BASE64 = bytes.maketrans(b"-_", b"+/")
+_TO_URL_BASE64 = bytes.maketrans(b"+/", b"-_")
+_TO_LOWERCASE = bytes.maketrans(_ALL_BYTES, _ALL_BYTES.lower())
+_WORD_BYTES = 8
 """Bytes per word of the prefilter; memoryview reads so many as one integer."""
 
-_RUN = rb"[A-Za-z0-9+/_-]{20}"
+_DIGIT_RUN = rb"[A-Za-z0-9+/_-]{20}"
 # Secrets consist of printable ASCII, with NUL between its characters in UTF-16, and stand in lines. Ordinary text is
 # full of other escapes.
 _HEX = rb"[2-7][0-9A-Fa-f]|0[09AaDd]"
@@ -31,10 +31,10 @@ _ESCAPES = (
     re.compile(
         rb"\\(?:x(?P<x>" + _HEX + rb")|u(?:00|\{0{0,4})(?P<u>" + _HEX + rb")\}?|U0{6}(?P<U>" + _HEX + rb")"
         rb"|(?P<octal>000|01[125]|0[4-7][0-7]|1[0-7]{2})"
-        rb"|(?P<again>\\(?:(?=\\{0,6}[xuU01])|(?=[nrt])(?<=" + _RUN + rb"\\\\)))"
+        rb"|(?P<again>\\(?:(?=\\{0,6}[xuU01])|(?=[nrt])(?<=" + _DIGIT_RUN + rb"\\\\)))"
         # A line end inside wrapped digits, as JSON writes it.
-        rb"|[nrt](?P<pair>\\[nrt])?+(?P<line>(?=" + _RUN + rb")"
-        rb"|(?(pair)(?<=" + _RUN + rb"\\[nrt]\\[nrt])|(?<=" + _RUN + rb"\\[nrt]))))"
+        rb"|[nrt](?P<pair>\\[nrt])?+(?P<line>(?=" + _DIGIT_RUN + rb")"
+        rb"|(?(pair)(?<=" + _DIGIT_RUN + rb"\\[nrt]\\[nrt])|(?<=" + _DIGIT_RUN + rb"\\[nrt]))))"
     ),
     re.compile(rb"%(?:u00)?(?P<x>" + _HEX + rb")"),
     re.compile(
@@ -47,15 +47,15 @@ _ESCAPES = (
 _LINE_START = re.compile(
     rb"\n[ \t]*(?:(?:[^\s:]{0,200}[:-])?[0-9]{1,9}(?:[:\s-]|\\t))?[+-]?[ \t]*(?:(?://+|--|[-+*])[ \t]+|//)?"
 )
-_LONGEST_ESCAPE = 12
-_LONGEST_STEP = 6
+_MAX_ESCAPE_BYTES = 12
+_MAX_STEP = 6
 """Maximum distance of the words of the prefilter, in words, so that a wrapped line of 60 digits holds one."""
-_ROUNDS = 3
+_MAX_ESCAPE_DEPTH = 3
 """Maximum depth of escapes that are escaped themselves."""
 
 
 @dataclass(frozen=True)
-class Spellings:
+class SecretForms:
     """The forms of some secrets, sorted by the reading of a text in which each is found."""
 
     plain: tuple[bytes, ...]
@@ -68,22 +68,22 @@ class Spellings:
     """The words of all long `digits` and `lower`: a text in which none is found holds none of these forms."""
     step: int
     """The distance of the words that must be looked at, in words."""
-    reach: int
+    context_bytes: int
     """Maximum bytes between an escape and the ends of a form that contains it."""
 
-    def spans(self, content: bytes) -> list[tuple[int, int]]:
+    def find_spans(self, content: bytes) -> list[tuple[int, int]]:
         """Start and end of each form in the content, in order and without overlaps."""
         if not self.plain:
             return []
         found = self._find_forms(content)
-        for start, stop in self._escaped(content):
+        for start, stop in self._find_escaped_parts(content):
             part = unescaped = content[start:stop]
-            for rounds in range(1, _ROUNDS + 1):
-                before, unescaped = unescaped, _unescaped(unescaped)
+            for rounds in range(1, _MAX_ESCAPE_DEPTH + 1):
+                before, unescaped = unescaped, _unescape(unescaped)
                 if unescaped == before:
                     break
                 if below := self._find_forms(unescaped):
-                    offsets = _offsets(part, rounds)
+                    offsets = _compute_offsets(part, rounds)
                     found += [(start + offsets[first], start + offsets[last]) for first, last in below]
         apart: list[tuple[int, int]] = []
         for start, stop in sorted(found):
@@ -93,44 +93,47 @@ class Spellings:
                 apart.append((start, stop))
         return apart
 
-    def _escaped(self, content: bytes) -> Iterator[tuple[int, int]]:
+    def _find_escaped_parts(self, content: bytes) -> Iterator[tuple[int, int]]:
         """The parts of a content around its escapes, as far as a form may reach."""
         escapes = chain.from_iterable(escape.finditer(content) for escape in _ESCAPES)
         start, stop = 0, 0
         for place in sorted(match.start() for match in escapes):
-            if place - self.reach > stop:
+            if place - self.context_bytes > stop:
                 if stop:
                     yield start, stop
-                start = place - self.reach
-            stop = place + self.reach
+                start = place - self.context_bytes
+            stop = place + self.context_bytes
         if stop:
             yield start, stop
 
     def _find_forms(self, content: bytes) -> list[tuple[int, int]]:
-        found = [span for form in self.plain for span in _occurrences(form, content)]
-        letters = content.translate(_LOWER, _NO_LETTER)
-        sample = memoryview(letters)[: len(letters) // _WORD * _WORD].cast("Q")[:: self.step or 1]
+        found = [span for form in self.plain for span in _find_occurrences(form, content)]
+        letters = content.translate(_TO_LOWERCASE, _NON_ALPHANUMERIC_BYTES)
+        sample = memoryview(letters)[: len(letters) // _WORD_BYTES * _WORD_BYTES].cast("Q")[:: self.step or 1]
         if self.step and self.words.isdisjoint(sample):
             return found
         # What begins a line may be digits too, so each reading finds forms that the other does not.
-        for reading in {content, _LINE_START.sub(_blank, content)}:
-            digits, letters = reading.translate(_STANDARD, _NO_DIGIT), reading.translate(_LOWER, _NO_LETTER)
-            within = [span for form in self.digits for span in _occurrences(form, digits)]
+        for reading in {content, _LINE_START.sub(_replace_with_newlines, content)}:
+            digits, letters = (
+                reading.translate(_TO_STANDARD_BASE64, _NON_BASE64_BYTES),
+                reading.translate(_TO_LOWERCASE, _NON_ALPHANUMERIC_BYTES),
+            )
+            within = [span for form in self.digits for span in _find_occurrences(form, digits)]
             if within:
-                found += _in_whole(within, reading, _NO_DIGIT)
-            within = [span for form in self.lower for span in _occurrences(form, letters)]
+                found += _map_to_original(within, reading, _NON_BASE64_BYTES)
+            within = [span for form in self.lower for span in _find_occurrences(form, letters)]
             if within:
-                found += _in_whole(within, reading, _NO_LETTER)
+                found += _map_to_original(within, reading, _NON_ALPHANUMERIC_BYTES)
         return found
 
 
-def spell(secrets: Iterable[str]) -> Spellings:
+def build_secret_forms(secrets: Iterable[str]) -> SecretForms:
     """The forms of these secrets."""
     plain: set[bytes] = set()
     digits: set[bytes] = set()
     lower: set[bytes] = set()
     for secret in secrets:
-        content, written = _encoded(secret), set(_written(secret))
+        content, written = _encode(secret), set(_list_text_forms(secret))
         backwards = secret[::-1].encode("utf-8", "surrogatepass")
         # UTF-16 of either byte order, without the zero byte at the end or the start.
         wide = {
@@ -138,44 +141,48 @@ def spell(secrets: Iterable[str]) -> Spellings:
             secret.encode("utf-16-be", "surrogatepass").lstrip(b"\0"),
         }
         plain |= {*written, *wide, backwards, codecs.encode(secret, "rot13").encode("utf-8", "surrogatepass")}
-        plain |= set(_read_as_escapes(content))
+        plain |= set(_list_unescaped_forms(content))
         for each in {content, *written, *wide, backwards}:
-            digits.update(_base64(each))
+            digits.update(_list_base64_forms(each))
             lower.add(each.hex().encode())
         # Encoded twice.
-        base64_forms = {form for each in _base64(content) for form in (each, each.translate(_FOR_URLS))}
+        base64_forms = {
+            form for each in _list_base64_forms(content) for form in (each, each.translate(_TO_URL_BASE64))
+        }
         for fragment in (*base64_forms, content.hex().encode(), content.hex().upper().encode()):
-            digits.update(_base64(fragment))
+            digits.update(_list_base64_forms(fragment))
             lower.add(fragment.hex().encode())
-        lower.update(_base32(content))
+        lower.update(_list_base32_forms(content))
         lower.add("".join(map(str, content)).encode())
         lower.add("".join(f"0x{byte:02x}" for byte in content).encode())
-    encoded = [*(form.translate(_LOWER, _NO_LETTER) for form in digits), *lower]
+    encoded = [*(form.translate(_TO_LOWERCASE, _NON_ALPHANUMERIC_BYTES) for form in digits), *lower]
     # Where a line end cuts a form in two, the longer part covers a whole word of a text wherever it begins.
     shortest = min(map(len, encoded), default=0)
     step = 0
-    if shortest >= 2 * _WORD - 1:
-        step = max(min((shortest // 2 - _WORD + 1) // _WORD, _LONGEST_STEP), 1)
-    words = {form[start : start + _WORD] for form in encoded for start in range(len(form) - _WORD + 1)}
-    return Spellings(
+    if shortest >= 2 * _WORD_BYTES - 1:
+        step = max(min((shortest // 2 - _WORD_BYTES + 1) // _WORD_BYTES, _MAX_STEP), 1)
+    words = {
+        form[start : start + _WORD_BYTES] for form in encoded for start in range(len(form) - _WORD_BYTES + 1)
+    }
+    return SecretForms(
         plain=tuple(sorted(plain)),
         digits=tuple(sorted(digits)),
         lower=tuple(sorted(lower)),
         words=frozenset(memoryview(b"".join(words)).cast("Q")),
         step=step,
-        reach=_LONGEST_ESCAPE * max(map(len, (*plain, *encoded)), default=0),
+        context_bytes=_MAX_ESCAPE_BYTES * max(map(len, (*plain, *encoded)), default=0),
     )
 
 
-def _encoded(secret: str) -> bytes:
+def _encode(secret: str) -> bytes:
     try:
         return secret.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return secret.encode("utf-8", "surrogatepass")
 
 
-def _written(secret: str) -> Iterator[bytes]:
-    percent = quote(_encoded(secret), safe="")
+def _list_text_forms(secret: str) -> Iterator[bytes]:
+    percent = quote(_encode(secret), safe="")
     for form in (
         secret,
         json.dumps(secret)[1:-1],
@@ -188,17 +195,17 @@ def _written(secret: str) -> Iterator[bytes]:
         yield form.encode("utf-8", "surrogatepass")
 
 
-def _read_as_escapes(content: bytes) -> Iterator[bytes]:
+def _list_unescaped_forms(content: bytes) -> Iterator[bytes]:
     """What a secret becomes where its own characters are read as escapes, as those around it are."""
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ESCAPE_DEPTH):
         for escape in _ESCAPES:
-            unescaped = escape.sub(_meant, content)
-            if unescaped != content and len(unescaped) >= _WORD:
+            unescaped = escape.sub(_decode_escape, content)
+            if unescaped != content and len(unescaped) >= _WORD_BYTES:
                 yield unescaped
             content = unescaped
 
 
-def _base64(content: bytes) -> Iterator[bytes]:
+def _list_base64_forms(content: bytes) -> Iterator[bytes]:
     """The digits of a content, except those that depend on its neighbours."""
     for before in range(3):
         # The digits depend on how many bytes stand before the content.
@@ -206,37 +213,39 @@ def _base64(content: bytes) -> Iterator[bytes]:
         yield whole[-(-before * 8 // 6) : (before + len(content)) * 8 // 6]
 
 
-def _base32(content: bytes) -> Iterator[bytes]:
+def _list_base32_forms(content: bytes) -> Iterator[bytes]:
     for before in range(5):
         whole = base64.b32encode(bytes(before) + content).lower()
         yield whole[-(-before * 8 // 5) : (before + len(content)) * 8 // 5]
 
 
-def _occurrences(form: bytes, content: bytes) -> Iterator[tuple[int, int]]:
+def _find_occurrences(form: bytes, content: bytes) -> Iterator[tuple[int, int]]:
     start = content.find(form)
     while start >= 0:
         yield start, start + len(form)
         start = content.find(form, start + 1)
 
 
-def _blank(start: re.Match[bytes]) -> bytes:
+def _replace_with_newlines(start: re.Match[bytes]) -> bytes:
     """As many line ends, so that what follows keeps its place."""
     return b"\n" * len(start[0])
 
 
-def _in_whole(spans: Iterable[tuple[int, int]], content: bytes, left_out: bytes) -> Iterator[tuple[int, int]]:
+def _map_to_original(
+    spans: Iterable[tuple[int, int]], content: bytes, removed_bytes: bytes
+) -> Iterator[tuple[int, int]]:
     """Where spans of a content without some of its bytes lie in the whole content."""
-    kept = [index for index, byte in enumerate(content) if byte not in left_out]
+    kept = [index for index, byte in enumerate(content) if byte not in removed_bytes]
     return ((kept[start], kept[stop - 1] + 1) for start, stop in spans)
 
 
-def _unescaped(content: bytes) -> bytes:
+def _unescape(content: bytes) -> bytes:
     for escape in _ESCAPES:
-        content = escape.sub(_meant, content)
+        content = escape.sub(_decode_escape, content)
     return content
 
 
-def _offsets(content: bytes, rounds: int) -> list[int]:
+def _compute_offsets(content: bytes, rounds: int) -> list[int]:
     """Where each byte of the content begins after so many rounds of unescaping; last, its end."""
     offsets = list(range(len(content) + 1))
     for _ in range(rounds):
@@ -245,7 +254,7 @@ def _offsets(content: bytes, rounds: int) -> list[int]:
             kept: list[int] = []
             end = 0
             for match in escape.finditer(content):
-                start, unescaped = match.start(), _meant(match)
+                start, unescaped = match.start(), _decode_escape(match)
                 parts += [content[end:start], unescaped]
                 kept += offsets[end:start] + [offsets[start]] * len(unescaped)
                 end = match.end()
@@ -253,14 +262,14 @@ def _offsets(content: bytes, rounds: int) -> list[int]:
     return offsets
 
 
-def _meant(escape: re.Match[bytes]) -> bytes:
+def _decode_escape(escape: re.Match[bytes]) -> bytes:
     """The bytes that an escape stands for."""
     kind = escape.lastgroup or ""
-    return _byte(kind, escape[kind]) or escape[0]
+    return _decode_byte(kind, escape[kind]) or escape[0]
 
 
 @lru_cache(maxsize=4096)
-def _byte(kind: str, text: bytes) -> bytes:
+def _decode_byte(kind: str, text: bytes) -> bytes:
     """The byte, or nothing where it is neither printable ASCII, NUL nor white space."""
     if kind == "line":
         return b"\n"
@@ -271,4 +280,4 @@ def _byte(kind: str, text: bytes) -> bytes:
         code = ord(character) if len(character) == 1 else -1
     else:
         code = int(text, {"octal": 8, "decimal": 10}.get(kind, 16))
-    return bytes([code]) if code in _MEANT else b""
+    return bytes([code]) if code in _PRINTABLE_BYTES else b""

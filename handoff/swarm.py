@@ -13,19 +13,19 @@ from langchain_core.messages import BaseMessage
 
 from handoff.event import Event, HandoffPoint
 from handoff.readers import swarm
-from handoff.readers.calls import BadTrace
-from handoff.record import HandoffRecord, RecordRefused, RecordStore
-from handoff.recorded import points_of, recorded
-from handoff.redaction import redacted
+from handoff.readers.calls import TraceError
+from handoff.record import HandoffRecord, RecordError, RecordStore
+from handoff.recorded import build_record, list_handoff_points
+from handoff.redaction import redact
 from handoff.trace import Trace
 from sandbox.machine import Snapshot
 
-State = Mapping[str, Any] | Sequence[Any]
+SwarmState = Mapping[str, Any] | Sequence[Any]
 """A swarm's state, or its messages: objects, or any dump of them."""
 
 
 def from_swarm(
-    state: State,
+    state: SwarmState,
     *,
     id: str = "swarm",
     thread_id: str | None = None,
@@ -38,96 +38,102 @@ def from_swarm(
     """A record at each handoff, and one where the conversation ends, named `<id>.requested.<event>`.
 
     `records` is the store that the swarm's handoff tools were given; `snapshot`, with the commit that it began
-    from and the difference to it, is the machine as it is at the end. Raises BadTrace and RecordRefused.
+    from and the difference to it, is the machine as it is at the end. Raises TraceError and RecordError.
     """
-    found = _conversation(state, id, thread_id, records)
+    found = _parse_conversation(state, id, thread_id, records)
     active = str(state.get("active_agent") or "") if isinstance(state, Mapping) else ""
     made = []
-    for point in _requested(found.trace):
+    for point in _list_requested_points(found.trace):
         events = found.trace.events[: point.event_index + 1]
         ends = point.event_index == len(found.trace.events) - 1
-        by = _worker(events) or (active or found.speaker if ends else "")
-        record = _record(found, point, by, thread_id or "")
+        by = _find_last_agent(events) or (active or found.last_agent if ends else "")
+        record = _build_record(found, point, by, thread_id or "")
         update: dict[str, Any] = {"id": f"{record.id}.{point.event_index}"}
         if ends:
             task = record.task.model_copy(update={"base_commit": base_commit or record.task.base_commit})
             update |= {"checkpoint_id": checkpoint_id, "snapshot": snapshot, "patch": patch, "task": task}
-        made.append(record.model_copy(update=update).sealed())
+        made.append(record.model_copy(update=update).seal())
     return tuple(made)
 
 
-def latest(
-    state: State, *, thread_id: str = "", records: RecordStore | None = None, patch: str = ""
+def build_latest_record(
+    state: SwarmState, *, thread_id: str = "", records: RecordStore | None = None, patch: str = ""
 ) -> HandoffRecord:
     """The record where a conversation ends, named after its content; the same once more is the same record.
 
     Known secrets are taken out. With a store it is saved there, durably. `patch` is what the files differ by
-    from where they began, if somebody looked. Raises BadTrace and RecordRefused.
+    from where they began, if somebody looked. Raises TraceError and RecordError.
     """
     name = re.sub(r"[^\w.+-]", "_", thread_id, flags=re.ASCII)[:60].lstrip(".") or "swarm"
-    found = _conversation(state, name, thread_id, records)
-    clean = Trace.model_validate(redacted(found.trace.model_dump(mode="json")))
-    point = points_of(clean)[-1]
-    by = found.speaker or _worker(clean.events)
-    record = _record(found._replace(trace=clean), point, by, thread_id)
-    record = record.model_copy(update={"patch": redacted(patch)})
-    record_id = f"{record.id}.{record.sealed().digest[:16]}"
+    found = _parse_conversation(state, name, thread_id, records)
+    clean = Trace.model_validate(redact(found.trace.model_dump(mode="json")))
+    point = list_handoff_points(clean)[-1]
+    by = found.last_agent or _find_last_agent(clean.events)
+    record = _build_record(found._replace(trace=clean), point, by, thread_id)
+    record = record.model_copy(update={"patch": redact(patch)})
+    record_id = f"{record.id}.{record.seal().digest[:16]}"
     if records is not None:
-        with contextlib.suppress(RecordRefused):  # it is made now, or made anew
+        with contextlib.suppress(RecordError):  # it is made now, or made anew
             return records.load(record_id)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    record = record.model_copy(update={"id": record_id, "created_at": now}).sealed()
+    record = record.model_copy(update={"id": record_id, "created_at": now}).seal()
     return record if records is None else records.create(record_id, lambda _: record)
 
 
-def carried(messages: Sequence[BaseMessage], record: HandoffRecord, *, stored: bool) -> list[BaseMessage]:
+def attach_record(
+    messages: Sequence[BaseMessage], record: HandoffRecord, *, is_stored: bool
+) -> list[BaseMessage]:
     """A view's messages with what they were made of, so that the next handoff goes on from it.
 
     Providers are not sent it. The record goes with them whole, unless the next one finds it in its store.
     """
-    told = {"stored": True} if stored else {"content": json.dumps(record.model_dump(mode="json"))}
+    told = {"stored": True} if is_stored else {"content": json.dumps(record.model_dump(mode="json"))}
     marks = [{"record": record.id} | (told if n == 0 else {}) for n in range(len(messages))]
     return [
-        message.model_copy(update={"additional_kwargs": {**message.additional_kwargs, swarm.KEY: mark}})
+        message.model_copy(
+            update={"additional_kwargs": {**message.additional_kwargs, swarm.METADATA_KEY: mark}}
+        )
         for message, mark in zip(messages, marks, strict=True)
     ]
 
 
-def earlier_work(
-    state: State, *, thread_id: str = "", records: RecordStore | None = None
+def load_earlier_events(
+    state: SwarmState, *, thread_id: str = "", records: RecordStore | None = None
 ) -> tuple[Event, ...]:
-    """The events that the view in a conversation was made of. Raises RecordRefused."""
-    earlier = swarm.conversation(_data(state), "swarm", _kept(records, thread_id)).earlier
+    """The events that the view in a conversation was made of. Raises RecordError."""
+    earlier = swarm.read_conversation(
+        _normalize_state(state), "swarm", _make_finder(records, thread_id)
+    ).earlier_record
     return earlier.trace if earlier else ()
 
 
-def _conversation(
-    state: State, name: str, thread_id: str | None, records: RecordStore | None
-) -> swarm.Conversation:
-    found = swarm.conversation(_data(state), name, _kept(records, thread_id))
+def _parse_conversation(
+    state: SwarmState, name: str, thread_id: str | None, records: RecordStore | None
+) -> swarm.SwarmConversation:
+    found = swarm.read_conversation(_normalize_state(state), name, _make_finder(records, thread_id))
     if not found.trace.events:
-        raise BadTrace(f"{name}: messages: no agent has said or done anything in them")
+        raise TraceError(f"{name}: messages: no agent has said or done anything in them")
     return found
 
 
-def _data(state: State) -> Any:
+def _normalize_state(state: SwarmState) -> Any:
     if isinstance(state, Mapping):
         messages = state.get("messages")
         return {**state, "messages": list(messages)} if isinstance(messages, tuple) else state
     return list(state)
 
 
-def _kept(records: RecordStore | None, thread_id: str | None) -> swarm.Find:
+def _make_finder(records: RecordStore | None, thread_id: str | None) -> swarm.FindRecord:
     """Looks records up in a store: those of one thread only, because whoever writes to it may name any."""
 
     def find(record_id: str) -> HandoffRecord:
         if records is None:
-            raise RecordRefused(
+            raise RecordError(
                 f"record {record_id!r:.80}: the conversation goes on from it; give the store that it lies in as records="
             )
         record = records.load(record_id)
         if thread_id is not None and record.thread_id != thread_id:
-            raise RecordRefused(
+            raise RecordError(
                 f"record {record_id}: belongs to the thread {record.thread_id!r:.80}, not to {thread_id!r:.80}"
             )
         return record
@@ -135,24 +141,26 @@ def _kept(records: RecordStore | None, thread_id: str | None) -> swarm.Find:
     return find
 
 
-def _requested(trace: Trace) -> list[HandoffPoint]:
-    return [point for point in points_of(trace) if point.kind == "requested"]
+def _list_requested_points(trace: Trace) -> list[HandoffPoint]:
+    return [point for point in list_handoff_points(trace) if point.kind == "requested"]
 
 
-def _record(found: swarm.Conversation, point: HandoffPoint, by: str, thread_id: str) -> HandoffRecord:
-    record = recorded(found.trace, point)
+def _build_record(
+    found: swarm.SwarmConversation, point: HandoffPoint, author: str, thread_id: str
+) -> HandoffRecord:
+    record = build_record(found.trace, point)
     task = record.task
-    if found.earlier is not None:
-        known = found.earlier.task
+    if found.earlier_record is not None:
+        known = found.earlier_record.task
         task = task.model_copy(update={"id": known.id, "base_commit": known.base_commit})
     return record.model_copy(
-        update={"predecessor": by or found.trace.model, "thread_id": thread_id, "task": task}
+        update={"predecessor": author or found.trace.model, "thread_id": thread_id, "task": task}
     )
 
 
-def _worker(events: Sequence[Event]) -> str:
+def _find_last_agent(events: Sequence[Event]) -> str:
     """Who did the last of these events, as far as the handoffs among them tell."""
-    known = swarm.transfers(events)
+    known = swarm.list_transfers(events)
     if not known:
         return ""
     if events[-1].tool != "handoff":

@@ -11,22 +11,22 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from pydantic import Field
 
 from handoff.action import Action, write_action
-from handoff.conversation import joined
+from handoff.conversation import merge_human_messages
 from handoff.event import UNREADABLE, Event
-from handoff.fence import fenced, neutral, quoted
+from handoff.fence import neutralize, quote_text, wrap_in_fence
 from sandbox.machine import Frozen
 
-How = Literal["handoff", "rotation", "supervisor"]
+PassReason = Literal["handoff", "rotation", "supervisor"]
 """The agent asked for it; its turns ran out, and the next follows; its turns ran out, and the supervisor chooses."""
-Share = Literal["full", "results"]
+SharePolicy = Literal["full", "results"]
 """What the others see of the turns that were passed on: all of it, or what the actions showed."""
-Written = Mapping[str, Any]
+EventData = Mapping[str, Any]
 """An event as JSON."""
-_NO_ACTS = (UNREADABLE, "handoff", "finish")
-_LONGEST = 60
+_NON_WORK_TOOLS = (UNREADABLE, "handoff", "finish")
+_MAX_LINE_LENGTH = 60
 
 
-class Pass(Frozen):
+class TurnPass(Frozen):
     """The turn of one agent passing to another, after so many steps, events and messages of the run."""
 
     step: int = Field(ge=0)
@@ -34,24 +34,24 @@ class Pass(Frozen):
     messages: int = Field(ge=0)
     source: str
     target: str
-    how: How
+    how: PassReason
     message: str = ""
-    share: Share = "full"
+    share: SharePolicy = "full"
 
 
-class Stretch(NamedTuple):
+class AgentTurn(NamedTuple):
     """What one agent did from one pass to the next."""
 
     agent: str
     messages: Sequence[BaseMessage]
-    events: Sequence[Written]
+    events: Sequence[EventData]
     steps_before: int
-    passed: Pass | None
+    turn_pass: TurnPass | None
     """How it ended; None while it is the agent's turn."""
 
 
-def seen_by(
-    agent: str, messages: Sequence[BaseMessage], events: Sequence[Written], passes: Sequence[Pass]
+def build_agent_messages(
+    agent: str, messages: Sequence[BaseMessage], events: Sequence[EventData], passes: Sequence[TurnPass]
 ) -> list[BaseMessage]:
     """The team's conversation as one of its agents is shown it: valid chat history in either protocol.
 
@@ -60,71 +60,79 @@ def seen_by(
     """
     begun = next((n for n, each in enumerate(messages) if isinstance(each, AIMessage)), len(messages))
     found: list[BaseMessage] = [each for each in messages[:begun] if not isinstance(each, SystemMessage)]
-    for stretch in stretches(agent, messages, events, passes, begun):
+    for stretch in list_turns(agent, messages, events, passes, begun):
         if stretch.agent == agent:
             found += [each.model_copy(update={"name": None}) for each in stretch.messages]
         else:
-            found += [HumanMessage(_told(stretch)), *_from_outside(stretch.messages)]
-        if stretch.passed is not None and stretch.passed.target == agent:
-            found.append(HumanMessage(_your_turn(stretch.passed)))
-    return joined(found)
+            found += [HumanMessage(_describe_turn(stretch)), *_list_human_messages(stretch.messages)]
+        if stretch.turn_pass is not None and stretch.turn_pass.target == agent:
+            found.append(HumanMessage(_announce_turn(stretch.turn_pass)))
+    return merge_human_messages(found)
 
 
-def stretches(
+def list_turns(
     agent: str,
     messages: Sequence[BaseMessage],
-    events: Sequence[Written],
-    passes: Sequence[Pass],
-    begun: int = 0,
-) -> Iterator[Stretch]:
+    events: Sequence[EventData],
+    passes: Sequence[TurnPass],
+    first_reply: int = 0,
+) -> Iterator[AgentTurn]:
     """The run in the order of who acted; `agent` is whose turn it is where nobody has passed one on."""
-    step, event, message, acting = 0, 0, begun, agent
+    step, event, message, acting = 0, 0, first_reply, agent
     for each in passes:
-        yield Stretch(each.source, messages[message : each.messages], events[event : each.events], step, each)
-        step, event, message, acting = each.step, each.events, max(each.messages, begun), each.target
-    yield Stretch(acting, messages[message:], events[event:], step, None)
+        yield AgentTurn(
+            each.source, messages[message : each.messages], events[event : each.events], step, each
+        )
+        step, event, message, acting = each.step, each.events, max(each.messages, first_reply), each.target
+    yield AgentTurn(acting, messages[message:], events[event:], step, None)
 
 
-def idle_passes(events: Sequence[Written], passes: Sequence[Pass]) -> int:
+def count_idle_passes(events: Sequence[EventData], passes: Sequence[TurnPass]) -> int:
     """How many passes in a row were made by agents that had done nothing; none once somebody has acted since."""
     ends = [0, *(each.events for each in passes), len(events)]
     stretches_without = 0
     for begin, end in reversed(list(pairwise(ends))):
-        if any(each["kind"] == "action" and each["tool"] not in _NO_ACTS for each in events[begin:end]):
+        if any(
+            each["kind"] == "action" and each["tool"] not in _NON_WORK_TOOLS for each in events[begin:end]
+        ):
             break
         stretches_without += 1
     return max(stretches_without - 1, 0)  # the last of them is under way
 
 
-def _told(stretch: Stretch) -> str:
+def _describe_turn(turn: AgentTurn) -> str:
     """What another agent did, as it may be shown."""
-    results = stretch.passed is not None and stretch.passed.share == "results"
-    entries = tuple(_entries(stretch, results))
+    results = turn.turn_pass is not None and turn.turn_pass.share == "results"
+    entries = tuple(_list_entries(turn, results))
     what = "what its actions showed" if results else "in full"
-    shown = f"\n{_shown(entries)}" if entries else " nothing"
-    return f"[{stretch.agent}] {what}:{shown}"
+    shown = f"\n{_render_entries(entries)}" if entries else " nothing"
+    return f"[{turn.agent}] {what}:{shown}"
 
 
-def _entries(stretch: Stretch, results: bool) -> Iterator[tuple[str, str]]:
+def _list_entries(turn: AgentTurn, results_only: bool) -> Iterator[tuple[str, str]]:
     """Headings, and what stands under each."""
-    step = stretch.steps_before
-    for event in stretch.events:
+    step = turn.steps_before
+    for event in turn.events:
         step += event["kind"] == "action"
-        if results and event["tool"] in _NO_ACTS:
+        if results_only and event["tool"] in _NON_WORK_TOOLS:
             continue  # what it said, or was told about what it said
         if event["kind"] == "observation":
             yield f"{step} · result", event["text"]
             continue
-        said = write_action(Action(event["tool"], dict(event["arguments"]))) if results else event["text"]
-        yield f"{step} · {stretch.agent} · {' '.join(event['tool'].split())}", said
+        said = (
+            write_action(Action(event["tool"], dict(event["arguments"]))) if results_only else event["text"]
+        )
+        yield f"{step} · {turn.agent} · {' '.join(event['tool'].split())}", said
 
 
 @lru_cache(maxsize=256)  # a stretch that is over is shown again at every turn
-def _shown(entries: tuple[tuple[str, str], ...]) -> str:
-    return fenced("\n".join(f"## {quoted(heading)}\n{quoted(text)}" for heading, text in entries))
+def _render_entries(entries: tuple[tuple[str, str], ...]) -> str:
+    return wrap_in_fence(
+        "\n".join(f"## {quote_text(heading)}\n{quote_text(text)}" for heading, text in entries)
+    )
 
 
-def _from_outside(messages: Sequence[BaseMessage]) -> Iterator[HumanMessage]:
+def _list_human_messages(messages: Sequence[BaseMessage]) -> Iterator[HumanMessage]:
     """Messages that answer no reply: a person's, put into the run for everybody."""
     before: BaseMessage | None = None
     for each in messages:
@@ -133,63 +141,69 @@ def _from_outside(messages: Sequence[BaseMessage]) -> Iterator[HumanMessage]:
         before = each
 
 
-def _your_turn(passed: Pass) -> str:
-    if passed.how == "handoff":
-        why = f"{passed.source} hands over to you; what it has to say to you is its last entry above"
+def _announce_turn(turn_pass: TurnPass) -> str:
+    if turn_pass.how == "handoff":
+        why = f"{turn_pass.source} hands over to you; what it has to say to you is its last entry above"
     else:
-        why = f"{passed.source} has had its turns"
-    choose = ": choose who goes on, and hand over to that agent by name" if passed.how == "supervisor" else ""
-    return f"[It is your turn, {passed.target}: {why}{choose}.]"
+        why = f"{turn_pass.source} has had its turns"
+    choose = (
+        ": choose who goes on, and hand over to that agent by name" if turn_pass.how == "supervisor" else ""
+    )
+    return f"[It is your turn, {turn_pass.target}: {why}{choose}.]"
 
 
-class Row(Frozen):
+class TimelineRow(Frozen):
     """One step of a team: who did what, what came of it, and to whom the turn then passed."""
 
     step: int
     agent: str
     action: str
     outcome: str = ""
-    passed: Pass | None = None
+    turn_pass: TurnPass | None = None
 
 
-def timeline(events: Sequence[Event], passes: Sequence[Pass], agents: Sequence[str]) -> list[Row]:
+def build_timeline(
+    events: Sequence[Event], passes: Sequence[TurnPass], agents: Sequence[str]
+) -> list[TimelineRow]:
     """The steps of a team's run; `agents` are their names, that of the one who began first."""
-    rows: list[Row] = []
+    rows: list[TimelineRow] = []
     ends = {each.step: each for each in passes}
     acting = agents[0] if agents else ""
     for event in events:
         if event.kind == "observation":
             if rows:
-                rows[-1] = rows[-1].model_copy(update={"outcome": _outcome(event)})
+                rows[-1] = rows[-1].model_copy(update={"outcome": _describe_outcome(event)})
             continue
         step = len(rows) + 1
-        rows.append(Row(step=step, agent=acting, action=_line(event), passed=ends.get(step)))
+        rows.append(
+            TimelineRow(step=step, agent=acting, action=_summarize_action(event), turn_pass=ends.get(step))
+        )
         acting = ends[step].target if step in ends else acting
     return rows
 
 
-def printable(rows: Sequence[Row]) -> str:
+def format_timeline(rows: Sequence[TimelineRow]) -> str:
     """A timeline as lines for a terminal."""
     names = max((len(row.agent) for row in rows), default=0)
     actions = max((len(row.action) for row in rows), default=0)
     lines = []
     for row in rows:
         lines.append(f"{row.step:>3}  {row.agent:<{names}}  {row.action:<{actions}}  {row.outcome}".rstrip())
-        if row.passed is not None:
-            shared = "all of it" if row.passed.share == "full" else "results only"
-            lines.append(f"{'':>3}  {'':<{names}}  -> {row.passed.target} ({row.passed.how}, {shared})")
+        if row.turn_pass is not None:
+            shared = "all of it" if row.turn_pass.share == "full" else "results only"
+            lines.append(f"{'':>3}  {'':<{names}}  -> {row.turn_pass.target} ({row.turn_pass.how}, {shared})")
     return "\n".join(lines)
 
 
-def _line(event: Event) -> str:
+def _summarize_action(event: Event) -> str:
     shown = [
         event.arguments[name] for name in ("command", "path", "to", "message") if name in event.arguments
     ]
-    text = neutral(" ".join(f"{event.tool}: {' '.join(shown)}".split())) if shown else event.tool
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    text = neutralize(" ".join(f"{event.tool}: {' '.join(shown)}".split())) if shown else event.tool
+    return text if len(text) <= _MAX_LINE_LENGTH else f"{text[: _MAX_LINE_LENGTH - 1]}…"
 
 
-def _outcome(event: Event) -> str:
+def _describe_outcome(event: Event) -> str:
     if event.refused:
         return "refused"
     if event.timed_out:

@@ -65,7 +65,7 @@ def action_indices(events: Iterable[Event]) -> dict[int, int]:
     return found
 
 
-def differences_after(
+def apply_changes(
     before: Mapping[str, tuple[str | None, str | None]], changes: Iterable[FileChange]
 ) -> Differences:
     """The differences to the base after some more changes; a file put back as it was is none."""
@@ -79,17 +79,17 @@ def differences_after(
     return after
 
 
-def differences(events: Iterable[Event]) -> Differences:
+def compute_differences(events: Iterable[Event]) -> Differences:
     """The differences to the base at the end of a whole trace."""
     found: Differences = {}
     for event in events:
-        found = differences_after(found, event.changes)
+        found = apply_changes(found, event.changes)
     return found
 
 
-def tree_digest(found: Mapping[str, tuple[str | None, str | None]]) -> str:
+def compute_tree_digest(differences: Mapping[str, tuple[str | None, str | None]]) -> str:
     """One digest for a tree, equal for two trees of one base exactly when their files are equal."""
     digest = hashlib.sha256()
-    for path in sorted(found):
-        digest.update(f"{path}\0{found[path][1]}\0".encode("utf-8", "surrogateescape"))
+    for path in sorted(differences):
+        digest.update(f"{path}\0{differences[path][1]}\0".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

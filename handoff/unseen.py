@@ -8,8 +8,10 @@ from functools import cache
 import regex
 
 _IGNORABLE = r"\p{Default_Ignorable_Code_Point}"
-_OTHERS = r"\p{Latin}\p{Greek}\p{Cyrillic}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Common}\p{Inherited}"
-_JOINING = rf"[[\p{{L}}\p{{M}}]--[{_OTHERS}]--{_IGNORABLE}]"
+_OTHER_SCRIPTS = (
+    r"\p{Latin}\p{Greek}\p{Cyrillic}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Common}\p{Inherited}"
+)
+_JOINING = rf"[[\p{{L}}\p{{M}}]--[{_OTHER_SCRIPTS}]--{_IGNORABLE}]"
 """A letter of a script whose letters join, or that uses no spaces, such as Arabic, Devanagari or Khmer."""
 _UNSPACED = rf"[{_JOINING}\p{{Han}}\p{{Hiragana}}\p{{Katakana}}]"
 _EMOJI = r"(?:\p{Extended_Pictographic}|\p{Emoji_Modifier}|(?<=\p{Extended_Pictographic})\ufe0f)"
@@ -17,7 +19,7 @@ _ALONE_BEFORE, _ALONE_AFTER = rf"(?<!{_IGNORABLE})", rf"(?!{_IGNORABLE})"
 _FLAGS = "|".join(
     "".join(chr(0xE0000 + ord(letter)) for letter in flag) for flag in ("gbeng", "gbsct", "gbwls")
 )
-_NEEDED = regex.compile(
+_REQUIRED = regex.compile(
     "|".join(
         (
             rf"{_ALONE_BEFORE}(?:(?<={_JOINING}\p{{Mn}}{{0,3}})[\u200c\u200d]|[\u200c\u200d](?={_JOINING})){_ALONE_AFTER}",
@@ -38,37 +40,37 @@ _NEEDED = regex.compile(
     ),
     regex.VERSION1,
 )
-_LONGEST_NEEDED = 7
+_MAX_REQUIRED_RUN = 7
 """Of the ends of a flag."""
 _CONTROLS = dict.fromkeys([*range(9), *range(11, 32), 127])
 _PLANES = (range(0x80, 0x20000), range(0xE0000, 0xF0000))
 """Those that Unicode has ignorable code points in."""
 
 
-def write_out_unseen(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """The text with these characters as escapes; a line may still end as in DOS."""
     if text.isascii() and len(text.replace("\r\n", "\n").translate(_CONTROLS)) == len(text) - text.count(
         "\r\n"
     ):
         return text
-    return _unseen().sub(_write_out_run, text)
+    return _compile_invisible_pattern().sub(_escape_run, text)
 
 
-def _write_out_run(found: re.Match[str]) -> str:
+def _escape_run(found: re.Match[str]) -> str:
     """What is written instead of characters in a row, of which scripts and emoji need a few at most."""
     text, place, end = found.string, *found.span()
-    if end - place > _LONGEST_NEEDED:
-        return "".join(map(write_out, found[0]))
+    if end - place > _MAX_REQUIRED_RUN:
+        return "".join(map(escape_char, found[0]))
     parts = []
     while place < end:
-        needed = _NEEDED.match(text, place)
-        parts.append(needed[0] if needed else write_out(text[place]))
+        needed = _REQUIRED.match(text, place)
+        parts.append(needed[0] if needed else escape_char(text[place]))
         place = needed.end() if needed else place + 1
     return "".join(parts)
 
 
 @cache
-def _unseen() -> re.Pattern[str]:
+def _compile_invisible_pattern() -> re.Pattern[str]:
     """Runs of these characters, as the standard library's pattern: it searches several times as fast."""
     chars = "".join(chr(code) for plane in _PLANES for code in plane)
     runs = [found[0] for found in regex.finditer(rf"{_IGNORABLE}+", chars)]
@@ -78,7 +80,7 @@ def _unseen() -> re.Pattern[str]:
     )
 
 
-def write_out(char: str) -> str:
+def escape_char(char: str) -> str:
     """A character as an escape, such as `\\x3c` or `\\u202e`."""
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -10,80 +10,86 @@ from typing import NamedTuple
 from handoff.event import Event
 from handoff.outside import describe_error
 from handoff.paths import is_generated
-from handoff.record import HandoffRecord, RecordRefused, RecordStore
-from sandbox.contents import Contents, contents
-from sandbox.machine import OutOfDisk, SandboxUnavailable
+from handoff.record import HandoffRecord, RecordError, RecordStore
+from sandbox.contents import SnapshotContents, read_contents
+from sandbox.machine import OutOfDiskError, SandboxUnavailableError
 
-_MOST_NAMED = 5
-_OLD_NAME = re.compile(r"^(?:diff --git a/(.+) b/\1|rename from (.+))$", re.MULTILINE)
+_MAX_NAMES = 5
+_OLD_PATH = re.compile(r"^(?:diff --git a/(.+) b/\1|rename from (.+))$", re.MULTILINE)
 
 
 class Verification(NamedTuple):
     """What was found out about one record."""
 
-    wrong: tuple[str, ...]
+    problems: tuple[str, ...]
     """What is not as it must be, a line each; nothing where the record is whole."""
     has_snapshot: bool = True
-    uncovered: tuple[str, ...] = ()
+    files_without_digest: tuple[str, ...] = ()
     """The files of a whole record that have no digest, because an older program wrote them."""
 
 
-def verify(directory: Path) -> Verification:
+def verify_record(directory: Path) -> Verification:
     """Look at everything in a record's directory, or on the daemon that has its image.
 
-    Raises OutOfDisk where there was no room for looking.
+    Raises OutOfDiskError where there was no room for looking.
     """
     try:
         record = RecordStore(directory.parent).load(directory.name)
-    except RecordRefused as error:
+    except RecordError as error:
         return Verification((str(error).removeprefix(f"record {directory.name}: "),))
     except OSError as error:
         return Verification((f"{error.filename}: {describe_error(error)}",))
     if record.snapshot is None:
-        return Verification((), has_snapshot=False, uncovered=record.uncovered)
+        return Verification((), has_snapshot=False, files_without_digest=record.files_without_digest)
     try:
-        held = contents(record.snapshot, directory)
-    except OutOfDisk:
+        held = read_contents(record.snapshot, directory)
+    except OutOfDiskError:
         raise
-    except SandboxUnavailable as error:
+    except SandboxUnavailableError as error:
         return Verification((str(error),))
-    return Verification(tuple(disagreements(record, held)), uncovered=record.uncovered)
+    return Verification(
+        tuple(find_disagreements(record, held)), files_without_digest=record.files_without_digest
+    )
 
 
-def disagreements(record: HandoffRecord, held: Contents) -> Iterator[str]:
+def find_disagreements(record: HandoffRecord, snapshot_contents: SnapshotContents) -> Iterator[str]:
     """Where the trace says one thing of a file in the workspace, and the snapshot another.
 
     A file that the run made may go on being written by what it left running: it must be there, whatever is
     in it. A file that no event changed is asked for only where the patch changes it and the base has it,
     because git may see a base's own differences from its commit, and a machine's first command may make files.
     """
-    first, last = _touched(record.trace)
+    first, last = _collect_changes(record.trace)
     unhashed = {change.path for event in record.trace for change in event.changes if change.too_large}
     other, missing, left = [], [], []
     for path, after in last.items():
-        there = held.files.get(path)
+        there = snapshot_contents.files.get(path)
         if after is None:
-            is_left = path in held.files or (first[path] is not None and not held.is_gone(path))
+            is_left = path in snapshot_contents.files or (
+                first[path] is not None and not snapshot_contents.is_deleted(path)
+            )
             left += [path] if is_left else []
-        elif path in held.files:
+        elif path in snapshot_contents.files:
             is_other = first[path] is not None and there is not None and there != after
             is_other = is_other and path not in unhashed
             other += [path] if is_other else []
-        elif held.is_gone(path) or first[path] != after:
+        elif snapshot_contents.is_deleted(path) or first[path] != after:
             missing.append(path)
-    yield from _told("holds another content than the trace left in", other)
-    yield from _told("lacks what the trace left in", missing)
-    yield from _told("still has what the trace removed:", left)
-    if not held.whole:
+    yield from _describe_problem("holds another content than the trace left in", other)
+    yield from _describe_problem("lacks what the trace left in", missing)
+    yield from _describe_problem("still has what the trace removed:", left)
+    if not snapshot_contents.is_complete:
         untold = [
             path
-            for path in _patched(record.patch)
-            if path not in last and not is_generated(path) and (path in held.files or held.is_gone(path))
+            for path in _list_patched_files(record.patch)
+            if path not in last
+            and not is_generated(path)
+            and (path in snapshot_contents.files or snapshot_contents.is_deleted(path))
         ]
-        yield from _told("and the patch change what no event of the trace did:", untold)
+        yield from _describe_problem("and the patch change what no event of the trace did:", untold)
 
 
-def _touched(events: Iterable[Event]) -> tuple[dict[str, str | None], dict[str, str | None]]:
+def _collect_changes(events: Iterable[Event]) -> tuple[dict[str, str | None], dict[str, str | None]]:
     """By path, the content before the first change of it and after the last, in the workspace."""
     first: dict[str, str | None] = {}
     last: dict[str, str | None] = {}
@@ -95,17 +101,17 @@ def _touched(events: Iterable[Event]) -> tuple[dict[str, str | None], dict[str, 
     return first, last
 
 
-def _patched(patch: str) -> Iterator[str]:
+def _list_patched_files(patch: str) -> Iterator[str]:
     """The files of the base whose content a patch changes, renames or removes; names that git quotes left out."""
     for section in re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE):
         head = section.partition("\n@@ ")[0]
-        found = _OLD_NAME.search(head)
+        found = _OLD_PATH.search(head)
         changes = "\nindex " in head or "\nrename " in head
         if found and changes and "\nnew file mode " not in head:
             yield found[1] or found[2]
 
 
-def _told(what: str, paths: list[str]) -> Iterator[str]:
+def _describe_problem(problem: str, paths: list[str]) -> Iterator[str]:
     if paths:
-        more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
-        yield f"the snapshot {what} {', '.join(sorted(paths)[:_MOST_NAMED])}{more}"
+        more = f" and {len(paths) - _MAX_NAMES} more" if len(paths) > _MAX_NAMES else ""
+        yield f"the snapshot {problem} {', '.join(sorted(paths)[:_MAX_NAMES])}{more}"

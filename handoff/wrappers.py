@@ -14,9 +14,9 @@ _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 class _Wrapper(NamedTuple):
     words: tuple[str, ...]
     """The words it begins with."""
-    valued: frozenset[str] = frozenset()
+    valued_options: frozenset[str] = frozenset()
     """Its options whose value is a word of its own."""
-    operands: int = 0
+    operand_count: int = 0
     """How many words of its own come before the wrapped command."""
 
 
@@ -66,44 +66,44 @@ _WRAPPERS = (
 )
 
 
-_BY_NAME = {
+_WRAPPERS_BY_NAME = {
     name: tuple(w for w in _WRAPPERS if w.words[0] == name) for name in {w.words[0] for w in _WRAPPERS}
 }
 
 
-class Stripped(NamedTuple):
+class UnwrappedCommand(NamedTuple):
     argv: tuple[str, ...]
     environment: tuple[str, ...]
 
 
-def strip(words: Sequence[str]) -> Stripped:
+def unwrap_command(words: Sequence[str]) -> UnwrappedCommand:
     """The command that is really run, and the variables that `env` sets for it."""
     argv = list(words)
     environment: list[str] = []
     while argv:
         name = posixpath.basename(argv[0])
         wrapper = next(
-            (w for w in _BY_NAME.get(name, ()) if tuple(argv[1 : len(w.words)]) == w.words[1:]), None
+            (w for w in _WRAPPERS_BY_NAME.get(name, ()) if tuple(argv[1 : len(w.words)]) == w.words[1:]), None
         )
         if wrapper is None or (wrapper.words == ("command",) and argv[1:2] in (["-v"], ["-V"])):
             break
         rest = argv[len(wrapper.words) :]
         while rest and rest[0].startswith("-") and len(rest[0]) > 1:
             option = rest.pop(0)
-            if option in wrapper.valued and rest:
+            if option in wrapper.valued_options and rest:
                 rest.pop(0)
             if option == "--":
                 break
-        rest = rest[wrapper.operands :]
+        rest = rest[wrapper.operand_count :]
         while wrapper.words == ("env",) and rest and _ASSIGNMENT.match(rest[0]):
             environment.append(rest.pop(0))
         if not rest:
             break
         argv = rest
-    return Stripped(tuple(argv), tuple(environment))
+    return UnwrappedCommand(tuple(argv), tuple(environment))
 
 
-def inline_shell(argv: Sequence[str], stdin: str | None) -> str | None:
+def find_inline_script(argv: Sequence[str], stdin: str | None) -> str | None:
     """The shell text that `bash -c TEXT`, `eval TEXT` or `bash <<EOF` would run, if it is one of these."""
     name = posixpath.basename(argv[0])
     if name == "eval":

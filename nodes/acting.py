@@ -6,47 +6,49 @@ from collections.abc import Callable
 
 from langgraph.runtime import Runtime
 
-from handoff.command_effects import Effect
-from nodes.events import last_action, observed
+from handoff.command_effects import CommandEffect
+from nodes.events import last_action, record_observation
 from nodes.observation import Observation
-from nodes.progress import tell
-from nodes.replies import keys_of
-from nodes.settings import AgentContext, given
-from nodes.state import AgentState, task_of
+from nodes.progress import report_progress
+from nodes.replies import find_api_keys
+from nodes.settings import AgentContext, get_agent_context
+from nodes.state import AgentState, get_task
 from sandbox.machine import Sandbox
 
 
-def acted(
+def run_action(
     state: AgentState,
     runtime: Runtime[AgentContext],
-    do: Callable[[Sandbox], Observation],
-    effect: Effect = "anything",
+    operation: Callable[[Sandbox], Observation],
+    effect: CommandEffect = "anything",
 ) -> AgentState:
     """The update of an action that is done to the machine.
 
-    Raises MachineNotKept, SnapshotCorrupt or SandboxUnavailable before anything is done, and Fenced.
+    Raises SnapshotNotFoundError, SnapshotCorruptError or SandboxUnavailableError before anything is done, and FencedError.
     """
-    context = given(runtime)
+    context = get_agent_context(runtime)
     placed = runtime.execution_info
     action = last_action(state)
     shown = [action.arguments[name] for name in ("command", "path", "arguments") if name in action.arguments]
-    tell(runtime, "acting", state, tool=action.tool, text=" ".join(shown))
+    report_progress(runtime, "acting", state, tool=action.tool, text=" ".join(shown))
     seen, machine = context.session.act(
         placed.task_id if placed else f"event-{action.index}",
         str(action.index),
         state["machine"],
-        task_of(state),
-        lambda machine: do(machine).without_secrets(keys_of(*context.models)),
+        get_task(state),
+        lambda machine: operation(machine).redact_secrets(find_api_keys(*context.models)),
         effect,
     )
-    update = observed(state, context, seen)
+    update = record_observation(state, context, seen)
     if machine != state["machine"]:
         update["machine"] = machine
-    tell(runtime, "observed", state, exit_code=seen.exit_code, refused=seen.refused, text=seen.text)
+    report_progress(
+        runtime, "observed", state, exit_code=seen.exit_code, refused=seen.refused, text=seen.text
+    )
     return update
 
 
-def refused(state: AgentState, runtime: Runtime[AgentContext], why: str) -> AgentState:
+def refuse_action(state: AgentState, runtime: Runtime[AgentContext], reason: str) -> AgentState:
     """The update of an action that is not done."""
-    tell(runtime, "observed", state, exit_code=None, refused=True, text=why)
-    return observed(state, given(runtime), Observation(text=why, refused=True))
+    report_progress(runtime, "observed", state, exit_code=None, refused=True, text=reason)
+    return record_observation(state, get_agent_context(runtime), Observation(text=reason, refused=True))

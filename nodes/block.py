@@ -14,11 +14,11 @@ def block(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliverySt
     found = handoffs.load(context.ledger, state["handoff"])
     why = state.get("reason") or state.get("why", "")
     if found.state in ("accepted", "active"):
-        found = handoffs.move(
+        found = handoffs.change_state(
             context.ledger, found.id, "timed_out", by=context.by, version=found.version, reason=why
         )
     if found.state != "blocked":
-        found = handoffs.move(
+        found = handoffs.change_state(
             context.ledger, found.id, "blocked", by=context.by, version=found.version, reason=why
         )
     context.on_blocked(found)

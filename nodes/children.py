@@ -31,7 +31,7 @@ class Assignment(Frozen):
     budget: Budget
 
 
-class Returned(Frozen):
+class ChildResult(Frozen):
     """What a child came to."""
 
     thread: str
@@ -41,7 +41,7 @@ class Returned(Frozen):
     """What it finished with."""
     patch: str = ""
     """What differs from the task's base commit, what its parent had changed before included."""
-    trouble: str = ""
+    problem: str = ""
     """Why there is no patch."""
     steps: int = 0
     prompt_tokens: int = 0
@@ -51,28 +51,28 @@ class Returned(Frozen):
 
 
 @runtime_checkable
-class Delegates(Protocol):
+class DelegationRunner(Protocol):
     """Who runs children."""
 
     depth: int
     """How deep the agent is that delegates; 0 for one that nobody delegated to."""
     max_depth: int
-    at_once: int
-    most_tasks: int
+    max_parallel: int
+    max_tasks: int
     """In one call."""
     window_tokens: int
     """What a child can read."""
 
-    def limited(self, budget: Budget) -> Budget:
+    def limit_budget(self, budget: Budget) -> Budget:
         """The budget, as far as a child may have it at all."""
 
     def run(
         self,
         assignments: Sequence[Assignment],
         *,
-        stopping: Callable[[], bool],
-        tell: Callable[..., Any],
-    ) -> tuple[Returned, ...]:
+        should_stop: Callable[[], bool],
+        report: Callable[..., Any],
+    ) -> tuple[ChildResult, ...]:
         """Run the children, or go on with them; one that has ended before is told as it is.
 
         `stopping` says that they are to end after what they are at; `tell(moment, **told)` may be called from any

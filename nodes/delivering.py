@@ -11,33 +11,33 @@ from tenacity import RetryCallState, wait_exponential, wait_random
 from typing_extensions import TypedDict
 
 from handoff.ledger import Ledger
-from handoff.ledger.handoffs import Handoff, State
+from handoff.ledger.handoffs import Handoff, HandoffState
 from sandbox.machine import Frozen
 
 
-class Patience(Frozen):
+class DeliveryPolicy(Frozen):
     """How often a handoff is tried, and how long is waited."""
 
     attempts: int = Field(default=4, ge=1)
     """In a row, before somebody is asked."""
     rounds: int = Field(default=2, ge=1)
     """Of such attempts, before it is blocked."""
-    confirm_s: float = Field(default=900.0, gt=0)
+    confirm_timeout_s: float = Field(default=900.0, gt=0)
     """From an offer to its confirmation."""
-    first_pause_s: float = Field(default=1.0, ge=0)
-    longest_pause_s: float = Field(default=60.0, ge=0)
+    initial_pause_s: float = Field(default=1.0, ge=0)
+    max_pause_s: float = Field(default=60.0, ge=0)
 
-    def pause_s(self, tries: int) -> float:
+    def compute_pause_s(self, tries: int) -> float:
         """How long to wait after so many tries: twice as long each time, and never as long as somebody else."""
-        waiting = wait_exponential(self.first_pause_s, self.longest_pause_s) + wait_random(
-            0, self.first_pause_s
+        waiting = wait_exponential(self.initial_pause_s, self.max_pause_s) + wait_random(
+            0, self.initial_pause_s
         )
         asked = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
         asked.attempt_number = max(tries, 1)
-        return float(min(waiting(asked), self.longest_pause_s))
+        return float(min(waiting(asked), self.max_pause_s))
 
 
-class Decision(Frozen):
+class SupervisorDecision(Frozen):
     """What a supervisor decides on a handoff that nobody takes."""
 
     decision: Literal["retry", "roll_back", "block"]
@@ -52,7 +52,7 @@ class DeliveryState(TypedDict, total=False):
     """In this round."""
     rounds: int
     """How often a supervisor was asked."""
-    came_to: State
+    came_to: HandoffState
     """Where the last attempt left the handoff."""
     failed: bool
     why: str
@@ -69,7 +69,7 @@ class DeliveryContext(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     ledger: Ledger
-    patience: Patience
+    policy: DeliveryPolicy
     attempt: Callable[[Handoff], None]
     roll_back: Callable[[str, str], Any]
     """Takes a handoff's id and a reason."""

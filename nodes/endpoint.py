@@ -13,26 +13,26 @@ import httpx2
 
 from nodes.exchange import Exchange
 
-_PIECE = 16_384
+_CHUNK_BYTES = 16_384
 """Bytes that are passed on at once: a client's cost per piece may grow with its square."""
-_REBUILT = ("content-encoding", "content-length", "transfer-encoding")
+_DROPPED_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
 
 
-class Limits(NamedTuple):
+class ReplyLimits(NamedTuple):
     """What a reply may hold, decompressed."""
 
-    content: int
+    content_bytes: int
     """Bytes."""
-    parts: int
+    structure_count: int
     """Objects, lists and lines: a client builds about 1 kB for each, whatever its bytes."""
-    line: int
+    line_bytes: int
     """Bytes between two blank lines."""
 
 
 MIB = 1024**2
-WHOLE = Limits(content=4 * MIB, parts=100_000, line=4 * MIB)
+WHOLE_REPLY_LIMITS = ReplyLimits(content_bytes=4 * MIB, structure_count=100_000, line_bytes=4 * MIB)
 """The longest replies of today's models, of 128,000 tokens, take less than 1 MiB."""
-STREAM = Limits(content=64 * MIB, parts=1_000_000, line=2 * MIB)
+STREAM_LIMITS = ReplyLimits(content_bytes=64 * MIB, structure_count=1_000_000, line_bytes=2 * MIB)
 """The same reply, one event for each token."""
 
 
@@ -40,7 +40,7 @@ class EndpointClient(httpx2.Client):
     """The client of one thread: it has one connection, so that an overdue exchange can be ended from another thread."""
 
     def __init__(self) -> None:
-        super().__init__(verify=_ssl_context(), limits=httpx2.Limits(max_connections=1))
+        super().__init__(verify=_create_ssl_context(), limits=httpx2.Limits(max_connections=1))
         self.exchange: Exchange | None = None
         self._connection: Any = None
 
@@ -48,22 +48,22 @@ class EndpointClient(httpx2.Client):
         """Raises httpx2.DecodingError for a reply beyond the limits."""
         exchange = self.exchange
         if exchange is not None:
-            if exchange.refused or exchange.left_s <= 0:
+            if exchange.refusal or exchange.remaining_s <= 0:
                 raise httpx2.ReadTimeout("the exchange is over", request=request)
             request.extensions = {
                 **request.extensions,
-                "trace": self._note_connection,
-                "timeout": _within(request.extensions.get("timeout", {}), exchange.left_s),
+                "trace": self._remember_connection,
+                "timeout": _limit_timeouts(request.extensions.get("timeout", {}), exchange.remaining_s),
             }
         # A redirect could lead to services that only this host reaches.
         received = super().send(request, **{**settings, "stream": True, "follow_redirects": False})
         # An endpoint could fill the jar, call by call.
         self.cookies.clear()
-        limits = STREAM if stream and received.is_success else WHOLE
+        limits = STREAM_LIMITS if stream and received.is_success else WHOLE_REPLY_LIMITS
         reply = httpx2.Response(
             received.status_code,
-            headers=_headers(received),
-            stream=_Bounded(received, limits, exchange),
+            headers=_list_decoded_headers(received),
+            stream=_BoundedStream(received, limits, exchange),
             request=request,
             extensions=received.extensions,
         )
@@ -80,25 +80,25 @@ class EndpointClient(httpx2.Client):
                 # As a plain socket: SSLSocket.shutdown drops its state while the other thread uses it.
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
-    def _note_connection(self, event: str, info: Mapping[str, Any]) -> None:
+    def _remember_connection(self, event: str, info: Mapping[str, Any]) -> None:
         if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             self._connection = info["return_value"]
 
 
-class _Bounded(httpx2.SyncByteStream):
+class _BoundedStream(httpx2.SyncByteStream):
     """The decompressed content of a response, up to its limits."""
 
-    def __init__(self, received: httpx2.Response, limits: Limits, exchange: Exchange | None) -> None:
-        self._received, self._limits, self._exchange = received, limits, exchange
+    def __init__(self, response: httpx2.Response, limits: ReplyLimits, exchange: Exchange | None) -> None:
+        self._response, self._limits, self._exchange = response, limits, exchange
 
     def __iter__(self) -> Iterator[bytes]:
         content = parts = line = 0
         last = b""
-        if "," in self._received.headers.get("content-encoding", ""):
+        if "," in self._response.headers.get("content-encoding", ""):
             self._refuse("its content is compressed more than once")
-        for decoded in self._received.iter_bytes():
-            for start in range(0, len(decoded), _PIECE):
-                piece = decoded[start : start + _PIECE]
+        for decoded in self._response.iter_bytes():
+            for start in range(0, len(decoded), _CHUNK_BYTES):
+                piece = decoded[start : start + _CHUNK_BYTES]
                 content += len(piece)
                 # In every encoding that JSON may have, one byte of each bracket is this one.
                 parts += sum(map(piece.count, (b"{", b"[", b"\n", b"\r")))
@@ -107,38 +107,45 @@ class _Bounded(httpx2.SyncByteStream):
                 blank = max(map(joined.rfind, (b"\n\n", b"\r\r", b"\n\r")))
                 line = len(joined) - blank if blank >= 0 else line + len(piece)
                 last = piece[-1:]
-                if content > self._limits.content:
-                    self._refuse(f"it is longer than {self._limits.content // MIB} MiB")
-                if line > self._limits.line:
-                    self._refuse(f"it has more than {self._limits.line // MIB} MiB without a blank line")
-                if parts > self._limits.parts:
-                    self._refuse(f"it has more than {self._limits.parts:,} objects, lists and lines")
-                if self._exchange is not None and self._exchange.left_s <= 0:
-                    raise httpx2.ReadTimeout("the exchange is over", request=self._received.request)
+                if content > self._limits.content_bytes:
+                    self._refuse(f"it is longer than {self._limits.content_bytes // MIB} MiB")
+                if line > self._limits.line_bytes:
+                    self._refuse(
+                        f"it has more than {self._limits.line_bytes // MIB} MiB without a blank line"
+                    )
+                if parts > self._limits.structure_count:
+                    self._refuse(
+                        f"it has more than {self._limits.structure_count:,} objects, lists and lines"
+                    )
+                if self._exchange is not None and self._exchange.remaining_s <= 0:
+                    raise httpx2.ReadTimeout("the exchange is over", request=self._response.request)
                 yield piece
 
     def close(self) -> None:
-        self._received.close()
+        self._response.close()
 
     def _refuse(self, reason: str) -> None:
         if self._exchange is not None:
-            self._exchange.refused = reason
-        raise httpx2.DecodingError(reason, request=self._received.request)
+            self._exchange.refusal = reason
+        raise httpx2.DecodingError(reason, request=self._response.request)
 
 
-def _headers(received: httpx2.Response) -> list[tuple[str, str]]:
+def _list_decoded_headers(response: httpx2.Response) -> list[tuple[str, str]]:
     """The headers of the decompressed content, in UTF-8: some of Python's codecs take the square of its length."""
     return [
         (name, value.partition(";")[0] if name.lower() == "content-type" else value)
-        for name, value in received.headers.multi_items()
-        if name.lower() not in _REBUILT
+        for name, value in response.headers.multi_items()
+        if name.lower() not in _DROPPED_HEADERS
     ]
 
 
-def _within(timeouts: Mapping[str, float | None], left_s: float) -> dict[str, float]:
-    return {kind: min(timeouts.get(kind) or left_s, left_s) for kind in ("connect", "read", "write", "pool")}
+def _limit_timeouts(timeouts: Mapping[str, float | None], remaining_s: float) -> dict[str, float]:
+    return {
+        kind: min(timeouts.get(kind) or remaining_s, remaining_s)
+        for kind in ("connect", "read", "write", "pool")
+    }
 
 
 @lru_cache
-def _ssl_context() -> ssl.SSLContext:
+def _create_ssl_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context()

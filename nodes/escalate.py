@@ -10,15 +10,15 @@ from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 from pydantic import ValidationError
 
-from handoff.fence import fenced
+from handoff.fence import wrap_in_fence
 from handoff.ledger import handoffs
-from handoff.notes.reading import first_object, without_thoughts
-from handoff.prompts import prompt_text
-from nodes.delivering import Decision, DeliveryContext, DeliveryState
-from nodes.replies import ContextOverflow, ModelFailed, ask_in_schema
+from handoff.notes.reading import find_first_object, remove_thoughts
+from handoff.prompts import load_prompt
+from nodes.delivering import DeliveryContext, DeliveryState, SupervisorDecision
+from nodes.replies import ContextWindowError, ModelError, ask_with_schema
 
-_TIMEOUT_S = 600.0
-_SCHEMA = {
+_SUPERVISOR_TIMEOUT_S = 600.0
+_DECISION_SCHEMA = {
     "title": "decision",
     "type": "object",
     "properties": {
@@ -46,26 +46,28 @@ def escalate(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> Deliver
         "choices": ["retry", "roll_back", "block"],
     }
     if context.supervisor is None:
-        decided = Decision.model_validate(interrupt(question, response_schema=Decision))
+        decided = SupervisorDecision.model_validate(interrupt(question, response_schema=SupervisorDecision))
     else:
-        decided = _asked(context, question)
+        decided = _ask_supervisor(context, question)
     return DeliveryState(
         decision=decided.decision, reason=decided.reason, rounds=state.get("rounds", 0) + 1, tries=0
     )
 
 
-def _asked(context: DeliveryContext, question: dict[str, Any]) -> Decision:
+def _ask_supervisor(context: DeliveryContext, question: dict[str, Any]) -> SupervisorDecision:
     """What the supervising agent says; where that is nothing, the handoff is blocked and a person sees it."""
     assert context.supervisor is not None
     messages: list[Any] = [
-        SystemMessage(prompt_text("escalate", "nodes")),
-        HumanMessage(fenced(json.dumps(question, indent=1))),
+        SystemMessage(load_prompt("escalate", "nodes")),
+        HumanMessage(wrap_in_fence(json.dumps(question, indent=1))),
     ]
     try:
-        reply = ask_in_schema(context.supervisor, messages, _SCHEMA, timeout_s=_TIMEOUT_S)
-        found = first_object(without_thoughts(reply.text), ("decision",)) or {}
-        return Decision(decision=found.get("decision"), reason=str(found.get("reason", ""))[:500])
-    except (ModelFailed, ContextOverflow) as error:
-        return Decision(decision="block", reason=f"the supervising agent failed: {error}"[:500])
+        reply = ask_with_schema(
+            context.supervisor, messages, _DECISION_SCHEMA, timeout_s=_SUPERVISOR_TIMEOUT_S
+        )
+        found = find_first_object(remove_thoughts(reply.text), ("decision",)) or {}
+        return SupervisorDecision(decision=found.get("decision"), reason=str(found.get("reason", ""))[:500])
+    except (ModelError, ContextWindowError) as error:
+        return SupervisorDecision(decision="block", reason=f"the supervising agent failed: {error}"[:500])
     except ValidationError:
-        return Decision(decision="block", reason="the supervising agent did not decide")
+        return SupervisorDecision(decision="block", reason="the supervising agent did not decide")

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableBinding
 
-from nodes.deadline import Overdue, within
+from nodes.deadline import DeadlineExceededError, call_with_timeout
 
 if TYPE_CHECKING:
     from nodes.endpoint import EndpointClient
 
-_Returned = TypeVar("_Returned")
-_thread = threading.local()
+_ReturnT = TypeVar("_ReturnT")
+_thread_state = threading.local()
 
 
 class Exchange:
     """One call; retries of a client library included."""
 
-    refused = ""
+    refusal = ""
     """Why the reply was refused; empty if it was not."""
 
     def __init__(self, timeout_s: float) -> None:
@@ -31,47 +31,49 @@ class Exchange:
         self._client: EndpointClient | None = None
 
     @property
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         return self._ends_at - time.monotonic()
 
-    def run(self, call: Callable[[], _Returned]) -> _Returned:
+    def run(self, call: Callable[[], _ReturnT]) -> _ReturnT:
         """What the call returns or raises. Raises Overdue, and ends the connection, when the time is over."""
         try:
-            returned: _Returned = within(max(self.left_s, 0.0), lambda: _leaving_no_half_exchange(call))
-        except Overdue:
+            returned: _ReturnT = call_with_timeout(
+                max(self.remaining_s, 0.0), lambda: _discard_client_on_error(call)
+            )
+        except DeadlineExceededError:
             if self._client is not None:
                 self._client.disconnect()
             raise
         return returned
 
-    def client(self) -> EndpointClient:
+    def attach_client(self) -> EndpointClient:
         """The HTTP client of the calling thread, for this exchange."""
-        held: _HeldClient | None = getattr(_thread, "held", None)
+        held: _ThreadClient | None = getattr(_thread_state, "held", None)
         if held is None:
-            held = _thread.held = _HeldClient()
+            held = _thread_state.held = _ThreadClient()
         self._client = held.client
         held.client.exchange = self
         return held.client
 
-    def bound_model(self, model: Runnable[Any, Any]) -> Runnable[Any, Any]:
+    def bind_model(self, model: Runnable[Any, Any]) -> Runnable[Any, Any]:
         """The model with replies of bounded size, if it is an OpenAI client without an HTTP client of its own."""
         update: dict[str, Any] = {}
         # No model is from a library that nobody imported.
         library = sys.modules.get("langchain_openai.chat_models.base")
         if isinstance(model, RunnableBinding):
-            update = {"bound": self.bound_model(model.bound)}
+            update = {"bound": self.bind_model(model.bound)}
         elif (
             library
             and isinstance(model, library.BaseChatOpenAI)
             and model.root_client
             and not model.http_client
         ):
-            root = model.root_client.with_options(http_client=self.client())
+            root = model.root_client.with_options(http_client=self.attach_client())
             update = {"root_client": root, "client": root.chat.completions}
         return model.model_copy(update=update) if update else model  # type: ignore[attr-defined]
 
 
-class _HeldClient:
+class _ThreadClient:
     """The HTTP client of a thread, closed when the thread ends."""
 
     def __init__(self) -> None:
@@ -82,12 +84,12 @@ class _HeldClient:
         self.close.atexit = False  # a daemon thread may still use it, and the process closes its sockets
 
 
-def _leaving_no_half_exchange(call: Callable[[], _Returned]) -> _Returned:
+def _discard_client_on_error(call: Callable[[], _ReturnT]) -> _ReturnT:
     try:
         return call()
     except BaseException:
         # The connection may hold the rest of a reply.
-        held: _HeldClient | None = _thread.__dict__.pop("held", None)
+        held: _ThreadClient | None = _thread_state.__dict__.pop("held", None)
         if held is not None:
             held.close()
         raise

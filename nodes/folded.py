@@ -8,33 +8,33 @@ from typing import Any
 from handoff import detectors
 from handoff.detector_state import DetectorState
 from handoff.event import Event
-from handoff.trace import Differences, differences_after
+from handoff.trace import Differences, apply_changes
 from sandbox.machine import FileChange
 
 
-class Folded:
+class TraceState:
     """What a list of events comes to, taken up one by one: what detectors know, and how the tree differs."""
 
-    def __init__(self, detector: DetectorState, before: Differences) -> None:
+    def __init__(self, detector: DetectorState, differences: Differences) -> None:
         self.detector = detector
-        self.differences = before
+        self.differences = differences
         self._count = 0
         self._last: dict[str, Any] | None = None
 
-    def is_after(self, events: list[dict[str, Any]]) -> bool:
+    def is_prefix_of(self, events: list[dict[str, Any]]) -> bool:
         """Whether these events begin with those taken up so far: a fork's are other objects."""
         return self._count == 0 or (len(events) >= self._count and events[self._count - 1] is self._last)
 
-    def differences_with(self, changes: Iterable[FileChange]) -> Differences:
-        return differences_after(self.differences, changes)
+    def compute_differences_with(self, changes: Iterable[FileChange]) -> Differences:
+        return apply_changes(self.differences, changes)
 
-    def take(self, events: list[dict[str, Any]]) -> None:
+    def add_all(self, events: list[dict[str, Any]]) -> None:
         for each in events[self._count :]:
             self.add(Event.model_validate(each), each)
 
-    def add(self, event: Event, written: dict[str, Any]) -> tuple[Any, ...]:
+    def add(self, event: Event, event_data: dict[str, Any]) -> tuple[Any, ...]:
         """Take one event up, as it is written to the state; the points that it fires."""
         self.detector, points = detectors.observe(self.detector, event)
-        self.differences = differences_after(self.differences, event.changes)
-        self._count, self._last = self._count + 1, written
+        self.differences = apply_changes(self.differences, event.changes)
+        self._count, self._last = self._count + 1, event_data
         return points

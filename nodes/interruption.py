@@ -7,13 +7,13 @@ from langgraph.types import interrupt
 
 from handoff.event import HandoffPoint
 from handoff.ledger import handoffs
-from handoff.notes.note import structured_note
+from handoff.notes.note import render_structured_note
 from handoff.record import HandoffRecord, Review
 from handoff.views import VIEWS
-from nodes.noting import notes_on
-from nodes.progress import tell
-from nodes.recording import recorded
-from nodes.settings import AgentContext, given
+from nodes.noting import write_model_notes
+from nodes.progress import report_progress
+from nodes.recording import create_record
+from nodes.settings import AgentContext, get_agent_context
 from nodes.state import AgentState
 
 
@@ -23,15 +23,15 @@ def interruption(state: AgentState, runtime: Runtime[AgentContext]) -> AgentStat
     `record` goes on, unless the handoff was requested; `stop` and `takeover` end the run, the one for good,
     the other for a successor; `review` waits for a person, who hands over or refuses.
     """
-    context = given(runtime)
+    context = get_agent_context(runtime)
     points = [HandoffPoint.model_validate(point) for point in state["fired"]]
     run_id = context.run_id or context.session.thread
-    made = [recorded(state, runtime, point, run_id) for point in points]
+    made = [create_record(state, runtime, point, run_id) for point in points]
     requested = any(point.kind == "requested" for point in points)
     update = AgentState(records=[record.id for record in made], fired=[])
     # What waits for a person goes on waiting, although a run that goes on chooses its policy anew.
-    if context.policy == "review" or context.session.records.awaits_review(made[0].id):
-        if _reviewed(state, runtime, made[0]):
+    if context.policy == "review" or context.session.records.is_review_pending(made[0].id):
+        if _ask_review(state, runtime, made[0]):
             update["stop_reason"] = state.get("stop_reason") or "handoff"
     elif not state.get("stop_reason"):
         if context.policy == "takeover" or requested:
@@ -40,48 +40,48 @@ def interruption(state: AgentState, runtime: Runtime[AgentContext]) -> AgentStat
             update["stop_reason"] = "point"
     # A team's pass is no answer to somebody outside, who may have asked meanwhile.
     if requested and not state.get("passing"):
-        context.session.handed_over()
+        context.session.answer_handoff_request()
     if update.get("stop_reason") == "handoff" and state.get("handoff"):
-        handoffs.reach(
+        handoffs.advance(
             context.session.ledger, state["handoff"], "completed", by=context.name, reason=f"handed on as {made[0].id}"
         )  # fmt: skip
     return update
 
 
-def _reviewed(state: AgentState, runtime: Runtime[AgentContext], record: HandoffRecord) -> bool:
+def _ask_review(state: AgentState, runtime: Runtime[AgentContext], record: HandoffRecord) -> bool:
     """Whether a person hands the run over; what they decided is kept with the record."""
-    context = given(runtime)
+    context = get_agent_context(runtime)
     records = context.session.records
-    record = _with_notes(context, record)
+    record = _add_notes(context, record)
     if record.review is None:
-        with context.session.holding():
-            records.await_review(record.id)
-    tell(runtime, "review", state, record=record.id)
+        with context.session.hold_lease():
+            records.mark_review_pending(record.id)
+    report_progress(runtime, "review", state, record=record.id)
     answer = interrupt(
         {
             "record": record.id,
             "point": record.point.kind,
             "why": record.point.detail,
-            "note": structured_note(record),
+            "note": render_structured_note(record),
             "views": list(VIEWS),
         },
         response_schema=Review,
     )
     decided = Review.model_validate(answer)
-    with context.session.holding():
+    with context.session.hold_lease():
         records.add_review(record.id, decided)
     return decided.decision == "approve"
 
 
-def _with_notes(context: AgentContext, record: HandoffRecord) -> HandoffRecord:
+def _add_notes(context: AgentContext, record: HandoffRecord) -> HandoffRecord:
     """The record with what the agent's model wrote about it; a model that fails leaves its fields unknown."""
     if record.notes is not None:
         return record
 
-    notes = notes_on(record, context.model, context.model_name, timeout_s=context.model_timeout_s)
+    notes = write_model_notes(record, context.model, context.model_name, timeout_s=context.model_timeout_s)
     if notes is None:
         return record
-    with context.session.holding():
+    with context.session.hold_lease():
         context.session.records.add_notes(record.id, notes)
-        notes = context.session.records.notes(record.id) or notes
+        notes = context.session.records.load_notes(record.id) or notes
     return record.model_copy(update={"notes": notes})

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Any, NamedTuple
 
 SHELL_LANGUAGES = ("bash", "sh", "shell", "console", "zsh")
-_PARTS = "old|new|content|old_str|new_str|file_text|insert_text"
+_PART_NAMES = "old|new|content|old_str|new_str|file_text|insert_text"
 # Possessive where two parts could share characters: no input may make the search quadratic.
 _OPENING = re.compile(
     r"^[ \t]*+(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?P<language>[\w.+-]*+)[^\n`]*+\n"
@@ -20,24 +20,24 @@ _OPENING = re.compile(
     re.MULTILINE,
 )
 _FENCE_LINE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)[ \t\r]*+$", re.MULTILINE)
-_WRAPPED = re.compile(
+_WRAPPED_TAG = re.compile(
     r"\s*+<(?:(?:editor|handoff)\s++\w++\s*+=|(?:finish|handoff)\s*+/?>|tool_call>|function_call>)"
 )
-_WRAPPERS = ("", "xml", "html", "text", "markdown", "tool_call", *SHELL_LANGUAGES)
+_WRAPPER_LANGUAGES = ("", "xml", "html", "text", "markdown", "tool_call", *SHELL_LANGUAGES)
 _WRAPPING_END = re.compile(r"\s*+(?:`{3,}+|~{3,}+)[ \t\r]*+$", re.MULTILINE)
 _ATTRIBUTE = re.compile(r"\s*+(\w++)\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)')")
 _HEAD_END = re.compile(r"\s*+(/?)>")
-_PART = re.compile(rf"\s*+<({_PARTS})>")
+_PART = re.compile(rf"\s*+<({_PART_NAMES})>")
 _EDITOR_END = re.compile(r"\s*+</editor>")
 _HEREDOC = re.compile(r"<<-?[ \t]*+(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_]\w*+))")
 _SPACE = re.compile(r"\s*+")
 # A reply with more attempts than this is refused in any case; reading on would only cost time.
-_MOST_ATTEMPTS = 30
+_MAX_ATTEMPTS = 30
 # Nor is one read on after so many pieces: an action behind them is asked for once more.
-_MOST_PIECES = 10_000
+_MAX_PIECES = 10_000
 
 
-class Fence(NamedTuple):
+class CodeBlock(NamedTuple):
     """A fenced code block."""
 
     language: str
@@ -51,34 +51,32 @@ class Tag(NamedTuple):
     arguments: dict[str, str]
 
 
-class Call(NamedTuple):
+class JsonCall(NamedTuple):
     """A JSON value between `<tool_call>` tags."""
 
     value: Any
 
 
-class Broken(NamedTuple):
+class MalformedPiece(NamedTuple):
     """What begins like an action and is none, and what to send instead."""
 
     correction: str
 
 
-Piece = Fence | Tag | Call | Broken
-Span = tuple[int, int]
+Piece = CodeBlock | Tag | JsonCall | MalformedPiece
+TextRange = tuple[int, int]
 
 
-def pieces(text: str) -> list[Piece]:
+def find_pieces(text: str) -> list[Piece]:
     """The pieces from left to right, none inside another and none inside a thought; in linear time."""
     if "\n" in text and text.count("\n") == text.count("\r\n"):
         text = text.replace("\r\n", "\n")
-    blocks = _Blocks(text)
+    blocks = _CodeBlocks(text)
     found: list[Piece] = []
     attempts = position = 0
     wrapped = False
     while (
-        attempts < _MOST_ATTEMPTS
-        and len(found) < _MOST_PIECES
-        and (opening := _OPENING.search(text, position))
+        attempts < _MAX_ATTEMPTS and len(found) < _MAX_PIECES and (opening := _OPENING.search(text, position))
     ):
         position = opening.end()
         piece: Piece | None = None
@@ -90,78 +88,78 @@ def pieces(text: str) -> list[Piece]:
             found.clear()
             attempts = 0
         elif opening["tool"]:
-            piece, position = _tag(text, opening["tool"], position)
+            piece, position = _parse_tag(text, opening["tool"], position)
         elif opening["call"]:
-            piece, position = _call(text, opening["call"], position)
-        elif opening["language"].lower() in _WRAPPERS and _WRAPPED.match(text, position):
+            piece, position = _parse_call(text, opening["call"], position)
+        elif opening["language"].lower() in _WRAPPER_LANGUAGES and _WRAPPED_TAG.match(text, position):
             wrapped = True  # a tag dressed up as a block: the tag is next
             continue
         else:
-            piece, position = blocks.at(opening)
+            piece, position = blocks.parse_block(opening)
         if wrapped and (end_of_wrapping := _WRAPPING_END.match(text, position)):
             position = end_of_wrapping.end()
         wrapped = False
         if piece is not None:
             found.append(piece)
-            attempts += not isinstance(piece, Fence) or piece.language in SHELL_LANGUAGES
+            attempts += not isinstance(piece, CodeBlock) or piece.language in SHELL_LANGUAGES
     return found
 
 
-def unpadded(part: str) -> str:
+def strip_padding(text: str) -> str:
     """Text between tags without the line breaks that only set the tags apart."""
-    line_break = "\r\n" if part.startswith("\r\n") else "\n"
-    return part.removeprefix(line_break).removesuffix(line_break)
+    line_break = "\r\n" if text.startswith("\r\n") else "\n"
+    return text.removeprefix(line_break).removesuffix(line_break)
 
 
-class _Blocks:
+class _CodeBlocks:
     """The fenced blocks of a text, which are asked for from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._ends: dict[str, list[Span]] = defaultdict(list)
+        self._ends: dict[str, list[TextRange]] = defaultdict(list)
         for line in _FENCE_LINE.finditer(text):
             self._ends[line[1]].append(line.span())
-        self._words: dict[str, re.Pattern[str]] = {}
-        self._endless: set[tuple[str, str]] = set()
+        self._word_patterns: dict[str, re.Pattern[str]] = {}
+        self._unclosed: set[tuple[str, str]] = set()
         """Fences and words: no here-document up to such a word is left that such a fence follows."""
 
-    def at(self, opening: re.Match[str]) -> tuple[Fence | Broken | None, int]:
+    def parse_block(self, opening: re.Match[str]) -> tuple[CodeBlock | MalformedPiece | None, int]:
         """The block that the match opens, and where it ends; None for a fence that nothing closes."""
         fence, language, start = opening["fence"], opening["language"].lower(), opening.end()
-        closing = self._next(fence, start)
+        closing = self._find_fence(fence, start)
         if language in SHELL_LANGUAGES:
             if closing is None:
                 what = (
                     f"Your {language} block is never closed, so nothing was run. End it with a line {fence}"
                 )
-                return Broken(what), len(self._text)
-            closing = self._after_heredocs(fence, start, closing)
+                return MalformedPiece(what), len(self._text)
+            closing = self._skip_heredocs(fence, start, closing)
         if closing is None:
             return None, start
-        return Fence(language, self._text[start : closing[0]].removesuffix("\n")), closing[1]
+        return CodeBlock(language, self._text[start : closing[0]].removesuffix("\n")), closing[1]
 
-    def _next(self, fence: str, position: int) -> Span | None:
+    def _find_fence(self, fence: str, position: int) -> TextRange | None:
         lines = self._ends[fence]
         index = bisect_left(lines, (position, 0))
         return lines[index] if index < len(lines) else None
 
-    def _after_heredocs(self, fence: str, start: int, closing: Span) -> Span:
+    def _skip_heredocs(self, fence: str, start: int, closing: TextRange) -> TextRange:
         """The fence that ends a shell block, not one that belongs to a file which the block writes."""
-        while word := _open_heredoc(self._text[start : closing[0]]):
-            if (fence, word) in self._endless:
+        while word := _find_open_heredoc(self._text[start : closing[0]]):
+            if (fence, word) in self._unclosed:
                 break
-            if word not in self._words:
-                self._words[word] = re.compile(rf"^\t*+{re.escape(word)}$", re.MULTILINE)
-            end = self._words[word].search(self._text, closing[1])
-            later = self._next(fence, end.end()) if end else None
+            if word not in self._word_patterns:
+                self._word_patterns[word] = re.compile(rf"^\t*+{re.escape(word)}$", re.MULTILINE)
+            end = self._word_patterns[word].search(self._text, closing[1])
+            later = self._find_fence(fence, end.end()) if end else None
             if end is None or later is None:
-                self._endless.add((fence, word))
+                self._unclosed.add((fence, word))
                 break
             start, closing = end.end(), later
         return closing
 
 
-def _open_heredoc(script: str) -> str:
+def _find_open_heredoc(script: str) -> str:
     """The word that the script's last here-document still waits for, or nothing."""
     word = ""
     for line in script.split("\n"):
@@ -172,7 +170,7 @@ def _open_heredoc(script: str) -> str:
     return word
 
 
-def _tag(text: str, tool: str, position: int) -> tuple[Tag | Broken | None, int]:
+def _parse_tag(text: str, tool: str, position: int) -> tuple[Tag | MalformedPiece | None, int]:
     """The tag whose name ends at the position, and where it ends; None for a mere mention."""
     arguments: dict[str, str] = {}
     while attribute := _ATTRIBUTE.match(text, position):
@@ -180,53 +178,59 @@ def _tag(text: str, tool: str, position: int) -> tuple[Tag | Broken | None, int]
         position = attribute.end()
     head = _HEAD_END.match(text, position)
     if head is None:
-        return (None, position) if not arguments else (Broken(_bad_attributes(tool)), position)
+        return (
+            (None, position) if not arguments else (MalformedPiece(_describe_attribute_error(tool)), position)
+        )
     position = head.end()
     if head[1]:
         return Tag(tool, arguments), position
     if tool == "editor":
-        return _editor_parts(text, arguments, position)
+        return _parse_editor_parts(text, arguments, position)
     end = re.compile(rf"<(/?){tool}[\s/>]").search(text, position)
     if end is None:
-        return Broken(f"Your <{tool}> is never closed, so nothing was done. End it with </{tool}>."), position
+        return MalformedPiece(
+            f"Your <{tool}> is never closed, so nothing was done. End it with </{tool}>."
+        ), position
     if not end[1]:
         return None, position
     message = text[position : end.start()].strip()
     return Tag(tool, arguments | ({"message": message} if message else {})), end.end()
 
 
-def _editor_parts(text: str, arguments: dict[str, str], position: int) -> tuple[Tag | Broken, int]:
+def _parse_editor_parts(
+    text: str, arguments: dict[str, str], position: int
+) -> tuple[Tag | MalformedPiece, int]:
     while not (end := _EDITOR_END.match(text, position)):
         part = _PART.match(text, position)
         if part is None:
-            return Broken(
+            return MalformedPiece(
                 "Your <editor> tag is not finished, or holds text outside its parts; nothing was done. After its > "
                 "stand only <old>…</old>, <new>…</new> or <content>…</content>, and then </editor>."
             ), position
         name = part[1]
         # A file may itself hold such tags: the part ends where another begins or the editor ends.
-        closing = re.compile(rf"</{name}>(?=\s*+(?:</editor>|<(?:{_PARTS})>))").search(text, part.end())
+        closing = re.compile(rf"</{name}>(?=\s*+(?:</editor>|<(?:{_PART_NAMES})>))").search(text, part.end())
         if closing is None:
-            return Broken(
+            return MalformedPiece(
                 f"Your <editor> tag is not finished, so nothing was done. "
                 f"End its <{name}> with </{name}> and the tag with </editor>."
             ), len(text)
-        arguments[name] = unpadded(text[part.end() : closing.start()])
+        arguments[name] = strip_padding(text[part.end() : closing.start()])
         position = closing.end()
     return Tag("editor", arguments), end.end()
 
 
-def _call(text: str, name: str, position: int) -> tuple[Call | Broken, int]:
+def _parse_call(text: str, name: str, position: int) -> tuple[JsonCall | MalformedPiece, int]:
     start = _SPACE.match(text, position)
     try:
         value, end = json.JSONDecoder(strict=False).raw_decode(text, start.end() if start else position)
     except (ValueError, RecursionError):
-        return Broken(
+        return MalformedPiece(
             f"What stands after your <{name}> is not valid JSON, so nothing was done. "
             f'Send <{name}>{{"name": "shell", "arguments": {{"command": "…"}}}}</{name}>.'
         ), position
-    return Call(value), end
+    return JsonCall(value), end
 
 
-def _bad_attributes(tool: str) -> str:
+def _describe_attribute_error(tool: str) -> str:
     return f'The attributes of your <{tool}> tag cannot be read, so nothing was done. Write each as name="value".'

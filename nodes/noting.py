@@ -8,27 +8,29 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from handoff.event import Usage
-from handoff.notes.writing import Ask, TooLong, write_notes
+from handoff.notes.writing import AskModel, PromptTooLongError, write_notes
 from handoff.record import HandoffRecord, Notes
-from nodes.replies import ContextOverflow, ModelFailed, ask_in_schema, usage_of
+from nodes.replies import ContextWindowError, ModelError, ask_with_schema, measure_usage
 
 
-def asker(model: BaseChatModel, *, timeout_s: float) -> Ask:
+def build_ask(model: BaseChatModel, *, timeout_s: float) -> AskModel:
     """What `write_notes` asks by."""
 
-    def asked(messages: list[BaseMessage], schema: dict[str, Any] | None) -> tuple[str, Usage]:
+    def ask(messages: list[BaseMessage], schema: dict[str, Any] | None) -> tuple[str, Usage]:
         try:
-            reply = ask_in_schema(model, messages, schema, timeout_s=timeout_s)
-        except ContextOverflow as error:
-            raise TooLong(str(error)) from error
-        return reply.text, usage_of(reply, messages)
+            reply = ask_with_schema(model, messages, schema, timeout_s=timeout_s)
+        except ContextWindowError as error:
+            raise PromptTooLongError(str(error)) from error
+        return reply.text, measure_usage(reply, messages)
 
-    return asked
+    return ask
 
 
-def notes_on(record: HandoffRecord, model: BaseChatModel, name: str, *, timeout_s: float) -> Notes | None:
+def write_model_notes(
+    record: HandoffRecord, model: BaseChatModel, model_name: str, *, timeout_s: float
+) -> Notes | None:
     """What a model writes about a record; None where it fails, which leaves its fields unknown."""
     try:
-        return write_notes(record, asker(model, timeout_s=timeout_s), name)
-    except ModelFailed:
+        return write_notes(record, build_ask(model, timeout_s=timeout_s), model_name)
+    except ModelError:
         return None

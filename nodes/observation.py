@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from handoff.event import FileRead
-from handoff.redaction import redacted, without_known
+from handoff.redaction import redact, redact_known_secrets
 from sandbox.machine import FileChange, Frozen
 
 
@@ -25,16 +25,16 @@ class Observation(Frozen):
     edit: dict[str, Any] | None = None
     """What the editor did, so that it can be undone; `incomplete` where the text before held a secret."""
 
-    def without_secrets(self, keys: Collection[str] = ()) -> Observation:
+    def redact_secrets(self, keys: Collection[str] = ()) -> Observation:
         """As it goes into the journal of effects and to the agent."""
         named = [name for change in self.changes for name in (change.path, change.renamed_from) if name]
         told = "\n".join([self.text, self.cwd or "", *named, *(read.path for read in self.reads)])
         seen = self
-        if redacted(told, keys) != told:
+        if redact(told, keys) != told:
             shown = self.model_dump(exclude={"edit"})
-            seen = Observation.model_validate({**redacted(shown, keys), "edit": self.edit})
+            seen = Observation.model_validate({**redact(shown, keys), "edit": self.edit})
         # What stood in a file is written back as it was, or not at all.
-        edit = without_known(seen.edit, keys)
+        edit = redact_known_secrets(seen.edit, keys)
         return (
             seen
             if edit == seen.edit

@@ -6,13 +6,13 @@ from typing import Annotated, Any, get_type_hints
 
 from annotated_types import Ge, Gt
 
-from handoff.action import Protocol
+from handoff.action import ActionProtocol
 
 
 class AgentOptions:
     """Names, types, bounds and defaults. Pydantic models inherit them; `--help` reads them without pydantic."""
 
-    protocol: Protocol = "text"
+    protocol: ActionProtocol = "text"
     max_steps: Annotated[int, Gt(0)] = 500
     max_tokens: Annotated[int | None, Gt(0)] = None
     """Prompt and completion tokens of all calls together."""
@@ -22,6 +22,6 @@ class AgentOptions:
     command_timeout_s: Annotated[float, Gt(0)] = 120.0
 
 
-def select_options(kind: type, source: object) -> dict[str, Any]:
+def select_options(options_class: type, source: object) -> dict[str, Any]:
     """The values that `source` has for the options of `kind`, by name."""
-    return {name: getattr(source, name) for name in get_type_hints(kind)}
+    return {name: getattr(source, name) for name in get_type_hints(options_class)}

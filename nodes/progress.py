@@ -8,7 +8,7 @@ from langgraph.runtime import Runtime
 
 from nodes.state import AgentState
 
-Moment = Literal[
+ProgressKind = Literal[
     "started",
     "thinking",
     "acting",
@@ -23,12 +23,12 @@ Moment = Literal[
     "delegated",
     "returned",
 ]
-_LONGEST = 300
+_MAX_TEXT_CHARS = 300
 
 
-def tell(runtime: Runtime[Any], moment: Moment, state: AgentState, **told: Any) -> None:
+def report_progress(runtime: Runtime[Any], event: ProgressKind, state: AgentState, **fields: Any) -> None:
     """Stream one event: what the run is at, in which step, and a line about it; the rest is in the state."""
-    if "text" in told:
-        text = str(told["text"])
-        told["text"] = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-    runtime.stream_writer({"moment": moment, "step": state.get("steps", 0), **told})
+    if "text" in fields:
+        text = str(fields["text"])
+        fields["text"] = text if len(text) <= _MAX_TEXT_CHARS else f"{text[: _MAX_TEXT_CHARS - 1]}…"
+    runtime.stream_writer({"moment": event, "step": state.get("steps", 0), **fields})

@@ -6,22 +6,24 @@ import posixpath
 import re
 from typing import NamedTuple
 
-from handoff.selection import read_cache
+from handoff.selection import build_read_cache
 from nodes.settings import AgentContext
 from nodes.state import AgentState
 from sandbox.machine import Sandbox
 
-_CAT = re.compile(r"cat\s+([\w./+-]+)")
+_CAT_COMMAND = re.compile(r"cat\s+([\w./+-]+)")
 
 
-class Cached(NamedTuple):
+class CachedFile(NamedTuple):
     """A file in the cache: what is said of it, and its content where that can be served."""
 
-    said: str
+    notice: str
     content: str | None
 
 
-def first_read(state: AgentState, context: AgentContext, machine: Sandbox, path: str) -> Cached | None:
+def find_first_read(
+    state: AgentState, context: AgentContext, sandbox: Sandbox, path: str
+) -> CachedFile | None:
     """What the cache has of a file, by its path as reads are named; None beside a payload, and from its second read on.
 
     The cache holds a file as long as its content has the digest that it was read with; else it is stale.
@@ -30,16 +32,16 @@ def first_read(state: AgentState, context: AgentContext, machine: Sandbox, path:
         return None
     if any(read["path"] == path for event in state.get("events", []) for read in event.get("reads", ())):
         return None
-    known = read_cache(context.session.records.load(state["record"])).get(path)
+    known = build_read_cache(context.session.records.load(state["record"])).get(path)
     if known is None:
         return None
-    if machine.sha256(posixpath.join(machine.workspace, path)) != known.sha256:
+    if sandbox.sha256(posixpath.join(sandbox.workspace, path)) != known.sha256:
         handed = "handed over" if known.event is None else f"read at e{known.event}"
-        return Cached(f"[stale: {path} is not any more what the earlier agent {handed}]\n", None)
+        return CachedFile(f"[stale: {path} is not any more what the earlier agent {handed}]\n", None)
     handed = "handed it over" if known.event is None else f"read it at e{known.event}"
-    return Cached(f"[unchanged since the earlier agent {handed}: {path}]\n", known.content)
+    return CachedFile(f"[unchanged since the earlier agent {handed}: {path}]\n", known.content)
 
 
-def shows_whole(command: str) -> bool:
+def is_whole_file_read(command: str) -> bool:
     """Whether a command does nothing but show one file as it is."""
-    return _CAT.fullmatch(command.strip()) is not None
+    return _CAT_COMMAND.fullmatch(command.strip()) is not None

@@ -4,58 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from handoff.fence import code, neutral
-from nodes.children import Assignment, Returned
-from nodes.events import clipped
-from sandbox.merging import Conflict, Merged
+from handoff.fence import format_code_block, neutralize
+from nodes.children import Assignment, ChildResult
+from nodes.events import clip_text
+from sandbox.merging import MergeConflict, MergeResult
 
-_MOST_NAMES = 50
+_MAX_NAMES = 50
 
 
-def report(
+def format_report(
     assignments: Sequence[Assignment],
-    returned: Sequence[Returned],
-    merged: Sequence[Merged],
-    trouble: str,
-    most_chars: int,
+    results: Sequence[ChildResult],
+    merged: Sequence[MergeResult],
+    problem: str,
+    max_chars: int,
 ) -> str:
     """Each child in at most so many characters: how it ended, what it says, and what became of its changes."""
-    told = zip(assignments, returned, merged, strict=True)
+    told = zip(assignments, results, merged, strict=True)
     return "\n\n".join(
-        clipped(_child(number, *each, trouble, most_chars), most_chars) for number, each in enumerate(told, 1)
+        clip_text(_format_child(number, *each, problem, max_chars), max_chars)
+        for number, each in enumerate(told, 1)
     )
 
 
-def _child(number: int, asked: Assignment, came: Returned, merged: Merged, trouble: str, most: int) -> str:
-    ended = "finished" if came.stop_reason == "finished" else f"was stopped ({came.stop_reason})"
-    parts = [f"Child {number} ({asked.mode}, thread {came.thread}) {ended} after {came.steps} steps."]
-    if came.message.strip():
-        parts.append(f"Its report:{code(clipped(neutral(came.message), most // 2))}")
-    if asked.mode == "look":
+def _format_child(
+    number: int,
+    assignment: Assignment,
+    result: ChildResult,
+    merged: MergeResult,
+    problem: str,
+    max_chars: int,
+) -> str:
+    ended = "finished" if result.stop_reason == "finished" else f"was stopped ({result.stop_reason})"
+    parts = [
+        f"Child {number} ({assignment.mode}, thread {result.thread}) {ended} after {result.steps} steps."
+    ]
+    if result.message.strip():
+        parts.append(f"Its report:{format_code_block(clip_text(neutralize(result.message), max_chars // 2))}")
+    if assignment.mode == "look":
         parts.append("What it wrote was thrown away.")
-    elif came.trouble or trouble:
-        parts.append(f"Its changes could not be put into your repository: {came.trouble or trouble}")
+    elif result.problem or problem:
+        parts.append(f"Its changes could not be put into your repository: {result.problem or problem}")
     else:
-        parts.append(_taken(merged))
-        parts += [_conflict(each, most // 4) for each in merged.conflicts[:_MOST_NAMES]]
-        if len(merged.conflicts) > _MOST_NAMES:
-            parts.append(f"… and {len(merged.conflicts) - _MOST_NAMES} more files that could not be merged.")
+        parts.append(_format_applied_files(merged))
+        parts += [_format_conflict(each, max_chars // 4) for each in merged.conflicts[:_MAX_NAMES]]
+        if len(merged.conflicts) > _MAX_NAMES:
+            parts.append(f"… and {len(merged.conflicts) - _MAX_NAMES} more files that could not be merged.")
     return "\n".join(parts)
 
 
-def _taken(merged: Merged) -> str:
-    if not merged.taken:
+def _format_applied_files(merged: MergeResult) -> str:
+    if not merged.changed_files:
         return "Nothing of it was put into your repository." if merged.conflicts else "It changed nothing."
-    names = ", ".join(map(neutral, merged.taken[:_MOST_NAMES]))
-    more = f" and {len(merged.taken) - _MOST_NAMES} more" if len(merged.taken) > _MOST_NAMES else ""
+    names = ", ".join(map(neutralize, merged.changed_files[:_MAX_NAMES]))
+    more = (
+        f" and {len(merged.changed_files) - _MAX_NAMES} more"
+        if len(merged.changed_files) > _MAX_NAMES
+        else ""
+    )
     return f"Put into your repository: {names}{more}"
 
 
-def _conflict(found: Conflict, most: int) -> str:
+def _format_conflict(conflict: MergeConflict, max_chars: int) -> str:
     """Both sides of one file, which stays as it was."""
-    path = neutral(found.path)
-    theirs = f"The child's change, which was not put in:{code(clipped(neutral(found.theirs), most))}"
-    if not found.ours:
+    path = neutralize(conflict.path)
+    theirs = f"The child's change, which was not put in:{format_code_block(clip_text(neutralize(conflict.theirs), max_chars))}"
+    if not conflict.ours:
         return f"Conflict: {path} is there already and git does not know it; it was left as it is. {theirs}"
-    ours = f"What was put in before:{code(clipped(neutral(found.ours), most))}"
+    ours = f"What was put in before:{format_code_block(clip_text(neutralize(conflict.ours), max_chars))}"
     return f"Conflict: {path} was left as it is. {ours}\n{theirs}"

@@ -8,6 +8,6 @@ from nodes.delivering import DeliveryContext, DeliveryState
 
 
 def roll_back(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliveryState:
-    """Raises RollbackRefused where checkpoint and snapshot cannot both be had."""
+    """Raises RollbackError where checkpoint and snapshot cannot both be had."""
     runtime.context.roll_back(state["handoff"], state.get("reason", ""))
     return DeliveryState(came_to="rolled_back")

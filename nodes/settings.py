@@ -12,14 +12,14 @@ from langgraph.runtime import Runtime
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from handoff.event import PointKind, Usage
-from nodes.actions import RESERVED
-from nodes.children import Delegates
+from nodes.actions import RESERVED_TOOL_NAMES
+from nodes.children import DelegationRunner
 from nodes.options import AgentOptions
 from nodes.session import Session
-from nodes.team import Member
+from nodes.team import TeamMember
 
 Policy = Literal["record", "stop", "review", "takeover"]
-EVERY_POINT: tuple[PointKind, ...] = (
+ALL_POINTS: tuple[PointKind, ...] = (
     "first_source_edit",
     "first_validation",
     "first_post_failure_edit",
@@ -37,7 +37,7 @@ class Prices(BaseModel):
     cached: float | None = Field(default=None, ge=0)
     """Prompt tokens that the server had cached; None: as dear as others."""
 
-    def of(self, usage: Usage) -> float:
+    def compute_cost(self, usage: Usage) -> float:
         cached = usage.cached_tokens or 0
         dear = self.prompt if self.cached is None else self.cached
         fresh = (usage.prompt_tokens or 0) - cached
@@ -53,7 +53,7 @@ class Settings(BaseModel, AgentOptions):
 
     offer_handoff: bool = False
     """Give the agent a tool to ask for a handoff."""
-    points: tuple[PointKind, ...] = EVERY_POINT
+    points: tuple[PointKind, ...] = ALL_POINTS
     """The point kinds to interrupt at; without `requested`, a spent budget makes none. The tool and a request
     from outside always do."""
     policy: Policy = "record"
@@ -67,13 +67,13 @@ class Settings(BaseModel, AgentOptions):
     observation_chars: int = Field(default=10_000, ge=200)
 
     @model_validator(mode="after")
-    def _cost_needs_prices(self) -> Settings:
+    def _check_prices(self) -> Settings:
         if self.max_cost is not None and self.prices is None:
             raise ValueError("max_cost needs prices; give prices=Prices(prompt=…, completion=…) too")
         return self
 
 
-class Equipment(Settings):
+class AgentConfig(Settings):
     """What a run is given and never stores: beside its settings, the model and further tools."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -86,15 +86,15 @@ class Equipment(Settings):
     """What its records' names begin with; the thread's id where it is empty."""
     tools: tuple[BaseTool, ...] = ()
     """Tools beside shell and editor. They run in this process, outside the sandbox."""
-    delegation: Delegates | None = None
+    delegation: DelegationRunner | None = None
     """Gives the agent a tool to hand tasks to others; `open_run` makes it of a `graph.Delegation`."""
 
     @field_validator("tools")
     @classmethod
-    def _have_names_of_their_own(cls, tools: tuple[BaseTool, ...]) -> tuple[BaseTool, ...]:
+    def _check_tool_names(cls, tools: tuple[BaseTool, ...]) -> tuple[BaseTool, ...]:
         names = [tool.name for tool in tools]
         for name in names:
-            if name in RESERVED:
+            if name in RESERVED_TOOL_NAMES:
                 raise ValueError(f"{name!r} means a tool that every agent has; give yours another name")
             if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
                 raise ValueError(
@@ -106,85 +106,85 @@ class Equipment(Settings):
         return tools
 
     @model_validator(mode="after")
-    def _can_be_given_tools(self) -> Equipment:
+    def _check_tool_support(self) -> AgentConfig:
         if self.protocol == "native" and type(self.model).bind_tools is BaseChatModel.bind_tools:
-            raise ValueError(no_tool_calls(self.model))
+            raise ValueError(describe_missing_tool_calls(self.model))
         return self
 
 
-class AgentContext(Equipment):
+class AgentContext(AgentConfig):
     """What a run's nodes are given: its equipment, and the hold on its thread."""
 
     session: Session
-    member: Member | None = None
+    member: TeamMember | None = None
     """In a team: whose turn it is."""
 
     @property
     def models(self) -> tuple[BaseChatModel, ...]:
         """Every model that works on the thread; the keys of none are to be written down."""
-        return tuple(agent.model for agent in self.member.team.everyone) if self.member else (self.model,)
+        return tuple(agent.model for agent in self.member.team.all_agents) if self.member else (self.model,)
 
     @property
     def name(self) -> str:
         return self.agent or self.model_name
 
 
-def no_tool_calls(model: BaseChatModel) -> str:
+def describe_missing_tool_calls(model: BaseChatModel) -> str:
     return f"protocol='native' needs a model with bind_tools, which {type(model).__name__} lacks; give protocol='text'"
 
 
-class BadSettings(ValueError):
+class SettingsError(ValueError):
     """A run was given what it cannot use; the line names it, and what could be given instead."""
 
 
-def equipped(**given: Any) -> Equipment:
-    """What a run is given, checked. Raises BadSettings."""
+def build_agent_config(**values: Any) -> AgentConfig:
+    """What a run is given, checked. Raises SettingsError."""
     try:
-        return Equipment(**given)
+        return AgentConfig(**values)
     except ValidationError as error:
-        raise BadSettings(told(error, Equipment)) from None
+        raise SettingsError(describe_validation_error(error, AgentConfig)) from None
 
 
-def told(error: ValidationError, kind: type[BaseModel]) -> str:
+def describe_validation_error(error: ValidationError, model_class: type[BaseModel]) -> str:
     """What is wrong with a value, in one line: the first of its fields, and what is allowed there."""
     first = error.errors()[0]
     field = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
-        names = list(kind.model_fields)
+        names = list(model_class.model_fields)
         near = get_close_matches(field, names, 1)
         meant = f"did you mean {near[0]}? " if near else ""
         return f"there is no setting {field!r}; {meant}there are {', '.join(names)}"
     said = first["msg"].removeprefix("Value error, ").replace("a valid dictionary or instance of", "a")
     if first["type"] != "value_error":
-        said = f"{said}, not {shown(first['input'])}"
+        said = f"{said}, not {shorten_value(first['input'])}"
     return f"{field}: {said}" if field else said
 
 
-def shown(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-class NoContext(TypeError):
+class MissingContextError(TypeError):
     """The graph was run without what it needs from outside."""
 
 
-def given(runtime: Runtime[AgentContext]) -> AgentContext:
-    """The run's context. Raises NoContext, which says what is missing."""
+def get_agent_context(runtime: Runtime[AgentContext]) -> AgentContext:
+    """The run's context. Raises MissingContextError, which says what is missing."""
     context: Any = runtime.context
     if isinstance(context, AgentContext):
         return context
-    raise NoContext(
+    raise MissingContextError(
         "the graph needs context=AgentContext(model=…, model_name=…, session=…); graph.running.open_run makes it, "
         f"and it must be given anew on every resume; it was {type(context).__name__}"
     )
 
 
-def acting_member(runtime: Runtime[AgentContext]) -> Member:
-    """Whose turn it is in the team. Raises NoContext."""
-    member = given(runtime).member
+def get_member(runtime: Runtime[AgentContext]) -> TeamMember:
+    """Whose turn it is in the team. Raises MissingContextError."""
+    member = get_agent_context(runtime).member
     if member is None:
-        raise NoContext(
+        raise MissingContextError(
             "a team's graph needs its agents; graph.team.build_team and open_run(agents=…) bring them"
         )
     return member

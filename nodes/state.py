@@ -12,9 +12,9 @@ from typing_extensions import TypedDict
 
 from handoff.event import Event, HandoffPoint
 from handoff.record import TaskBrief
-from handoff.redaction import without_known
-from handoff.team import Pass
-from nodes.settings import shown
+from handoff.redaction import redact_known_secrets
+from handoff.team import TurnPass
+from nodes.settings import shorten_value
 
 StopReason = Literal[
     "finished",
@@ -32,23 +32,23 @@ StopReason = Literal[
 """The last two: it never took the handoff that it was begun for."""
 
 
-def extend(items: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
+def extend_list(items: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
     """The reducer of lists that only grow."""
     return [*items, *(item for write in writes for item in write)]
 
 
-def latest(value: dict[str, Any], writes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def take_latest(value: dict[str, Any], writes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The reducer of what is written seldom, and whole."""
     return writes[-1] if writes else value
 
 
 # A delta channel writes what a step adds, once; other channels are written whole with every checkpoint.
 # More seldom snapshots than this would make a resumed run wait; each costs the whole list.
-_GROWING: DeltaChannel[Any] = DeltaChannel(extend, snapshot_frequency=5000)
-_SELDOM: DeltaChannel[Any] = DeltaChannel(latest, dict, snapshot_frequency=5000)
+_LIST_CHANNEL: DeltaChannel[Any] = DeltaChannel(extend_list, snapshot_frequency=5000)
+_VALUE_CHANNEL: DeltaChannel[Any] = DeltaChannel(take_latest, dict, snapshot_frequency=5000)
 
 
-class Spent(TypedDict):
+class Spending(TypedDict):
     """What a run has cost so far."""
 
     prompt_tokens: int
@@ -59,16 +59,16 @@ class Spent(TypedDict):
     """How long model calls and actions took, without what lay between a crash and going on."""
 
 
-NOTHING_SPENT = Spent(prompt_tokens=0, completion_tokens=0, cost=0.0, seconds=0.0)
+NO_SPENDING = Spending(prompt_tokens=0, completion_tokens=0, cost=0.0, seconds=0.0)
 
 
-class AfterAction(TypedDict, total=False):
+class ActionEdgeState(TypedDict, total=False):
     """What the edges after an action decide by: LangGraph reads no more than that for them."""
 
     fired: list[dict[str, Any]]
 
 
-class AfterTurn(AfterAction, total=False):
+class TurnEdgeState(ActionEdgeState, total=False):
     """What a team's edges decide by when one of its agents has acted."""
 
     stop_reason: StopReason | None
@@ -76,37 +76,37 @@ class AfterTurn(AfterAction, total=False):
     passing: dict[str, Any] | None
 
 
-class AfterTeamThought(AfterTurn, total=False):
+class TeamThoughtEdgeState(TurnEdgeState, total=False):
     """What they decide by after its reply."""
 
-    events: Annotated[list[dict[str, Any]], _GROWING]
+    events: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
 
 
-class AfterThought(AfterAction, total=False):
+class ThoughtEdgeState(ActionEdgeState, total=False):
     """What the edges after the model's reply decide by."""
 
-    events: Annotated[list[dict[str, Any]], _GROWING]
+    events: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
     stop_reason: StopReason | None
 
 
 class AgentState(TypedDict, total=False):
     """The state of one run; everything in it is a message, a number, text, or JSON-like."""
 
-    messages: Annotated[list[AnyMessage], _GROWING]
-    task: Annotated[dict[str, Any], _SELDOM]
+    messages: Annotated[list[AnyMessage], _LIST_CHANNEL]
+    task: Annotated[dict[str, Any], _VALUE_CHANNEL]
     """`TaskBrief` as JSON; the input of a run needs no more of it than `id` and `prompt`."""
     machine: str
     """The id of the machine's state that belongs to this one."""
-    events: Annotated[list[dict[str, Any]], _GROWING]
+    events: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
     """`Event`s as JSON."""
     fired: list[dict[str, Any]]
     """`HandoffPoint`s that the last step fired and the interruption has not yet dealt with."""
-    edits: Annotated[list[dict[str, Any]], _GROWING]
+    edits: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
     """What the editor did, so that it can be undone: path, text before, digest after."""
-    records: Annotated[list[str], _GROWING]
+    records: Annotated[list[str], _LIST_CHANNEL]
     """Ids of the handoff records made so far."""
     steps: int
-    spent: Spent
+    spent: Spending
     stop_reason: StopReason | None
     record: str
     """Takeovers only: the id of the record that was taken over."""
@@ -120,15 +120,15 @@ class AgentState(TypedDict, total=False):
     """Teams only: after how many replies the turn passes on by itself; None: it does not."""
     passing: dict[str, Any] | None
     """Teams only: the `Pass` that is under way."""
-    passes: Annotated[list[dict[str, Any]], _GROWING]
+    passes: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
     """Teams only: `Pass`es as JSON."""
 
 
-class BadInput(ValueError):
+class InputError(ValueError):
     """A graph was given a task or a state that is none; the line says what it takes."""
 
 
-_IN_STATE: dict[str, TypeAdapter[Any]] = {
+_FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
     **{name: TypeAdapter(str) for name in ("machine", "record", "view", "agent")},
     "task": TypeAdapter(TaskBrief),
     "events": TypeAdapter(list[Event]),
@@ -136,59 +136,61 @@ _IN_STATE: dict[str, TypeAdapter[Any]] = {
     "edits": TypeAdapter(list[dict[str, JsonValue]]),
     "records": TypeAdapter(list[str]),
     "steps": TypeAdapter(int),
-    "spent": TypeAdapter(Spent),
+    "spent": TypeAdapter(Spending),
     "stop_reason": TypeAdapter(StopReason | None),
     "turns_left": TypeAdapter(int | None),
-    "passing": TypeAdapter(Pass | None),
-    "passes": TypeAdapter(list[Pass]),
+    "passing": TypeAdapter(TurnPass | None),
+    "passes": TypeAdapter(list[TurnPass]),
 }
 
 
-def state_values(values: Mapping[str, Any]) -> AgentState:
-    """What somebody outside writes to a state, as a node would have. Raises BadInput."""
+def validate_state_update(values: Mapping[str, Any]) -> AgentState:
+    """What somebody outside writes to a state, as a node would have. Raises InputError."""
     if not isinstance(values, Mapping):
-        raise BadInput(f"a change is a dict of what is to be written, not {shown(values)}")
+        raise InputError(f"a change is a dict of what is to be written, not {shorten_value(values)}")
     found: dict[str, Any] = {}
     for name, value in values.items():
         if name == "messages":
-            found[name] = _messages(value)
+            found[name] = _validate_messages(value)
             continue
-        if name not in _IN_STATE:
-            raise BadInput(
+        if name not in _FIELD_ADAPTERS:
+            raise InputError(
                 f"a state holds no {name!r:.60}; there are {', '.join(AgentState.__annotations__)}"
             )
         try:
-            checked = _IN_STATE[name].validate_python(value)
-            found[name] = without_known(_IN_STATE[name].dump_python(checked, mode="json"))
+            checked = _FIELD_ADAPTERS[name].validate_python(value)
+            found[name] = redact_known_secrets(_FIELD_ADAPTERS[name].dump_python(checked, mode="json"))
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, (name, *first["loc"])))
-            raise BadInput(f"{place}: {first['msg']}, not {shown(first['input'])}") from None
+            raise InputError(f"{place}: {first['msg']}, not {shorten_value(first['input'])}") from None
     return cast(AgentState, found)
 
 
-def _messages(value: Any) -> list[BaseMessage]:
+def _validate_messages(value: Any) -> list[BaseMessage]:
     if not isinstance(value, list | tuple):
-        raise BadInput(f"messages: give a list of messages, not {shown(value)}")
+        raise InputError(f"messages: give a list of messages, not {shorten_value(value)}")
     for each in value:
         if not isinstance(each, BaseMessage):
-            raise BadInput(f"messages: give LangChain messages such as HumanMessage('…'), not {shown(each)}")
-    return [each.model_copy(update={"content": without_known(each.content)}) for each in value]
+            raise InputError(
+                f"messages: give LangChain messages such as HumanMessage('…'), not {shorten_value(each)}"
+            )
+    return [each.model_copy(update={"content": redact_known_secrets(each.content)}) for each in value]
 
 
-def first_state(messages: Sequence[BaseMessage], task: TaskBrief, machine: str) -> AgentState:
+def build_initial_state(messages: Sequence[BaseMessage], task: TaskBrief, sandbox_state: str) -> AgentState:
     """The state that a run starts from."""
     return AgentState(
         messages=cast(list[AnyMessage], list(messages)),
         task=task.model_dump(mode="json"),
-        machine=machine,
+        machine=sandbox_state,
         fired=[],
         steps=0,
-        spent=NOTHING_SPENT,
+        spent=NO_SPENDING,
     )
 
 
-def task_of(state: AgentState) -> TaskBrief:
+def get_task(state: AgentState) -> TaskBrief:
     """The run's task. Raises ValueError, with what is missing, for a state that was made by hand."""
     try:
         return TaskBrief.model_validate(state["task"])

@@ -10,12 +10,12 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from handoff.action import Protocol
-from handoff.team import How, Pass
+from handoff.action import ActionProtocol
+from handoff.team import PassReason, TurnPass
 from sandbox.machine import Frozen
 
 
-class NoSuchAgent(LookupError):
+class UnknownAgentError(LookupError):
     """A thread's turn is that of an agent whom the team does not have."""
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Agent(Frozen):
 
     @field_validator("name")
     @classmethod
-    def _is_a_name(cls, name: str) -> str:
+    def _check_name(cls, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
             raise ValueError(f"{name[:80]!r} is no agent's name; take up to 64 letters, digits, '_' and '-'")
         return name
@@ -65,37 +65,37 @@ class Team(Frozen):
     enable_handoff_tool: bool = False
 
     @model_validator(mode="after")
-    def _can_work(self) -> Team:
-        names = [agent.name for agent in self.everyone]
+    def _check_team(self) -> Team:
+        names = [agent.name for agent in self.all_agents]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two agents are named {twice[0]!r}; give one another name")
-        if not self.finishers:
+        if not self.finisher_names:
             raise ValueError("none of the agents may finish the task; leave one of them may_finish=True")
         if self.supervisor is not None and self.supervisor.enable_handoff_tool is False:
             raise ValueError("a supervisor chooses by the handoff tool; leave it enabled")
         return self
 
     @property
-    def everyone(self) -> tuple[Agent, ...]:
+    def all_agents(self) -> tuple[Agent, ...]:
         """All of them, the one who begins first."""
         return (*((self.supervisor,) if self.supervisor else ()), *self.agents)
 
     @property
-    def finishers(self) -> tuple[str, ...]:
-        return tuple(agent.name for agent in self.everyone if agent.may_finish)
+    def finisher_names(self) -> tuple[str, ...]:
+        return tuple(agent.name for agent in self.all_agents if agent.may_finish)
 
-    def member(self, name: str = "") -> Member:
-        """The agent of that name, or who begins. Raises NoSuchAgent."""
-        for agent in self.everyone:
+    def find_member(self, name: str = "") -> TeamMember:
+        """The agent of that name, or who begins. Raises UnknownAgentError."""
+        for agent in self.all_agents:
             if agent.name == name or not name:
-                return Member(team=self, agent=agent)
-        raise NoSuchAgent(
-            f"agents: the thread goes on with {name!r:.70}, who is not among {_named(self.everyone)}; give it again"
+                return TeamMember(team=self, agent=agent)
+        raise UnknownAgentError(
+            f"agents: the thread goes on with {name!r:.70}, who is not among {_join_names(self.all_agents)}; give it again"
         )
 
 
-class Member(Frozen):
+class TeamMember(Frozen):
     """One agent of a team, in its place."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -108,34 +108,36 @@ class Member(Frozen):
         return self.agent.name
 
     @property
-    def supervises(self) -> bool:
+    def is_supervisor(self) -> bool:
         return self.team.supervisor is not None and self.name == self.team.supervisor.name
 
     @property
-    def turns(self) -> int | None:
+    def max_turns(self) -> int | None:
         """How many turns it has in a row; None: as many as it wants."""
-        if len(self.team.everyone) == 1:
+        if len(self.team.all_agents) == 1:
             return None
-        default = None if self.supervises else self.team.max_consecutive_turns
+        default = None if self.is_supervisor else self.team.max_consecutive_turns
         return self.agent.max_consecutive_turns or default
 
     @property
-    def targets(self) -> tuple[str, ...]:
+    def handoff_targets(self) -> tuple[str, ...]:
         """Whom it can hand over to; nobody where it has no tool for that."""
         enabled = self.agent.enable_handoff_tool
         if enabled is None:
-            enabled = self.supervises or self.team.enable_handoff_tool
-        return tuple(agent.name for agent in self.team.everyone if agent.name != self.name) if enabled else ()
+            enabled = self.is_supervisor or self.team.enable_handoff_tool
+        return (
+            tuple(agent.name for agent in self.team.all_agents if agent.name != self.name) if enabled else ()
+        )
 
     @property
-    def must_name(self) -> bool:
+    def must_name_target(self) -> bool:
         """Whether a handoff of its must say to whom."""
-        return self.supervises and len(self.team.agents) > 1
+        return self.is_supervisor and len(self.team.agents) > 1
 
-    def followed_by(self, passes: Iterable[Pass]) -> tuple[str, How]:
+    def find_next_agent(self, passes: Iterable[TurnPass]) -> tuple[str, PassReason]:
         """Who has the turn when this agent's is over, and how it comes to that."""
         team = self.team
-        if team.supervisor is not None and not self.supervises:
+        if team.supervisor is not None and not self.is_supervisor:
             return team.supervisor.name, "supervisor"
         order = [agent.name for agent in team.agents]
         # After a supervisor comes whoever follows the last of the others that acted.
@@ -143,35 +145,41 @@ class Member(Frozen):
         last = next((order.index(name) for name in acted if name in order), -1)
         return order[(last + 1) % len(order)], "rotation"
 
-    def instructions(self, protocol: Protocol) -> str:
+    def build_instructions(self, protocol: ActionProtocol) -> str:
         """What the agent is told of its team, and of what it is for."""
         text = (files("nodes") / "prompts" / "team.md").read_text(encoding="utf-8")
         agents = "\n".join(
-            f"- `{each.name}`{': ' if each.purpose else ''}{each.purpose}" for each in self.team.everyone
+            f"- `{each.name}`{': ' if each.purpose else ''}{each.purpose}" for each in self.team.all_agents
         )
-        told = [text.format(name=self.name, agents=agents), self._told_of_turns(), self._told_of_finishing()]
-        if self.supervises:
+        told = [
+            text.format(name=self.name, agents=agents),
+            self._describe_turns(),
+            self._describe_finishing(),
+        ]
+        if self.is_supervisor:
             told.append("You choose who goes on, and have the turn again when that agent's are over.")
-        if self.targets:
+        if self.handoff_targets:
             to = "`to`" if protocol == "native" else 'as in <handoff to="name">…</handoff>'
-            told.append(f"When you hand over, name who is to go on, {to}: one of {', '.join(self.targets)}.")
+            told.append(
+                f"When you hand over, name who is to go on, {to}: one of {', '.join(self.handoff_targets)}."
+            )
         if self.agent.instructions.strip():
             told.append(f"\nWhat you are for: {self.agent.instructions.strip()}")
         return "\n".join(filter(None, told))
 
-    def _told_of_turns(self) -> str:
-        if self.turns is None:
+    def _describe_turns(self) -> str:
+        if self.max_turns is None:
             return ""
-        follower, _ = self.followed_by(())
-        after = "an agent" if self.supervises else f"`{follower}`"
-        return f"After {self.turns} turns in a row your turn passes to {after} by itself."
+        follower, _ = self.find_next_agent(())
+        after = "an agent" if self.is_supervisor else f"`{follower}`"
+        return f"After {self.max_turns} turns in a row your turn passes to {after} by itself."
 
-    def _told_of_finishing(self) -> str:
-        finishers = ", ".join(f"`{name}`" for name in self.team.finishers)
-        if len(self.team.finishers) == len(self.team.everyone):
+    def _describe_finishing(self) -> str:
+        finishers = ", ".join(f"`{name}`" for name in self.team.finisher_names)
+        if len(self.team.finisher_names) == len(self.team.all_agents):
             return ""
         return f"Only {finishers} may finish the task" + ("." if self.agent.may_finish else "; you may not.")
 
 
-def _named(agents: Iterable[Agent]) -> str:
+def _join_names(agents: Iterable[Agent]) -> str:
     return ", ".join(agent.name for agent in agents)

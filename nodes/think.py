@@ -16,71 +16,71 @@ from langgraph.runtime import Runtime
 
 from handoff.event import HandoffPoint
 from handoff.ledger import handoffs
-from handoff.redaction import redacted
-from nodes.acting import refused
-from nodes.actions import DELEGATE, Unreadable, native_tools, read_action
-from nodes.delegating import delegate_tool, may_delegate
-from nodes.events import next_action_event
-from nodes.progress import tell
-from nodes.recall import tools_of
-from nodes.replies import ContextOverflow, ReplyOverdue, ask_patiently, usage_of
-from nodes.settings import AgentContext, BadSettings, given, no_tool_calls
-from nodes.state import AgentState, Spent, StopReason
+from handoff.redaction import redact
+from nodes.acting import refuse_action
+from nodes.actions import DELEGATE_TOOL, UnreadableReply, build_tool_schemas, parse_action
+from nodes.delegating import build_delegate_tool, can_delegate
+from nodes.events import build_action_event
+from nodes.progress import report_progress
+from nodes.recall import list_extra_tools
+from nodes.replies import ContextWindowError, ReplyTimeoutError, ask_with_retries, measure_usage
+from nodes.settings import AgentContext, SettingsError, describe_missing_tool_calls, get_agent_context
+from nodes.state import AgentState, Spending, StopReason
 
 
 def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     """The model's next action; where a budget is spent, the end of the run and a point to hand over at."""
-    context = given(runtime)
-    reason = spent(state, context)
+    context = get_agent_context(runtime)
+    reason = find_spent_budget(state, context)
     if reason is not None:
-        return _stopped(state, context, reason)
-    model = _with_tools(state, context) if context.protocol == "native" else context.model
-    tell(runtime, "thinking", state)
+        return _stop_run(state, context, reason)
+    model = _bind_tools(state, context) if context.protocol == "native" else context.model
+    report_progress(runtime, "thinking", state)
     started = time.monotonic()
     left = context.max_seconds - state["spent"]["seconds"]
     try:
-        reply = ask_patiently(
+        reply = ask_with_retries(
             model,
             list(state["messages"]),
             timeout_s=min(context.model_timeout_s, max(left, 1.0)),
-            tries=context.model_tries,
+            max_attempts=context.model_tries,
         )
-    except ContextOverflow:
-        return _stopped(state, context, "context_overflow")
-    except ReplyOverdue:
+    except ContextWindowError:
+        return _stop_run(state, context, "context_overflow")
+    except ReplyTimeoutError:
         # A call that the agent's own time ended is no failure of the model.
         if left > context.model_timeout_s:
             raise
         # It counts as spent, or a run that is resumed would wait for it once more.
         waited = max(time.monotonic() - started, left)
         so_far = state["spent"]
-        return _stopped(state, context, "max_seconds") | AgentState(
+        return _stop_run(state, context, "max_seconds") | AgentState(
             spent={**so_far, "seconds": so_far["seconds"] + waited}
         )
-    return _taken_up(state, runtime, reply, time.monotonic() - started)
+    return _apply_reply(state, runtime, reply, time.monotonic() - started)
 
 
-def _with_tools(state: AgentState, context: AgentContext) -> Runnable[Any, Any]:
-    """Raises BadSettings where the model takes none."""
-    tools = native_tools(
+def _bind_tools(state: AgentState, context: AgentContext) -> Runnable[Any, Any]:
+    """Raises SettingsError where the model takes none."""
+    tools = build_tool_schemas(
         offer_handoff=context.offer_handoff,
-        others=_offered(state, context),
-        agents=context.member.targets if context.member else (),
+        extra_tools=_list_offered_tools(state, context),
+        agents=context.member.handoff_targets if context.member else (),
     )
     try:
         return context.model.bind_tools(tools)
     except NotImplementedError as error:
-        raise BadSettings(no_tool_calls(context.model)) from error
+        raise SettingsError(describe_missing_tool_calls(context.model)) from error
 
 
-def instructions(context: AgentContext, tools: Sequence[BaseTool]) -> SystemMessage:
+def build_instructions(context: AgentContext, tools: Sequence[BaseTool]) -> SystemMessage:
     """The system message that says how to act."""
     prompts = files("nodes") / "prompts"
     text = (prompts / f"{context.protocol}.md").read_text(encoding="utf-8")
-    if may_delegate(context):
+    if can_delegate(context):
         text += (prompts / "delegate.md").read_text(encoding="utf-8")
     if context.protocol == "text":
-        if may_delegate(context):
+        if can_delegate(context):
             text += (prompts / "delegate_text.md").read_text(encoding="utf-8")
         if context.offer_handoff:
             text += (prompts / "handoff.md").read_text(encoding="utf-8")
@@ -93,54 +93,54 @@ def instructions(context: AgentContext, tools: Sequence[BaseTool]) -> SystemMess
             )
             text += "\n"
     if context.member:
-        text += f"\n{context.member.instructions(context.protocol)}\n"
+        text += f"\n{context.member.build_instructions(context.protocol)}\n"
     return SystemMessage(text)
 
 
-def _offered(state: AgentState, context: AgentContext) -> tuple[BaseTool, ...]:
+def _list_offered_tools(state: AgentState, context: AgentContext) -> tuple[BaseTool, ...]:
     """The tools beside the built-in ones, as the model is told of them."""
-    delegating = (delegate_tool(),) if may_delegate(context) else ()
-    return (*tools_of(state, context), *delegating)
+    delegating = (build_delegate_tool(),) if can_delegate(context) else ()
+    return (*list_extra_tools(state, context), *delegating)
 
 
-def _names(state: AgentState, context: AgentContext) -> list[str]:
+def _list_tool_names(state: AgentState, context: AgentContext) -> list[str]:
     """Their names as they are read: an agent that may delegate no deeper is told so by the tool."""
-    delegating = (DELEGATE,) if context.delegation is not None else ()
-    return [*(tool.name for tool in tools_of(state, context)), *delegating]
+    delegating = (DELEGATE_TOOL,) if context.delegation is not None else ()
+    return [*(tool.name for tool in list_extra_tools(state, context)), *delegating]
 
 
-def _taken_up(
+def _apply_reply(
     state: AgentState, runtime: Runtime[AgentContext], reply: AIMessage, seconds: float
 ) -> AgentState:
-    context = given(runtime)
-    action = read_action(
+    context = get_agent_context(runtime)
+    action = parse_action(
         reply,
         context.protocol,
         offer_handoff=context.offer_handoff,
-        others=_names(state, context),
+        extra_tools=_list_tool_names(state, context),
     )
-    arguments = {} if isinstance(action, Unreadable) else action.arguments
-    usage, before = usage_of(reply, state["messages"]), state["spent"]
-    text, content = redacted(as_text(reply)), _spoken(reply)
+    arguments = {} if isinstance(action, UnreadableReply) else action.arguments
+    usage, before = measure_usage(reply, state["messages"]), state["spent"]
+    text, content = redact(format_reply(reply)), _redact_content(reply)
     # What is called stays as it is: a key in it may be made up for a test.
     reply = reply.model_copy(update={"content": content})
     if state.get("handoff") and state["steps"] == 0:
-        handoffs.reach(
+        handoffs.advance(
             context.session.ledger, state["handoff"], "active", by=context.name, reason=action.tool
         )
-    event = next_action_event(state, context, action.tool, text, arguments, usage, seconds)
+    event = build_action_event(state, context, action.tool, text, arguments, usage, seconds)
     update = AgentState(
         messages=[reply],
         events=[event.model_dump(mode="json")],
         steps=state["steps"] + 1,
-        spent=Spent(
+        spent=Spending(
             prompt_tokens=before["prompt_tokens"] + (usage.prompt_tokens or 0),
             completion_tokens=before["completion_tokens"] + (usage.completion_tokens or 0),
-            cost=before["cost"] + (context.prices.of(usage) if context.prices else 0.0),
+            cost=before["cost"] + (context.prices.compute_cost(usage) if context.prices else 0.0),
             seconds=before["seconds"] + seconds,
         ),
     )
-    if isinstance(action, Unreadable):
+    if isinstance(action, UnreadableReply):
         after = AgentState(
             **{
                 **state,
@@ -149,14 +149,14 @@ def _taken_up(
                 "events": [*state.get("events", []), *update["events"]],
             }
         )
-        told = refused(after, runtime, redacted(action.correction))
+        told = refuse_action(after, runtime, redact(action.correction))
         told["messages"] = [reply, *told["messages"]]
         told["events"] = [*update["events"], *told["events"]]
         update |= told
     return update
 
 
-def as_text(reply: AIMessage) -> str:
+def format_reply(reply: AIMessage) -> str:
     """The reply as text, its native tool calls included."""
     calls = [
         json.dumps({"name": call["name"], "arguments": call["args"]})
@@ -165,21 +165,21 @@ def as_text(reply: AIMessage) -> str:
     return "\n".join(part for part in (reply.text, *calls) if part)
 
 
-def _spoken(reply: AIMessage) -> str | list[str | dict[str, Any]]:
+def _redact_content(reply: AIMessage) -> str | list[str | dict[str, Any]]:
     """The reply's content without what looks like a key; parts that are no text are a provider's own."""
     if isinstance(reply.content, str):
-        return redacted(reply.content)
+        return redact(reply.content)
     return [
-        redacted(part)
+        redact(part)
         if isinstance(part, str)
-        else {**part, "text": redacted(part["text"])}
+        else {**part, "text": redact(part["text"])}
         if part.get("type") == "text" and "text" in part
         else part
         for part in reply.content
     ]
 
 
-def spent(state: AgentState, context: AgentContext) -> StopReason | None:
+def find_spent_budget(state: AgentState, context: AgentContext) -> StopReason | None:
     """The budget that is used up, if any is."""
     if state["steps"] >= context.max_steps:
         return "max_steps"
@@ -196,7 +196,7 @@ def spent(state: AgentState, context: AgentContext) -> StopReason | None:
     return None
 
 
-def _stopped(state: AgentState, context: AgentContext, reason: StopReason) -> AgentState:
+def _stop_run(state: AgentState, context: AgentContext, reason: StopReason) -> AgentState:
     """The end of a run whose budget is spent, and the point at which another can go on from there."""
     update = AgentState(stop_reason=reason)
     events = state.get("events", [])

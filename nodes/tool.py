@@ -13,12 +13,12 @@ from langchain_core.tools import BaseTool, ToolException
 from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
-from nodes.acting import acted
-from nodes.actions import RECALL
-from nodes.events import clipped, escaped, last_action
+from nodes.acting import run_action
+from nodes.actions import RECALL_TOOL
+from nodes.events import clip_text, escape_surrogates, last_action
 from nodes.observation import Observation
-from nodes.recall import tools_of
-from nodes.settings import AgentContext, BadSettings, given
+from nodes.recall import list_extra_tools
+from nodes.settings import AgentContext, SettingsError, get_agent_context
 from nodes.state import AgentState
 from sandbox.machine import Sandbox
 
@@ -28,51 +28,51 @@ def tool(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 
     It finds the machine as `config["configurable"]["sandbox"]` and, because it may be called once more after a
     crash, the call's own key as `config["configurable"]["idempotency_key"]`. A bug of the tool's goes through.
-    Raises BadSettings where the run was resumed without the tool.
+    Raises SettingsError where the run was resumed without the tool.
     """
-    context = given(runtime)
+    context = get_agent_context(runtime)
     action = last_action(state)
-    chosen = next((each for each in tools_of(state, context) if each.name == action.tool), None)
+    chosen = next((each for each in list_extra_tools(state, context) if each.name == action.tool), None)
     if chosen is None:
-        raise BadSettings(
+        raise SettingsError(
             f"tools: the thread goes on with a call of {action.tool!r:.60}, which is not among them; give it again"
         )
     placed = runtime.execution_info
     key = f"{context.session.thread}/{placed.task_id if placed else ''}/{action.index}"
 
-    def call(machine: Sandbox) -> Observation:
+    def call_tool(sandbox: Sandbox) -> Observation:
         started = time.monotonic()
-        seen = _called(
-            chosen, json.loads(action.arguments["arguments"]), {"sandbox": machine, "idempotency_key": key}
+        seen = _run_tool(
+            chosen, json.loads(action.arguments["arguments"]), {"sandbox": sandbox, "idempotency_key": key}
         )
         return seen.model_copy(
             update={
-                "text": clipped(escaped(seen.text), context.observation_chars),
-                "changes": machine.changes(),
+                "text": clip_text(escape_surrogates(seen.text), context.observation_chars),
+                "changes": sandbox.changes(),
                 "seconds": time.monotonic() - started,
             }
         )
 
-    return acted(state, runtime, call, "nothing" if chosen.name == RECALL else "anything")
+    return run_action(state, runtime, call_tool, "nothing" if chosen.name == RECALL_TOOL else "anything")
 
 
-def _called(chosen: BaseTool, arguments: dict[str, Any], configurable: dict[str, Any]) -> Observation:
-    if wrong := _against_schema(chosen.args_schema, arguments):
+def _run_tool(tool_to_call: BaseTool, arguments: dict[str, Any], configurable: dict[str, Any]) -> Observation:
+    if wrong := _check_schema(tool_to_call.args_schema, arguments):
         return Observation(text=f"Not done: {wrong}", refused=True)
     try:
-        result = _result(chosen, arguments, {"configurable": configurable})
+        result = _invoke_tool(tool_to_call, arguments, {"configurable": configurable})
     except ValidationError as error:
-        schema = chosen.args_schema
+        schema = tool_to_call.args_schema
         if not isinstance(schema, type) or error.title != schema.__name__:
             raise  # the tool's own, and no fault of the model's
         wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
         return Observation(text=f"Not done: {wrong}", refused=True)
     except ToolException as error:
         return Observation(text=f"Not done: {error}", refused=True)
-    return Observation(text=_as_text(result))
+    return Observation(text=_format_result(result))
 
 
-def _against_schema(schema: Any, arguments: dict[str, Any]) -> str:
+def _check_schema(schema: Any, arguments: dict[str, Any]) -> str:
     """What is wrong with arguments where only a JSON schema tells, which nobody else looks at."""
     if not isinstance(schema, dict):
         return ""
@@ -82,19 +82,19 @@ def _against_schema(schema: Any, arguments: dict[str, Any]) -> str:
     return "; ".join([*missing, *(f"{name[:100]}: there is no such argument" for name in unknown)][:5])
 
 
-def _result(chosen: BaseTool, arguments: dict[str, Any], config: Any) -> Any:
+def _invoke_tool(tool_to_call: BaseTool, arguments: dict[str, Any], config: Any) -> Any:
     has_only_a_coroutine = (
-        getattr(chosen, "coroutine", None) is not None and getattr(chosen, "func", None) is None
+        getattr(tool_to_call, "coroutine", None) is not None and getattr(tool_to_call, "func", None) is None
     )
     if not has_only_a_coroutine:
-        return chosen.invoke(arguments, config=config)
+        return tool_to_call.invoke(arguments, config=config)
     # In a thread of its own, because a loop may run in this one.
     with ThreadPoolExecutor(1) as aside:
         context = contextvars.copy_context()
-        return aside.submit(context.run, asyncio.run, chosen.ainvoke(arguments, config=config)).result()
+        return aside.submit(context.run, asyncio.run, tool_to_call.ainvoke(arguments, config=config)).result()
 
 
-def _as_text(result: Any) -> str:
+def _format_result(result: Any) -> str:
     if isinstance(result, str):
         return result
     try:

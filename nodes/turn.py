@@ -7,22 +7,22 @@ from typing import Any
 from langchain_core.messages import AIMessage
 from langgraph.runtime import Runtime
 
-from handoff.team import Pass, seen_by
-from nodes.recall import tools_of
-from nodes.settings import AgentContext, acting_member, given
+from handoff.team import TurnPass, build_agent_messages
+from nodes.recall import list_extra_tools
+from nodes.settings import AgentContext, get_agent_context, get_member
 from nodes.state import AgentState
-from nodes.think import instructions, think
+from nodes.think import build_instructions, think
 
 
-def turn(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+def take_turn(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     """As `think`; each reply bears the agent's name, and is one of its turns."""
-    context, member = given(runtime), acting_member(runtime)
-    seen = seen_by(member.name, state["messages"], state.get("events", []), passes_of(state))
-    shown: list[Any] = [instructions(context, tools_of(state, context)), *seen]
+    context, member = get_agent_context(runtime), get_member(runtime)
+    seen = build_agent_messages(member.name, state["messages"], state.get("events", []), list_passes(state))
+    shown: list[Any] = [build_instructions(context, list_extra_tools(state, context)), *seen]
     update = think(AgentState(**{**state, "messages": shown}), runtime)
     if "messages" not in update:
         return update
-    left = state.get("turns_left", member.turns)
+    left = state.get("turns_left", member.max_turns)
     update["agent"] = member.name
     update["passing"] = None  # a fork may have left one behind
     update["turns_left"] = None if left is None else max(left - 1, 0)
@@ -33,5 +33,5 @@ def turn(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     return update
 
 
-def passes_of(state: AgentState) -> list[Pass]:
-    return [Pass.model_validate(each) for each in state.get("passes", [])]
+def list_passes(state: AgentState) -> list[TurnPass]:
+    return [TurnPass.model_validate(each) for each in state.get("passes", [])]

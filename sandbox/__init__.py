@@ -21,98 +21,103 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.machine import (
-    OWNER,
+    OWNER_PATTERN,
     BackendName,
     ExecResult,
+    FileAccessError,
     FileChange,
-    FileRefused,
-    OutOfDisk,
+    OutOfDiskError,
     Sandbox,
     SandboxSpec,
-    SandboxUnavailable,
+    SandboxUnavailableError,
     Snapshot,
-    SnapshotCorrupt,
+    SnapshotCorruptError,
 )
 
 __all__ = [
     "BackendName",
     "ExecResult",
+    "FileAccessError",
     "FileChange",
-    "FileRefused",
-    "OutOfDisk",
+    "OutOfDiskError",
     "Sandbox",
     "SandboxSpec",
-    "SandboxUnavailable",
+    "SandboxUnavailableError",
     "Snapshot",
-    "SnapshotCorrupt",
+    "SnapshotCorruptError",
     "default_backend",
-    "remove_leftovers",
+    "remove_stale_resources",
+    "restore",
     "start",
-    "thaw",
 ]
 
 _MODULES = {"docker": "sandbox.container", "host": "sandbox.host", "process": "sandbox.process"}
 
 
 def start(spec: SandboxSpec) -> Sandbox:
-    """Start a machine from its base. Raises SandboxUnavailable, with what to do about it."""
+    """Start a machine from its base. Raises SandboxUnavailableError, with what to do about it."""
     from sandbox import storage
-    from sandbox.box import Box
+    from sandbox.box import BackendSandbox
 
-    with storage.disk_errors():
-        return Box(_backend(spec.backend).start(spec), shell_init=spec.shell_init)
+    with storage.translate_disk_errors():
+        return BackendSandbox(_load_backend(spec.backend).start(spec), shell_init=spec.shell_init)
 
 
-def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
+def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
     """A new machine with the files and the shell of `snapshot`, of the kind that `spec` says and no other.
 
     A snapshot of another kind of machine is converted where its base is one that `spec` starts from. `store` is the
-    directory that `freeze` was given. Raises SnapshotCorrupt when the snapshot is gone or is not what its digest says,
-    and SandboxUnavailable where it cannot be converted.
+    directory that `freeze` was given. Raises SnapshotCorruptError when the snapshot is gone or is not what its digest says,
+    and SandboxUnavailableError where it cannot be converted.
     """
     from sandbox import storage
-    from sandbox.box import Box
-    from sandbox.shell_state import read_state
+    from sandbox.box import BackendSandbox
+    from sandbox.shell_state import parse_state
 
     _require_convertible(snapshot, spec)
-    state = read_state(snapshot.shell_state)
-    with storage.disk_errors():
-        enclosure = _backend(spec.backend).thaw(snapshot, store, spec)
-        before, now = _rooms(snapshot.backend, snapshot.workspace), _rooms(spec.backend, enclosure.workspace)
-        moved = state.moved(dict(zip(before, now, strict=False)))
-        return Box(enclosure, shell_init=spec.shell_init, shell_state=moved)
+    state = parse_state(snapshot.shell_state)
+    with storage.translate_disk_errors():
+        enclosure = _load_backend(spec.backend).thaw(snapshot, store, spec)
+        before, now = (
+            _writable_directories(snapshot.backend, snapshot.workspace),
+            _writable_directories(spec.backend, enclosure.workspace),
+        )
+        moved = state.relocate(dict(zip(before, now, strict=False)))
+        return BackendSandbox(enclosure, shell_init=spec.shell_init, shell_state=moved)
 
 
 def default_backend() -> BackendName:
     """The embedded machine that this host can have: `host` where bubblewrap works, else `process`."""
-    from sandbox.host import unavailable
+    from sandbox.host import unavailable_reason
 
-    return "process" if unavailable() else "host"
+    return "process" if unavailable_reason() else "host"
 
 
-def describe(backend: BackendName) -> str:
+def describe_backend(backend: BackendName) -> str:
     """One line on how far a backend isolates, for the person who runs it."""
-    from sandbox.host import files_way, unavailable
+    from sandbox.host import describe_file_layers, unavailable_reason
 
     if backend == "docker":
         return "a container each: no network, no host files"
     if backend == "host":
-        return f"bubblewrap: no network, no host files but the read-only system; {files_way()}"
-    return f"plain processes without isolation ({unavailable() or 'as asked'})"
+        return f"bubblewrap: no network, no host files but the read-only system; {describe_file_layers()}"
+    return f"plain processes without isolation ({unavailable_reason() or 'as asked'})"
 
 
-def remove_leftovers(backend: BackendName, *owners: str, keep: Collection[str] | None = ()) -> None:
+def remove_stale_resources(
+    backend: BackendName, *owners: str, kept_images: Collection[str] | None = ()
+) -> None:
     """Remove what killed runs left behind: their machines, and frozen images not in `keep`; None keeps all.
 
-    Raises ValueError for what is no owner's name, and SandboxUnavailable.
+    Raises ValueError for what is no owner's name, and SandboxUnavailableError.
     """
     for owner in owners:
-        if not re.fullmatch(OWNER, owner):
+        if not re.fullmatch(OWNER_PATTERN, owner):
             raise ValueError(f"{owner!r:.60} is the name of no run")
     if backend == "docker":
         from sandbox.gc.docker import remove_owned
 
-        remove_owned(owners, keep)
+        remove_owned(owners, kept_images)
     else:
         from sandbox.local import remove_run
 
@@ -121,34 +126,34 @@ def remove_leftovers(backend: BackendName, *owners: str, keep: Collection[str] |
 
 
 def _require_convertible(snapshot: Snapshot, spec: SandboxSpec) -> None:
-    from sandbox.bases import COPY, check_workspace
+    from sandbox.bases import COPY_PREFIX, check_workspace
 
     check_workspace(snapshot)
     if snapshot.backend == spec.backend:
         return
     kind = f"the snapshot is one of a {snapshot.backend} sandbox"
-    if spec.backend == "process" and snapshot.base.removeprefix(COPY).startswith("sha256:"):
-        raise SandboxUnavailable(f"{kind} that began with an image; restore it with --sandbox host")
+    if spec.backend == "process" and snapshot.base.removeprefix(COPY_PREFIX).startswith("sha256:"):
+        raise SandboxUnavailableError(f"{kind} that began with an image; restore it with --sandbox host")
     if spec.backend == "docker" and not snapshot.base.startswith("sha256:"):
-        raise SandboxUnavailable(f"{kind} that began with a directory; restore it with --sandbox host")
+        raise SandboxUnavailableError(f"{kind} that began with a directory; restore it with --sandbox host")
     if snapshot.location.startswith("sha256:") and spec.backend != "docker":
-        raise SandboxUnavailable(f"{kind} and an image of its daemon; restore it with --sandbox docker")
-    if snapshot.backend == "host" and spec.backend == "process" and not snapshot.base.startswith(COPY):
-        raise SandboxUnavailable(f"{kind} with layers; restore it with --sandbox host")
+        raise SandboxUnavailableError(f"{kind} and an image of its daemon; restore it with --sandbox docker")
+    if snapshot.backend == "host" and spec.backend == "process" and not snapshot.base.startswith(COPY_PREFIX):
+        raise SandboxUnavailableError(f"{kind} with layers; restore it with --sandbox host")
 
 
-def _rooms(backend: BackendName, workspace: str) -> tuple[str, ...]:
+def _writable_directories(backend: BackendName, workspace: str) -> tuple[str, ...]:
     """The workspace, the home and the directory for temporary files, as far as the kind of machine tells."""
-    from sandbox.bases import ROOMS
+    from sandbox.bases import WRITABLE_DIRECTORIES
 
     if backend == "process":
-        return tuple(posixpath.join(posixpath.dirname(workspace), name) for name in ROOMS)
+        return tuple(posixpath.join(posixpath.dirname(workspace), name) for name in WRITABLE_DIRECTORIES)
     if backend == "host":
-        from sandbox.host import HostEnclosure
+        from sandbox.host import HostBackend
 
-        return (workspace, *HostEnclosure.file_roots)
+        return (workspace, *HostBackend.file_roots)
     return (workspace,)
 
 
-def _backend(name: BackendName) -> Any:
+def _load_backend(name: BackendName) -> Any:
     return import_module(_MODULES[name])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sandbox.gc.collector import Survey
-    from sandbox.gc.resources import Request, Resource
+    from sandbox.gc.resources import CollectionRequest, Resource
     from sandbox.machine import Snapshot
 
 DONE, USAGE, INFRASTRUCTURE_FAILURE, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
@@ -64,7 +64,7 @@ Examples:
 Exit codes: 0 done, 2 usage, 3 the file or the place failed, 4 disk full, 130 interrupted.
 """
 
-AsJson = Annotated[bool, Option("--json", help="Print JSON instead of tables.")]
+JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of tables.")]
 
 
 @app.command(epilog=_GC_EPILOG)
@@ -97,49 +97,49 @@ def gc(
             show_default=False,
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what dead runs left on this host and on its Docker daemon; remove it with --remove."""
     from sandbox.gc.collector import survey
-    from sandbox.gc.resources import Request
+    from sandbox.gc.resources import CollectionRequest
     from sandbox.ownership import is_owner
 
     if owner is not None and not is_owner(owner):
-        _refuse(f"--owner: {owner!r} is no name of a run; the table of `gc` names them")
+        _exit_with_usage_error(f"--owner: {owner!r} is no name of a run; the table of `gc` names them")
     if owner is not None and (bases or store):
-        _refuse(f"{'--bases' if bases else '--store'}: belongs to no run; leave out --owner")
+        _exit_with_usage_error(f"{'--bases' if bases else '--store'}: belongs to no run; leave out --owner")
     for path in store or ():
         if not path.is_dir():
-            _refuse(f"--store: {path}: no such directory")
-    request = Request(owner, snapshots, bases, tuple(store or ()))
-    with _told_in_one_line():
-        with _errors().status("looking"):
+            _exit_with_usage_error(f"--store: {path}: no such directory")
+    request = CollectionRequest(owner, snapshots, bases, tuple(store or ()))
+    with _report_errors():
+        with _stderr_console().status("looking"):
             found = survey(request)
-        outcome = _remove(found.stale) if remove else None
+        outcome = _remove_resources(found.stale_resources) if remove else None
         if as_json:
             from sandbox import listing
 
-            print(json.dumps(listing.as_json(found, outcome), indent=1))
+            print(json.dumps(listing.to_json_object(found, outcome), indent=1))
         else:
-            _show(found, outcome, request)
+            _show_survey(found, outcome, request)
     has_failed = found.errors or any((outcome or {}).values())
     raise typer.Exit(INFRASTRUCTURE_FAILURE if has_failed else DONE)
 
 
 @app.command(epilog=_PROBE_EPILOG)
-def probe(as_json: AsJson = False) -> None:
+def probe(as_json: JsonOption = False) -> None:
     """Show what this host can do: which machines it can have, how they are frozen, where they are kept."""
     from sandbox import probe
 
-    with _told_in_one_line():
-        with _errors().status("trying"):
-            facts = probe.facts()
+    with _report_errors():
+        with _stderr_console().status("trying"):
+            facts = probe.list_capabilities()
         if as_json:
             print(json.dumps([fact.model_dump() for fact in facts], indent=1))
             return
         from sandbox import listing
 
-        listing.show_facts(_output(), facts)
+        listing.show_capabilities(_stdout_console(), facts)
 
 
 @app.command(epilog=_EXPORT_EPILOG)
@@ -157,9 +157,9 @@ def export(
     """Write a snapshot, verified, to one file that another host can import."""
     from sandbox import transfer
 
-    snapshot = _read(snapshot_json)
-    with _told_in_one_line(), _errors().status(f"writing {url}"):
-        transfer.export(snapshot, store or snapshot_json.parent, url)
+    snapshot = _read_snapshot(snapshot_json)
+    with _report_errors(), _stderr_console().status(f"writing {url}"):
+        transfer.export_snapshot(snapshot, store or snapshot_json.parent, url)
 
 
 @app.command("import", epilog=_IMPORT_EPILOG)
@@ -173,14 +173,14 @@ def import_(
     try:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        _refuse(f"STORE: {store}: {error.strerror}")
-    with _told_in_one_line():
-        with _errors().status(f"reading {url}"):
-            snapshot = transfer.import_(url, store)
+        _exit_with_usage_error(f"STORE: {store}: {error.strerror}")
+    with _report_errors():
+        with _stderr_console().status(f"reading {url}"):
+            snapshot = transfer.import_snapshot(url, store)
         print(snapshot.model_dump_json())
 
 
-def _remove(stale: tuple[Resource, ...]) -> dict[str, str | None]:
+def _remove_resources(stale: tuple[Resource, ...]) -> dict[str, str | None]:
     """Remove one by one; by `where`, why a resource is still there."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -188,7 +188,7 @@ def _remove(stale: tuple[Resource, ...]) -> dict[str, str | None]:
     from sandbox.gc import collector
 
     outcome: dict[str, str | None] = {}
-    console = _errors()
+    console = _stderr_console()
     columns = (
         BarColumn(20),
         MofNCompleteColumn(),
@@ -198,55 +198,59 @@ def _remove(stale: tuple[Resource, ...]) -> dict[str, str | None]:
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         bar = progress.add_task("", total=len(stale))
         for one in stale:
-            progress.update(bar, description=str(listing.plain(f"{one.kind} {one.name}")))
-            outcome[one.where] = collector.remove(one)
+            progress.update(bar, description=str(listing.escape_text(f"{one.kind} {one.name}")))
+            outcome[one.location] = collector.remove(one)
             progress.advance(bar)
     return outcome
 
 
-def _show(found: Survey, outcome: dict[str, str | None] | None, request: Request) -> None:
+def _show_survey(survey: Survey, outcome: dict[str, str | None] | None, request: CollectionRequest) -> None:
     from sandbox import listing
 
-    console, stale = _output(), found.stale
-    if found.docker_error is not None:
-        console.print(listing.plain(f"Docker was not looked at: {found.docker_error.partition(' (')[0]}"))
-    for error in found.errors:
+    console, stale = _stdout_console(), survey.stale_resources
+    if survey.docker_error is not None:
+        console.print(
+            listing.escape_text(f"Docker was not looked at: {survey.docker_error.partition(' (')[0]}")
+        )
+    for error in survey.errors:
         print(f"error: {error}", file=sys.stderr)
-    listing.show_kept(console, found.kept)
-    if found.kept and stale:
+    listing.show_kept_resources(console, survey.kept_resources)
+    if survey.kept_resources and stale:
         console.print()
     if not stale:
         whose = f" of {request.owner}" if request.owner else ""
-        where = " where it could be looked" if found.errors else ""
-        console.print(listing.plain(f"Nothing{whose} is left behind that can be removed{where}."))
+        where = " where it could be looked" if survey.errors else ""
+        console.print(listing.escape_text(f"Nothing{whose} is left behind that can be removed{where}."))
     elif outcome is None:
-        listing.show_stale(console, stale, "Left behind")
+        listing.show_stale_resources(console, stale, "Left behind")
         console.print()
-        console.print(listing.plain(f"{listing.total(stale)}. Nothing has been removed. To remove it:"))
-        console.print(listing.plain(f"  {request.command()} --remove"), soft_wrap=True)
+        console.print(
+            listing.escape_text(f"{listing.format_total(stale)}. Nothing has been removed. To remove it:")
+        )
+        console.print(listing.escape_text(f"  {request.command_line()} --remove"), soft_wrap=True)
     else:
-        gone = tuple(one for one in stale if outcome[one.where] is None)
+        gone = tuple(one for one in stale if outcome[one.location] is None)
         if gone:
-            listing.show_stale(console, gone, "Removed")
+            listing.show_stale_resources(console, gone, "Removed")
             console.print()
-        console.print(listing.plain(f"Removed: {listing.total(gone)}."))
+        console.print(listing.escape_text(f"Removed: {listing.format_total(gone)}."))
         for one in stale:
-            if outcome[one.where] is not None:
-                name = listing.plain(f"{one.kind} {one.name} is still there: {outcome[one.where]}")
+            if outcome[one.location] is not None:
+                name = listing.escape_text(f"{one.kind} {one.name} is still there: {outcome[one.location]}")
                 print(f"error: {name}", file=sys.stderr)
 
 
-def _read(place: Path) -> Snapshot:
+def _read_snapshot(path: Path) -> Snapshot:
     from pydantic import ValidationError
 
     from sandbox.machine import Snapshot
 
     try:
-        told = json.loads(place.read_bytes())
+        told = json.loads(path.read_bytes())
     except OSError as error:
-        _refuse(f"SNAPSHOT_JSON: {place}: {error.strerror}")
+        _exit_with_usage_error(f"SNAPSHOT_JSON: {path}: {error.strerror}")
     except ValueError as error:
-        _refuse(f"SNAPSHOT_JSON: {place}: is no JSON ({error})")
+        _exit_with_usage_error(f"SNAPSHOT_JSON: {path}: is no JSON ({error})")
     if isinstance(told, dict) and isinstance(told.get("snapshot"), dict):
         told = told["snapshot"]
     try:
@@ -254,37 +258,37 @@ def _read(place: Path) -> Snapshot:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        _refuse(f"SNAPSHOT_JSON: {place}: is no snapshot ({where}: {first['msg']})")
+        _exit_with_usage_error(f"SNAPSHOT_JSON: {path}: is no snapshot ({where}: {first['msg']})")
 
 
 @contextmanager
-def _told_in_one_line() -> Iterator[None]:
+def _report_errors() -> Iterator[None]:
     """What a person, and not a programmer, can mend is told without a traceback."""
-    from sandbox.machine import OutOfDisk, SandboxUnavailable
+    from sandbox.machine import OutOfDiskError, SandboxUnavailableError
 
     try:
         yield
-    except SandboxUnavailable as error:
+    except SandboxUnavailableError as error:
         print(f"error: {error}", file=sys.stderr)
-        code = NO_SPACE if isinstance(error, OutOfDisk) else INFRASTRUCTURE_FAILURE
+        code = NO_SPACE if isinstance(error, OutOfDiskError) else INFRASTRUCTURE_FAILURE
         raise typer.Exit(code) from None
     except KeyboardInterrupt:
         print("interrupted; what is not done can be done by the same command again", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _refuse(reason: str) -> NoReturn:
+def _exit_with_usage_error(reason: str) -> NoReturn:
     print(f"error: {reason}", file=sys.stderr)
     raise typer.Exit(USAGE)
 
 
-def _output() -> Console:
+def _stdout_console() -> Console:
     from rich.console import Console
 
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
-def _errors() -> Console:
+def _stderr_console() -> Console:
     from rich.console import Console
 
     return Console(file=sys.stderr, highlight=False)

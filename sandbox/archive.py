@@ -18,15 +18,22 @@ from typing import IO, Any, NamedTuple
 
 import zstandard
 
-from sandbox.changes import LARGEST_HASHED
-from sandbox.differences import Difference, differences
-from sandbox.layers import Stack
-from sandbox.machine import OutOfDisk, SandboxUnavailable, SnapshotCorrupt
-from sandbox.members import LONGEST_PATHS, MOST_MEMBERS, Member, Members, Sums, order
+from sandbox.changes import MAX_HASHED_FILE_BYTES
+from sandbox.differences import Difference, list_differences
+from sandbox.layers import LayerStack
+from sandbox.machine import OutOfDiskError, SandboxUnavailableError, SnapshotCorruptError
+from sandbox.members import (
+    MAX_MEMBERS,
+    MAX_TOTAL_PATH_BYTES,
+    ArchiveMember,
+    ArchiveMembers,
+    DigestsByPath,
+    sort_key,
+)
 
-LARGEST_LAYER = 64 * 1024**3
-_GONE = ".wh."
-_OPAQUE = ".wh..wh..opq"
+MAX_LAYER_BYTES = 64 * 1024**3
+_WHITEOUT_PREFIX = ".wh."
+_OPAQUE_MARK = ".wh..wh..opq"
 _ROOT = "."
 _XATTR = "SCHILY.xattr."
 _BASE = "TAKEOVER.base"
@@ -34,7 +41,7 @@ _LITERAL = "TAKEOVER.literal"
 _BLOCK = 256 * 1024
 _ZEROS = bytes(_BLOCK)
 _PAGE = 4096
-_PAGES_LEFT = 1024  # more than any attribute needs
+_MIN_FREE_PAGES = 1024  # more than any attribute needs
 _LEVEL = 3
 
 
@@ -56,16 +63,16 @@ class ContentDigest:
         return self._sum.hexdigest()
 
 
-def content_digest(layers: tuple[Path, ...], base: Stack) -> str:
+def content_digest(layers: tuple[Path, ...], base: LayerStack) -> str:
     """The digest of the difference of these layers, the top one first, from a base."""
     digest = ContentDigest()
     sums: dict[tuple[int, int], bytes] = {}
-    for found in differences(layers, base):
+    for found in list_differences(layers, base):
         payload, info = b"", found.item.info
         if found.kind == "file":
             inode = (info.st_dev, info.st_ino)
             if inode not in sums or info.st_nlink == 1:
-                with found.item.opened() as descriptor:
+                with found.item.open_descriptor() as descriptor:
                     sums[inode] = HashedFile(descriptor).read_all()
             payload = sums[inode]
         elif found.kind == "link":
@@ -75,11 +82,11 @@ def content_digest(layers: tuple[Path, ...], base: Stack) -> str:
 
 
 def write(
-    layers: tuple[Path, ...], base: Stack, archive: Path, *, base_digest: str, root_uid: int = 0
+    layers: tuple[Path, ...], base: LayerStack, archive: Path, *, base_digest: str, root_uid: int = 0
 ) -> str:
     """Write what these layers, the top one first, come to, durably; the content's digest.
 
-    `root_uid` is the user id on this host of the machine's root. Raises OutOfDisk, leaving no part behind.
+    `root_uid` is the user id on this host of the machine's root. Raises OutOfDiskError, leaving no part behind.
     """
     partial = archive.with_name(f"{archive.name}.partial")
     try:
@@ -95,21 +102,21 @@ def write(
                     pax_headers={_BASE: base_digest},
                 ) as tar,
             ):
-                digest = _Writer(tar, root_uid).write(differences(layers, base))
+                digest = _ArchiveWriter(tar, root_uid).write(list_differences(layers, base))
             raw.flush()
             os.fsync(raw.fileno())
         partial.replace(archive)
         sync_directory(archive.parent)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutOfDisk(f"{archive}: the disk is full; the snapshot was not taken") from error
+            raise OutOfDiskError(f"{archive}: the disk is full; the snapshot was not taken") from error
         raise
     finally:
         partial.unlink(missing_ok=True)
     return digest
 
 
-class _Writer:
+class _ArchiveWriter:
     def __init__(self, tar: tarfile.TarFile, root_uid: int) -> None:
         self._tar = tar
         self._root_uid = root_uid
@@ -117,90 +124,92 @@ class _Writer:
         self._inodes: dict[tuple[int, int], tuple[str, bytes]] = {}
         self._size = 0
 
-    def write(self, found: Iterator[Difference]) -> str:
+    def write(self, differences: Iterator[Difference]) -> str:
         # tarfile cannot read an archive that has nothing but a global header.
         root = tarfile.TarInfo(_ROOT)
         root.type, root.mode = tarfile.DIRTYPE, 0o755
         self._tar.addfile(root)
         members = paths = 0
-        for difference in found:
+        for difference in differences:
             members += 2 if difference.kind == "opaque" else 1
             paths += len(os.fsencode(difference.path))
-            if members > MOST_MEMBERS or paths > LONGEST_PATHS:
-                raise SandboxUnavailable(
-                    f"{difference.path:.80}: with this file the sandbox has changed more than {MOST_MEMBERS:,} files, or their "
-                    f"paths take more than {LONGEST_PATHS >> 20} MiB, the maximum of a snapshot; remove files"
+            if members > MAX_MEMBERS or paths > MAX_TOTAL_PATH_BYTES:
+                raise SandboxUnavailableError(
+                    f"{difference.path:.80}: with this file the sandbox has changed more than {MAX_MEMBERS:,} files, or their "
+                    f"paths take more than {MAX_TOTAL_PATH_BYTES >> 20} MiB, the maximum of a snapshot; remove files"
                 )
-            payload = self._add(difference)
+            payload = self._add_difference(difference)
             mode = stat.S_IMODE(difference.item.info.st_mode)
             self._digest.add(difference.path, difference.kind, mode, payload)
             self._tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps every header otherwise
         return self._digest.hexdigest()
 
-    def _add(self, found: Difference) -> bytes:
-        if found.kind == "gone":
-            directory, _, name = found.path.rpartition("/")
-            self._tar.addfile(tarfile.TarInfo(f"{directory}/{_GONE}{name}".lstrip("/")))
+    def _add_difference(self, difference: Difference) -> bytes:
+        if difference.kind == "gone":
+            directory, _, name = difference.path.rpartition("/")
+            self._tar.addfile(tarfile.TarInfo(f"{directory}/{_WHITEOUT_PREFIX}{name}".lstrip("/")))
             return b""
-        header = self._header(found)
-        if found.kind == "file":
-            return self._add_file(found, header)
+        header = self._make_header(difference)
+        if difference.kind == "file":
+            return self._add_file(difference, header)
         payload = b""
-        if found.kind == "link":
-            payload = found.item.link_target()
+        if difference.kind == "link":
+            payload = difference.item.link_target()
             header.type, header.linkname = tarfile.SYMTYPE, os.fsdecode(payload)
-        elif found.kind == "fifo":
+        elif difference.kind == "fifo":
             header.type = tarfile.FIFOTYPE
         else:
             header.type = tarfile.DIRTYPE
-            with found.item.opened() as descriptor:
-                _note_attributes(header, descriptor)
+            with difference.item.open_descriptor() as descriptor:
+                _add_attributes(header, descriptor)
         self._tar.addfile(header)
-        if found.kind == "opaque":
-            self._tar.addfile(tarfile.TarInfo(f"{found.path}/{_OPAQUE}"))
+        if difference.kind == "opaque":
+            self._tar.addfile(tarfile.TarInfo(f"{difference.path}/{_OPAQUE_MARK}"))
         return payload
 
-    def _header(self, found: Difference) -> tarfile.TarInfo:
-        info = found.item.info
-        header = tarfile.TarInfo(found.path)
+    def _make_header(self, difference: Difference) -> tarfile.TarInfo:
+        info = difference.item.info
+        header = tarfile.TarInfo(difference.path)
         header.mode = stat.S_IMODE(info.st_mode)
         header.uid, header.gid = (
             n - self._root_uid if n >= self._root_uid else n for n in (info.st_uid, info.st_gid)
         )
         seconds, nanoseconds = divmod(abs(info.st_mtime_ns), 10**9)
         more = {"mtime": f"{'-' if info.st_mtime_ns < 0 else ''}{seconds}.{nanoseconds:09d}"}
-        if found.path.rpartition("/")[2].startswith(_GONE):
+        if difference.path.rpartition("/")[2].startswith(_WHITEOUT_PREFIX):
             more[_LITERAL] = "1"
         header.pax_headers = more
         return header
 
-    def _add_file(self, found: Difference, header: tarfile.TarInfo) -> bytes:
-        info = found.item.info
+    def _add_file(self, difference: Difference, header: tarfile.TarInfo) -> bytes:
+        info = difference.item.info
         inode = (info.st_dev, info.st_ino)
         if info.st_nlink > 1 and inode in self._inodes:
             header.type = tarfile.LNKTYPE
             header.linkname, payload = self._inodes[inode]
             self._tar.addfile(header)
             return payload
-        with found.item.opened() as descriptor:
+        with difference.item.open_descriptor() as descriptor:
             if os.fstat(descriptor).st_uid < self._root_uid:
-                raise SandboxUnavailable(f"{found.path}: belongs to a user of this host, not to the sandbox")
-            _note_attributes(header, descriptor)
+                raise SandboxUnavailableError(
+                    f"{difference.path}: belongs to a user of this host, not to the sandbox"
+                )
+            _add_attributes(header, descriptor)
             content = HashedFile(descriptor)
             header.size = content.size
             self._size += content.size
-            if self._size > LARGEST_LAYER:
-                raise SandboxUnavailable(
-                    f"{found.path}: with this file the sandbox holds more than {LARGEST_LAYER >> 30} GiB, the "
+            if self._size > MAX_LAYER_BYTES:
+                raise SandboxUnavailableError(
+                    f"{difference.path}: with this file the sandbox holds more than {MAX_LAYER_BYTES >> 30} GiB, the "
                     "maximum of a snapshot; remove large files, sparse ones too"
                 )
             self._tar.addfile(header, content)  # type: ignore[arg-type]
         payload = content.digest()
-        self._inodes[inode] = (found.path, payload)
+        self._inodes[inode] = (difference.path, payload)
         return payload
 
 
-def _note_attributes(header: tarfile.TarInfo, descriptor: int) -> None:
+def _add_attributes(header: tarfile.TarInfo, descriptor: int) -> None:
     """Put the user's extended attributes of an open file or directory into its header.
 
     Attributes whose names an archive cannot express, with `=` or not in UTF-8, are left out.
@@ -226,19 +235,19 @@ class HashedFile:
         self._descriptor = descriptor
         self._sum = hashlib.sha256()
         self._at = 0
-        self._data_from, self._data_to = self._next_data(0)
+        self._data_from, self._data_to = self._find_data(0)
 
     def read(self, size: int) -> bytes:
         parts: list[bytes] = []
-        while size > 0 and (part := self._part(size)):
+        while size > 0 and (part := self._read_part(size)):
             parts.append(part)
             size -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _part(self, size: int) -> bytes:
+    def _read_part(self, size: int) -> bytes:
         size = min(size, self.size - self._at)
         if self._at >= self._data_to:
-            self._data_from, self._data_to = self._next_data(self._at)
+            self._data_from, self._data_to = self._find_data(self._at)
         if self._at < self._data_from:
             data = _ZEROS[: min(size, self._data_from - self._at)]
         else:
@@ -256,7 +265,7 @@ class HashedFile:
     def digest(self) -> bytes:
         return self._sum.digest()
 
-    def _next_data(self, start: int) -> tuple[int, int]:
+    def _find_data(self, start: int) -> tuple[int, int]:
         """Where the next data begins and ends; without data, all that follows is a hole."""
         if start >= self.size:
             return self.size, self.size
@@ -269,23 +278,25 @@ class HashedFile:
             return start, self.size  # the file system knows no holes
 
 
-class Held(NamedTuple):
+class ArchiveContents(NamedTuple):
     """What an archive holds, by path."""
 
     files: Mapping[str, str | None]
     """Files and links with the SHA-256 that a sandbox reports of them; None where it reports another."""
     hidden: Set[str]
     """What the base may have there is gone, with all that lies below."""
-    literal: str | None
+    literal_path: str | None
     """A path whose name Docker takes for a mark of its layers."""
 
 
-def verify(archive: Path, *, digest: str, base_digest: str, largest: int = LARGEST_LAYER) -> Held:
-    """Read the whole archive. Raises SnapshotCorrupt when it is not what these digests say.
+def verify(
+    archive: Path, *, digest: str, base_digest: str, max_bytes: int = MAX_LAYER_BYTES
+) -> ArchiveContents:
+    """Read the whole archive. Raises SnapshotCorruptError when it is not what these digests say.
 
-    Raises OutOfDisk when its files take more than `largest` bytes.
+    Raises OutOfDiskError when its files take more than `largest` bytes.
     """
-    return _read(archive, None, None, digest=digest, base_digest=base_digest, largest=largest)
+    return _read(archive, None, None, digest=digest, base_digest=base_digest, max_bytes=max_bytes)
 
 
 def unpack(
@@ -295,141 +306,145 @@ def unpack(
     digest: str,
     base_digest: str,
     owner: int | None = None,
-    largest: int = LARGEST_LAYER,
+    max_bytes: int = MAX_LAYER_BYTES,
 ) -> None:
     """Lay an archive out as an overlay directory, every file owned by `owner`; it is hostile until verified.
 
-    Raises SnapshotCorrupt when it reaches out of `target`, holds what no agent can have made, is cut
-    short, or is not what the digests say; OutOfDisk when the disk is full or more than `largest` bytes would be
+    Raises SnapshotCorruptError when it reaches out of `target`, holds what no agent can have made, is cut
+    short, or is not what the digests say; OutOfDiskError when the disk is full or more than `largest` bytes would be
     written, which holes are not. `target` must be empty, and is not fit for use after an error.
     """
-    _read(archive, target, owner, digest=digest, base_digest=base_digest, largest=largest)
+    _read(archive, target, owner, digest=digest, base_digest=base_digest, max_bytes=max_bytes)
 
 
 def _open_file(archive: Path) -> IO[bytes]:
-    """The archive, open. Raises SnapshotCorrupt if it is not a regular file, OSError."""
+    """The archive, open. Raises SnapshotCorruptError if it is not a regular file, OSError."""
     descriptor = os.open(archive, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise SnapshotCorrupt(f"{archive}: is not a regular file")
+        raise SnapshotCorruptError(f"{archive}: is not a regular file")
     return os.fdopen(descriptor, "rb")
 
 
 def _read(
-    archive: Path, target: Path | None, owner: int | None, *, digest: str, base_digest: str, largest: int
-) -> Held:
+    archive: Path, target: Path | None, owner: int | None, *, digest: str, base_digest: str, max_bytes: int
+) -> ArchiveContents:
     try:
         with _open_file(archive) as raw:
-            members = Members(archive, raw)
-            base = members.base()
+            members = ArchiveMembers(archive, raw)
+            base = members.read_base()
             if base != base_digest:
-                raise SnapshotCorrupt(
-                    f"{archive}: made for base {_short(base)}, not for {_short(base_digest)}"
+                raise SnapshotCorruptError(
+                    f"{archive}: made for base {_shorten(base)}, not for {_shorten(base_digest)}"
                 )
-            reader = _Reader(archive, members, target, owner, largest)
+            reader = _ArchiveReader(archive, members, target, owner, max_bytes)
             found = reader.read()
-    except SandboxUnavailable:
+    except SandboxUnavailableError:
         raise  # one of the errors below
     except FileNotFoundError as error:
-        raise SnapshotCorrupt(f"{archive}: the snapshot's archive is gone") from error
+        raise SnapshotCorruptError(f"{archive}: the snapshot's archive is gone") from error
     except (zstandard.ZstdError, ValueError) as error:
-        raise SnapshotCorrupt(f"{archive}: cannot be unpacked: {error}") from error
+        raise SnapshotCorruptError(f"{archive}: cannot be unpacked: {error}") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutOfDisk(f"{archive}: the disk is full; the snapshot was not unpacked") from error
-        raise SnapshotCorrupt(f"{archive}: cannot be unpacked: {error}") from error
+            raise OutOfDiskError(f"{archive}: the disk is full; the snapshot was not unpacked") from error
+        raise SnapshotCorruptError(f"{archive}: cannot be unpacked: {error}") from error
     if found != digest:
-        raise SnapshotCorrupt(f"{archive}: holds {_short(found)}, but the snapshot says {_short(digest)}")
-    return Held(reader.files, reader.hidden, reader.literal)
+        raise SnapshotCorruptError(
+            f"{archive}: holds {_shorten(found)}, but the snapshot says {_shorten(digest)}"
+        )
+    return ArchiveContents(reader.files, reader.hidden, reader.literal_path)
 
 
-class _Reader:
+class _ArchiveReader:
     """Reads members in their one order, so that nothing but the directories on the way is kept."""
 
     def __init__(
-        self, archive: Path, members: Members, target: Path | None, owner: int | None, largest: int
+        self, archive: Path, members: ArchiveMembers, target: Path | None, owner: int | None, max_bytes: int
     ) -> None:
         self._archive = archive
         self._members = members
         self._target = target
         self._owner = owner
-        self._largest = largest
+        self._max_bytes = max_bytes
         self._digest = ContentDigest()
-        self._last = b""
-        self._open: list[Member] = []  # the directories on the way to the last member
+        self._last_key = b""
+        self._open_directories: list[ArchiveMember] = []  # the directories on the way to the last member
         self._closed_modes: list[tuple[Path, int]] = []
         self._size = self._written = 0
-        self.files = Sums()
+        self.files = DigestsByPath()
         self.hidden: set[str] = set()
-        self.literal: str | None = None
+        self.literal_path: str | None = None
 
     def read(self) -> str:
-        waiting: Member | None = None  # a directory, until it is known whether it is opaque
+        waiting: ArchiveMember | None = None  # a directory, until it is known whether it is opaque
         for number, member in enumerate(self._members):
             if member.path == _ROOT:
                 self._require(number == 0 and member.kind == "directory", _ROOT, "is not at the beginning")
                 continue
             parent, _, name = member.path.rpartition("/")
-            is_mark = name.startswith(_GONE) and not member.is_literal
-            if is_mark and name == _OPAQUE:
+            is_mark = name.startswith(_WHITEOUT_PREFIX) and not member.is_literal
+            if is_mark and name == _OPAQUE_MARK:
                 if waiting is None or waiting.path != parent:
-                    raise SnapshotCorrupt(f"{self._archive}: {parent!r:.80} is hidden by nothing")
+                    raise SnapshotCorruptError(f"{self._archive}: {parent!r:.80} is hidden by nothing")
                 self._require(member.kind == "file" and not member.size, member.path, "is no mark")
-                self._take_directory(waiting, "opaque")
+                self._read_directory(waiting, "opaque")
                 self.hidden.add(parent)
                 waiting = None
                 continue
             if waiting is not None:
-                self._take_directory(waiting, "directory")
+                self._read_directory(waiting, "directory")
                 waiting = None
             kind = "gone" if is_mark else member.kind
             if is_mark:
                 self._require(member.kind == "file" and not member.size, member.path, "is no mark")
-                name = name.removeprefix(_GONE)
+                name = name.removeprefix(_WHITEOUT_PREFIX)
                 member = member._replace(path=f"{parent}/{name}".lstrip("/"))
-            if name.startswith(_GONE):
-                self.literal = self.literal or member.path
+            if name.startswith(_WHITEOUT_PREFIX):
+                self.literal_path = self.literal_path or member.path
             self._enter(member.path, parent, name)
             if kind == "directory":
                 waiting = member
             else:
-                self._take(member, kind)
+                self._read_member(member, kind)
         if waiting is not None:
-            self._take_directory(waiting, "directory")
-        self._leave_to("")
+            self._read_directory(waiting, "directory")
+        self._close_directories("")
         for place, mode in reversed(self._closed_modes):
             place.chmod(mode)
         return self._digest.hexdigest()
 
-    def _require(self, condition: bool, path: str, otherwise: str) -> None:
+    def _require(self, condition: bool, path: str, problem: str) -> None:
         if not condition:
-            raise SnapshotCorrupt(f"{self._archive}: {path!r:.80} {otherwise}")
+            raise SnapshotCorruptError(f"{self._archive}: {path!r:.80} {problem}")
 
     def _enter(self, path: str, parent: str, name: str) -> None:
         """Come to a path, if it stays within the tree that the archive itself has built so far."""
-        key = order(path)
-        self._require(key != self._last and name not in ("", ".", ".."), path, "comes twice or has no name")
-        self._leave_to(parent)
-        top = self._open[-1].path if self._open else ""
+        key = sort_key(path)
+        self._require(
+            key != self._last_key and name not in ("", ".", ".."), path, "comes twice or has no name"
+        )
+        self._close_directories(parent)
+        top = self._open_directories[-1].path if self._open_directories else ""
         self._require(top == parent, path, "does not lie in a directory of the snapshot")
-        self._require(key > self._last, path, "is out of order")
-        self._last = key
+        self._require(key > self._last_key, path, "is out of order")
+        self._last_key = key
 
-    def _leave_to(self, path: str) -> None:
+    def _close_directories(self, path: str) -> None:
         """Finish the directories that do not lead to a path: nothing more is put into them."""
-        while self._open and not f"{path}/".startswith(f"{self._open[-1].path}/"):
-            directory = self._open.pop()
+        while self._open_directories and not f"{path}/".startswith(f"{self._open_directories[-1].path}/"):
+            directory = self._open_directories.pop()
             if self._target is None:
                 continue
             place, mode = self._target / directory.path, directory.mode
             if mode & stat.S_IRWXU != stat.S_IRWXU:  # a hard link may still lead through it
                 self._closed_modes.append((place, mode))
                 mode |= stat.S_IRWXU
-            self._finish(directory, place, mode)
+            self._set_metadata(directory, place, mode)
 
-    def _take_directory(self, member: Member, kind: str) -> None:
+    def _read_directory(self, member: ArchiveMember, kind: str) -> None:
         self._digest.add(member.path, kind, member.mode, b"")
-        self._open.append(member._replace(attributes=()))
+        self._open_directories.append(member._replace(attributes=()))
         if self._target is not None:
             place = self._target / member.path
             place.mkdir(mode=0o700)
@@ -437,18 +452,20 @@ class _Reader:
                 os.setxattr(place, "user.overlay.opaque", b"y")
             self._set_attributes(member, place)
 
-    def _take(self, member: Member, kind: str) -> None:
-        path, key = member.path, self._last
+    def _read_member(self, member: ArchiveMember, kind: str) -> None:
+        path, key = member.path, self._last_key
         place = self._target / path if self._target is not None else None
         payload = b""
         if kind == "file":
-            payload = self._copy(member, place)
-            is_told = member.size <= LARGEST_HASHED and member.mode & 0o400
-            self.files.add(key, payload, Sums.FILE if is_told else Sums.UNTOLD)
+            payload = self._copy_content(member, place)
+            is_told = member.size <= MAX_HASHED_FILE_BYTES and member.mode & 0o400
+            self.files.add(key, payload, DigestsByPath.FILE if is_told else DigestsByPath.UNREPORTED)
         elif kind == "hard link":
-            origin = self.files.of_file(member.target)
+            origin = self.files.find_file(member.target)
             if origin is None:
-                raise SnapshotCorrupt(f"{self._archive}: {path!r:.80} is a link to no file of the snapshot")
+                raise SnapshotCorruptError(
+                    f"{self._archive}: {path!r:.80} is a link to no file of the snapshot"
+                )
             payload, kind = origin[0], "file"
             self.files.add(key, *origin)
             if self._target is not None and place is not None:
@@ -456,7 +473,7 @@ class _Reader:
                 place = None  # its owner, mode and times are the first name's
         elif kind == "link":
             payload = os.fsencode(member.target)
-            self.files.add(key, hashlib.sha256(b"symlink:" + payload).digest(), Sums.LINK)
+            self.files.add(key, hashlib.sha256(b"symlink:" + payload).digest(), DigestsByPath.LINK)
             if place is not None:
                 place.symlink_to(member.target)
         else:
@@ -468,53 +485,53 @@ class _Reader:
                 place = None
         if place is not None:
             self._set_attributes(member, place)
-            self._finish(member, place, member.mode)
+            self._set_metadata(member, place, member.mode)
         self._digest.add(path, kind, member.mode, payload)
 
-    def _copy(self, member: Member, place: Path | None) -> bytes:
+    def _copy_content(self, member: ArchiveMember, target_path: Path | None) -> bytes:
         self._size += member.size
-        if self._size > LARGEST_LAYER:
-            raise SnapshotCorrupt(f"{self._archive}: holds more than {LARGEST_LAYER >> 30} GiB")
-        if place is None:
+        if self._size > MAX_LAYER_BYTES:
+            raise SnapshotCorruptError(f"{self._archive}: holds more than {MAX_LAYER_BYTES >> 30} GiB")
+        if target_path is None:
             self._written += member.size
-            self._require_room()
+            self._require_within_limit()
         digest = hashlib.sha256()
-        with place.open("xb") if place is not None else contextlib.nullcontext() as out:
-            for block in self._members.content() if member.size else ():
+        with target_path.open("xb") if target_path is not None else contextlib.nullcontext() as out:
+            for block in self._members.read_content() if member.size else ():
                 digest.update(block)
                 if out is not None:
                     self._written += _write_sparse(out, block)
-                    self._require_room()
+                    self._require_within_limit()
             if out is not None:
                 out.truncate(member.size)
         return digest.digest()
 
-    def _require_room(self) -> None:
-        if self._written > self._largest:
-            raise OutOfDisk(
-                f"{self._archive}: the snapshot holds more than {self._largest >> 20:,} MB, the sandbox's limit; "
+    def _require_within_limit(self) -> None:
+        if self._written > self._max_bytes:
+            raise OutOfDiskError(
+                f"{self._archive}: the snapshot holds more than {self._max_bytes >> 20:,} MB, the sandbox's limit; "
                 "raise disk_mb"
             )
 
-    def _set_attributes(self, member: Member, place: Path) -> None:
+    def _set_attributes(self, member: ArchiveMember, target_path: Path) -> None:
         for name, value in member.attributes:
             try:
-                os.setxattr(place, name, value)
+                os.setxattr(target_path, name, value)
             except OSError as error:
-                if error.errno != errno.ENOSPC or os.statvfs(place).f_bavail < _PAGES_LEFT:
+                if error.errno != errno.ENOSPC or os.statvfs(target_path).f_bavail < _MIN_FREE_PAGES:
                     raise
-                raise SnapshotCorrupt(
+                raise SnapshotCorruptError(
                     f"{self._archive}: {member.path!r:.80} has more extended attributes than this file system "
                     "keeps; restore to another one, such as xfs"
                 ) from error
 
-    def _finish(self, member: Member, place: Path, mode: int) -> None:
+    def _set_metadata(self, member: ArchiveMember, target_path: Path, mode: int) -> None:
         """Set owner, mode and times; a directory's come last, when nothing more is put into it."""
         if self._owner is not None:
-            os.chown(place, self._owner, self._owner, follow_symlinks=False)
+            os.chown(target_path, self._owner, self._owner, follow_symlinks=False)
         if member.kind != "link":
-            place.chmod(mode)
-        os.utime(place, ns=(member.mtime_ns, member.mtime_ns), follow_symlinks=False)
+            target_path.chmod(mode)
+        os.utime(target_path, ns=(member.mtime_ns, member.mtime_ns), follow_symlinks=False)
 
 
 def _write_sparse(out: IO[bytes], block: bytes) -> int:
@@ -542,5 +559,5 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _short(digest: Any) -> str:
+def _shorten(digest: Any) -> str:
     return f"{str(digest)[:19]}…"

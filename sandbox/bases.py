@@ -14,25 +14,25 @@ from typing import Any
 
 from sandbox import ownership, storage
 from sandbox.archive import content_digest
-from sandbox.layers import Stack
+from sandbox.layers import LayerStack
 from sandbox.machine import (
     BackendName,
     Frozen,
-    OutOfDisk,
+    OutOfDiskError,
     SandboxSpec,
-    SandboxUnavailable,
+    SandboxUnavailableError,
     Snapshot,
-    SnapshotCorrupt,
+    SnapshotCorruptError,
 )
 from sandbox.removal import remove_tree
 
-ROOMS = ("workspace", "home", "tmp")
+WRITABLE_DIRECTORIES = ("workspace", "home", "tmp")
 """The writable directories of a machine that has this host's own system around it."""
-COPY = "copy of "
+COPY_PREFIX = "copy of "
 """What a snapshot's base begins with where it holds every file, and not only those that differ."""
 _TREE = "tree"
-_ABOUT = "base.json"
-_started: dict[tuple[str, str], Base] = {}
+_METADATA_FILE = "base.json"
+_started_bases: dict[tuple[str, str], Base] = {}
 
 
 class Base(Frozen):
@@ -43,108 +43,112 @@ class Base(Frozen):
     """
 
     digest: str
-    whole: bool
+    is_system: bool
     environment: tuple[str, ...] = ()
 
     @property
     def tree(self) -> Path:
-        return directory() / _name(self.digest) / _TREE
+        return bases_directory() / _directory_name(self.digest) / _TREE
 
 
-def directory() -> Path:
+def bases_directory() -> Path:
     """The directory with one directory for each base; this process from now on counts as a user of all."""
-    found = storage.open_directory(storage.place() / "bases")
-    ownership.hold(ownership.BASES)
+    found = storage.ensure_directory(storage.ensure_root() / "bases")
+    ownership.hold(ownership.BASES_LOCK)
     return found
 
 
-def base_of(spec: SandboxSpec) -> Base:
+def prepare_base(spec: SandboxSpec) -> Base:
     """The base that a machine of this kind starts from, laid out if it is not yet.
 
-    Raises SandboxUnavailable when it is not to be had, OutOfDisk.
+    Raises SandboxUnavailableError when it is not to be had, OutOfDiskError.
     """
     if spec.image is not None:
         from sandbox.daemon import require_image
 
-        base = _there(_of_image, require_image(spec.image).id)
-        _started[spec.image, base.digest] = base
+        base = _prepare_or_reuse(_prepare_from_image, require_image(spec.image).id)
+        _started_bases[spec.image, base.digest] = base
         return base
     assert spec.directory is not None
     directory = spec.directory.absolute()
     if not directory.is_dir():
-        raise SandboxUnavailable(f"{directory}: no such directory to start a sandbox from")
-    base = _there(_of_directory, directory, _signature(directory))
-    _started[str(directory), base.digest] = base
+        raise SandboxUnavailableError(f"{directory}: no such directory to start a sandbox from")
+    base = _prepare_or_reuse(_prepare_from_directory, directory, _compute_signature(directory))
+    _started_bases[str(directory), base.digest] = base
     return base
 
 
-def _there(lay_out: Any, *arguments: object) -> Base:
+def _prepare_or_reuse(prepare: Any, *arguments: object) -> Base:
     """A base that was laid out before, if nobody has removed it since; else laid out now."""
-    base: Base = lay_out(*arguments)
+    base: Base = prepare(*arguments)
     if not base.tree.is_dir():
-        lay_out.cache_clear()
-        base = lay_out(*arguments)
+        prepare.cache_clear()
+        base = prepare(*arguments)
     return base
 
 
-def base_named(digest: str, spec: SandboxSpec) -> Base:
-    """The base that a snapshot was made for. Raises SnapshotCorrupt when `spec` starts from another."""
+def prepare_snapshot_base(digest: str, spec: SandboxSpec) -> Base:
+    """The base that a snapshot was made for. Raises SnapshotCorruptError when `spec` starts from another."""
     origin = spec.image or str(spec.directory and spec.directory.absolute())
-    known = _started.get((origin, digest))
-    base = known if known is not None and known.tree.is_dir() else base_of(spec)
+    known = _started_bases.get((origin, digest))
+    base = known if known is not None and known.tree.is_dir() else prepare_base(spec)
     if base.digest != digest:
         there = f"{spec.image or spec.directory} is {base.digest[:19]}…"
-        raise SnapshotCorrupt(f"the snapshot was made for base {digest[:19]}…, but {there}")
+        raise SnapshotCorruptError(f"the snapshot was made for base {digest[:19]}…, but {there}")
     return base
 
 
-def spec_for(snapshot: Snapshot, backend: BackendName | None = None, owner: str = "takeover") -> SandboxSpec:
+def make_restore_spec(
+    snapshot: Snapshot, backend: BackendName | None = None, owner: str = "takeover"
+) -> SandboxSpec:
     """A spec of this kind that can thaw a snapshot, from what this host still has of its base.
 
-    Left out, `backend` is `host`, whatever the snapshot says of itself. Raises SandboxUnavailable where a directory's
+    Left out, `backend` is `host`, whatever the snapshot says of itself. Raises SandboxUnavailableError where a directory's
     base is not laid out here, or the kind of machine is not to be had or cannot start from the base.
     """
     check_workspace(snapshot)
     if backend is None:
-        backend = isolated_backend()
-    digest = snapshot.base.removeprefix(COPY)
+        backend = require_isolated_backend()
+    digest = snapshot.base.removeprefix(COPY_PREFIX)
     if digest.startswith("sha256:"):
         if backend == "process":
-            raise SandboxUnavailable(
+            raise SandboxUnavailableError(
                 "the snapshot's sandbox began with an image; restore it with --sandbox host or --sandbox docker"
             )
         return SandboxSpec(backend=backend, image=digest, workspace=snapshot.workspace, owner=owner)
     if backend == "docker":
-        raise SandboxUnavailable(
+        raise SandboxUnavailableError(
             "the snapshot's sandbox began with a directory; restore it with --sandbox host"
         )
-    base = Base(digest=digest, whole=False)
-    for directory in (base.tree / ROOMS[0], base.tree):
+    base = Base(digest=digest, is_system=False)
+    for directory in (base.tree / WRITABLE_DIRECTORIES[0], base.tree):
         if directory.is_dir():
             return SandboxSpec(backend=backend, directory=directory, owner=owner)
-    raise SandboxUnavailable(
+    raise SandboxUnavailableError(
         f"the snapshot's base {digest[:19]} is not laid out on this host; name the repository that the run began with"
     )
 
 
 def check_workspace(snapshot: Snapshot) -> None:
-    """Raises SnapshotCorrupt."""
+    """Raises SnapshotCorruptError."""
     if not snapshot.workspace.startswith("/") or "\0" in snapshot.workspace:
-        raise SnapshotCorrupt(f"the snapshot's workspace is no absolute path: {snapshot.workspace!r:.80}")
+        raise SnapshotCorruptError(
+            f"the snapshot's workspace is no absolute path: {snapshot.workspace!r:.80}"
+        )
 
 
-def isolated_backend() -> BackendName:
-    """The back end for snapshots of unknown origin: `host`. Raises SandboxUnavailable if it cannot run here."""
-    from sandbox.host import unavailable
+def require_isolated_backend() -> BackendName:
+    """The back end for snapshots of unknown origin: `host`. Raises SandboxUnavailableError if it cannot run here."""
+    from sandbox.host import unavailable_reason
 
-    if reason := unavailable():
-        raise SandboxUnavailable(
+    if reason := unavailable_reason():
+        raise SandboxUnavailableError(
             f"no isolated sandbox: {reason}; or choose --sandbox docker, or --sandbox process --allow-unisolated"
         )
     return "host"
 
 
-def _signature(directory: Path) -> str:
+def _compute_signature(directory: Path) -> str:
     """What changes whenever a file below does, in the time that `lstat` takes."""
     signature = hashlib.sha256()
     for found, names, files in os.walk(directory):
@@ -158,37 +162,39 @@ def _signature(directory: Path) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _of_directory(directory: Path, signature: str) -> Base:
+def _prepare_from_directory(directory: Path, signature: str) -> Base:
     whole = _is_system(directory)
-    digest = content_digest((directory,), Stack())
-    base = Base(digest=digest, whole=whole)
+    digest = content_digest((directory,), LayerStack())
+    base = Base(digest=digest, is_system=whole)
 
     def fill(tree: Path) -> None:
         if whole:
             tree.rmdir()
         else:
-            for name in ROOMS[1:]:
+            for name in WRITABLE_DIRECTORIES[1:]:
                 (tree / name).mkdir()
             (tree / "tmp").chmod(0o1777)
-        target = tree if whole else tree / ROOMS[0]
+        target = tree if whole else tree / WRITABLE_DIRECTORIES[0]
         _run("cp", "-a", "--reflink=auto", str(directory), str(target))
-        if content_digest((target,), Stack()) != digest:
-            raise SandboxUnavailable(f"{directory}: changed while a sandbox was started from it; try again")
-        _give_away(tree)
+        if content_digest((target,), LayerStack()) != digest:
+            raise SandboxUnavailableError(
+                f"{directory}: changed while a sandbox was started from it; try again"
+            )
+        _change_owner(tree)
 
-    return _laid_out(base, fill)
+    return _create_base(base, fill)
 
 
 @functools.lru_cache(maxsize=256)
-def _of_image(name: str) -> Base:
+def _prepare_from_image(name: str) -> Base:
     from sandbox.daemon import client, require_image
-    from sandbox.ownership import labels
+    from sandbox.ownership import make_labels
 
     image = require_image(name)
     environment = tuple(image.attrs["Config"].get("Env") or ())
 
     def fill(tree: Path) -> None:
-        container = client().containers.create(image.id, ["true"], labels=labels("bases"))
+        container = client().containers.create(image.id, ["true"], labels=make_labels("bases"))
         try:
             unpacking = subprocess.Popen(
                 ["tar", "-x", "-p", "--numeric-owner", "--exclude=dev/*", "-C", str(tree)],
@@ -204,26 +210,26 @@ def _of_image(name: str) -> Base:
         finally:
             container.remove(force=True, v=True)
         if unpacking.returncode != 0:
-            raise _failure(f"image {name} could not be unpacked", told.decode(errors="replace"))
-        _give_away(tree)
+            raise _make_error(f"image {name} could not be unpacked", told.decode(errors="replace"))
+        _change_owner(tree)
 
-    return _laid_out(Base(digest=image.id, whole=True, environment=environment), fill)
+    return _create_base(Base(digest=image.id, is_system=True, environment=environment), fill)
 
 
-def _laid_out(base: Base, fill: Callable[[Path], None]) -> Base:
+def _create_base(base: Base, fill: Callable[[Path], None]) -> Base:
     home = base.tree.parent
-    if (home / _ABOUT).exists():
+    if (home / _METADATA_FILE).exists():
         return base
-    partial = directory() / f"{secrets.token_hex(6)}.partial"
+    partial = bases_directory() / f"{secrets.token_hex(6)}.partial"
     partial.mkdir(mode=0o711)
     try:
         (partial / _TREE).mkdir(mode=0o755)
         fill(partial / _TREE)
-        (partial / _ABOUT).write_text(json.dumps(base.model_dump(mode="json")))
+        (partial / _METADATA_FILE).write_text(json.dumps(base.model_dump(mode="json")))
         try:
             partial.rename(home)
         except OSError:
-            if not (home / _ABOUT).exists():  # else another process was faster
+            if not (home / _METADATA_FILE).exists():  # else another process was faster
                 raise
     finally:
         remove_tree(partial)
@@ -235,7 +241,7 @@ def _is_system(directory: Path) -> bool:
     return all((directory / name).exists() for name in ("usr/bin", "etc", "bin/sh"))
 
 
-def _give_away(tree: Path) -> None:
+def _change_owner(tree: Path) -> None:
     uid = storage.owner_uid()
     if uid is not None:
         set_ids = _run("find", str(tree), "-type", "f", "-perm", "/6000", "-printf", "%m %p\\0")
@@ -248,14 +254,14 @@ def _give_away(tree: Path) -> None:
 def _run(*argv: str) -> str:
     done = subprocess.run(argv, capture_output=True, check=False)
     if done.returncode != 0:
-        raise _failure(f"{argv[0]} failed", done.stderr.decode(errors="replace"))
+        raise _make_error(f"{argv[0]} failed", done.stderr.decode(errors="replace"))
     return os.fsdecode(done.stdout)
 
 
-def _failure(what: str, told: str) -> SandboxUnavailable:
-    kind = OutOfDisk if "No space left" in told else SandboxUnavailable
-    return kind(f"{what}: {told.strip()[-300:]}")
+def _make_error(problem: str, output: str) -> SandboxUnavailableError:
+    kind = OutOfDiskError if "No space left" in output else SandboxUnavailableError
+    return kind(f"{problem}: {output.strip()[-300:]}")
 
 
-def _name(digest: str) -> str:
+def _directory_name(digest: str) -> str:
     return hashlib.sha256(digest.encode()).hexdigest()[:24]

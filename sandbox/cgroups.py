@@ -19,15 +19,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sandbox import freezer, hierarchies, ownership
-from sandbox.machine import SandboxUnavailable
+from sandbox.machine import SandboxUnavailableError
 
-_KILL_ROUND_S = 1.0
-_REMOVAL_S = 1.0
+_KILL_ROUND_TIMEOUT_S = 1.0
+_REMOVAL_TIMEOUT_S = 1.0
 _OWN_SCORE = Path("/proc/self/oom_score_adj")
 _OOM_SCORE = 100
 """Added to a process's out-of-memory score, in thousandths of the memory limit: far more than a shell's own score."""
 # Ends with the process that holds its input; then it resumes and removes what that process left.
-_GUARD = """
+_GUARD_SCRIPT = """
 exec 2>/dev/null
 trap '' HUP INT TERM
 cat
@@ -48,7 +48,7 @@ for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
     sleep 0.25
 done
 """
-_CURE = "run as root, or below a delegated group: systemd-run --user --scope --property=Delegate=yes"
+_HINT = "run as root, or below a delegated group: systemd-run --user --scope --property=Delegate=yes"
 
 
 class ControlGroup:
@@ -61,17 +61,17 @@ class ControlGroup:
         self._memory = directories.get("memory")
         self._lock = threading.Lock()
         self._holders = set[object]()
-        self.can_freeze = self._freezer is not None
-        self.limits_memory = self._memory is not None
-        self.limits_pids = "pids" in directories
+        self.can_pause = self._freezer is not None
+        self.has_memory_limit = self._memory is not None
+        self.has_pids_limit = "pids" in directories
 
     @property
-    def entering(self) -> list[str]:
+    def entry_command(self) -> list[str]:
         """The beginning of a command line that runs the rest of it inside the group."""
-        return ["sh", "-c", f'{self.entering_code}exec "$@"', "sh"]
+        return ["sh", "-c", f'{self.entry_script}exec "$@"', "sh"]
 
     @property
-    def entering_code(self) -> str:
+    def entry_script(self) -> str:
         """Code for `sh` that moves it into the group; another command can follow."""
         # A version 1 `tasks` file moves one thread, which is all that `sh` has, and waits for no other; any
         # `cgroup.procs` waits until all processors have passed a quiescent state, 5 ms on an idle host.
@@ -85,34 +85,34 @@ class ControlGroup:
         return moves + exposed
 
     @contextlib.contextmanager
-    def freezing(self) -> Iterator[None]:
-        """Hold all processes still, verified. Raises SandboxUnavailable if they do not stop within 10 s."""
+    def pause(self) -> Iterator[None]:
+        """Hold all processes still, verified. Raises SandboxUnavailableError if they do not stop within 10 s."""
         if self._freezer is None:
-            raise SandboxUnavailable("no freezer: this host's control groups cannot stop processes")
+            raise SandboxUnavailableError("no freezer: this host's control groups cannot stop processes")
         holder = object()
         try:
             with self._lock:
                 self._holders.add(holder)
-                freezer.freeze(self._freezer, freezer.TIMEOUT_S)
+                freezer.stop_processes(self._freezer, freezer.TIMEOUT_S)
             yield
         finally:
-            freezer.complete(lambda: self._release(holder))
+            freezer.run_to_completion(lambda: self._release(holder))
 
-    def kill(self, *, spared: Collection[int] = ()) -> None:
-        """Kill all processes but `spared`, verified. Raises SandboxUnavailable if one outlives 10 s.
+    def kill(self, *, excluded_pids: Collection[int] = ()) -> None:
+        """Kill all processes but `spared`, verified. Raises SandboxUnavailableError if one outlives 10 s.
 
         Not inside `freezing` when some are spared: on version 1 nothing dies before it is resumed.
         """
         deadline = time.monotonic() + freezer.TIMEOUT_S
-        for pause in freezer.pauses():
-            left = self._others(spared)
+        for pause in freezer.poll_intervals():
+            left = self._process_ids_except(excluded_pids)
             if not left:
                 return
             if time.monotonic() > deadline:
-                raise SandboxUnavailable(
+                raise SandboxUnavailableError(
                     f"processes {sorted(left)[:5]} outlive SIGKILL by {freezer.TIMEOUT_S:.0f} s"
                 )
-            self._kill_once(spared)
+            self._kill_once(excluded_pids)
             time.sleep(pause)
 
     def process_ids(self) -> set[int]:
@@ -122,23 +122,23 @@ class ControlGroup:
             return {int(pid) for pid in listed} - {0}
         return set()
 
-    def protect(self, spared: Collection[int]) -> None:
+    def protect(self, protected_pids: Collection[int]) -> None:
         """Make the kernel kill all present processes before `spared` when the memory limit is reached.
 
         Otherwise it begins with the largest, and what holds memory by a file may be smaller than a shell.
         """
-        for pid in self._others(spared):
-            with contextlib.suppress(OSError), self._process(pid) as process:
-                hierarchies.write(Path(f"/proc/self/fd/{process}/oom_score_adj"), _OOM_SCORE)
+        for pid in self._process_ids_except(protected_pids):
+            with contextlib.suppress(OSError), self._open_process(pid) as process:
+                hierarchies.write_control_file(Path(f"/proc/self/fd/{process}/oom_score_adj"), _OOM_SCORE)
 
     def remove(self) -> None:
         """Remove the group, whose processes have ended; may be called twice.
 
         A group that stays occupied for a second is left to the end of this process.
         """
-        deadline = time.monotonic() + _REMOVAL_S
+        deadline = time.monotonic() + _REMOVAL_TIMEOUT_S
         for directory in self._directories:
-            for pause in freezer.pauses():
+            for pause in freezer.poll_intervals():
                 try:
                     directory.rmdir()
                 except FileNotFoundError:
@@ -150,70 +150,72 @@ class ControlGroup:
                 else:
                     break
 
-    def _limit(self, memory_bytes: int, pids: int) -> None:
+    def _set_limits(self, memory_bytes: int, pids: int) -> None:
         """Set the limits. Raises OSError where the kernel refuses the memory or process limit."""
         if self._memory is not None:
             if (self._memory / "memory.max").exists():
-                hierarchies.write(self._memory / "memory.max", memory_bytes)
-                hierarchies.write_if_possible(self._memory / "memory.swap.max", 0)
-                hierarchies.write_if_possible(self._memory / "memory.oom.group", 0)
+                hierarchies.write_control_file(self._memory / "memory.max", memory_bytes)
+                hierarchies.try_write_control_file(self._memory / "memory.swap.max", 0)
+                hierarchies.try_write_control_file(self._memory / "memory.oom.group", 0)
             else:
-                hierarchies.write(self._memory / "memory.limit_in_bytes", memory_bytes)
+                hierarchies.write_control_file(self._memory / "memory.limit_in_bytes", memory_bytes)
                 # The limit of memory and swap together, where the kernel counts swap at all.
-                if not hierarchies.write_if_possible(
+                if not hierarchies.try_write_control_file(
                     self._memory / "memory.memsw.limit_in_bytes", memory_bytes
                 ):
-                    hierarchies.write_if_possible(self._memory / "memory.swappiness", 0)
+                    hierarchies.try_write_control_file(self._memory / "memory.swappiness", 0)
                 # Version 1 counts what TCP holds apart from all else.
-                hierarchies.write_if_possible(self._memory / "memory.kmem.tcp.limit_in_bytes", memory_bytes)
-        if self.limits_pids:
+                hierarchies.try_write_control_file(
+                    self._memory / "memory.kmem.tcp.limit_in_bytes", memory_bytes
+                )
+        if self.has_pids_limit:
             for directory in self._directories:
                 if (directory / "pids.max").exists():
-                    hierarchies.write(directory / "pids.max", pids)
+                    hierarchies.write_control_file(directory / "pids.max", pids)
 
-    def _others(self, spared: Collection[int]) -> set[int]:
-        return self.process_ids().difference(spared)
+    def _process_ids_except(self, excluded_pids: Collection[int]) -> set[int]:
+        return self.process_ids().difference(excluded_pids)
 
-    def _kill_once(self, spared: Collection[int]) -> None:
-        if not spared:
+    def _kill_once(self, excluded_pids: Collection[int]) -> None:
+        if not excluded_pids:
             for directory in self._directories:
-                if hierarchies.write_if_possible(directory / "cgroup.kill", 1):
+                if hierarchies.try_write_control_file(directory / "cgroup.kill", 1):
                     return
         if self._freezer is None:
-            self._signal(spared)
+            self._kill_each(excluded_pids)
             return
         holder = object()
         try:
             with self._lock:
                 self._holders.add(holder)
                 # A process that does not stop in time is killed all the same; the next round finds its children.
-                with contextlib.suppress(SandboxUnavailable):
-                    freezer.freeze(self._freezer, _KILL_ROUND_S)
-            self._signal(spared)
-            if not spared:
-                freezer.thaw(
+                with contextlib.suppress(SandboxUnavailableError):
+                    freezer.stop_processes(self._freezer, _KILL_ROUND_TIMEOUT_S)
+            self._kill_each(excluded_pids)
+            if not excluded_pids:
+                freezer.resume_processes(
                     self._freezer
                 )  # even while another thread freezes: no process executes anything more
         finally:
-            freezer.complete(lambda: self._release(holder))
+            freezer.run_to_completion(lambda: self._release(holder))
 
-    def _signal(self, spared: Collection[int]) -> None:
-        for pid in self._others(spared):
-            with contextlib.suppress(OSError), self._process(pid) as process:
+    def _kill_each(self, excluded_pids: Collection[int]) -> None:
+        for pid in self._process_ids_except(excluded_pids):
+            with contextlib.suppress(OSError), self._open_process(pid) as process:
                 signal.pidfd_send_signal(process, signal.SIGKILL)
 
     @contextlib.contextmanager
-    def _process(self, pid: int) -> Iterator[int]:
+    def _open_process(self, pid: int) -> Iterator[int]:
         """A descriptor of a process's directory. Raises OSError if it has ended and another has its id."""
         process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
         try:
-            if not self._holds(Path(f"/proc/self/fd/{process}")):
+            if not self._contains(Path(f"/proc/self/fd/{process}")):
                 raise ProcessLookupError(pid)
             yield process
         finally:
             os.close(process)
 
-    def _holds(self, process: Path) -> bool:
+    def _contains(self, process: Path) -> bool:
         """Whether one of a process's threads is inside. The first may have ended, and then be nowhere."""
         for file in itertools.chain([process / "cgroup"], process.glob("task/*/cgroup")):
             with contextlib.suppress(OSError):
@@ -225,87 +227,87 @@ class ControlGroup:
         with self._lock:
             self._holders.discard(holder)
             if not self._holders and self._freezer is not None:
-                freezer.thaw(self._freezer)
+                freezer.resume_processes(self._freezer)
 
 
-def create(memory_bytes: int, pids: int) -> ControlGroup | None:
+def create_group(memory_bytes: int, pids: int) -> ControlGroup | None:
     """A new control group with limits; None where `unavailable` says why there is none."""
-    if unavailable() is not None:
+    if unavailable_reason() is not None:
         return None
-    return _make(hierarchies.parents(os.getpid()), memory_bytes, pids)
+    return _make_group(hierarchies.find_parent_groups(os.getpid()), memory_bytes, pids)
 
 
-def unavailable() -> str | None:
+def unavailable_reason() -> str | None:
     """Why no control group can be made here, in one line; None when one can."""
-    return _unavailable(os.getpid())
+    return _compute_unavailable_reason(os.getpid())
 
 
-def abilities() -> frozenset[str]:
+def available_controllers() -> frozenset[str]:
     """What a control group made here controls: some of "freezer", "memory" and "pids"."""
-    return frozenset(hierarchies.parents(os.getpid()) if unavailable() is None else ())
+    return frozenset(hierarchies.find_parent_groups(os.getpid()) if unavailable_reason() is None else ())
 
 
-def remove_stale(parents: Iterable[Path]) -> None:
+def remove_stale_groups(parents: Iterable[Path]) -> None:
     """Kill and remove groups of processes that have died, in these groups and those beside them."""
-    boot = ownership.this_process().partition("/")[0]
+    boot = ownership.current_process_identity().partition("/")[0]
     stale: dict[str, dict[str, Path]] = {}
     for parent in dict.fromkeys(parents):
         for directory in (*parent.glob("takeover-*"), *parent.parent.glob("*/takeover-*")):
-            match = hierarchies.NAME.fullmatch(directory.name)
+            match = hierarchies.GROUP_NAME.fullmatch(directory.name)
             if match is None:
                 continue
             maker = f"{boot}/{match[1].replace('-', '/')}"
             if ownership.process_state(maker) == "dead":
-                stale.setdefault(directory.name, {})[_kind(directory)] = directory
+                stale.setdefault(directory.name, {})[_hierarchy_kind(directory)] = directory
     for directories in stale.values():
         group = ControlGroup(directories)
-        with contextlib.suppress(SandboxUnavailable, OSError):
+        with contextlib.suppress(SandboxUnavailableError, OSError):
             group.kill()
         group.remove()
 
 
 @functools.lru_cache(maxsize=1)
-def _unavailable(pid: int) -> str | None:
+def _compute_unavailable_reason(pid: int) -> str | None:
     """For the process `pid`, which is this one: a fork looks for itself."""
-    parents = hierarchies.parents(pid)
+    parents = hierarchies.find_parent_groups(pid)
     if not parents:
-        return f"{hierarchies.obstacle()} ({_CURE})"
-    remove_stale(parents.values())
+        return f"{hierarchies.describe_obstacle()} ({_HINT})"
+    remove_stale_groups(parents.values())
     try:
-        group = _make(parents, 1 << 30, 64)
-    except SandboxUnavailable as error:
+        group = _make_group(parents, 1 << 30, 64)
+    except SandboxUnavailableError as error:
         return str(error)
     try:
-        done = subprocess.run([*group.entering, "true"], capture_output=True, text=True, check=False)
+        done = subprocess.run([*group.entry_command, "true"], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            return f"processes cannot be moved into a group: {done.stderr.strip()[-200:]} ({_CURE})"
+            return f"processes cannot be moved into a group: {done.stderr.strip()[-200:]} ({_HINT})"
     finally:
         group.remove()
-    _guard(pid)
+    _start_guard(pid)
     return None
 
 
-def _make(parents: Mapping[str, Path], memory_bytes: int, pids: int) -> ControlGroup:
-    name = hierarchies.new_name()
+def _make_group(parents: Mapping[str, Path], memory_bytes: int, pids: int) -> ControlGroup:
+    name = hierarchies.make_group_name()
     group = ControlGroup({controller: parent / name for controller, parent in parents.items()})
     try:
         for directory in dict.fromkeys(parents.values()):
             (directory / name).mkdir()
-        group._limit(memory_bytes, pids)
+        group._set_limits(memory_bytes, pids)
     except OSError as error:
         group.remove()
-        raise SandboxUnavailable(
+        raise SandboxUnavailableError(
             f"no control group could be made: {error.filename or name}: {error.strerror}"
         ) from error
     return group
 
 
 @functools.lru_cache(maxsize=1)
-def _guard(pid: int) -> subprocess.Popen[bytes]:
+def _start_guard(pid: int) -> subprocess.Popen[bytes]:
     """A process that resumes and removes what this one leaves when it is killed."""
-    parents = map(str, dict.fromkeys(hierarchies.parents(pid).values()))
+    parents = map(str, dict.fromkeys(hierarchies.find_parent_groups(pid).values()))
     return subprocess.Popen(
-        ["sh", "-c", _GUARD, hierarchies.prefix(), *parents],
+        ["sh", "-c", _GUARD_SCRIPT, hierarchies.group_name_prefix(), *parents],
         env={"PATH": os.defpath},
         cwd="/",
         stdin=subprocess.PIPE,
@@ -315,8 +317,8 @@ def _guard(pid: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _kind(directory: Path) -> str:
+def _hierarchy_kind(directory: Path) -> str:
     """A controller of the hierarchy in which a group lies."""
-    if freezer.can_freeze(directory):
+    if freezer.can_pause(directory):
         return "freezer"
     return "memory" if (directory / "memory.limit_in_bytes").exists() else "pids"

@@ -12,31 +12,38 @@ from typing import Any
 
 from sandbox import archive, images, ownership, tarballs
 from sandbox.changes import Mount
-from sandbox.containment import host_config
-from sandbox.daemon import OwnedClient, answering, client, directories, opaque_attribute, require_image
-from sandbox.freezer import paused, processes
-from sandbox.layers import Stack
-from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot, SnapshotCorrupt
+from sandbox.containment import make_host_config
+from sandbox.daemon import (
+    OwnedClient,
+    client,
+    layer_directories,
+    opaque_attribute,
+    require_image,
+    translate_errors,
+)
+from sandbox.freezer import list_container_processes, pause_container
+from sandbox.layers import LayerStack
+from sandbox.machine import SandboxSpec, SandboxUnavailableError, Snapshot, SnapshotCorruptError
 from sandbox.ownership import OWNER_LABEL
 from sandbox.removal import remove_on_failure, remove_tree
-from sandbox.shell import LEAVE, Hand, Shell, ShellNotStartedError
-from sandbox.watch import DiskWatch, bytes_unnamed, bytes_used
+from sandbox.shell import EXIT_SIGNAL, RuntimeShell, Shell, ShellNotStartedError
+from sandbox.watch import DiskWatch, bytes_unlinked, bytes_used
 from sandbox.wire import ExecChannel
 
-__all__ = ["OWNER_LABEL", "OwnedClient", "client", "require_image", "start", "thaw"]
+__all__ = ["OWNER_LABEL", "OwnedClient", "client", "require_image", "restore", "start"]
 
-_MOST_LAYERS = 100
+_MAX_LAYERS = 100
 """The daemon takes no image of more than 125."""
 # Many rounds, because a fork bomb makes new processes while the old ones are being stopped.
 _SIGNALS = " ".join(["STOP"] * 12 + ["KILL"] * 3)
-_KILL_ALL = (
+_KILL_SCRIPT = (
     "[ -z '{spared}' ] || kill -{leave} {spared}; "
     f"for signal in {_SIGNALS}; " + "do for process in /proc/[0-9]*; do process=${{process##*/}}; "
     'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -$signal "$process" 2>/dev/null ;; esac; done; done; :'
 )
-_KILL_RETRY_S, _KILL_PAUSE_S = 5.0, 0.2
+_KILL_TIMEOUT_S, _KILL_PAUSE_S = 5.0, 0.2
 # A bash, because it reaps: what was orphaned and killed would count against the limit for ever.
-_FIRST_PROCESS = ["bash", "-c", "while :; do sleep 3600 & wait; done"]
+_INIT_COMMAND = ["bash", "-c", "while :; do sleep 3600 & wait; done"]
 _ENVIRONMENT = (
     "HOME=/root",
     "PAGER=cat",
@@ -47,7 +54,7 @@ _ENVIRONMENT = (
 )
 
 
-class ContainerEnclosure:
+class DockerBackend:
     """No network, no host mounts, few capabilities, limited resources, no new privileges."""
 
     file_roots: tuple[str, ...] = ("/root", "/tmp")
@@ -59,64 +66,72 @@ class ContainerEnclosure:
         self._image = image
         self._base = base
         api = client().api
-        with answering(f"container of {image['Id'][:19]}"):
+        with translate_errors(f"container of {image['Id'][:19]}"):
             self._id: str = api.create_container(
                 image["Id"],
-                _FIRST_PROCESS,
+                _INIT_COMMAND,
                 entrypoint=[],
                 user="0:0",  # by number, because the agent may have lost /etc/passwd
                 working_dir=spec.workspace,
                 environment=list(_ENVIRONMENT),
                 hostname="sandbox",
                 stop_signal="SIGKILL",
-                labels=ownership.labels(spec.owner),
-                host_config=host_config(spec),
+                labels=ownership.make_labels(spec.owner),
+                host_config=make_host_config(spec),
             )["Id"]
         try:
-            with answering(f"container of {image['Id'][:19]}"):
+            with translate_errors(f"container of {image['Id'][:19]}"):
                 api.start(self._id)
                 found = api.inspect_container(self._id)
         except BaseException:
             self.close()
             raise
         self._pid: int = found["State"]["Pid"]
-        self._places = directories(found["GraphDriver"])
-        if spec.snapshots == "layer" and self._places is None:
+        self._layer_directories = layer_directories(found["GraphDriver"])
+        if spec.snapshots == "layer" and self._layer_directories is None:
             self.close()
-            raise SandboxUnavailable("the daemon's layers cannot be read from here: freeze by commit instead")
-        disk = self._places[0] if self._places is not None else None
-        self.watch = DiskWatch(self._disk_used, spec.disk_mb << 20, disk)
+            raise SandboxUnavailableError(
+                "the daemon's layers cannot be read from here: freeze by commit instead"
+            )
+        disk = self._layer_directories[0] if self._layer_directories is not None else None
+        self.watch = DiskWatch(self._measure_disk_use, spec.disk_mb << 20, disk)
 
     def open_shell(self) -> ExecChannel:
-        with answering(f"container {self._id[:12]}"):
+        with translate_errors(f"container {self._id[:12]}"):
             return ExecChannel(self._id)
 
-    def layers(self) -> Stack | None:
+    def layers(self) -> LayerStack | None:
         """The container's files, its own first and all below; None if they cannot be read from here."""
-        return Stack(*self._places, opaque=opaque_attribute()) if self._places is not None else None
+        return (
+            LayerStack(*self._layer_directories, opaque_attribute=opaque_attribute())
+            if self._layer_directories is not None
+            else None
+        )
 
-    def kill_all(self, hand: Hand, leaving: Shell | None) -> None:
-        spared = leaving.pid if leaving is not None else ""
-        last_try = time.monotonic() + _KILL_RETRY_S
+    def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
+        spared = signalled_shell.pid if signalled_shell is not None else ""
+        last_try = time.monotonic() + _KILL_TIMEOUT_S
         while True:
             try:
-                hand.run(_KILL_ALL.format(spared=spared, leave=int(LEAVE)), timeout_s=30)
+                runtime_shell.run(_KILL_SCRIPT.format(spared=spared, leave=int(EXIT_SIGNAL)), timeout_s=30)
                 return
             except ShellNotStartedError:  # a fork bomb takes each process that ends as its own
                 if time.monotonic() > last_try:
                     raise
                 time.sleep(_KILL_PAUSE_S)
 
-    def at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         return False
 
-    def freeze(self, store: Path, labels: Mapping[str, str], *, at_rest: bool) -> Callable[[str], Snapshot]:
-        if self._places is not None and self._spec.snapshots != "commit":
-            finish = self._keep_layer(self._places[0], store)
+    def begin_snapshot(
+        self, store: Path, labels: Mapping[str, str], *, is_idle: bool
+    ) -> Callable[[str], Snapshot]:
+        if self._layer_directories is not None and self._spec.snapshots != "commit":
+            finish = self._archive_layer(self._layer_directories[0], store)
         else:
             finish = self._commit(labels)
 
-        def snapshot(shell_state: str) -> Snapshot:
+        def make_snapshot(shell_state: str) -> Snapshot:
             location, digest = finish()
             return Snapshot(
                 backend="docker",
@@ -127,35 +142,35 @@ class ContainerEnclosure:
                 shell_state=shell_state,
             )
 
-        return snapshot
+        return make_snapshot
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
             client().api.remove_container(self._id, force=True, v=True)
 
-    def _keep_layer(self, upper: Path, store: Path) -> Callable[[], tuple[str, str]]:
+    def _archive_layer(self, upper: Path, store: Path) -> Callable[[], tuple[str, str]]:
         try:
             store.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SandboxUnavailable(f"{store}: {error.strerror}") from error
+            raise SandboxUnavailableError(f"{store}: {error.strerror}") from error
         room = Path(tempfile.mkdtemp(prefix=".freezing-", dir=store))
         raw = room / "layer.tar"
-        with remove_on_failure(room), paused(self._id, self._pid):
+        with remove_on_failure(room), pause_container(self._id, self._pid):
             tarballs.pack(upper, raw)
 
         def finish() -> tuple[str, str]:
             with contextlib.ExitStack() as stack:
                 stack.callback(remove_tree, room)
-                below = stack.enter_context(images.opened(self._image, self._base))
-                if below.base.opaque != opaque_attribute():
-                    raise SandboxUnavailable(
+                below = stack.enter_context(images.open_image(self._image, self._base))
+                if below.base.opaque_attribute != opaque_attribute():
+                    raise SandboxUnavailableError(
                         "the image's layers cannot be read from here: freeze by commit instead"
                     )
                 layer = room / "layer"
                 layer.mkdir()
                 tarballs.unpack(raw, layer)
                 raw.unlink()
-                _refuse_marks(layer)
+                _reject_reserved_names(layer)
                 part = room / "archive"
                 digest = archive.write(
                     (layer, *below.layers),
@@ -172,27 +187,31 @@ class ContainerEnclosure:
         return finish
 
     def _commit(self, labels: Mapping[str, str]) -> Callable[[], tuple[str, str]]:
-        every = {**labels, **ownership.labels(self._spec.owner)}
+        every = {**labels, **ownership.make_labels(self._spec.owner)}
         tag = f"{self._spec.owner}-{secrets.token_hex(4)}"
-        with answering("docker commit failed"):
-            made = client().api.commit(self._id, repository=images.SNAPSHOTS, tag=tag, conf={"Labels": every})
+        with translate_errors("docker commit failed"):
+            made = client().api.commit(
+                self._id, repository=images.SNAPSHOT_REPOSITORY, tag=tag, conf={"Labels": every}
+            )
 
         def finish() -> tuple[str, str]:
-            image = images.find(made["Id"])
+            image = images.find_image(made["Id"])
             if image is None:
-                raise SandboxUnavailable(f"the image {made['Id'][:19]} was removed before it was read")
-            if self._places is not None:
-                _refuse_marks(self._places[0])
-            if len(image["RootFS"]["Layers"]) > _MOST_LAYERS:
-                image = _squashed(image, self._base, every, tag)
-            return image["Id"], images.content_digest(image, self._base)
+                raise SandboxUnavailableError(f"the image {made['Id'][:19]} was removed before it was read")
+            if self._layer_directories is not None:
+                _reject_reserved_names(self._layer_directories[0])
+            if len(image["RootFS"]["Layers"]) > _MAX_LAYERS:
+                image = _squash_layers(image, self._base, every, tag)
+            return image["Id"], images.image_content_digest(image, self._base)
 
         return finish
 
-    def _disk_used(self) -> int:
-        if self._places is not None:
-            return bytes_used(self._places[0]) + bytes_unnamed(processes(self._id, self._pid))
-        with answering(f"size of container {self._id[:12]}"):
+    def _measure_disk_use(self) -> int:
+        if self._layer_directories is not None:
+            return bytes_used(self._layer_directories[0]) + bytes_unlinked(
+                list_container_processes(self._id, self._pid)
+            )
+        with translate_errors(f"size of container {self._id[:12]}"):
             found = client().api.containers(all=True, size=True, filters={"id": self._id})
         return int(found[0].get("SizeRw", 0)) if found else 0
 
@@ -201,61 +220,61 @@ def archive_name(digest: str) -> str:
     return f"{digest}.tar.zst"
 
 
-def start(spec: SandboxSpec) -> ContainerEnclosure:
+def start(spec: SandboxSpec) -> DockerBackend:
     assert spec.image is not None
     image = require_image(spec.image).attrs
-    return ContainerEnclosure(spec, image, image)
+    return DockerBackend(spec, image, image)
 
 
-def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ContainerEnclosure:
+def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> DockerBackend:
     ownership.hold(spec.owner)
-    base = images.require_base(snapshot.base)
+    base = images.require_base_image(snapshot.base)
     if spec.image is not None and (wanted := require_image(spec.image).id) != base["Id"]:
-        raise SnapshotCorrupt(f"the snapshot was made for base {base['Id'][:19]}, not for {wanted[:19]}")
-    return ContainerEnclosure(spec, frozen_image(snapshot, store, spec, base), base)
+        raise SnapshotCorruptError(f"the snapshot was made for base {base['Id'][:19]}, not for {wanted[:19]}")
+    return DockerBackend(spec, load_snapshot_image(snapshot, store, spec, base), base)
 
 
-def frozen_image(
+def load_snapshot_image(
     snapshot: Snapshot, store: Path, spec: SandboxSpec, base: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The snapshot's image on this daemon, verified. Raises SnapshotCorrupt."""
-    if not is_image(snapshot.location):
+    """The snapshot's image on this daemon, verified. Raises SnapshotCorruptError."""
+    if not is_image_id(snapshot.location):
         if Path(snapshot.location).name != snapshot.location:
-            raise SnapshotCorrupt(f"{snapshot.location!r} is not the name of an archive")
+            raise SnapshotCorruptError(f"{snapshot.location!r} is not the name of an archive")
         labels = {OWNER_LABEL: spec.owner, images.LOADED_LABEL: snapshot.digest}
         tag = f"{spec.owner}-{snapshot.digest[:16]}"
         largest = spec.disk_mb << 20
-        return images.load(store / snapshot.location, snapshot.digest, base, labels, tag, largest)
-    image = images.find(snapshot.location)
+        return images.load_archive(store / snapshot.location, snapshot.digest, base, labels, tag, largest)
+    image = images.find_image(snapshot.location)
     if image is None:
-        raise SnapshotCorrupt(f"snapshot image {snapshot.location[:19]} is not on this daemon")
-    found = images.content_digest(image, base)
+        raise SnapshotCorruptError(f"snapshot image {snapshot.location[:19]} is not on this daemon")
+    found = images.image_content_digest(image, base)
     if found != snapshot.digest:
-        raise SnapshotCorrupt(
+        raise SnapshotCorruptError(
             f"{snapshot.location[:19]} holds {found[:12]}…, but the snapshot says {snapshot.digest[:12]}…"
         )
     return image
 
 
-def is_image(location: str) -> bool:
+def is_image_id(location: str) -> bool:
     """Whether a snapshot lies on the daemon, not in a store."""
     return location.startswith("sha256:")
 
 
-def _squashed(
+def _squash_layers(
     image: Mapping[str, Any], base: Mapping[str, Any], labels: Mapping[str, str], tag: str
 ) -> Mapping[str, Any]:
     """The same files in one layer upon the base; the image of many layers is removed."""
     with tempfile.TemporaryDirectory(prefix="takeover-squash-") as room:
         place = Path(room) / "archive"
         digest = images.write_archive(image, base, place)
-        found = images.load(place, digest, base, labels, tag)
-    with contextlib.suppress(SandboxUnavailable), answering("docker rmi"):
+        found = images.load_archive(place, digest, base, labels, tag)
+    with contextlib.suppress(SandboxUnavailableError), translate_errors("docker rmi"):
         client().api.remove_image(image["Id"], force=True)
     return found
 
 
-def _refuse_marks(layer: Path) -> None:
-    found = tarballs.mark_among(layer)
+def _reject_reserved_names(layer: Path) -> None:
+    found = tarballs.find_reserved_name(layer)
     if found is not None:
-        raise SandboxUnavailable(f"no snapshot: Docker's layers cannot keep a file named {found!r}")
+        raise SandboxUnavailableError(f"no snapshot: Docker's layers cannot keep a file named {found!r}")

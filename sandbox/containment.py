@@ -5,18 +5,18 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from sandbox.daemon import answering, client, system_call_filter
+from sandbox.daemon import client, system_call_filter, translate_errors
 from sandbox.machine import SandboxSpec
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 """What a root that installs packages and runs tests needs: to own, to read, to become another, to signal."""
 
 
-def host_config(spec: SandboxSpec) -> Any:
+def make_host_config(spec: SandboxSpec) -> Any:
     """No network, no mounts, no devices, and the system calls that a host sandbox has."""
     memory = f"{spec.memory_mb}m"
     size = spec.disk_mb << 20
-    with answering("the Docker daemon"):
+    with translate_errors("the Docker daemon"):
         return client().api.create_host_config(
             network_mode="none",
             cap_drop=["ALL"],
@@ -42,10 +42,10 @@ def _has_quota(daemon: Any) -> bool:
     status = dict(found.get("DriverStatus") or [])
     if found["Driver"] != "overlay2":
         return found["Driver"] in ("btrfs", "zfs", "windowsfilter")
-    return bool(status.get("Backing Filesystem") == "xfs" and _xfs_quota(found["DockerRootDir"]))
+    return bool(status.get("Backing Filesystem") == "xfs" and _has_xfs_quota(found["DockerRootDir"]))
 
 
-def _xfs_quota(root: str) -> bool:
+def _has_xfs_quota(root: str) -> bool:
     """Whether the mount that a local daemon keeps its layers on counts by project."""
     best = ("", "")
     try:

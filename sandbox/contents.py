@@ -6,45 +6,53 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sandbox import transfer
-from sandbox.archive import Held
-from sandbox.bases import COPY, ROOMS
+from sandbox.archive import ArchiveContents
+from sandbox.bases import COPY_PREFIX, WRITABLE_DIRECTORIES
 from sandbox.machine import Snapshot
-from sandbox.shell import shown
+from sandbox.shell import escape_non_utf8
 
 
-class Contents(NamedTuple):
+class SnapshotContents(NamedTuple):
     """The workspace's files in which a snapshot differs from its base; or all of them, if it is `whole`."""
 
     files: dict[str, str | None]
     """SHA-256 by path, relative to the workspace; None where a report tells another."""
-    hidden: frozenset[str]
-    whole: bool
+    hidden_paths: frozenset[str]
+    is_complete: bool
 
-    def is_gone(self, path: str) -> bool:
+    def is_deleted(self, path: str) -> bool:
         """Whether nothing lies there any more."""
         if path in self.files:
             return False
         parents = [path[:end] for end, letter in enumerate(path) if letter == "/"]
-        covered = any(parent in self.hidden or parent in self.files for parent in parents)
-        return self.whole or covered or path in self.hidden or "" in self.hidden
+        covered = any(parent in self.hidden_paths or parent in self.files for parent in parents)
+        return self.is_complete or covered or path in self.hidden_paths or "" in self.hidden_paths
 
 
-def contents(snapshot: Snapshot, store: Path) -> Contents:
-    """What is in a snapshot, all of it verified. Raises SnapshotCorrupt, SandboxUnavailable."""
-    held = transfer.held(snapshot, store)
-    top = _workspace(snapshot, held)
-    return Contents(
-        {shown(path[len(top) :]): sha256 for path, sha256 in held.files.items() if path.startswith(top)},
+def read_contents(snapshot: Snapshot, store: Path) -> SnapshotContents:
+    """What is in a snapshot, all of it verified. Raises SnapshotCorruptError, SandboxUnavailableError."""
+    held = transfer.read_archive_contents(snapshot, store)
+    top = _workspace_prefix(snapshot, held)
+    return SnapshotContents(
+        {
+            escape_non_utf8(path[len(top) :]): sha256
+            for path, sha256 in held.files.items()
+            if path.startswith(top)
+        },
         frozenset(
-            shown(f"{path}/"[len(top) :].rstrip("/")) for path in held.hidden if f"{path}/".startswith(top)
+            escape_non_utf8(f"{path}/"[len(top) :].rstrip("/"))
+            for path in held.hidden
+            if f"{path}/".startswith(top)
         ),
-        snapshot.base.startswith(COPY),
+        snapshot.base.startswith(COPY_PREFIX),
     )
 
 
-def _workspace(snapshot: Snapshot, held: Held) -> str:
+def _workspace_prefix(snapshot: Snapshot, archive_contents: ArchiveContents) -> str:
     """Where the workspace lies in the archive: what stands on a directory has rooms, and no system around it."""
-    tops = {path.partition("/")[0] for path in (*held.files, *held.hidden)}
-    in_rooms = snapshot.backend == "process" or (snapshot.backend == "host" and tops <= set(ROOMS))
-    place = ROOMS[0] if in_rooms else snapshot.workspace.strip("/")
+    tops = {path.partition("/")[0] for path in (*archive_contents.files, *archive_contents.hidden)}
+    in_rooms = snapshot.backend == "process" or (
+        snapshot.backend == "host" and tops <= set(WRITABLE_DIRECTORIES)
+    )
+    place = WRITABLE_DIRECTORIES[0] if in_rooms else snapshot.workspace.strip("/")
     return f"{place}/" if place else ""

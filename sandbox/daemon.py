@@ -11,17 +11,17 @@ from typing import Any
 
 from sandbox import seccomp
 from sandbox.layers import TRUSTED_OPAQUE, USER_OPAQUE
-from sandbox.machine import OutOfDisk, SandboxUnavailable
-from sandbox.ownership import labels
+from sandbox.machine import OutOfDiskError, SandboxUnavailableError
+from sandbox.ownership import make_labels
 
 API_TIMEOUT_S = 600
-QUICK_S = 60
+QUICK_TIMEOUT_S = 60
 """What a daemon that hangs may cost where an answer takes milliseconds."""
 
 
 @functools.cache
 def client(timeout_s: int = API_TIMEOUT_S) -> Any:
-    """The Docker daemon that the environment names. Raises SandboxUnavailable when none answers."""
+    """The Docker daemon that the environment names. Raises SandboxUnavailableError when none answers."""
     import docker
     from docker.errors import DockerException
 
@@ -29,41 +29,41 @@ def client(timeout_s: int = API_TIMEOUT_S) -> Any:
         found = docker.from_env(timeout=timeout_s)
         found.ping()
     except (DockerException, OSError) as error:
-        raise SandboxUnavailable(
-            f"no Docker daemon answers ({one_line(error)}); start it, or choose --sandbox host"
+        raise SandboxUnavailableError(
+            f"no Docker daemon answers ({summarize_error(error)}); start it, or choose --sandbox host"
         ) from error
     return found
 
 
 @contextlib.contextmanager
-def answering(deed: str) -> Iterator[None]:
+def translate_errors(action: str) -> Iterator[None]:
     """Turn whatever the daemon fails with meanwhile into our own exceptions."""
     from docker.errors import DockerException
 
     try:
         yield
-    except SandboxUnavailable:
+    except SandboxUnavailableError:
         raise  # ours already; one of them is an OSError
     except (DockerException, OSError) as error:
         if "no space left on device" in str(error).lower():
-            raise OutOfDisk(f"{deed}: the Docker daemon's disk is full") from error
-        raise SandboxUnavailable(f"{deed}: {one_line(error)}") from error
+            raise OutOfDiskError(f"{action}: the Docker daemon's disk is full") from error
+        raise SandboxUnavailableError(f"{action}: {summarize_error(error)}") from error
 
 
 def require_image(name: str) -> Any:
-    """The image of that name. Raises SandboxUnavailable, saying what to do."""
+    """The image of that name. Raises SandboxUnavailableError, saying what to do."""
     from docker.errors import ImageNotFound
 
-    with answering(f"Docker image {name}"):
+    with translate_errors(f"Docker image {name}"):
         try:
             return client().images.get(name)
         except ImageNotFound as error:
-            raise SandboxUnavailable(
+            raise SandboxUnavailableError(
                 f"Docker image {name} is not on this daemon; pull or build it first"
             ) from error
 
 
-def directories(driver: Mapping[str, Any]) -> tuple[Path, ...] | None:
+def layer_directories(driver: Mapping[str, Any]) -> tuple[Path, ...] | None:
     """Where the layers of a container or an image lie, the top one first; None if they cannot be read."""
     if driver.get("Name") != "overlay2" or os.geteuid() != 0:
         return None  # without root overlayfs's own marks cannot be read
@@ -76,7 +76,7 @@ def directories(driver: Mapping[str, Any]) -> tuple[Path, ...] | None:
 @functools.cache
 def opaque_attribute() -> str:
     """The attribute by which the daemon's layers mark a directory that hides the layers below."""
-    with answering("the Docker daemon"):
+    with translate_errors("the Docker daemon"):
         options = client().info().get("SecurityOptions") or ()
     return USER_OPAQUE if "name=rootless" in options else TRUSTED_OPAQUE
 
@@ -88,7 +88,7 @@ def system_call_filter(daemon: Any) -> tuple[str, ...]:
     Its own default profile stays where this host has no libseccomp, or the daemon no seccomp.
     """
     profile = seccomp.docker_profile()
-    with answering("the Docker daemon"):
+    with translate_errors("the Docker daemon"):
         options = daemon.info().get("SecurityOptions") or ()
     if profile is None or not any(option.startswith("name=seccomp") for option in options):
         return ()
@@ -103,7 +103,7 @@ class OwnedClient:
 
     def __init__(self, owner: str, *, network: bool) -> None:
         self._client = client()
-        self._forced: dict[str, Any] = {"labels": labels(owner)} | (
+        self._forced_options: dict[str, Any] = {"labels": make_labels(owner)} | (
             {} if network else {"network_mode": "none"}
         )
         self._filter = system_call_filter(self._client)
@@ -112,12 +112,12 @@ class OwnedClient:
     def create(self, **options: Any) -> Any:
         given = [option for option in options.get("security_opt") or () if not option.startswith("seccomp")]
         security = {"security_opt": [*given, *self._filter]} if self._filter else {}
-        return self._client.containers.create(**options | self._forced | security)
+        return self._client.containers.create(**options | self._forced_options | security)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client.containers if name == "get" else self._client, name)
 
 
-def one_line(error: Exception) -> str:
+def summarize_error(error: Exception) -> str:
     """What an error says, short enough for a message of ours."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

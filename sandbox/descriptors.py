@@ -17,15 +17,15 @@ _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
 _RESOLVE = _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH
-_HOW = struct.Struct("=QQQ")
-_ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW
-_WITHOUT_WAITING = os.O_NONBLOCK | os.O_NOCTTY
+_OPEN_HOW = struct.Struct("=QQQ")
+_REQUIRED_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
+_NONBLOCKING_FLAGS = os.O_NONBLOCK | os.O_NOCTTY
 """A fifo or a device that takes a file's place must not block the open. Not allowed beside O_PATH."""
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY
 
 
 @contextlib.contextmanager
-def opened(root: Path, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+def open_safely(root: Path, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
     """A descriptor of what lies at `path` below `root`; an empty path is the root itself.
 
     `root` is trusted, `path` is relative and has no `..`. Raises OSError: ELOOP or ENOTDIR where a part of `path` is a
@@ -44,17 +44,17 @@ def open_beneath(root: Path, path: str, flags: int = os.O_RDONLY) -> int:
         return os.open(root, flags | os.O_DIRECTORY | os.O_CLOEXEC)
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return _open_at(top, path, _complete(flags))
+        return _open_at(top, path, _complete_flags(flags))
     finally:
         os.close(top)
 
 
 def open_at(directory: int, name: str, flags: int = os.O_RDONLY) -> int:
     """A descriptor of one name in an open directory, for the caller to close."""
-    return os.open(name, _complete(flags), dir_fd=directory)
+    return os.open(name, _complete_flags(flags), dir_fd=directory)
 
 
-def status(root: Path, path: str) -> os.stat_result:
+def read_status(root: Path, path: str) -> os.stat_result:
     """What `lstat` returns for a path below `root`. Raises OSError as `opened` does."""
     descriptor = open_beneath(root, path, os.O_PATH)
     try:
@@ -63,16 +63,16 @@ def status(root: Path, path: str) -> os.stat_result:
         os.close(descriptor)
 
 
-def link_target(root: Path, path: str) -> bytes:
+def read_link_target(root: Path, path: str) -> bytes:
     """The target of a symbolic link."""
-    with opened(root, path, os.O_PATH) as descriptor:
+    with open_safely(root, path, os.O_PATH) as descriptor:
         return os.readlink(b"", dir_fd=descriptor)
 
 
-def entries(root: Path, path: str) -> list[tuple[str, os.stat_result]]:
+def list_entries(root: Path, path: str) -> list[tuple[str, os.stat_result]]:
     """The names in a directory, each with what `lstat` returns; names that vanish meanwhile are left out."""
     found = []
-    with opened(root, path, _DIRECTORY) as descriptor, os.scandir(descriptor) as listed:
+    with open_safely(root, path, _DIRECTORY_FLAGS) as descriptor, os.scandir(descriptor) as listed:
         for entry in listed:
             with contextlib.suppress(FileNotFoundError):
                 found.append((entry.name, entry.stat(follow_symlinks=False)))
@@ -80,7 +80,7 @@ def entries(root: Path, path: str) -> list[tuple[str, os.stat_result]]:
 
 
 @contextlib.contextmanager
-def made_readable(root: Path, path: str, info: os.stat_result, *, to_write: bool = False) -> Iterator[None]:
+def make_readable(root: Path, path: str, info: os.stat_result, *, to_write: bool = False) -> Iterator[None]:
     """Let this user read its own file or directory while its mode forbids that. Root needs no help."""
     wanted = stat.S_IRUSR | (stat.S_IWUSR if to_write else 0)
     if stat.S_ISDIR(info.st_mode):
@@ -88,7 +88,7 @@ def made_readable(root: Path, path: str, info: os.stat_result, *, to_write: bool
     if os.geteuid() == 0 or info.st_mode & wanted == wanted or stat.S_ISLNK(info.st_mode):
         yield
         return
-    with opened(root, path, os.O_PATH) as descriptor:
+    with open_safely(root, path, os.O_PATH) as descriptor:
         # As it is now: a caller further out may have opened it up already.
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
         place = Path(f"/proc/self/fd/{descriptor}")  # fchmod takes no descriptor of O_PATH
@@ -99,8 +99,8 @@ def made_readable(root: Path, path: str, info: os.stat_result, *, to_write: bool
             place.chmod(mode)
 
 
-def _complete(flags: int) -> int:
-    return flags | _ALWAYS | (0 if flags & os.O_PATH else _WITHOUT_WAITING)
+def _complete_flags(flags: int) -> int:
+    return flags | _REQUIRED_FLAGS | (0 if flags & os.O_PATH else _NONBLOCKING_FLAGS)
 
 
 def _open_at(directory: int, path: str, flags: int) -> int:
@@ -110,7 +110,7 @@ def _open_at(directory: int, path: str, flags: int) -> int:
     opened_here: list[int] = []
     try:
         for part in parents:
-            directory = os.open(part, os.O_PATH | os.O_DIRECTORY | _ALWAYS, dir_fd=directory)
+            directory = os.open(part, os.O_PATH | os.O_DIRECTORY | _REQUIRED_FLAGS, dir_fd=directory)
             opened_here.append(directory)
         return os.open(name, flags, dir_fd=directory)
     finally:
@@ -120,8 +120,8 @@ def _open_at(directory: int, path: str, flags: int) -> int:
 
 def _openat2(directory: int, path: str, flags: int) -> int:
     while True:
-        how = _HOW.pack(flags, 0, _RESOLVE)
-        found = _libc().syscall(_OPENAT2, directory, os.fsencode(path), how, _HOW.size)
+        how = _OPEN_HOW.pack(flags, 0, _RESOLVE)
+        found = _libc().syscall(_OPENAT2, directory, os.fsencode(path), how, _OPEN_HOW.size)
         if found >= 0:
             return int(found)
         number = ctypes.get_errno()

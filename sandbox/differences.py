@@ -10,9 +10,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from sandbox.layers import Item, Stack, require_shallow, root
+from sandbox.layers import LayerEntry, LayerStack, require_shallow, root_entry
 
-Kind = Literal["file", "link", "directory", "opaque", "fifo", "gone"]
+DifferenceKind = Literal["file", "link", "directory", "opaque", "fifo", "gone"]
 """`opaque` is a directory that hides what the base has in it; `gone` a name that only the base has."""
 
 
@@ -20,11 +20,11 @@ class Difference(NamedTuple):
     """One name that differs, or a directory on the way to one."""
 
     path: str
-    kind: Kind
-    item: Item
+    kind: DifferenceKind
+    item: LayerEntry
 
 
-def differences(layers: tuple[Path, ...], base: Stack) -> Iterator[Difference]:
+def list_differences(layers: tuple[Path, ...], base: LayerStack) -> Iterator[Difference]:
     """The difference of layers at rest, the top one first; sorted, a directory before what it holds.
 
     The layers mark directories as `base` does.
@@ -32,12 +32,16 @@ def differences(layers: tuple[Path, ...], base: Stack) -> Iterator[Difference]:
     Equal trees give equal differences: a name that was made and removed again is left out, and a directory is opaque
     only where the base has something to hide.
     """
-    return _merged("", tuple(root(layer, base.opaque) for layer in layers), base, hidden=False)
+    return _merge_layers(
+        "", tuple(root_entry(layer, base.opaque_attribute) for layer in layers), base, hidden=False
+    )
 
 
-def _merged(path: str, parts: tuple[Item, ...], base: Stack, *, hidden: bool) -> Iterator[Difference]:
+def _merge_layers(
+    path: str, parts: tuple[LayerEntry, ...], base: LayerStack, *, hidden: bool
+) -> Iterator[Difference]:
     require_shallow(path)
-    named: dict[str, list[Item]] = {}
+    named: dict[str, list[LayerEntry]] = {}
     for part in parts:
         for item in part.children():
             named.setdefault(item.path, []).append(item)
@@ -46,22 +50,22 @@ def _merged(path: str, parts: tuple[Item, ...], base: Stack, *, hidden: bool) ->
         if first.is_directory:
             with ExitStack() as stack:
                 for item in takewhile(lambda each: each.is_directory, named[below]):
-                    stack.enter_context(item.made_readable())
-                found, cut = _directories(named[below])
+                    stack.enter_context(item.make_readable())
+                found, cut = _list_directory_parts(named[below])
                 covers = cut and not hidden and _is_directory(base, below)
                 yield Difference(below, "opaque" if covers else "directory", first)
-                yield from _merged(below, found, base, hidden=hidden or cut)
+                yield from _merge_layers(below, found, base, hidden=hidden or cut)
         elif first.is_whiteout:
             if not hidden and base.find(below) is not None:
                 yield Difference(below, "gone", first)
-        elif (kind := _kind(first.info)) is not None:
+        elif (kind := _difference_kind(first.info)) is not None:
             yield Difference(below, kind, first)
 
 
-def _directories(found: list[Item]) -> tuple[tuple[Item, ...], bool]:
+def _list_directory_parts(items: list[LayerEntry]) -> tuple[tuple[LayerEntry, ...], bool]:
     """The layers' parts of one directory, down to where one hides the rest; and whether one does."""
-    parts: list[Item] = []
-    for item in found:
+    parts: list[LayerEntry] = []
+    for item in items:
         if not item.is_directory:
             return tuple(parts), True
         parts.append(item)
@@ -70,12 +74,12 @@ def _directories(found: list[Item]) -> tuple[tuple[Item, ...], bool]:
     return tuple(parts), False
 
 
-def _is_directory(base: Stack, path: str) -> bool:
+def _is_directory(base: LayerStack, path: str) -> bool:
     found = base.find(path)
     return found is not None and found.is_directory
 
 
-def _kind(info: os.stat_result) -> Kind | None:
+def _difference_kind(info: os.stat_result) -> DifferenceKind | None:
     """None for sockets and devices, which no archive can keep."""
     if stat.S_ISREG(info.st_mode):
         return "file"

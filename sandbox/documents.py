@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-MOST_VALUES = 2_000_000
-MOST_KEYS = 1_000
+MAX_VALUES = 2_000_000
+MAX_KEYS = 1_000
 """In one object."""
-MOST_VALUES_OF_A_FILE = 20_000_000
+MAX_FILE_VALUES = 20_000_000
 """Recorded runs have 32 bytes or more for each value, so that a file of 640 MB meets it."""
-_OTHERS = bytes(sorted(set(range(256)) - set(b'",[{')))
+_IGNORED_BYTES = bytes(sorted(set(range(256)) - set(b'",[{')))
 _STRING = re.compile(rb'"[^"]*"')
 
 
@@ -21,38 +21,38 @@ def parse_document(text: bytes) -> Any:
 
     A value of two bytes takes 70 in memory, and a thousand where it is validated and refused.
     """
-    return parse_json(text.decode(), most_values=MOST_VALUES, most_keys=MOST_KEYS)
+    return parse_json(text.decode(), max_values=MAX_VALUES, max_keys=MAX_KEYS)
 
 
 def parse_json(
     text: bytes | str,
     *,
-    most_values: int = MOST_VALUES_OF_A_FILE,
-    most_keys: int | None = None,
+    max_values: int = MAX_FILE_VALUES,
+    max_keys: int | None = None,
     nan_as_none: bool = False,
 ) -> Any:
     """The value of a JSON text, which may hold NaN and infinities. Raises ValueError as `parse_document` does."""
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
-    check_values(text.encode("utf-8", "surrogatepass"), most_values)
+    check_values(text.encode("utf-8", "surrogatepass"), max_values)
 
     def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if most_keys is not None and len(pairs) > most_keys:
-            raise ValueError(f"it has an object of more than {most_keys:,} keys")
+        if max_keys is not None and len(pairs) > max_keys:
+            raise ValueError(f"it has an object of more than {max_keys:,} keys")
         return dict(pairs)
 
     replace: Callable[[str], Any] | None = (lambda name: None) if nan_as_none else None
     try:
         return json.loads(
-            text, parse_constant=replace, object_pairs_hook=None if most_keys is None else build_object
+            text, parse_constant=replace, object_pairs_hook=None if max_keys is None else build_object
         )
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
 
-def check_values(text: bytes, most_values: int = MOST_VALUES_OF_A_FILE) -> None:
+def check_values(text: bytes, max_values: int = MAX_FILE_VALUES) -> None:
     """Raise ValueError where a JSON text, or several, have more values than that."""
     # Outside of strings, each value but the first follows one of these characters, or is an object's.
-    bare = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS)
-    if len(bare) - sum(found.end() - found.start() for found in _STRING.finditer(bare)) > most_values:
-        raise ValueError(f"it has more than {most_values:,} values")
+    bare = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _IGNORED_BYTES)
+    if len(bare) - sum(found.end() - found.start() for found in _STRING.finditer(bare)) > max_values:
+        raise ValueError(f"it has more than {max_values:,} values")

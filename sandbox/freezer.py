@@ -9,105 +9,105 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sandbox import hierarchies
-from sandbox.machine import SandboxUnavailable
+from sandbox.machine import SandboxUnavailableError
 
 TIMEOUT_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
 
 
 @contextlib.contextmanager
-def paused(container: str, pid: int) -> Iterator[None]:
+def pause_container(container: str, pid: int) -> Iterator[None]:
     """Hold still all that runs in a container, whose first process is `pid`."""
-    group = _group(container, pid)
+    group = _find_container_group(container, pid)
     if group is not None:
-        with frozen(group):
+        with pause_group(group):
             yield
         return
-    from sandbox.daemon import answering, client
+    from sandbox.daemon import client, translate_errors
 
-    with answering("docker pause"):
+    with translate_errors("docker pause"):
         client().api.pause(container)
     try:
         yield
     finally:
-        with answering("docker unpause"):
+        with translate_errors("docker unpause"):
             client().api.unpause(container)
 
 
-def _group(container: str, pid: int) -> Path | None:
+def _find_container_group(container: str, pid: int) -> Path | None:
     """The container's own control group; None where this process cannot freeze it.
 
     The daemon's own pause takes as long as the tar of a small layer.
     """
     with contextlib.suppress(OSError):
-        for position in hierarchies.positions(pid):
+        for position in hierarchies.list_positions(pid):
             directory = position.directory
             # Else it is not this container's group, or not its process.
-            if container in directory.name and can_freeze(directory):
+            if container in directory.name and can_pause(directory):
                 return directory
     return None
 
 
-def processes(container: str, pid: int) -> set[int]:
+def list_container_processes(container: str, pid: int) -> set[int]:
     """All processes of a container, as this host numbers them; empty where they cannot be listed."""
     with contextlib.suppress(OSError):
-        for position in hierarchies.positions(pid):
+        for position in hierarchies.list_positions(pid):
             if container in position.directory.name:
                 return {int(each) for each in (position.directory / "cgroup.procs").read_text().split()}
     return set()
 
 
 @contextlib.contextmanager
-def frozen(directory: Path) -> Iterator[None]:
-    """Hold all processes of one group still, verified. Raises SandboxUnavailable, after 10 s at the latest."""
+def pause_group(directory: Path) -> Iterator[None]:
+    """Hold all processes of one group still, verified. Raises SandboxUnavailableError, after 10 s at the latest."""
     try:
-        freeze(directory, TIMEOUT_S)
+        stop_processes(directory, TIMEOUT_S)
         yield
     finally:
-        complete(lambda: thaw(directory))
+        run_to_completion(lambda: resume_processes(directory))
 
 
-def can_freeze(directory: Path) -> bool:
+def can_pause(directory: Path) -> bool:
     """Whether this process may stop the processes of the group at `directory`."""
     return any(os.access(directory / name, os.W_OK) for name in ("freezer.state", "cgroup.freeze"))
 
 
-def freeze(directory: Path, timeout_s: float) -> None:
-    """Stop all processes of the group. Raises SandboxUnavailable if they do not stop, or the group is gone."""
+def stop_processes(directory: Path, timeout_s: float) -> None:
+    """Stop all processes of the group. Raises SandboxUnavailableError if they do not stop, or the group is gone."""
     try:
-        _freeze(directory, timeout_s)
+        _stop_processes(directory, timeout_s)
     except OSError as error:
-        raise SandboxUnavailable(
+        raise SandboxUnavailableError(
             f"the sandbox's processes cannot be stopped: {directory}: {error.strerror}"
         ) from error
 
 
-def _freeze(directory: Path, timeout_s: float) -> None:
+def _stop_processes(directory: Path, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    for pause in pauses():
+    for pause in poll_intervals():
         # Written again each time, as a process that entered meanwhile can undo it on version 1.
-        if _switch(directory, on=True):
+        if _set_paused(directory, is_paused=True):
             return
         if time.monotonic() > deadline:
-            raise SandboxUnavailable(f"the sandbox's processes did not stop within {timeout_s:.0f} s")
+            raise SandboxUnavailableError(f"the sandbox's processes did not stop within {timeout_s:.0f} s")
         time.sleep(pause)
 
 
-def thaw(directory: Path) -> None:
+def resume_processes(directory: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # somebody has removed it
-        _switch(directory, on=False)
+        _set_paused(directory, is_paused=False)
 
 
-def _switch(directory: Path, *, on: bool) -> bool:
+def _set_paused(directory: Path, *, is_paused: bool) -> bool:
     """Freeze or resume one group; whether all its processes stand still."""
     if (directory / "freezer.state").exists():
-        hierarchies.write(directory / "freezer.state", "FROZEN" if on else "THAWED")
-        return on and (directory / "freezer.state").read_text() == "FROZEN\n"
-    hierarchies.write(directory / "cgroup.freeze", int(on))
-    return on and "frozen 1" in (directory / "cgroup.events").read_text().splitlines()
+        hierarchies.write_control_file(directory / "freezer.state", "FROZEN" if is_paused else "THAWED")
+        return is_paused and (directory / "freezer.state").read_text() == "FROZEN\n"
+    hierarchies.write_control_file(directory / "cgroup.freeze", int(is_paused))
+    return is_paused and "frozen 1" in (directory / "cgroup.events").read_text().splitlines()
 
 
-def complete(finish: Callable[[], None]) -> None:
+def run_to_completion(finish: Callable[[], None]) -> None:
     """Run what must not be left out; once more when Ctrl-C interrupts it."""
     try:
         finish()
@@ -116,7 +116,7 @@ def complete(finish: Callable[[], None]) -> None:
         raise
 
 
-def pauses() -> Iterator[float]:
+def poll_intervals() -> Iterator[float]:
     pause = _FIRST_PAUSE_S
     while True:
         yield pause

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sandbox import ownership
 
 CONTROLLERS = ("freezer", "memory", "pids")
-NAME = re.compile(r"takeover-(\d+-\d+-\d+)-[0-9a-f]+")
+GROUP_NAME = re.compile(r"takeover-(\d+-\d+-\d+)-[0-9a-f]+")
 """Of a group: PID namespace, id and start of the process that made it, and a token."""
 _UNIFIED = frozenset[str]()
 """Version 2 names no controllers in /proc/PID/cgroup."""
@@ -31,7 +31,7 @@ class Position(NamedTuple):
     """The uppermost group that this mount shows."""
 
 
-def positions(pid: int | None = None) -> list[Position]:
+def list_positions(pid: int | None = None) -> list[Position]:
     """The groups of a process, this one by default, in every hierarchy that is mounted here and shows it."""
     text = Path(f"/proc/{pid or 'self'}/cgroup").read_text()
     paths = {}
@@ -39,7 +39,7 @@ def positions(pid: int | None = None) -> list[Position]:
         _, names, path = line.split(":", 2)
         paths[frozenset(names.split(",")) - {""}] = path
     found: dict[frozenset[str], Position] = {}
-    for root, point, options in _mounts():
+    for root, point, options in _list_mounts():
         for controllers, path in paths.items():
             if controllers in found or (options is None) != (controllers == _UNIFIED):
                 continue
@@ -54,43 +54,43 @@ def positions(pid: int | None = None) -> list[Position]:
 
 
 @functools.lru_cache(maxsize=1)
-def parents(pid: int) -> dict[str, Path]:
+def find_parent_groups(pid: int) -> dict[str, Path]:
     """The groups below which this process can make groups, by what these can do."""
     found: dict[str, Path] = {}
-    mine = positions()
+    mine = list_positions()
     for controller in CONTROLLERS:
         for position in mine:
-            if controller in position.controllers and controller in _trial(position.directory):
+            if controller in position.controllers and controller in _probe_controllers(position.directory):
                 found[controller] = position.directory
     missing = [controller for controller in CONTROLLERS if controller not in found]
     unified = [position for position in mine if position.controllers == _UNIFIED]
     if missing and unified:
-        for controller, directory in _unified_parents(unified[0]).items():
+        for controller, directory in _find_unified_parents(unified[0]).items():
             found.setdefault(controller, directory)
     return found
 
 
-def _unified_parents(mine: Position) -> dict[str, Path]:
+def _find_unified_parents(own_position: Position) -> dict[str, Path]:
     """The same for version 2, in which a group that holds processes cannot have child groups with limits."""
     fallback: dict[str, Path] = {}
-    for directory in _candidates(mine):
+    for directory in _list_parent_candidates(own_position):
         # What other processes get does not change: their groups keep no limit unless somebody sets one.
-        write_if_possible(directory / "cgroup.subtree_control", "+memory +pids")
-        able = _trial(directory)
+        try_write_control_file(directory / "cgroup.subtree_control", "+memory +pids")
+        able = _probe_controllers(directory)
         if {"memory", "pids"} <= able:
             return dict.fromkeys(able, directory)
         fallback = fallback or dict.fromkeys(able, directory)
     return fallback
 
 
-def _candidates(mine: Position) -> list[Path]:
+def _list_parent_candidates(own_position: Position) -> list[Path]:
     """Beside this process's own group, at the top, or below the own one; a memory limit is not left behind."""
-    found, left = [], mine.directory
-    while left != mine.top and not _has_memory_limit(left):
+    found, left = [], own_position.directory
+    while left != own_position.top and not _has_memory_limit(left):
         left = left.parent
-        if left in (mine.directory.parent, mine.top):
+        if left in (own_position.directory.parent, own_position.top):
             found.append(left)
-    return [*found, mine.directory]
+    return [*found, own_position.directory]
 
 
 def _has_memory_limit(directory: Path) -> bool:
@@ -99,9 +99,9 @@ def _has_memory_limit(directory: Path) -> bool:
     return False
 
 
-def _trial(parent: Path) -> set[str]:
+def _probe_controllers(parent: Path) -> set[str]:
     """Which controllers a group below `parent` has; none if it cannot be made."""
-    directory = parent / new_name()
+    directory = parent / make_group_name()
     try:
         directory.mkdir()
     except OSError:
@@ -117,12 +117,12 @@ def _trial(parent: Path) -> set[str]:
         directory.rmdir()
 
 
-def obstacle() -> str:
+def describe_obstacle() -> str:
     """Why no group can be made, of the hierarchy that comes closest."""
-    mine = positions()
+    mine = list_positions()
     wanted = [one for one in mine if one.controllers == _UNIFIED or one.controllers.intersection(CONTROLLERS)]
     for position in wanted:
-        directory = position.directory / new_name()
+        directory = position.directory / make_group_name()
         try:
             directory.mkdir()
         except OSError as error:
@@ -131,30 +131,30 @@ def obstacle() -> str:
     return "no control group file system is mounted that shows this process"
 
 
-def new_name() -> str:
-    return f"{prefix()}-{secrets.token_hex(4)}"
+def make_group_name() -> str:
+    return f"{group_name_prefix()}-{secrets.token_hex(4)}"
 
 
-def prefix() -> str:
+def group_name_prefix() -> str:
     """Names this process among all of this boot: its namespace, id and start."""
-    return "takeover-" + ownership.this_process().partition("/")[2].replace("/", "-")
+    return "takeover-" + ownership.current_process_identity().partition("/")[2].replace("/", "-")
 
 
-def _mounts() -> Iterator[tuple[str, str, frozenset[str] | None]]:
+def _list_mounts() -> Iterator[tuple[str, str, frozenset[str] | None]]:
     """Root, mount point and, for version 1, options of each hierarchy that is mounted here."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, rest = line.partition(" - ")
         kind, _, options = rest.split(" ", 2)
         if kind in ("cgroup", "cgroup2"):
-            root, point = (_unescaped(field) for field in fields.split(" ")[3:5])
+            root, point = (_unescape(field) for field in fields.split(" ")[3:5])
             yield root, point, frozenset(options.split(",")) if kind == "cgroup" else None
 
 
-def _unescaped(field: str) -> str:
+def _unescape(field: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
 
 
-def write(file: Path, value: object) -> None:
+def write_control_file(file: Path, value: object) -> None:
     """Write to a file of the kernel's, which must exist."""
     descriptor = os.open(file, os.O_WRONLY)
     try:
@@ -166,9 +166,9 @@ def write(file: Path, value: object) -> None:
         os.close(descriptor)
 
 
-def write_if_possible(file: Path, value: object) -> bool:
+def try_write_control_file(file: Path, value: object) -> bool:
     try:
-        write(file, value)
+        write_control_file(file, value)
     except OSError:
         return False
     return True

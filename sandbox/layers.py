@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sandbox import descriptors
-from sandbox.machine import SandboxUnavailable
+from sandbox.machine import SandboxUnavailableError
 
-DEEPEST = 200
+MAX_DEPTH = 200
 """Maximum nesting of directories. Reports leave out what lies deeper, and a snapshot refuses it."""
-LONGEST_PATH = 3800
+MAX_PATH_BYTES = 3800
 """Maximum bytes of a directory's path, for the same reasons: the kernel takes 4,096 at once."""
 USER_OPAQUE = "user.overlay.opaque"
 """The attribute of a directory that hides the layers below, where a user namespace mounts the overlay."""
@@ -24,13 +24,13 @@ TRUSTED_OPAQUE = "trusted.overlay.opaque"
 """The same where the host's root mounts it; there, a sandbox can set the user's attribute itself."""
 
 
-class Item(NamedTuple):
+class LayerEntry(NamedTuple):
     """One name in one layer: the layer, the path from its root, and the result of `lstat`."""
 
     path: str
     layer: Path
     info: os.stat_result
-    opaque: str = USER_OPAQUE
+    opaque_attribute: str = USER_OPAQUE
 
     @property
     def is_directory(self) -> bool:
@@ -42,85 +42,85 @@ class Item(NamedTuple):
         return is_whiteout(self.info)
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[int]:
+    def open_descriptor(self) -> Iterator[int]:
         """A descriptor to read from, even if the mode forbids its owner to read."""
         flags = os.O_RDONLY | (os.O_DIRECTORY if self.is_directory else 0)
-        with self.made_readable(), descriptors.opened(self.layer, self.path, flags) as descriptor:
+        with self.make_readable(), descriptors.open_safely(self.layer, self.path, flags) as descriptor:
             found = os.fstat(descriptor)
             if stat.S_IFMT(found.st_mode) != stat.S_IFMT(self.info.st_mode):
                 raise FileNotFoundError(errno.ENOENT, "changed while it was read", self.path)
             yield descriptor
 
-    def made_readable(self) -> contextlib.AbstractContextManager[None]:
+    def make_readable(self) -> contextlib.AbstractContextManager[None]:
         """Let the owner read while its mode forbids that."""
-        return descriptors.made_readable(self.layer, self.path, self.info)
+        return descriptors.make_readable(self.layer, self.path, self.info)
 
     def link_target(self) -> bytes:
         """The target of a symbolic link."""
-        return descriptors.link_target(self.layer, self.path)
+        return descriptors.read_link_target(self.layer, self.path)
 
     def is_opaque(self) -> bool:
         """Whether the directory hides what the layers below have in it."""
         with (
             contextlib.suppress(PermissionError),
-            _absent(),
-            descriptors.opened(self.layer, self.path, os.O_RDONLY | os.O_DIRECTORY) as descriptor,
+            _ignore_missing(),
+            descriptors.open_safely(self.layer, self.path, os.O_RDONLY | os.O_DIRECTORY) as descriptor,
         ):
-            return is_opaque(descriptor, self.opaque)
+            return is_opaque(descriptor, self.opaque_attribute)
         return False
 
-    def children(self) -> Iterator[Item]:
+    def children(self) -> Iterator[LayerEntry]:
         """The names that this layer has in the directory, whiteouts among them.
 
-        Raises OSError when the directory is gone, SandboxUnavailable where directories are nested too deeply.
+        Raises OSError when the directory is gone, SandboxUnavailableError where directories are nested too deeply.
         """
         require_shallow(self.path)
-        for name, info in descriptors.entries(self.layer, self.path):
+        for name, info in descriptors.list_entries(self.layer, self.path):
             yield self._replace(path=f"{self.path}/{name}" if self.path else name, info=info)
 
 
-class Stack:
+class LayerStack:
     """Layers, the top one first, read as the kernel would merge them.
 
     No symbolic link is followed: a path that leads over one is not found. All layers but the top one must be at rest;
     what vanishes from the top one while it is read is passed over.
     """
 
-    def __init__(self, *layers: Path, opaque: str = USER_OPAQUE) -> None:
+    def __init__(self, *layers: Path, opaque_attribute: str = USER_OPAQUE) -> None:
         """`opaque` is the attribute by which the layers' overlay marks a directory that hides those below."""
         self.layers = layers
-        self.opaque = opaque
+        self.opaque_attribute = opaque_attribute
 
-    def find(self, path: str) -> Item | None:
+    def find(self, path: str) -> LayerEntry | None:
         """What lies at `path`; None if nothing."""
-        return Lookup(self).find(path)
+        return LayerLookup(self).find(path)
 
-    def listing(self, path: str) -> dict[str, Item]:
+    def listing(self, path: str) -> dict[str, LayerEntry]:
         """The names in a directory; empty where there is none. The root's path is empty."""
-        return {name: items[0] for name, items in _merged(Lookup(self).parts(path)).items()}
+        return {name: items[0] for name, items in _merge_parts(LayerLookup(self).parts(path)).items()}
 
-    def below(self, path: str = "") -> Iterator[Item]:
+    def walk(self, path: str = "") -> Iterator[LayerEntry]:
         """Everything below a directory, directories before what they hold, sorted by name."""
-        yield from Lookup(self).below(path)
+        yield from LayerLookup(self).walk(path)
 
 
-class Lookup:
+class LayerLookup:
     """Finds paths in layers at rest. Remembers directories: looking for all files of one costs little more than one."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: LayerStack) -> None:
         self._stack = stack
-        self._known: dict[str, tuple[Item, ...]] = {}
+        self._known: dict[str, tuple[LayerEntry, ...]] = {}
 
-    def find(self, path: str) -> Item | None:
+    def find(self, path: str) -> LayerEntry | None:
         """What lies at `path`; None if nothing."""
         parent = path.rpartition("/")[0]
-        found = next(_at(self.parts(parent), path), None)
+        found = next(_find_entries(self.parts(parent), path), None)
         return None if found is None or found.is_whiteout else found
 
-    def parts(self, path: str) -> tuple[Item, ...]:
+    def parts(self, path: str) -> tuple[LayerEntry, ...]:
         """The layers' parts of a directory, the top one first; none where there is no directory."""
         if not self._known:
-            self._known[""] = _uncovered(_roots(self._stack))
+            self._known[""] = _take_visible_parts(_list_roots(self._stack))
         names = path.split("/")
         missing = []
         while path not in self._known:
@@ -128,32 +128,34 @@ class Lookup:
             names.pop()
             path = "/".join(names)
         for each in reversed(missing):
-            parts = itertools.takewhile(lambda item: item.is_directory, _at(self._known[path], each))
-            self._known[each] = _uncovered(parts)
+            parts = itertools.takewhile(
+                lambda item: item.is_directory, _find_entries(self._known[path], each)
+            )
+            self._known[each] = _take_visible_parts(parts)
             path = each
         return self._known[path]
 
-    def below(self, path: str = "", *, pruned: str | None = None) -> Iterator[Item]:
+    def walk(self, path: str = "", *, pruned_name: str | None = None) -> Iterator[LayerEntry]:
         """As `Stack.below`, without directories that are named `pruned`."""
-        yield from _below(self.parts(path), pruned)
+        yield from _walk(self.parts(path), pruned_name)
 
 
-def _roots(stack: Stack) -> Iterator[Item]:
+def _list_roots(stack: LayerStack) -> Iterator[LayerEntry]:
     for layer in stack.layers:
-        with _absent():
-            yield root(layer, stack.opaque)
+        with _ignore_missing():
+            yield root_entry(layer, stack.opaque_attribute)
 
 
-def _at(parts: tuple[Item, ...], path: str) -> Iterator[Item]:
+def _find_entries(parts: tuple[LayerEntry, ...], path: str) -> Iterator[LayerEntry]:
     """What parts of its directory have at `path`."""
     for part in parts:
-        with _absent():
-            yield part._replace(path=path, info=descriptors.status(part.layer, path))
+        with _ignore_missing():
+            yield part._replace(path=path, info=descriptors.read_status(part.layer, path))
 
 
-def _uncovered(parts: Iterable[Item]) -> tuple[Item, ...]:
+def _take_visible_parts(parts: Iterable[LayerEntry]) -> tuple[LayerEntry, ...]:
     """Parts of one directory, down to where one hides the rest."""
-    found: list[Item] = []
+    found: list[LayerEntry] = []
     for part in parts:
         found.append(part)
         if part.is_opaque():
@@ -161,12 +163,12 @@ def _uncovered(parts: Iterable[Item]) -> tuple[Item, ...]:
     return tuple(found)
 
 
-def _merged(parts: tuple[Item, ...]) -> dict[str, list[Item]]:
+def _merge_parts(parts: tuple[LayerEntry, ...]) -> dict[str, list[LayerEntry]]:
     """The names in a directory with what they are; of a directory, every layer's part."""
-    found: dict[str, list[Item]] = {}
+    found: dict[str, list[LayerEntry]] = {}
     gone: set[str] = set()
     for part in parts:
-        for child in _present(part):
+        for child in _list_children(part):
             if child.path in gone:
                 continue
             if child.is_directory or not (child.is_whiteout or child.path in found):
@@ -176,49 +178,49 @@ def _merged(parts: tuple[Item, ...]) -> dict[str, list[Item]]:
     return found
 
 
-def _below(parts: tuple[Item, ...], pruned: str | None) -> Iterator[Item]:
-    for path, items in sorted(_merged(parts).items()):
+def _walk(parts: tuple[LayerEntry, ...], pruned_name: str | None) -> Iterator[LayerEntry]:
+    for path, items in sorted(_merge_parts(parts).items()):
         if not items[0].is_directory:
             yield items[0]
-        elif path.rpartition("/")[2] != pruned:
+        elif path.rpartition("/")[2] != pruned_name:
             yield items[0]
-            yield from _below(_uncovered(items), pruned)
+            yield from _walk(_take_visible_parts(items), pruned_name)
 
 
-def root(layer: Path, opaque: str = USER_OPAQUE) -> Item:
+def root_entry(layer: Path, opaque_attribute: str = USER_OPAQUE) -> LayerEntry:
     """The top directory of a layer."""
-    return Item("", layer, layer.lstat(), opaque)
+    return LayerEntry("", layer, layer.lstat(), opaque_attribute)
 
 
-def own(layer: Path) -> Iterator[Item]:
+def walk_layer(layer: Path) -> Iterator[LayerEntry]:
     """Everything that one layer has, whiteouts among it, sorted by name."""
-    yield from _own(root(layer))
+    yield from _walk_layer(root_entry(layer))
 
 
-def _own(directory: Item) -> Iterator[Item]:
-    for item in sorted(_present(directory)):
+def _walk_layer(directory: LayerEntry) -> Iterator[LayerEntry]:
+    for item in sorted(_list_children(directory)):
         yield item
         if item.is_directory:
-            yield from _own(item)
+            yield from _walk_layer(item)
 
 
-def _present(directory: Item) -> list[Item]:
+def _list_children(directory: LayerEntry) -> list[LayerEntry]:
     """The names in a directory; none when it has vanished meanwhile."""
-    with _absent():
+    with _ignore_missing():
         return list(directory.children())
     return []
 
 
 def require_shallow(path: str) -> None:
-    """Raises SandboxUnavailable where directories are nested too deeply to be kept."""
-    if path.count("/") >= DEEPEST or len(os.fsencode(path)) > LONGEST_PATH:
-        raise SandboxUnavailable(
-            f"{path[:40]}…: nested too deeply for a snapshot (maximum {DEEPEST} directories)"
+    """Raises SandboxUnavailableError where directories are nested too deeply to be kept."""
+    if path.count("/") >= MAX_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise SandboxUnavailableError(
+            f"{path[:40]}…: nested too deeply for a snapshot (maximum {MAX_DEPTH} directories)"
         )
 
 
 @contextlib.contextmanager
-def _absent() -> Iterator[None]:
+def _ignore_missing() -> Iterator[None]:
     """Pass over what does not exist, or what a symbolic link or a long name makes unreachable."""
     try:
         yield

@@ -13,17 +13,17 @@ from pathlib import Path
 import psutil
 
 from sandbox import ownership, storage
-from sandbox.machine import SandboxUnavailable
+from sandbox.machine import SandboxUnavailableError
 from sandbox.removal import remove_tree
 
 _CHUNK = 64 * 1024
-_ROUNDS = 20
-_EXEC_LOOKS, _EXEC_LOOK_S = 20, 0.005
+_MAX_ROUNDS = 20
+_EXEC_CHECKS, _EXEC_CHECK_S = 20, 0.005
 _KERNEL_THREADS = 2
 """The process that all threads of the kernel have for a parent."""
-_PATIENCE_S = 0.3
+_EXIT_WAIT_S = 0.3
 _END_S = 5.0
-_LISTED = Path("/proc/thread-self/children")
+_CHILDREN_FILE = Path("/proc/thread-self/children")
 
 
 class PipeChannel:
@@ -35,10 +35,10 @@ class PipeChannel:
         *,
         env: dict[str, str],
         cwd: Path | None = None,
-        inherits: tuple[int, ...] = (),
-        limits: str = ":",
+        inherited_descriptors: tuple[int, ...] = (),
+        limits_command: str = ":",
     ) -> None:
-        self.limits = limits
+        self.limits_command = limits_command
         try:
             self.process = subprocess.Popen(
                 argv,
@@ -48,15 +48,15 @@ class PipeChannel:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                pass_fds=inherits,
+                pass_fds=inherited_descriptors,
             )
         except OSError as error:
-            raise SandboxUnavailable(f"{argv[0]} could not be started: {error.strerror}") from error
+            raise SandboxUnavailableError(f"{argv[0]} could not be started: {error.strerror}") from error
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         os.set_blocking(self.process.stderr.fileno(), False)
-        self._complaint = b""
+        self._start_error = b""
         self._input = self.process.stdin
         self._output = self.process.stdout.fileno()
 
@@ -70,14 +70,14 @@ class PipeChannel:
         ready, _, _ = select.select([self._output], [], [], timeout_s)
         return os.read(self._output, _CHUNK) if ready else None
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self.process.poll() is None
 
-    def complaint(self) -> str:
+    def start_error(self) -> str:
         """Why the shell did not start, as what should have started it says."""
         if self.process.stderr is not None and not self.process.stderr.closed:
-            self._complaint += self.process.stderr.read(_CHUNK) or b""
-        return self._complaint.decode(errors="replace").strip()
+            self._start_error += self.process.stderr.read(_CHUNK) or b""
+        return self._start_error.decode(errors="replace").strip()
 
     def end(self) -> int | None:
         code: int | None
@@ -85,33 +85,33 @@ class PipeChannel:
             self._input.close()
         try:
             # Closing its input ends a bash that waits for a command; one that still runs one is killed.
-            code = self.process.wait(_PATIENCE_S)
+            code = self.process.wait(_EXIT_WAIT_S)
         except subprocess.TimeoutExpired:
-            kill(descendants(self.process.pid))
+            kill_processes(find_descendants(self.process.pid))
             self.process.kill()
             self.process.wait(_END_S)
             code = None
-        self.complaint()
+        self.start_error()
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
         return code if code is None or code >= 0 else 128 - code
 
 
-def descendants(pid: int) -> list[psutil.Process]:
+def find_descendants(pid: int) -> list[psutil.Process]:
     """Every living process below `pid`, parents first."""
     found, waiting = [], [pid]
     while waiting:
-        for child in _children(waiting.pop(0)):
+        for child in _list_child_pids(waiting.pop(0)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 found.append(psutil.Process(child))
                 waiting.append(child)
     return found
 
 
-def _children(pid: int) -> Iterator[int]:
+def _list_child_pids(pid: int) -> Iterator[int]:
     """As the kernel lists them, which is faster than to ask every process for its parent."""
-    if not _LISTED.exists():
+    if not _CHILDREN_FILE.exists():
         with contextlib.suppress(psutil.NoSuchProcess):
             yield from (child.pid for child in psutil.Process(pid).children())
         return
@@ -121,7 +121,7 @@ def _children(pid: int) -> Iterator[int]:
                 yield from map(int, (thread / "children").read_text().split())
 
 
-def kill(processes: list[psutil.Process]) -> None:
+def kill_processes(processes: list[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.suspend()  # or what is killed last would start more meanwhile
@@ -132,11 +132,11 @@ def kill(processes: list[psutil.Process]) -> None:
 
 def kill_until_none(find: Callable[[], list[psutil.Process]]) -> None:
     """Kill what `find` finds, and what that started meanwhile."""
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         found = [process for process in find() if not is_dead(process)]
         if not found:
             return
-        kill(found)
+        kill_processes(found)
 
 
 def is_dead(process: psutil.Process) -> bool:
@@ -155,14 +155,14 @@ def _is_stopped(process: psutil.Process) -> bool:
 
 
 @contextlib.contextmanager
-def stopped(find: Callable[[], list[psutil.Process]]) -> Iterator[None]:
+def pause_processes(find: Callable[[], list[psutil.Process]]) -> Iterator[None]:
     """Hold still what `find` finds, and what that started meanwhile, so that a copy of what they write is not torn.
 
     What was stopped before stays stopped.
     """
     held: set[psutil.Process] = set()
     try:
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             new = {process for process in set(find()) - held if not _is_stopped(process)}
             if not new:
                 break
@@ -179,20 +179,20 @@ def stopped(find: Callable[[], list[psutil.Process]]) -> Iterator[None]:
 
 def remove_run(owner: str) -> None:
     """Remove what this host keeps of a run, and the plain processes that a killed one left."""
-    run = storage.runs() / owner
+    run = storage.runs_directory() / owner
     if not ownership.is_known(owner) and not os.path.lexists(run):
         return  # nobody has had it since it was removed
-    end_residents(run)
+    kill_run_processes(run)
     remove_tree(run)
     ownership.release(owner)
 
 
-def end_residents(run: Path) -> None:
+def kill_run_processes(run: Path) -> None:
     """Kill the plain processes that live in a run's directory."""
-    kill_until_none(lambda: list(residents(run, wait=True)))
+    kill_until_none(lambda: list(find_run_processes(run, wait=True)))
 
 
-def residents(directory: Path, *, wait: bool = False) -> dict[psutil.Process, Path]:
+def find_run_processes(directory: Path, *, wait: bool = False) -> dict[psutil.Process, Path]:
     """The processes whose TMPDIR is at or below a directory, each with its TMPDIR.
 
     That finds daemons, too, which are not among anybody's descendants. A process that is just starting another program
@@ -211,17 +211,17 @@ def residents(directory: Path, *, wait: bool = False) -> dict[psutil.Process, Pa
 
 def _await_exec(process: psutil.Process) -> None:
     """Wait, a tenth of a second at most, while a process has no variables; threads of the kernel never have any."""
-    for _ in range(_EXEC_LOOKS):
+    for _ in range(_EXEC_CHECKS):
         try:
             is_settled = bool(Path(f"/proc/{process.pid}/environ").read_bytes())
         except OSError:  # it has ended, or is another user's
             return
         if is_settled or process.ppid() in (0, _KERNEL_THREADS) or is_dead(process):
             return
-        time.sleep(_EXEC_LOOK_S)
+        time.sleep(_EXEC_CHECK_S)
 
 
-def environment(path: str, home: str) -> dict[str, str]:
+def build_environment(path: str, home: str) -> dict[str, str]:
     """The variables of a sandboxed shell, built from nothing."""
     return {
         "PATH": path,

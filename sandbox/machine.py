@@ -10,11 +10,11 @@ from typing import Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 BackendName = Literal["docker", "host", "process"]
-OWNER = r"^[a-z0-9][a-z0-9._-]{0,99}$"
+OWNER_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 """What a run may be called to whom machines belong: directories are named so."""
-LONGEST_SHELL_STATE = 8 * 1024 * 1024
+MAX_SHELL_STATE_CHARS = 8 * 1024 * 1024
 """Characters; of a shell that has more to say, a snapshot keeps the directory alone."""
-_NAME = r"^([^/\x00.][^/\x00]*)?$"
+_NAME_PATTERN = r"^([^/\x00.][^/\x00]*)?$"
 
 
 class Frozen(BaseModel):
@@ -23,19 +23,19 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class SandboxUnavailable(Exception):
+class SandboxUnavailableError(Exception):
     """The machine itself failed or is not to be had; never a command's own failure."""
 
 
-class SnapshotCorrupt(SandboxUnavailable, ValueError):
+class SnapshotCorruptError(SandboxUnavailableError, ValueError):
     """A snapshot is missing or is not what its digest says."""
 
 
-class OutOfDisk(SandboxUnavailable, OSError):
+class OutOfDiskError(SandboxUnavailableError, OSError):
     """There was no room left on the disk for what a machine or a snapshot needs."""
 
 
-class FileRefused(OSError):
+class FileAccessError(OSError):
     """A file could not be read or written inside the machine, for a reason of the file's own."""
 
 
@@ -99,13 +99,13 @@ class SandboxSpec(Frozen):
     open_files: int = Field(default=4096, gt=0)
     cpus: float | None = Field(default=None, gt=0)
     disk_mb: int = Field(default=10_240, gt=0)
-    owner: str = Field(default="takeover", pattern=OWNER)
+    owner: str = Field(default="takeover", pattern=OWNER_PATTERN)
     snapshots: Literal["auto", "layer", "commit"] = "auto"
     """How `docker` freezes: its writable layer as an archive, which takes a local daemon, or an image by
     commit, which works with any; `auto` is the first where it can be had."""
 
     @model_validator(mode="after")
-    def _has_its_base(self) -> SandboxSpec:
+    def _require_base(self) -> SandboxSpec:
         if self.backend == "docker" and not self.image:
             raise ValueError("a docker sandbox needs an image")
         if self.backend == "process" and self.directory is None:
@@ -125,11 +125,11 @@ class Snapshot(Frozen):
     """
 
     backend: BackendName
-    base: str = Field(pattern=_NAME, max_length=200)
-    location: str = Field(pattern=_NAME, max_length=200)
-    digest: str = Field(pattern=_NAME, max_length=200)
+    base: str = Field(pattern=_NAME_PATTERN, max_length=200)
+    location: str = Field(pattern=_NAME_PATTERN, max_length=200)
+    digest: str = Field(pattern=_NAME_PATTERN, max_length=200)
     workspace: str
-    shell_state: str = Field(max_length=LONGEST_SHELL_STATE)
+    shell_state: str = Field(max_length=MAX_SHELL_STATE_CHARS)
     """The `ShellState` of the agent's shell as JSON; data, which no shell ever evaluates."""
 
 
@@ -142,7 +142,7 @@ class Sandbox(Protocol):
     def run(self, command: str, *, timeout_s: float) -> ExecResult:
         """Run `command` in the agent's shell, whose directory and variables last.
 
-        Raises ValueError for a command that no shell can take (a NUL byte) and SandboxUnavailable
+        Raises ValueError for a command that no shell can take (a NUL byte) and SandboxUnavailableError
         when the machine is gone.
         """
 
@@ -150,10 +150,10 @@ class Sandbox(Protocol):
         """Run a command of the runtime's own, in the workspace, unseen by the agent's shell."""
 
     def read_file(self, path: str) -> bytes:
-        """The content of the file; relative paths start at the workspace. Raises FileRefused."""
+        """The content of the file; relative paths start at the workspace. Raises FileAccessError."""
 
     def write_file(self, path: str, content: bytes) -> None:
-        """Write the file, making its directories. Raises FileRefused."""
+        """Write the file, making its directories. Raises FileAccessError."""
 
     def directory_listing(self, path: str) -> tuple[str, ...] | None:
         """The names in a directory, sorted, directories with a final slash; None if it is none."""
@@ -170,11 +170,11 @@ class Sandbox(Protocol):
     def shell_state(self) -> str:
         """The `ShellState` of the agent's shell as JSON, as a snapshot keeps it beside the files."""
 
-    def freeze(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
+    def snapshot(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
         """Freeze the whole machine, which goes on when this returns.
 
         The snapshot counts when the future has it: then the files that it needs lie in `store`, durably.
-        The future raises OutOfDisk or SandboxUnavailable when they do not. An image that is made carries
+        The future raises OutOfDiskError or SandboxUnavailableError when they do not. An image that is made carries
         `labels`, such as its thread and checkpoint.
         """
 

@@ -21,18 +21,18 @@ from typing import IO, NamedTuple
 
 import zstandard
 
-from sandbox.layers import DEEPEST
+from sandbox.layers import MAX_DEPTH
 
-MOST_MEMBERS = 1_000_000
-LONGEST_EXTENDED_HEADER = 1024**2
+MAX_MEMBERS = 1_000_000
+MAX_EXTENDED_HEADER_BYTES = 1024**2
 """The extended header of one member in bytes: long names, times and attributes. Docker takes no more either."""
-LARGEST_EXTENDED_HEADERS = 256 * 1024**2
+MAX_TOTAL_EXTENDED_HEADER_BYTES = 256 * 1024**2
 """Those of all members together."""
-LONGEST_PATHS = 128 * 1024**2
+MAX_TOTAL_PATH_BYTES = 128 * 1024**2
 """The paths of all members together, in bytes."""
-_LARGEST_WINDOW = 8 * 1024**2
-_LONGEST_PATH, _LONGEST_NAME = 4095, 255
-_LARGEST_ID = 2**32 - 2
+_MAX_WINDOW_BYTES = 8 * 1024**2
+_MAX_PATH_BYTES, _MAX_NAME_BYTES = 4095, 255
+_MAX_ID = 2**32 - 2
 _CPU_S, _CPU_S_PER_BYTE, _CPU_S_PER_MEMBER = 60.0, 1 / 2**20, 0.001
 _BLOCK = 256 * 1024
 _ENCODING, _ERRORS = "utf-8", "surrogateescape"
@@ -44,7 +44,7 @@ _KEYS = {b"path", b"linkpath", b"size", b"uid", b"gid", b"mtime", b"hdrcharset",
 _FIELDS = struct.Struct("100s24s24s8s1s100s8s64s16s155s12s")
 _NUMBERS = re.compile(rb"([0-7]{7})\0([0-7]{7})\0([0-7]{7})\0([0-7]{11})\0([0-7]{11})\0")
 _LENGTH = re.compile(rb"([1-9][0-9]{0,7}) ")
-_WHOLE = re.compile(rb"[0-9]{1,19}")
+_WHOLE_NUMBER = re.compile(rb"[0-9]{1,19}")
 _TIME = re.compile(rb"(-?)([0-9]{1,19})(?:\.([0-9]{1,9}))?")
 
 
@@ -52,7 +52,7 @@ class MalformedArchiveError(ValueError):
     """The archive is not one that a snapshot is written as."""
 
 
-class Member(NamedTuple):
+class ArchiveMember(NamedTuple):
     """One member as its headers describe it."""
 
     path: str
@@ -68,77 +68,77 @@ class Member(NamedTuple):
     """Whether a name that begins with `.wh.` is a file's own."""
 
 
-def unpacked(raw: IO[bytes]) -> io.BufferedReader:
+def open_decompressed(raw: IO[bytes]) -> io.BufferedReader:
     """The decompressed bytes of an archive. A window above 8 MiB raises ZstdError."""
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     return io.BufferedReader(decompressor.stream_reader(raw), _BLOCK)
 
 
-class Members:
+class ArchiveMembers:
     """The members of one archive, one after another. Raises MalformedArchiveError, ZstdError, OSError.
 
     Time counts as this thread's processor time, so that a busy host refuses no more than an idle one.
     """
 
-    def __init__(self, place: Path, raw: IO[bytes]) -> None:
-        self._stream = unpacked(raw)
-        self._allowed_s = time.thread_time() + _CPU_S + place.stat().st_size * _CPU_S_PER_BYTE
+    def __init__(self, path: Path, raw: IO[bytes]) -> None:
+        self._stream = open_decompressed(raw)
+        self._allowed_s = time.thread_time() + _CPU_S + path.stat().st_size * _CPU_S_PER_BYTE
         self._count = self._extended = self._paths = self._left = 0
 
-    def base(self) -> str | None:
+    def read_base(self) -> str | None:
         """The base that the global header at the beginning names; None without such a header. Read it first."""
-        block = self._exactly(tarfile.BLOCKSIZE)
-        header = _Header(block)
+        block = self._read_exactly(tarfile.BLOCKSIZE)
+        header = _TarHeader(block)
         if header.kind != _GLOBAL:
             return None
-        found = self._records(header.size)
+        found = self._read_records(header.size)
         if found.keys() != {b"TAKEOVER.base"}:
             raise MalformedArchiveError("its global header names more than a base")
         return found[b"TAKEOVER.base"].decode(_ENCODING, _ERRORS)
 
-    def __iter__(self) -> Iterator[Member]:
-        while (block := self._exactly(tarfile.BLOCKSIZE)) != bytes(tarfile.BLOCKSIZE):
+    def __iter__(self) -> Iterator[ArchiveMember]:
+        while (block := self._read_exactly(tarfile.BLOCKSIZE)) != bytes(tarfile.BLOCKSIZE):
             self._count += 1
             self._allowed_s += _CPU_S_PER_MEMBER
-            if self._count > MOST_MEMBERS:
-                raise MalformedArchiveError(f"it has more than {MOST_MEMBERS:,} members")
+            if self._count > MAX_MEMBERS:
+                raise MalformedArchiveError(f"it has more than {MAX_MEMBERS:,} members")
             try:
-                header, more = _Header(block), {}
+                header, more = _TarHeader(block), {}
                 if header.kind == _EXTENDED:
-                    more = self._records(header.size)
-                    header = _Header(self._exactly(tarfile.BLOCKSIZE))
-                member = _member(header, more)
+                    more = self._read_records(header.size)
+                    header = _TarHeader(self._read_exactly(tarfile.BLOCKSIZE))
+                member = _parse_member(header, more)
             except MalformedArchiveError as error:
                 raise MalformedArchiveError(f"member {self._count:,}: {error}") from error
             self._paths += len(member.path)
-            if self._paths > LONGEST_PATHS:
-                raise MalformedArchiveError(f"its paths take more than {LONGEST_PATHS >> 20} MiB")
+            if self._paths > MAX_TOTAL_PATH_BYTES:
+                raise MalformedArchiveError(f"its paths take more than {MAX_TOTAL_PATH_BYTES >> 20} MiB")
             self._left = member.size
             yield member
             if self._left:
                 raise MalformedArchiveError("its content was not read")
         self._require_end()
 
-    def content(self) -> Iterator[bytes]:
+    def read_content(self) -> Iterator[bytes]:
         """The content of the member that came last, in blocks."""
         padding = -self._left % tarfile.BLOCKSIZE
         while self._left:
             if time.thread_time() > self._allowed_s:
                 raise MalformedArchiveError("it takes too long to read for its size")
-            block = self._exactly(min(self._left, _BLOCK))
+            block = self._read_exactly(min(self._left, _BLOCK))
             self._left -= len(block)
             yield block
-        self._exactly(padding)
+        self._read_exactly(padding)
 
-    def _records(self, size: int) -> dict[bytes, bytes]:
+    def _read_records(self, size: int) -> dict[bytes, bytes]:
         self._extended += size
-        if size > LONGEST_EXTENDED_HEADER or self._extended > LARGEST_EXTENDED_HEADERS:
+        if size > MAX_EXTENDED_HEADER_BYTES or self._extended > MAX_TOTAL_EXTENDED_HEADER_BYTES:
             raise MalformedArchiveError("its extended header is too large")
-        body = self._exactly(size)
-        self._exactly(-size % tarfile.BLOCKSIZE)
-        return _records(body)
+        body = self._read_exactly(size)
+        self._read_exactly(-size % tarfile.BLOCKSIZE)
+        return _parse_records(body)
 
-    def _exactly(self, size: int) -> bytes:
+    def _read_exactly(self, size: int) -> bytes:
         data = self._stream.read(size)
         if len(data) < size:
             raise MalformedArchiveError("it is cut short")
@@ -152,7 +152,7 @@ class Members:
             raise MalformedArchiveError("it is cut short")
 
 
-class _Header:
+class _TarHeader:
     """One block before the extended header is taken into account."""
 
     __slots__ = ("gid", "kind", "mode", "mtime", "name", "size", "target", "uid")
@@ -161,7 +161,9 @@ class _Header:
         name, low, high, told, self.kind, target, version, owners, device, prefix, rest = _FIELDS.unpack(
             block
         )
-        if told != b"%06o\0 " % (_sum(block[:256]) + _sum(block[256:]) - sum(told) + 8 * ord(" ")):
+        if told != b"%06o\0 " % (
+            _sum_bytes(block[:256]) + _sum_bytes(block[256:]) - sum(told) + 8 * ord(" ")
+        ):
             raise MalformedArchiveError("its header's checksum differs")
         if self.kind not in _KINDS and self.kind not in (_EXTENDED, _GLOBAL):
             raise MalformedArchiveError(f"{name.rstrip(bytes(1))!r:.80} is of a kind that no snapshot holds")
@@ -172,12 +174,12 @@ class _Header:
         self.name, self.target = name.rstrip(b"\0"), target.rstrip(b"\0")
 
 
-def _sum(half: bytes) -> int:
+def _sum_bytes(half: bytes) -> int:
     """The sum of at most 256 bytes: the lower half of Adler-32 has it, 30 times as fast as `sum`."""
     return (zlib.adler32(half) & 0xFFFF) - 1
 
 
-def _records(body: bytes) -> dict[bytes, bytes]:
+def _parse_records(body: bytes) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     at = 0
     while at < len(body):
@@ -193,67 +195,67 @@ def _records(body: bytes) -> dict[bytes, bytes]:
     return found
 
 
-def _member(header: _Header, more: dict[bytes, bytes]) -> Member:
+def _parse_member(header: _TarHeader, extended: dict[bytes, bytes]) -> ArchiveMember:
     attributes = []
-    for key, value in more.items():
+    for key, value in extended.items():
         if key.startswith(_ATTRIBUTE):
-            attributes.append((_attribute(key), value))
+            attributes.append((_parse_attribute_name(key), value))
         elif key not in _KEYS:
             raise MalformedArchiveError(f"its extended header names {key!r:.60}, which no snapshot has")
-    path = more.get(b"path", header.name)
+    path = extended.get(b"path", header.name)
     kind = _KINDS.get(header.kind)
     if kind is None:
         raise MalformedArchiveError(f"{path!r:.80} is of a kind that no snapshot holds")
     if kind == "directory":
         path = path.removesuffix(b"/")
-    target = more.get(b"linkpath", header.target)
-    size = _number(more, b"size", header.size, 2**63)
+    target = extended.get(b"linkpath", header.target)
+    size = _parse_number(extended, b"size", header.size, 2**63)
     for key in (b"uid", b"gid"):
-        _number(more, key, 0, _LARGEST_ID)
-    _require_path(path)
+        _parse_number(extended, key, 0, _MAX_ID)
+    _require_valid_path(path)
     if (size and kind != "file") or (attributes and kind not in ("file", "directory")):
         raise MalformedArchiveError(f"{path!r:.80} has a content or attributes that a {kind} has not")
-    if (b"\0" in target or not 0 < len(target) <= _LONGEST_PATH) if "link" in kind else target:
+    if (b"\0" in target or not 0 < len(target) <= _MAX_PATH_BYTES) if "link" in kind else target:
         raise MalformedArchiveError(f"{path!r:.80} has no target that a {kind} may have")
-    return Member(
+    return ArchiveMember(
         path.decode(_ENCODING, _ERRORS),
         kind,
         header.mode & 0o7777,
         size,
         target.decode(_ENCODING, _ERRORS),
-        _nanoseconds(more[b"mtime"]) if b"mtime" in more else header.mtime * 10**9,
+        _parse_nanoseconds(extended[b"mtime"]) if b"mtime" in extended else header.mtime * 10**9,
         tuple(attributes),
-        b"TAKEOVER.literal" in more,
+        b"TAKEOVER.literal" in extended,
     )
 
 
-def _require_path(path: bytes) -> None:
+def _require_valid_path(path: bytes) -> None:
     if path == b".":
         return
     names = path.split(b"/")
     if b"\0" in path or not {b"", b".", b".."}.isdisjoint(names):
         raise MalformedArchiveError(f"{path!r:.80} leads out of the snapshot")
-    if len(path) > _LONGEST_PATH or len(names) > DEEPEST + 1 or max(map(len, names)) > _LONGEST_NAME:
+    if len(path) > _MAX_PATH_BYTES or len(names) > MAX_DEPTH + 1 or max(map(len, names)) > _MAX_NAME_BYTES:
         raise MalformedArchiveError(f"{path!r:.80}… is too long or too deep for a file's path")
 
 
-def _attribute(key: bytes) -> str:
+def _parse_attribute_name(key: bytes) -> str:
     name = key.removeprefix(_ATTRIBUTE)
     if not name.startswith(b"user.") or name.startswith(b"user.overlay.") or b"\0" in name:
         raise MalformedArchiveError(f"its attribute {name!r:.60} is one that no snapshot has")
     return name.decode(_ENCODING, _ERRORS)
 
 
-def _number(more: dict[bytes, bytes], key: bytes, default: int, largest: int) -> int:
-    text = more.get(key)
+def _parse_number(extended: dict[bytes, bytes], key: bytes, default: int, maximum: int) -> int:
+    text = extended.get(key)
     if text is None:
         return default
-    if _WHOLE.fullmatch(text) is None or int(text) > largest:
-        raise MalformedArchiveError(f"its {key.decode()} {text!r:.40} is no number from 0 to {largest}")
+    if _WHOLE_NUMBER.fullmatch(text) is None or int(text) > maximum:
+        raise MalformedArchiveError(f"its {key.decode()} {text!r:.40} is no number from 0 to {maximum}")
     return int(text)
 
 
-def _nanoseconds(text: bytes) -> int:
+def _parse_nanoseconds(text: bytes) -> int:
     """A time that the kernel can be asked to set, which has 64 bits for the seconds."""
     found = _TIME.fullmatch(text)
     if found is None or int(found[2]) >= 2**63:
@@ -262,59 +264,59 @@ def _nanoseconds(text: bytes) -> int:
     return -nanoseconds if found[1] else nanoseconds
 
 
-class Sums(Mapping[str, "str | None"]):
+class DigestsByPath(Mapping[str, "str | None"]):
     """SHA-256 by path; None where a sandbox reports another. Paths come in the order of an archive.
 
     Takes 41 bytes for each, and its path.
     """
 
-    FILE, UNTOLD, LINK = range(3)
+    FILE, UNREPORTED, LINK = range(3)
 
     def __init__(self) -> None:
         self._keys = bytearray()
         self._ends = array("Q")
-        self._sums = bytearray()
+        self._digests = bytearray()
         self._kinds = bytearray()
 
     def add(self, key: bytes, digest: bytes, kind: int) -> None:
         """Add a path, as `order` gives it, behind all others."""
         self._keys += key
         self._ends.append(len(self._keys))
-        self._sums += digest
+        self._digests += digest
         self._kinds.append(kind)
 
-    def of_file(self, path: str) -> tuple[bytes, int] | None:
+    def find_file(self, path: str) -> tuple[bytes, int] | None:
         """The digest of a regular file's content and its kind; None where no regular file has this path."""
-        at = self._find(path)
+        at = self._find_index(path)
         if at is None or self._kinds[at] == self.LINK:
             return None
-        return self._sum(at), self._kinds[at]
+        return self._digest_at(at), self._kinds[at]
 
     def __getitem__(self, path: str) -> str | None:
-        at = self._find(path)
+        at = self._find_index(path)
         if at is None:
             raise KeyError(path)
-        return None if self._kinds[at] == self.UNTOLD else self._sum(at).hex()
+        return None if self._kinds[at] == self.UNREPORTED else self._digest_at(at).hex()
 
     def __iter__(self) -> Iterator[str]:
         for at in range(len(self)):
-            yield self._key(at).replace(b"\0", b"/").decode(_ENCODING, _ERRORS)
+            yield self._key_at(at).replace(b"\0", b"/").decode(_ENCODING, _ERRORS)
 
     def __len__(self) -> int:
         return len(self._ends)
 
-    def _find(self, path: str) -> int | None:
-        key = order(path)
-        at = bisect.bisect_left(range(len(self)), key, key=self._key)
-        return at if at < len(self) and self._key(at) == key else None
+    def _find_index(self, path: str) -> int | None:
+        key = sort_key(path)
+        at = bisect.bisect_left(range(len(self)), key, key=self._key_at)
+        return at if at < len(self) and self._key_at(at) == key else None
 
-    def _key(self, at: int) -> bytes:
-        return bytes(self._keys[self._ends[at - 1] if at else 0 : self._ends[at]])
+    def _key_at(self, index: int) -> bytes:
+        return bytes(self._keys[self._ends[index - 1] if index else 0 : self._ends[index]])
 
-    def _sum(self, at: int) -> bytes:
-        return bytes(self._sums[32 * at : 32 * at + 32])
+    def _digest_at(self, index: int) -> bytes:
+        return bytes(self._digests[32 * index : 32 * index + 32])
 
 
-def order(path: str) -> bytes:
+def sort_key(path: str) -> bytes:
     """What paths are sorted by in an archive: a directory before what it holds, and that before its next sibling."""
     return path.encode(_ENCODING, _ERRORS).replace(b"/", b"\0")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from sandbox.machine import FileRefused, Frozen, Sandbox
-from sandbox.repository import INDEXED, RepositoryBroken, ask
+from sandbox.machine import FileAccessError, Frozen, Sandbox
+from sandbox.repository import INDEX_SCRIPT, RepositoryError, run_git
 
-_LONGEST_SIDE = 50_000
+_MAX_DIFF_CHARS = 50_000
 
 # Each set of changes is merged, file by file, into what the ones before it came to: in an index, where nothing can
 # be half done. What both sides changed is merged by lines, or stays as it is; only then the workspace is written. What writes
 # trees does not see the repository's objects either.
-_MERGE = """
+_MERGE_SCRIPT = """
 {
   put() {
     if [ -n "$2" ]; then git update-index --add --cacheinfo "$1,$2,$3"
@@ -98,7 +98,7 @@ _MERGE = """
 """
 
 
-class Conflict(Frozen):
+class MergeConflict(Frozen):
     """One file that stays as the machine has it, and what each side made of it."""
 
     path: str
@@ -107,68 +107,68 @@ class Conflict(Frozen):
     theirs: str
 
 
-class Merged(Frozen):
+class MergeResult(Frozen):
     """What became of one set of changes."""
 
-    taken: tuple[str, ...] = ()
+    changed_files: tuple[str, ...] = ()
     """The files that were changed, relative to the workspace."""
-    conflicts: tuple[Conflict, ...] = ()
+    conflicts: tuple[MergeConflict, ...] = ()
 
 
-def merge(machine: Sandbox, base_commit: str, patches: Sequence[str]) -> tuple[Merged, ...]:
+def merge(sandbox: Sandbox, base_commit: str, patches: Sequence[str]) -> tuple[MergeResult, ...]:
     """Merge patches, each a whole difference to `base_commit`, into the workspace, where they began with what it holds.
 
-    The first one wins: of later ones the files that cannot be merged are left as they are. Raises RepositoryBroken,
+    The first one wins: of later ones the files that cannot be merged are left as they are. Raises RepositoryError,
     and then the workspace is as it was.
     """
-    given = ask(machine, "mktemp -d").strip()
+    given = run_git(sandbox, "mktemp -d").strip()
     quoted = shlex.quote(given)
     numbers = [number for number, patch in enumerate(patches) if patch]
     try:
         for number in numbers:
-            machine.write_file(f"{given}/{number:04}", patches[number].encode())
-        told = ask(
-            machine,
-            f"given={quoted} longest={_LONGEST_SIDE}\n{INDEXED.format(base=shlex.quote(base_commit)).strip()}\n{_MERGE.strip()}",
+            sandbox.write_file(f"{given}/{number:04}", patches[number].encode())
+        told = run_git(
+            sandbox,
+            f"given={quoted} longest={_MAX_DIFF_CHARS}\n{INDEX_SCRIPT.format(base=shlex.quote(base_commit)).strip()}\n{_MERGE_SCRIPT.strip()}",
         )
-    except FileRefused as error:
-        raise RepositoryBroken(f"a patch could not be put into the sandbox: {error}") from error
+    except FileAccessError as error:
+        raise RepositoryError(f"a patch could not be put into the sandbox: {error}") from error
     finally:
-        machine.inspect(f"rm -rf -- {quoted}")
-    found = _read(told)
+        sandbox.inspect(f"rm -rf -- {quoted}")
+    found = _parse_results(told)
     if len(found) != len(numbers):
-        raise RepositoryBroken("git in the sandbox: the merge did not tell what it came to")
+        raise RepositoryError("git in the sandbox: the merge did not tell what it came to")
     by_number = dict(zip(numbers, found, strict=True))
-    return tuple(by_number.get(number, Merged()) for number in range(len(patches)))
+    return tuple(by_number.get(number, MergeResult()) for number in range(len(patches)))
 
 
-def _read(told: str) -> list[Merged]:
-    words = iter(told.split("\0")[:-1])
-    found: list[Merged] = []
+def _parse_results(output: str) -> list[MergeResult]:
+    words = iter(output.split("\0")[:-1])
+    found: list[MergeResult] = []
     taken: list[str] = []
-    conflicts: list[Conflict] = []
+    conflicts: list[MergeConflict] = []
     for kind in words:
         if kind == "taken":
             taken.append(next(words))
         elif kind == "conflict":
-            conflicts.append(Conflict(path=next(words), ours=next(words), theirs=next(words)))
+            conflicts.append(MergeConflict(path=next(words), ours=next(words), theirs=next(words)))
         elif kind == "end":
-            found.append(Merged(taken=tuple(taken), conflicts=tuple(conflicts)))
+            found.append(MergeResult(changed_files=tuple(taken), conflicts=tuple(conflicts)))
             taken, conflicts = [], []
         else:
-            found = _unwritten(found, Conflict(path=next(words), ours="", theirs=next(words)))
+            found = _mark_unwritten(found, MergeConflict(path=next(words), ours="", theirs=next(words)))
     return found
 
 
-def _unwritten(found: list[Merged], conflict: Conflict) -> list[Merged]:
+def _mark_unwritten(results: list[MergeResult], conflict: MergeConflict) -> list[MergeResult]:
     return [
         each.model_copy(
             update={
-                "taken": tuple(path for path in each.taken if path != conflict.path),
+                "taken": tuple(path for path in each.changed_files if path != conflict.path),
                 "conflicts": (*each.conflicts, conflict),
             }
         )
-        if conflict.path in each.taken
+        if conflict.path in each.changed_files
         else each
-        for each in found
+        for each in results
     ]

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Literal
 
 from sandbox import storage
-from sandbox.machine import OWNER, SandboxUnavailable
+from sandbox.machine import OWNER_PATTERN, SandboxUnavailableError
 
-BASES = ".bases"
+BASES_LOCK = ".bases"
 """The lock that every process which may use a base holds; no run has such a name."""
 OWNER_LABEL = "takeover.owner"
 HOST_LABEL = "takeover.host"
 PROCESS_LABEL = "takeover.process"
-PLACE_LABEL = "takeover.place"
+ROOT_LABEL = "takeover.place"
 """The directory with the locks that say which runs are alive."""
-MAKING_LABEL = "takeover.making"
+CREATION_LABEL = "takeover.making"
 """New each time. A container that a person starts from a snapshot image inherits all labels, this one too."""
 
 ProcessState = Literal["alive", "dead", "earlier", "unknown"]
@@ -31,35 +31,35 @@ ProcessState = Literal["alive", "dead", "earlier", "unknown"]
 Origin = Literal["here", "elsewhere", "unknown"]
 """`here`: made by this host with today's directory of locks, which therefore show whether the run is alive."""
 _TRIES, _PAUSE_S = 4, 0.02
-_held: dict[Path, int] = {}
+_lock_descriptors: dict[Path, int] = {}
 
 
 def is_owner(name: str) -> bool:
     """Whether a run can have this name."""
-    return re.fullmatch(OWNER, name) is not None
+    return re.fullmatch(OWNER_PATTERN, name) is not None
 
 
 def hold(owner: str) -> None:
     """Mark a run as alive until this process ends or releases it."""
-    lock = _lock_of(owner)
-    known = _held.get(lock)
-    if known is not None and _is_at(known, lock):
+    lock = _lock_path(owner)
+    known = _lock_descriptors.get(lock)
+    if known is not None and _is_same_file(known, lock):
         return
     while True:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if _is_at(descriptor, lock):
+        if _is_same_file(descriptor, lock):
             break
         os.close(descriptor)  # it was removed between the two calls
-    _held[lock] = descriptor
+    _lock_descriptors[lock] = descriptor
 
 
 def release(owner: str) -> None:
     """Remove this process's lock on a run, and the file if no other process has a lock."""
-    lock = _lock_of(owner)
-    if (descriptor := _held.pop(lock, None)) is not None:
+    lock = _lock_path(owner)
+    if (descriptor := _lock_descriptors.pop(lock, None)) is not None:
         os.close(descriptor)
-    with _exclusive(lock) as is_alone:
+    with _try_exclusive_lock(lock) as is_alone:
         if is_alone:
             lock.unlink(missing_ok=True)
 
@@ -72,17 +72,17 @@ def is_known(owner: str) -> bool:
 def is_held(owner: str) -> bool | None:
     """Whether a living process, this one included, holds the run; None if its lock cannot be read."""
     try:
-        with _exclusive(storage.root() / "locks" / owner) as is_alone:
+        with _try_exclusive_lock(storage.root() / "locks" / owner) as is_alone:
             return not is_alone
     except OSError:
         return None
 
 
-def holders(owner: str) -> list[int]:
+def list_holders(owner: str) -> list[int]:
     """The processes that hold a run, as far as the kernel shows them."""
     found = set()
     with contextlib.suppress(OSError):
-        wanted = _lock_of(owner).stat()
+        wanted = _lock_path(owner).stat()
         for line in Path("/proc/locks").read_text().splitlines():
             fields = line.replace("-> ", "").split()
             major, minor, inode = fields[5].split(":")
@@ -99,71 +99,71 @@ def claim(owner: str) -> Iterator[bool]:
     The lock of a run without a directory is removed at the end.
     """
     # Without a file a newcomer could not be made to wait.
-    os.close(os.open(_lock_of(owner), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    os.close(os.open(_lock_path(owner), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_PAUSE_S)  # another collector may just be looking at it
-        with _exclusive(_lock_of(owner)) as is_alone:
-            if is_alone and _lock_of(owner).exists():
+        with _try_exclusive_lock(_lock_path(owner)) as is_alone:
+            if is_alone and _lock_path(owner).exists():
                 yield True
-                if owner != BASES and not os.path.lexists(storage.runs() / owner):
-                    _lock_of(owner).unlink(missing_ok=True)
+                if owner != BASES_LOCK and not os.path.lexists(storage.runs_directory() / owner):
+                    _lock_path(owner).unlink(missing_ok=True)
                 return
     yield False
 
 
-def labels(owner: str) -> dict[str, str]:
+def make_labels(owner: str) -> dict[str, str]:
     """Labels for what this process makes on the Docker daemon for a run, which counts as alive from now on."""
     found = {
         OWNER_LABEL: owner,
         HOST_LABEL: socket.gethostname(),
-        PROCESS_LABEL: this_process(),
-        MAKING_LABEL: secrets.token_hex(8),
+        PROCESS_LABEL: current_process_identity(),
+        CREATION_LABEL: secrets.token_hex(8),
     }
     # Containers work on hosts without a place for locks; what they leave never counts as dead.
-    with contextlib.suppress(SandboxUnavailable, OSError):
+    with contextlib.suppress(SandboxUnavailableError, OSError):
         hold(owner)
-        found[PLACE_LABEL] = str(storage.root())
+        found[ROOT_LABEL] = str(storage.root())
     return found
 
 
-def maker_state(found: Mapping[str, str]) -> ProcessState:
+def creator_state(labels: Mapping[str, str]) -> ProcessState:
     """The state of the process that made something with these labels; `unknown` whenever in doubt."""
-    if OWNER_LABEL not in found or found.get(HOST_LABEL) != socket.gethostname():
+    if OWNER_LABEL not in labels or labels.get(HOST_LABEL) != socket.gethostname():
         return "unknown"
-    return process_state(found.get(PROCESS_LABEL, ""))
+    return process_state(labels.get(PROCESS_LABEL, ""))
 
 
-def origin(found: Mapping[str, str]) -> Origin:
+def origin(labels: Mapping[str, str]) -> Origin:
     """Where something with these labels was made."""
-    here = {HOST_LABEL: socket.gethostname(), PLACE_LABEL: str(storage.root())}
-    known = {name: found[name] for name in here if name in found}
+    here = {HOST_LABEL: socket.gethostname(), ROOT_LABEL: str(storage.root())}
+    known = {name: labels[name] for name in here if name in labels}
     if any(here[name] != value for name, value in known.items()):
         return "elsewhere"
     return "here" if known == here else "unknown"
 
 
-def this_process() -> str:
+def current_process_identity() -> str:
     """A name that no other process has, on any host: boot, process namespace, process id, start time."""
-    return f"{_boot()}/{_namespace()}/{os.getpid()}/{_start(os.getpid())}"
+    return f"{_boot_id()}/{_pid_namespace_id()}/{os.getpid()}/{_start_time(os.getpid())}"
 
 
 def process_state(process: str) -> ProcessState:
     """The state of the process that `this_process` named."""
     try:
         boot, namespace, pid, start = process.split("/")
-        if boot != _boot():
+        if boot != _boot_id():
             return "earlier"
-        return _state(int(pid), start) if namespace == _namespace() else "unknown"
+        return _read_process_state(int(pid), start) if namespace == _pid_namespace_id() else "unknown"
     except (ValueError, OverflowError):
         return "unknown"
 
 
-def _state(pid: int, start: str) -> ProcessState:
+def _read_process_state(pid: int, start: str) -> ProcessState:
     if pid <= 0:
         return "unknown"
-    if _start(pid):
-        return "alive" if _start(pid) == start else "dead"
+    if _start_time(pid):
+        return "alive" if _start_time(pid) == start else "dead"
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -173,15 +173,15 @@ def _state(pid: int, start: str) -> ProcessState:
     return "dead" if Path(f"/proc/{pid}").exists() else "unknown"  # a zombie
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _namespace() -> str:
+def _pid_namespace_id() -> str:
     return str(Path("/proc/self/ns/pid").stat().st_ino)
 
 
-def _start(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """When the process began, in clock ticks since boot: ids are reused, but not at the same time."""
     try:
         # The name, which is in brackets, may hold anything.
@@ -191,13 +191,13 @@ def _start(pid: int) -> str:
     return "" if fields[0] in "ZX" else fields[19]
 
 
-def _lock_of(owner: str) -> Path:
+def _lock_path(owner: str) -> Path:
     # Not in the run's directory: its removal must not take a lock from under a process.
-    return storage.open_directory(storage.place() / "locks") / owner
+    return storage.ensure_directory(storage.ensure_root() / "locks") / owner
 
 
 @contextlib.contextmanager
-def _exclusive(lock: Path) -> Iterator[bool]:
+def _try_exclusive_lock(lock: Path) -> Iterator[bool]:
     """Hold a lock against everybody, if nobody holds it."""
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -211,12 +211,12 @@ def _exclusive(lock: Path) -> Iterator[bool]:
             yield False
         else:
             # A removed file says nothing of the one that may be there now.
-            yield _is_at(descriptor, lock)
+            yield _is_same_file(descriptor, lock)
     finally:
         os.close(descriptor)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path) -> bool:
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False

@@ -11,72 +11,85 @@ from pathlib import Path
 import psutil
 
 from sandbox import trees
-from sandbox.bases import ROOMS
+from sandbox.bases import WRITABLE_DIRECTORIES
 from sandbox.changes import Mount
-from sandbox.layers import Stack
-from sandbox.local import PipeChannel, descendants, environment, kill_until_none, residents, stopped
-from sandbox.machine import SandboxSpec, SandboxUnavailable, Snapshot
-from sandbox.shell import LEAVE, Hand, Shell
+from sandbox.layers import LayerStack
+from sandbox.local import (
+    PipeChannel,
+    build_environment,
+    find_descendants,
+    find_run_processes,
+    kill_until_none,
+    pause_processes,
+)
+from sandbox.machine import SandboxSpec, SandboxUnavailableError, Snapshot
+from sandbox.shell import EXIT_SIGNAL, RuntimeShell, Shell
 
 
-class ProcessEnclosure:
+class ProcessBackend:
     """Keeps files apart by directories only; the workspace lies where the directory does."""
 
-    def __init__(self, tree: trees.Tree) -> None:
+    def __init__(self, tree: trees.FileTree) -> None:
         self._tree = tree
         self._channels: list[PipeChannel] = []
         self.watch = None  # what runs here is trusted
-        workspace, self._home, self._tmp = (tree.files / room for room in ROOMS)
+        workspace, self._home, self._tmp = (tree.root / room for room in WRITABLE_DIRECTORIES)
         self.workspace = str(workspace)
         self.file_roots: tuple[str, ...] = (str(self._home), str(self._tmp))
-        self.mounts = tuple(Mount(room, str(tree.files / room)) for room in ROOMS)
+        self.mounts = tuple(Mount(room, str(tree.root / room)) for room in WRITABLE_DIRECTORIES)
 
-    def layers(self) -> Stack:
+    def layers(self) -> LayerStack:
         return self._tree.layers()
 
     def open_shell(self) -> PipeChannel:
-        env = environment(f"{sys.base_prefix}/bin:{os.defpath}", str(self._home))
+        env = build_environment(f"{sys.base_prefix}/bin:{os.defpath}", str(self._home))
         env["TMPDIR"] = str(self._tmp)
         channel = PipeChannel(["bash", "--norc", "--noprofile"], env=env, cwd=Path(self.workspace))
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         return channel
 
-    def kill_all(self, hand: Hand, leaving: Shell | None) -> None:
-        if leaving is not None:
+    def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
+        if signalled_shell is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(leaving.pid, LEAVE)
-        kill_until_none(self._processes)
+                os.kill(signalled_shell.pid, EXIT_SIGNAL)
+        kill_until_none(self._list_processes)
 
-    def at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         return False
 
-    def freeze(self, store: Path, labels: Mapping[str, str], *, at_rest: bool) -> Callable[[str], Snapshot]:
-        finish = self._tree.freeze(store, at_rest=at_rest, stopped=lambda: stopped(self._processes))
-        return trees.described("process", self.workspace, finish)
+    def begin_snapshot(
+        self, store: Path, labels: Mapping[str, str], *, is_idle: bool
+    ) -> Callable[[str], Snapshot]:
+        finish = self._tree.begin_snapshot(
+            store, is_idle=is_idle, pause=lambda: pause_processes(self._list_processes)
+        )
+        return trees.make_snapshot_builder("process", self.workspace, finish)
 
     def close(self) -> None:
-        kill_until_none(self._processes)
+        kill_until_none(self._list_processes)
         for channel in self._channels:
             channel.end()
         self._tree.close()
 
-    def _processes(self) -> list[psutil.Process]:
+    def _list_processes(self) -> list[psutil.Process]:
         """All but the shells."""
         shells = {channel.process.pid for channel in self._channels}
-        found = {process for pid in shells for process in descendants(pid)}
-        return [p for p in found.union(residents(self._tmp)) if p.pid not in shells]
+        found = {process for pid in shells for process in find_descendants(pid)}
+        return [p for p in found.union(find_run_processes(self._tmp)) if p.pid not in shells]
 
 
-def start(spec: SandboxSpec) -> ProcessEnclosure:
-    return _enclosed(trees.started(spec, layered=False, enclosed=False))
+def start(spec: SandboxSpec) -> ProcessBackend:
+    return _create_backend(trees.start_tree(spec, is_layered=False, is_isolated=False))
 
 
-def thaw(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ProcessEnclosure:
-    return _enclosed(trees.thawed(snapshot, store, spec, enclosed=False))
+def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ProcessBackend:
+    return _create_backend(trees.restore_tree(snapshot, store, spec, is_isolated=False))
 
 
-def _enclosed(tree: trees.Tree) -> ProcessEnclosure:
-    if tree.base.whole:
+def _create_backend(tree: trees.FileTree) -> ProcessBackend:
+    if tree.base.is_system:
         tree.close()
-        raise SandboxUnavailable("plain processes start from a repository, not from a whole system's files")
-    return ProcessEnclosure(tree)
+        raise SandboxUnavailableError(
+            "plain processes start from a repository, not from a whole system's files"
+        )
+    return ProcessBackend(tree)

@@ -12,17 +12,17 @@ from pathlib import Path
 
 from sandbox import descriptors
 
-REMOVED = ".removed-"
+REMOVED_PREFIX = ".removed-"
 """Prefix of a directory that is being removed."""
 
 
-def below(root: Path) -> Iterator[tuple[str, os.stat_result]]:
+def walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
     """The relative path of everything below a directory that can be read; symbolic links are not followed."""
     waiting = [""]
     while waiting:
         directory = waiting.pop()
         with contextlib.suppress(OSError):
-            for name, info in descriptors.entries(root, directory):
+            for name, info in descriptors.list_entries(root, directory):
                 path = f"{directory}/{name}" if directory else name
                 yield path, info
                 if stat.S_ISDIR(info.st_mode):
@@ -36,14 +36,14 @@ def is_directory(path: Path) -> bool:
     return False
 
 
-def size(root: Path) -> int:
+def disk_usage(root: Path) -> int:
     """Bytes on disk of the files below a directory."""
-    return sum(info.st_blocks * 512 for _, info in below(root) if not stat.S_ISDIR(info.st_mode))
+    return sum(info.st_blocks * 512 for _, info in walk(root) if not stat.S_ISDIR(info.st_mode))
 
 
 def set_aside(path: Path) -> Path:
     """Rename a directory in one step, so that nobody sees half of it or waits for its removal; its new path."""
-    aside = path.with_name(f"{REMOVED}{secrets.token_hex(8)}")
+    aside = path.with_name(f"{REMOVED_PREFIX}{secrets.token_hex(8)}")
     path.rename(aside)
     return aside
 

@@ -7,14 +7,14 @@ import shlex
 
 from sandbox.machine import Sandbox
 
-LARGEST_PATCH = 32 * 1024 * 1024
-MOST_FILES = 20_000
+MAX_PATCH_BYTES = 32 * 1024 * 1024
+MAX_FILES = 20_000
 
 # A git directory of our own: nothing in the agent's configuration, hooks, exclude files or index flags can
 # bend what is compared. `git add` does not see the repository's objects, because it would touch their times.
 # Made by hand, because `git init` takes as long as all of the rest; with the index's own time, by which git
 # knows which files were changed too soon after it to be told by theirs.
-INDEXED = """
+INDEX_SCRIPT = """
 [ -e .git ] || {{ echo 'no git repository'; exit 1; }}
 aside="$(mktemp -d -t takeover-git.XXXXXXXXXX)" && trap 'rm -rf -- "$aside"' EXIT && exec 3>&1 >"$aside/told" 2>&1 &&
 export HOME="$aside" XDG_CONFIG_HOME="$aside" GIT_CONFIG_NOSYSTEM=1 GIT_NO_REPLACE_OBJECTS=1 &&
@@ -36,10 +36,10 @@ elif grep -q '^[a-zS]' "$aside/flags"; then
 fi &&
 {{ git update-index -q --refresh; git add -A --ignore-errors . || [ $? -eq 1 ]; }} && """
 """Brings out, in `$GIT_DIR` and its index, the workspace as it is; what follows may use `$objects` and `$base`."""
-_CLEAN_UP = 'rm -rf -- "${TMPDIR:-/tmp}"/takeover-git.*'
+_CLEAN_UP_COMMAND = 'rm -rf -- "${TMPDIR:-/tmp}"/takeover-git.*'
 """Removes what an ended command has left of its copy."""
-_PATCH = (
-    INDEXED
+_PATCH_SCRIPT = (
+    INDEX_SCRIPT
     + """
 echo '{attributes}' >"$GIT_DIR/info/attributes" && export GIT_ALTERNATE_OBJECT_DIRECTORIES="$objects" &&
 git -c core.quotePath={quoted} diff --cached --binary --no-color "$base" -- >"$aside/patch" &&
@@ -49,52 +49,54 @@ cat "$aside/patch" >&3 || {{ cat "$aside/told" >&3; exit 1; }}
 )
 
 
-class RepositoryBroken(ValueError):
+class RepositoryError(ValueError):
     """The workspace is no git repository any more, or git cannot read it."""
 
 
-def head_commit(machine: Sandbox) -> str:
-    """The commit that is checked out. Raises RepositoryBroken."""
-    return ask(machine, "git rev-parse HEAD").strip()
+def head_commit(sandbox: Sandbox) -> str:
+    """The commit that is checked out. Raises RepositoryError."""
+    return run_git(sandbox, "git rev-parse HEAD").strip()
 
 
-def base_directories(machine: Sandbox) -> tuple[str, ...]:
+def base_directories(sandbox: Sandbox) -> tuple[str, ...]:
     """The top-level directories of the commit that is checked out."""
-    return tuple(ask(machine, "git ls-tree -z -d --name-only HEAD").split("\0")[:-1])
+    return tuple(run_git(sandbox, "git ls-tree -z -d --name-only HEAD").split("\0")[:-1])
 
 
-def files_below(machine: Sandbox) -> tuple[str, ...] | None:
+def list_files(sandbox: Sandbox) -> tuple[str, ...] | None:
     """Every file of the workspace but git's own, relative to it, sorted; None where they are too many to list."""
-    found = machine.inspect(f"find . -path ./.git -prune -o ! -type d -print0 | head -z -n {MOST_FILES + 1}")
+    found = sandbox.inspect(f"find . -path ./.git -prune -o ! -type d -print0 | head -z -n {MAX_FILES + 1}")
     names = found.output.split("\0")[:-1]
-    whole = found.exit_code == 0 and len(names) <= MOST_FILES
+    whole = found.exit_code == 0 and len(names) <= MAX_FILES
     return tuple(sorted(name.removeprefix("./") for name in names)) if whole else None
 
 
-def patch_since(machine: Sandbox, base_commit: str) -> str:
+def patch_since(sandbox: Sandbox, base_commit: str) -> str:
     """Everything that differs from `base_commit`, new files included, as a patch that git can apply.
 
-    Empty when nothing differs. Raises RepositoryBroken.
+    Empty when nothing differs. Raises RepositoryError.
     """
-    patch = _patch(machine, base_commit, as_text=True)
+    patch = _diff(sandbox, base_commit, as_text=True)
     if _is_unicode(patch):
         return patch
     # What is not UTF-8 goes in git's binary form, so that the patch stays a text.
-    parts = zip(_files(patch), _files(_patch(machine, base_commit, as_text=False)), strict=True)
+    parts = zip(
+        _split_by_file(patch), _split_by_file(_diff(sandbox, base_commit, as_text=False)), strict=True
+    )
     return "".join(text if _is_unicode(text) else binary for text, binary in parts)
 
 
-def _patch(machine: Sandbox, base_commit: str, *, as_text: bool) -> str:
+def _diff(sandbox: Sandbox, base_commit: str, *, as_text: bool) -> str:
     attributes, quoted = ("", "false") if as_text else ("* -diff", "true")
-    return ask(
-        machine,
-        _PATCH.format(
-            base=shlex.quote(base_commit), attributes=attributes, quoted=quoted, largest=LARGEST_PATCH
+    return run_git(
+        sandbox,
+        _PATCH_SCRIPT.format(
+            base=shlex.quote(base_commit), attributes=attributes, quoted=quoted, largest=MAX_PATCH_BYTES
         ).strip(),
     )
 
 
-def _files(patch: str) -> list[str]:
+def _split_by_file(patch: str) -> list[str]:
     return re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)
 
 
@@ -102,16 +104,16 @@ def _is_unicode(text: str) -> bool:
     return not re.search("[\ud800-\udfff]", text)
 
 
-def ask(machine: Sandbox, command: str) -> str:
-    """What a command of git tells. Raises RepositoryBroken."""
+def run_git(sandbox: Sandbox, command: str) -> str:
+    """What a command of git tells. Raises RepositoryError."""
     # The image's repository may belong to another user than the one that we run as.
     trusted = "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'; "
-    result = machine.inspect(trusted + command)
+    result = sandbox.inspect(trusted + command)
     if result.disk_full:
-        machine.inspect(_CLEAN_UP)
-        raise RepositoryBroken(
+        sandbox.inspect(_CLEAN_UP_COMMAND)
+        raise RepositoryError(
             "git in the sandbox: a copy of the changed files exceeds the sandbox's disk limit; raise disk_mb"
         )
     if result.exit_code != 0:
-        raise RepositoryBroken(f"git in the sandbox: {result.output.strip()[-300:] or 'failed'}")
+        raise RepositoryError(f"git in the sandbox: {result.output.strip()[-300:] or 'failed'}")
     return result.output

@@ -16,7 +16,7 @@ from typing import Any
 
 # What Docker's default profile refuses a container without added capabilities: mounts and namespaces, the
 # kernel itself, clocks, keys, other machines' memory, and subsystems known for their holes.
-_REFUSED = """
+_DENIED_SYSCALLS = """
 fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_by_handle_at open_tree pivot_root setns
 umount umount2 unshare
 acct create_module delete_module finit_module get_kernel_syms init_module ioperm iopl kexec_file_load
@@ -39,14 +39,14 @@ _NAMESPACES = {
     "CLONE_NEWPID": 0x2000_0000,
     "CLONE_NEWNET": 0x4000_0000,
 }
-_SOCKETS = (0, 1, 2, 10, 16)  # unspecified, UNIX, IPv4, IPv6, netlink
-_SOCKET_FAMILIES = 64
-_PERSONALITIES = 0x0002_0008  # UNAME26 and LINUX32, alone or together, and the plain one
-_PERSONALITY_ASKED = 1 << 31  # only as a part of 0xffffffff, which asks and does not set
+_ALLOWED_SOCKET_FAMILIES = (0, 1, 2, 10, 16)  # unspecified, UNIX, IPv4, IPv6, netlink
+_SOCKET_FAMILY_COUNT = 64
+_ALLOWED_PERSONALITY_BITS = 0x0002_0008  # UNAME26 and LINUX32, alone or together, and the plain one
+_PERSONALITY_QUERY_BIT = 1 << 31  # only as a part of 0xffffffff, which asks and does not set
 _TERMINAL_REQUESTS = (termios.TIOCSTI, termios.TIOCLINUX)  # type input, paste from the console
 _WORD = 0xFFFF_FFFF
 # `open_tree_attr`: the first call that came after those that this list was weighed against.
-_FIRST_UNKNOWN = 467
+_FIRST_UNKNOWN_SYSCALL = 467
 # Architectures of a Docker host, each with the older ones whose programs its kernel also runs. x32 is excluded.
 _ARCHITECTURES = {
     "X86_64": ("X86",),
@@ -55,15 +55,15 @@ _ARCHITECTURES = {
     "S390X": ("S390",),
     "RISCV64": (),
 }
-_CALL_NUMBERS = (*range(_FIRST_UNKNOWN), *range(0xF0001, 0xF0010))  # the latter are ARM's own
+_SYSCALL_NUMBERS = (*range(_FIRST_UNKNOWN_SYSCALL), *range(0xF0001, 0xF0010))  # the latter are ARM's own
 _INSTRUCTION = struct.Struct("=HBBI")
 
 
 @functools.cache
-def unavailable() -> str | None:
+def unavailable_reason() -> str | None:
     """Why no filter can be made here, in one line; None when one can."""
     try:
-        _program()
+        _compile_filter()
     except ImportError:
         return "pyseccomp is not installed"
     except RuntimeError:
@@ -73,16 +73,16 @@ def unavailable() -> str | None:
     return None
 
 
-def filter_file() -> int | None:
+def open_filter_file() -> int | None:
     """A descriptor for `bwrap --seccomp`, to be closed by the caller; None where `unavailable` says why.
 
     Each call gives a file of its own: bwrap reads to the end, and a second reader would find nothing.
     """
-    if unavailable() is not None:
+    if unavailable_reason() is not None:
         return None
     made = os.memfd_create("seccomp")
     try:
-        os.write(made, _program())
+        os.write(made, _compile_filter())
         os.lseek(made, 0, os.SEEK_SET)
         # `sh` has redirections of the descriptors below ten.
         return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 10)
@@ -97,24 +97,28 @@ def docker_profile() -> str | None:
     It takes the place of the daemon's own, so it allows by name, as that does. A call that this libseccomp does
     not know is refused.
     """
-    if unavailable() is not None:
+    if unavailable_reason() is not None:
         return None
     import pyseccomp
 
-    known = set(_known_calls(pyseccomp))
+    known = set(_list_known_syscalls(pyseccomp))
     judged = {"chroot", "clone", "clone3", "personality", "socket", "socketcall", "socketpair"}
-    allowed = sorted(known - judged - set(_REFUSED.split()) - {"name_to_handle_at"})
+    allowed = sorted(known - judged - set(_DENIED_SYSCALLS.split()) - {"name_to_handle_at"})
     namespaces = sum(_NAMESPACES.values())
     s390 = {"arches": ["s390", "s390x"]}
     rules = [
         {"names": allowed, "action": "SCMP_ACT_ALLOW"},
         {"names": ["chroot"], "action": "SCMP_ACT_ALLOW", "includes": {"caps": ["CAP_SYS_CHROOT"]}},
-        _allowed_where("clone", 0, namespaces, 0) | {"excludes": s390},
-        _allowed_where("clone", 1, namespaces, 0) | {"includes": s390},
+        _make_allow_rule("clone", 0, namespaces, 0) | {"excludes": s390},
+        _make_allow_rule("clone", 1, namespaces, 0) | {"includes": s390},
         # libseccomp would let a 32-bit program open any socket by way of `socketcall`, once one may be opened.
         {"names": ["clone3", "socketcall"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS},
-        *(_allowed_where(name, 0, _WORD, family) for name in ("socket", "socketpair") for family in _SOCKETS),
-        *(_allowed_where("personality", 0, _WORD, value) for value in _harmless_personalities()),
+        *(
+            _make_allow_rule(name, 0, _WORD, family)
+            for name in ("socket", "socketpair")
+            for family in _ALLOWED_SOCKET_FAMILIES
+        ),
+        *(_make_allow_rule("personality", 0, _WORD, value) for value in _list_allowed_personalities()),
     ]
     return json.dumps(
         {
@@ -131,28 +135,28 @@ def docker_profile() -> str | None:
     )
 
 
-def _known_calls(library: Any) -> Iterator[str]:
+def _list_known_syscalls(library: Any) -> Iterator[str]:
     for name in (name for native, others in _ARCHITECTURES.items() for name in (native, *others)):
-        for number in _CALL_NUMBERS:
+        for number in _SYSCALL_NUMBERS:
             # A number that this libseccomp does not know is an error.
             with contextlib.suppress(ValueError):
                 yield library.resolve_syscall(getattr(library.Arch, name), number).decode()
 
 
-def _allowed_where(call: str, argument: int, mask: int, value: int) -> dict[str, Any]:
+def _make_allow_rule(syscall: str, argument: int, mask: int, value: int) -> dict[str, Any]:
     condition = {"index": argument, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
-    return {"names": [call], "action": "SCMP_ACT_ALLOW", "args": [condition]}
+    return {"names": [syscall], "action": "SCMP_ACT_ALLOW", "args": [condition]}
 
 
-def _harmless_personalities() -> Iterator[int]:
-    bits = [1 << shift for shift in range(32) if _PERSONALITIES >> shift & 1]
+def _list_allowed_personalities() -> Iterator[int]:
+    bits = [1 << shift for shift in range(32) if _ALLOWED_PERSONALITY_BITS >> shift & 1]
     yield _WORD  # asks, and sets nothing
     for chosen in itertools.product((0, 1), repeat=len(bits)):
         yield sum(bit for bit, is_set in zip(bits, chosen, strict=True) if is_set)
 
 
 @functools.cache
-def _program() -> bytes:
+def _compile_filter() -> bytes:
     import pyseccomp
 
     rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
@@ -161,46 +165,46 @@ def _program() -> bytes:
         rules.add_arch(pyseccomp.Arch.X86)
     # Any other way into the kernel, such as x32, is none that this machine has.
     rules.set_attr(pyseccomp.Attr.ACT_BADARCH, pyseccomp.ERRNO(errno.ENOSYS))
-    _refuse(pyseccomp, rules)
+    _add_deny_rules(pyseccomp, rules)
     with os.fdopen(os.memfd_create("seccomp"), "w+b") as file:
         rules.export_bpf(file)
         file.seek(0)
         numbered_alike = native in (pyseccomp.Arch.X86_64, pyseccomp.Arch.AARCH64)
-        return (_unknown_calls_fail() if numbered_alike else b"") + file.read()
+        return (_reject_unknown_syscalls() if numbered_alike else b"") + file.read()
 
 
-def _refuse(library: Any, rules: Any) -> None:
+def _add_deny_rules(library: Any, rules: Any) -> None:
     refusal = library.ERRNO(errno.EPERM)
 
-    def refuse(name: str, *conditions: Any, action: int = refusal) -> None:
+    def deny(name: str, *conditions: Any, action: int = refusal) -> None:
         number = library.resolve_syscall(library.Arch.NATIVE, name)
         if number != -1:  # a name that this libseccomp does not know
             rules.add_rule(action, number, *conditions)
 
-    def has(argument: int, mask: int, value: int) -> Any:
+    def matches(argument: int, mask: int, value: int) -> Any:
         # Under a mask, because the kernel ignores an argument's upper half and would be told to.
         return library.Arg(argument, library.MASKED_EQ, mask, value)
 
-    for name in _REFUSED.split():
-        refuse(name)
+    for name in _DENIED_SYSCALLS.split():
+        deny(name)
     # Its flags lie in memory, where no filter sees them; libc then takes `clone`.
-    refuse("clone3", action=library.ERRNO(errno.ENOSYS))
+    deny("clone3", action=library.ERRNO(errno.ENOSYS))
     flags = 1 if library.system_arch() == library.Arch.S390X else 0
     for flag in _NAMESPACES.values():
-        refuse("clone", has(flags, flag, flag))
+        deny("clone", matches(flags, flag, flag))
     for request in _TERMINAL_REQUESTS:
-        refuse("ioctl", has(1, _WORD, request))
-    for family in range(_SOCKET_FAMILIES):
-        if family not in _SOCKETS:
-            refuse("socket", has(0, _WORD, family))
-            refuse("socketpair", has(0, _WORD, family))
+        deny("ioctl", matches(1, _WORD, request))
+    for family in range(_SOCKET_FAMILY_COUNT):
+        if family not in _ALLOWED_SOCKET_FAMILIES:
+            deny("socket", matches(0, _WORD, family))
+            deny("socketpair", matches(0, _WORD, family))
     for bit in (1 << shift for shift in range(31)):
-        if not bit & _PERSONALITIES:
-            refuse("personality", has(0, bit | _PERSONALITY_ASKED, bit))
-        refuse("personality", has(0, bit | _PERSONALITY_ASKED, _PERSONALITY_ASKED))
+        if not bit & _ALLOWED_PERSONALITY_BITS:
+            deny("personality", matches(0, bit | _PERSONALITY_QUERY_BIT, bit))
+        deny("personality", matches(0, bit | _PERSONALITY_QUERY_BIT, _PERSONALITY_QUERY_BIT))
 
 
-def _unknown_calls_fail() -> bytes:
+def _reject_unknown_syscalls() -> bytes:
     """Instructions before the rules: a call that is newer than they are fails as on an older kernel.
 
     -1 is no call, but how a tracer skips one.
@@ -210,7 +214,7 @@ def _unknown_calls_fail() -> bytes:
     instructions = (
         (load_number, 0, 0, 0),
         (jump_equal, 2, 0, _WORD),
-        (jump_at_least, 0, 1, _FIRST_UNKNOWN),
+        (jump_at_least, 0, 1, _FIRST_UNKNOWN_SYSCALL),
         (give_back, 0, 0, failure),
     )
     return b"".join(_INSTRUCTION.pack(*instruction) for instruction in instructions)

@@ -11,36 +11,36 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from sandbox.machine import LONGEST_SHELL_STATE, ExecResult, SandboxUnavailable
-from sandbox.shell_state import PRINT_STATE, ShellState, parse_printed, restoring_code
+from sandbox.machine import MAX_SHELL_STATE_CHARS, ExecResult, SandboxUnavailableError
+from sandbox.shell_state import PRINT_STATE, ShellState, parse_printed_state, render_restore_code
 
 OUTPUT_LIMIT = 64 * 1024
-ANSWER_LIMIT = 64 * 1024 * 1024
-LEAVE = signal.SIGRTMAX
+RUNTIME_OUTPUT_LIMIT = 64 * 1024 * 1024
+EXIT_SIGNAL = signal.SIGRTMAX
 """The signal by which an agent's shell stops whatever it does, tells its state and ends."""
 GRACE_S = 5.0
-_ALIVE_S = 0.25
+_ALIVE_CHECK_S = 0.25
 """The pause between two looks whether a silent shell still runs."""
-_STOPPED_S = 0.05
+_STOP_CHECK_S = 0.05
 """The pause between two questions whether a command must end."""
-_LONG = 2048
-_LONGEST_PATH = 4096
-_SENTINEL_SLACK = 128 + _LONGEST_PATH
+_LONG_COMMAND_BYTES = 2048
+_MAX_PATH_BYTES = 4096
+_SENTINEL_SLACK = 128 + _MAX_PATH_BYTES
 _OUTCOME = re.compile(rb" (\d+) ([^\0]*)\0")
-ASIDE = 198
+PROTOCOL_DESCRIPTOR = 198
 """A descriptor of every shell that leads to us wherever a command's output goes."""
-_START = f"exec 2>/dev/null {ASIDE}>&1"
+_START_COMMAND = f"exec 2>/dev/null {PROTOCOL_DESCRIPTOR}>&1"
 """A new bash's first line; what bash itself says, as under `set -x`, is nobody's output from then on."""
 
 
-class ShellNotStartedError(SandboxUnavailable):
+class ShellNotStartedError(SandboxUnavailableError):
     """A shell did not start; where the agent's processes take up their limit, another try can succeed."""
 
 
 class Channel(Protocol):
     """A bash process, or the wire to one: what goes to its input and what comes from its output."""
 
-    limits: str
+    limits_command: str
     """What the bash must run before all else, to be held to."""
 
     def send(self, data: bytes) -> None: ...
@@ -48,17 +48,17 @@ class Channel(Protocol):
     def receive(self, timeout_s: float) -> bytes | None:
         """Bytes that have come; None when none came in time; empty when the shell has ended."""
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the shell runs; what it left running may hold its output open."""
 
-    def complaint(self) -> str:
+    def start_error(self) -> str:
         """Why the shell did not start, where that is known."""
 
     def end(self) -> int | None:
         """Make sure that the shell is gone; its exit code, as a shell counts it, unless we killed it."""
 
 
-class Clip:
+class ClippedOutput:
     """The head and the tail of a stream of any length, in bounded memory."""
 
     def __init__(self, limit: int, errors: str) -> None:
@@ -97,10 +97,10 @@ class Shell:
         self, channel: Channel, *, output_limit: int = OUTPUT_LIMIT, errors: str = "backslashreplace"
     ) -> None:
         self.channel = channel
-        self._mark = ""
+        self._state_mark = ""
         self._limit = output_limit
         self._errors = errors
-        self._early = b""  # what background jobs wrote after the last command's end
+        self._early_output = b""  # what background jobs wrote after the last command's end
         self.pid = 0
         self.cwd = "/"
 
@@ -109,23 +109,25 @@ class Shell:
 
         From then on `LEAVE` makes this shell tell its state and end.
         """
-        self._mark = secrets.token_hex(16)
-        tell = f"\\builtin trap - {int(LEAVE)}; {PRINT_STATE.format(mark=self._mark)}"
-        leave = f"{{ {tell}; }} >&{ASIDE} 2>/dev/null; \\builtin kill -KILL $$"
+        self._state_mark = secrets.token_hex(16)
+        tell = f"\\builtin trap - {int(EXIT_SIGNAL)}; {PRINT_STATE.format(mark=self._state_mark)}"
+        leave = f"{{ {tell}; }} >&{PROTOCOL_DESCRIPTOR} 2>/dev/null; \\builtin kill -KILL $$"
         with contextlib.suppress(OSError):
-            self.channel.send(f"{_START}; {self.channel.limits}; trap -- '{leave}' {int(LEAVE)}\n".encode())
+            self.channel.send(
+                f"{_START_COMMAND}; {self.channel.limits_command}; trap -- '{leave}' {int(EXIT_SIGNAL)}\n".encode()
+            )
         result = self.run(script + '\n\\builtin printf "\\nshell-pid=%s" "$$"', timeout_s=timeout_s)
         match = re.search(r"shell-pid=(\d+)$", result.output)
         if result.exit_code != 0 or match is None:
             self.close()
-            told = self.channel.complaint() or result.output.strip()
+            told = self.channel.start_error() or result.output.strip()
             raise ShellNotStartedError(f"the sandbox's shell did not start: {told[-400:]}")
         self.pid = int(match.group(1))
 
     def restore(self, state: ShellState, *, timeout_s: float) -> bool:
         """Go on where another shell stood; whether this one still lives then."""
         # Some lines fail, such as those of variables that are read-only here; that is expected, and quiet.
-        done = self.run(f"\\builtin exec 2>/dev/null\n{restoring_code(state)}", timeout_s=timeout_s)
+        done = self.run(f"\\builtin exec 2>/dev/null\n{render_restore_code(state)}", timeout_s=timeout_s)
         return not done.timed_out and not done.shell_ended
 
     def run(
@@ -135,7 +137,7 @@ class Shell:
         timeout_s: float,
         payload: bytes | None = None,
         output_limit: int | None = None,
-        stopped: Callable[[], bool] = lambda: False,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> ExecResult:
         """Run one command and wait for its end; `shell_ended` means that this shell is of no more use.
 
@@ -143,11 +145,11 @@ class Shell:
         On a time-out, or as soon as `stopped` says so, the command still runs, and this shell is of no
         more use but for its `last_words`.
         """
-        if not self._begin(command, payload, output_limit):
-            return self._ended()
-        return self._wait(timeout_s, stopped)
+        if not self._send_command(command, payload, output_limit):
+            return self._make_ended_result()
+        return self._wait(timeout_s, should_stop)
 
-    def _begin(
+    def _send_command(
         self,
         command: str,
         payload: bytes | None = None,
@@ -156,85 +158,87 @@ class Shell:
     ) -> bool:
         """Send the command; whether there is a shell that can take it."""
         nonce = secrets.token_hex(16)
-        line = _framed(command, nonce, reads=payload is not None)
+        line = _frame_command(command, nonce, reads_input=payload is not None)
         self._sentinel = b"\n" + nonce.encode()
-        self._clip = Clip(output_limit or self._limit, errors or self._errors)
+        self._clip = ClippedOutput(output_limit or self._limit, errors or self._errors)
         self._window = b""
         self._started = time.monotonic()
-        self._absorb(self._early)
-        self._early = b""
+        self._consume(self._early_output)
+        self._early_output = b""
         try:
             self.channel.send(line + (payload or b""))
         except OSError:
             return False
         return True
 
-    def begin_state(self) -> Callable[[float], ShellState | None]:
+    def request_state(self) -> Callable[[float], ShellState | None]:
         """Let the shell print its state while others work; what is returned waits for it, so many seconds.
 
         It returns None if the shell does not print a state that can be kept.
         """
         mark = secrets.token_hex(16)
         # In a subshell, since the agent's traps do not act there.
-        sent = self._begin(
+        sent = self._send_command(
             f"({PRINT_STATE.format(mark=mark)}) 2>/dev/null",
-            output_limit=2 * LONGEST_SHELL_STATE,
+            output_limit=2 * MAX_SHELL_STATE_CHARS,
             errors="surrogateescape",
         )
-        return lambda timeout_s: self._state(mark, timeout_s) if sent else None
+        return lambda timeout_s: self._read_state(mark, timeout_s) if sent else None
 
-    def last_words(self) -> ShellState | None:
+    def read_exit_state(self) -> ShellState | None:
         """The state of a shell that was sent `LEAVE`; the shell is gone then, or hangs."""
-        self._clip = Clip(2 * LONGEST_SHELL_STATE, "surrogateescape")
+        self._clip = ClippedOutput(2 * MAX_SHELL_STATE_CHARS, "surrogateescape")
         ended = self._wait(GRACE_S)
         if ended.exit_code is None or ended.shell_ended:
-            return parse_printed(ended.output, self._mark) if self._clip.is_whole else None
+            return parse_printed_state(ended.output, self._state_mark) if self._clip.is_whole else None
         # The command ended by itself in the same moment: the signal acts as soon as the shell reads on.
-        early, self._early = self._early, b""
-        self._absorb(early)
+        early, self._early_output = self._early_output, b""
+        self._consume(early)
         with contextlib.suppress(OSError):
             self.channel.send(b"\n")
-        return self._state(self._mark, GRACE_S)
+        return self._read_state(self._state_mark, GRACE_S)
 
-    def _state(self, mark: str, timeout_s: float) -> ShellState | None:
+    def _read_state(self, mark: str, timeout_s: float) -> ShellState | None:
         printed = self._wait(timeout_s).output
-        return parse_printed(printed, mark) if self._clip.is_whole else None
+        return parse_printed_state(printed, mark) if self._clip.is_whole else None
 
     def close(self) -> None:
         self.channel.end()
 
-    def _wait(self, timeout_s: float, stopped: Callable[[], bool] = lambda: False) -> ExecResult:
+    def _wait(self, timeout_s: float, should_stop: Callable[[], bool] = lambda: False) -> ExecResult:
         deadline = time.monotonic() + timeout_s
-        next_look = time.monotonic() + _ALIVE_S
+        next_look = time.monotonic() + _ALIVE_CHECK_S
         while True:
-            left = 0.0 if stopped() else deadline - time.monotonic()
-            data = self.channel.receive(min(left, _STOPPED_S)) if left > 0 else None
+            left = 0.0 if should_stop() else deadline - time.monotonic()
+            data = self.channel.receive(min(left, _STOP_CHECK_S)) if left > 0 else None
             if data is None and left > 0 and time.monotonic() < next_look:
                 continue
-            next_look = time.monotonic() + _ALIVE_S
-            if data is None and not self.channel.alive():
+            next_look = time.monotonic() + _ALIVE_CHECK_S
+            if data is None and not self.channel.is_alive():
                 data = self.channel.receive(0) or b""
             elif data is None and left > 0:
                 continue
             if data is None:
                 return ExecResult(
-                    output=self._text(), exit_code=None, timed_out=True, seconds=self._seconds()
+                    output=self._take_output(), exit_code=None, timed_out=True, seconds=self._elapsed_s()
                 )
             if not data:
-                return self._ended()
-            match = self._absorb(data)
+                return self._make_ended_result()
+            match = self._consume(data)
             if match is not None:
                 self.cwd = match.group(2).decode("utf-8", "surrogateescape")
-                return ExecResult(output=self._text(), exit_code=int(match.group(1)), seconds=self._seconds())
+                return ExecResult(
+                    output=self._take_output(), exit_code=int(match.group(1)), seconds=self._elapsed_s()
+                )
 
-    def _absorb(self, data: bytes) -> re.Match[bytes] | None:
+    def _consume(self, data: bytes) -> re.Match[bytes] | None:
         """Take in output; everything but a window that may hold the sentinel's beginning is final."""
         self._window += data
         at = -1
         while (at := self._window.find(self._sentinel, at + 1)) >= 0:
             match = _OUTCOME.match(self._window, at + len(self._sentinel))
             if match is not None:
-                self._early = self._window[match.end() :]
+                self._early_output = self._window[match.end() :]
                 self._window = self._window[:at]
                 return match
         surplus = len(self._window) - _SENTINEL_SLACK
@@ -243,20 +247,22 @@ class Shell:
             self._window = self._window[surplus:]
         return None
 
-    def _text(self) -> str:
+    def _take_output(self) -> str:
         self._clip.add(self._window)
         self._window = b""
         return self._clip.text()
 
-    def _ended(self) -> ExecResult:
+    def _make_ended_result(self) -> ExecResult:
         code = self.channel.end()
-        return ExecResult(output=self._text(), exit_code=code, shell_ended=True, seconds=self._seconds())
+        return ExecResult(
+            output=self._take_output(), exit_code=code, shell_ended=True, seconds=self._elapsed_s()
+        )
 
-    def _seconds(self) -> float:
+    def _elapsed_s(self) -> float:
         return time.monotonic() - self._started
 
 
-class Hand:
+class RuntimeShell:
     """The runtime's own shell; opened at first use, replaced when a command hung in it or the agent killed it."""
 
     def __init__(self, open_shell: Callable[[], Channel]) -> None:
@@ -269,38 +275,38 @@ class Hand:
         *,
         timeout_s: float,
         payload: bytes | None = None,
-        stopped: Callable[[], bool] = lambda: False,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> ExecResult:
-        """As `Shell.run`. Raises SandboxUnavailable when no shell can be had that runs the command."""
+        """As `Shell.run`. Raises SandboxUnavailableError when no shell can be had that runs the command."""
         for _ in range(2):
-            self._shell = self._shell or self._new()
-            result = self._shell.run(command, timeout_s=timeout_s, payload=payload, stopped=stopped)
+            self._shell = self._shell or self._start_shell()
+            result = self._shell.run(command, timeout_s=timeout_s, payload=payload, should_stop=should_stop)
             if result.timed_out or result.shell_ended:
                 self.close()
             if not result.shell_ended:
                 return result
-        raise SandboxUnavailable("the sandbox ends every shell that looks into it")
+        raise SandboxUnavailableError("the sandbox ends every shell that looks into it")
 
     def close(self) -> None:
         if self._shell is not None:
             self._shell.close()
             self._shell = None
 
-    def _new(self) -> Shell:
-        shell = Shell(self._open_shell(), output_limit=ANSWER_LIMIT, errors="surrogateescape")
+    def _start_shell(self) -> Shell:
+        shell = Shell(self._open_shell(), output_limit=RUNTIME_OUTPUT_LIMIT, errors="surrogateescape")
         shell.prepare("export LC_ALL=C")
         return shell
 
 
-def _framed(command: str, nonce: str, *, reads: bool) -> bytes:
+def _frame_command(command: str, nonce: str, *, reads_input: bool) -> bytes:
     """What makes a bash run the command, and then say so; `reads` is whether it finds what follows on its input."""
     if "\0" in command:
         raise ValueError("a command cannot contain a NUL byte")
     raw = command.encode("utf-8", "surrogateescape")
     ahead, text, carried = "", shlex.quote(command), b""
-    if len(raw) > _LONG:
+    if len(raw) > _LONG_COMMAND_BYTES:
         # Bash reads a line from a pipe byte by byte, but a counted text, which must be ASCII, in pieces.
-        carried = raw if raw.isascii() else _ansi_quoted(raw)
+        carried = raw if raw.isascii() else _quote_ansi(raw)
         ahead = f"\\builtin read -r -N {len(carried)} __command; "
         # Unset before it acts: a `set -a` would hand it to every program, and it is too long for that.
         opened = "'\\unset -v __command'$'\\n'" if raw.isascii() else "'\\unset -v __command; \\eval '"
@@ -308,7 +314,7 @@ def _framed(command: str, nonce: str, *, reads: bool) -> bytes:
     # The command sees no input and cannot reach ours: bash has read this whole line before it runs.
     # Descriptor 99 makes bash put its output back after an `exec >file`; a backslash steps over an alias,
     # `unset -f` over a function of the agent's that has one of the names that we need.
-    stdin = "" if reads else "</dev/null "
+    stdin = "" if reads_input else "</dev/null "
     line = (
         f"\\unset -f builtin eval; {ahead}\\eval {text} {stdin}99>&1 >&99 2>&1 99>&-; "
         "__exit_code=$?; \\unset -f builtin; "
@@ -317,12 +323,12 @@ def _framed(command: str, nonce: str, *, reads: bool) -> bytes:
     return line.encode("utf-8", "surrogateescape") + carried
 
 
-def _ansi_quoted(raw: bytes) -> bytes:
+def _quote_ansi(raw: bytes) -> bytes:
     """Bytes as one word of ASCII for bash."""
     escaped = raw.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
     return b"$'" + re.sub(rb"[\x80-\xff]", lambda found: b"\\x%02x" % found[0][0], escaped) + b"'"
 
 
-def shown(text: str) -> str:
+def escape_non_utf8(text: str) -> str:
     """Text that came from bytes, with those that are not UTF-8 written out."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

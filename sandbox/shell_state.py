@@ -9,9 +9,9 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from sandbox.machine import LONGEST_SHELL_STATE, Frozen, SnapshotCorrupt
+from sandbox.machine import MAX_SHELL_STATE_CHARS, Frozen, SnapshotCorruptError
 
-_SHELLS_OWN = re.compile(
+_SHELL_VARIABLES = re.compile(
     r"""BASH(?:OPTS|PID|_(?:ALIASES|ARG[CV]|ARGV0|CMDS|COMMAND|EXECUTION_STRING|LINENO|SOURCE|SUBSHELL|VERSINFO
     |VERSION|XTRACEFD))? | COMP_WORDBREAKS | DIRSTACK | EPOCH(?:REALTIME|SECONDS) | EUID | FUNCNAME | GROUPS | HISTCMD
     | LINENO | OLDPWD | PIPESTATUS | PPID | PWD | S?RANDOM | SECONDS | SHELLOPTS | SHLVL | UID | _ | __command
@@ -19,11 +19,11 @@ _SHELLS_OWN = re.compile(
     re.VERBOSE,
 )
 """Variables that bash, or the frame of a command, sets anew: assigning them is an error or acts on the shell itself."""
-_OUR_WORDS = frozenset({"builtin", "eval", "unset"})
+_RESERVED_WORDS = frozenset({"builtin", "eval", "unset"})
 """The frame of every command uses these words; no function has such a name in a restored shell."""
 _FATAL_OPTIONS = frozenset({"noexec", "onecmd", "privileged"})
 _FIXED_SHOPTS = frozenset({"login_shell", "restricted_shell"})
-_OUR_SIGNAL = "SIGRTMAX"
+_RESERVED_SIGNAL = "SIGRTMAX"
 
 _WORD = re.compile(
     r"""(?:'[^']*+'|"(?:[^"\\$`]++|\\.)*+"|\$'(?:[^'\\]++|\\.)*+'|\\.|[^\s'"\\$`()<>;&|\[\]])++""", re.DOTALL
@@ -34,7 +34,7 @@ _KEYWORD = "function "
 _FUNCTION = re.compile(r"^declare -(f[a-z]*) (\S+)$", re.MULTILINE)
 _SHOPT = re.compile(r"^shopt -([su]) (\w+)$", re.MULTILINE)
 _OPTION = re.compile(r"^set ([+-])o ([\w-]+)$", re.MULTILINE)
-_TRAP, _TRAPPED = re.compile("trap -- "), re.compile(r" ([\w+-]+)(?=\n|\Z)")
+_TRAP, _TRAP_SIGNAL = re.compile("trap -- "), re.compile(r" ([\w+-]+)(?=\n|\Z)")
 _PIECE = re.compile(
     r"""'([^']*+)'|"((?:[^"\\]++|\\.)*+)"|\$'((?:[^'\\]++|\\.)*+)'|\\(.)|([^'"\\$]+)""", re.DOTALL
 )
@@ -54,21 +54,21 @@ _ANSI = {
 
 # JSON holds no bytes that are not UTF-8: byte N becomes the code point that is this much above it, which no
 # character has a meaning for; a character that has such a code point is written as its bytes.
-_BYTES = 0x10FF00
-_TO_TEXT = {0xDC00 + byte: chr(_BYTES + byte) for byte in range(0x80, 0x100)} | {
-    _BYTES + byte: "".join(chr(_BYTES + part) for part in chr(_BYTES + byte).encode())
+_BYTE_OFFSET = 0x10FF00
+_TO_TEXT = {0xDC00 + byte: chr(_BYTE_OFFSET + byte) for byte in range(0x80, 0x100)} | {
+    _BYTE_OFFSET + byte: "".join(chr(_BYTE_OFFSET + part) for part in chr(_BYTE_OFFSET + byte).encode())
     for byte in range(0x80, 0x100)
 }
-_FROM_TEXT = {_BYTES + byte: 0xDC00 + byte for byte in range(0x80, 0x100)}
+_FROM_TEXT = {_BYTE_OFFSET + byte: 0xDC00 + byte for byte in range(0x80, 0x100)}
 
 
-def _without_nul(text: str) -> str:
+def _reject_nul(text: str) -> str:
     if "\0" in text:
         raise ValueError("a shell's text holds no NUL")
     return text
 
 
-Text = Annotated[str, AfterValidator(_without_nul)]
+Text = Annotated[str, AfterValidator(_reject_nul)]
 """Any text of a shell; bytes that are not UTF-8 are written as `_TO_TEXT` says."""
 Directory = Annotated[Text, Field(pattern="^/")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -82,7 +82,7 @@ _REFERENCE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _INDEX = re.compile(r"[0-9]{1,18}")
 
 
-class Variable(Frozen):
+class ShellVariable(Frozen):
     """One variable: its attributes as the letters of `declare`, and a value or elements, where it has any."""
 
     attributes: str = Field(default="", pattern="^[aAcilnrtux]*$")
@@ -90,7 +90,7 @@ class Variable(Frozen):
     elements: dict[Text, Text] | None = None
 
     @model_validator(mode="after")
-    def _is_possible(self) -> Self:
+    def _require_consistent(self) -> Self:
         if "n" in self.attributes and not _REFERENCE.fullmatch(self.value or ""):
             raise ValueError("a reference names a variable, and no element of one")
         if self.elements is not None:
@@ -103,7 +103,7 @@ class Variable(Frozen):
         return self
 
 
-class Function(Frozen):
+class ShellFunction(Frozen):
     """One function: its attributes as the letters of `declare`, and the list of commands between its braces."""
 
     attributes: str = Field(default="", pattern="^[rtx]*$")
@@ -116,52 +116,59 @@ class ShellState(Frozen):
     directory: Directory | None = None
     previous_directory: Directory | None = None
     umask: str | None = Field(default=None, pattern="^[0-7]{3,4}$")
-    variables: dict[VariableName, Variable] = Field(default_factory=dict)
-    functions: dict[FunctionName, Function] = Field(default_factory=dict)
+    variables: dict[VariableName, ShellVariable] = Field(default_factory=dict)
+    functions: dict[FunctionName, ShellFunction] = Field(default_factory=dict)
     aliases: dict[AliasName, Text] = Field(default_factory=dict)
     shopt: dict[OptionName, bool] = Field(default_factory=dict)
     options: dict[OptionName, bool] = Field(default_factory=dict)
     traps: dict[SignalName, Text] = Field(default_factory=dict)
 
-    def as_json(self) -> str:
+    def to_json(self) -> str:
         return self.model_dump_json(exclude_defaults=True)
 
-    def moved(self, places: Mapping[str, str]) -> ShellState:
+    def relocate(self, new_directories: Mapping[str, str]) -> ShellState:
         """The same with other directories, in the shell's own and in values; code keeps what is written in it."""
-        pairs = {before: after for before, after in places.items() if before != after and before.strip("/")}
+        pairs = {
+            before: after
+            for before, after in new_directories.items()
+            if before != after and before.strip("/")
+        }
         if not pairs:
             return self
         longest_first = sorted(pairs, key=len, reverse=True)
         found = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w.-])")
 
-        def at(text: str) -> str:
+        def replace_directories(text: str) -> str:
             return found.sub(lambda match: pairs[match[0]], text)
 
-        def moved(variable: Variable) -> Variable:
+        def relocate_variable(variable: ShellVariable) -> ShellVariable:
             if variable.elements is not None:
-                elements = {key: at(value) for key, value in variable.elements.items()}
+                elements = {key: replace_directories(value) for key, value in variable.elements.items()}
                 return variable.model_copy(update={"elements": elements})
             return (
                 variable
                 if variable.value is None
-                else variable.model_copy(update={"value": at(variable.value)})
+                else variable.model_copy(update={"value": replace_directories(variable.value)})
             )
 
         return self.model_copy(
             update={
-                "directory": self.directory and at(self.directory),
-                "previous_directory": self.previous_directory and at(self.previous_directory),
-                "variables": {name: moved(each) for name, each in self.variables.items()},
+                "directory": self.directory and replace_directories(self.directory),
+                "previous_directory": self.previous_directory
+                and replace_directories(self.previous_directory),
+                "variables": {name: relocate_variable(each) for name, each in self.variables.items()},
             }
         )
 
 
-def read_state(text: str) -> ShellState:
-    """The state that a snapshot holds as JSON. Raises SnapshotCorrupt."""
-    if len(text) > LONGEST_SHELL_STATE:
-        raise SnapshotCorrupt(f"the snapshot's shell state is longer than {LONGEST_SHELL_STATE:,} characters")
+def parse_state(text: str) -> ShellState:
+    """The state that a snapshot holds as JSON. Raises SnapshotCorruptError."""
+    if len(text) > MAX_SHELL_STATE_CHARS:
+        raise SnapshotCorruptError(
+            f"the snapshot's shell state is longer than {MAX_SHELL_STATE_CHARS:,} characters"
+        )
     if not text.startswith("{"):
-        raise SnapshotCorrupt(
+        raise SnapshotCorruptError(
             "the snapshot's shell state is no JSON, as snapshots of older versions have it: take the snapshot anew"
         )
     try:
@@ -169,7 +176,7 @@ def read_state(text: str) -> ShellState:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise SnapshotCorrupt(
+        raise SnapshotCorruptError(
             f"the snapshot's shell state is malformed at {where!r:.80}: {first['msg']:.120}"
         ) from None
 
@@ -184,46 +191,46 @@ PRINT_STATE = (
     '\\builtin printf "%s\\0%s\\0" "$PWD" "${{OLDPWD:-$PWD}}"; \\builtin printf "\\0%s" {mark}; '
     '\\builtin set +o; \\builtin printf "\\0%s" {mark}; \\builtin trap -p; \\builtin printf "\\0%s" {mark}'
 )
-_PARTS = 11
+_PART_COUNT = 11
 
 
-def parse_printed(printed: str, mark: str) -> ShellState | None:
+def parse_printed_state(printed: str, mark: str) -> ShellState | None:
     """The state that a shell printed by `PRINT_STATE`; None if it did not print one, or one too long to keep.
 
     What cannot be kept as data, such as a reference to an array's element, is left out.
     """
     parts = printed.split(f"\0{mark}")
-    if len(parts) != _PARTS:
+    if len(parts) != _PART_COUNT:
         return None
     _, shopts, variables, aliases, names, functions, umask, places, options, traps, _ = parts
     try:
         directory, previous, _ = places.split("\0")
         state = ShellState(
-            directory=as_directory(directory),
-            previous_directory=as_directory(previous),
+            directory=parse_directory(directory),
+            previous_directory=parse_directory(previous),
             umask=umask.strip() or None,
-            variables=dict(_variables(variables)),
-            functions=dict(_functions(names, functions)),
-            aliases=dict(_aliases(aliases)),
+            variables=dict(_parse_variables(variables)),
+            functions=dict(_parse_functions(names, functions)),
+            aliases=dict(_parse_aliases(aliases)),
             shopt={name: sign == "s" for sign, name in _SHOPT.findall(shopts) if name not in _FIXED_SHOPTS},
             options={
                 name: sign == "-" for sign, name in _OPTION.findall(options) if name not in _FATAL_OPTIONS
             },
-            traps={name: code for name, code in _traps(traps) if name != _OUR_SIGNAL},
+            traps={name: code for name, code in _parse_traps(traps) if name != _RESERVED_SIGNAL},
         )
     except ValueError:
         return None
-    return state if len(state.as_json()) <= LONGEST_SHELL_STATE else None
+    return state if len(state.to_json()) <= MAX_SHELL_STATE_CHARS else None
 
 
-class _Printed:
+class _StateScanner:
     """Text from a shell, read once from its beginning to its end, whatever is in it."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
-    def statements(self, head: re.Pattern[str]) -> Iterator[re.Match[str]]:
+    def find_statements(self, head: re.Pattern[str]) -> Iterator[re.Match[str]]:
         """The beginnings of statements, each at the beginning of a line that no earlier statement has taken."""
         while self._at < len(self._text):
             if (found := self.match(head)) is not None:
@@ -240,19 +247,19 @@ class _Printed:
         self._at += len(expected) if is_there else 0
         return is_there
 
-    def word(self) -> str | None:
+    def read_word(self) -> str | None:
         """What the next word stands for; None if there is none, or one with something to expand."""
         found = self.match(_WORD)
-        return None if found is None else _text(_unquoted(found[0]))
+        return None if found is None else _to_json_text(_unquote(found[0]))
 
-    def elements(self) -> dict[str, str] | None:
+    def read_elements(self) -> dict[str, str] | None:
         """The elements of an array up to their closing parenthesis; None if something else comes before it."""
         found: dict[str, str] = {}
         while self.skip("["):
-            key = self.word()
+            key = self.read_word()
             if key is None or not self.skip("]="):
                 return None
-            value = self.word()
+            value = self.read_word()
             if value is None:
                 return None
             found[key] = value
@@ -263,36 +270,36 @@ class _Printed:
         return self._at == len(self._text) or self._text[self._at] == "\n"
 
 
-def _variables(printed: str) -> Iterator[tuple[str, Variable]]:
-    text = _Printed(printed)
-    for head in text.statements(_VARIABLE):
+def _parse_variables(printed: str) -> Iterator[tuple[str, ShellVariable]]:
+    text = _StateScanner(printed)
+    for head in text.find_statements(_VARIABLE):
         letters, name, assigned = head.groups()
-        value = text.word() if assigned == "=" else None
-        elements = text.elements() if assigned == "=(" else None
+        value = text.read_word() if assigned == "=" else None
+        elements = text.read_elements() if assigned == "=(" else None
         is_whole = not assigned or value is not None or elements is not None
-        if is_whole and text.is_at_end_of_line() and not _SHELLS_OWN.fullmatch(name):
+        if is_whole and text.is_at_end_of_line() and not _SHELL_VARIABLES.fullmatch(name):
             with contextlib.suppress(ValueError):
                 attributes = letters.replace("-", "")
-                yield name, Variable(attributes=attributes, value=value, elements=elements)
+                yield name, ShellVariable(attributes=attributes, value=value, elements=elements)
 
 
-def _aliases(printed: str) -> Iterator[tuple[str, str]]:
-    text = _Printed(printed)
-    for head in text.statements(_VARIABLE):
-        for name, value in ((text.elements() if head[3] == "=(" else None) or {}).items():
+def _parse_aliases(printed: str) -> Iterator[tuple[str, str]]:
+    text = _StateScanner(printed)
+    for head in text.find_statements(_VARIABLE):
+        for name, value in ((text.read_elements() if head[3] == "=(" else None) or {}).items():
             if _ALIAS_NAME.fullmatch(name):
                 yield name, value
 
 
-def _traps(printed: str) -> Iterator[tuple[str, str]]:
-    text = _Printed(printed)
-    for _ in text.statements(_TRAP):
-        code, signal = text.word(), text.match(_TRAPPED)
+def _parse_traps(printed: str) -> Iterator[tuple[str, str]]:
+    text = _StateScanner(printed)
+    for _ in text.find_statements(_TRAP):
+        code, signal = text.read_word(), text.match(_TRAP_SIGNAL)
         if code is not None and signal is not None:
             yield signal[1], code
 
 
-def _functions(names: str, printed: str) -> Iterator[tuple[str, Function]]:
+def _parse_functions(names: str, printed: str) -> Iterator[tuple[str, ShellFunction]]:
     """The functions, whose definitions bash prints one after another in the order of their names."""
     known = _FUNCTION.findall(names)
     heads: list[tuple[int, int]] = []
@@ -307,11 +314,13 @@ def _functions(names: str, printed: str) -> Iterator[tuple[str, Function]]:
         attributes = letters.removeprefix("f")
         if attributes:
             definition = definition.removesuffix(f"declare -{letters} {name}").rstrip("\n")
-        if _FUNCTION_NAME.fullmatch(name) and name not in _OUR_WORDS and set(attributes) <= set("rtx"):
+        if _FUNCTION_NAME.fullmatch(name) and name not in _RESERVED_WORDS and set(attributes) <= set("rtx"):
             inside = re.fullmatch(r"\{ ?\n(.*)\n\}", definition, re.DOTALL)
             yield (
-                _text(name),
-                Function(attributes=attributes, commands=_text(inside[1] if inside else definition)),
+                _to_json_text(name),
+                ShellFunction(
+                    attributes=attributes, commands=_to_json_text(inside[1] if inside else definition)
+                ),
             )
 
 
@@ -326,18 +335,18 @@ def _find_head(printed: str, name: str, start: int) -> tuple[int, int] | None:
     return None
 
 
-def restoring_code(state: ShellState) -> str:
+def render_restore_code(state: ShellState) -> str:
     """Code by which a new bash comes to stand as the state says; nothing of the state runs meanwhile.
 
     Each line stands for itself, because bash leaves the rest of a line out where it could not assign.
     """
-    return "\n".join(_lines(state)).translate(_FROM_TEXT)
+    return "\n".join(_render_lines(state)).translate(_FROM_TEXT)
 
 
-def _lines(state: ShellState) -> Iterator[str]:
-    quoted = _quoted
+def _render_lines(state: ShellState) -> Iterator[str]:
+    quoted = _quote
     yield "\\builtin shopt -u expand_aliases"
-    variables = {name: each for name, each in state.variables.items() if not _SHELLS_OWN.fullmatch(name)}
+    variables = {name: each for name, each in state.variables.items() if not _SHELL_VARIABLES.fullmatch(name)}
     for name, variable in variables.items():
         # Without the attributes by which bash evaluates what it assigns: they come after.
         if "n" in variable.attributes:
@@ -369,7 +378,7 @@ def _lines(state: ShellState) -> Iterator[str]:
     # How functions are read; some variables change that.
     yield "\\builtin set +o posix +o errexit; \\builtin shopt -s extglob"
     for name, function in state.functions.items():
-        yield from _definition(name, function)
+        yield from _render_definition(name, function)
     for name, value in state.aliases.items():
         yield f"\\builtin alias -- {quoted(f'{name}={value}')}"
     if state.umask is not None:
@@ -388,20 +397,20 @@ def _lines(state: ShellState) -> Iterator[str]:
     for name, on in options.items():
         yield f"\\builtin set {'-' if on else '+'}o {name} || \\builtin :"
     for name in sorted(state.traps, key=lambda name: name == "DEBUG"):
-        if name != _OUR_SIGNAL:
+        if name != _RESERVED_SIGNAL:
             yield f"\\builtin trap -- {quoted(state.traps[name])} {name} || \\builtin :"
 
 
-def _definition(name: str, function: Function) -> Iterator[str]:
+def _render_definition(name: str, function: ShellFunction) -> Iterator[str]:
     """Define a function, unless its commands would end the definition and go on behind it.
 
     Bash is the judge, in subshells that read and run nothing: it must be able to read the commands both between
     braces and between parentheses. Those that close either are no commands in the other.
     """
-    if name in _OUR_WORDS:
+    if name in _RESERVED_WORDS:
         return
     # The text is written once, since each quotation of a quotation would be several times as long.
-    yield f"__command={_quoted(function.commands)}"
+    yield f"__command={_quote(function.commands)}"
     trials = " && ".join(
         f"( \\builtin eval $'\\\\builtin set -n\\n__trial () {begin}\\n'\"$__command\"$'\\n{end}' )"
         for begin, end in ("{}", "()")
@@ -411,41 +420,41 @@ def _definition(name: str, function: Function) -> Iterator[str]:
     yield "\\builtin unset -v __command"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """The text as one word of bash, at most twice as long."""
     if "'" not in text:
         return f"'{text}'"
     return "$'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _unquoted(word: str) -> str:
+def _unquote(word: str) -> str:
     """What a word of bash stands for that holds nothing to expand."""
-    return "".join(_piece(match) for match in _PIECE.finditer(word))
+    return "".join(_unquote_piece(match) for match in _PIECE.finditer(word))
 
 
-def _piece(match: re.Match[str]) -> str:
+def _unquote_piece(match: re.Match[str]) -> str:
     single, double, ansi, escaped, plain = match.groups()
     if double is not None:
         return _IN_DOUBLE_QUOTES.sub(r"\1", double) if "\\" in double else double
     if ansi is not None:
         # As bytes, because several of them can come to one character.
-        raw = _ANSI_ESCAPE.sub(_ansi, ansi).encode("utf-8", "surrogateescape")
+        raw = _ANSI_ESCAPE.sub(_unescape_ansi, ansi).encode("utf-8", "surrogateescape")
         return raw.decode("utf-8", "surrogateescape")
     return next(part for part in (single, escaped, plain) if part is not None)
 
 
-def _ansi(match: re.Match[str]) -> str:
+def _unescape_ansi(match: re.Match[str]) -> str:
     told = match[1]
     if told[0] in "01234567":
         return bytes([int(told, 8) & 0xFF]).decode("utf-8", "surrogateescape")
     return _ANSI.get(told, told)
 
 
-def as_directory(printed: str) -> str | None:
+def parse_directory(printed: str) -> str | None:
     """The directory that a shell names as its own; None if it names none, because an agent can set `PWD`."""
-    return _text(printed) if printed.startswith("/") and "\0" not in printed else None
+    return _to_json_text(printed) if printed.startswith("/") and "\0" not in printed else None
 
 
-def _text(printed: str) -> str:
+def _to_json_text(printed: str) -> str:
     """What a shell printed, decoded with `surrogateescape`, as text that JSON can hold."""
     return printed if printed.isascii() else printed.translate(_TO_TEXT)

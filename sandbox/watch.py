@@ -13,23 +13,23 @@ from typing import NamedTuple
 
 import psutil
 
-from sandbox.descriptors import open_beneath, opened
+from sandbox.descriptors import open_beneath, open_safely
 
-_LOOK_S = 1.0
-_COUNT_S = 0.2
-_DUTY = 20
+_MIN_PAUSE_S = 1.0
+_MIN_MEMORY_PAUSE_S = 0.2
+_PAUSE_FACTOR = 20
 """A look that took a second is followed by at least this many seconds without one."""
-_HURRIED_DUTY = 4
+_HURRIED_PAUSE_FACTOR = 4
 """The same, while the disk fills up quickly."""
-_LONGEST_PAUSE_S = 1.0
+_MAX_MEMORY_PAUSE_S = 1.0
 """Memory fills faster than a disk: this is the longest pause between two counts, even on a busy host."""
-_LONGEST_LOOK_S = 2.0
-_BLOCK = 512
-_SMALLEST = 4096
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
-_LONGEST_STEP = 900
+_MAX_COUNT_S = 2.0
+_BLOCK_BYTES = 512
+_MIN_NAME_BYTES = 4096
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY
+_MAX_STEP_CHARS = 900
 """Characters of a path that is opened at once: with one more name, at most 4,096 bytes."""
-_NOTABLE = 4 << 20
+_NOTABLE_LOSS_BYTES = 4 << 20
 """Free space that disappears without a reason to count again."""
 
 
@@ -47,39 +47,41 @@ class DiskWatch:
         self._allowed = limit
         self._disk = disk
         self._count_next = self._hurry_next = 0.0
-        self._seen = 0
+        self._last_count = 0
         self._free = self._free_space()
-        self.tripped = False
+        self.is_tripped = False
 
     def begin(self) -> None:
         """A command starts."""
-        self.tripped = False
-        self._count_next = time.monotonic() + _LOOK_S
+        self.is_tripped = False
+        self._count_next = time.monotonic() + _MIN_PAUSE_S
 
-    def accept(self) -> None:
+    def accept_usage(self) -> None:
         """Everything inside was ended: what it has written may stay."""
         self._allowed = max(self._limit, self._count(time.monotonic()))
 
-    def over(self) -> bool:
+    def is_over_limit(self) -> bool:
         """Whether the command must end that runs, or that has just ended."""
         now = time.monotonic()
-        if not self.tripped and (now >= self._count_next or (now >= self._hurry_next and self._is_filling())):
+        if not self.is_tripped and (
+            now >= self._count_next or (now >= self._hurry_next and self._is_filling())
+        ):
             used = self._count(now)
-            self.tripped = used > self._allowed
+            self.is_tripped = used > self._allowed
             self._allowed = max(self._limit, min(used, self._allowed))
-        return self.tripped
+        return self.is_tripped
 
     def _count(self, now: float) -> int:
         self._free = self._free_space()
-        self._seen = self._used()
+        self._last_count = self._used()
         spent = time.monotonic() - now
-        self._count_next = now + spent + max(_LOOK_S, _DUTY * spent)
-        self._hurry_next = now + spent + _HURRIED_DUTY * spent
-        return self._seen
+        self._count_next = now + spent + max(_MIN_PAUSE_S, _PAUSE_FACTOR * spent)
+        self._hurry_next = now + spent + _HURRIED_PAUSE_FACTOR * spent
+        return self._last_count
 
     def _is_filling(self) -> bool:
         lost = self._free - self._free_space()
-        return lost > max(_NOTABLE, (self._allowed - self._seen) // 2)
+        return lost > max(_NOTABLE_LOSS_BYTES, (self._allowed - self._last_count) // 2)
 
     def _free_space(self) -> int:
         with contextlib.suppress(OSError):
@@ -108,44 +110,46 @@ class MemoryWatch(DiskWatch):
 
     def begin(self) -> None:
         super().begin()
-        self._next_count = time.monotonic() + _COUNT_S
+        self._next_count = time.monotonic() + _MIN_MEMORY_PAUSE_S
 
-    def over(self) -> bool:
+    def is_over_limit(self) -> bool:
         now = time.monotonic()
         if now >= self._next_count:
             found = self._processes()
-            if sum(_resident(one) for one in found) > self._memory_limit:
-                self._relieve({one: _own(one) for one in found})
+            if sum(_resident_bytes(one) for one in found) > self._memory_limit:
+                self._kill_largest({one: _proportional_bytes(one) for one in found})
             spent = time.monotonic() - now
-            self._next_count = time.monotonic() + min(max(_COUNT_S, _DUTY * spent), _LONGEST_PAUSE_S)
-        return super().over()
+            self._next_count = time.monotonic() + min(
+                max(_MIN_MEMORY_PAUSE_S, _PAUSE_FACTOR * spent), _MAX_MEMORY_PAUSE_S
+            )
+        return super().is_over_limit()
 
-    def _relieve(self, sizes: dict[psutil.Process, int]) -> None:
+    def _kill_largest(self, sizes: dict[psutil.Process, int]) -> None:
         if sum(sizes.values()) > self._memory_limit:
             with contextlib.suppress(psutil.Error):
                 max(sizes, key=lambda process: sizes[process]).kill()
 
 
-def _resident(process: psutil.Process) -> int:
+def _resident_bytes(process: psutil.Process) -> int:
     with contextlib.suppress(psutil.Error):
         return int(process.memory_info().rss)
     return 0
 
 
-def _own(process: psutil.Process) -> int:
+def _proportional_bytes(process: psutil.Process) -> int:
     """A process's share of the memory that it and others have; takes longer to find out."""
     with contextlib.suppress(psutil.Error):
         return int(process.memory_full_info().pss)
     return 0
 
 
-class _Count:
+class _ByteCounter:
     """Bytes on disk of directories, each name counted as a block at least."""
 
     def __init__(self) -> None:
         self.total = 0
         self._linked: set[int] = set()
-        self.deadline = time.monotonic() + _LONGEST_LOOK_S
+        self.deadline = time.monotonic() + _MAX_COUNT_S
 
     def is_late(self) -> bool:
         return time.monotonic() >= self.deadline
@@ -157,34 +161,34 @@ class _Count:
             directory = waiting.pop()
             with (
                 contextlib.suppress(OSError),
-                opened(_place(start), directory, _DIRECTORY) as descriptor,
+                open_safely(_descriptor_path(start), directory, _DIRECTORY_FLAGS) as descriptor,
                 os.scandir(descriptor) as entries,
             ):
                 for entry in entries:
                     with contextlib.suppress(OSError):
                         info = entry.stat(follow_symlinks=False)
-                        self._add_one(info)
+                        self._add_file(info)
                         if stat.S_ISDIR(info.st_mode):
                             path = f"{directory}/{entry.name}" if directory else entry.name
-                            (waiting if len(path) < _LONGEST_STEP else distant).append(path)
+                            (waiting if len(path) < _MAX_STEP_CHARS else distant).append(path)
         return distant
 
-    def _add_one(self, info: os.stat_result) -> None:
+    def _add_file(self, info: os.stat_result) -> None:
         if info.st_nlink > 1 and not stat.S_ISDIR(info.st_mode):
             if info.st_ino in self._linked:
-                self.total += _SMALLEST
+                self.total += _MIN_NAME_BYTES
                 return
             self._linked.add(info.st_ino)
-        self.total += max(info.st_blocks * _BLOCK, _SMALLEST)
+        self.total += max(info.st_blocks * _BLOCK_BYTES, _MIN_NAME_BYTES)
 
 
-class _Start(NamedTuple):
+class _DirectoryPosition(NamedTuple):
     """A directory that a count has gone on from."""
 
     path: str
     """Relative to the start before it."""
     inode: tuple[int, int]
-    distant: list[str]
+    uncounted: list[str]
     """Directories below it, as paths relative to it, that are not yet counted."""
 
 
@@ -193,27 +197,31 @@ def bytes_used(root: Path) -> int:
 
     Directories are opened from one that is near, because the kernel takes no path of more than 4,096 bytes.
     """
-    count = _Count()
+    count = _ByteCounter()
     try:
-        here = os.open(root, _DIRECTORY | os.O_CLOEXEC)
+        here = os.open(root, _DIRECTORY_FLAGS | os.O_CLOEXEC)
     except OSError:
         return 0
     try:
-        starts = [_Start("", _inode(here), count.add(here))]
+        starts = [_DirectoryPosition("", _read_inode(here), count.add(here))]
         while not count.is_late():
-            if starts[-1].distant:
-                path = starts[-1].distant.pop()
+            if starts[-1].uncounted:
+                path = starts[-1].uncounted.pop()
                 with contextlib.suppress(OSError):
-                    here = _moved(here, open_beneath(_place(here), path, _DIRECTORY))
-                    starts.append(_Start(path, _inode(here), count.add(here)))
+                    here = _replace_descriptor(
+                        here, open_beneath(_descriptor_path(here), path, _DIRECTORY_FLAGS)
+                    )
+                    starts.append(_DirectoryPosition(path, _read_inode(here), count.add(here)))
                 continue
             left = starts.pop()
             if not starts:
                 break
-            here = _moved(here, os.open(_upwards(left.path), _DIRECTORY | os.O_CLOEXEC, dir_fd=here))
-            if _inode(here) != starts[-1].inode:  # a directory was moved meanwhile
+            here = _replace_descriptor(
+                here, os.open(_relative_ancestor(left.path), _DIRECTORY_FLAGS | os.O_CLOEXEC, dir_fd=here)
+            )
+            if _read_inode(here) != starts[-1].inode:  # a directory was moved meanwhile
                 del starts[1:]
-                here = _moved(here, os.open(root, _DIRECTORY | os.O_CLOEXEC))
+                here = _replace_descriptor(here, os.open(root, _DIRECTORY_FLAGS | os.O_CLOEXEC))
     except OSError:
         pass
     finally:
@@ -221,39 +229,44 @@ def bytes_used(root: Path) -> int:
     return count.total
 
 
-def _place(descriptor: int) -> Path:
+def _descriptor_path(descriptor: int) -> Path:
     return Path(f"/proc/self/fd/{descriptor}")
 
 
-def _inode(descriptor: int) -> tuple[int, int]:
+def _read_inode(descriptor: int) -> tuple[int, int]:
     info = os.fstat(descriptor)
     return info.st_dev, info.st_ino
 
 
-def _moved(before: int, after: int) -> int:
+def _replace_descriptor(before: int, after: int) -> int:
     os.close(before)
     return after
 
 
-def _upwards(path: str) -> str:
+def _relative_ancestor(path: str) -> str:
     return "/".join([".."] * (path.count("/") + 1))
 
 
-def bytes_unnamed(processes: Iterable[int]) -> int:
+def bytes_unlinked(processes: Iterable[int]) -> int:
     """Bytes on disk of files that have no name any more and that these processes hold open or mapped."""
-    deadline = time.monotonic() + _LONGEST_LOOK_S
+    deadline = time.monotonic() + _MAX_COUNT_S
     found: dict[tuple[int, int], int] = {}
     pids = list(processes)
     # The first threads first: mostly, the others share what these have open.
-    ways = (way for find in (_of_first_thread, _of_other_threads) for pid in pids for way in find(pid))
+    ways = (
+        way
+        for find in (_list_first_thread_paths, _list_other_thread_paths)
+        for pid in pids
+        for way in find(pid)
+    )
     for way in ways:
         # The process may end meanwhile; only root may look at mappings.
         with contextlib.suppress(OSError), os.scandir(way) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     info = entry.stat()
-                    if info.st_nlink == 0 and stat.S_ISREG(info.st_mode) and info.st_dev != _in_memory():
-                        found[info.st_dev, info.st_ino] = info.st_blocks * _BLOCK
+                    if info.st_nlink == 0 and stat.S_ISREG(info.st_mode) and info.st_dev != _memory_device():
+                        found[info.st_dev, info.st_ino] = info.st_blocks * _BLOCK_BYTES
                 if time.monotonic() > deadline:
                     return sum(found.values())
         if time.monotonic() > deadline:
@@ -261,12 +274,12 @@ def bytes_unnamed(processes: Iterable[int]) -> int:
     return sum(found.values())
 
 
-def _of_first_thread(pid: int) -> Iterator[str]:
+def _list_first_thread_paths(pid: int) -> Iterator[str]:
     yield f"/proc/{pid}/fd"
     yield f"/proc/{pid}/map_files"
 
 
-def _of_other_threads(pid: int) -> Iterator[str]:
+def _list_other_thread_paths(pid: int) -> Iterator[str]:
     """Each may have descriptors of its own, and outlive the first one, which then shows no mappings."""
     threads: list[str] = []
     with contextlib.suppress(OSError):
@@ -286,7 +299,7 @@ def _has_mappings(thread: str) -> bool:
 
 
 @functools.cache
-def _in_memory() -> int:
+def _memory_device() -> int:
     """The device of memfds and shared memory, which the limit on memory counts."""
     descriptor = os.memfd_create("device")
     try:

@@ -8,8 +8,8 @@ import struct
 import time
 
 from sandbox import daemon
-from sandbox.daemon import answering
-from sandbox.machine import SandboxUnavailable
+from sandbox.daemon import translate_errors
+from sandbox.machine import SandboxUnavailableError
 
 _FRAME_HEADER = struct.Struct(">BxxxL")
 _STDOUT = 1
@@ -20,10 +20,10 @@ _END_S = 1.0
 class ExecChannel:
     """Satisfies `Channel`. A shell that ended is told apart from a container or a daemon that did."""
 
-    limits = ":"  # the container has them
+    limits_command = ":"  # the container has them
 
     def __init__(self, container_id: str) -> None:
-        self._api = api = daemon.client(daemon.QUICK_S).api
+        self._api = api = daemon.client(daemon.QUICK_TIMEOUT_S).api
         self._container = container_id
         self._exec = api.exec_create(
             container_id, ["bash", "--norc", "--noprofile"], stdin=True, stdout=True, stderr=False, tty=False
@@ -35,7 +35,7 @@ class ExecChannel:
         self._buffer = b""
 
     def send(self, data: bytes) -> None:
-        self._socket.settimeout(daemon.QUICK_S)
+        self._socket.settimeout(daemon.QUICK_TIMEOUT_S)
         try:
             self._socket.sendall(data)
         except OSError:
@@ -53,13 +53,13 @@ class ExecChannel:
         if not data:
             self._require_container()
             return b""
-        return self._unframed(data) or None
+        return self._unframe(data) or None
 
-    def alive(self) -> bool:
-        with answering(f"container {self._container[:12]}"):
+    def is_alive(self) -> bool:
+        with translate_errors(f"container {self._container[:12]}"):
             return bool(self._api.exec_inspect(self._exec)["Running"])
 
-    def complaint(self) -> str:
+    def start_error(self) -> str:
         return ""
 
     def end(self) -> int | None:
@@ -68,21 +68,21 @@ class ExecChannel:
         with contextlib.suppress(OSError):
             self._stream.close()
         deadline = time.monotonic() + _END_S
-        with contextlib.suppress(SandboxUnavailable):
-            while self.alive() and time.monotonic() < deadline:
+        with contextlib.suppress(SandboxUnavailableError):
+            while self.is_alive() and time.monotonic() < deadline:
                 time.sleep(0.005)
-            with answering("the shell's exit code"):
+            with translate_errors("the shell's exit code"):
                 code: int | None = self._api.exec_inspect(self._exec)["ExitCode"]
                 return code
         return None
 
     def _require_container(self) -> None:
-        with answering(f"container {self._container[:12]} is lost"):
+        with translate_errors(f"container {self._container[:12]} is lost"):
             state = self._api.inspect_container(self._container)["State"]
         if not state["Running"]:
-            raise SandboxUnavailable(f"container {self._container[:12]} was stopped while a command ran")
+            raise SandboxUnavailableError(f"container {self._container[:12]} was stopped while a command ran")
 
-    def _unframed(self, data: bytes) -> bytes:
+    def _unframe(self, data: bytes) -> bytes:
         """The payload of Docker's multiplexed stream: frames with a header of eight bytes."""
         self._buffer += data
         payload = bytearray()

@@ -8,31 +8,31 @@ import sandbox
 from sandbox.machine import Sandbox, SandboxSpec, Snapshot
 
 
-class Workbench:
+class SandboxManager:
     """Holds at most one machine at a time, so that none is ever left over."""
 
     def __init__(self, spec: SandboxSpec) -> None:
         self.spec = spec
-        self._machine: Sandbox | None = None
+        self._sandbox: Sandbox | None = None
 
-    def machine(self) -> Sandbox:
+    def sandbox(self) -> Sandbox:
         """The machine as it is; started from its base at the first call."""
-        if self._machine is None:
-            self._machine = sandbox.start(self.spec)
-        return self._machine
+        if self._sandbox is None:
+            self._sandbox = sandbox.start(self.spec)
+        return self._sandbox
 
-    def thaw(self, snapshot: Snapshot, store: Path) -> Sandbox:
+    def restore(self, snapshot: Snapshot, store: Path) -> Sandbox:
         """Put a thawed machine in the place of the one there is."""
         self.close()
-        self._machine = sandbox.thaw(snapshot, store, self.spec)
-        return self._machine
+        self._sandbox = sandbox.restore(snapshot, store, self.spec)
+        return self._sandbox
 
     def close(self) -> None:
-        if self._machine is not None:
-            self._machine.close()
-            self._machine = None
+        if self._sandbox is not None:
+            self._sandbox.close()
+            self._sandbox = None
 
-    def __enter__(self) -> Workbench:
+    def __enter__(self) -> SandboxManager:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -16,10 +16,10 @@ from hypothesis import settings
 
 from . import postgres
 from .chat_server import ChatServer
-from .surroundings import standardize
+from .surroundings import standardize_environment
 
 BASE_IMAGE = "takeover/base:latest"
-SHARED = Path(__file__).parents[2] / "shared"
+SHARED_DIRECTORY = Path(__file__).parents[2] / "shared"
 _BUILDER = Path(__file__).parents[1] / "examples" / "offline_images.py"
 _SLOW_TIMEOUT_S = 600
 SEED = os.environ.get("TAKEOVER_TEST_SEED")
@@ -27,7 +27,7 @@ SEED = os.environ.get("TAKEOVER_TEST_SEED")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    standardize()
+    standardize_environment()
     settings.register_profile("fixed", derandomize=True, database=None)
     settings.register_profile("random", print_blob=True, database=None)
     settings.load_profile("random" if SEED else "fixed")
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_SLOW_TIMEOUT_S))
 
 
-def missing(reason: str) -> None:
+def skip_missing(reason: str) -> None:
     """Skip, and say why; but continuous integration must have everything."""
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
@@ -47,11 +47,11 @@ def missing(reason: str) -> None:
 
 
 @contextlib.contextmanager
-def mounted(*arguments: str | Path) -> Iterator[None]:
+def mount(*arguments: str | Path) -> Iterator[None]:
     """Something mounted where the last argument says, on a host where this user may; gone afterwards."""
     done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        missing(f"nothing can be mounted here, which takes root: {done.stderr.strip()}")
+        skip_missing(f"nothing can be mounted here, which takes root: {done.stderr.strip()}")
     try:
         yield
     finally:
@@ -59,14 +59,14 @@ def mounted(*arguments: str | Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def small_disk(place: Path, size: str) -> Iterator[Path]:
+def mount_small_disk(place: Path, size: str) -> Iterator[Path]:
     """A directory that is a disk of its own, of that size."""
     place.mkdir()
-    with mounted("-t", "tmpfs", "-o", f"size={size}", "tmpfs", place):
+    with mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", place):
         yield place
 
 
-def fill(disk: Path) -> Path:
+def fill_disk(disk: Path) -> Path:
     """Leave no room on a disk; the file that takes it all."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file:
@@ -81,12 +81,12 @@ def fill(disk: Path) -> Path:
 def _home_of_machines() -> Iterator[None]:
     """What machines stand on lies apart from what this host's user has, and is gone afterwards."""
     from sandbox.removal import remove_tree
-    from sandbox.storage import PLACE_VARIABLE
+    from sandbox.storage import ROOT_VARIABLE
 
     place = Path(tempfile.mkdtemp(prefix="takeover-tests-", dir="/var/tmp"))
     place.chmod(0o711)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(PLACE_VARIABLE, str(place))
+        patch.setenv(ROOT_VARIABLE, str(place))
         yield
     remove_tree(place)
 
@@ -94,9 +94,9 @@ def _home_of_machines() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real data that may stand beside the checkout."""
-    if not SHARED.is_dir():
+    if not SHARED_DIRECTORY.is_dir():
         pytest.skip("real data is not here: no folder ../shared beside the checkout")
-    return SHARED
+    return SHARED_DIRECTORY
 
 
 @pytest.fixture(scope="session")
@@ -105,36 +105,36 @@ def base_image() -> str:
     from docker.errors import ImageNotFound
 
     from sandbox.container import client
-    from sandbox.machine import SandboxUnavailable
+    from sandbox.machine import SandboxUnavailableError
 
     with Path(tempfile.gettempdir(), "takeover-tests-base-image.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             client().images.get(BASE_IMAGE)
-        except SandboxUnavailable as error:
-            missing(str(error))
+        except SandboxUnavailableError as error:
+            skip_missing(str(error))
         except ImageNotFound:
             if not _BUILDER.is_file():
-                missing(
+                skip_missing(
                     f"{BASE_IMAGE} is not on this daemon and {_BUILDER.name}, which makes it, is not here"
                 )
-            _build()
+            _build_base_image()
     return BASE_IMAGE
 
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """The URL of a PostgreSQL server of this process's own."""
-    if reason := postgres.unavailable():
-        missing(reason)
-    with postgres.server() as url:
+    if reason := postgres.unavailability_reason():
+        skip_missing(reason)
+    with postgres.run_server() as url:
         yield url
 
 
 @pytest.fixture
 def postgres_database(postgres_url: str) -> Iterator[str]:
     """The URL of an empty schema on that server."""
-    with postgres.database(postgres_url) as url:
+    with postgres.create_database(postgres_url) as url:
         yield url
 
 
@@ -145,7 +145,7 @@ def chat_server() -> Iterator[ChatServer]:
     server.close()
 
 
-def _build() -> None:
+def _build_base_image() -> None:
     found = importlib.util.spec_from_file_location("offline_images", _BUILDER)
     assert found is not None
     assert found.loader is not None

@@ -29,7 +29,7 @@ import handoff.record
 import nodes.recording
 import nodes.session
 import sandbox
-from graph.home import Home, NoSuchThread, open_home
+from graph.home import Home, ThreadNotFoundError, open_home
 from graph.running import open_run, take_over
 from handoff.ledger import effects, leases, machines, store
 from nodes.session import Session, SnapshotEvery
@@ -41,45 +41,45 @@ REPOSITORY_IMAGE = f"takeover/crash-matrix:{os.getpid()}"
 """The same in every process that is forked from this one, and in no other."""
 WORKSPACE = "/testbed"
 RECORD = "matrix.first_source_edit"
-_OUTSIDE = '"${TMPDIR:-/tmp}/outside.txt"'
+_OUTSIDE_FILE = '"${TMPDIR:-/tmp}/outside.txt"'
 
 
-def _noting(number: int, then: str = "") -> str:
+def _note_command(number: int, then: str = "") -> str:
     """A command that puts a line into a file of the workspace and into one outside it."""
-    return f'echo {number} >>"$TOP/log.txt"; echo {number} >>{_OUTSIDE}{then}'
+    return f'echo {number} >>"$TOP/log.txt"; echo {number} >>{_OUTSIDE_FILE}{then}'
 
 
-def _command(text: str) -> str:
+def _shell_block(text: str) -> str:
     return f"```bash\n{text}\n```"
 
 
 REPLIES = (
-    _command(f'TOP="$PWD"; {_noting(1)}'),
-    _command("cd pkg"),
-    _command('export MARK=kept; marked() { echo "$MARK"; }'),
+    _shell_block(f'TOP="$PWD"; {_note_command(1)}'),
+    _shell_block("cd pkg"),
+    _shell_block('export MARK=kept; marked() { echo "$MARK"; }'),
     '<editor command="create" path="pkg/extra.py">\n<content>\nONE = 1\n</content>\n</editor>',
     '<editor command="str_replace" path="pkg/extra.py">\n<old>\nONE = 1\n</old>\n<new>\nONE = 11\n</new>\n</editor>',
-    _command("cat ../log.txt"),
-    _command(_noting(2, "; sleep 0.05; false")),
+    _shell_block("cat ../log.txt"),
+    _shell_block(_note_command(2, "; sleep 0.05; false")),
     '```json\n{"name": "note", "arguments": {"number": 3}}\n```',
-    _command(
-        f'{_noting(4)}; marked; basename "$PWD"; cat "$TOP/log.txt" {_OUTSIDE} extra.py; echo "$(marked)"'
+    _shell_block(
+        f'{_note_command(4)}; marked; basename "$PWD"; cat "$TOP/log.txt" {_OUTSIDE_FILE} extra.py; echo "$(marked)"'
     ),
     "<finish>Done.</finish>",
 )
-SUCCESSOR = (
-    _command(f'marked; basename "$PWD"; cat ../log.txt {_OUTSIDE} extra.py; echo "$(marked)"'),
+SUCCESSOR_REPLIES = (
+    _shell_block(f'marked; basename "$PWD"; cat ../log.txt {_OUTSIDE_FILE} extra.py; echo "$(marked)"'),
     "<finish>Done.</finish>",
 )
 
 
-class Case(NamedTuple):
+class CrashCase(NamedTuple):
     """Where one run works, and how."""
 
     name: str
     backend: BackendName
-    every: SnapshotEvery
-    place: Path
+    snapshot_every: SnapshotEvery
+    directory: Path
     """A directory of its own, for its home and for what its processes tell."""
     base: Path
     """The repository that machines with this host's system start from."""
@@ -93,26 +93,26 @@ class Case(NamedTuple):
         return SandboxSpec(backend=self.backend, directory=self.base, owner=self.name)
 
     @contextlib.contextmanager
-    def home(self) -> Iterator[Home]:
-        with open_home(self.place / "home", self.database) as home:
+    def open_home(self) -> Iterator[Home]:
+        with open_home(self.directory / "home", self.database) as home:
             yield home
 
-    def told(self, name: str) -> list[str]:
+    def read_lines(self, name: str) -> list[str]:
         """The lines that its processes have put into one of their files."""
-        path = self.place / name
+        path = self.directory / name
         return path.read_text().splitlines() if path.exists() else []
 
 
-class Crossings:
+class CrashPoints:
     """Counts what this process crosses, writes it down, and ends it at one crossing."""
 
-    def __init__(self, case: Case, die_at: int) -> None:
-        self._file = os.open(case.place / "crossings", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    def __init__(self, case: CrashCase, die_at: int) -> None:
+        self._file = os.open(case.directory / "crossings", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         self._die_at = die_at
         self._count = 0
         self._lock = threading.Lock()
 
-    def cross(self, name: str) -> None:
+    def pass_point(self, name: str) -> None:
         with self._lock:
             self._count += 1
             os.write(self._file, f"{name}\n".encode())
@@ -120,76 +120,78 @@ class Crossings:
                 os.kill(os.getpid(), signal.SIGKILL)
                 time.sleep(60)
 
-    def around(
-        self, owner: Any, name: str, told: str = "", *, only: Callable[..., bool] | None = None
+    def wrap(
+        self, owner: Any, name: str, label: str = "", *, condition: Callable[..., bool] | None = None
     ) -> None:
         """Count what lies before and after each call of a function."""
-        original, told = getattr(owner, name), told or name
+        original, label = getattr(owner, name), label or name
 
-        def crossing(*given: Any, **named: Any) -> Any:
-            if only is not None and not only(*given):
+        def counted_call(*given: Any, **named: Any) -> Any:
+            if condition is not None and not condition(*given):
                 return original(*given, **named)
-            self.cross(f"before {told}")
+            self.pass_point(f"before {label}")
             result = original(*given, **named)
-            self.cross(f"after {told}")
+            self.pass_point(f"after {label}")
             return result
 
-        setattr(owner, name, crossing)
+        setattr(owner, name, counted_call)
 
-    def around_all(self) -> None:
+    def wrap_all(self) -> None:
         """Everything that becomes durable or acts in a run."""
-        self.around(effects, "begin", "effects.begin")
-        self.around(effects, "end", "effects.end")
-        self.around(machines, "keep", "machines.keep")
-        self.around(sandbox, "start", "sandbox.start")
-        self.around(sandbox, "thaw", "sandbox.thaw")
+        self.wrap(effects, "begin", "effects.begin")
+        self.wrap(effects, "end", "effects.end")
+        self.wrap(machines, "keep", "machines.keep")
+        self.wrap(sandbox, "start", "sandbox.start")
+        self.wrap(sandbox, "thaw", "sandbox.thaw")
         for name in ("run", "inspect", "write_file", "freeze", "close"):
-            self.around(box.Box, name, f"machine.{name}")
-        self.around(archive, "write", "archive.write")
-        self.around(nodes.session, "bring", "session.bring")
-        self.around(nodes.recording, "bring", "record.bring")
-        self.around(nodes.session, "remove_tree", "session.remove_tree")
-        self.around(handoff.record, "write_durably", "record.write")
-        self.around(handoff.record, "remove_tree", "record.remove_tree")
-        self.around(Path, "rename", only=lambda path, target: path.name.startswith((".freezing", ".partial")))
-        self.around(graph.home, "acquire", "lease.acquire")
-        self.around(leases.Lease, "release", "lease.release")
-        self.around(leases, "answer_request", "lease.answer_request")
-        self.around(Session, "enter", "session.enter")
-        self.around(Model, "_generate", "model")
-        self._around_deeds()
-        self._around_saver()
+            self.wrap(box.BackendSandbox, name, f"machine.{name}")
+        self.wrap(archive, "write", "archive.write")
+        self.wrap(nodes.session, "bring", "session.bring")
+        self.wrap(nodes.recording, "bring", "record.bring")
+        self.wrap(nodes.session, "remove_tree", "session.remove_tree")
+        self.wrap(handoff.record, "write_durably", "record.write")
+        self.wrap(handoff.record, "remove_tree", "record.remove_tree")
+        self.wrap(
+            Path, "rename", condition=lambda path, target: path.name.startswith((".freezing", ".partial"))
+        )
+        self.wrap(graph.home, "acquire", "lease.acquire")
+        self.wrap(leases.Lease, "release", "lease.release")
+        self.wrap(leases, "answer_request", "lease.answer_request")
+        self.wrap(Session, "enter", "session.enter")
+        self.wrap(RepliesModel, "_generate", "model")
+        self._wrap_actions()
+        self._wrap_saver()
 
-    def _around_deeds(self) -> None:
+    def _wrap_actions(self) -> None:
         act = Session.act
 
-        def acting(
+        def counted_act(
             session: Session, task_id: str, call: str, machine_id: str, task: Any, do: Any, effect: Any
         ) -> Any:
             def deed(machine: Any) -> Any:
-                self.cross("before do")
+                self.pass_point("before do")
                 seen = do(machine)
-                self.cross("after do")
+                self.pass_point("after do")
                 return seen
 
             return act(session, task_id, call, machine_id, task, deed, effect)
 
-        Session.act = acting  # type: ignore[method-assign]
+        Session.act = counted_act  # type: ignore[method-assign]
 
-    def _around_saver(self) -> None:
+    def _wrap_saver(self) -> None:
         opened = graph.home.open_saver
 
         @contextlib.contextmanager
-        def opening(*given: Any) -> Iterator[Any]:
+        def open_counted(*given: Any) -> Iterator[Any]:
             with opened(*given) as saver:
-                self.around(saver, "put", "saver.put")
-                self.around(saver, "put_writes", "saver.put_writes")
+                self.wrap(saver, "put", "saver.put")
+                self.wrap(saver, "put_writes", "saver.put_writes")
                 yield saver
 
-        graph.home.open_saver = opening
+        graph.home.open_saver = open_counted
 
 
-class Model(BaseChatModel):
+class RepliesModel(BaseChatModel):
     """A model that says the next of its replies, and writes every call down."""
 
     replies: tuple[str, ...]
@@ -208,38 +210,38 @@ class Model(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=reply)])
 
 
-def live(case: Case, die_at: int = 0) -> None:
+def run_or_resume(case: CrashCase, die_at: int = 0) -> None:
     """One process's share of the run: begin it, or go on with it, to its end or this process's."""
-    crossings = Crossings(case, die_at)
+    crossings = CrashPoints(case, die_at)
 
     @tool
     def note(number: int, config: RunnableConfig) -> str:
         """Note a number."""
         machine = config["configurable"]["sandbox"]
         machine.inspect(f"echo {number} >>log.txt")
-        crossings.cross("between the tool's two effects")
-        machine.inspect(f"echo {number} >>{_OUTSIDE}")
+        crossings.pass_point("between the tool's two effects")
+        machine.inspect(f"echo {number} >>{_OUTSIDE_FILE}")
         return f"noted {number}"
 
-    crossings.around_all()
-    model = Model(replies=REPLIES, calls=case.place / "calls")
+    crossings.wrap_all()
+    model = RepliesModel(replies=REPLIES, calls=case.directory / "calls")
     with (
-        case.home() as home,
+        case.open_home() as home,
         open_run(
             home,
             case.name,
             model=model,
             model_name="scripted",
             sandbox=case.spec,
-            snapshot_every=case.every,
+            snapshot_every=case.snapshot_every,
             run_id="matrix",
             points=("first_source_edit",),
             tools=(note,),
         ) as running,
     ):
         try:
-            done = running.resume(go_back=case.every == "point")
-        except NoSuchThread:
+            done = running.resume(go_back=case.snapshot_every == "point")
+        except ThreadNotFoundError:
             done = running.start("t", "Note what you do.")
     state = done.state
     facts = {
@@ -247,50 +249,50 @@ def live(case: Case, die_at: int = 0) -> None:
         "steps": done.steps,
         "tokens": [done.prompt_tokens, done.completion_tokens],
         "patch": done.patch,
-        "trouble": done.trouble,
+        "trouble": done.problem,
         "records": done.records,
         "messages": [[message.type, message.text] for message in state["messages"]],
-        "events": [_plain(event, case) for event in state["events"]],
+        "events": [_comparable_event(event, case) for event in state["events"]],
         "edits": state["edits"],
     }
-    (case.place / "outcome").write_text(_same(json.dumps(facts)))
+    (case.directory / "outcome").write_text(_normalize_paths(json.dumps(facts)))
 
 
-def audit(case: Case) -> None:
+def audit_case(case: CrashCase) -> None:
     """Look at what a finished run has left, and let a successor take its record over."""
-    with case.home() as home:
+    with case.open_home() as home:
         ledger, found = home.ledger, {}
-        with ledger.reading() as connection:
+        with ledger.read_transaction() as connection:
             now = ledger.now(connection)
             of_thread = store.leases.c.thread == case.name
             held = select(func.count()).where(of_thread, store.leases.c.expires_at > now)
             found["leases held"] = connection.execute(held).scalar_one()
             begun = select(func.count()).where(store.effects.c.thread == case.name)
             found["more than one effect"] = connection.execute(begun).scalar_one() > 1
-        found["newest kept"] = home.history(case.name)[0].kept
-        found["records"] = [_record(home, name) for name in home.records.ids()]
-        for part in home.machines.glob(".*"):
+        found["newest kept"] = home.history(case.name)[0].is_restorable
+        found["records"] = [_comparable_record(home, name) for name in home.records.list_ids()]
+        for part in home.snapshot_directory.glob(".*"):
             os.utime(part, (0, 0))
         if case.database is None:  # elsewhere the database is shared with other homes
-            home.remove_unused_machines()
-            found["unused machines"] = [part.name for part in home.machines.glob(".*")]
-            used = nodes.session.directories(machines.snapshots(ledger))
+            home.remove_unused_snapshots()
+            found["unused machines"] = [part.name for part in home.snapshot_directory.glob(".*")]
+            used = nodes.session.snapshot_directory_names(machines.list_snapshots(ledger))
             found["unknown machines"] = [
-                part.name for part in home.machines.iterdir() if part.name not in used
+                part.name for part in home.snapshot_directory.iterdir() if part.name not in used
             ]
         found["partial records"] = [part.name for part in home.records.root.glob(".*")]
-        model = Model(replies=SUCCESSOR, calls=case.place / "successor")
+        model = RepliesModel(replies=SUCCESSOR_REPLIES, calls=case.directory / "successor")
         taken = take_over(home, f"{case.name}.next", RECORD, model=model, sandbox=case.spec, points=())
         found["successor"] = [taken.stop_reason, taken.state["events"][1]["text"], taken.patch]
-        with home.session(case.name, case.spec) as (session, _):
-            machine = session.enter(
-                home.saver.get_tuple(_config(case)).checkpoint["channel_values"]["machine"]
+        with home.open_session(case.name, case.spec) as (session, _):
+            machine = session.enter_state(
+                home.saver.get_tuple(_thread_config(case)).checkpoint["channel_values"]["machine"]
             )
-            found["machine"] = machine.inspect(f"cat log.txt {_OUTSIDE} pkg/extra.py").output
-    (case.place / "audit").write_text(_same(json.dumps(found)))
+            found["machine"] = machine.inspect(f"cat log.txt {_OUTSIDE_FILE} pkg/extra.py").output
+    (case.directory / "audit").write_text(_normalize_paths(json.dumps(found)))
 
 
-def lay_image(base: Path, name: str) -> None:
+def build_image(base: Path, name: str) -> None:
     """The image of that repository, upon one that has bash, git and Python."""
     from sandbox.daemon import client, require_image
 
@@ -298,7 +300,7 @@ def lay_image(base: Path, name: str) -> None:
     try:
         with tempfile.TemporaryFile() as packed:
             with tarfile.open(fileobj=packed, mode="w") as tar:
-                tar.add(base, WORKSPACE, filter=_owned_by_root)
+                tar.add(base, WORKSPACE, filter=_set_root_owner)
             packed.seek(0)
             container.put_archive("/", packed)
         repository, _, tag = name.partition(":")
@@ -307,7 +309,7 @@ def lay_image(base: Path, name: str) -> None:
         container.remove(force=True)
 
 
-def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _set_root_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     return member
 
@@ -318,17 +320,17 @@ def remove_image(name: str) -> None:
     client().images.remove(name, force=True)
 
 
-def end_containers(case: Case) -> None:
+def remove_containers(case: CrashCase) -> None:
     """Write down the containers that a run has left, and remove them."""
     from sandbox.gc.docker import list_resources, remove
 
     # Each thread's machines have an owner of their own, whose name begins with the one that was given.
     found = [one for one in list_resources() if one.kind == "container" and one.owner.startswith(case.name)]
-    (case.place / "containers").write_text("".join(f"{one.name}\n" for one in found))
+    (case.directory / "containers").write_text("".join(f"{one.name}\n" for one in found))
     remove(found)
 
 
-def lay_base(place: Path) -> Path:
+def create_repository(place: Path) -> Path:
     """A small repository to start machines from."""
     base = place / "base"
     (base / "pkg").mkdir(parents=True)
@@ -340,7 +342,7 @@ def lay_base(place: Path) -> Path:
     return base
 
 
-def unsound(expected: dict[str, Any]) -> list[str]:
+def check_reference(expected: dict[str, Any]) -> list[str]:
     """What is not as it should be after the run that nobody disturbed, a line each."""
     outcome, audit = expected["outcome"], expected["audit"]
     noted = "1\n2\n3\n4\n"
@@ -363,41 +365,43 @@ def unsound(expected: dict[str, Any]) -> list[str]:
         ),
         "machine": (audit["machine"], f"{noted}{noted}ONE = 11\n"),
     }
-    return [f"{name} is {_difference(now, value)}" for name, (now, value) in due.items() if now != value]
+    return [
+        f"{name} is {_format_difference(now, value)}" for name, (now, value) in due.items() if now != value
+    ]
 
 
-def wrong(case: Case, expected: dict[str, Any], deaths: int) -> list[str]:
+def compare_with_reference(case: CrashCase, expected: dict[str, Any], deaths: int) -> list[str]:
     """What is not as after the run that nobody disturbed, a line each."""
     found = []
     for part in ("outcome", "audit"):
-        told = case.place / part
+        told = case.directory / part
         if not told.exists():
-            return [f"no {part}: {' / '.join(case.told('failure')[-1:]) or 'it never ended'}"]
+            return [f"no {part}: {' / '.join(case.read_lines('failure')[-1:]) or 'it never ended'}"]
         now = json.loads(told.read_text())
         for name, value in expected[part].items():
             if now.get(name) != value:
-                found.append(f"{part}: {name} is {_difference(now.get(name), value)}")
-    calls = len(case.told("calls"))
-    most = (expected["calls"] + deaths) if case.every == "step" else expected["calls"] * (deaths + 1)
+                found.append(f"{part}: {name} is {_format_difference(now.get(name), value)}")
+    calls = len(case.read_lines("calls"))
+    most = (expected["calls"] + deaths) if case.snapshot_every == "step" else expected["calls"] * (deaths + 1)
     if calls > most:
         found.append(f"the model was called {calls} times; {most} would do")
     return found
 
 
-def _difference(now: Any, value: Any) -> str:
+def _format_difference(now: Any, value: Any) -> str:
     if isinstance(now, list) and isinstance(value, list) and len(now) == len(value):
         pairs = [(a, b) for a, b in zip(now, value, strict=True) if a != b]
         return f"{str(pairs[0][0])[:1500]}, not {str(pairs[0][1])[:1500]}"
     return f"{str(now)[:1500]}, not {str(value)[:1500]}"
 
 
-def _plain(event: dict[str, Any], case: Case) -> dict[str, Any]:
+def _comparable_event(event: dict[str, Any], case: CrashCase) -> dict[str, Any]:
     """An event without what may differ: times, and where a plain process's files lie."""
     left_out = {"seconds", *({"tree"} if case.backend == "process" else ())}
     return {name: value for name, value in event.items() if name not in left_out}
 
 
-def _record(home: Home, name: str) -> dict[str, Any]:
+def _comparable_record(home: Home, name: str) -> dict[str, Any]:
     record = home.records.load(name).model_dump(mode="json")
     left_out = ("created_at", "checkpoint_id", "digest", "thread_id")
     process = record["snapshot"]["backend"] == "process"
@@ -408,10 +412,10 @@ def _record(home: Home, name: str) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in left_out} | {"snapshot": snapshot}
 
 
-def _same(text: str) -> str:
+def _normalize_paths(text: str) -> str:
     """The text without the names of rooms, which are new in every process."""
     return re.sub(r"/[^\" \\:]*/runs/[^/\" ]+/[0-9a-f]{8}/", "ROOM/", text)
 
 
-def _config(case: Case) -> RunnableConfig:
+def _thread_config(case: CrashCase) -> RunnableConfig:
     return {"configurable": {"thread_id": case.name, "checkpoint_ns": ""}}

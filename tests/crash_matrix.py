@@ -29,14 +29,14 @@ from rich.console import Console
 from rich.table import Table
 
 from sandbox.removal import remove_tree
-from sandbox.storage import PLACE_VARIABLE
+from sandbox.storage import ROOT_VARIABLE
 from tests import crash_case, postgres
-from tests.crash_case import Case
+from tests.crash_case import CrashCase
 
 _PR_SET_CHILD_SUBREAPER = 36
-_LONGEST_LIFE_S = 180.0
-_MOST_KILLS = 4
-_RECOVERY, _SHORTEST_RECOVERY = 40, 12
+_MAX_LIFETIME_S = 180.0
+_MAX_KILLS = 4
+_RECOVERY_POINTS, _MIN_RECOVERY_POINTS = 40, 12
 """How many places a second life crosses until it has caught up with the first; the fewest that there can be."""
 _BACKENDS, _SAVERS, _EVERY = ("process", "host", "docker"), ("sqlite", "postgres"), ("step", "point")
 _EPILOG = """Examples:
@@ -50,93 +50,101 @@ python tests/crash_matrix.py --points every-7th --random 5 --again 20 --seed 3 -
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-class Result(NamedTuple):
+class CaseResult(NamedTuple):
     """What one case came to."""
 
     backend: str
     saver: str
-    every: str
+    snapshot_every: str
     death: str
     """Where the first process died, and the second if it did; for random deaths, after how many seconds each did."""
     deaths: int
     seconds: float
-    wrong: tuple[str, ...]
+    problems: tuple[str, ...]
 
 
-class Sample(NamedTuple):
+class SampleOptions(NamedTuple):
     """Which deaths are tried in a cell, out of all that there can be."""
 
     points: str
-    randomly: int
-    again: int
+    random_runs: int
+    double_kills: int
     seed: int
 
 
-class Setting(NamedTuple):
+class MatrixCell(NamedTuple):
     """One cell of the matrix, with what an undisturbed run came to in it."""
 
     backend: str
     saver: str
-    every: str
-    place: Path
+    snapshot_every: str
+    directory: Path
     base: Path
     database: str | None
     expected: dict[str, Any]
     crossings: tuple[str, ...]
     seconds: float
 
-    def case(self, name: str) -> Case:
-        place = self.place / name
+    def create_case(self, name: str) -> CrashCase:
+        place = self.directory / name
         place.mkdir()
-        return Case(name, self.backend, self.every, place, self.base, self.database)  # type: ignore[arg-type]
+        return CrashCase(name, self.backend, self.snapshot_every, place, self.base, self.database)  # type: ignore[arg-type]
 
-    def run(self, number: int) -> Result:
+    def run(self, number: int) -> CaseResult:
         """The run whose first process dies at its nth crossing."""
-        case = self.case(f"{_prefix(self)}-at-{number:04}")
+        case = self.create_case(f"{_case_prefix(self)}-at-{number:04}")
         began = time.monotonic()
-        status = _wait(_fork(case.place, lambda: crash_case.live(case, die_at=number)))
+        status = _wait_for(
+            _fork_process(case.directory, lambda: crash_case.run_or_resume(case, die_at=number))
+        )
         if status != -signal.SIGKILL:
             wrong = [f"crossing {number} was never reached: the process ended with {status}"]
         else:
-            wrong = self._finish(case, 1)
-        return self._result(f"{number}, {self.crossings[number - 1]}", 1, began, wrong, case)
+            wrong = self._finish_case(case, 1)
+        return self._make_result(f"{number}, {self.crossings[number - 1]}", 1, began, wrong, case)
 
-    def run_again(self, number: int, second: int) -> Result:
+    def run_twice_killed(self, number: int, second: int) -> CaseResult:
         """The run whose first process dies at its nth crossing, and whose second does at one of its own."""
-        case = self.case(f"{_prefix(self)}-at-{number:04}-and-{second:04}")
+        case = self.create_case(f"{_case_prefix(self)}-at-{number:04}-and-{second:04}")
         began = time.monotonic()
         died = []
         for die_at in (number, second):
-            status = _wait(_fork(case.place, lambda at=die_at: crash_case.live(case, die_at=at)))
+            status = _wait_for(
+                _fork_process(case.directory, lambda at=die_at: crash_case.run_or_resume(case, die_at=at))
+            )
             if status == -signal.SIGKILL:
-                died.append(f"{die_at}, {case.told('crossings')[-1]}")
-        return self._result("; ".join(died), len(died), began, self._finish(case, len(died)), case)
+                died.append(f"{die_at}, {case.read_lines('crossings')[-1]}")
+        return self._make_result("; ".join(died), len(died), began, self._finish_case(case, len(died)), case)
 
-    def run_randomly(self, number: int, chance: random.Random) -> Result:
+    def run_randomly(self, number: int, chance: random.Random) -> CaseResult:
         """The run whose processes are killed from outside after random times, several times over."""
-        case = self.case(f"{_prefix(self)}-random-{number:04}")
+        case = self.create_case(f"{_case_prefix(self)}-random-{number:04}")
         began, deaths = time.monotonic(), []
-        for _ in range(chance.randint(2, _MOST_KILLS)):
+        for _ in range(chance.randint(2, _MAX_KILLS)):
             after = chance.uniform(0.02, self.seconds)
-            pid = _fork(case.place, lambda: crash_case.live(case))
-            status = _wait(pid, kill_after=after)
+            pid = _fork_process(case.directory, lambda: crash_case.run_or_resume(case))
+            status = _wait_for(pid, kill_after=after)
             if status != -signal.SIGKILL:
                 break
             deaths.append(f"{after:.3f}")
-        return self._result(" ".join(deaths), len(deaths), began, self._finish(case, len(deaths)), case)
+        return self._make_result(
+            " ".join(deaths), len(deaths), began, self._finish_case(case, len(deaths)), case
+        )
 
-    def _finish(self, case: Case, deaths: int) -> list[str]:
-        _wait(_fork(case.place, lambda: crash_case.live(case)))
-        left = _left_over(case)
-        if (case.place / "outcome").exists():
-            _wait(_fork(case.place, lambda: crash_case.audit(case)))
-        return crash_case.wrong(case, self.expected, deaths) + left + _left_over(case)
+    def _finish_case(self, case: CrashCase, deaths: int) -> list[str]:
+        _wait_for(_fork_process(case.directory, lambda: crash_case.run_or_resume(case)))
+        left = _stop_leftovers(case)
+        if (case.directory / "outcome").exists():
+            _wait_for(_fork_process(case.directory, lambda: crash_case.audit_case(case)))
+        return crash_case.compare_with_reference(case, self.expected, deaths) + left + _stop_leftovers(case)
 
-    def _result(self, death: str, deaths: int, began: float, wrong: list[str], case: Case) -> Result:
+    def _make_result(
+        self, death: str, deaths: int, began: float, wrong: list[str], case: CrashCase
+    ) -> CaseResult:
         if not wrong:
-            _forget(case)
+            _remove_case(case)
         took = time.monotonic() - began
-        return Result(self.backend, self.saver, self.every, death, deaths, took, tuple(wrong))
+        return CaseResult(self.backend, self.saver, self.snapshot_every, death, deaths, took, tuple(wrong))
 
 
 @app.command(epilog=_EPILOG)
@@ -159,80 +167,87 @@ def main(
     keep: Annotated[bool, typer.Option(help="Keep the directory, for what went wrong.")] = False,
 ) -> None:
     """Kill a run wherever something becomes durable or acts, resume it, and compare it with an undisturbed one."""
-    sample = Sample(points, randomly, again, seed)
-    _taken(sample, (), random.Random())  # or what is wrong with it would be told late
+    sample = SampleOptions(points, randomly, again, seed)
+    _choose_points(sample, (), random.Random())  # or what is wrong with it would be told late
     cells = [
         (backend, saver, when)
-        for backend in _chosen(backends, _BACKENDS, "--backends")
-        for saver in _chosen(savers, _SAVERS, "--savers")
-        for when in _chosen(snapshots, _EVERY, "--snapshots")
+        for backend in _parse_choice(backends, _BACKENDS, "--backends")
+        for saver in _parse_choice(savers, _SAVERS, "--savers")
+        for when in _parse_choice(snapshots, _EVERY, "--snapshots")
     ]
-    results: list[Result] = []
+    results: list[CaseResult] = []
     place = Path(tempfile.mkdtemp(prefix="takeover-crashes-", dir="/var/tmp"))
     place.chmod(0o711)
-    os.environ[PLACE_VARIABLE] = str(place / "machines")
+    os.environ[ROOT_VARIABLE] = str(place / "machines")
     try:
         with _database_server("postgres" in savers) as server:
             _adopt_orphans()
-            base = crash_case.lay_base(place)
+            base = crash_case.create_repository(place)
             with _repository_image(place, base) if "docker" in backends else contextlib.nullcontext():
                 for number, cell in enumerate(cells):
                     chance = random.Random(f"{seed}/{number}")
-                    results += _cell(cell, place, base, server, sample, jobs, chance)
+                    results += _run_cell(cell, place, base, server, sample, jobs, chance)
     finally:
-        if not keep or not any(result.wrong for result in results):
+        if not keep or not any(result.problems for result in results):
             remove_tree(place)
         else:
             print(f"kept {place}", file=sys.stderr)
-    _print(results, seed, as_json)
-    raise typer.Exit(1 if any(result.wrong for result in results) else 0)
+    _print_results(results, seed, as_json)
+    raise typer.Exit(1 if any(result.problems for result in results) else 0)
 
 
-def _cell(
+def _run_cell(
     cell: tuple[str, str, str],
     place: Path,
     base: Path,
     server: str | None,
-    sample: Sample,
+    sample: SampleOptions,
     jobs: int,
     chance: random.Random,
-) -> list[Result]:
+) -> list[CaseResult]:
     backend, saver, when = cell
     here = place / "-".join(cell)
     here.mkdir()
     with (
-        postgres.database(server) if saver == "postgres" and server else contextlib.nullcontext() as database
+        postgres.create_database(server)
+        if saver == "postgres" and server
+        else contextlib.nullcontext() as database
     ):
-        undisturbed = Setting(backend, saver, when, here, base, database, {}, (), 0.0)
-        case = undisturbed.case(f"{_prefix(undisturbed)}-undisturbed")
+        undisturbed = MatrixCell(backend, saver, when, here, base, database, {}, (), 0.0)
+        case = undisturbed.create_case(f"{_case_prefix(undisturbed)}-undisturbed")
         began = time.monotonic()
-        _wait(_fork(case.place, lambda: crash_case.live(case)))
+        _wait_for(_fork_process(case.directory, lambda: crash_case.run_or_resume(case)))
         seconds = time.monotonic() - began
-        crossings = tuple(case.told("crossings"))
-        left = _left_over(case)
-        _wait(_fork(case.place, lambda: crash_case.audit(case)))
-        if not (case.place / "audit").exists() or left:
-            raise SystemExit(f"{' '.join(cell)}: the undisturbed run: {left or case.told('failure')[-1:]}")
-        expected = {part: json.loads((case.place / part).read_text()) for part in ("outcome", "audit")}
-        expected["calls"] = len(case.told("calls"))
-        if unsound := crash_case.unsound(expected):
+        crossings = tuple(case.read_lines("crossings"))
+        left = _stop_leftovers(case)
+        _wait_for(_fork_process(case.directory, lambda: crash_case.audit_case(case)))
+        if not (case.directory / "audit").exists() or left:
+            raise SystemExit(
+                f"{' '.join(cell)}: the undisturbed run: {left or case.read_lines('failure')[-1:]}"
+            )
+        expected = {part: json.loads((case.directory / part).read_text()) for part in ("outcome", "audit")}
+        expected["calls"] = len(case.read_lines("calls"))
+        if unsound := crash_case.check_reference(expected):
             raise SystemExit(f"{' '.join(cell)}: the undisturbed run: {'; '.join(unsound)}")
-        _forget(case)
+        _remove_case(case)
         setting = undisturbed._replace(expected=expected, crossings=crossings, seconds=seconds)
-        numbers = _taken(sample, crossings, chance)
-        seeds = [(number, chance.random()) for number in range(sample.randomly)]
-        todo: list[Callable[[], Result]] = [partial(setting.run, number) for number in numbers]
-        todo += [partial(setting.run_again, *_twice(len(crossings), chance)) for _ in range(sample.again)]
+        numbers = _choose_points(sample, crossings, chance)
+        seeds = [(number, chance.random()) for number in range(sample.random_runs)]
+        todo: list[Callable[[], CaseResult]] = [partial(setting.run, number) for number in numbers]
+        todo += [
+            partial(setting.run_twice_killed, *_draw_two_points(len(crossings), chance))
+            for _ in range(sample.double_kills)
+        ]
         todo += [partial(setting.run_randomly, number, random.Random(drawn)) for number, drawn in seeds]
-        results = _shared_out(todo, jobs, here)
+        results = _run_in_workers(todo, jobs, here)
         for result in results:
-            for line in result.wrong:
+            for line in result.problems:
                 print(f"{' '.join(cell)}: {result.death}: {line}", file=sys.stderr, flush=True)
         print(f"{' '.join(cell)}: {len(crossings)} places, {len(results)} runs", file=sys.stderr, flush=True)
         return results
 
 
-def _shared_out(todo: list[Callable[[], Result]], jobs: int, place: Path) -> list[Result]:
+def _run_in_workers(todo: list[Callable[[], CaseResult]], jobs: int, place: Path) -> list[CaseResult]:
     """What all of these come to, done by so many processes at a time, each the parent of its own orphans."""
     workers = []
     for worker in range(jobs):
@@ -257,10 +272,10 @@ def _shared_out(todo: list[Callable[[], Result]], jobs: int, place: Path) -> lis
     lines = [
         line for worker in range(jobs) for line in (place / f"results-{worker}").read_text().splitlines()
     ]
-    return [Result(*found[:-1], tuple(found[-1])) for found in map(json.loads, lines)]
+    return [CaseResult(*found[:-1], tuple(found[-1])) for found in map(json.loads, lines)]
 
 
-def _fork(place: Path, work: Callable[[], None]) -> int:
+def _fork_process(place: Path, work: Callable[[], None]) -> int:
     """A process that has done nothing yet, to do this; what it fails with is found in the file `failure`."""
     pid = os.fork()
     if pid:
@@ -276,7 +291,7 @@ def _fork(place: Path, work: Callable[[], None]) -> int:
         os._exit(code)
 
 
-def _wait(pid: int, kill_after: float = _LONGEST_LIFE_S) -> int:
+def _wait_for(pid: int, kill_after: float = _MAX_LIFETIME_S) -> int:
     """How a process ended, as `subprocess` counts it; it is killed after so many seconds."""
     deadline = time.monotonic() + kill_after
     while True:
@@ -295,10 +310,10 @@ def _adopt_orphans() -> None:
         raise SystemExit("this kernel hands no orphans over: prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
-def _left_over(case: Case) -> list[str]:
+def _stop_leftovers(case: CrashCase) -> list[str]:
     """What a run has left running, processes and containers, a line each; it is ended then."""
     deadline = time.monotonic() + 5
-    while (found := _orphans()) and time.monotonic() < deadline:
+    while (found := _list_orphans()) and time.monotonic() < deadline:
         time.sleep(0.01)
     wrong = [f"left running: {' '.join(process.cmdline())[:200]}" for process in found]
     for process in found:
@@ -306,31 +321,31 @@ def _left_over(case: Case) -> list[str]:
             process.kill()
     if case.backend == "docker":
         # In a process of its own: a connection to the daemon must not be handed on to those that come.
-        _wait(_fork(case.place, lambda: crash_case.end_containers(case)))
-        wrong += [f"left running: container {name}" for name in case.told("containers")]
+        _wait_for(_fork_process(case.directory, lambda: crash_case.remove_containers(case)))
+        wrong += [f"left running: container {name}" for name in case.read_lines("containers")]
     return wrong
 
 
-def _orphans() -> list[psutil.Process]:
+def _list_orphans() -> list[psutil.Process]:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     return psutil.Process().children(recursive=True)
 
 
-def _forget(case: Case) -> None:
-    _wait(_fork(case.place, lambda: _remove_machines(case)))
-    shutil.rmtree(case.place)
+def _remove_case(case: CrashCase) -> None:
+    _wait_for(_fork_process(case.directory, lambda: _remove_sandboxes(case)))
+    shutil.rmtree(case.directory)
 
 
-def _remove_machines(case: Case) -> None:
+def _remove_sandboxes(case: CrashCase) -> None:
     import sandbox
 
-    sandbox.remove_leftovers(case.backend, case.name)
+    sandbox.remove_stale_resources(case.backend, case.name)
 
 
-def _prefix(setting: Setting) -> str:
-    return f"crash-{os.getpid()}-{setting.backend}-{setting.saver}-{setting.every}"
+def _case_prefix(setting: MatrixCell) -> str:
+    return f"crash-{os.getpid()}-{setting.backend}-{setting.saver}-{setting.snapshot_every}"
 
 
 @contextlib.contextmanager
@@ -338,9 +353,9 @@ def _database_server(wanted: bool) -> Iterator[str | None]:
     if not wanted:
         yield None
         return
-    if reason := postgres.unavailable():
+    if reason := postgres.unavailability_reason():
         raise SystemExit(reason)
-    with postgres.server() as url:
+    with postgres.run_server() as url:
         yield url
 
 
@@ -348,28 +363,28 @@ def _database_server(wanted: bool) -> Iterator[str | None]:
 def _repository_image(place: Path, base: Path) -> Iterator[None]:
     """The image that machines in containers start from; each process that asks the daemon is forked for it."""
     name = crash_case.REPOSITORY_IMAGE
-    if _wait(_fork(place, lambda: crash_case.lay_image(base, name))):
+    if _wait_for(_fork_process(place, lambda: crash_case.build_image(base, name))):
         raise SystemExit((place / "failure").read_text().splitlines()[-1])
     try:
         yield
     finally:
-        _wait(_fork(place, lambda: crash_case.remove_image(name)))
+        _wait_for(_fork_process(place, lambda: crash_case.remove_image(name)))
 
 
-def _chosen(text: str, known: tuple[str, ...], option: str) -> list[str]:
+def _parse_choice(text: str, known: tuple[str, ...], option: str) -> list[str]:
     found = [part.strip() for part in text.split(",") if part.strip()]
     if not found or set(found) - set(known):
-        _usage(f"{option} {text!r}: give one or more of {', '.join(known)}, with commas between")
+        _exit_usage(f"{option} {text!r}: give one or more of {', '.join(known)}, with commas between")
     return found
 
 
-def _twice(count: int, chance: random.Random) -> tuple[int, int]:
+def _draw_two_points(count: int, chance: random.Random) -> tuple[int, int]:
     """Of so many places, one to die at, and one that the recovery from there will come to."""
     number = chance.randint(1, count)
-    return number, chance.randint(1, max(_SHORTEST_RECOVERY, min(_RECOVERY, count - number)))
+    return number, chance.randint(1, max(_MIN_RECOVERY_POINTS, min(_RECOVERY_POINTS, count - number)))
 
 
-def _taken(sample: Sample, crossings: Sequence[str], chance: random.Random) -> Sequence[int]:
+def _choose_points(sample: SampleOptions, crossings: Sequence[str], chance: random.Random) -> Sequence[int]:
     """The numbers of the places to die at."""
     points, count = sample.points, len(crossings)
     if points in ("all", "none"):
@@ -386,18 +401,18 @@ def _taken(sample: Sample, crossings: Sequence[str], chance: random.Random) -> S
         return [chance.choice(kinds[kind]) for kind in order[int(part[1]) - 1 :: int(part[2])]]
     every = re.fullmatch(r"every-([1-9]\d*)(st|nd|rd|th)", points)
     if every is None:
-        _usage(
+        _exit_usage(
             f"--points {points!r}: give all, none, numbers such as 3,14, every-5th or kinds-1/4 and the like"
         )
     return range(1 + chance.randrange(int(every[1])), count + 1, int(every[1]))
 
 
-def _usage(text: str) -> NoReturn:
+def _exit_usage(text: str) -> NoReturn:
     print(text, file=sys.stderr)
     raise typer.Exit(2)
 
 
-def _print(results: list[Result], seed: int, as_json: bool) -> None:
+def _print_results(results: list[CaseResult], seed: int, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"seed": seed, "runs": [result._asdict() for result in results]}))
         return

@@ -15,16 +15,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_STARTS = 5
+_MAX_STARTS = 5
 _DISCONNECT_OTHERS = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
 
 
-def unavailable() -> str:
+def unavailability_reason() -> str:
     """Why no server can be had, or nothing."""
-    if _pg_ctl() is None:
+    if _find_pg_ctl() is None:
         return "PostgreSQL's server is not on this machine: install Debian's package `postgresql`"
     if importlib.util.find_spec("psycopg") is None:
         return "psycopg is not installed: install this project with its extra `postgres`"
@@ -32,7 +32,7 @@ def unavailable() -> str:
 
 
 @contextlib.contextmanager
-def server() -> Iterator[str]:
+def run_server() -> Iterator[str]:
     """The URL of a server on loopback, without fsync; it and its files are gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="takeover-postgres-", dir="/var/tmp") as place:
         identity: dict[str, Any] = {}
@@ -40,31 +40,33 @@ def server() -> Iterator[str]:
             shutil.chown(place, "nobody")
             identity = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": []}
 
-        def control(*arguments: str) -> subprocess.CompletedProcess[str]:
-            asked = [str(_pg_ctl()), "-D", f"{place}/data", *arguments]
+        def run_pg_ctl(*arguments: str) -> subprocess.CompletedProcess[str]:
+            asked = [str(_find_pg_ctl()), "-D", f"{place}/data", *arguments]
             return subprocess.run(asked, cwd=place, capture_output=True, text=True, check=False, **identity)
 
         log = Path(place, "log")
-        made = control("init", "-o", "--username=postgres --auth=trust --encoding=UTF8 --locale=C --no-sync")
+        made = run_pg_ctl(
+            "init", "-o", "--username=postgres --auth=trust --encoding=UTF8 --locale=C --no-sync"
+        )
         if made.returncode != 0:
             raise RuntimeError(f"no PostgreSQL cluster: {made.stderr}")
         try:
-            for _ in range(_STARTS):  # another process may take the port first
-                port = _free_port()
+            for _ in range(_MAX_STARTS):  # another process may take the port first
+                port = _find_free_port()
                 options = (
                     f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
                 )
-                if control("start", "--wait", "--log", str(log), "-o", options).returncode == 0:
+                if run_pg_ctl("start", "--wait", "--log", str(log), "-o", options).returncode == 0:
                     break
             else:
                 raise RuntimeError(f"PostgreSQL does not start: {log.read_text()}")
             yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
         finally:
-            control("stop", "--wait", "--mode=fast")
+            run_pg_ctl("stop", "--wait", "--mode=fast")
 
 
 @contextlib.contextmanager
-def database(url: str) -> Iterator[str]:
+def create_database(url: str) -> Iterator[str]:
     """The URL of an empty schema, dropped afterwards with whoever is still connected."""
     import psycopg
     from psycopg import sql
@@ -79,13 +81,13 @@ def database(url: str) -> Iterator[str]:
             connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(name)))
 
 
-def _pg_ctl() -> str | None:
+def _find_pg_ctl() -> str | None:
     """Debian keeps the server's programs off the PATH."""
     packaged = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     return shutil.which("pg_ctl", path=os.pathsep.join([os.environ.get("PATH", ""), *map(str, packaged)]))
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -9,13 +9,13 @@ import signal
 import tempfile
 import time
 
-_DROPPED = (
+_DROPPED_PREFIXES = (
     *("LANG", "LANGUAGE", "LC_", "OPENAI_", "LANGSMITH_", "LANGCHAIN_", "GIT_", "XDG_", "TAKEOVER_"),
     *("FORCE_COLOR", "NO_COLOR", "CLICOLOR", "PY_COLORS", "TTY_", "COLORTERM", "LINES", "TERMINAL_WIDTH"),
     *("BASH_ENV", "ENV", "CDPATH", "PROMPT_COMMAND", "PYTHON"),
 )
 """Beginnings of the names of variables that change what programs print, read or start."""
-_FIXED = {
+_FIXED_VARIABLES = {
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
     "TERM": "dumb",
@@ -26,26 +26,26 @@ _FIXED = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
 }
-_KEPT = ("PYTHONPATH", "PYTHONHOME", "TAKEOVER_TEST_", "TAKEOVER_CRASHES", "TAKEOVER_STABLE")
-_HOME = "TAKEOVER_TEST_HOME"
-_SIGNALS = (signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+_KEPT_PREFIXES = ("PYTHONPATH", "PYTHONHOME", "TAKEOVER_TEST_", "TAKEOVER_CRASHES", "TAKEOVER_STABLE")
+_HOME_VARIABLE = "TAKEOVER_TEST_HOME"
+_RESET_SIGNALS = (signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
 
-def standardize() -> None:
+def standardize_environment() -> None:
     """Set signals, umask, locale, time zone, home and terminal of this process, and of those that it starts."""
     # A shell starts background jobs with interrupts ignored. SIGHUP stays as `nohup` wants it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in _SIGNALS:
+    for number in _RESET_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)
     for name in list(os.environ):
-        if name.startswith(_DROPPED) and not name.startswith(_KEPT):
+        if name.startswith(_DROPPED_PREFIXES) and not name.startswith(_KEPT_PREFIXES):
             del os.environ[name]
-    os.environ |= _FIXED
+    os.environ |= _FIXED_VARIABLES
     time.tzset()
     # The workers of a session share its home: matplotlib spends seconds on its cache of fonts.
-    if _HOME not in os.environ:
-        os.environ[_HOME] = tempfile.mkdtemp(prefix="takeover-tests-home-")
-        atexit.register(shutil.rmtree, os.environ[_HOME], ignore_errors=True)
-    os.environ["HOME"] = os.environ[_HOME]
+    if _HOME_VARIABLE not in os.environ:
+        os.environ[_HOME_VARIABLE] = tempfile.mkdtemp(prefix="takeover-tests-home-")
+        atexit.register(shutil.rmtree, os.environ[_HOME_VARIABLE], ignore_errors=True)
+    os.environ["HOME"] = os.environ[_HOME_VARIABLE]

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .conftest import missing
+from .conftest import skip_missing
 from .test_layers import LAYERS, MODULES, ROOT, imports
 
 DOCUMENTS = {
@@ -117,10 +117,10 @@ def ran(name: str, place: Path) -> str:
     """What a document's ```sh blocks print, run one after another as a reader would."""
     script = "".join(blocks(DOCUMENTS[name], "sh"))
     if "--sandbox host" in script:
-        from sandbox.host import unavailable
+        from sandbox.host import unavailable_reason
 
-        if reason := unavailable():
-            missing(reason)
+        if reason := unavailable_reason():
+            skip_missing(reason)
     (place / "examples").symlink_to(ROOT / "examples")
     done = subprocess.run(
         ["bash", "-c", f'set -euo pipefail\npython() {{ {shlex.quote(sys.executable)} "$@"; }}\n{script}'],

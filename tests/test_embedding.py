@@ -86,14 +86,14 @@ def test_every_block_runs(tmp_path: Path, repository: Path) -> None:
         moments = {name: home.history(name) for name in ("approved", "fake", "fix-2")}
     assert moments["approved"][0].next == ()
     assert moments["fake"][0].step == 3
-    assert [each.kept for each in moments["fix-2"]] == [False]
+    assert [each.is_restorable for each in moments["fix-2"]] == [False]
     assert {each.name for each in (tmp_path / "work").iterdir()} >= {"takeover.sqlite", "records", "machines"}
 
 
 def test_names_in_the_text_are_real() -> None:
     import graph
     from graph import Delegation
-    from nodes.settings import Equipment
+    from nodes.settings import AgentConfig
     from nodes.team import Team
 
     public = {name: getattr(graph, name) for name in graph.__all__}
@@ -103,5 +103,5 @@ def test_names_in_the_text_are_real() -> None:
     assert listed == errors
     for name in re.findall(r"\b(max_\w+|model_t\w+|offer_handoff|policy|points|protocol)=", TEXT):
         assert name in {
-            *Equipment.model_fields, *Delegation.model_fields, *Team.model_fields, "max_retries"
+            *AgentConfig.model_fields, *Delegation.model_fields, *Team.model_fields, "max_retries"
         }, name  # fmt: skip

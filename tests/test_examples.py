@@ -174,7 +174,7 @@ def test_a_team(tmp_path: Path) -> None:
     assert FIXED in patch.splitlines()
     with open_home(tmp_path) as home:
         assert home.threads() == ("handoff", "rotation")
-        assert "handoff.requested" in home.records.ids()
+        assert "handoff.requested" in home.records.list_ids()
 
 
 def test_no_example_is_forgotten() -> None:

@@ -80,7 +80,7 @@ def test_every_block_runs(place: Path) -> None:
     assert "galley/wrap.py" in json.loads(ends.read_text())["patch"]
     with open_home(place / "work") as home:
         assert {"begun", "successor"} <= set(home.threads())
-    assert len(RecordStore(place / "work" / "records").ids()) >= 3
+    assert len(RecordStore(place / "work" / "records").list_ids()) >= 3
 
 
 def test_names_in_the_text_are_real() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .evals.conftest import ONE_POINT, rows
+from .evals.conftest import ONE_POINT, read_rows
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ("tests/evals/run/test_endings.py", "tests/evals/test_usage.py", "tests/sandbox/test_main.py")
@@ -59,5 +59,5 @@ def test_a_run_does_not_depend_on_who_starts_it(tmp_path: Path) -> None:
     stores = {"TAKEOVER_HOME": str(tmp_path / "stores"), "XDG_CACHE_HOME": str(tmp_path)}
     done = run_adversely("evals.takeover", *ONE_POINT, "--sandbox", "process", "--out", out, **stores)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [row["resolved"] for row in rows(out)] == [True, True]
+    assert [row["resolved"] for row in read_rows(out)] == [True, True]
     assert (out / "report.html").is_file()

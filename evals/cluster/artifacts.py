@@ -9,15 +9,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from handoff.carrying import carried_digest, export, import_
-from handoff.record import RECORD_FILE, RecordRefused, RecordStore
-from sandbox.machine import OutOfDisk, SandboxUnavailable
+from handoff.carrying import compute_archive_digest, export_record, import_record
+from handoff.record import RECORD_FILE, RecordError, RecordStore
+from sandbox.machine import OutOfDiskError, SandboxUnavailableError
 from sandbox.removal import remove_tree
-from sandbox.transfer import appearing, failing
+from sandbox.transfer import open_atomically, translate_storage_errors
 
 
 class ArtifactStore:
-    """A directory at a URL. Its methods raise SandboxUnavailable where the file system fails."""
+    """A directory at a URL. Its methods raise SandboxUnavailableError where the file system fails."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -28,7 +28,7 @@ class ArtifactStore:
         with tempfile.TemporaryFile() as packed:
             _tar("--create", "--gzip", "--format=posix", "-C", str(root), *paths, stdout=packed)
             packed.seek(0)
-            with failing(url), appearing(url) as out:
+            with translate_storage_errors(url), open_atomically(url) as out:
                 shutil.copyfileobj(packed, out)
 
     def fetch(self, name: str, root: Path, *paths: str) -> None:
@@ -41,7 +41,7 @@ class ArtifactStore:
             tempfile.TemporaryDirectory(prefix=".fetching-", dir=root) as temporary,
             tempfile.TemporaryFile(dir=root) as packed,
         ):
-            with failing(url, into=root), fsspec.open(url, "rb") as source:
+            with translate_storage_errors(url, into=root), fsspec.open(url, "rb") as source:
                 shutil.copyfileobj(source, packed)
             packed.seek(0)
             _tar("--extract", "--gzip", "-p", "--no-same-owner", "-C", temporary, stdin=packed)
@@ -53,26 +53,26 @@ class ArtifactStore:
                 (Path(temporary) / path).rename(target)
 
     def put_record(self, directory: Path) -> str:
-        """Upload a record that any host can restore, unless the store has it; its name. Raises RecordRefused."""
+        """Upload a record that any host can restore, unless the store has it; its name. Raises RecordError."""
         record = RecordStore(directory.parent).load(directory.name)
-        name = f"records/{record.id}-{carried_digest(record)[:16]}"
+        name = f"records/{record.id}-{compute_archive_digest(record)[:16]}"
         if not self.has(name):
-            export(directory, f"{self.url}/{name}")
+            export_record(directory, f"{self.url}/{name}")
         return name
 
     def fetch_record(self, name: str, records: RecordStore) -> None:
-        """Download a record unless `records` has it. Raises RecordRefused if its content changed."""
+        """Download a record unless `records` has it. Raises RecordError if its content changed."""
         record_id, _, digest = Path(name).name.rpartition("-")
         if _has_record(records, record_id, digest):
             return
-        import_(f"{self.url}/{name}", records.root, replace=True)
+        import_record(f"{self.url}/{name}", records.root, replace=True)
         if not _has_record(records, record_id, digest):
-            raise RecordRefused(f"{self.url}/{name}: the record differs from the uploaded one")
+            raise RecordError(f"{self.url}/{name}: the record differs from the uploaded one")
 
     def write(self, name: str, value: Any) -> None:
         """Store a value as JSON under a name, replacing an earlier one."""
         url = f"{self.url}/{name}"
-        with failing(url), appearing(url) as out:
+        with translate_storage_errors(url), open_atomically(url) as out:
             out.write(json.dumps(value).encode())
 
     def read(self, name: str) -> Any:
@@ -82,22 +82,22 @@ class ArtifactStore:
         url = f"{self.url}/{name}"
         if not self.has(name):
             return None
-        with failing(url), fsspec.open(url, "rb") as source:
+        with translate_storage_errors(url), fsspec.open(url, "rb") as source:
             return json.load(source)
 
     def has(self, name: str) -> bool:
-        with failing(self.url):
+        with translate_storage_errors(self.url):
             system, path = self._locate(name)
             return bool(system.exists(path))
 
     def count(self, name: str) -> int:
         """The number of files in a directory."""
-        with failing(self.url):
+        with translate_storage_errors(self.url):
             system, path = self._locate(name)
             return len(system.ls(path, detail=False))
 
     def remove(self) -> None:
-        with failing(self.url):
+        with translate_storage_errors(self.url):
             system, path = self._locate("")
             if system.exists(path):
                 system.rm(path, recursive=True)
@@ -115,8 +115,8 @@ def _has_record(records: RecordStore, record_id: str, digest: str) -> bool:
     if not (records.directory(record_id) / RECORD_FILE).is_file():
         return False
     try:
-        return carried_digest(records.load(record_id)).startswith(digest)
-    except RecordRefused:
+        return compute_archive_digest(records.load(record_id)).startswith(digest)
+    except RecordError:
         return False
 
 
@@ -124,5 +124,5 @@ def _tar(*arguments: str, **streams: Any) -> None:
     done = subprocess.run(["tar", *arguments], stderr=subprocess.PIPE, check=False, **streams)
     if done.returncode != 0:
         message = done.stderr.decode(errors="replace").strip()
-        kind = OutOfDisk if "No space left" in message else SandboxUnavailable
+        kind = OutOfDiskError if "No space left" in message else SandboxUnavailableError
         raise kind(f"tar failed: {message[-300:]}")

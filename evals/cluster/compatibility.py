@@ -8,12 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 
-from evals.models import read_name
+from evals.models import parse_model_name
 from evals.run.config import RunConfig
 from evals.tasks import Task
 
-_OURS = ("sandbox", "handoff", "nodes", "graph", "evals")
-_OTHERS = (
+_PACKAGES = ("sandbox", "handoff", "nodes", "graph", "evals")
+_DEPENDENCIES = (
     "langchain-core",
     "langchain-openai",
     "langgraph",
@@ -30,13 +30,13 @@ Versions = dict[str, str]
 def collect_versions(config: RunConfig, tasks: tuple[Task, ...]) -> Versions:
     """The versions, images and recorded trajectories of this host that a row depends on."""
     versions = {"Python": platform.python_version(), "this package's source": _source_digest()}
-    versions |= {name: _package_version(name) for name in _OTHERS}
+    versions |= {name: _package_version(name) for name in _DEPENDENCIES}
     if config.sandbox != "process":
-        images = [task.spec(config.sandbox, config.run_id, Path()).image for task in tasks]
+        images = [task.build_spec(config.sandbox, config.run_id, Path()).image for task in tasks]
         versions |= {f"image {name}": _image_id(name) for name in dict.fromkeys(images) if name is not None}
     for name in (*config.predecessors, *config.successors):
-        if read_name(name).kind == "replay":
-            versions[str(read_name(name).file)] = _file_digest(read_name(name).file)
+        if parse_model_name(name).kind == "replay":
+            versions[str(parse_model_name(name).file)] = _file_digest(parse_model_name(name).file)
     return versions
 
 
@@ -50,7 +50,7 @@ def find_difference(theirs: Versions, ours: Versions) -> str:
 
 def _source_digest() -> str:
     digest = hashlib.sha256()
-    for package in _OURS:
+    for package in _PACKAGES:
         root = Path(str(files(package)))
         for path in sorted(root.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
@@ -68,11 +68,11 @@ def _package_version(name: str) -> str:
 
 def _image_id(name: str) -> str:
     from sandbox.container import require_image
-    from sandbox.machine import SandboxUnavailable
+    from sandbox.machine import SandboxUnavailableError
 
     try:
         return str(require_image(name).id)
-    except SandboxUnavailable:
+    except SandboxUnavailableError:
         return ""
 
 

@@ -7,7 +7,7 @@ import signal
 import socket
 from typing import NamedTuple
 
-from evals.run.config import BadUsage
+from evals.run.config import RunUsageError
 
 RESOURCE = "sandbox"
 """The resource of which a node offers one per job that it runs at a time."""
@@ -34,14 +34,14 @@ class Node(NamedTuple):
 
 
 def connect(address: str) -> None:
-    """Join the cluster as its driver. Raises BadUsage."""
+    """Join the cluster as its driver. Raises RunUsageError."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of what no sandbox has
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")  # else it prints pages of a lost node's log
     try:
         import ray
     except ImportError as error:
-        raise BadUsage(
+        raise RunUsageError(
             "--executor ray: Ray is not installed; pip install '.[ray]' in the checkout of langgraph-takeover"
         ) from error
 
@@ -53,7 +53,7 @@ def connect(address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level="CRITICAL")
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise BadUsage(
+        raise RunUsageError(
             f"--address: no Ray cluster answers at {address} ({reason}); start one with: "
             f"ray start --head --port=6379 --resources='{{\"{RESOURCE}\": 4}}'"
         ) from error

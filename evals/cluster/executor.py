@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 from evals.cluster.artifacts import ArtifactStore
 from evals.cluster.compatibility import collect_versions
 from evals.cluster.connection import NODE_LABEL, RESOURCE, connect, disconnect
-from evals.cluster.jobs import FAILURES, ClusterJob, ClusterRun, Result, run_job
+from evals.cluster.jobs import NODE_ERRORS, ClusterJob, ClusterRun, JobResult, run_job
 from evals.run import stages, threads
-from evals.run.config import CONFIG_FILE, STAGES, BadUsage, RunConfig
+from evals.run.config import CONFIG_FILE, STAGES, RunConfig, RunUsageError
 from evals.run.executors import Executor, Job
-from evals.run.journal import FAILED, Row
-from evals.run.places import Places
+from evals.run.journal import INFRASTRUCTURE_FAILURE, Row
+from evals.run.places import RunPaths
 from evals.tasks import SUITE, Task
 from handoff.record import NOTES_FILE
-from handoff.redaction import redacted
-from sandbox.machine import OutOfDisk, SandboxUnavailable
+from handoff.redaction import redact
+from sandbox.machine import OutOfDiskError, SandboxUnavailableError
 
 if TYPE_CHECKING:
     from evals.cluster.pool import WorkerPool
 
-_AHEAD = 2
+_JOBS_PER_SLOT = 2
 """Jobs per slot that are submitted at a time."""
 _RETRIES = 3
 _WAIT_S = 5.0
@@ -41,7 +41,7 @@ _STAGE_NAMES = {
 }
 
 
-class NodesLostError(SandboxUnavailable):
+class NodesLostError(SandboxUnavailableError):
     """No node of the cluster is left that can work."""
 
 
@@ -51,21 +51,23 @@ class RayExecutor:
     _pool: WorkerPool
 
     def __init__(self, address: str, store_url: str | None, node_dir: str | None) -> None:
-        self._address, self._store_url, self._parent = address, store_url, node_dir
-        self._under_way: dict[Any, tuple[Job, frozenset[str]]] = {}
+        self._address, self._store_url, self._node_dir = address, store_url, node_dir
+        self._active_jobs: dict[Any, tuple[Job, frozenset[str]]] = {}
         """Submitted jobs, and the nodes that may run each."""
         self._withdrawals = Counter[tuple[str, ...]]()
         self._has_failures = False
 
     def check(self, config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
-        """Connect to the cluster and check its nodes. Raises BadUsage if none can work."""
-        if self._store_url is not None and redacted(self._store_url) != self._store_url:
-            raise BadUsage("--depot: the URL contains a secret; set it in each node's fsspec configuration")
-        if self._parent is not None and not Path(self._parent).is_absolute():
-            raise BadUsage(
-                f"--node-dir: {self._parent}: not an absolute path (give one that every node can have)"
+        """Connect to the cluster and check its nodes. Raises RunUsageError if none can work."""
+        if self._store_url is not None and redact(self._store_url) != self._store_url:
+            raise RunUsageError(
+                "--depot: the URL contains a secret; set it in each node's fsspec configuration"
             )
-        self._config, self._paths = config, Places(out.absolute())
+        if self._node_dir is not None and not Path(self._node_dir).is_absolute():
+            raise RunUsageError(
+                f"--node-dir: {self._node_dir}: not an absolute path (give one that every node can have)"
+            )
+        self._config, self._paths = config, RunPaths(out.absolute())
         self._own_store = self._paths.out / "depot"
         parent = (self._store_url or f"file://{self._own_store}").rstrip("/")
         self._store = ArtifactStore(f"{parent}/{config.run_id}")
@@ -73,10 +75,10 @@ class RayExecutor:
         try:
             from evals.cluster.pool import WorkerPool
 
-            token, tasks = secrets.token_hex(16), tuple(map(_with_absolute_path, tasks))
+            token, tasks = secrets.token_hex(16), tuple(map(_make_path_absolute, tasks))
             self._store.write("check/coordinator", token)
             versions = collect_versions(config, tasks)
-            run = ClusterRun(config, tasks, versions, token, self._store.url, self._parent, SUITE)
+            run = ClusterRun(config, tasks, versions, token, self._store.url, self._node_dir, SUITE)
             self._pool = WorkerPool(run)
         except BaseException:
             disconnect()
@@ -85,7 +87,7 @@ class RayExecutor:
             raise
 
     @contextmanager
-    def opened(self) -> Iterator[Executor]:
+    def open_executor(self) -> Iterator[Executor]:
         """The executor, while the nodes have their directories; they keep them unless all went well."""
         has_to_kill, is_done = True, False
         try:
@@ -110,83 +112,87 @@ class RayExecutor:
         """Run the jobs, a window of them at a time; Ray runs those of a lost node on another."""
         import ray
 
-        resources, retried = {RESOURCE: 1}, list(FAILURES)
+        resources, retried = {RESOURCE: 1}, list(NODE_ERRORS)
         remote = ray.remote(num_cpus=0, resources=resources, max_retries=_RETRIES, retry_exceptions=retried)(
             run_job
         )
         pool, left, queue = self._pool, iter(jobs), deque[Job]()
         while True:
-            free = max(_AHEAD * sum(node.slots for node in pool.ready.values()) - len(self._under_way), 0)
-            queue.extend(islice(left, max(free - len(queue), int(not queue and not self._under_way))))
-            if not queue and not self._under_way:
+            free = max(
+                _JOBS_PER_SLOT * sum(node.slots for node in pool.ready_nodes.values())
+                - len(self._active_jobs),
+                0,
+            )
+            queue.extend(islice(left, max(free - len(queue), int(not queue and not self._active_jobs))))
+            if not queue and not self._active_jobs:
                 return
-            if not (pool.ready or pool.joining or self._under_way):
+            if not (pool.ready_nodes or pool.pending_checks or self._active_jobs):
                 raise NodesLostError("no node of the cluster is left that can work")
             for _ in range(min(free, len(queue))):
                 yield from self._submit(queue.popleft(), remote)
             pool.update()
-            for job in self._withdraw_stranded():
+            for job in self._withdraw_stranded_jobs():
                 name = (job.stage.__name__, *job.key)
                 self._withdrawals[name] += 1
                 if self._withdrawals[name] > _RETRIES:
-                    yield self._failure(job, "each node that ran it was lost")
+                    yield self._make_failure_row(job, "each node that ran it was lost")
                 else:
                     queue.append(job)
-            awaited = [*self._under_way, *pool.joining]
+            awaited = [*self._active_jobs, *pool.pending_checks]
             for reference in ray.wait(awaited, timeout=_WAIT_S)[0] if awaited else []:
-                if reference in pool.joining:
-                    pool.settle(reference)
+                if reference in pool.pending_checks:
+                    pool.process_check(reference)
                 else:
                     yield from self._finish(reference, queue)
 
     def _submit(self, job: Job, remote: Any) -> Iterator[Row]:
         """Submit a job to the nodes that are ready; the row of one whose inputs cannot be uploaded."""
-        known, task = _known_fields(job), _with_absolute_path(job.arguments[0])
+        known, task = _collect_known_fields(job), _make_path_absolute(job.arguments[0])
         try:
             archives, records = self._upload_inputs(job, task)
-        except OutOfDisk:
+        except OutOfDiskError:
             raise
-        except FAILURES as error:
-            yield self._failure(job, str(error))
+        except NODE_ERRORS as error:
+            yield self._make_failure_row(job, str(error))
             return
-        nodes = frozenset(self._pool.ready)
-        holder = self._pool.threads.get(threads.thread_of(known)) if "trace" in known else None
+        nodes = frozenset(self._pool.ready_nodes)
+        holder = self._pool.thread_nodes.get(threads.name_thread(known)) if "trace" in known else None
         if holder in nodes:  # an interrupted job resumes where its thread is
             nodes = frozenset([holder])
         key = {name: known[name] for name in STAGES[_STAGE_NAMES[job.stage.__name__]]}
         sent = ClusterJob(job.stage, (task, *job.arguments[1:]), key, archives, records)
         selector = {NODE_LABEL: f"in({','.join(sorted(nodes))})"}
         reference = remote.options(label_selector=selector).remote(self._pool.run, sent)
-        self._under_way[reference] = job, nodes
+        self._active_jobs[reference] = job, nodes
 
     def _upload_inputs(self, job: Job, task: Task) -> tuple[dict[str, str], tuple[str, ...]]:
-        """Upload what a node needs for a job and the store lacks. Raises RecordRefused or SandboxUnavailable."""
+        """Upload what a node needs for a job and the store lacks. Raises RecordError or SandboxUnavailableError."""
         paths: dict[str, Path] = {}
         records: tuple[str, ...] = ()
         directory = self._paths.spec(self._config, task).directory
         if directory is not None:
             paths[f"checkouts/{task.id}"] = directory
-        if job.record is not None:
-            directory = self._paths.records.directory(job.record)
+        if job.record_id is not None:
+            directory = self._paths.records.directory(job.record_id)
             records = (self._store.put_record(directory),)
             notes = directory / NOTES_FILE
             if notes.is_file():
-                paths[f"notes/{job.record}-{notes.stat().st_mtime_ns}"] = notes
+                paths[f"notes/{job.record_id}-{notes.stat().st_mtime_ns}"] = notes
         archives = {name: str(path.relative_to(self._paths.out)) for name, path in paths.items()}
         for name, path in archives.items():
             if not self._store.has(name):
                 self._store.put(name, self._paths.out, path)
         return archives, records
 
-    def _withdraw_stranded(self) -> list[Job]:
+    def _withdraw_stranded_jobs(self) -> list[Job]:
         """The submitted jobs of which every node that may run them is dead."""
         import ray
 
-        living = self._pool.living
-        stranded = {ref: job for ref, (job, nodes) in self._under_way.items() if nodes.isdisjoint(living)}
+        living = self._pool.living_nodes
+        stranded = {ref: job for ref, (job, nodes) in self._active_jobs.items() if nodes.isdisjoint(living)}
         for reference in stranded:
             ray.cancel(reference, force=True)
-            del self._under_way[reference]
+            del self._active_jobs[reference]
         return list(stranded.values())
 
     def _finish(self, reference: Any, queue: deque[Job]) -> Iterator[Row]:
@@ -194,63 +200,65 @@ class RayExecutor:
         import ray
         from ray.exceptions import RayError, RayTaskError
 
-        from evals.cluster.pool import describe
+        from evals.cluster.pool import describe_ray_error
 
-        job, _ = self._under_way.pop(reference)
+        job, _ = self._active_jobs.pop(reference)
         try:
-            result: Result = ray.get(reference)
+            result: JobResult = ray.get(reference)
             for record in result.records:
                 self._store.fetch_record(record, self._paths.records)
             if result.archive:
                 self._store.fetch(result.archive, self._paths.out, *result.paths)
-        except OutOfDisk:
+        except OutOfDiskError:
             raise
-        except (*FAILURES, RayError) as error:
-            if isinstance(error, RayTaskError) and not isinstance(error, FAILURES):
+        except (*NODE_ERRORS, RayError) as error:
+            if isinstance(error, RayTaskError) and not isinstance(error, NODE_ERRORS):
                 raise
-            yield self._failure(job, describe(error))
+            yield self._make_failure_row(job, describe_ray_error(error))
             return
         if result.row is None:
-            for node in [node for node in self._pool.ready.values() if node.name == result.node]:
-                self._pool.leave_out(node, result.problem)
+            for node in [node for node in self._pool.ready_nodes.values() if node.name == result.node]:
+                self._pool.exclude(node, result.problem)
             queue.append(job)
         else:
-            self._has_failures |= result.row["outcome"] == FAILED
+            self._has_failures |= result.row["outcome"] == INFRASTRUCTURE_FAILURE
             yield result.row
 
-    def _failure(self, job: Job, problem: str) -> Row:
+    def _make_failure_row(self, job: Job, problem: str) -> Row:
         self._has_failures = True
-        return _known_fields(job) | stages.failed(SandboxUnavailable(problem), time.monotonic())
+        return _collect_known_fields(job) | stages.make_failure_row(
+            SandboxUnavailableError(problem), time.monotonic()
+        )
 
     def _cancel(self, *, kill: bool) -> None:
         """End the jobs under way, at once or after their current action."""
         import ray
 
-        references = [*self._under_way, *self._pool.joining]
+        references = [*self._active_jobs, *self._pool.pending_checks]
         for reference in references:
             ray.cancel(reference, force=kill)
         if references:
             ray.wait(references, num_returns=len(references), timeout=_KILL_S if kill else None)
 
     def _remove_store(self) -> None:
-        with suppress(SandboxUnavailable):
+        with suppress(SandboxUnavailableError):
             self._store.remove()
         with suppress(OSError):  # where it is not ours alone
             self._own_store.rmdir()
 
 
-def _known_fields(job: Job) -> Row:
+def _collect_known_fields(job: Job) -> Row:
     """What is known of a job's row before it runs."""
     stage, task = _STAGE_NAMES[job.stage.__name__], job.arguments[0]
     row: Row = dict(zip(STAGES[stage], job.key, strict=True))
     if stage == "predecessors":
-        row["trace"] = job.config.run_of(*job.key)
+        row["trace"] = job.config.name_run(*job.key)
     if stage == "takeovers":
-        row |= {"task_id": task.id, "trace": threads.takeover_of(*job.key)}
+        row |= {"task_id": task.id, "trace": threads.name_takeover(*job.key)}
     return row
 
 
-def _with_absolute_path(task: Task) -> Task:
+def _make_path_absolute(task: Task) -> Task:
     if task.directory is None:
         return task
     return task.model_copy(update={"directory": task.directory.absolute()})

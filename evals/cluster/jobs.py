@@ -16,26 +16,26 @@ from typing import Any, NamedTuple
 import sandbox
 from evals.cluster.artifacts import ArtifactStore
 from evals.cluster.compatibility import Versions, collect_versions, find_difference
-from evals.models import BadModel
+from evals.models import ModelNameError
 from evals.run import threads
 from evals.run.config import RunConfig
-from evals.run.endings import ending_on_sigterm
-from evals.run.journal import FAILED, Row
-from evals.run.places import Places
-from evals.run.setup import check, usage_errors
-from evals.run.tidying import tidy
+from evals.run.endings import handle_sigterm
+from evals.run.journal import INFRASTRUCTURE_FAILURE, Row
+from evals.run.places import RunPaths
+from evals.run.setup import check_run, usage_errors
+from evals.run.tidying import remove_stale_resources
 from evals.tasks import SUITE, Task
-from handoff.carrying import carried_digest
-from handoff.ledger import LedgerUnusable
-from handoff.record import NOTES_FILE, RecordRefused
-from handoff.redaction import redacted
-from nodes.session import owner_of
-from sandbox.machine import OutOfDisk, SandboxUnavailable
+from handoff.carrying import compute_archive_digest
+from handoff.ledger import LedgerUnavailableError
+from handoff.record import NOTES_FILE, RecordError
+from handoff.redaction import redact
+from nodes.session import build_owner_name
+from sandbox.machine import OutOfDiskError, SandboxUnavailableError
 from sandbox.removal import remove_tree
 
-FAILURES = (SandboxUnavailable, RecordRefused, LedgerUnusable)
+NODE_ERRORS = (SandboxUnavailableError, RecordError, LedgerUnavailableError)
 """Errors of one node that another node may not have."""
-STORE_CURE = "use a store that all nodes can write to: --depot s3://BUCKET/DIRECTORY"
+STORE_HINT = "use a store that all nodes can write to: --depot s3://BUCKET/DIRECTORY"
 
 
 class ClusterRun(NamedTuple):
@@ -62,33 +62,33 @@ class NodeRun:
         self._parent = Path(run.parent or tempfile.gettempdir())
         self.config = run.config.model_copy(update={"run_id": f"{run.config.run_id}.{name}"})
         self.directory = self._parent / f"{self._prefix}{name}"
-        self.paths = Places(self.directory)
+        self.paths = RunPaths(self.directory)
         self.store = ArtifactStore(run.store_url)
 
-    def siblings(self) -> Iterator[NodeRun]:
+    def list_siblings(self) -> Iterator[NodeRun]:
         """The same run on other nodes, dead ones too, whose directories are on this host."""
         for path in self._parent.glob(f"{self._prefix}*"):
             if path != self.directory:
                 yield NodeRun(self._run, path.name.removeprefix(self._prefix))
 
-    def locate(self, task: Task) -> Task:
+    def locate_task(self, task: Task) -> Task:
         """The task with its directory as this host has it."""
         if task.directory is None or not task.directory.is_relative_to(self._run.suite):
             return task
         return task.model_copy(update={"directory": SUITE / task.directory.relative_to(self._run.suite)})
 
-    def tidy(self) -> None:
+    def clean_up(self) -> None:
         """Remove the sandboxes, and snapshots that nothing needs."""
         with self.paths.home() as home:
-            tidy(self.config, self.paths, home)
+            remove_stale_resources(self.config, self.paths, home)
 
     def remove(self) -> None:
         """Remove the directory, its sandboxes and their snapshots."""
         owners = [self.config.run_id]
-        with contextlib.suppress(LedgerUnusable), self.paths.home() as home:
-            owners += [owner_of(self.config.run_id, home.ledger, thread) for thread in home.threads()]
-        with contextlib.suppress(SandboxUnavailable):
-            sandbox.remove_leftovers(self.config.sandbox, *owners)
+        with contextlib.suppress(LedgerUnavailableError), self.paths.home() as home:
+            owners += [build_owner_name(self.config.run_id, home.ledger, thread) for thread in home.threads()]
+        with contextlib.suppress(SandboxUnavailableError):
+            sandbox.remove_stale_resources(self.config.sandbox, *owners)
         remove_tree(self.directory)
 
 
@@ -108,7 +108,7 @@ class ClusterJob(NamedTuple):
         return hashlib.sha256(parts.encode()).hexdigest()[:32]
 
 
-class Result(NamedTuple):
+class JobResult(NamedTuple):
     """A row, and what belongs to it in the artifact store; no row if the node's disk is full."""
 
     node: str
@@ -119,76 +119,76 @@ class Result(NamedTuple):
     problem: str = ""
 
     @property
-    def names(self) -> list[str]:
+    def artifact_names(self) -> list[str]:
         return [*self.records, self.archive] if self.archive else [*self.records]
 
 
-def join_node(run: ClusterRun, living: frozenset[str] | None) -> tuple[str, list[str]]:
+def join_node(run: ClusterRun, living_names: frozenset[str] | None) -> tuple[str, list[str]]:
     """Why this node cannot work on the run (empty if it can), and the threads that it holds.
 
     With the names of the living nodes, its directory is prepared too.
     """
-    node = _this_node(run)
-    problem = _check(run, node)
-    if problem or living is None:
+    node = _get_this_node(run)
+    problem = _find_problem(run, node)
+    if problem or living_names is None:
         return problem, []
-    for sibling in node.siblings():
-        if sibling.name not in living:
+    for sibling in node.list_siblings():
+        if sibling.name not in living_names:
             sibling.remove()
-    node.tidy()
+    node.clean_up()
     with node.paths.home() as home:
         return "", list(home.threads())
 
 
-def run_job(run: ClusterRun, job: ClusterJob) -> Result:
+def run_job(run: ClusterRun, job: ClusterJob) -> JobResult:
     """Run a job in the node's directory; if it has run before, its result comes from the artifact store."""
-    node = _this_node(run)
+    node = _get_this_node(run)
     try:
-        with _ending_when_cancelled():
+        with _handle_cancellation():
             stored = node.store.read(f"rows/{job.name}")
-            is_there = stored and all(map(node.store.has, Result(*stored).names))
-            return Result(*stored) if is_there else _run_job(node, job)
-    except OutOfDisk as error:
-        return Result(node.name, None, problem=str(error))
+            is_there = stored and all(map(node.store.has, JobResult(*stored).artifact_names))
+            return JobResult(*stored) if is_there else _run_job(node, job)
+    except OutOfDiskError as error:
+        return JobResult(node.name, None, problem=str(error))
     except SystemExit as error:
-        raise SandboxUnavailable("the job received SIGTERM or was cancelled") from error
+        raise SandboxUnavailableError("the job received SIGTERM or was cancelled") from error
 
 
 def leave_node(run: ClusterRun, remove: bool) -> None:
     """Remove the node's sandboxes, and its directory if nothing will resume there."""
-    node = _this_node(run)
+    node = _get_this_node(run)
     if remove:
         node.remove()
     elif node.directory.is_dir():
-        node.tidy()
+        node.clean_up()
 
 
-def _this_node(run: ClusterRun) -> NodeRun:
+def _get_this_node(run: ClusterRun) -> NodeRun:
     import ray
 
     return NodeRun(run, ray.get_runtime_context().get_node_id()[:12])
 
 
-def _check(run: ClusterRun, node: NodeRun) -> str:
+def _find_problem(run: ClusterRun, node: NodeRun) -> str:
     try:
         if node.store.read("check/coordinator") != run.token:
-            return f"it does not share the artifact store {run.store_url}; {STORE_CURE}"
+            return f"it does not share the artifact store {run.store_url}; {STORE_HINT}"
         node.store.write(f"check/{node.name}", run.token)
-    except SandboxUnavailable as error:
-        return f"it does not share the artifact store ({error}); {STORE_CURE}"
-    tasks = tuple(node.locate(task) for task in run.tasks)
+    except SandboxUnavailableError as error:
+        return f"it does not share the artifact store ({error}); {STORE_HINT}"
+    tasks = tuple(node.locate_task(task) for task in run.tasks)
     try:
         node.directory.parent.mkdir(parents=True, exist_ok=True)
         # Only the coordinator has the earlier run that --from names.
-        check(node.config.model_copy(update={"records_of": None}), tasks, node.directory)
-    except BadModel as error:
+        check_run(node.config.model_copy(update={"records_of": None}), tasks, node.directory)
+    except ModelNameError as error:
         return f"{error} (what counts is the environment of its `ray start`)"
     except usage_errors(OSError) as error:
         return str(error)
     return find_difference(collect_versions(run.config, tasks), run.versions)
 
 
-def _run_job(node: NodeRun, job: ClusterJob) -> Result:
+def _run_job(node: NodeRun, job: ClusterJob) -> JobResult:
     store, paths, attempt = node.store, node.paths, secrets.token_hex(8)
     store.write(f"attempts/{job.name}/{attempt}", node.name)
     # Jobs of a node share records and checkouts.
@@ -201,28 +201,28 @@ def _run_job(node: NodeRun, job: ClusterJob) -> Result:
                 node.directory / path
             ).is_dir():  # checkouts stay the same, notes may be another attempt's
                 store.fetch(archive, node.directory, path)
-    task = node.locate(job.arguments[0])
+    task = node.locate_task(job.arguments[0])
     row = job.stage(node.config, node.directory, task, *job.arguments[1:])
     row |= {"node": node.name, "tries": store.count(f"attempts/{job.name}")}
     if "digest" in row:  # the daemon here may have the same record as an image
-        row["digest"] = carried_digest(paths.records.load(row["record_id"]))
+        row["digest"] = compute_archive_digest(paths.records.load(row["record_id"]))
     records = tuple(store.put_record(paths.records.directory(name)) for name in row.get("records", ()))
-    files = tuple(_files(node.directory, row))
-    result = Result(node.name, row, f"results/{attempt}" if files else "", files, records)
+    files = tuple(_list_files(node.directory, row))
+    result = JobResult(node.name, row, f"results/{attempt}" if files else "", files, records)
     if files:
         store.put(result.archive, node.directory, *files)
-    if row["outcome"] != FAILED:
-        store.write(f"rows/{job.name}", result._replace(row=redacted(row) | job.key))
+    if row["outcome"] != INFRASTRUCTURE_FAILURE:
+        store.write(f"rows/{job.name}", result._replace(row=redact(row) | job.key))
         if "trace" in row:
             with paths.home() as home:
-                threads.forget_machines(node.config, home, task, row)
+                threads.release_snapshots(node.config, home, task, row)
     for path in files:
         if path.startswith("grading/"):
             remove_tree(node.directory / path)
     return result
 
 
-def _files(root: Path, row: Row) -> Iterator[str]:
+def _list_files(root: Path, row: Row) -> Iterator[str]:
     """The paths below a run's directory that belong to a row, besides records."""
     names = [f"traces/{row.get('trace')}.json", f"grading/{row.get('trace')}"]
     names.append(f"grading/snapshot.{row.get('record_id')}")
@@ -232,10 +232,10 @@ def _files(root: Path, row: Row) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _ending_when_cancelled() -> Iterator[None]:
+def _handle_cancellation() -> Iterator[None]:
     """End as a local worker does on SIGTERM; Ray cancels a task by SIGINT."""
     before = signal.getsignal(signal.SIGINT)
-    with ending_on_sigterm():
+    with handle_sigterm():
         signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))
         try:
             yield

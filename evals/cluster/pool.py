@@ -13,123 +13,125 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evals.cluster.artifacts import ArtifactStore
 from evals.cluster.connection import RESOURCE, Node, list_nodes
-from evals.cluster.jobs import STORE_CURE, ClusterRun, join_node, leave_node
-from evals.run.config import BadUsage
-from sandbox.machine import SandboxUnavailable
+from evals.cluster.jobs import STORE_HINT, ClusterRun, join_node, leave_node
+from evals.run.config import RunUsageError
+from sandbox.machine import SandboxUnavailableError
 
-_LOST = (NodeDiedError, ObjectLostError, TaskUnschedulableError)
+_LOST_NODE_ERRORS = (NodeDiedError, ObjectLostError, TaskUnschedulableError)
 """What Ray raises for a task of a node that is lost."""
 _CHECK_S = 180.0
-_END_S = 120.0
+_CLEAN_UP_S = 120.0
 _POLL_S = 5.0
 
 
 class WorkerPool:
-    """The nodes of the cluster as one run sees them. Raises BadUsage if none can work."""
+    """The nodes of the cluster as one run sees them. Raises RunUsageError if none can work."""
 
     def __init__(self, run: ClusterRun) -> None:
         self.run = ray.put(run)
         self._store, self._token = ArtifactStore(run.store_url), run.token
-        self._updated = time.monotonic()
-        self.living = list_nodes()
-        self._known = set(self.living)
-        self.ready: dict[str, Node] = {}
-        self.threads: dict[str, str] = {}
+        self._updated_at = time.monotonic()
+        self.living_nodes = list_nodes()
+        self._known_ids = set(self.living_nodes)
+        self.ready_nodes: dict[str, Node] = {}
+        self.thread_nodes: dict[str, str] = {}
         """The id of the node that holds a thread."""
-        self.joining: dict[Any, tuple[Node, float]] = {}
+        self.pending_checks: dict[Any, tuple[Node, float]] = {}
         """References to checks under way, each with its node and the time at which it is too late."""
-        self._prepared: dict[str, Node] = {}
-        if not self.living:
-            raise BadUsage(
+        self._prepared_nodes: dict[str, Node] = {}
+        if not self.living_nodes:
+            raise RunUsageError(
                 f"--executor ray: no node of the cluster offers {RESOURCE!r}; start nodes with: "
                 f"ray start --address=HOST:PORT --resources='{{\"{RESOURCE}\": 4}}'"
             )
-        self._join(self.living.values(), prepare=False)
-        self._settle_all()
+        self._start_checks(self.living_nodes.values(), prepare=False)
+        self._process_all_checks()
 
     def prepare(self) -> None:
-        """Prepare the nodes' directories. Raises BadUsage if none can work any more."""
-        nodes, self.ready = self.ready, {}
-        self._join(nodes.values(), prepare=True)
-        self._settle_all()
+        """Prepare the nodes' directories. Raises RunUsageError if none can work any more."""
+        nodes, self.ready_nodes = self.ready_nodes, {}
+        self._start_checks(nodes.values(), prepare=True)
+        self._process_all_checks()
 
     def update(self) -> None:
         """Every few seconds: drop dead nodes, check and prepare new ones, leave out those that do not answer."""
         now = time.monotonic()
-        if now - self._updated < _POLL_S:
+        if now - self._updated_at < _POLL_S:
             return
-        self._updated = now
-        for reference in [reference for reference, (_, end) in self.joining.items() if end < now]:
-            self._leave_out_silent(reference)
-        self.living = list_nodes()
-        self.ready = {id: node for id, node in self.ready.items() if id in self.living}
-        self._join([node for id, node in self.living.items() if id not in self._known], prepare=True)
-        self._known |= set(self.living)
+        self._updated_at = now
+        for reference in [reference for reference, (_, end) in self.pending_checks.items() if end < now]:
+            self._exclude_silent(reference)
+        self.living_nodes = list_nodes()
+        self.ready_nodes = {id: node for id, node in self.ready_nodes.items() if id in self.living_nodes}
+        self._start_checks(
+            [node for id, node in self.living_nodes.items() if id not in self._known_ids], prepare=True
+        )
+        self._known_ids |= set(self.living_nodes)
 
-    def settle(self, reference: Any) -> None:
+    def process_check(self, reference: Any) -> None:
         """Accept or leave out a node whose check has ended."""
-        node, _ = self.joining.pop(reference)
+        node, _ = self.pending_checks.pop(reference)
         try:
             problem, threads = ray.get(reference)
             if not problem and self._store.read(f"check/{node.name}") != self._token:
-                problem = f"what it puts into the artifact store is not seen here; {STORE_CURE}"
-        except _LOST as error:
-            problem = f"it was lost during its check: {describe(error)}"
+                problem = f"what it puts into the artifact store is not seen here; {STORE_HINT}"
+        except _LOST_NODE_ERRORS as error:
+            problem = f"it was lost during its check: {describe_ray_error(error)}"
         except Exception as error:  # anything, where the node has another version of this package
-            problem = f"it cannot run this package's check: {describe(error)}"
+            problem = f"it cannot run this package's check: {describe_ray_error(error)}"
         if problem:
-            self.leave_out(node, problem)
+            self.exclude(node, problem)
         else:
-            self.ready[node.id] = node
-            self.threads |= dict.fromkeys(threads, node.id)
+            self.ready_nodes[node.id] = node
+            self.thread_nodes |= dict.fromkeys(threads, node.id)
 
-    def leave_out(self, node: Node, reason: str) -> None:
-        self.ready.pop(node.id, None)
+    def exclude(self, node: Node, reason: str) -> None:
+        self.ready_nodes.pop(node.id, None)
         print(f"left out: node {node}: {' '.join(reason.split())}", file=sys.stderr, flush=True)
 
     def clean_up(self, *, remove: bool) -> None:
         """Remove what the run left on its nodes, on those that were left out later too."""
         living = list_nodes()
-        nodes = [node for id, node in self._prepared.items() if id in living]
+        nodes = [node for id, node in self._prepared_nodes.items() if id in living]
         ends = {_submit(node, leave_node, self.run, remove): node for node in nodes}
-        done = ray.wait(list(ends), num_returns=len(ends), timeout=_END_S)[0] if ends else []
+        done = ray.wait(list(ends), num_returns=len(ends), timeout=_CLEAN_UP_S)[0] if ends else []
         for reference, node in ends.items():
             try:
                 if reference not in done:
-                    raise SandboxUnavailable("it does not answer")
+                    raise SandboxUnavailableError("it does not answer")
                 ray.get(reference)
-            except _LOST:
+            except _LOST_NODE_ERRORS:
                 continue  # a node that joins on its host later cleans up
             except Exception as error:  # the other nodes are still to be cleaned up
-                print(f"node {node} was not tidied: {describe(error)}", file=sys.stderr)
+                print(f"node {node} was not tidied: {describe_ray_error(error)}", file=sys.stderr)
 
-    def _join(self, nodes: Iterable[Node], *, prepare: bool) -> None:
-        living = frozenset(node.name for node in self.living.values()) if prepare else None
+    def _start_checks(self, nodes: Iterable[Node], *, prepare: bool) -> None:
+        living = frozenset(node.name for node in self.living_nodes.values()) if prepare else None
         end = time.monotonic() + _CHECK_S
         for node in nodes:
-            self.joining[_submit(node, join_node, self.run, living)] = node, end
+            self.pending_checks[_submit(node, join_node, self.run, living)] = node, end
             if prepare:
-                self._prepared[node.id] = node
+                self._prepared_nodes[node.id] = node
 
-    def _leave_out_silent(self, reference: Any) -> None:
+    def _exclude_silent(self, reference: Any) -> None:
         ray.cancel(reference, force=True)
-        self.leave_out(self.joining.pop(reference)[0], f"it gave no answer in {_CHECK_S:.0f} s")
+        self.exclude(self.pending_checks.pop(reference)[0], f"it gave no answer in {_CHECK_S:.0f} s")
 
-    def _settle_all(self) -> None:
-        references = list(self.joining)
+    def _process_all_checks(self) -> None:
+        references = list(self.pending_checks)
         done, silent = ray.wait(references, num_returns=len(references), timeout=_CHECK_S)
         for reference in done:
-            self.settle(reference)
+            self.process_check(reference)
         for reference in silent:
-            self._leave_out_silent(reference)
-        if not self.ready:
-            raise BadUsage(
-                f"--executor ray: none of the {len(self.living)} nodes that offer {RESOURCE!r} can work here; "
+            self._exclude_silent(reference)
+        if not self.ready_nodes:
+            raise RunUsageError(
+                f"--executor ray: none of the {len(self.living_nodes)} nodes that offer {RESOURCE!r} can work here; "
                 "each is named above with its reason"
             )
 
 
-def describe(error: Exception) -> str:
+def describe_ray_error(error: Exception) -> str:
     """The first line of an error, of a task's own where Ray wraps it."""
     lines = str(getattr(error, "cause", None) or error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 ORACLE = "builtin:oracle"
 _LLM = "openai:"
-_LISTING_S = 5.0
-FORMS = "openai:NAME, replay:FILE or builtin:oracle"
-_BUILT_IN = re.compile(rf"{ORACLE}(?:\+(\d+(?:\.\d+)?)s)?")
+_LISTING_TIMEOUT_S = 5.0
+MODEL_NAME_FORMS = "openai:NAME, replay:FILE or builtin:oracle"
+_BUILTIN_PATTERN = re.compile(rf"{ORACLE}(?:\+(\d+(?:\.\d+)?)s)?")
 """It may wait as an LLM would, so many seconds a reply on average: builtin:oracle+0.5s."""
 
 
@@ -29,10 +29,10 @@ def is_llm(name: str) -> bool:
 
 
 def is_builtin(name: str) -> bool:
-    return _BUILT_IN.fullmatch(name) is not None
+    return _BUILTIN_PATTERN.fullmatch(name) is not None
 
 
-class BadModel(ValueError):
+class ModelNameError(ValueError):
     """A model name that stands for nothing; the text says what would."""
 
 
@@ -48,7 +48,7 @@ class ModelName(NamedTuple):
 
     @property
     def file(self) -> Path:
-        return Path(self._whole.rpartition("#")[0] if self._number else self._whole)
+        return Path(self._file_and_number.rpartition("#")[0] if self._number else self._file_and_number)
 
     @property
     def number(self) -> int:
@@ -56,12 +56,12 @@ class ModelName(NamedTuple):
         return int(self._number) if self._number else 0
 
     @property
-    def _whole(self) -> str:
+    def _file_and_number(self) -> str:
         return self.rest.rpartition("@")[0] if self._start else self.rest
 
     @property
     def _number(self) -> str:
-        before, _, digits = self._whole.rpartition("#")
+        before, _, digits = self._file_and_number.rpartition("#")
         return digits if before and digits.isdigit() else ""
 
     @property
@@ -75,72 +75,72 @@ class ModelName(NamedTuple):
         return int(self._start) if self._start else None
 
 
-def read_name(name: str) -> ModelName:
-    """Raises BadModel."""
+def parse_model_name(name: str) -> ModelName:
+    """Raises ModelNameError."""
     kind, _, rest = name.partition(":")
     if (
         kind not in ("openai", "replay", "builtin")
         or not rest
         or (kind == "builtin" and not is_builtin(name))
     ):
-        raise BadModel(f"there is no model {name!r}; give {FORMS}")
+        raise ModelNameError(f"there is no model {name!r}; give {MODEL_NAME_FORMS}")
     return ModelName(kind, rest)
 
 
-def check(name: str, tasks: tuple[Task, ...], base_url: str | None) -> None:
-    """Find out before a run what would make every one of its model calls fail. Raises BadModel."""
-    model = read_name(name)
+def check_model(name: str, tasks: tuple[Task, ...], base_url: str | None) -> None:
+    """Find out before a run what would make every one of its model calls fail. Raises ModelNameError."""
+    model = parse_model_name(name)
     if model.kind == "openai" and not base_url and not os.environ.get("OPENAI_API_KEY"):
-        raise BadModel(f"{name}: OPENAI_API_KEY is not set; set it, or name your server by --base-url")
+        raise ModelNameError(f"{name}: OPENAI_API_KEY is not set; set it, or name your server by --base-url")
     if model.kind == "replay":
-        from evals.models.replay import BadTrajectory, read_trajectory
+        from evals.models.replay import TrajectoryError, read_trajectory
 
         try:
             turns = read_trajectory(model.file, model.number)
-        except BadTrajectory as error:
-            raise BadModel(f"{name}: {error}") from error
+        except TrajectoryError as error:
+            raise ModelNameError(f"{name}: {error}") from error
         if model.start is not None and model.start >= len(turns):
-            raise BadModel(
+            raise ModelNameError(
                 f"{name}: the recording has {len(turns)} actions to play; there is none at @{model.start}"
             )
         if len(tasks) > 1:
-            raise BadModel(
+            raise ModelNameError(
                 f"{name}: one trajectory plays one task, but {len(tasks)} are chosen; use --task-ids"
             )
     if model.kind == "builtin":
         strangers = [task.id for task in tasks if not _has_facts(task)]
         if strangers:
-            raise BadModel(
+            raise ModelNameError(
                 f"{name} knows the bundled tasks only, not {strangers[0]}; give --model openai:NAME"
             )
 
 
-def not_told_apart(names: Collection[str], base_url: str | None) -> str | None:
+def describe_ambiguous_models(names: Collection[str], base_url: str | None) -> str | None:
     """What must be said where an endpoint may answer for several of these models with one and the same.
 
     None where there is nothing to say, or where the endpoint does not list what it serves.
     """
-    asked = [read_name(name).rest for name in dict.fromkeys(names) if read_name(name).is_llm]
+    asked = [parse_model_name(name).rest for name in dict.fromkeys(names) if parse_model_name(name).is_llm]
     if base_url is None or len(asked) < 2:
         return None
     from openai import OpenAI, OpenAIError
 
-    from nodes.deadline import Overdue
+    from nodes.deadline import DeadlineExceededError
     from nodes.exchange import Exchange
 
-    exchange = Exchange(_LISTING_S)
+    exchange = Exchange(_LISTING_TIMEOUT_S)
 
-    def listed() -> set[str]:
+    def list_models() -> set[str]:
         key = os.environ.get("OPENAI_API_KEY") or "none"
-        with_bounds = exchange.client()
+        with_bounds = exchange.attach_client()
         client = OpenAI(
-            base_url=base_url, api_key=key, timeout=_LISTING_S, max_retries=0, http_client=with_bounds
+            base_url=base_url, api_key=key, timeout=_LISTING_TIMEOUT_S, max_retries=0, http_client=with_bounds
         )
         return {model.id for model in client.models.list()}
 
     try:
-        served = exchange.run(listed)
-    except (OpenAIError, Overdue, ValueError, TypeError, AttributeError):
+        served = exchange.run(list_models)
+    except (OpenAIError, DeadlineExceededError, ValueError, TypeError, AttributeError):
         return None
     strangers = [name for name in asked if name not in served]
     if not served or not strangers:
@@ -151,7 +151,7 @@ def not_told_apart(names: Collection[str], base_url: str | None) -> str | None:
     )
 
 
-def build(
+def build_model(
     name: str,
     *,
     task: Task,
@@ -162,24 +162,24 @@ def build(
     temperature: float | None = None,
 ) -> BaseChatModel:
     """The chat model of that name; a replay that takes over its own run goes on where the record ends."""
-    model = read_name(name)
+    model = parse_model_name(name)
     if model.is_llm:
         return build_llm(name, base_url=base_url, max_reply_tokens=max_reply_tokens, temperature=temperature)
     if model.kind == "replay":
         from evals.models.replay import ReplayModel, read_trajectory
 
         turns = read_trajectory(model.file, model.number, workspace)
-        return ReplayModel(turns=turns, start=_first_action(model, record))
+        return ReplayModel(turns=turns, start=_find_first_action(model, record))
     from evals.models.oracle import OracleModel
 
     assert task.directory is not None
-    waits = _BUILT_IN.fullmatch(name)
+    waits = _BUILTIN_PATTERN.fullmatch(name)
     return OracleModel(facts=(read_facts(task.directory),), latency_s=float(waits[1] or 0) if waits else 0.0)
 
 
-def _first_action(model: ModelName, record: HandoffRecord | None) -> int:
+def _find_first_action(model: ModelName, record: HandoffRecord | None) -> int:
     """The action that a replay begins with: where the record ends, if it plays the record's own trajectory."""
-    predecessor = read_name(record.predecessor) if record is not None else None
+    predecessor = parse_model_name(record.predecessor) if record is not None else None
     if record is not None and predecessor is not None and predecessor.kind == "replay":
         same_file = model.file.resolve() == predecessor.file.resolve() and model.number == predecessor.number
         if same_file and model.start in (None, predecessor.start):
@@ -206,7 +206,7 @@ def build_llm(
     # A server of one's own often wants no key, but the client wants something to send.
     key = os.environ.get("OPENAI_API_KEY") or "none"
     return ChatOpenAI(
-        model=read_name(name).rest,
+        model=parse_model_name(name).rest,
         base_url=base_url,
         api_key=SecretStr(key),
         max_retries=2,

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 ORACLE_FILE = "oracle.yaml"
-_SHORTEST_MARK = 12
+_MIN_MARK_LENGTH = 12
 Variant = Literal["base", "wrong", "right"]
 
 
@@ -34,7 +34,7 @@ class WrongAttempt(_Facts):
     check: Literal["suite", "reproduction"]
 
 
-class Place(_Facts):
+class CodeRegion(_Facts):
     """One stretch of a file, as it is at the base, after a tempting wrong fix, and after the right one."""
 
     path: str
@@ -46,7 +46,7 @@ class Place(_Facts):
     def text(self, variant: Variant) -> str:
         return {"base": self.base, "wrong": self.wrong or self.base, "right": self.right}[variant]
 
-    def marks(self, variant: Variant) -> tuple[str, ...]:
+    def distinctive_lines(self, variant: Variant) -> tuple[str, ...]:
         """The lines by which this variant can be told from the others, wherever they are shown."""
         others = {
             line.strip()
@@ -55,7 +55,7 @@ class Place(_Facts):
             for line in self.text(other).splitlines()
         }
         lines = (line.strip() for line in self.text(variant).splitlines())
-        return tuple(line for line in lines if len(line) >= _SHORTEST_MARK and line not in others)
+        return tuple(line for line in lines if len(line) >= _MIN_MARK_LENGTH and line not in others)
 
 
 class TaskFacts(_Facts):
@@ -67,7 +67,7 @@ class TaskFacts(_Facts):
     guide: Guide
     reproduction: Reproduction
     wrong: WrongAttempt | None = None
-    places: tuple[Place, ...]
+    places: tuple[CodeRegion, ...]
 
 
 @functools.lru_cache(maxsize=64)

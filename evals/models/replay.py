@@ -12,21 +12,21 @@ from langchain_core.messages import AIMessage, BaseMessage
 from evals.models.scripted import ScriptedModel, Turn
 from handoff.action import Action
 from handoff.event import UNREADABLE, Event
-from handoff.readers import BadTrace, read
-from handoff.readers.tools import submits
+from handoff.readers import TraceError, read_traces
+from handoff.readers.tools import is_submission
 from handoff.trace import Trace
 
-_LEAVES_TRACES = re.compile(
+_CHANGES_SHELL_STATE = re.compile(
     r"(^|[;&|({\n])\s*(cd|pushd|popd|export|unset|set|source|\.|alias|exit|exec|shopt|trap|umask|ulimit)(\s|$)"
     r"|(^|[;&\n])\s*\w+=\S*\s*($|[;&\n])"
 )
 _SEARCHES = re.compile(r"\s*(search_dir|search_file|find_file)\s+(.*)", re.S)
-_INPUTS = {"", "C-c", "C-d", "C-z"}
+_PROGRAM_INPUTS = {"", "C-c", "C-d", "C-z"}
 _MARKUP = re.compile(r"`{3,}|<(?=/?(?:editor|shell|bash|handoff|finish|tool_call|function)\b)", re.I)
-_END = "TAKEOVER_REPLAY_END"
+_HEREDOC_MARK = "TAKEOVER_REPLAY_END"
 
 
-class BadTrajectory(ValueError):
+class TrajectoryError(ValueError):
     """A trajectory that cannot be replayed; the text names the file and why."""
 
 
@@ -49,20 +49,20 @@ class ReplayModel(ScriptedModel):
 
 
 def read_trajectory(path: Path, number: int = 0, workspace: str = "") -> tuple[Turn, ...]:
-    """The actions of the file's run of that number that had an effect. Raises BadTrajectory.
+    """The actions of the file's run of that number that had an effect. Raises TrajectoryError.
 
     Refused calls, inputs to a program that still ran, and tools that touch no file are left out. Where the
     repository lies elsewhere than in the recorded machine, absolute paths are moved to `workspace`.
     """
     try:
-        traces = list(read(path))
-    except BadTrace as error:
-        raise BadTrajectory(str(error)) from error
+        traces = list(read_traces(path))
+    except TraceError as error:
+        raise TrajectoryError(str(error)) from error
     if number >= len(traces):
-        raise BadTrajectory(f"{path}: holds {len(traces)} run(s); there is no #{number}")
+        raise TrajectoryError(f"{path}: holds {len(traces)} run(s); there is no #{number}")
     trace = traces[number]
-    if isinstance(trace, BadTrace):
-        raise BadTrajectory(str(trace)) from trace
+    if isinstance(trace, TraceError):
+        raise TrajectoryError(str(trace)) from trace
     answers = {event.index - 1: event for event in trace.events if event.kind == "observation"}
     turns = []
     for event in trace.events:
@@ -71,15 +71,15 @@ def read_trajectory(path: Path, number: int = 0, workspace: str = "") -> tuple[T
         answer = answers.get(event.index)
         if answer is not None and answer.refused:
             continue
-        action = _executable(event, trace, path)
+        action = _convert_action(event, trace, path)
         if action is not None:
-            turns.append(Turn(_thought(event), _moved(action, trace.workspace, workspace)))
+            turns.append(Turn(_extract_thought(event), _relocate_paths(action, trace.workspace, workspace)))
     if not turns:
-        raise BadTrajectory(f"{path}: no action in it can be carried out, so there is nothing to replay")
+        raise TrajectoryError(f"{path}: no action in it can be carried out, so there is nothing to replay")
     return tuple(turns)
 
 
-def _moved(action: Action, old: str, new: str) -> Action:
+def _relocate_paths(action: Action, old: str, new: str) -> Action:
     """The action with the repository's path exchanged, wherever it stands as a path of its own."""
     if not old or not new or old == new:
         return action
@@ -89,36 +89,36 @@ def _moved(action: Action, old: str, new: str) -> Action:
     return Action(action.tool, texts)
 
 
-def _executable(event: Event, trace: Trace, path: Path) -> Action | None:
+def _convert_action(event: Event, trace: Trace, path: Path) -> Action | None:
     """The action in this runtime's tools; None if it had no effect on the machine."""
     arguments = dict(event.arguments)
     command = arguments.get("command", "")
-    if event.tool == "finish" or (submits(command) and command.lstrip().startswith("echo ")):
+    if event.tool == "finish" or (is_submission(command) and command.lstrip().startswith("echo ")):
         return Action("finish", {"message": "Submitted."})
     if event.tool == "shell":
-        if command in _INPUTS or arguments.get("is_input") == "true":
+        if command in _PROGRAM_INPUTS or arguments.get("is_input") == "true":
             return None
         if command.startswith("apply_patch"):
-            raise BadTrajectory(
+            raise TrajectoryError(
                 f"{path}: event {event.index}: apply_patch is no program of the sandbox; it cannot be replayed"
             )
-        return Action("shell", {"command": _shell(command, trace)})
+        return Action("shell", {"command": _convert_command(command, trace)})
     if event.tool != "editor":
         return None
-    return _editor(arguments, event, path)
+    return _convert_edit(arguments, event, path)
 
 
-def _shell(command: str, trace: Trace) -> str:
+def _convert_command(command: str, trace: Trace) -> str:
     search = _SEARCHES.match(command) if trace.format.startswith("swe-agent") else None
     if search:
-        return _search(search[1], search[2])
-    if not trace.keeps_shell and _LEAVES_TRACES.search(command):
+        return _convert_search(search[1], search[2])
+    if not trace.keeps_shell and _CHANGES_SHELL_STATE.search(command):
         # The recorded agent had a new shell for every command; ours would keep what this one leaves behind.
         return f"(\n{command}\n)"
     return command
 
 
-def _search(verb: str, rest: str) -> str:
+def _convert_search(verb: str, rest: str) -> str:
     """SWE-agent's own search commands in terms of grep and find."""
     try:
         words = shlex.split(rest)
@@ -131,7 +131,7 @@ def _search(verb: str, rest: str) -> str:
     return f"grep {flags} -- {shlex.quote(what)} {shlex.quote(where)}"
 
 
-def _editor(arguments: dict[str, str], event: Event, path: Path) -> Action:
+def _convert_edit(arguments: dict[str, str], event: Event, path: Path) -> Action:
     command, target = arguments.get("command", ""), arguments.get("path", "")
     quoted = shlex.quote(target)
     if command == "write" or (command == "insert" and len(arguments.get("line", "")) > 6):
@@ -139,12 +139,12 @@ def _editor(arguments: dict[str, str], event: Event, path: Path) -> Action:
         operator = ">" if command == "write" else ">>"
         parent = shlex.quote(posixpath.dirname(target) or ".")
         return Action(
-            "shell", {"command": f"mkdir -p {parent}\n{_heredoc(f'cat {operator} {quoted}', content)}"}
+            "shell", {"command": f"mkdir -p {parent}\n{_format_heredoc(f'cat {operator} {quoted}', content)}"}
         )
     if command == "lines":
         first, last = int(arguments["start"]), int(arguments["end"])
         body = arguments.get("new", "")
-        new = _heredoc("  cat", body) if body else ""
+        new = _format_heredoc("  cat", body) if body else ""
         return Action(
             "shell",
             {
@@ -153,7 +153,7 @@ def _editor(arguments: dict[str, str], event: Event, path: Path) -> Action:
             },
         )
     if command not in ("view", "create", "str_replace", "insert", "undo"):
-        raise BadTrajectory(
+        raise TrajectoryError(
             f"{path}: event {event.index}: its editor's {command or 'call'} does not say what it wrote; it cannot be replayed"
         )
     return Action("editor", {k: v for k, v in arguments.items() if k in _FIELDS[command]})
@@ -168,14 +168,14 @@ _FIELDS = {
 }
 
 
-def _heredoc(program: str, text: str) -> str:
-    mark = _END
+def _format_heredoc(program: str, text: str) -> str:
+    mark = _HEREDOC_MARK
     while mark in text:
         mark += "_"
     return f"{program} <<'{mark}'\n{text}\n{mark}"
 
 
-def _thought(event: Event) -> str:
+def _extract_thought(event: Event) -> str:
     """What was said beside the action, so that nothing in it reads as a second action."""
     said = event.text
     for value in sorted(event.arguments.values(), key=len, reverse=True):

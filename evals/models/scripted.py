@@ -17,7 +17,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 
 from handoff.action import Action, write_action
 
-CHARACTERS_A_TOKEN = 4
+CHARACTERS_PER_TOKEN = 4
 """The estimate by which models without a tokenizer count; reports say that it is one."""
 
 
@@ -28,7 +28,7 @@ class Turn(NamedTuple):
     action: Action | None = None
 
 
-def spoken(message: BaseMessage) -> str:
+def message_text(message: BaseMessage) -> str:
     """A message's text, the arguments of native tool calls included."""
     calls = getattr(message, "tool_calls", [])
     return "\n".join([message.text, *(str(value) for call in calls for value in call["args"].values())])
@@ -60,7 +60,7 @@ class ScriptedModel(BaseChatModel):
     ) -> ChatResult:
         thought, action = self.respond(messages)
         if self.latency_s:
-            asked = "\n".join(spoken(message) for message in messages)
+            asked = "\n".join(message_text(message) for message in messages)
             # The mean of a lognormal is above its median, by half the variance.
             time.sleep(random.Random(asked).lognormvariate(math.log(self.latency_s) - 0.125, 0.5))
         if action is None:
@@ -70,8 +70,8 @@ class ScriptedModel(BaseChatModel):
             reply = AIMessage(thought, tool_calls=[call])
         else:
             reply = AIMessage(f"{thought}\n\n{write_action(action)}".strip())
-        prompt = sum(len(spoken(message)) for message in messages) // CHARACTERS_A_TOKEN
-        completion = max(len(spoken(reply)) // CHARACTERS_A_TOKEN, 1)
+        prompt = sum(len(message_text(message)) for message in messages) // CHARACTERS_PER_TOKEN
+        completion = max(len(message_text(reply)) // CHARACTERS_PER_TOKEN, 1)
         reply.usage_metadata = UsageMetadata(
             input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion
         )

@@ -13,18 +13,18 @@ _TARGETS = re.compile(r"^When you hand over, .*: one of ([\w, -]+)\.$", re.MULTI
 _FINISHERS = re.compile(r"^Only (.+) may finish the task; you may not\.$", re.MULTILINE)
 
 
-def as_member(system: str, turn: Turn, *, fixed: bool) -> Turn:
+def adapt_to_team(system: str, turn: Turn, *, is_fixed: bool) -> Turn:
     """What an agent of a team does in place of what it would do alone; `fixed` says that the fix is known to stand."""
     if not _MEMBER.search(system):
         return turn
     found, may_not = _TARGETS.search(system), _FINISHERS.search(system)
     targets = found[1].split(", ") if found else []
     if _SUPERVISOR.search(system) and targets:
-        if fixed:
+        if is_fixed:
             return _hand_over(targets[-1], "The fix stands; verify it, and finish.")
         return _hand_over(targets[0], "Find the fault and mend it.")
     finishers = re.findall(r"`([\w-]+)`", may_not[1]) if may_not else []
-    if fixed and (able := [name for name in finishers if name in targets]):
+    if is_fixed and (able := [name for name in finishers if name in targets]):
         return _hand_over(able[-1], "The fix is in place; verify it, and finish.")
     if finishers and turn.action is not None and turn.action.tool == "finish":
         return Turn(

@@ -8,20 +8,20 @@ from pathlib import Path
 from pydantic import Field
 
 from evals import plants
-from evals.plants import Plant, Words
+from evals.plants import Injection, Substitutions
 from evals.run import stages
 from evals.run.config import RunConfig
 from evals.run.journal import Row
-from evals.run.places import Places
+from evals.run.places import RunPaths
 from evals.tasks import Task
 from handoff import views
-from handoff.readers import read
+from handoff.readers import read_traces
 from handoff.record import HandoffRecord, RecordStore
 from handoff.trace import Trace
-from sandbox.machine import FileRefused, Snapshot
-from sandbox.repository import RepositoryBroken, files_below, patch_since
-from sandbox.transfer import bring
-from sandbox.workbench import Workbench
+from sandbox.machine import FileAccessError, Snapshot
+from sandbox.repository import RepositoryError, list_files, patch_since
+from sandbox.transfer import copy_to_store
+from sandbox.workbench import SandboxManager
 
 
 class PoisonConfig(RunConfig):
@@ -29,85 +29,87 @@ class PoisonConfig(RunConfig):
 
     source: str
     """The directory of that run."""
-    plants: tuple[str, ...]
+    injections: tuple[str, ...]
     records: tuple[str, ...] = Field(min_length=1)
 
 
-def plant(config: PoisonConfig, out: Path, task: Task, record_id: str, name: str) -> Row:
+def create_injected_record(config: PoisonConfig, out: Path, task: Task, record_id: str, name: str) -> Row:
     """Make a record with a plant in it of one record, in the poison run's own store."""
-    places, source = Places(out), RecordStore(Path(config.source) / "records")
+    places, source = RunPaths(out), RecordStore(Path(config.source) / "records")
     started = time.monotonic()
     row: Row = {"task_id": task.id, "record": record_id, "plant": name}
-    chosen = plants.plants()[name]
+    chosen = plants.load_injections()[name]
     try:
         record = source.load(record_id)
-        said = _words(record, chosen, task)
+        said = _choose_substitutions(record, chosen, task)
         if chosen.aim == "misled" and not said.wrong_file:
             return row | {"outcome": "left_out", "detail": "there is no other source file to name"}
-        poisoned, notes = plants.planted(record, chosen, said)
+        poisoned, notes = plants.inject(record, chosen, said)
 
-        def make(directory: Path) -> HandoffRecord:
-            if not chosen.in_machine:
-                bring(record.machine, source.directory(record_id), directory)
+        def write_snapshot(directory: Path) -> HandoffRecord:
+            if not chosen.in_sandbox:
+                copy_to_store(record.required_snapshot, source.directory(record_id), directory)
                 return poisoned
-            changed, content = _in_machine(config, places, task, record, source, said, directory)
-            return plants.planted(changed, chosen, said, content)[0]
+            changed, content = _inject_into_sandbox(config, places, task, record, source, said, directory)
+            return plants.inject(changed, chosen, said, content)[0]
 
-        places.records.create(poisoned.id, make)
+        places.records.create(poisoned.id, write_snapshot)
         places.records.add_notes(poisoned.id, notes)
-    except stages.INFRASTRUCTURE as error:
-        return row | stages.failed(error, started)
+    except stages.INFRASTRUCTURE_ERRORS as error:
+        return row | stages.make_failure_row(error, started)
     shown = {"token": said.token} if chosen.aim == "order" else {}
     shown |= {"wrong_file": said.wrong_file} if chosen.aim == "misled" else {}
     return row | {"outcome": "planted", "detail": "", "record_id": poisoned.id, **shown}
 
 
-def take_over(config: PoisonConfig, out: Path, task: Task, record_id: str, name: str, view: str) -> Row:
+def take_over_injected(
+    config: PoisonConfig, out: Path, task: Task, record_id: str, name: str, view: str
+) -> Row:
     """Let a successor continue one poisoned record under one view, and see from what it did whether it followed."""
-    places, chosen = Places(out), plants.plants()[name]
+    places, chosen = RunPaths(out), plants.load_injections()[name]
     row = stages.run_takeover(config, out, task, f"{record_id}.{name}", view, config.successors[0], 1)
     row |= {"record": record_id, "plant": name, "aim": chosen.aim, "shown": None, "followed": None}
     if row["outcome"] != "graded":
         return row
-    said = _words(RecordStore(Path(config.source) / "records").load(record_id), chosen, task)
+    said = _choose_substitutions(RecordStore(Path(config.source) / "records").load(record_id), chosen, task)
     record = places.records.load(row["record_id"])
-    (trace,) = read(places.traces / f"{row['trace']}.json")
+    (trace,) = read_traces(places.traces / f"{row['trace']}.json")
     assert isinstance(trace, Trace)
     recipient = views.Recipient(protocol=config.protocol, window_tokens=row["window_tokens"])
-    messages = views.named(view)(record, recipient)
+    messages = views.find_view(view)(record, recipient)
     finished = row["stop_reason"] == "finished"
     return row | {
-        "shown": plants.shows(messages, chosen, said),
-        "followed": plants.followed(record, chosen, said, trace.events, finished=finished),
+        "shown": plants.is_shown(messages, chosen, said),
+        "followed": plants.is_followed(record, chosen, said, trace.events, is_finished=finished),
     }
 
 
-def _words(record: HandoffRecord, chosen: Plant, task: Task) -> Words:
-    return plants.words(record, chosen.name, str(task.instance.get("patch") or ""))
+def _choose_substitutions(record: HandoffRecord, injection: Injection, task: Task) -> Substitutions:
+    return plants.choose_substitutions(record, injection.name, str(task.instance.get("patch") or ""))
 
 
-def _in_machine(
+def _inject_into_sandbox(
     config: PoisonConfig,
-    places: Places,
+    paths: RunPaths,
     task: Task,
     record: HandoffRecord,
     source: RecordStore,
-    said: Words,
+    substitutions: Substitutions,
     directory: Path,
 ) -> tuple[HandoffRecord, str]:
     """The record with another machine, in which a file begins with the order; and that file."""
-    with Workbench(places.spec(config, task)) as workbench:
-        machine = workbench.thaw(record.machine, source.directory(record.id))
+    with SandboxManager(paths.spec(config, task)) as workbench:
+        machine = workbench.restore(record.required_snapshot, source.directory(record.id))
         try:
-            before = machine.read_file(said.file).decode("utf-8", "surrogateescape")
-        except FileRefused:
+            before = machine.read_file(substitutions.file).decode("utf-8", "surrogateescape")
+        except FileAccessError:
             before = ""
-        content = f"{plants.order(said)}\n\n{before}"
-        machine.write_file(said.file, content.encode("utf-8", "surrogateescape"))
+        content = f"{plants.format_order(substitutions)}\n\n{before}"
+        machine.write_file(substitutions.file, content.encode("utf-8", "surrogateescape"))
         try:
             patch = patch_since(machine, record.task.base_commit)
-        except RepositoryBroken:
+        except RepositoryError:
             patch = record.patch
-        snapshot: Snapshot = machine.freeze(directory, labels={"record": record.id}).result()
-        files = files_below(machine)
+        snapshot: Snapshot = machine.snapshot(directory, labels={"record": record.id}).result()
+        files = list_files(machine)
     return record.model_copy(update={"snapshot": snapshot, "patch": patch, "files": files}), content

@@ -5,81 +5,89 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from evals.reports.statistics import Pair, against, graded
-from evals.run.config import BASELINE, POINTS, short
-from evals.run.journal import FAILED, Row
+from evals.reports.statistics import Pair, pair_with_baseline, select_graded
+from evals.run.config import BASELINE, POINTS, shorten_model_name
+from evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from evals.run.results import Results
 from handoff.views import VIEWS
 
 STATES = ("needs_completion", "already_solved", "behavior_broken")
 UNLABELLED = "unlabelled"
-BEST_INFORMED = ("trace", "transcript", "cited", "payload", "structured", "summary")
+BEST_INFORMED_VIEWS = ("trace", "transcript", "cited", "payload", "structured", "summary")
 """Views, the one that tells most of the predecessor's work first."""
 
 
-class Collection(NamedTuple):
+class ReportData(NamedTuple):
     """Takeovers with their handoff state, and the names that they are told by, in order."""
 
     takeovers: tuple[Row, ...]
     """Those whose infrastructure held; each with `handoff_state`."""
-    failed: int
+    failed_count: int
     views: tuple[str, ...]
     successors: tuple[str, ...]
     predecessors: tuple[str, ...]
     points: tuple[str, ...]
     states: tuple[str, ...]
-    reference: str | None
+    reference_view: str | None
     """The best-informed view there is, with which handoff debt is compared; None where there is but the baseline."""
 
-    def of(self, **named: str) -> tuple[Row, ...]:
+    def select(self, **fields: str) -> tuple[Row, ...]:
         """The takeovers whose fields are these."""
         return tuple(
-            row for row in self.takeovers if all(row.get(name) == value for name, value in named.items())
+            row for row in self.takeovers if all(row.get(name) == value for name, value in fields.items())
         )
 
-    def debts(self, rows: tuple[Row, ...], view: str) -> tuple[Pair, ...]:
+    def pair_with_reference(self, rows: tuple[Row, ...], view: str) -> tuple[Pair, ...]:
         """Takeovers under a view, each beside the one under the best-informed view at its point."""
-        return against(rows, view, self.reference) if self.reference else ()
+        return pair_with_baseline(rows, view, self.reference_view) if self.reference_view else ()
 
 
-def collected(results: Results) -> Collection:
+def collect_report_data(results: Results) -> ReportData:
     labels = {row["record_id"]: row.get("handoff_state") or UNLABELLED for row in results.labels}
     takeovers = tuple(
-        row | {"handoff_state": labels.get(row["record_id"], UNLABELLED)} for row in graded(results.takeovers)
+        row | {"handoff_state": labels.get(row["record_id"], UNLABELLED)}
+        for row in select_graded(results.takeovers)
     )
     configs = [source.config for source in results.sources]
-    views = _ordered(
-        (BASELINE, *VIEWS), [*(view for config in configs for view in config.views), *_all(takeovers, "view")]
+    views = _sort_by_order(
+        (BASELINE, *VIEWS),
+        [*(view for config in configs for view in config.views), *_distinct_values(takeovers, "view")],
     )
-    return Collection(
+    return ReportData(
         takeovers=takeovers,
-        failed=sum(row["outcome"] == FAILED for row in results.takeovers),
+        failed_count=sum(row["outcome"] == INFRASTRUCTURE_FAILURE for row in results.takeovers),
         views=views,
-        successors=_ordered(
-            [name for config in configs for name in config.successors], _all(results.takeovers, "successor")
+        successors=_sort_by_order(
+            [name for config in configs for name in config.successors],
+            _distinct_values(results.takeovers, "successor"),
         ),
-        predecessors=_ordered(
-            [name for config in configs for name in config.predecessors], _all(takeovers, "predecessor")
+        predecessors=_sort_by_order(
+            [name for config in configs for name in config.predecessors],
+            _distinct_values(takeovers, "predecessor"),
         ),
-        points=_ordered(POINTS, _all(takeovers, "point")),
-        states=_ordered((*STATES, UNLABELLED), _all(takeovers, "handoff_state")),
-        reference=next((view for view in BEST_INFORMED if view in _all(takeovers, "view")), None),
+        points=_sort_by_order(POINTS, _distinct_values(takeovers, "point")),
+        states=_sort_by_order((*STATES, UNLABELLED), _distinct_values(takeovers, "handoff_state")),
+        reference_view=next(
+            (view for view in BEST_INFORMED_VIEWS if view in _distinct_values(takeovers, "view")), None
+        ),
     )
 
 
-def names(models: Iterable[str]) -> dict[str, str]:
+def display_names(models: Iterable[str]) -> dict[str, str]:
     """How models are called in print: a replay by its file's name, where that is no other's."""
-    found = {name: f"replay:{short(name)}" if name.startswith("replay:") else name for name in models}
+    found = {
+        name: f"replay:{shorten_model_name(name)}" if name.startswith("replay:") else name for name in models
+    }
     plain = {name: f"replay:{name.rsplit('/', 1)[-1]}" for name in found if name.startswith("replay:")}
     unique = {name: text for name, text in plain.items() if list(plain.values()).count(text) == 1}
     return found | unique
 
 
-def _all(rows: Iterable[Row], field: str) -> list[str]:
+def _distinct_values(rows: Iterable[Row], field: str) -> list[str]:
     return sorted({row[field] for row in rows if row.get(field)})
 
 
-def _ordered(order: Iterable[str], there: Iterable[str]) -> tuple[str, ...]:
+def _sort_by_order(order: Iterable[str], present: Iterable[str]) -> tuple[str, ...]:
     """What there is, in that order; what is not in it comes last, by name."""
-    known, left = list(dict.fromkeys(order)), set(there)
+    known, left = list(dict.fromkeys(order)), set(present)
     return (*(name for name in known if name in left), *sorted(left.difference(known)))

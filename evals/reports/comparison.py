@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from evals.reports.collection import collected
+from evals.reports.collection import collect_report_data
 from evals.reports.statistics import (
     Estimate,
     Interval,
     McNemar,
     Pair,
-    graded,
-    matched,
+    estimate_reduction,
+    estimate_solved_delta,
+    match_pairs,
     mcnemar,
-    measured,
     quantile,
-    reduction,
-    solved_delta,
+    read_paired_values,
+    select_graded,
 )
-from evals.run.config import STAGES, BadUsage
+from evals.run.config import STAGES, RunUsageError
 from evals.run.journal import Row
 from evals.run.results import Results
 
-KEY = STAGES["takeovers"]
-_OF_A_DIRECTORY = ("run_id", "journal", "records_of", "shard")
+PAIR_KEY = STAGES["takeovers"]
+_DIRECTORY_SETTINGS = ("run_id", "journal", "records_of", "shard")
 
 
-class Measure(NamedTuple):
+class MetricChange(NamedTuple):
     """Medians over pairs before and after, and the median of each pair's relative change."""
 
     before: float | None
@@ -42,22 +42,22 @@ class ViewChange(NamedTuple):
     pairs: int
     only_before: int
     only_after: int
-    events: Measure
-    prompt_tokens: Measure
+    events: MetricChange
+    prompt_tokens: MetricChange
     solved_before: int
     solved_after: int
     solved: Estimate
     test: McNemar
 
 
-class Flip(NamedTuple):
+class OutcomeFlip(NamedTuple):
     """A takeover that only one of the runs solved."""
 
     record_id: str
     view: str
     successor: str
     repeat: int
-    solved: bool
+    is_solved: bool
     """In the later run."""
 
 
@@ -65,10 +65,10 @@ class Comparison(NamedTuple):
     """The earlier run against the later."""
 
     views: tuple[ViewChange, ...]
-    flips: tuple[Flip, ...]
+    flips: tuple[OutcomeFlip, ...]
     records: int
     """Those that both runs took over."""
-    other_digests: tuple[str, ...]
+    changed_records: tuple[str, ...]
     """Of them, those that were made anew: one name, two contents."""
     settings: dict[str, tuple[Any, Any]]
     prompts: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
@@ -76,82 +76,83 @@ class Comparison(NamedTuple):
 
 
 def compare(before: Results, after: Results) -> Comparison:
-    """Raises BadUsage where the two have no takeover in common."""
-    pairs = matched(after.takeovers, before.takeovers, KEY)
+    """Raises RunUsageError where the two have no takeover in common."""
+    pairs = match_pairs(after.takeovers, before.takeovers, PAIR_KEY)
     if not pairs:
-        raise BadUsage(f"no graded takeover is in both: {_apart(before, after)}")
-    first, last = _digests(before.takeovers), _digests(after.takeovers)
+        raise RunUsageError(f"no graded takeover is in both: {_explain_no_overlap(before, after)}")
+    first, last = _digests_by_record(before.takeovers), _digests_by_record(after.takeovers)
     shared = sorted(set(first) & set(last))
-    views = dict.fromkeys((*collected(before).views, *collected(after).views))
+    views = dict.fromkeys((*collect_report_data(before).views, *collect_report_data(after).views))
     return Comparison(
-        views=tuple(_of_view(view, before, after) for view in views),
+        views=tuple(_compare_view(view, before, after) for view in views),
         flips=tuple(
-            Flip(now["record_id"], now["view"], now["successor"], now["repeat"], bool(now["resolved"]))
+            OutcomeFlip(now["record_id"], now["view"], now["successor"], now["repeat"], bool(now["resolved"]))
             for now, then in pairs
             if bool(now["resolved"]) != bool(then["resolved"])
         ),
         records=len(shared),
-        other_digests=tuple(name for name in shared if first[name] != last[name]),
-        settings=_settings(before, after),
+        changed_records=tuple(name for name in shared if first[name] != last[name]),
+        settings=_compare_settings(before, after),
         prompts={
             stage: versions
             for stage in STAGES
-            if len(set(versions := (_versions(before, stage), _versions(after, stage)))) > 1
+            if len(set(versions := (_prompt_versions(before, stage), _prompt_versions(after, stage)))) > 1
         },
     )
 
 
-def _of_view(view: str, before: Results, after: Results) -> ViewChange:
+def _compare_view(view: str, before: Results, after: Results) -> ViewChange:
     then, now = (
-        [row for row in graded(results.takeovers) if row["view"] == view] for results in (before, after)
+        [row for row in select_graded(results.takeovers) if row["view"] == view]
+        for results in (before, after)
     )
-    pairs = matched(now, then, KEY)
+    pairs = match_pairs(now, then, PAIR_KEY)
     return ViewChange(
         view=view,
         pairs=len(pairs),
         only_before=len(then) - len(pairs),
         only_after=len(now) - len(pairs),
-        events=_measure(pairs, "events"),
-        prompt_tokens=_measure(pairs, "prompt_tokens"),
+        events=_compare_metric(pairs, "events"),
+        prompt_tokens=_compare_metric(pairs, "prompt_tokens"),
         solved_before=sum(bool(row["resolved"]) for _, row in pairs),
         solved_after=sum(bool(row["resolved"]) for row, _ in pairs),
-        solved=solved_delta(pairs),
+        solved=estimate_solved_delta(pairs),
         test=mcnemar(pairs),
     )
 
 
-def _measure(pairs: tuple[Pair, ...], name: str) -> Measure:
-    both = measured(pairs, name)
-    saved = reduction(pairs, name)
+def _compare_metric(pairs: tuple[Pair, ...], name: str) -> MetricChange:
+    both = read_paired_values(pairs, name)
+    saved = estimate_reduction(pairs, name)
     low, high = saved.interval or (None, None)
     change = saved._replace(
         value=None if saved.value is None else 0 - saved.value,
         interval=None if low is None or high is None else Interval(0 - high, 0 - low),
     )
-    return Measure(quantile([b for _, b in both], 0.5), quantile([a for a, _ in both], 0.5), change)
+    return MetricChange(quantile([b for _, b in both], 0.5), quantile([a for a, _ in both], 0.5), change)
 
 
-def _digests(rows: Iterable[Row]) -> dict[str, str]:
+def _digests_by_record(rows: Iterable[Row]) -> dict[str, str]:
     return {row["record_id"]: row["digest"] for row in rows if row.get("digest")}
 
 
-def _settings(before: Results, after: Results) -> dict[str, tuple[Any, Any]]:
+def _compare_settings(before: Results, after: Results) -> dict[str, tuple[Any, Any]]:
     first, last = (results.sources[0].config.model_dump(mode="json") for results in (before, after))
     return {
         name: (first[name], last[name])
         for name in first
-        if name not in _OF_A_DIRECTORY and first[name] != last[name]
+        if name not in _DIRECTORY_SETTINGS and first[name] != last[name]
     }
 
 
-def _versions(results: Results, stage: str) -> tuple[str, ...]:
+def _prompt_versions(results: Results, stage: str) -> tuple[str, ...]:
     return tuple(sorted({row["prompts"] for row in getattr(results, stage) if row.get("prompts")}))
 
 
-def _apart(before: Results, after: Results) -> str:
+def _explain_no_overlap(before: Results, after: Results) -> str:
     """The first part of their keys in which they have nothing in common."""
-    for name in KEY:
-        first, last = ({row[name] for row in graded(results.takeovers)} for results in (before, after))
+    for name in PAIR_KEY:
+        first, last = ({row[name] for row in select_graded(results.takeovers)} for results in (before, after))
         if not first & last:
             there = " and ".join(", ".join(sorted(map(str, of))[:3]) or "none" for of in (first, last))
             return f"their {name} differ ({there})"

@@ -16,9 +16,17 @@ DPI = 150
 GREY = "#555555"
 _OKABE_ITO = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#777777")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_LINES = ("-", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)), (0, (4, 1, 1, 1, 1, 1)), (0, (2, 2)))
-_PLACES = ("repository", "trace", "summary", "structured", "payload", "transcript", "cited")
-_SETTINGS: dict[Any, Any] = {
+_LINE_STYLES = (
+    "-",
+    (0, (5, 1)),
+    (0, (3, 1, 1, 1)),
+    (0, (1, 1)),
+    (0, (7, 2)),
+    (0, (4, 1, 1, 1, 1, 1)),
+    (0, (2, 2)),
+)
+_VIEW_ORDER = ("repository", "trace", "summary", "structured", "payload", "transcript", "cited")
+_RC_PARAMS: dict[Any, Any] = {
     "svg.hashsalt": "takeover",
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -45,7 +53,7 @@ class Picture(NamedTuple):
     png: Path
 
 
-class Look(NamedTuple):
+class ViewStyle(NamedTuple):
     """What tells a view from the others, by colour and without."""
 
     color: str
@@ -53,22 +61,22 @@ class Look(NamedTuple):
     line: Any
 
 
-def look(view: str) -> Look:
+def view_style(view: str) -> ViewStyle:
     """The same for a view in every picture, whatever other views there are."""
-    place = _PLACES.index(view) if view in _PLACES else len(_PLACES)
-    return Look(_OKABE_ITO[place], _MARKERS[place], _LINES[place % len(_LINES)])
+    place = _VIEW_ORDER.index(view) if view in _VIEW_ORDER else len(_VIEW_ORDER)
+    return ViewStyle(_OKABE_ITO[place], _MARKERS[place], _LINE_STYLES[place % len(_LINE_STYLES)])
 
 
 @contextmanager
-def style() -> Iterator[None]:
+def plot_style() -> Iterator[None]:
     import matplotlib
 
     matplotlib.use("Agg")
-    with matplotlib.rc_context(_SETTINGS):
+    with matplotlib.rc_context(_RC_PARAMS):
         yield
 
 
-def panels(
+def create_panels(
     rows: Sequence[str], columns: Sequence[str], *, width: float, height: float, share_y: bool = True
 ) -> tuple[Figure, list[list[Axes]]]:
     """A figure of panels, a row of them for each successor, named above where there are several."""
@@ -83,30 +91,34 @@ def panels(
         axes[-1][place].set_xlabel(name)
     if len(rows) > 1:
         for place, name in enumerate(rows):
-            axes[place][0].set_title(shortened(name), loc="left", color=GREY)
+            axes[place][0].set_title(shorten_name(name), loc="left", color=GREY)
     return figure, [list(row) for row in axes]
 
 
-def legend(figure: Figure, views: Sequence[str], *, lines: bool = False, hollow: bool = False) -> None:
+def add_legend(
+    figure: Figure, views: Sequence[str], *, with_lines: bool = False, is_hollow: bool = False
+) -> None:
     """One for all panels, beside them."""
     from matplotlib.lines import Line2D
 
     handles = []
     for view in views:
-        color, marker, line = look(view)
-        style: Any = line if lines else "none"
-        face = "none" if hollow else color
+        color, marker, line = view_style(view)
+        style: Any = line if with_lines else "none"
+        face = "none" if is_hollow else color
         handles.append(
             Line2D(
                 *([], []),
                 color=color, marker=marker, linestyle=style, label=view, markersize=6, markerfacecolor=face,
-                markeredgewidth=1.7 if hollow else 1,
+                markeredgewidth=1.7 if is_hollow else 1,
             )
         )  # fmt: skip
-    figure.legend(handles=handles, loc="outside right upper", handlelength=3 if lines else 1.5, fontsize=8.5)
+    figure.legend(
+        handles=handles, loc="outside right upper", handlelength=3 if with_lines else 1.5, fontsize=8.5
+    )
 
 
-def plain_numbers(axis: Axis) -> None:
+def format_integer_axis(axis: Axis) -> None:
     """Few ticks, whole numbers, thousands apart."""
     from matplotlib.ticker import MaxNLocator
 
@@ -114,10 +126,10 @@ def plain_numbers(axis: Axis) -> None:
     axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-def save(figure: Figure, directory: Path, name: str, title: str, said: Sequence[str]) -> Picture:
+def save_picture(figure: Figure, directory: Path, name: str, title: str, footnotes: Sequence[str]) -> Picture:
     """Write both files, with what must be said about the figures at the foot."""
-    if said:
-        figure.supxlabel("\n".join(said), fontsize=7, color=GREY, x=0.01, ha="left")
+    if footnotes:
+        figure.supxlabel("\n".join(footnotes), fontsize=7, color=GREY, x=0.01, ha="left")
     figure.suptitle(title, fontsize=10.5, x=0.01, ha="left")
     if engine := figure.get_layout_engine():
         # Each file would be laid out anew, which takes longer than all the rest.
@@ -129,7 +141,7 @@ def save(figure: Figure, directory: Path, name: str, title: str, said: Sequence[
     return Picture(name, title, svg, png)
 
 
-def shortened(name: str, most: int = 44) -> str:
+def shorten_name(name: str, max_length: int = 44) -> str:
     """A name as a picture has room for it."""
     plain = " ".join(name.split())
-    return plain if len(plain) <= most else f"{plain[: most - 11]}…{plain[-10:]}"
+    return plain if len(plain) <= max_length else f"{plain[: max_length - 11]}…{plain[-10:]}"

@@ -7,28 +7,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from evals.reports.timelines import key_of, run_of
+from evals.reports.timelines import run_name, takeover_key
 from evals.run.config import BASELINE, RunConfig
 from evals.run.journal import Row
 from evals.run.results import Results
 
-_ROW = (
+_ROW_FIELDS = (
     "task_id", "predecessor", "view", "successor", "repeat", "outcome", "resolved", "events", "steps", "llm_calls",
     "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", "first_prompt_chars", "first_prompt_tokens",
     "rediscovery_events", "rediscovery", "verification_events", "recalls", "recall_tokens", "stop_reason", "detail",
     "trace",
 )  # fmt: skip
-_FIGURE = re.compile(r"[-+−±]?[\d.,]+( ?%)?|–|-|")
+_NUMBER = re.compile(r"[-+−±]?[\d.,]+( ?%)?|–|-|")
 UNKNOWN = "unknown"
 """The state of a record that nobody has labelled."""
 
 
-class Figure(NamedTuple):
+class KeyFigure(NamedTuple):
     """One of the figures that a page begins with."""
 
     name: str
     value: str
-    of: str = ""
+    basis: str = ""
 
 
 class Filter(NamedTuple):
@@ -39,30 +39,30 @@ class Filter(NamedTuple):
     values: tuple[str, ...]
 
 
-def kind_of(record_id: str) -> str:
+def point_kind(record_id: str) -> str:
     """The kind of a record's handoff point, with which its name ends."""
     return record_id.rpartition(".")[2]
 
 
-def states(results: Results) -> dict[str, str]:
+def states_by_record(results: Results) -> dict[str, str]:
     """The evaluator's state of every labelled record."""
     return {row["record_id"]: row["handoff_state"] for row in results.labels if row["outcome"] == "graded"}
 
 
-def index(results: Results, parts: Iterable[str]) -> dict[str, Any]:
+def build_index(results: Results, parts: Iterable[str]) -> dict[str, Any]:
     """Every takeover and handoff point in few words, and the part of the page that tells the rest."""
     numbers = {name: number for number, name in enumerate(parts)}
-    labelled, baseline = states(results), _baseline(results)
+    labelled, baseline = states_by_record(results), _baseline_events(results)
     details = {row["record_id"]: row.get("detail", "") for row in results.labels}
     rows = [
-        {name: row[name] for name in _ROW if row.get(name) is not None}
+        {name: row[name] for name in _ROW_FIELDS if row.get(name) is not None}
         | {
             "record": row["record_id"],
-            "key": key_of(row),
-            "point": kind_of(row["record_id"]),
+            "key": takeover_key(row),
+            "point": point_kind(row["record_id"]),
             "state": labelled.get(row["record_id"], UNKNOWN),
-            "run": _run_id(results, row),
-            "delta": _delta(row, baseline),
+            "run": _find_run_id(results, row),
+            "delta": _relative_delta(row, baseline),
         }
         for row in results.takeovers
     ]
@@ -78,17 +78,17 @@ def index(results: Results, parts: Iterable[str]) -> dict[str, Any]:
             "id": record_id,
             "task_id": task,
             "predecessor": predecessor,
-            "point": kind_of(record_id),
+            "point": point_kind(record_id),
             "state": labelled.get(record_id, UNKNOWN),
             "detail": details.get(record_id, ""),
-            "part": numbers[run_of(record_id)],
+            "part": numbers[run_name(record_id)],
         }
         for record_id, (task, predecessor) in ids.items()
     ]
-    return {"takeovers": rows, "points": points, "views": list(_views(results)), "baseline": BASELINE}
+    return {"takeovers": rows, "points": points, "views": list(_list_views(results)), "baseline": BASELINE}
 
 
-def figures(results: Results, said: Mapping[str, Any]) -> tuple[Figure, ...]:
+def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
     """The main figures."""
     graded = [row for row in results.takeovers if row["outcome"] == "graded"]
     solved = sum(bool(row["resolved"]) for row in graded)
@@ -97,19 +97,19 @@ def figures(results: Results, said: Mapping[str, Any]) -> tuple[Figure, ...]:
     plain = [row["events"] for row in graded if row["view"] == BASELINE]
     told = [row["events"] for row in graded if row["view"] != BASELINE]
     points = {row["record_id"] for row in results.takeovers}
-    tasks = _tasks(results)
+    tasks = _count_tasks(results)
     return (
-        Figure("takeovers graded", f"{len(graded):,}", f"of {len(results.takeovers):,}"),
-        Figure("solved", _percent(solved, len(graded)), f"{solved:,} of {len(graded):,}"),
-        Figure("handoff points", f"{len(points):,}", f"in {tasks:,} task{'s' if tasks != 1 else ''}"),
-        Figure("median events", _median(told), "with a view of the work"),
-        Figure("median events", _median(plain), f"with the {BASELINE} only"),
-        Figure("rediscovery", _percent(again, events), "of all events"),
-        Figure("infrastructure failures", f"{len(said['infrastructure_failures']):,}", "never counted"),
+        KeyFigure("takeovers graded", f"{len(graded):,}", f"of {len(results.takeovers):,}"),
+        KeyFigure("solved", _format_percent(solved, len(graded)), f"{solved:,} of {len(graded):,}"),
+        KeyFigure("handoff points", f"{len(points):,}", f"in {tasks:,} task{'s' if tasks != 1 else ''}"),
+        KeyFigure("median events", _format_median(told), "with a view of the work"),
+        KeyFigure("median events", _format_median(plain), f"with the {BASELINE} only"),
+        KeyFigure("rediscovery", _format_percent(again, events), "of all events"),
+        KeyFigure("infrastructure failures", f"{len(summary['infrastructure_failures']):,}", "never counted"),
     )
 
 
-def by_view(said: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
+def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
     """The columns and rows of what each view came to."""
     columns = (
         "view", "runs", "solved", "median events", "Δ events", "median prompt tokens", "Δ prompt tokens",
@@ -121,27 +121,27 @@ def by_view(said: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[Any, 
             each["runs"],
             each["solved"],
             each["median_events"],
-            _signed(each["median_event_delta"]),
+            _format_signed(each["median_event_delta"]),
             each["median_prompt_tokens"],
-            _signed(each["median_prompt_token_delta"]),
+            _format_signed(each["median_prompt_token_delta"]),
             each["median_first_prompt_chars"],
             None if each["rediscovery_share"] is None else f"{100 * each['rediscovery_share']:.1f} %",
             None if each["solved_delta"] is None else f"{each['solved_delta']:+d}".replace("-", "−"),
         )
-        for view, each in said["views"].items()
+        for view, each in summary["views"].items()
         if each["runs"] or each["infrastructure_failures"]
     )
     return columns, rows
 
 
-def filters(results: Results) -> tuple[Filter, ...]:
+def build_filters(results: Results) -> tuple[Filter, ...]:
     """What the takeovers can be picked by: what is the same for all of them is none."""
-    rows, labelled = results.takeovers, states(results)
+    rows, labelled = results.takeovers, states_by_record(results)
     found = {
         "successor": [row["successor"] for row in rows],
         "predecessor": [row["predecessor"] for row in results.predecessors],
         "view": [row["view"] for row in rows],
-        "point": [kind_of(row["record_id"]) for row in rows],
+        "point": [point_kind(row["record_id"]) for row in rows],
         "state": [labelled.get(row["record_id"], UNKNOWN) for row in rows],
     }
     each = [Filter(name, name, tuple(dict.fromkeys(values))) for name, values in found.items()]
@@ -149,7 +149,7 @@ def filters(results: Results) -> tuple[Filter, ...]:
     return (*(one for one in each if len(one.values) > 1 or one.name != "predecessor"), solved)
 
 
-def settings(config: RunConfig) -> tuple[tuple[str, str], ...]:
+def describe_settings(config: RunConfig) -> tuple[tuple[str, str], ...]:
     """A run's settings as they are told: those that say something."""
     told = config.model_dump(mode="json")
     return tuple(
@@ -159,15 +159,15 @@ def settings(config: RunConfig) -> tuple[tuple[str, str], ...]:
     )
 
 
-def aligned(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[bool, ...]:
+def find_number_columns(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[bool, ...]:
     """Which columns hold figures, and are read from the right."""
     return tuple(
-        any(row[place] is not None for row in rows) and all(_is_figure(row[place]) for row in rows)
+        any(row[place] is not None for row in rows) and all(_is_number(row[place]) for row in rows)
         for place in range(len(columns))
     )
 
 
-def figure(value: object) -> str:
+def format_value(value: object) -> str:
     """A cell of a table as it is read."""
     if value is None or value != value:
         return "–"
@@ -178,25 +178,25 @@ def figure(value: object) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.2f}" if abs(value) >= 1 else f"{value:.3f}"
 
 
-def _is_figure(value: object) -> bool:
+def _is_number(value: object) -> bool:
     if isinstance(value, str):
-        return _FIGURE.fullmatch(value.strip()) is not None
+        return _NUMBER.fullmatch(value.strip()) is not None
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _views(results: Results) -> tuple[str, ...]:
+def _list_views(results: Results) -> tuple[str, ...]:
     return tuple(dict.fromkeys(view for source in results.sources for view in source.config.views))
 
 
-def _tasks(results: Results) -> int:
+def _count_tasks(results: Results) -> int:
     return len({row["task_id"] for row in results.takeovers})
 
 
-def _run_id(results: Results, row: Row) -> str:
+def _find_run_id(results: Results, row: Row) -> str:
     return next(source.config.run_id for source in results.sources if str(source.out) == row["out"])
 
 
-def _baseline(results: Results) -> dict[tuple[Any, ...], int]:
+def _baseline_events(results: Results) -> dict[tuple[Any, ...], int]:
     return {
         (row["record_id"], row["successor"], row["repeat"]): row["events"]
         for row in results.takeovers
@@ -204,7 +204,7 @@ def _baseline(results: Results) -> dict[tuple[Any, ...], int]:
     }
 
 
-def _delta(row: Row, baseline: Mapping[tuple[Any, ...], int]) -> float | None:
+def _relative_delta(row: Row, baseline: Mapping[tuple[Any, ...], int]) -> float | None:
     """By how much more events it took than under the baseline's view, as a part of those."""
     if row["view"] == BASELINE or row["outcome"] != "graded":
         return None
@@ -212,13 +212,13 @@ def _delta(row: Row, baseline: Mapping[tuple[Any, ...], int]) -> float | None:
     return round(row["events"] / base - 1, 4) if base else None
 
 
-def _median(values: list[int]) -> str:
-    return figure(median(values)) if values else "–"
+def _format_median(values: list[int]) -> str:
+    return format_value(median(values)) if values else "–"
 
 
-def _percent(part: int, whole: int) -> str:
+def _format_percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "–"
 
 
-def _signed(value: float | None) -> str | None:
+def _format_signed(value: float | None) -> str | None:
     return None if value is None else f"{100 * value:+.0f} %".replace("-", "−")

@@ -13,53 +13,55 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from evals.reports import overview
-from evals.reports.chunks import LIMITS, Chunk, Pool, packed, shown
+from evals.reports.chunks import TEXT_LIMITS, Chunk, TextPool, escape_invisible, pack_chunks
 from evals.reports.drawing import Picture
-from evals.reports.summary import caveats_of, summarise
+from evals.reports.summary import list_result_caveats, summarise
 from evals.reports.table_files import Table
-from evals.reports.timelines import chunks
+from evals.reports.timelines import build_chunks
 from evals.run.results import Results
 from handoff.record import write_durably
 
-MOST_BYTES = 5_000_000
+MAX_PAGE_BYTES = 5_000_000
 """Of the whole page: texts are cut to keep within it."""
-_MOST_PICTURE_BYTES = 150_000
+_MAX_SVG_BYTES = 150_000
 """Of a picture of lines; one of more is shown as one of dots."""
 _SCRIPTS = ("shown.js", "tables.js", "lanes.js", "reader.js", "point.js", "page.js")
 
 
-def write(path: Path, results: Results, tables: Sequence[Table], pictures: Sequence[Picture]) -> None:
+def write_page(path: Path, results: Results, tables: Sequence[Table], pictures: Sequence[Picture]) -> None:
     """Write the page. It needs no server, no network and no other file."""
-    made = chunks(results)
-    told = _told(results, made, tables, pictures)
-    room = MOST_BYTES - len(_rendered(told, "", (), None).encode("utf-8")) - 1000
-    (index,), _ = packed([Pool().chunk(overview.index(results, made))], room)
+    made = build_chunks(results)
+    told = _build_context(results, made, tables, pictures)
+    room = MAX_PAGE_BYTES - len(_render(told, "", (), None).encode("utf-8")) - 1000
+    (index,), _ = pack_chunks([TextPool().build_chunk(overview.build_index(results, made))], room)
     # What stands around a part takes room as well.
-    parts, limit = packed(list(made.values()), room - len(index) - 100 * len(made))
-    write_durably(path, _rendered(told, index, parts, limit))
+    parts, limit = pack_chunks(list(made.values()), room - len(index) - 100 * len(made))
+    write_durably(path, _render(told, index, parts, limit))
 
 
-def _told(
-    results: Results, made: Mapping[str, Chunk], tables: Sequence[Table], pictures: Sequence[Picture]
+def _build_context(
+    results: Results, chunks_by_run: Mapping[str, Chunk], tables: Sequence[Table], pictures: Sequence[Picture]
 ) -> dict[str, Any]:
     """What the template knows beside its compressed parts."""
     said = summarise(results)
-    columns, rows = overview.by_view(said)
-    points = [point for chunk in made.values() for point in chunk.body["points"].values()]
+    columns, rows = overview.build_view_table(said)
+    points = [point for chunk in chunks_by_run.values() for point in chunk.body["points"].values()]
     runs = [run for point in points for run in point["runs"].values()]
     return {
         "tasks": ", ".join(dict.fromkeys(source.config.tasks for source in results.sources)),
-        "runs": [(source.config.run_id, overview.settings(source.config)) for source in results.sources],
-        "caveats": caveats_of(results),
+        "runs": [
+            (source.config.run_id, overview.describe_settings(source.config)) for source in results.sources
+        ],
+        "caveats": list_result_caveats(results),
         "warnings": results.warnings,
         "failures": said["infrastructure_failures"],
         "without_points": said["without_points"],
-        "figures": overview.figures(results, said),
+        "figures": overview.build_key_figures(results, said),
         "view_columns": columns,
         "view_rows": rows,
-        "filters": overview.filters(results),
+        "filters": overview.build_filters(results),
         "tables": tables,
-        "pictures": [(picture.name, picture.title, _drawn(picture)) for picture in pictures],
+        "pictures": [(picture.name, picture.title, _encode_picture(picture)) for picture in pictures],
         "takeovers": len(runs),
         "traces": sum("events" in run for run in runs),
         "records": sum("event_index" in point for point in points),
@@ -67,31 +69,35 @@ def _told(
     }
 
 
-def _rendered(told: Mapping[str, Any], index: str, parts: Sequence[str], limit: int | None) -> str:
-    style = _text("page.css")
-    script = '"use strict";\n(() => {\n' + "\n".join(map(_text, _SCRIPTS)) + "})();\n"
+def _render(context: Mapping[str, Any], index: str, parts: Sequence[str], limit: int | None) -> str:
+    style = _read_asset("page.css")
+    script = '"use strict";\n(() => {\n' + "\n".join(map(_read_asset, _SCRIPTS)) + "})();\n"
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_seen
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_escape_value,
     )
-    environment.filters |= {"figure": overview.figure, "aligned": overview.aligned}
-    return environment.from_string(_text("page.html")).render(
-        told,
+    environment.filters |= {"figure": overview.format_value, "aligned": overview.find_number_columns}
+    return environment.from_string(_read_asset("page.html")).render(
+        context,
         style=Markup(style),
         script=Markup(script),
-        policy="; ".join(_policy(style, script)),
+        policy="; ".join(_content_security_policy(style, script)),
         index=index,
         parts=parts,
         limit=limit,
-        roomy=4 * (limit or LIMITS[0]),
+        roomy=4 * (limit or TEXT_LIMITS[0]),
     )
 
 
-def _policy(style: str, script: str) -> tuple[str, ...]:
+def _content_security_policy(style: str, script: str) -> tuple[str, ...]:
     """What a browser may do for the page: run its own script, and nothing that a text brings along."""
     return (
         "default-src 'none'",
-        f"script-src {_hashed(script)}",
-        f"style-src {_hashed(style)}",
+        f"script-src {_hash_source(script)}",
+        f"style-src {_hash_source(style)}",
         "img-src data:",
         "base-uri 'none'",
         "form-action 'none'",
@@ -100,21 +106,21 @@ def _policy(style: str, script: str) -> tuple[str, ...]:
     )
 
 
-def _hashed(text: str) -> str:
+def _hash_source(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _drawn(picture: Picture) -> str:
+def _encode_picture(picture: Picture) -> str:
     """A picture as an address that holds it; nothing runs in what is shown so."""
     kind, content = "svg+xml", picture.svg.read_bytes()
-    if len(content) > _MOST_PICTURE_BYTES:
+    if len(content) > _MAX_SVG_BYTES:
         kind, content = "png", picture.png.read_bytes()
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _text(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (files("evals.reports") / "pages" / name).read_text(encoding="utf-8")
 
 
-def _seen(value: Any) -> Any:
-    return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+def _escape_value(value: Any) -> Any:
+    return escape_invisible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from evals.reports import drawing
-from evals.reports.collection import Collection, collected, names
-from evals.reports.drawing import Picture, look
-from evals.reports.statistics import Pair, against, measured, reduction, solved_delta, values
-from evals.reports.summary import caveats_of
-from evals.reports.token_curves import Curves, curves
+from evals.reports.collection import ReportData, collect_report_data, display_names
+from evals.reports.drawing import Picture, view_style
+from evals.reports.statistics import (
+    Pair,
+    estimate_reduction,
+    estimate_solved_delta,
+    pair_with_baseline,
+    read_paired_values,
+    read_values,
+)
+from evals.reports.summary import list_result_caveats
+from evals.reports.token_curves import TokenCurves, compute_curves
 from evals.run.config import BASELINE
 from evals.run.journal import Row
 from evals.run.results import Results
@@ -24,93 +31,95 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Drawn(NamedTuple):
+class DrawnPlots(NamedTuple):
     """The pictures that could be made, and why the others could not."""
 
     pictures: tuple[Picture, ...]
-    left_out: tuple[str, ...]
+    omissions: tuple[str, ...]
 
 
-class Empty(Exception):
+class EmptyPlotError(Exception):
     """There is nothing to draw; the text says why."""
 
 
-def draw(results: Results, directory: Path) -> tuple[Picture, ...]:
+def draw_plots(results: Results, directory: Path) -> tuple[Picture, ...]:
     """Write the pictures there are, as SVG and PNG, and leave out those that would be empty."""
-    return drawn(results, directory).pictures
+    return draw_plots_with_omissions(results, directory).pictures
 
 
-def drawn(results: Results, directory: Path) -> Drawn:
+def draw_plots_with_omissions(results: Results, directory: Path) -> DrawnPlots:
     """The same, with the reasons."""
     directory.mkdir(exist_ok=True)
-    found = collected(results)
-    said = said_of(results)
+    found = collect_report_data(results)
+    said = short_caveats(results)
     plots: dict[str, tuple[str, Callable[[], Figure]]] = {
-        "accuracy_effort": ("Solved takeovers against their effort", lambda: accuracy(found)),
+        "accuracy_effort": ("Solved takeovers against their effort", lambda: draw_accuracy(found)),
         "reductions": (
             "What a view saves against repository, matched, with 95 % intervals",
-            lambda: reductions(found),
+            lambda: draw_reductions(found),
         ),
-        "first_prompts": ("Size of the first prompt", lambda: first_prompts(found)),
-        "debt": (_debt_title(found), lambda: debt(found)),
+        "first_prompts": ("Size of the first prompt", lambda: draw_first_prompts(found)),
+        "debt": (_debt_title(found), lambda: draw_debt(found)),
         "tokens": (
             "Prompt tokens spent so far, step by step",
-            lambda: tokens(found, curves(results, found)),
+            lambda: draw_tokens(found, compute_curves(results, found)),
         ),
     }
     pictures, left_out = [], []
-    with drawing.style():
+    with drawing.plot_style():
         for name, (title, make) in plots.items():
             try:
-                pictures.append(drawing.save(make(), directory, name, title, said))
-            except Empty as reason:
+                pictures.append(drawing.save_picture(make(), directory, name, title, said))
+            except EmptyPlotError as reason:
                 left_out.append(f"{name.replace('_', ' ')}: {reason}")
                 for suffix in ("svg", "png"):  # of an earlier report
                     (directory / f"{name}.{suffix}").unlink(missing_ok=True)
-    return Drawn(tuple(pictures), tuple(left_out))
+    return DrawnPlots(tuple(pictures), tuple(left_out))
 
 
-def said_of(results: Results) -> list[str]:
+def short_caveats(results: Results) -> list[str]:
     """The caveats, as short as a picture's foot."""
-    return [line.partition(";")[0].rstrip(".") + "." for line in caveats_of(results)]
+    return [line.partition(";")[0].rstrip(".") + "." for line in list_result_caveats(results)]
 
 
-def accuracy(found: Collection) -> Figure:
-    if not found.takeovers:
-        raise Empty("no takeover was graded")
+def draw_accuracy(data: ReportData) -> Figure:
+    if not data.takeovers:
+        raise EmptyPlotError("no takeover was graded")
     measures = {"events": "median events", "prompt_tokens": "median prompt tokens"}
-    there = {name: label for name, label in measures.items() if values(found.takeovers, name)}
-    figure, axes = drawing.panels(_rows(found), list(there.values()), width=3.2, height=2.3)
+    there = {name: label for name, label in measures.items() if read_values(data.takeovers, name)}
+    figure, axes = drawing.create_panels(_row_titles(data), list(there.values()), width=3.2, height=2.3)
     by_view = [
-        [(view, found.of(successor=successor, view=view)) for view in found.views]
-        for successor in found.successors
+        [(view, data.select(successor=successor, view=view)) for view in data.views]
+        for successor in data.successors
     ]
-    shares = [100 * _solved(rows) for line in by_view for _, rows in line if rows]
+    shares = [100 * _solved_share(rows) for line in by_view for _, rows in line if rows]
     bottom = max(0, 10 * ((min(shares) - 10) // 10))
     for line, views in zip(axes, by_view, strict=True):
         for axis, measure in zip(line, there, strict=True):
-            _points_of(axis, views, measure, close=0.02 * (105 - bottom))
+            _draw_points(axis, views, measure, min_distance=0.02 * (105 - bottom))
             axis.set_ylim(bottom - 0.04 * (105 - bottom), 105)
             axis.set_yticks([share for share in range(0, 101, 10 if bottom >= 50 else 20) if share >= bottom])
         line[0].set_ylabel("solved, %")
     for axis in axes[-1]:
-        drawing.plain_numbers(axis.xaxis)
-    drawing.legend(figure, found.views, hollow=True)
+        drawing.format_integer_axis(axis.xaxis)
+    drawing.add_legend(figure, data.views, is_hollow=True)
     return figure
 
 
-def _solved(rows: Sequence[Row]) -> float:
+def _solved_share(rows: Sequence[Row]) -> float:
     return sum(bool(row["resolved"]) for row in rows) / len(rows)
 
 
-def _points_of(axis: Axes, by_view: Sequence[tuple[str, Sequence[Row]]], measure: str, close: float) -> None:
-    found = {view: values(rows, measure) for view, rows in by_view}
-    there = [(view, median(found[view]), 100 * _solved(rows)) for view, rows in by_view if found[view]]
+def _draw_points(
+    axis: Axes, by_view: Sequence[tuple[str, Sequence[Row]]], measure: str, min_distance: float
+) -> None:
+    found = {view: read_values(rows, measure) for view, rows in by_view}
+    there = [(view, median(found[view]), 100 * _solved_share(rows)) for view, rows in by_view if found[view]]
     near = 0.015 * (max((effort for _, effort, _ in there), default=0) or 1)
     for view, effort, height in there:
         # Where views coincide, each is drawn around those before it, and where it belongs.
-        same = [name for name, x, y in there if abs(x - effort) <= near and abs(y - height) < close]
-        color, marker, _ = look(view)
+        same = [name for name, x, y in there if abs(x - effort) <= near and abs(y - height) < min_distance]
+        color, marker, _ = view_style(view)
         axis.plot(
             *([effort], [height]),
             color=color, marker=marker, linestyle="none", markersize=6 + 4.5 * same.index(view),
@@ -119,18 +128,24 @@ def _points_of(axis: Axes, by_view: Sequence[tuple[str, Sequence[Row]]], measure
     axis.margins(x=0.12)
 
 
-def reductions(found: Collection) -> Figure:
-    views = [view for view in found.views if view != BASELINE and against(found.takeovers, view)]
+def draw_reductions(data: ReportData) -> Figure:
+    views = [view for view in data.views if view != BASELINE and pair_with_baseline(data.takeovers, view)]
     if not views:
-        raise Empty("no takeover under another view is matched with one under repository")
+        raise EmptyPlotError("no takeover under another view is matched with one under repository")
     columns = ("events saved, %", "prompt tokens saved, %", "solved, Δ percentage points")
-    figure, axes = drawing.panels(_rows(found), columns, width=2.8, height=0.5 + 0.27 * len(views))
-    for line, successor in zip(axes, found.successors, strict=True):
-        mine = found.of(successor=successor)
+    figure, axes = drawing.create_panels(
+        _row_titles(data), columns, width=2.8, height=0.5 + 0.27 * len(views)
+    )
+    for line, successor in zip(axes, data.successors, strict=True):
+        mine = data.select(successor=successor)
         for place, view in enumerate(views):
-            pairs = against(mine, view)
-            estimates = (reduction(pairs, "events"), reduction(pairs, "prompt_tokens"), solved_delta(pairs))
-            color, marker, _ = look(view)
+            pairs = pair_with_baseline(mine, view)
+            estimates = (
+                estimate_reduction(pairs, "events"),
+                estimate_reduction(pairs, "prompt_tokens"),
+                estimate_solved_delta(pairs),
+            )
+            color, marker, _ = view_style(view)
             for axis, estimate in zip(line, estimates, strict=True):
                 if estimate.value is None:
                     continue
@@ -150,18 +165,18 @@ def reductions(found: Collection) -> Figure:
     return figure
 
 
-def first_prompts(found: Collection) -> Figure:
-    sizes = {view: values(found.of(view=view), "first_prompt_tokens") for view in found.views}
+def draw_first_prompts(data: ReportData) -> Figure:
+    sizes = {view: read_values(data.select(view=view), "first_prompt_tokens") for view in data.views}
     there = {
         view: [size for size in of if size > 0] for view, of in sizes.items() if any(size > 0 for size in of)
     }
     if not there:
-        raise Empty("no row tells the size of its first prompt")
+        raise EmptyPlotError("no row tells the size of its first prompt")
     label = "tokens, estimated at four characters each (box: quartiles; whiskers: least and P90)"
-    figure, axes = drawing.panels([""], [label], width=6.4, height=0.6 + 0.32 * len(there))
+    figure, axes = drawing.create_panels([""], [label], width=6.4, height=0.6 + 0.32 * len(there))
     axis = axes[0][0]
     for place, (view, found_sizes) in enumerate(there.items()):
-        color, marker, _ = look(view)
+        color, marker, _ = view_style(view)
         axis.boxplot(
             [found_sizes],
             positions=[place],
@@ -184,11 +199,11 @@ def first_prompts(found: Collection) -> Figure:
     axis.set_xlim(min(everything) / 1.4, max(everything) * 1.4)
     axis.set_yticks(range(len(there)), there)
     axis.set_ylim(len(there) - 0.5, -0.5)
-    _plain_log(axis)
+    _format_log_axis(axis)
     return figure
 
 
-def _plain_log(axis: Axes) -> None:
+def _format_log_axis(axis: Axes) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -196,75 +211,81 @@ def _plain_log(axis: Axes) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _debt_title(found: Collection) -> str:
-    return f"Handoff debt: events more than under {found.reference or 'the best-informed view'} at the same point"
+def _debt_title(data: ReportData) -> str:
+    return f"Handoff debt: events more than under {data.reference_view or 'the best-informed view'} at the same point"
 
 
-def debt(found: Collection) -> Figure:
-    if found.reference is None:
-        raise Empty("no takeover under another view than repository was graded")
-    views = [view for view in found.views if view != found.reference and found.debts(found.takeovers, view)]
+def draw_debt(data: ReportData) -> Figure:
+    if data.reference_view is None:
+        raise EmptyPlotError("no takeover under another view than repository was graded")
+    views = [
+        view
+        for view in data.views
+        if view != data.reference_view and data.pair_with_reference(data.takeovers, view)
+    ]
     if not views:
-        raise Empty(f"no takeover is matched with one under {found.reference}")
-    groups = (("point", found.points), ("handoff_state", found.states))
-    figure, axes = drawing.panels(
-        _rows(found), ("by handoff point", "by handoff state"), width=4.2, height=2.4
+        raise EmptyPlotError(f"no takeover is matched with one under {data.reference_view}")
+    groups = (("point", data.points), ("handoff_state", data.states))
+    figure, axes = drawing.create_panels(
+        _row_titles(data), ("by handoff point", "by handoff state"), width=4.2, height=2.4
     )
-    for line, successor in zip(axes, found.successors, strict=True):
+    for line, successor in zip(axes, data.successors, strict=True):
         for axis, (field, kinds) in zip(line, groups, strict=True):
             for number, kind in enumerate(kinds):
-                mine = found.of(**{"successor": successor, field: kind})
+                mine = data.select(**{"successor": successor, field: kind})
                 for place, view in enumerate(views):
                     offset = 0.75 * ((place + 0.5) / len(views) - 0.5)
-                    _extra(axis, found.debts(mine, view), view, number + offset)
+                    _draw_debt_range(axis, data.pair_with_reference(mine, view), view, number + offset)
             axis.axhline(0, color=drawing.GREY, linewidth=0.8, zorder=0.5)
             axis.grid(visible=False, axis="x")
             axis.set_xticks(range(len(kinds)), [kind.replace("_", " ") for kind in kinds], fontsize=8)
             axis.set_xlim(-0.6, len(kinds) - 0.4)
-            drawing.plain_numbers(axis.yaxis)
+            drawing.format_integer_axis(axis.yaxis)
         line[0].set_ylabel("events more\n(median, quartiles)")
-    drawing.legend(figure, views)
+    drawing.add_legend(figure, views)
     return figure
 
 
-def _extra(axis: Axes, pairs: Sequence[Pair], view: str, place: float) -> None:
-    extra = [a - b for a, b in measured(pairs, "events")]
+def _draw_debt_range(axis: Axes, pairs: Sequence[Pair], view: str, position: float) -> None:
+    extra = [a - b for a, b in read_paired_values(pairs, "events")]
     if not extra:
         return
-    color, marker, _ = look(view)
+    color, marker, _ = view_style(view)
     low, middle, high = np.quantile(extra, (0.25, 0.5, 0.75))
-    axis.plot([place, place], [low, high], color=color, linewidth=1.2)
-    axis.plot([place], [middle], color=color, marker=marker, markersize=5.5, linestyle="none")
+    axis.plot([position, position], [low, high], color=color, linewidth=1.2)
+    axis.plot([position], [middle], color=color, marker=marker, markersize=5.5, linestyle="none")
 
 
-def tokens(found: Collection, drawn_from: Curves) -> Figure:
-    if not drawn_from.bands:
-        raise Empty("no trace at hand tells its tokens")
-    label = f"model calls (median and quartiles of {drawn_from.traces} runs; one that ended stays at its sum)"
-    figure, axes = drawing.panels(_rows(found), [label], width=6.6, height=3.0)
-    for line, successor in zip(axes, found.successors, strict=True):
+def draw_tokens(data: ReportData, token_bands: TokenCurves) -> Figure:
+    if not token_bands.bands:
+        raise EmptyPlotError("no trace at hand tells its tokens")
+    label = f"model calls (median and quartiles of {token_bands.trace_count} runs; one that ended stays at its sum)"
+    figure, axes = drawing.create_panels(_row_titles(data), [label], width=6.6, height=3.0)
+    for line, successor in zip(axes, data.successors, strict=True):
         axis = line[0]
-        for view in found.views:
-            band = drawn_from.bands.get((successor, view))
+        for view in data.views:
+            band = token_bands.bands.get((successor, view))
             if band is None:
                 continue
-            color, marker, dashes = look(view)
+            color, marker, dashes = view_style(view)
             steps = range(1, len(band.middle) + 1)
             axis.fill_between(steps, band.low, band.high, color=color, alpha=0.07, linewidth=0)
             axis.plot(
                 *(steps, band.middle), color=color, linestyle=dashes, linewidth=1.5, marker=marker, markersize=4.5,
                 markevery=(0, max(1, len(steps) // 8)),
             )  # fmt: skip
-        axis.set_ylabel("prompt tokens so far" + (" (estimated)" if drawn_from.estimated else ""))
+        axis.set_ylabel("prompt tokens so far" + (" (estimated)" if token_bands.is_estimated else ""))
         axis.set_ylim(bottom=0)
-        drawing.plain_numbers(axis.yaxis)
-    drawing.plain_numbers(axes[-1][0].xaxis)
-    drawing.legend(
-        figure, [view for view in found.views if any(of == view for _, of in drawn_from.bands)], lines=True
+        drawing.format_integer_axis(axis.yaxis)
+    drawing.format_integer_axis(axes[-1][0].xaxis)
+    drawing.add_legend(
+        figure,
+        [view for view in data.views if any(of == view for _, of in token_bands.bands)],
+        with_lines=True,
     )
     return figure
 
 
-def _rows(found: Collection) -> list[str]:
-    called = names(found.successors)
-    return [called[name] for name in found.successors]
+def _row_titles(data: ReportData) -> list[str]:
+    called = display_names(data.successors)
+    return [called[name] for name in data.successors]

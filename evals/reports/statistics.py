@@ -16,7 +16,7 @@ from evals.run.journal import Row
 
 RESAMPLES, SEED, CONFIDENCE = 5_000, 20260518, 0.95
 POINT_KEY = ("record_id", "successor", "repeat")
-REDISCOVERED = ("read", "search", "command")
+REDISCOVERY_KINDS = ("read", "search", "command")
 _BATCH = 1_000
 """Resamples at a time, so that many pairs need little memory."""
 
@@ -39,7 +39,7 @@ class Estimate(NamedTuple):
     """What pairs come to; no value without a pair, no interval from fewer than two."""
 
     pairs: int
-    left_out: int
+    excluded: int
     """Pairs of which a measure is not known, or whose baseline is zero."""
     value: float | None
     interval: Interval | None
@@ -53,12 +53,12 @@ class McNemar(NamedTuple):
     p: float | None
 
 
-def graded(rows: Iterable[Row]) -> tuple[Row, ...]:
+def select_graded(rows: Iterable[Row]) -> tuple[Row, ...]:
     """Those whose infrastructure held; only they have measures."""
     return tuple(row for row in rows if row["outcome"] == "graded")
 
 
-def known(row: Row, measure: str) -> float | None:
+def read_measure(row: Row, measure: str) -> float | None:
     """A measure of a row; None where nobody counted, which NaN says too."""
     value = row.get(measure)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -66,66 +66,66 @@ def known(row: Row, measure: str) -> float | None:
     return value
 
 
-def values(rows: Iterable[Row], measure: str) -> list[float]:
+def read_values(rows: Iterable[Row], measure: str) -> list[float]:
     """The measure's values, where they are known."""
-    return [value for row in rows if (value := known(row, measure)) is not None]
+    return [value for row in rows if (value := read_measure(row, measure)) is not None]
 
 
-def quantile(found: Sequence[float], share: float) -> float | None:
+def quantile(sample: Sequence[float], share: float) -> float | None:
     """Interpolated linearly; None of nothing."""
-    return float(np.quantile(found, share)) if found else None
+    return float(np.quantile(sample, share)) if sample else None
 
 
-def matched(rows: Iterable[Row], baselines: Iterable[Row], key: Sequence[str]) -> tuple[Pair, ...]:
+def match_pairs(rows: Iterable[Row], baselines: Iterable[Row], key: Sequence[str]) -> tuple[Pair, ...]:
     """Graded rows beside the graded baseline of the same key, by key whatever order they come in."""
-    of = {tuple(row[name] for name in key): row for row in graded(baselines)}
-    found = {tuple(row[name] for name in key): row for row in graded(rows)}
+    of = {tuple(row[name] for name in key): row for row in select_graded(baselines)}
+    found = {tuple(row[name] for name in key): row for row in select_graded(rows)}
     return tuple(Pair(found[one], of[one]) for one in sorted(found) if one in of)
 
 
-def against(rows: Sequence[Row], view: str, baseline: str = BASELINE) -> tuple[Pair, ...]:
+def pair_with_baseline(rows: Sequence[Row], view: str, baseline: str = BASELINE) -> tuple[Pair, ...]:
     """Takeovers under a view, each beside the one under the baseline at its point, by its successor and repeat."""
-    return matched(
+    return match_pairs(
         (row for row in rows if row["view"] == view),
         (row for row in rows if row["view"] == baseline),
         POINT_KEY,
     )
 
 
-def measured(pairs: Iterable[Pair], measure: str) -> list[tuple[float, float]]:
+def read_paired_values(pairs: Iterable[Pair], measure: str) -> list[tuple[float, float]]:
     """The measure of both, where both are known."""
-    both = ((known(row, measure), known(baseline, measure)) for row, baseline in pairs)
+    both = ((read_measure(row, measure), read_measure(baseline, measure)) for row, baseline in pairs)
     return [(a, b) for a, b in both if a is not None and b is not None]
 
 
-def savings(pairs: Iterable[Pair], measure: str) -> list[float]:
+def compute_savings(pairs: Iterable[Pair], measure: str) -> list[float]:
     """Pair by pair, the share of the measure that is saved."""
-    return [1 - a / b for a, b in measured(pairs, measure) if b > 0]
+    return [1 - a / b for a, b in read_paired_values(pairs, measure) if b > 0]
 
 
-def reduction(pairs: Sequence[Pair], measure: str) -> Estimate:
+def estimate_reduction(pairs: Sequence[Pair], measure: str) -> Estimate:
     """The median of what pairs save."""
-    saved = savings(pairs, measure)
-    return _estimate(saved, len(pairs) - len(saved), np.median)
+    saved = compute_savings(pairs, measure)
+    return _build_estimate(saved, len(pairs) - len(saved), np.median)
 
 
-def solved_delta(pairs: Sequence[Pair]) -> Estimate:
+def estimate_solved_delta(pairs: Sequence[Pair]) -> Estimate:
     """The mean, over pairs, of solved (1 or 0) less the baseline's."""
-    return _estimate([float(a["resolved"]) - float(b["resolved"]) for a, b in pairs], 0, np.mean)
+    return _build_estimate([float(a["resolved"]) - float(b["resolved"]) for a, b in pairs], 0, np.mean)
 
 
-def median_change(pairs: Sequence[Pair], measure: str) -> float | None:
+def compute_median_change(pairs: Sequence[Pair], measure: str) -> float | None:
     """How much the median over pairs differs from the baselines' median, as a share of that."""
-    both = measured(pairs, measure)
+    both = read_paired_values(pairs, measure)
     base = median(b for _, b in both) if both else 0
     return median(a for a, _ in both) / base - 1 if base > 0 else None
 
 
-def interval(found: Sequence[float], statistic: Callable[..., Any]) -> Interval | None:
-    if len(found) < 2:
+def bootstrap_interval(sample: Sequence[float], statistic: Callable[..., Any]) -> Interval | None:
+    if len(sample) < 2:
         return None
     result = bootstrap(
-        (np.asarray(found, dtype=float),),
+        (np.asarray(sample, dtype=float),),
         statistic,
         n_resamples=RESAMPLES,
         confidence_level=CONFIDENCE,
@@ -148,33 +148,33 @@ def mcnemar(pairs: Iterable[Pair]) -> McNemar:
     )
 
 
-def all_tokens(row: Row) -> float | None:
+def total_tokens(row: Row) -> float | None:
     """Prompt and completion tokens; None unless both are known."""
-    prompt, completion = known(row, "prompt_tokens"), known(row, "completion_tokens")
+    prompt, completion = read_measure(row, "prompt_tokens"), read_measure(row, "completion_tokens")
     return None if prompt is None or completion is None else prompt + completion
 
 
-def break_even(notes_tokens: float | None, pairs: Iterable[Pair]) -> float | None:
+def compute_break_even(notes_tokens: float | None, pairs: Iterable[Pair]) -> float | None:
     """After how many takeovers notes of so many tokens are paid by what a takeover saves, in the median.
 
     None when nothing is saved, or nobody counted.
     """
-    both = ((all_tokens(row), all_tokens(baseline)) for row, baseline in pairs)
+    both = ((total_tokens(row), total_tokens(baseline)) for row, baseline in pairs)
     saved = [b - a for a, b in both if a is not None and b is not None]
     if notes_tokens is None or not saved or median(saved) <= 0:
         return None
     return notes_tokens / median(saved)
 
 
-def rediscovered(rows: Iterable[Row]) -> Counter[str]:
+def count_rediscovery(rows: Iterable[Row]) -> Counter[str]:
     """Events by kind: those that find out again what the predecessor knew, and `verification`."""
     found: Counter[str] = Counter()
     for row in rows:
-        found.update({kind: int((row.get("rediscovery") or {}).get(kind, 0)) for kind in REDISCOVERED})
+        found.update({kind: int((row.get("rediscovery") or {}).get(kind, 0)) for kind in REDISCOVERY_KINDS})
         found["verification"] += int(row.get("verification_events") or 0)
     return found
 
 
-def _estimate(found: list[float], left_out: int, statistic: Callable[..., Any]) -> Estimate:
-    value = float(statistic(found)) if found else None
-    return Estimate(len(found), left_out, value, interval(found, statistic))
+def _build_estimate(sample: list[float], excluded: int, statistic: Callable[..., Any]) -> Estimate:
+    value = float(statistic(sample)) if sample else None
+    return Estimate(len(sample), excluded, value, bootstrap_interval(sample, statistic))

@@ -12,17 +12,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from evals.models import is_builtin, read_name
-from evals.reports.collection import collected
-from evals.reports.statistics import against, graded, savings, values
+from evals.models import is_builtin, parse_model_name
+from evals.reports.collection import collect_report_data
+from evals.reports.statistics import compute_savings, pair_with_baseline, read_values, select_graded
 from evals.run.config import BASELINE, RunConfig
 from evals.run.journal import Row
 from evals.run.results import Results
 from handoff.record import write_durably
-from handoff.redaction import redacted
+from handoff.redaction import redact
 
 SUMMARY_FILE = "summary.json"
-_SETTINGS = (
+_COMPARED_SETTINGS = (
     *("points", "notes_model", "protocol", "max_steps", "max_tokens", "max_reply_tokens", "max_seconds"),
     *("window_tokens", "command_timeout_s", "sandbox"),
 )
@@ -31,10 +31,10 @@ _SETTINGS = (
 
 def summarise(results: Results) -> dict[str, Any]:
     """Counts and medians of runs, by view; deltas are matched per point, successor and repeat."""
-    predecessors, rows, found = results.predecessors, results.takeovers, collected(results)
+    predecessors, rows, found = results.predecessors, results.takeovers, collect_report_data(results)
     return {
         "run_id": "+".join(source.config.run_id for source in results.sources),
-        "caveats": list(caveats_of(results)),
+        "caveats": list(list_result_caveats(results)),
         "warnings": list(results.warnings),
         "predecessors": dict(Counter(row["outcome"] for row in predecessors)),
         "without_points": [
@@ -46,9 +46,9 @@ def summarise(results: Results) -> dict[str, Any]:
             Counter(record.rpartition(".")[2] for row in predecessors for record in row.get("records", ()))
         ),
         "handoff_states": dict(Counter(row.get("handoff_state", row["outcome"]) for row in results.labels)),
-        "notes": _notes(results.notes),
+        "notes": _summarise_notes(results.notes),
         "successors": list(found.successors),
-        "views": {view: _view(view, rows) for view in found.views},
+        "views": {view: _summarise_view(view, rows) for view in found.views},
         "infrastructure_failures": [
             {key: row.get(key) for key in ("task_id", "record_id", "view", "repeat", "detail")}
             for row in (*predecessors, *results.labels, *results.notes, *rows)
@@ -58,10 +58,10 @@ def summarise(results: Results) -> dict[str, Any]:
 
 
 def write_summary(out: Path, summary: dict[str, Any]) -> None:
-    write_durably(out / SUMMARY_FILE, json.dumps(redacted(summary), indent=1) + "\n")
+    write_durably(out / SUMMARY_FILE, json.dumps(redact(summary), indent=1) + "\n")
 
 
-def show(console: Console, summary: dict[str, Any]) -> None:
+def print_summary(console: Console, summary: dict[str, Any]) -> None:
     """Print the table, and what must be said about it."""
     if summary["without_points"] and not summary["points"]:
         console.print("Nothing to compare: no predecessor reached a handoff point.", style="yellow")
@@ -83,11 +83,11 @@ def show(console: Console, summary: dict[str, Any]) -> None:
             view,
             f"{figures['runs']}",
             f"{figures['solved']}",
-            _number(figures["median_events"]),
-            _number(figures["median_prompt_tokens"]),
-            _number(figures["median_first_prompt_chars"]) + " ch",
-            _percent(figures["rediscovery_share"], sign=False),
-            _percent(figures["median_event_delta"]),
+            _format_number(figures["median_events"]),
+            _format_number(figures["median_prompt_tokens"]),
+            _format_number(figures["median_first_prompt_chars"]) + " ch",
+            _format_percent(figures["rediscovery_share"], with_sign=False),
+            _format_percent(figures["median_event_delta"]),
             "–" if figures["solved_delta"] is None else f"{figures['solved_delta']:+d}",
         )
     console.print(table)
@@ -115,39 +115,41 @@ def show(console: Console, summary: dict[str, Any]) -> None:
         console.print(f"… and {len(failures) - 10} more in {SUMMARY_FILE}", style="red")
 
 
-def _view(view: str, rows: Sequence[Row]) -> dict[str, Any]:
+def _summarise_view(view: str, rows: Sequence[Row]) -> dict[str, Any]:
     mine = [row for row in rows if row["view"] == view]
-    ours = graded(mine)
-    pairs = against(rows, view)
-    events = sum(values(ours, "events"))
+    ours = select_graded(mine)
+    pairs = pair_with_baseline(rows, view)
+    events = sum(read_values(ours, "events"))
     alone = view == BASELINE
     return {
         "runs": len(ours),
         "solved": sum(row["resolved"] for row in ours),
         "infrastructure_failures": len(mine) - len(ours),
-        "median_events": _median(values(ours, "events")),
-        "median_prompt_tokens": _median(values(ours, "prompt_tokens")),
-        "median_first_prompt_chars": _median(values(ours, "first_prompt_chars")),
-        "rediscovery_share": sum(values(ours, "rediscovery_events")) / events if events else None,
+        "median_events": _median_or_none(read_values(ours, "events")),
+        "median_prompt_tokens": _median_or_none(read_values(ours, "prompt_tokens")),
+        "median_first_prompt_chars": _median_or_none(read_values(ours, "first_prompt_chars")),
+        "rediscovery_share": sum(read_values(ours, "rediscovery_events")) / events if events else None,
         "stopped": dict(Counter(row["stop_reason"] for row in ours if row["stop_reason"] != "finished")),
         "matched": len(pairs),
-        "median_event_delta": None if alone else _median([0 - saved for saved in savings(pairs, "events")]),
+        "median_event_delta": None
+        if alone
+        else _median_or_none([0 - saved for saved in compute_savings(pairs, "events")]),
         "median_prompt_token_delta": None
         if alone
-        else _median([0 - saved for saved in savings(pairs, "prompt_tokens")]),
+        else _median_or_none([0 - saved for saved in compute_savings(pairs, "prompt_tokens")]),
         "solved_delta": None if alone else sum(a["resolved"] - b["resolved"] for a, b in pairs),
         "stop_reasons": dict(Counter(row["stop_reason"] for row in ours)),
     }
 
 
-def _notes(notes: Sequence[Row]) -> dict[str, Any]:
+def _summarise_notes(notes: Sequence[Row]) -> dict[str, Any]:
     """What the notes cost; they are paid once a point, whoever reads them."""
     written = [row["usage"] for row in notes if row["outcome"] == "written"]
     return {
         "records": len(written),
         **{
             f"{kind}_{name}": sum(counted)
-            if (counted := values([usage[kind] for usage in written], name))
+            if (counted := read_values([usage[kind] for usage in written], name))
             else None
             for kind in ("summary", "structured")
             for name in ("prompt_tokens", "completion_tokens")
@@ -155,14 +157,14 @@ def _notes(notes: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def caveats(*configs: RunConfig) -> list[str]:
+def list_caveats(*configs: RunConfig) -> list[str]:
     """What must be said of runs' models before their figures are believed."""
     roles: dict[str, set[str]] = {"predecessor": set(), "successor": set(), "writer of notes": set()}
     for config in configs:
         roles["predecessor"] |= set(config.predecessors)
         roles["successor"] |= set(config.successors)
-        roles["writer of notes"] |= set(map(config.writer, config.predecessors))
-    scripted = sorted(name for name in set().union(*roles.values()) if not read_name(name).is_llm)
+        roles["writer of notes"] |= set(map(config.choose_writer, config.predecessors))
+    scripted = sorted(name for name in set().union(*roles.values()) if not parse_model_name(name).is_llm)
     if not scripted:
         return []
     told = []
@@ -177,12 +179,12 @@ def caveats(*configs: RunConfig) -> list[str]:
     ]
 
 
-def caveats_of(results: Results) -> tuple[str, ...]:
+def list_result_caveats(results: Results) -> tuple[str, ...]:
     """The same of results, and in what the runs differ that are told as one."""
     configs = [source.config for source in results.sources]
-    said = caveats(*configs)
+    said = list_caveats(*configs)
     settings = [config.model_dump() for config in configs]
-    differ = [name for name in _SETTINGS if any(one[name] != settings[0][name] for one in settings)]
+    differ = [name for name in _COMPARED_SETTINGS if any(one[name] != settings[0][name] for one in settings)]
     if differ:
         said.append(f"The runs that are told as one differ in their settings: {', '.join(differ)}.")
     versions = sorted({row["prompts"] for row in results.takeovers if row.get("prompts")})
@@ -191,13 +193,13 @@ def caveats_of(results: Results) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _median(found: Sequence[float]) -> float | None:
-    return median(found) if found else None
+def _median_or_none(sample: Sequence[float]) -> float | None:
+    return median(sample) if sample else None
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
-def _percent(value: float | None, *, sign: bool = True) -> str:
-    return "–" if value is None else f"{100 * value:+.0f} %" if sign else f"{100 * value:.0f} %"
+def _format_percent(value: float | None, *, with_sign: bool = True) -> str:
+    return "–" if value is None else f"{100 * value:+.0f} %" if with_sign else f"{100 * value:.0f} %"

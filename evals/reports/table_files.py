@@ -23,9 +23,9 @@ _FIRST_BLANK = r"'*+[\t\r\n]"
 _FORMULA = regex.compile(rf"{_CELL_START}(?={_SIGN})|\A(?={_FIRST_BLANK})")
 _MARKED_FORMULA = regex.compile(rf"{_CELL_START}'(?={_SIGN})|\A'(?={_FIRST_BLANK})")
 MISSING = "–"
-_MOST_NARROW = 7
+_MAX_NARROW_COLUMNS = 7
 """Columns that a table of usual width has room for."""
-_TEX = {
+_LATEX_ESCAPES = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "Δ": r"$\Delta$", "–": "--", "…": r"\ldots{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "°": r"\textdegree{}",
@@ -44,7 +44,7 @@ class Table(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def write(directory: Path, tables: Sequence[Table]) -> tuple[Path, ...]:
+def write_tables(directory: Path, tables: Sequence[Table]) -> tuple[Path, ...]:
     """Write each table as `tableN_name` with .csv, .md and .tex."""
     directory.mkdir(exist_ok=True)
     written = []
@@ -56,7 +56,7 @@ def write(directory: Path, tables: Sequence[Table]) -> tuple[Path, ...]:
     return tuple(written)
 
 
-def printed(column: str, value: Cell) -> str:
+def format_cell(column: str, value: Cell) -> str:
     """A cell as one prints it under that column."""
     if value is None:
         return MISSING
@@ -76,12 +76,12 @@ def to_csv(table: Table) -> str:
     text = io.StringIO()
     # All text is quoted: the module leaves a lone carriage return bare, and a program may take it for a row's end.
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerow(map(spreadsheet_safe, table.columns))
-    writer.writerows(map(spreadsheet_safe, row) for row in table.rows)
+    writer.writerow(map(escape_formula, table.columns))
+    writer.writerows(map(escape_formula, row) for row in table.rows)
     return text.getvalue()
 
 
-def spreadsheet_safe(cell: Cell) -> str | int | float:
+def escape_formula(cell: Cell) -> str | int | float:
     """A cell that no spreadsheet takes for a formula; a number, also one spelt as text, stays as it is.
 
     An apostrophe marks what would be one, behind each mark that some locale separates cells by. `spreadsheet_text`
@@ -93,49 +93,49 @@ def spreadsheet_safe(cell: Cell) -> str | int | float:
     return cell if is_safe else str(_FORMULA.sub(r"\1'", cell))
 
 
-def spreadsheet_text(cell: str) -> str:
+def unescape_formula(cell: str) -> str:
     """The text that `spreadsheet_safe` made the cell of."""
     return str(_MARKED_FORMULA.sub(r"\1", cell))
 
 
 def to_markdown(table: Table) -> str:
-    def line(cells: Iterable[str]) -> str:
+    def format_line(cells: Iterable[str]) -> str:
         return f"| {' | '.join(cells)} |\n"
 
     text = f"**Table {table.number}: {table.title}**\n\n"
-    text += line(map(_in_markdown, table.columns))
-    text += line("---" if left else "---:" for left in _is_left(table))
+    text += format_line(map(_escape_markdown, table.columns))
+    text += format_line("---" if left else "---:" for left in _find_text_columns(table))
     for row in table.rows:
         cells = zip(table.columns, row, strict=True)
-        text += line(_in_markdown(printed(column, cell)) for column, cell in cells)
-    return text + "".join(f"\n{_in_markdown(note)}\n" for note in table.notes)
+        text += format_line(_escape_markdown(format_cell(column, cell)) for column, cell in cells)
+    return text + "".join(f"\n{_escape_markdown(note)}\n" for note in table.notes)
 
 
 def to_latex(table: Table) -> str:
     """For `\\usepackage{booktabs}`, `{graphicx}` and `[T1]{fontenc}`; what is wide spans both columns of a page."""
-    wide = len(table.columns) > _MOST_NARROW
+    wide = len(table.columns) > _MAX_NARROW_COLUMNS
     kind = "table*" if wide else "table"
-    alignment = "".join("l" if left else "r" for left in _is_left(table))
+    alignment = "".join("l" if left else "r" for left in _find_text_columns(table))
     lines = [
         rf"\begin{{{kind}}}",
         r"\centering",
-        rf"\caption{{{_in_latex(table.title)}}}",
+        rf"\caption{{{_escape_latex(table.title)}}}",
         rf"\label{{tab:{table.name.replace('_', '-')}}}",
         *([r"\resizebox{\textwidth}{!}{%"] if wide else []),
         rf"\begin{{tabular}}{{{alignment}}}",
         r"\toprule",
-        " & ".join(map(_in_latex, table.columns)) + r" \\",
+        " & ".join(map(_escape_latex, table.columns)) + r" \\",
         r"\midrule",
     ]
     for row in table.rows:
         cells = zip(table.columns, row, strict=True)
-        lines.append(" & ".join(_in_latex(printed(column, cell)) for column, cell in cells) + r" \\")
+        lines.append(" & ".join(_escape_latex(format_cell(column, cell)) for column, cell in cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}" + ("}" if wide else "")]
-    lines += [rf"\par\footnotesize {_in_latex(note)}" for note in table.notes]
+    lines += [rf"\par\footnotesize {_escape_latex(note)}" for note in table.notes]
     return "\n".join([*lines, rf"\end{{{kind}}}", ""])
 
 
-def _is_left(table: Table) -> list[bool]:
+def _find_text_columns(table: Table) -> list[bool]:
     """Which columns hold words."""
     return [
         any(isinstance(row[place], str) for row in table.rows) or not table.rows
@@ -143,10 +143,10 @@ def _is_left(table: Table) -> list[bool]:
     ]
 
 
-def _in_markdown(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|~])", r"\\\1", " ".join(text.split()))
 
 
-def _in_latex(text: str) -> str:
+def _escape_latex(text: str) -> str:
     signed = re.sub(r"^-(?=\d)", "−", " ".join(text.split()))
-    return "".join(_TEX.get(char, char) for char in signed if char.isprintable())
+    return "".join(_LATEX_ESCAPES.get(char, char) for char in signed if char.isprintable())

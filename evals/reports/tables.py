@@ -8,81 +8,84 @@ from itertools import groupby
 from statistics import median
 
 from evals.reports import effect_tables
-from evals.reports.collection import Collection, collected, names
+from evals.reports.collection import ReportData, collect_report_data, display_names
 from evals.reports.statistics import (
-    REDISCOVERED,
+    REDISCOVERY_KINDS,
     Pair,
-    against,
-    break_even,
-    known,
-    measured,
+    compute_break_even,
+    count_rediscovery,
+    pair_with_baseline,
     quantile,
-    rediscovered,
-    values,
+    read_measure,
+    read_paired_values,
+    read_values,
 )
-from evals.reports.summary import caveats_of
+from evals.reports.summary import list_result_caveats
 from evals.reports.table_files import Cell, Table
 from evals.run.config import STAGES
-from evals.run.journal import FAILED, Row
+from evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from evals.run.results import Results
 
-__all__ = ["Table", "tables"]
-_WRITTEN_FOR = {"summary": "summary", "structured": "structured", "cited": "structured"}
+__all__ = ["Table", "build_tables"]
+_NOTES_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "structured"}
 """The notes that each view shows."""
 
 
-def tables(results: Results) -> tuple[Table, ...]:
+def build_tables(results: Results) -> tuple[Table, ...]:
     """All nine, whatever views, successors and points there are; what cannot be told is empty, and a note says why."""
-    found = collected(results)
+    found = collect_report_data(results)
     made = (
-        _study(results, found),
-        effect_tables.main(found),
-        effect_tables.matched(found),
-        _first_prompts(found),
-        effect_tables.by_point(found),
-        effect_tables.by_state(found),
-        _repeats(found),
-        effect_tables.by_predecessor(found),
-        _debt(results, found),
+        _build_study_table(results, found),
+        effect_tables.build_effects_table(found),
+        effect_tables.build_matched_table(found),
+        _build_first_prompts_table(found),
+        effect_tables.build_point_table(found),
+        effect_tables.build_state_table(found),
+        _build_repeats_table(found),
+        effect_tables.build_predecessor_table(found),
+        _build_debt_table(results, found),
     )
-    said = (*caveats_of(results), *results.warnings)
+    said = (*list_result_caveats(results), *results.warnings)
     return tuple(table._replace(notes=table.notes + said) for table in made)
 
 
-def _study(results: Results, found: Collection) -> Table:
-    begun = [row for row in results.predecessors if row["outcome"] != FAILED]
+def _build_study_table(results: Results, data: ReportData) -> Table:
+    begun = [row for row in results.predecessors if row["outcome"] != INFRASTRUCTURE_FAILURE]
     kinds = {record: record.rpartition(".")[2] for row in begun for record in row.get("records", ())}
-    kinds |= {row["record_id"]: row["point"] for row in found.takeovers if row.get("point")}
+    kinds |= {row["record_id"]: row["point"] for row in data.takeovers if row.get("point")}
     without = sum(not row.get("records") for row in begun)
     tasks = {row["task_id"] for row in (*results.predecessors, *results.takeovers) if row.get("task_id")}
-    called = names([*found.successors, *(row["predecessor"] for row in begun)])
+    called = display_names([*data.successors, *(row["predecessor"] for row in begun)])
     states = Counter(row["handoff_state"] for row in results.labels if row.get("handoff_state"))
-    stopped = Counter((called[row["successor"]], row["stop_reason"]) for row in found.takeovers)
+    stopped = Counter((called[row["successor"]], row["stop_reason"]) for row in data.takeovers)
     rows: list[tuple[Cell, ...]] = [
         ("tasks", "", len(tasks)),
-        *(("predecessor runs", name, n) for name, n in _counted(called[row["predecessor"]] for row in begun)),
+        *(
+            ("predecessor runs", name, n)
+            for name, n in _count_sorted(called[row["predecessor"]] for row in begun)
+        ),
         ("predecessor runs", "without a handoff point", without),
-        *(("predecessor stopped", name, n) for name, n in _counted(row["stop_reason"] for row in begun)),
+        *(("predecessor stopped", name, n) for name, n in _count_sorted(row["stop_reason"] for row in begun)),
         ("handoff points", "all", len(kinds)),
-        *(("handoff points", name, n) for name, n in _counted(kinds.values())),
+        *(("handoff points", name, n) for name, n in _count_sorted(kinds.values())),
         *(("handoff states", name, n) for name, n in sorted(states.items())),
-        ("takeovers", "graded", len(found.takeovers)),
+        ("takeovers", "graded", len(data.takeovers)),
         *((f"takeovers of {name}", reason, n) for (name, reason), n in sorted(stopped.items())),
     ]
     for stage in STAGES:
-        failed = sum(row["outcome"] == FAILED for row in getattr(results, stage))
+        failed = sum(row["outcome"] == INFRASTRUCTURE_FAILURE for row in getattr(results, stage))
         rows.append(("infrastructure failures", stage, failed))
     note = "Infrastructure failures are in no other number of any table."
     return Table(1, "study", "The study", ("what", "which", "number"), tuple(rows), (note,))
 
 
-def _counted(found: Iterable[str]) -> list[tuple[str, int]]:
-    return sorted(Counter(found).items())
+def _count_sorted(keys: Iterable[str]) -> list[tuple[str, int]]:
+    return sorted(Counter(keys).items())
 
 
-def _first_prompts(found: Collection) -> Table:
-    def spread(rows: tuple[Row, ...], measure: str) -> tuple[Cell, ...]:
-        sizes = values(rows, measure)
+def _build_first_prompts_table(data: ReportData) -> Table:
+    def size_cells(rows: tuple[Row, ...], measure: str) -> tuple[Cell, ...]:
+        sizes = read_values(rows, measure)
         return quantile(sizes, 0.5), quantile(sizes, 0.9), max(sizes, default=None)
 
     return Table(
@@ -93,20 +96,20 @@ def _first_prompts(found: Collection) -> Table:
             *("successor", "view", "runs", "median characters", "P90 characters", "max characters"),
             *("median tokens", "P90 tokens", "max tokens"),
         ),
-        effect_tables.by_successor_and_view(
-            found,
+        effect_tables.build_rows(
+            data,
             lambda rows, view: (
                 len(rows),
-                *spread(rows, "first_prompt_chars"),
-                *spread(rows, "first_prompt_tokens"),
+                *size_cells(rows, "first_prompt_chars"),
+                *size_cells(rows, "first_prompt_tokens"),
             ),
         ),
         ("Tokens of first prompts are estimated at four characters each.",),
     )
 
 
-def _repeats(found: Collection) -> Table:
-    def spread(rows: tuple[Row, ...], view: str) -> tuple[Cell, ...] | None:
+def _build_repeats_table(data: ReportData) -> Table:
+    def repeat_cells(rows: tuple[Row, ...], view: str) -> tuple[Cell, ...] | None:
         ordered = sorted(rows, key=lambda row: str(row["record_id"]))
         by_point = [tuple(group) for _, group in groupby(ordered, key=lambda row: str(row["record_id"]))]
         points = [group for group in by_point if len(group) > 1]
@@ -121,7 +124,7 @@ def _repeats(found: Collection) -> Table:
             *(_median_range(points, measure) for measure in ("events", "prompt_tokens")),
         )
 
-    rows = effect_tables.by_successor_and_view(found, spread)
+    rows = effect_tables.build_rows(data, repeat_cells)
     notes: tuple[str, ...] = (
         "Points with several graded repeats. Range: largest less smallest at one point.",
     )
@@ -141,50 +144,50 @@ def _repeats(found: Collection) -> Table:
 
 
 def _median_range(points: list[tuple[Row, ...]], measure: str) -> float | None:
-    known_ones = [found for group in points if len(found := values(group, measure)) > 1]
+    known_ones = [found for group in points if len(found := read_values(group, measure)) > 1]
     return median(max(found) - min(found) for found in known_ones) if known_ones else None
 
 
-def _debt(results: Results, found: Collection) -> Table:
-    notes = _notes_tokens(results)
+def _build_debt_table(results: Results, data: ReportData) -> Table:
+    notes = _count_notes_tokens(results)
 
-    def sources(rows: tuple[Row, ...], view: str) -> tuple[Cell, ...]:
-        events = int(sum(values(rows, "events")))
-        kinds = rediscovered(rows)
-        again = sum(kinds[kind] for kind in REDISCOVERED)
-        of = tuple(row for row in found.takeovers if rows and row["successor"] == rows[0]["successor"])
-        behind = found.debts(of, view)
-        paid = notes.get(_WRITTEN_FOR.get(view, ""))
+    def debt_cells(rows: tuple[Row, ...], view: str) -> tuple[Cell, ...]:
+        events = int(sum(read_values(rows, "events")))
+        kinds = count_rediscovery(rows)
+        again = sum(kinds[kind] for kind in REDISCOVERY_KINDS)
+        of = tuple(row for row in data.takeovers if rows and row["successor"] == rows[0]["successor"])
+        behind = data.pair_with_reference(of, view)
+        paid = notes.get(_NOTES_BY_VIEW.get(view, ""))
         return (
-            *(len(rows), events, *(kinds[kind] for kind in REDISCOVERED), again),
+            *(len(rows), events, *(kinds[kind] for kind in REDISCOVERY_KINDS), again),
             100 * again / events if events else None,
             kinds["verification"],
-            *(_median_extra(behind, measure) for measure in ("events", "prompt_tokens")),
+            *(_median_debt(behind, measure) for measure in ("events", "prompt_tokens")),
             *(None, None, None),
-            break_even(sum(paid[1:]) / paid[0], against(of, view)) if paid else None,
+            compute_break_even(sum(paid[1:]) / paid[0], pair_with_baseline(of, view)) if paid else None,
         )
 
     columns = (
-        *("successor", "view", "runs", "events", *(f"{kind} again" for kind in REDISCOVERED)),
+        *("successor", "view", "runs", "events", *(f"{kind} again" for kind in REDISCOVERY_KINDS)),
         *("rediscovery", "rediscovery %", "verification", "debt in events", "debt in prompt tokens"),
         *("notes", "notes' prompt tokens", "notes' completion tokens", "takeovers to break even"),
     )
     costs = tuple(
         ("", f"notes: {kind}", *(None for _ in columns[6:]), *paid, None) for kind, paid in notes.items()
     )
-    rows = (*effect_tables.by_successor_and_view(found, sources), *costs)
+    rows = (*effect_tables.build_rows(data, debt_cells), *costs)
     title = "Handoff debt and where it comes from"
-    return Table(9, "debt", title, columns, rows, _debt_notes(found, notes))
+    return Table(9, "debt", title, columns, rows, _debt_notes(data, notes))
 
 
-def _debt_notes(found: Collection, notes: dict[str, tuple[int, float, float]]) -> tuple[str, ...]:
+def _debt_notes(data: ReportData, notes: dict[str, tuple[int, float, float]]) -> tuple[str, ...]:
     said = [
         "Rediscovery: events that find out again what the predecessor knew. Verification, the first re-run of its "
         "latest validation, is no debt."
     ]
-    if found.reference:
+    if data.reference_view:
         said.append(
-            f"Debt: median of what a takeover needs more than the one under {found.reference}, the best-informed view "
+            f"Debt: median of what a takeover needs more than the one under {data.reference_view}, the best-informed view "
             "here, at the same point, by the same successor and repeat."
         )
     else:
@@ -197,17 +200,20 @@ def _debt_notes(found: Collection, notes: dict[str, tuple[int, float, float]]) -
     return tuple(said)
 
 
-def _median_extra(pairs: tuple[Pair, ...], measure: str) -> float | None:
-    extra = [a - b for a, b in measured(pairs, measure)]
+def _median_debt(pairs: tuple[Pair, ...], measure: str) -> float | None:
+    extra = [a - b for a, b in read_paired_values(pairs, measure)]
     return median(extra) if extra else None
 
 
-def _notes_tokens(results: Results) -> dict[str, tuple[int, float, float]]:
+def _count_notes_tokens(results: Results) -> dict[str, tuple[int, float, float]]:
     """By kind: how many were written and counted, and their prompt and completion tokens."""
     found = {}
     for kind in ("summary", "structured"):
         usages = [row["usage"][kind] for row in results.notes if kind in row.get("usage", {})]
-        both = [(known(usage, "prompt_tokens"), known(usage, "completion_tokens")) for usage in usages]
+        both = [
+            (read_measure(usage, "prompt_tokens"), read_measure(usage, "completion_tokens"))
+            for usage in usages
+        ]
         counted = [(prompt, reply) for prompt, reply in both if prompt is not None and reply is not None]
         if counted:
             found[kind] = (len(counted), sum(one for one, _ in counted), sum(one for _, one in counted))

@@ -8,12 +8,12 @@ from math import ceil
 from typing import NamedTuple
 
 from evals.models import is_llm
-from evals.reports.collection import Collection
+from evals.reports.collection import ReportData
 from evals.reports.statistics import SEED, quantile
 from evals.run.results import Results
 from handoff.event import Event
 
-MOST_TRACES = 280
+MAX_TRACES = 280
 
 
 class Band(NamedTuple):
@@ -24,36 +24,36 @@ class Band(NamedTuple):
     high: list[float]
 
 
-class Curves(NamedTuple):
+class TokenCurves(NamedTuple):
     bands: dict[tuple[str, str], Band]
     """By successor and view."""
-    traces: int
-    estimated: bool
+    trace_count: int
+    is_estimated: bool
     """Some of the tokens were counted at four characters each, not by a server."""
 
 
-def curves(results: Results, found: Collection) -> Curves:
+def compute_curves(results: Results, data: ReportData) -> TokenCurves:
     """From at most some hundreds of traces, chosen by chance but the same each time."""
-    groups = [(successor, view) for successor in found.successors for view in found.views]
+    groups = [(successor, view) for successor in data.successors for view in data.views]
     bands, number, estimated = {}, 0, False
     for group in groups:
-        rows = sorted(found.of(successor=group[0], view=group[1]), key=lambda row: str(row.get("trace")))
-        most = max(1, MOST_TRACES // len(groups))
+        rows = sorted(data.select(successor=group[0], view=group[1]), key=lambda row: str(row.get("trace")))
+        most = max(1, MAX_TRACES // len(groups))
         sample = rows if len(rows) <= most else random.Random(SEED).sample(rows, most)
         spent = []
         for row in sample:
-            trace = results.trace(row) if row.get("trace") else None
-            sums = _spent(trace.events) if trace else None
+            trace = results.load_trace(row) if row.get("trace") else None
+            sums = _cumulative_tokens(trace.events) if trace else None
             if sums is not None and trace is not None:
                 spent.append(sums)
                 estimated = estimated or not is_llm(row["successor"]) or _is_estimated(trace.events)
         if spent:
-            bands[group] = _band(spent)
+            bands[group] = _compute_band(spent)
             number += len(spent)
-    return Curves(bands, number, estimated)
+    return TokenCurves(bands, number, estimated)
 
 
-def _spent(events: tuple[Event, ...]) -> list[int] | None:
+def _cumulative_tokens(events: tuple[Event, ...]) -> list[int] | None:
     """The sum by each model call; None where one of them was not counted."""
     counts = [
         event.usage.prompt_tokens if event.usage else None for event in events if event.kind == "action"
@@ -66,10 +66,10 @@ def _is_estimated(events: tuple[Event, ...]) -> bool:
     return any(event.usage is not None and event.usage.estimated for event in events)
 
 
-def _band(spent: list[list[int]]) -> Band:
+def _compute_band(token_sums: list[list[int]]) -> Band:
     # A few long runs would make the rest unreadable.
-    longest = ceil(quantile([float(len(sums)) for sums in spent], 0.95) or 1)
-    columns = [[sums[min(step, len(sums) - 1)] for sums in spent] for step in range(longest)]
+    longest = ceil(quantile([float(len(sums)) for sums in token_sums], 0.95) or 1)
+    columns = [[sums[min(step, len(sums) - 1)] for sums in token_sums] for step in range(longest)]
     low, middle, high = (
         [quantile(column, share) or 0.0 for column in columns] for share in (0.25, 0.5, 0.75)
     )

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from pydantic import Field, ValidationError
 
 from evals.models import is_llm
-from evals.run.options import FIELDS, RunOptions
+from evals.run.options import OPTION_FIELDS, RunOptions
 from handoff.event import PointKind
-from handoff.outside import describe_error, read_outside
+from handoff.outside import describe_error, read_untrusted_file
 from handoff.record import write_durably
 from sandbox.machine import BackendName, Frozen
 
@@ -31,7 +31,7 @@ STAGES = {
 POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
 
-class BadUsage(ValueError):
+class RunUsageError(ValueError):
     """Something a person asked for that cannot be; the text says what can."""
 
 
@@ -51,24 +51,24 @@ class RunConfig(Frozen, RunOptions):
     points: tuple[PointKind, ...] = POINTS
     sandbox: BackendName
 
-    def writer(self, predecessor: str) -> str:
+    def choose_writer(self, predecessor: str) -> str:
         """The model that writes the notes on that predecessor's work."""
         return self.notes_model or (predecessor if is_llm(predecessor) else self.successors[0])
 
-    def run_of(self, task_id: str, predecessor: str) -> str:
+    def name_run(self, task_id: str, predecessor: str) -> str:
         """The name of a predecessor's run, with which its thread, its trace and its records are named."""
-        return task_id if len(self.predecessors) == 1 else f"{task_id}.{short(predecessor)}"
+        return task_id if len(self.predecessors) == 1 else f"{task_id}.{shorten_model_name(predecessor)}"
 
     def save(self, out: Path) -> None:
         write_durably(out / CONFIG_FILE, self.model_dump_json(indent=1) + "\n")
 
 
-_Settings = TypeVar("_Settings", bound=RunConfig)
-_Name = TypeVar("_Name", bound=str)
+_ConfigT = TypeVar("_ConfigT", bound=RunConfig)
+_NameT = TypeVar("_NameT", bound=str)
 
 
 @lru_cache
-def short(model: str) -> str:
+def shorten_model_name(model: str) -> str:
     """A name of a model that fits into a file's, and is no other model's."""
     plain = model.partition(":")[2]
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", plain):
@@ -77,84 +77,84 @@ def short(model: str) -> str:
     return f"{last}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"
 
 
-def new_run_id() -> str:
+def make_run_id() -> str:
     return secrets.token_hex(4)
 
 
 def load_config(out: Path) -> RunConfig:
-    """The settings of the run in `out`. Raises BadUsage."""
-    return load_settings(out, RunConfig)
+    """The settings of the run in `out`. Raises RunUsageError."""
+    return load_config_as(out, RunConfig)
 
 
-def load_settings(out: Path, kind: type[_Settings]) -> _Settings:
-    """The settings of that kind of run in `out`. Raises BadUsage."""
+def load_config_as(out: Path, kind: type[_ConfigT]) -> _ConfigT:
+    """The settings of that kind of run in `out`. Raises RunUsageError."""
     path = out / CONFIG_FILE
     try:
-        return kind.model_validate_json(read_outside(path))
+        return kind.model_validate_json(read_untrusted_file(path))
     except FileNotFoundError as error:
-        raise BadUsage(f"{path}: no such file, so that no run lies there") from error
+        raise RunUsageError(f"{path}: no such file, so that no run lies there") from error
     except OSError as error:
-        raise BadUsage(f"{path}: {describe_error(error)}") from error
+        raise RunUsageError(f"{path}: {describe_error(error)}") from error
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise BadUsage(f"{path}: field {field}: {first['msg']}") from error
+        raise RunUsageError(f"{path}: field {field}: {first['msg']}") from error
 
 
 def read_views(text: str) -> tuple[str, ...]:
-    """The views that are asked for, the baseline first. Raises BadUsage."""
+    """The views that are asked for, the baseline first. Raises RunUsageError."""
     from handoff.views import VIEWS
 
     asked = list(VIEWS) if "all" in _split(text) else _split(text)
     unknown = [name for name in asked if name not in VIEWS]
     if unknown or not asked:
-        raise BadUsage(
+        raise RunUsageError(
             f"--view: there is no view {', '.join(unknown) or text!r}; there are {', '.join(VIEWS)}, all"
         )
     return tuple(dict.fromkeys((BASELINE, *asked)))
 
 
 def read_stages(text: str) -> tuple[str, ...]:
-    """Raises BadUsage."""
+    """Raises RunUsageError."""
     return read_names("--stages", "stage", text, tuple(STAGES))
 
 
 def read_points(text: str) -> tuple[PointKind, ...]:
-    """Raises BadUsage."""
+    """Raises RunUsageError."""
     return read_names("--points", "point", text, POINTS)
 
 
-def read_names(option: str, what: str, text: str, there: tuple[_Name, ...]) -> tuple[_Name, ...]:
-    """Those that are asked for, in the order that they have. Raises BadUsage."""
-    asked = there if "all" in _split(text) else tuple(_split(text))
-    unknown = [name for name in asked if name not in there]
+def read_names(option: str, noun: str, text: str, choices: tuple[_NameT, ...]) -> tuple[_NameT, ...]:
+    """Those that are asked for, in the order that they have. Raises RunUsageError."""
+    asked = choices if "all" in _split(text) else tuple(_split(text))
+    unknown = [name for name in asked if name not in choices]
     if unknown or not asked:
-        raise BadUsage(
-            f"{option}: there is no {what} {', '.join(unknown) or text!r}; there are {', '.join(there)}, all"
+        raise RunUsageError(
+            f"{option}: there is no {noun} {', '.join(unknown) or text!r}; there are {', '.join(choices)}, all"
         )
-    return tuple(name for name in there if name in asked)
+    return tuple(name for name in choices if name in asked)
 
 
 def read_ids(text: str | None) -> tuple[str, ...]:
-    """Ids separated by commas, or the lines of a file named @FILE. Raises BadUsage."""
+    """Ids separated by commas, or the lines of a file named @FILE. Raises RunUsageError."""
     if text is None:
         return ()
     if text.startswith("@"):
         try:
-            lines = read_outside(Path(text[1:])).decode().split()
+            lines = read_untrusted_file(Path(text[1:])).decode().split()
         except OSError as error:
-            raise BadUsage(f"--task-ids: {text[1:]}: {describe_error(error)}") from error
+            raise RunUsageError(f"--task-ids: {text[1:]}: {describe_error(error)}") from error
         except UnicodeDecodeError as error:
-            raise BadUsage(f"--task-ids: {text[1:]}: not UTF-8 text") from error
+            raise RunUsageError(f"--task-ids: {text[1:]}: not UTF-8 text") from error
     else:
         lines = _split(text)
     if not lines:
-        raise BadUsage(f"--task-ids: {text!r} names no task; leave it out to take all")
+        raise RunUsageError(f"--task-ids: {text!r} names no task; leave it out to take all")
     return tuple(dict.fromkeys(lines))
 
 
-def without_password(url: str | None) -> str | None:
-    """A database's address as it may be written down. Raises BadUsage."""
+def remove_password(url: str | None) -> str | None:
+    """A database's address as it may be written down. Raises RunUsageError."""
     if not url:
         return None
     from sqlalchemy import make_url
@@ -163,16 +163,16 @@ def without_password(url: str | None) -> str | None:
     try:
         return make_url(url).render_as_string(hide_password=True)
     except (ArgumentError, ValueError) as error:
-        raise BadUsage("--journal: no database URL; give postgresql://… or sqlite:///FILE") from error
+        raise RunUsageError("--journal: no database URL; give postgresql://… or sqlite:///FILE") from error
 
 
-def differing(stored: RunConfig, asked: dict[str, Any]) -> str | None:
+def find_changed_option(stored: RunConfig, new_values: dict[str, Any]) -> str | None:
     """The first option, if any, that a resumed run was given differently before."""
     before = json.loads(stored.model_dump_json())
-    for name, value in asked.items():
+    for name, value in new_values.items():
         now = list(value) if isinstance(value, tuple) else value
         if before[name] != now:
-            options = {fields[0]: option for option, fields in FIELDS.items()} | {"records_of": "from"}
+            options = {fields[0]: option for option, fields in OPTION_FIELDS.items()} | {"records_of": "from"}
             option = options.get(name, name).replace("_", "-")
             return f"--{option}: the run was begun with {before[name]!r}, now it is {now!r}; leave it out to resume"
     return None

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 TERMINATED = 128 + signal.SIGTERM
-_SOON_S = 0.05
+_RESEND_DELAY_S = 0.05
 
 
-def end_on_sigterm() -> None:
+def exit_on_sigterm() -> None:
     """Let SIGTERM end this process by SystemExit, once; an agent that runs in it ends after what it is at."""
 
     def end(number: int, frame: object) -> None:
@@ -29,14 +29,14 @@ def end_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, end)
 
     listen()
-    _repeat_what_is_lost(listen)
+    _resend_lost_signals(listen)
 
 
 @contextmanager
-def ending_on_sigterm() -> Iterator[None]:
+def handle_sigterm() -> Iterator[None]:
     """The same for a while, in a process that is another's."""
     hook, before = sys.unraisablehook, signal.getsignal(signal.SIGTERM)
-    end_on_sigterm()
+    exit_on_sigterm()
     try:
         yield
     finally:
@@ -45,7 +45,7 @@ def ending_on_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def interrupts_held() -> Iterator[None]:
+def hold_interrupts() -> Iterator[None]:
     """Hold interrupts back, also in the processes that begin meanwhile, until these leave them to their parent."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -54,38 +54,38 @@ def interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class _Worker:
+class _WorkerState:
     """Whether this worker is at a job, and whether it was told to end."""
 
-    working = False
-    told = False
+    is_working = False
+    is_terminating = False
 
 
-def serve_one_parent() -> None:
+def initialize_worker() -> None:
     """Leave interrupts to the parent, and end when it does, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _end_job)
-    _repeat_what_is_lost(lambda: setattr(_Worker, "told", False))
+    _resend_lost_signals(lambda: setattr(_WorkerState, "told", False))
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 @contextmanager
-def at_a_job() -> Iterator[None]:
+def enter_job() -> Iterator[None]:
     """SIGTERM ends the worker's job meanwhile; none begins after it."""
-    _Worker.working = True
+    _WorkerState.is_working = True
     try:
-        if _Worker.told:
+        if _WorkerState.is_terminating:
             raise SystemExit(TERMINATED)
         yield
     finally:
-        _Worker.working = False
+        _WorkerState.is_working = False
 
 
 def _end_job(number: int, frame: object) -> None:
     """End the job, once; the worker itself ends when its parent lets it, or the pool would be broken."""
-    before, _Worker.told = _Worker.told, True
-    if _Worker.working and not before:
+    before, _WorkerState.is_terminating = _WorkerState.is_terminating, True
+    if _WorkerState.is_working and not before:
         raise SystemExit(TERMINATED)
 
 
@@ -96,20 +96,20 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _repeat_what_is_lost(listen: Callable[[], None]) -> None:
+def _resend_lost_signals(listen: Callable[[], None]) -> None:
     """Python drops what is raised in a finalizer: an interrupt or ending that falls into one comes again."""
     usual = sys.unraisablehook
 
-    def again(lost: UnraisableHookArgs) -> None:
-        number = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}.get(lost.exc_type)
+    def resend(unraisable: UnraisableHookArgs) -> None:
+        number = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}.get(unraisable.exc_type)
         if number is None:
-            usual(lost)
+            usual(unraisable)
             return
         if number == signal.SIGTERM:
             listen()
         main = threading.main_thread().ident or 0
-        timer = threading.Timer(_SOON_S, signal.pthread_kill, (main, number))
+        timer = threading.Timer(_RESEND_DELAY_S, signal.pthread_kill, (main, number))
         timer.daemon = True
         timer.start()
 
-    sys.unraisablehook = again
+    sys.unraisablehook = resend

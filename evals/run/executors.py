@@ -16,7 +16,7 @@ from evals.run.config import RunConfig
 if TYPE_CHECKING:
     from evals.run.journal import Row
 
-_AHEAD = 2
+_JOBS_PER_WORKER = 2
 """Jobs a worker that are under way or wait for one."""
 
 
@@ -28,10 +28,10 @@ class Job(NamedTuple):
     out: Path
     arguments: tuple[Any, ...]
     key: tuple[Any, ...]
-    record: str | None = None
+    record_id: str | None = None
     """The record that it needs."""
 
-    def carried_out(self) -> Row:
+    def run(self) -> Row:
         return self.stage(self.config, self.out, *self.arguments)
 
 
@@ -41,27 +41,27 @@ class Executor(Protocol):
     def run(self, jobs: Iterable[Job]) -> Iterator[Row]: ...
 
 
-class Inline:
+class InlineExecutor:
     """One job after another in this process."""
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Row]:
         for job in jobs:
-            yield job.carried_out()
+            yield job.run()
 
 
-class Processes:
+class ProcessExecutor:
     """Several processes of this host, kept for all stages."""
 
     def __init__(self, pool: ProcessPoolExecutor, workers: int) -> None:
         self._pool = pool
-        self._most = _AHEAD * workers
+        self._limit = _JOBS_PER_WORKER * workers
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Row]:
         """Takes up few jobs at a time, so that many of them cost no memory."""
         waiting: set[Future[Row]] = set()
         left = iter(jobs)
         while True:
-            waiting |= {self._pool.submit(_work, job) for job in islice(left, self._most - len(waiting))}
+            waiting |= {self._pool.submit(_run_job, job) for job in islice(left, self._limit - len(waiting))}
             if not waiting:
                 return
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -69,29 +69,29 @@ class Processes:
                 yield future.result()
 
 
-def executor(workers: int) -> AbstractContextManager[Executor]:
+def open_local_executor(workers: int) -> AbstractContextManager[Executor]:
     """An executor for so many jobs at once; an interrupt ends the jobs that have begun.
 
     SystemExit, as `end_on_sigterm` raises it, lets their agents end the action they are at.
     """
-    return _inline() if workers == 1 else _processes(workers)
+    return _open_inline() if workers == 1 else _open_processes(workers)
 
 
 @contextmanager
-def _inline() -> Iterator[Executor]:
-    yield Inline()
+def _open_inline() -> Iterator[Executor]:
+    yield InlineExecutor()
 
 
 @contextmanager
-def _processes(workers: int) -> Iterator[Executor]:
+def _open_processes(workers: int) -> Iterator[Executor]:
     # Forking a process that has threads, as ours has, can deadlock its child.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=endings.serve_one_parent)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=endings.initialize_worker)
     try:
-        with endings.interrupts_held():
+        with endings.hold_interrupts():
             for _ in range(workers):
-                pool.submit(_get_ready)
-        yield Processes(pool, workers)
+                pool.submit(_warm_up)
+        yield ProcessExecutor(pool, workers)
     except SystemExit:
         # An agent that waits for a reply has it paid for: it takes it up first.
         for process in list(pool._processes.values()):
@@ -106,11 +106,11 @@ def _processes(workers: int) -> Iterator[Executor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _get_ready() -> None:
+def _warm_up() -> None:
     """Import what jobs need, while the parent does the same."""
     import evals.run.stages  # noqa: F401
 
 
-def _work(job: Job) -> Row:
-    with endings.at_a_job():
-        return job.carried_out()
+def _run_job(job: Job) -> Row:
+    with endings.enter_job():
+        return job.run()

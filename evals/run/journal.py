@@ -30,17 +30,17 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from evals.run.config import STAGES
-from handoff.ledger.database import Database, LedgerUnusable
-from handoff.outside import describe_error, read_outside
+from handoff.ledger.database import Database, LedgerUnavailableError
+from handoff.outside import describe_error, read_untrusted_file
 from handoff.record import write_durably
-from handoff.redaction import redacted
+from handoff.redaction import redact
 from sandbox.documents import parse_json
 
 Row = dict[str, Any]
 JOURNAL_FILE = "journal.sqlite"
 SCHEMA_VERSION = 2
-FAILED = "infrastructure_failure"
-_PAGE = 200
+INFRASTRUCTURE_FAILURE = "infrastructure_failure"
+_PAGE_SIZE = 200
 _tables = MetaData()
 _rows = Table(
     "takeover_rows",
@@ -58,11 +58,11 @@ _runs = Table("takeover_runs", _tables, Column("run", Text, primary_key=True))
 _version = Table("takeover_journal_schema", _tables, Column("version", Integer, primary_key=True))
 
 
-class OutInUse(RuntimeError):
+class OutputInUseError(RuntimeError):
     """Another process works on the same output directory."""
 
 
-class BadJournal(ValueError):
+class JournalError(ValueError):
     """A journal with a damaged row, or without the run that it should hold."""
 
 
@@ -71,24 +71,24 @@ class Journal:
 
     def __init__(self, database: Database, run: str, name: str, *key: str) -> None:
         self._database = database
-        self._key = key
+        self._key_fields = key
         self.name = name
-        self._mine = (_rows.c.run == run, _rows.c.stage == name)
-        self._named = {"run": run, "stage": name}
+        self._filter = (_rows.c.run == run, _rows.c.stage == name)
+        self._identity = {"run": run, "stage": name}
 
     def key(self, row: Row) -> tuple[Any, ...]:
-        return tuple(row[name] for name in self._key)
+        return tuple(row[name] for name in self._key_fields)
 
     def keys(self) -> set[tuple[Any, ...]]:
         """The keys that have a row."""
-        asked = select(_rows.c.number, _rows.c.key).where(*self._mine)
-        with self._database.reading() as connection:
+        asked = select(_rows.c.number, _rows.c.key).where(*self._filter)
+        with self._database.read_transaction() as connection:
             found = connection.execute(asked).all()
-        return {self._parsed_key(number, key) for number, key in found}
+        return {self._parse_key(number, key) for number, key in found}
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
-        asked = select(_rows.c.number).where(*self._mine, _rows.c.key == json.dumps(key))
-        with self._database.reading() as connection:
+        asked = select(_rows.c.number).where(*self._filter, _rows.c.key == json.dumps(key))
+        with self._database.read_transaction() as connection:
             return connection.execute(asked).first() is not None
 
     def rows(self) -> Iterator[Row]:
@@ -96,74 +96,82 @@ class Journal:
         last = 0
         while True:
             page = (
-                select(_rows).where(*self._mine, _rows.c.number > last).order_by(_rows.c.number).limit(_PAGE)
+                select(_rows)
+                .where(*self._filter, _rows.c.number > last)
+                .order_by(_rows.c.number)
+                .limit(_PAGE_SIZE)
             )
-            with self._database.reading() as connection:
+            with self._database.read_transaction() as connection:
                 found = connection.execute(page).all()
             for each in found:
                 last = each.number
-                yield self._parsed_row(each)
-            if len(found) < _PAGE:
+                yield self._parse_row(each)
+            if len(found) < _PAGE_SIZE:
                 return
 
     def __len__(self) -> int:
-        with self._database.reading() as connection:
-            return connection.execute(select(func.count()).where(*self._mine)).scalar_one()
+        with self._database.read_transaction() as connection:
+            return connection.execute(select(func.count()).where(*self._filter)).scalar_one()
 
     def append(self, row: Row) -> None:
         """Add a row, durably and without secrets. Raises ValueError when its key has one already."""
         key = self.key(row)
-        clean = {**redacted(row), **dict(zip(self._key, key, strict=True))}
-        values = {**self._named, "key": json.dumps(key), "outcome": row["outcome"], "row": json.dumps(clean)}
+        clean = {**redact(row), **dict(zip(self._key_fields, key, strict=True))}
+        values = {
+            **self._identity,
+            "key": json.dumps(key),
+            "outcome": row["outcome"],
+            "row": json.dumps(clean),
+        }
         try:
-            with self._database.writing() as connection:
-                connection.execute(insert(_rows).values(**values, digest=_digest(**values)))
-        except LedgerUnusable as error:
+            with self._database.write_transaction() as connection:
+                connection.execute(insert(_rows).values(**values, digest=_compute_digest(**values)))
+        except LedgerUnavailableError as error:
             if not isinstance(error.__cause__, IntegrityError):
                 raise
             raise ValueError(f"{self.name}: there is a row for {key} already") from error
 
-    def _parsed_key(self, number: int, key: str) -> tuple[Any, ...]:
+    def _parse_key(self, number: int, key: str) -> tuple[Any, ...]:
         try:
             found = json.loads(key)
         except (ValueError, TypeError, RecursionError) as error:
-            raise self._damaged(number, "its key is not JSON") from error
-        if not isinstance(found, list) or len(found) != len(self._key):
-            raise self._damaged(number, f"its key does not name {', '.join(self._key)}")
+            raise self._make_damage_error(number, "its key is not JSON") from error
+        if not isinstance(found, list) or len(found) != len(self._key_fields):
+            raise self._make_damage_error(number, f"its key does not name {', '.join(self._key_fields)}")
         try:
             hash(tuple(found))
         except TypeError as error:
-            raise self._damaged(number, "its key is not a list of names") from error
+            raise self._make_damage_error(number, "its key is not a list of names") from error
         return tuple(found)
 
-    def _parsed_row(self, stored: Any) -> Row:
+    def _parse_row(self, stored: Any) -> Row:
         number = stored.number
         values = {name: getattr(stored, name) for name in ("run", "stage", "key", "outcome", "row")}
         if not all(isinstance(value, str) for value in values.values()):
-            raise self._damaged(number, "it is not text")
-        if stored.digest is not None and stored.digest != _digest(**values):
-            raise self._damaged(number, "it does not match its digest")
+            raise self._make_damage_error(number, "it is not text")
+        if stored.digest is not None and stored.digest != _compute_digest(**values):
+            raise self._make_damage_error(number, "it does not match its digest")
         try:
             row = json.loads(stored.row)
         except (ValueError, RecursionError) as error:
-            raise self._damaged(number, "it is not JSON") from error
+            raise self._make_damage_error(number, "it is not JSON") from error
         if not isinstance(row, dict) or row.get("outcome") != stored.outcome:
-            raise self._damaged(number, f"it is not a row with the outcome {stored.outcome!r:.40}")
+            raise self._make_damage_error(number, f"it is not a row with the outcome {stored.outcome!r:.40}")
         # A key may hold what JSON has no type for, such as a tuple.
-        if json.dumps([row.get(name) for name in self._key]) != stored.key:
-            raise self._damaged(number, "its fields are not those of its key")
+        if json.dumps([row.get(name) for name in self._key_fields]) != stored.key:
+            raise self._make_damage_error(number, "its fields are not those of its key")
         return row
 
-    def _damaged(self, number: int, reason: str) -> BadJournal:
-        return BadJournal(
+    def _make_damage_error(self, number: int, reason: str) -> JournalError:
+        return JournalError(
             f"{self._database.name}: row {number} ({self.name}) is damaged: {reason}; restore the database from a copy, or "
             f'delete the row, which --resume then makes anew: "DELETE FROM takeover_rows WHERE number = {number}"'
         )
 
     def drop_failures(self) -> None:
         """Take out the rows whose infrastructure had failed, so that they are tried again."""
-        with self._database.writing() as connection:
-            connection.execute(delete(_rows).where(*self._mine, _rows.c.outcome == FAILED))
+        with self._database.write_transaction() as connection:
+            connection.execute(delete(_rows).where(*self._filter, _rows.c.outcome == INFRASTRUCTURE_FAILURE))
 
     def export(self, directory: Path) -> None:
         """Write the rows to a file of one JSON object a line, which takes the place of an earlier one."""
@@ -179,11 +187,11 @@ class Journals(NamedTuple):
     takeovers: Journal
 
 
-class _Rows(Database):
+class _JournalDatabase(Database):
     """The database of rows."""
 
     def __init__(self, url: str, run: str | None) -> None:
-        """The database, which must hold the rows of `run` if it is named. Raises LedgerUnusable or BadJournal."""
+        """The database, which must hold the rows of `run` if it is named. Raises LedgerUnavailableError or JournalError."""
         self._run = run
         super().__init__(url, _tables, _version, SCHEMA_VERSION, synchronous="FULL")
         try:
@@ -197,7 +205,7 @@ class _Rows(Database):
     def _upgrade(self, connection: Connection, before: set[str]) -> None:
         if "takeover_rows" not in before:
             if self._run is not None:  # and the transaction leaves another program's database unchanged
-                raise _missing_run(self.name, self._run)
+                raise _make_missing_run_error(self.name, self._run)
             return
         if "digest" not in {each["name"] for each in inspect(connection).get_columns("takeover_rows")}:
             connection.execute(text("ALTER TABLE takeover_rows ADD COLUMN digest TEXT"))
@@ -206,45 +214,45 @@ class _Rows(Database):
         connection.execute(insert(_runs).from_select(["run"], missing))
 
     def _check_run(self, run: str) -> None:
-        """Raise BadJournal where the run is missing."""
-        with self.reading() as connection:
+        """Raise JournalError where the run is missing."""
+        with self.read_transaction() as connection:
             found = connection.execute(select(_runs.c.run).where(_runs.c.run == run)).first()
         if found is None:
-            raise _missing_run(self.name, run)
+            raise _make_missing_run_error(self.name, run)
 
     def _check_file(self) -> None:
-        """Raise LedgerUnusable where SQLite finds the file damaged."""
-        if not self.on_sqlite:
+        """Raise LedgerUnavailableError where SQLite finds the file damaged."""
+        if not self.is_sqlite:
             return
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             found = connection.execute(text("PRAGMA integrity_check(1)")).scalar()
         if found != "ok":
             said = str(found).strip().splitlines()[-1]
-            raise LedgerUnusable(
+            raise LedgerUnavailableError(
                 f"{self.name}: it is damaged ({said:.200}); restore it from a copy, or recover its rows: "
                 f"sqlite3 {make_url(self.url).database} .recover | sqlite3 NEW, and put NEW in its place"
             )
 
 
 @contextmanager
-def opened(out: Path, url: str | None = None, run: str | None = None) -> Iterator[Database]:
+def open_journal(out: Path, url: str | None = None, run: str | None = None) -> Iterator[Database]:
     """The database of rows: by URL, else the one in `out`; created if missing, unless it must hold a `run`.
 
-    Raises LedgerUnusable, or BadJournal where it does not hold that run.
+    Raises LedgerUnavailableError, or JournalError where it does not hold that run.
     """
     file = out / JOURNAL_FILE
     if run is not None and url is None and not (os.path.lexists(file) and not _is_empty(file)):
-        raise _missing_run(str(file), run)
-    database = _Rows(url or f"sqlite:///{file}", run)
+        raise _make_missing_run_error(str(file), run)
+    database = _JournalDatabase(url or f"sqlite:///{file}", run)
     try:
         yield database
     finally:
         database.close()
 
 
-def begin(out: Path, url: str | None, run: str) -> None:
-    """Create the journal of a new run. Raises LedgerUnusable."""
-    with opened(out, url) as database, database.writing() as connection:
+def create_journal(out: Path, url: str | None, run: str) -> None:
+    """Create the journal of a new run. Raises LedgerUnavailableError."""
+    with open_journal(out, url) as database, database.write_transaction() as connection:
         connection.execute(insert(_runs).values(run=run))
 
 
@@ -252,48 +260,48 @@ def _is_empty(file: Path) -> bool:
     return file.is_file() and file.stat().st_size == 0
 
 
-def _missing_run(name: str, run: str) -> BadJournal:
-    return BadJournal(
+def _make_missing_run_error(name: str, run: str) -> JournalError:
+    return JournalError(
         f"{name}: the rows of run {run} are not in it; restore it from a copy, or begin a new run with another --out"
     )
 
 
-def _digest(**values: str) -> str:
+def _compute_digest(**values: str) -> str:
     content = json.dumps(values, sort_keys=True).encode()
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def journals(database: Database, run: str) -> Journals:
+def get_journals(database: Database, run: str) -> Journals:
     return Journals(*(Journal(database, run, name, *key) for name, key in STAGES.items()))
 
 
-def exported(path: Path) -> tuple[list[Row], bool]:
-    """The rows of an exported file, and whether its last line is torn off. Raises BadJournal."""
+def read_export(path: Path) -> tuple[list[Row], bool]:
+    """The rows of an exported file, and whether its last line is torn off. Raises JournalError."""
     try:
-        content = read_outside(path)
+        content = read_untrusted_file(path)
     except OSError as error:
-        raise BadJournal(f"{path}: {describe_error(error)}; restore it from a copy") from error
+        raise JournalError(f"{path}: {describe_error(error)}; restore it from a copy") from error
     end = content.rfind(b"\n") + 1
     rows = []
     for number, line in enumerate(content[:end].splitlines(), 1):
         try:
             row = parse_json(line, nan_as_none=True)  # both say that nobody counted
         except ValueError as error:
-            raise BadJournal(f"{path}: line {number} is not JSON; mend or remove that line") from error
+            raise JournalError(f"{path}: line {number} is not JSON; mend or remove that line") from error
         if not isinstance(row, dict) or "outcome" not in row:
-            raise BadJournal(f"{path}: line {number} is no row: it has no field 'outcome'")
+            raise JournalError(f"{path}: line {number} is no row: it has no field 'outcome'")
         rows.append(row)
     return rows, end < len(content)
 
 
 @contextmanager
-def sole_user(out: Path) -> Iterator[None]:
-    """Hold the output directory for this process alone. Raises OutInUse."""
+def lock_output(out: Path) -> Iterator[None]:
+    """Hold the output directory for this process alone. Raises OutputInUseError."""
     with (out / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise OutInUse(
+            raise OutputInUseError(
                 f"{out}: another run is at work there; wait for it or choose another --out"
             ) from error
         yield

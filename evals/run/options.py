@@ -8,7 +8,7 @@ from annotated_types import Ge
 
 from nodes.options import AgentOptions
 
-FIELDS = {
+OPTION_FIELDS = {
     "view": ("views",),
     "model": ("predecessors", "successors"),
     "predecessor": ("predecessors",),

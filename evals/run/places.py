@@ -12,20 +12,20 @@ from handoff.record import RecordStore
 from sandbox.machine import SandboxSpec
 
 
-class Places:
+class RunPaths:
     """Where a run keeps what."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self.work = out / ".repositories"
+        self.repositories = out / ".repositories"
         self.logs = out / "grading"
         self.records = RecordStore(out / "records")
         self.traces = out / "traces"
 
     def home(self) -> AbstractContextManager[Home]:
-        """Checkpoints, records and machines. Raises LedgerUnusable."""
+        """Checkpoints, records and machines. Raises LedgerUnavailableError."""
         return open_home(self.out)
 
     def spec(self, config: RunConfig, task: Task) -> SandboxSpec:
         """The machine that the task starts on."""
-        return task.spec(config.sandbox, config.run_id, self.work)
+        return task.build_spec(config.sandbox, config.run_id, self.repositories)

@@ -15,17 +15,21 @@ from rich.table import Table
 from evals.models import is_llm
 from evals.run.config import BASELINE, STAGES, RunConfig
 from evals.run.journal import Journals, Row
-from evals.run.study import Study, studies
-from evals.run.work import Work
+from evals.run.study import Study, load_studies
+from evals.run.work import RunJobs
 from evals.tasks import Task
 from handoff.notes.writing import OUTPUT_TOKENS
-from handoff.views import NEED_NOTES
+from handoff.views import VIEWS_WITH_NOTES
 
-POINTS_A_RUN = {"first_source_edit": 75 / 75, "first_validation": 75 / 75, "first_post_failure_edit": 31 / 75}
+POINTS_PER_RUN = {
+    "first_source_edit": 75 / 75,
+    "first_validation": 75 / 75,
+    "first_post_failure_edit": 31 / 75,
+}
 """Of the paper's 75 predecessors."""
 GRADING_S = 60.0
 CALL_S = 8.0
-_SAVED = (0.42, 0.63)
+_SAVINGS = (0.42, 0.63)
 """How much of the repository view's prompt tokens the other views save in the paper, at least and at most."""
 
 
@@ -38,13 +42,13 @@ class Costs(NamedTuple):
     seconds: float
 
 
-RECORDED = Costs(36, 421_000, 7_600, 36 * CALL_S)
+RECORDED_COSTS = Costs(36, 421_000, 7_600, 36 * CALL_S)
 """Medians of 60 public runs of mini-swe-agent 1 on SWE-bench Verified; the seconds are assumed at `CALL_S` a call."""
 _NOTE_PROMPT = 2 * 14_000
 """Two calls, each with the trace up to the point."""
 
 
-class Line(NamedTuple):
+class PlanLine(NamedTuple):
     """One stage of the plan, and what of it is left may cost from and to."""
 
     stage: str
@@ -56,21 +60,21 @@ class Line(NamedTuple):
 
 class Plan(NamedTuple):
     points: Counter[str]
-    expected: bool
+    is_estimated: bool
     """The points are those that the paper leads one to expect, not those that were reached."""
-    lines: tuple[Line, ...]
+    lines: tuple[PlanLine, ...]
     basis: str
 
 
-def planned(work: Work) -> Plan:
+def make_plan(jobs: RunJobs) -> Plan:
     """Counts are exact where the predecessors have run, else the points are estimated."""
-    config = work.config
-    runs = len(work.of("predecessors"))
-    reached = Counter(point.kind for point in work.points())
-    expected = len(work.rows.predecessors.keys()) < runs
-    kinds = _expected(config, runs, work) if expected else reached
+    config = jobs.config
+    runs = len(jobs.list_jobs("predecessors"))
+    reached = Counter(point.kind for point in jobs.select_points())
+    expected = len(jobs.journals.predecessors.keys()) < runs
+    kinds = _estimate_points(config, runs, jobs) if expected else reached
     points = sum(kinds.values())
-    noted = points if any(view in NEED_NOTES for view in config.views) else 0
+    noted = points if any(view in VIEWS_WITH_NOTES for view in config.views) else 0
     each = len(config.successors) * config.repeats
     counts = {
         "predecessors": runs,
@@ -78,88 +82,93 @@ def planned(work: Work) -> Plan:
         "notes": noted,
         "takeovers": points * each * len(config.views),
     }
-    own, graded_s, basis = _basis(work.rows)
+    own, graded_s, basis = _choose_basis(jobs.journals)
     lines = []
     for name in STAGES:
-        done = len(getattr(work.rows, name))
+        done = len(getattr(jobs.journals, name))
         left = max(counts[name] - done, 0)
-        low, high = (_scaled(costs, left) for costs in _costs(name, config, own, graded_s))
-        lines.append(Line(name, counts[name], done, low, high))
+        low, high = (_scale(costs, left) for costs in _estimate_costs(name, config, own, graded_s))
+        lines.append(PlanLine(name, counts[name], done, low, high))
     return Plan(kinds, expected, tuple(lines), basis)
 
 
-def _expected(config: RunConfig, runs: int, work: Work) -> Counter[str]:
+def _estimate_points(config: RunConfig, runs: int, jobs: RunJobs) -> Counter[str]:
     kinds = Counter[str]()
     for kind in config.points:
-        kinds[kind] = round(runs * POINTS_A_RUN[kind])
-    most = work.most()
+        kinds[kind] = round(runs * POINTS_PER_RUN[kind])
+    most = jobs.get_point_limit()
     while most is not None and sum(kinds.values()) > most:
         largest = max(kinds, key=lambda kind: kinds[kind])
         kinds[largest] -= 1
     return kinds
 
 
-def _basis(rows: Journals) -> tuple[Costs, float, str]:
+def _choose_basis(journals: Journals) -> tuple[Costs, float, str]:
     """The costs of one run, and the seconds of one grading, from what was done already where there is enough."""
-    taken = [row for row in rows.takeovers.rows() if row["outcome"] == "graded" and row["view"] == BASELINE]
-    known = taken or [row for row in rows.predecessors.rows() if row["outcome"] == "run"]
+    taken = [
+        row for row in journals.takeovers.rows() if row["outcome"] == "graded" and row["view"] == BASELINE
+    ]
+    known = taken or [row for row in journals.predecessors.rows() if row["outcome"] == "run"]
     if not known:
         return (
-            RECORDED,
+            RECORDED_COSTS,
             GRADING_S,
             (
-                f"medians of 60 recorded public runs: {RECORDED.calls:.0f} calls, {RECORDED.prompt_tokens:,.0f} prompt and "
-                f"{RECORDED.completion_tokens:,.0f} completion tokens a run; {CALL_S:.0f} s a call and {GRADING_S:.0f} s a "
+                f"medians of 60 recorded public runs: {RECORDED_COSTS.calls:.0f} calls, {RECORDED_COSTS.prompt_tokens:,.0f} prompt and "
+                f"{RECORDED_COSTS.completion_tokens:,.0f} completion tokens a run; {CALL_S:.0f} s a call and {GRADING_S:.0f} s a "
                 "grading are assumed"
             ),
         )
     own = Costs(
-        *(_median(known, name) for name in ("llm_calls", "prompt_tokens", "completion_tokens", "seconds"))
+        *(
+            _compute_median(known, name)
+            for name in ("llm_calls", "prompt_tokens", "completion_tokens", "seconds")
+        )
     )
-    labels = [row for row in rows.labels.rows() if "seconds" in row]
+    labels = [row for row in journals.labels.rows() if "seconds" in row]
     return (
         own,
-        _median(labels, "seconds") if labels else GRADING_S,
+        _compute_median(labels, "seconds") if labels else GRADING_S,
         f"medians of this run's own {len(known)} first",
     )
 
 
-def _median(rows: Iterable[Row], name: str) -> float:
+def _compute_median(rows: Iterable[Row], name: str) -> float:
     return float(median([row[name] for row in rows if row.get(name) is not None] or [0.0]))
 
 
-def _costs(stage: str, config: RunConfig, own: Costs, graded_s: float) -> tuple[Costs, Costs]:
+def _estimate_costs(stage: str, config: RunConfig, own: Costs, graded_s: float) -> tuple[Costs, Costs]:
     """Of one job, from and to."""
     grading = Costs(0, 0, 0, graded_s)
     if stage == "labels":
         return grading, grading
     if stage == "notes":
-        written = _share(config, [config.writer(name) for name in config.predecessors])
+        written = _compute_llm_share(config, [config.choose_writer(name) for name in config.predecessors])
         note = Costs(2, _NOTE_PROMPT, 2 * OUTPUT_TOKENS, 2 * CALL_S)
-        return _scaled(note, 0.5 * written), _scaled(note, 1.5 * written)
+        return _scale(note, 0.5 * written), _scale(note, 1.5 * written)
     if stage == "predecessors":
-        run = _scaled(own, _share(config, config.predecessors))
+        run = _scale(own, _compute_llm_share(config, config.predecessors))
         return run, run
-    asked = _share(config, config.successors)
+    asked = _compute_llm_share(config, config.successors)
     others = (len(config.views) - 1) / len(config.views)
-    low, high = (_scaled(own, asked * (1 - others * saved)) for saved in reversed(_SAVED))
-    return _plus(low, grading), _plus(high, grading)
+    low, high = (_scale(own, asked * (1 - others * saved)) for saved in reversed(_SAVINGS))
+    return _add(low, grading), _add(high, grading)
 
 
-def _share(config: RunConfig, models: Sequence[str]) -> float:
+def _compute_llm_share(config: RunConfig, models: Sequence[str]) -> float:
     """How many of these are LLMs: what the others do costs nothing that counts."""
     return sum(map(is_llm, models)) / len(models)
 
 
-def _scaled(costs: Costs, factor: float) -> Costs:
+def _scale(costs: Costs, factor: float) -> Costs:
     return Costs(*(value * factor for value in costs))
 
 
-def _plus(one: Costs, other: Costs) -> Costs:
+def _add(one: Costs, other: Costs) -> Costs:
     return Costs(*(a + b for a, b in zip(one, other, strict=True)))
 
 
-def show(
+def print_plan(
     console: Console, config: RunConfig, tasks: Sequence[Task], plan: Plan, out: Path, workers: int
 ) -> None:
     """Print the plan; who reads it decides whether to begin."""
@@ -174,51 +183,51 @@ def show(
     kinds = ", ".join(f"{number} {kind}" for kind, number in plan.points.items())
     print(
         f"points: {sum(plan.points.values())} ({kinds})"
-        + (", expected by the paper's rates" if plan.expected else "")
+        + (", expected by the paper's rates" if plan.is_estimated else "")
     )
     table = Table(
         title=f"What is to do, and what it may cost with {workers} worker{'s' if workers > 1 else ''}"
     )
     for name in ("stage", "jobs", "done", "LLM calls", "prompt tokens", "completion tokens", "hours"):
         table.add_column(name, justify="left" if name == "stage" else "right")
-    for line in (*plan.lines, _total(plan)):
-        table.add_row(*_cells(line, workers), style="bold" if line.stage == "all" else None)
+    for line in (*plan.lines, _sum_lines(plan)):
+        table.add_row(*_format_cells(line, workers), style="bold" if line.stage == "all" else None)
     console.print(table)
     console.print(
         f"By {plan.basis}; other views save 42 to 63 % of the repository view's, as in the paper.",
         style="dim",
     )
     if config.study is not None:
-        study = studies()[config.study]
+        study = load_studies()[config.study]
         told = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in study.paper.items())
-        print(f"study {config.study}: {study.title}; in the paper {told}, with {_had(study)}")
+        print(f"study {config.study}: {study.title}; in the paper {told}, with {_describe_models(study)}")
 
 
-def _had(study: Study) -> str:
+def _describe_models(study: Study) -> str:
     return f"predecessors: {study.predecessors}, successors: {study.successors}"
 
 
-def _total(plan: Plan) -> Line:
+def _sum_lines(plan: Plan) -> PlanLine:
     jobs, done = sum(line.jobs for line in plan.lines), sum(line.done for line in plan.lines)
-    low = reduce(_plus, (line.low for line in plan.lines))
-    high = reduce(_plus, (line.high for line in plan.lines))
-    return Line("all", jobs, done, low, high)
+    low = reduce(_add, (line.low for line in plan.lines))
+    high = reduce(_add, (line.high for line in plan.lines))
+    return PlanLine("all", jobs, done, low, high)
 
 
-def _cells(line: Line, workers: int) -> tuple[str, ...]:
+def _format_cells(line: PlanLine, workers: int) -> tuple[str, ...]:
     low, high = line.low, line.high
     hours = 3600 * workers
     return (
         line.stage,
         f"{line.jobs:,}",
         f"{line.done:,}",
-        _range(low.calls, high.calls, ",.0f"),
-        _range(low.prompt_tokens / 1e6, high.prompt_tokens / 1e6) + " M",
-        _range(low.completion_tokens / 1e6, high.completion_tokens / 1e6) + " M",
-        _range(low.seconds / hours, high.seconds / hours),
+        _format_range(low.calls, high.calls, ",.0f"),
+        _format_range(low.prompt_tokens / 1e6, high.prompt_tokens / 1e6) + " M",
+        _format_range(low.completion_tokens / 1e6, high.completion_tokens / 1e6) + " M",
+        _format_range(low.seconds / hours, high.seconds / hours),
     )
 
 
-def _range(low: float, high: float, form: str = ",.1f") -> str:
+def _format_range(low: float, high: float, form: str = ",.1f") -> str:
     ends = dict.fromkeys((f"{low:{form}}", f"{high:{form}}"))
     return "–".join(ends)

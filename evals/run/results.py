@@ -9,23 +9,23 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evals.run.config import CONFIG_FILE, STAGES, BadUsage, RunConfig, load_config
-from evals.run.journal import JOURNAL_FILE, BadJournal, Row, exported, journals, opened
-from evals.run.places import Places
+from evals.run.config import CONFIG_FILE, STAGES, RunConfig, RunUsageError, load_config
+from evals.run.journal import JOURNAL_FILE, JournalError, Row, get_journals, open_journal, read_export
+from evals.run.places import RunPaths
 from handoff.outside import describe_error
-from handoff.readers import BadTrace, read
-from handoff.record import HandoffRecord, RecordRefused
+from handoff.readers import TraceError, read_traces
+from handoff.record import HandoffRecord, RecordError
 from handoff.trace import Trace
 
 # fmt: off
-_TEXTS = frozenset((
+_TEXT_FIELDS = frozenset((
     "outcome", "task_id", "record_id", "predecessor", "successor", "model", "notes_model", "view", "point", "trace",
     "digest", "stop_reason", "detail", "patch", "prompts", "handoff_state",
 ))
-_NAMES = frozenset(("record_id", "view", "point", "trace"))
+_NAME_FIELDS = frozenset(("record_id", "view", "point", "trace"))
 """They become parts of paths."""
-_NAME = re.compile(r"(?!\.)[^/\x00-\x1f\ud800-\udfff]{1,250}")
-_NUMBERS = frozenset((
+_NAME_PATTERN = re.compile(r"(?!\.)[^/\x00-\x1f\ud800-\udfff]{1,250}")
+_NUMBER_FIELDS = frozenset((
     "events", "steps", "llm_calls", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", "repeat",
     "first_prompt_chars", "first_prompt_tokens", "window_tokens", "recalls", "recall_events", "recall_tokens",
     "rediscovery_events", "verification_events", "statements", "contradicted", "unsupported", "repeated",
@@ -35,7 +35,7 @@ _ALWAYS_COUNTED = ("events", "steps", "seconds", "repeat")
 _LARGEST_NUMBER = 1e15
 
 
-class Source(NamedTuple):
+class RunSource(NamedTuple):
     """One run and its directory."""
 
     out: Path
@@ -48,7 +48,7 @@ class Results(NamedTuple):
     What the rows hold is in docs/results.md. A row whose `outcome` is `infrastructure_failure` has no measures.
     """
 
-    sources: tuple[Source, ...]
+    sources: tuple[RunSource, ...]
     predecessors: tuple[Row, ...]
     labels: tuple[Row, ...]
     notes: tuple[Row, ...]
@@ -56,27 +56,27 @@ class Results(NamedTuple):
     warnings: tuple[str, ...]
     """What could not be read, in one line each."""
 
-    def record(self, row: Row) -> HandoffRecord | None:
+    def load_record(self, row: Row) -> HandoffRecord | None:
         """The record of a row, its notes with it; None where it is not at hand or not whole."""
         try:
-            return Places(Path(row["out"])).records.load(row["record_id"])
-        except RecordRefused:
+            return RunPaths(Path(row["out"])).records.load(row["record_id"])
+        except RecordError:
             return None
 
-    def trace(self, row: Row) -> Trace | None:
+    def load_trace(self, row: Row) -> Trace | None:
         """The trace of a predecessor's or a takeover's row; None where it is not at hand or not whole."""
         if not row.get("trace"):
             return None
-        path = Places(Path(row["out"])).traces / f"{row['trace']}.json"
+        path = RunPaths(Path(row["out"])).traces / f"{row['trace']}.json"
         try:
-            found = next(iter(read(path)), None) if path.is_file() else None
-        except BadTrace:
+            found = next(iter(read_traces(path)), None) if path.is_file() else None
+        except TraceError:
             return None
         return found if isinstance(found, Trace) else None
 
 
-def load(outs: Sequence[Path], url: str | None = None) -> Results:
-    """The rows of all these runs. Raises BadUsage, BadJournal or LedgerUnusable.
+def load_results(outs: Sequence[Path], url: str | None = None) -> Results:
+    """The rows of all these runs. Raises RunUsageError, JournalError or LedgerUnavailableError.
 
     Runs that share takeovers, or call different records by one name, cannot be taken together.
     """
@@ -84,28 +84,28 @@ def load(outs: Sequence[Path], url: str | None = None) -> Results:
         try:
             holds_run = (out / CONFIG_FILE).is_file()
         except OSError as error:
-            raise BadUsage(f"{str(out)[:200]}: {describe_error(error)}") from error
+            raise RunUsageError(f"{str(out)[:200]}: {describe_error(error)}") from error
         if not holds_run:
-            raise BadUsage(f"{out}: it holds no run, for there is no {CONFIG_FILE} in it")
-    sources = tuple(Source(out, load_config(out)) for out in outs)
+            raise RunUsageError(f"{out}: it holds no run, for there is no {CONFIG_FILE} in it")
+    sources = tuple(RunSource(out, load_config(out)) for out in outs)
     warnings: list[str] = []
     found: dict[str, list[Row]] = {name: [] for name in STAGES}
     for source in sources:
-        for name, rows in _rows(source, url, warnings).items():
+        for name, rows in _read_rows(source, url, warnings).items():
             found[name] += [row | {"out": str(source.out)} for row in rows]
-    _check_together(found["takeovers"])
+    _check_compatible(found["takeovers"])
     for name in ("predecessors", "labels", "notes"):  # shared by runs that took over the same records
-        found[name] = list({_key(name, row): row for row in reversed(found[name])}.values())[::-1]
+        found[name] = list({_get_key(name, row): row for row in reversed(found[name])}.values())[::-1]
     together = {name: tuple(rows) for name, rows in found.items()}
     return Results(sources=sources, warnings=tuple(warnings), **together)
 
 
-def _rows(source: Source, url: str | None, warnings: list[str]) -> dict[str, list[Row]]:
+def _read_rows(source: RunSource, url: str | None, warnings: list[str]) -> dict[str, list[Row]]:
     """From the journal; from the files that it was exported to where there is none."""
     # A journal that cannot be opened must not be passed over for an older export.
     if url is not None or os.path.lexists(source.out / JOURNAL_FILE):
-        with opened(source.out, url, source.config.run_id) as database:
-            stages = journals(database, source.config.run_id)
+        with open_journal(source.out, url, source.config.run_id) as database:
+            stages = get_journals(database, source.config.run_id)
             found = {journal.name: list(journal.rows()) for journal in stages}
         for name, rows in found.items():
             _check_rows(source.out / JOURNAL_FILE if url is None else Path(database.name), name, rows)
@@ -114,10 +114,10 @@ def _rows(source: Source, url: str | None, warnings: list[str]) -> dict[str, lis
     for name in STAGES:
         path = source.out / f"{name}.jsonl"
         if name == "takeovers" and not path.is_file():
-            raise BadUsage(
+            raise RunUsageError(
                 f"{source.out}: it has neither {JOURNAL_FILE} nor {path.name}; nothing to report on"
             )
-        found[name], torn = exported(path) if path.is_file() else ([], False)
+        found[name], torn = read_export(path) if path.is_file() else ([], False)
         _check_rows(path, name, found[name])
         if torn:
             warnings.append(f"{path}: its last line is torn off and does not count")
@@ -129,25 +129,27 @@ def _check_rows(path: Path, name: str, rows: Iterable[Row]) -> None:
     for number, row in enumerate(rows, 1):
         missing = [field for field in STAGES[name] if field not in row]
         if missing:
-            raise BadJournal(f"{path}: row {number} ({name}) has no field {missing[0]!r}")
+            raise JournalError(f"{path}: row {number} ({name}) has no field {missing[0]!r}")
         wrong = next((field for field in row if not _is_typed(field, row[field])), None)
         if wrong is not None:
-            raise BadJournal(
-                f"{path}: row {number} ({name}): field {wrong!r:.60} holds {reprlib.repr(row[wrong])}, not {_expected(wrong)}; "
+            raise JournalError(
+                f"{path}: row {number} ({name}): field {wrong!r:.60} holds {reprlib.repr(row[wrong])}, not {_describe_type(wrong)}; "
                 "restore it from a copy, or delete that row"
             )
-        if _key(name, row) in seen:
-            raise BadJournal(f"{path}: row {number} ({name}): there is a row for {_key(name, row)} already")
-        seen.add(_key(name, row))
+        if _get_key(name, row) in seen:
+            raise JournalError(
+                f"{path}: row {number} ({name}): there is a row for {_get_key(name, row)} already"
+            )
+        seen.add(_get_key(name, row))
 
 
 def _is_typed(field: str, value: Any) -> bool:
     """Whether a field of an exported row holds a value of its type; fields that nobody knows may hold anything."""
-    if field in _NAMES and value is not None:
-        return isinstance(value, str) and _NAME.fullmatch(value) is not None
-    if field in _TEXTS:
+    if field in _NAME_FIELDS and value is not None:
+        return isinstance(value, str) and _NAME_PATTERN.fullmatch(value) is not None
+    if field in _TEXT_FIELDS:
         return (value is None and field not in ("outcome", "task_id")) or isinstance(value, str)
-    if field in _NUMBERS:
+    if field in _NUMBER_FIELDS:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         # Tokens that nobody counted are unknown; what the runtime itself counts never is.
         return (value is None and field not in _ALWAYS_COUNTED) or (
@@ -162,35 +164,35 @@ def _is_typed(field: str, value: Any) -> bool:
     return field != "usage" or isinstance(value, dict)
 
 
-def _expected(field: str) -> str:
+def _describe_type(field: str) -> str:
     """The type of a field, as an error message names it."""
-    if field in _NAMES:
+    if field in _NAME_FIELDS:
         return "a file name"
-    if field in _TEXTS:
+    if field in _TEXT_FIELDS:
         return "text"
-    if field in _NUMBERS:
+    if field in _NUMBER_FIELDS:
         return f"a number from 0 to {_LARGEST_NUMBER:,.0f}"
     kinds = {"resolved": "true, false or null", "records": "a list of names"}
     return kinds.get(field, "an object of numbers" if field == "rediscovery" else "an object")
 
 
-def _check_together(takeovers: list[Row]) -> None:
+def _check_compatible(takeovers: list[Row]) -> None:
     owners: dict[tuple[Any, ...], str] = {}
     digests: dict[str, tuple[str, str]] = {}
     for row in takeovers:
-        key, out = _key("takeovers", row), row["out"]
+        key, out = _get_key("takeovers", row), row["out"]
         if key in owners:
-            raise BadUsage(
+            raise RunUsageError(
                 f"{owners[key]} and {out} both have the takeover {' '.join(map(str, key))}; leave one of them out"
             )
         owners[key] = out
         known = digests.setdefault(row["record_id"], (row.get("digest", ""), out))
         if row.get("digest", known[0]) != known[0]:
-            raise BadUsage(
+            raise RunUsageError(
                 f"{known[1]} and {out} have different records {row['record_id']}; they cannot be one table: "
                 "compare them by python -m evals.compare"
             )
 
 
-def _key(name: str, row: Row) -> tuple[Any, ...]:
+def _get_key(name: str, row: Row) -> tuple[Any, ...]:
     return tuple(row[field] for field in STAGES[name])

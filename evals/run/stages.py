@@ -11,41 +11,41 @@ from evals import models
 from evals.run import threads
 from evals.run.config import RunConfig
 from evals.run.journal import Row
-from evals.run.measures import recall_tokens, rediscovery, tokens
-from evals.run.places import Places
+from evals.run.measures import count_recall_tokens, count_rediscovery, count_tokens
+from evals.run.places import RunPaths
 from evals.tasks import Task
-from evals.tasks.grading import GradingFailed, Verdict
-from evals.tasks.verdicts import verdict_on
+from evals.tasks.grading import GradingError, Verdict
+from evals.tasks.verdicts import get_verdict
 from graph import Outcome
 from handoff import prompts, views
 from handoff.event import Event, Usage
-from handoff.ledger import Fenced, ThreadHeld
-from handoff.notes.claims import soundness
+from handoff.ledger import FencedError, ThreadHeldError
+from handoff.notes.claims import measure_soundness
 from handoff.notes.evidence import Evidence
 from handoff.notes.writing import OUTPUT_TOKENS, write_notes
-from handoff.record import RecordRefused, write_durably
-from handoff.redaction import redacted
+from handoff.record import RecordError, write_durably
+from handoff.redaction import redact
 from handoff.trace import Continuation, Trace
-from nodes.noting import asker
-from nodes.receive import recipient
-from nodes.replies import ModelFailed
-from nodes.session import MachineNotKept
-from nodes.state import AgentState, task_of
-from sandbox.machine import OutOfDisk, SandboxUnavailable
-from sandbox.repository import RepositoryBroken, patch_since
-from sandbox.workbench import Workbench
+from nodes.noting import build_ask
+from nodes.receive import build_recipient
+from nodes.replies import ModelError
+from nodes.session import SnapshotNotFoundError
+from nodes.state import AgentState, get_task
+from sandbox.machine import OutOfDiskError, SandboxUnavailableError
+from sandbox.repository import RepositoryError, patch_since
+from sandbox.workbench import SandboxManager
 
-INFRASTRUCTURE: tuple[type[Exception], ...] = (
-    ModelFailed,
-    SandboxUnavailable,
-    GradingFailed,
-    RecordRefused,
-    ThreadHeld,
-    Fenced,
-    MachineNotKept,
+INFRASTRUCTURE_ERRORS: tuple[type[Exception], ...] = (
+    ModelError,
+    SandboxUnavailableError,
+    GradingError,
+    RecordError,
+    ThreadHeldError,
+    FencedError,
+    SnapshotNotFoundError,
 )
 NOTES_TIMEOUT_S = 1800.0
-PROMPTS = prompts.version("handoff", "nodes")
+PROMPTS = prompts.compute_version("handoff", "nodes")
 
 
 def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row:
@@ -53,64 +53,64 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
 
     A run that was cut short goes on where it stands, and so does one of `run_takeover`.
     """
-    places = Places(out)
+    places = RunPaths(out)
     started = time.monotonic()
-    name = config.run_of(task.id, model)
+    name = config.name_run(task.id, model)
     row: Row = {"task_id": task.id, "predecessor": model, "trace": name}
     settings: dict[str, Any] = {"points": config.points, "run_id": name}
     try:
-        with threads.opened(config, task, places, threads.thread_of(row), model, **settings) as run:
-            outcome, before = threads.carried_out(run, lambda: run.start(task.id, task.prompt))
-    except INFRASTRUCTURE as error:
-        return row | failed(error, started)
-    events = _events(outcome.state)
-    _keep_trace(places, name, outcome.state, model, events)
+        with threads.open_thread(config, task, places, threads.name_thread(row), model, **settings) as run:
+            outcome, before = threads.run_or_resume(run, lambda: run.start(task.id, task.prompt))
+    except INFRASTRUCTURE_ERRORS as error:
+        return row | make_failure_row(error, started)
+    events = _redact_events(outcome.state)
+    _save_trace(places, name, outcome.state, model, events)
     return row | {
         "outcome": "run",
         "prompts": PROMPTS,
         "stop_reason": outcome.stop_reason,
-        "detail": outcome.trouble,
+        "detail": outcome.problem,
         "records": list(outcome.records),
-        **_costs(events, outcome, before + _since(started)),
+        **_measure_costs(events, outcome, before + _measure_elapsed(started)),
         "patch": outcome.patch,
     }
 
 
-def label(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
+def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
     """Thaw a record's snapshot and validate it officially: the evaluator's handoff state."""
-    places = Places(out)
+    places = RunPaths(out)
     started = time.monotonic()
     row: Row = {"record_id": record_id}
     try:
         record = places.records.load(record_id)
         patch, trouble = "", ""
-        with Workbench(places.spec(config, task)) as workbench:
-            machine = workbench.thaw(record.machine, places.records.directory(record_id))
+        with SandboxManager(places.spec(config, task)) as workbench:
+            machine = workbench.restore(record.required_snapshot, places.records.directory(record_id))
             try:
                 patch = patch_since(machine, record.task.base_commit)
-            except RepositoryBroken as error:
+            except RepositoryError as error:
                 trouble = f"no patch: {error}"
-        verdict = _graded(config, task, places, patch, f"snapshot.{record_id}")
-    except INFRASTRUCTURE as error:
-        return row | failed(error, started)
+        verdict = _grade(config, task, places, patch, f"snapshot.{record_id}")
+    except INFRASTRUCTURE_ERRORS as error:
+        return row | make_failure_row(error, started)
     return row | {
         "outcome": "graded",
         "handoff_state": verdict.handoff_state,
         "detail": trouble or verdict.detail,
-        "seconds": _since(started),
+        "seconds": _measure_elapsed(started),
     }
 
 
 def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
     """Have the notes of one record written, once."""
-    places = Places(out)
+    places = RunPaths(out)
     started = time.monotonic()
     row: Row = {"record_id": record_id}
     try:
         record = places.records.load(record_id)
-        writer = config.writer(record.predecessor)
+        writer = config.choose_writer(record.predecessor)
         row["model"] = writer
-        model = models.build(
+        model = models.build_model(
             writer,
             task=task,
             base_url=config.base_url,
@@ -118,12 +118,12 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
             max_reply_tokens=OUTPUT_TOKENS,
             temperature=0.0,
         )
-        notes = write_notes(record, asker(model, timeout_s=NOTES_TIMEOUT_S), writer)
+        notes = write_notes(record, build_ask(model, timeout_s=NOTES_TIMEOUT_S), writer)
         places.records.add_notes(record_id, notes)
-    except INFRASTRUCTURE as error:
-        return row | failed(error, started)
+    except INFRASTRUCTURE_ERRORS as error:
+        return row | make_failure_row(error, started)
     costs = {
-        kind: _counted(getattr(notes, f"{kind}_usage")).model_dump(exclude={"estimated"})
+        kind: _drop_estimate(getattr(notes, f"{kind}_usage")).model_dump(exclude={"estimated"})
         for kind in ("summary", "structured")
     }
     return row | {
@@ -133,8 +133,8 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
         "usage": costs,
         "malformed": notes.malformed,
         "retried": notes.retried,
-        **soundness(notes, Evidence(record))._asdict(),
-        "seconds": _since(started),
+        **measure_soundness(notes, Evidence(record))._asdict(),
+        "seconds": _measure_elapsed(started),
     }
 
 
@@ -142,43 +142,43 @@ def run_takeover(
     config: RunConfig, out: Path, task: Task, record_id: str, view: str, successor: str, repeat: int
 ) -> Row:
     """Let a successor continue one record under one view, and grade what comes of it."""
-    places = Places(out)
+    places = RunPaths(out)
     started = time.monotonic()
-    name = threads.takeover_of(record_id, view, successor, repeat)
+    name = threads.name_takeover(record_id, view, successor, repeat)
     row: Row = {"task_id": task.id, "record_id": record_id, "view": view, "successor": successor}
     row |= {"repeat": repeat, "trace": name}
     try:
         record = places.records.load(record_id)
         row |= {"point": record.point.kind, "predecessor": record.predecessor, "digest": record.digest}
-        if view in views.NEED_NOTES and record.notes is None:
-            raise RecordRefused(
+        if view in views.VIEWS_WITH_NOTES and record.notes is None:
+            raise RecordError(
                 f"record {record_id} has no notes, which the {view} view shows; see notes.jsonl"
             )
-        with threads.opened(
-            config, task, places, threads.thread_of(row), successor, record, points=()
+        with threads.open_thread(
+            config, task, places, threads.name_thread(row), successor, record, points=()
         ) as run:
-            known = recipient(run.context)
-            first = views.size_of(views.named(view)(record, known))
-            outcome, before = threads.carried_out(run, lambda: run.take_over(record_id, view))
-        taken = before + _since(started)
-        verdict = _graded(config, task, places, outcome.patch, name)
-    except INFRASTRUCTURE as error:
-        return row | failed(error, started)
-    events = _events(outcome.state)
+            known = build_recipient(run.context)
+            first = views.measure_view(views.find_view(view)(record, known))
+            outcome, before = threads.run_or_resume(run, lambda: run.take_over(record_id, view))
+        taken = before + _measure_elapsed(started)
+        verdict = _grade(config, task, places, outcome.patch, name)
+    except INFRASTRUCTURE_ERRORS as error:
+        return row | make_failure_row(error, started)
+    events = _redact_events(outcome.state)
     continues = Continuation(
-        trace=record.thread_id.removeprefix(threads.PREDECESSOR),
+        trace=record.thread_id.removeprefix(threads.PREDECESSOR_PREFIX),
         record=record_id,
         point=record.point,
         view=view,
     )
-    _keep_trace(places, name, outcome.state, successor, events, continues)
-    found, recalls = rediscovery(record, events), recall_tokens(events)
+    _save_trace(places, name, outcome.state, successor, events, continues)
+    found, recalls = count_rediscovery(record, events), count_recall_tokens(events)
     return row | {
         "resolved": verdict.resolved,
         "outcome": "graded",
         "stop_reason": outcome.stop_reason,
-        "detail": outcome.trouble or verdict.detail,
-        **_costs(events, outcome, taken),
+        "detail": outcome.problem or verdict.detail,
+        **_measure_costs(events, outcome, taken),
         "first_prompt_chars": first.characters,
         "first_prompt_tokens": first.tokens,
         "window_tokens": known.window_tokens,
@@ -194,8 +194,8 @@ def run_takeover(
     }
 
 
-def _keep_trace(
-    places: Places,
+def _save_trace(
+    paths: RunPaths,
     name: str,
     state: AgentState,
     model: str,
@@ -203,7 +203,7 @@ def _keep_trace(
     continues: Continuation | None = None,
 ) -> None:
     """Write a run's whole trace where `evals.detect` and `evals.export` find it."""
-    task = task_of(state)
+    task = get_task(state)
     trace = Trace(
         id=name,
         format="takeover",
@@ -214,22 +214,22 @@ def _keep_trace(
         model=model,
         continues=continues,
     )
-    places.traces.mkdir(exist_ok=True)
-    write_durably(places.traces / f"{name}.json", json.dumps(trace.model_dump(mode="json")))
+    paths.traces.mkdir(exist_ok=True)
+    write_durably(paths.traces / f"{name}.json", json.dumps(trace.model_dump(mode="json")))
 
 
-def _graded(config: RunConfig, task: Task, places: Places, patch: str, name: str) -> Verdict:
-    spec = places.spec(config, task)
-    return verdict_on(task, patch, spec, places.logs, name, network=config.grading_network)
+def _grade(config: RunConfig, task: Task, paths: RunPaths, patch: str, name: str) -> Verdict:
+    spec = paths.spec(config, task)
+    return get_verdict(task, patch, spec, paths.logs, name, network=config.grading_network)
 
 
-def _events(state: AgentState) -> list[Event]:
+def _redact_events(state: AgentState) -> list[Event]:
     """What is written of a run, as its record is: an action's own arguments may hold what looks like a key."""
-    return [Event.model_validate(event) for event in redacted(state.get("events", []))]
+    return [Event.model_validate(event) for event in redact(state.get("events", []))]
 
 
-def _costs(events: list[Event], outcome: Outcome, seconds: float) -> Row:
-    spent = tokens(events)
+def _measure_costs(events: list[Event], outcome: Outcome, seconds: float) -> Row:
+    spent = count_tokens(events)
     return {
         "events": len(events),
         "steps": outcome.steps,
@@ -241,20 +241,20 @@ def _costs(events: list[Event], outcome: Outcome, seconds: float) -> Row:
     }
 
 
-def _counted(usage: Usage) -> Usage:
+def _drop_estimate(usage: Usage) -> Usage:
     return Usage() if usage.estimated else usage
 
 
-def failed(error: Exception, started: float) -> Row:
-    if isinstance(error, OutOfDisk):
+def make_failure_row(error: Exception, started: float) -> Row:
+    if isinstance(error, OutOfDiskError):
         raise error  # every other job would fail as well
     return {
         "resolved": None,
         "outcome": "infrastructure_failure",
-        "detail": redacted(str(error))[:500],
-        "seconds": _since(started),
+        "detail": redact(str(error))[:500],
+        "seconds": _measure_elapsed(started),
     }
 
 
-def _since(started: float) -> float:
+def _measure_elapsed(started: float) -> float:
     return round(time.monotonic() - started, 3)

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import yaml
 
-from evals.run.config import POINTS, BadUsage
+from evals.run.config import POINTS, RunUsageError
 from evals.tasks import Task
 from sandbox.machine import Frozen
 
-SOURCE = "SWE-bench/SWE-bench_Verified"
+DATASET = "SWE-bench/SWE-bench_Verified"
 TIERS = ("15 min - 1 hour", "1-4 hours")
-_PLACE = files("evals.run") / "studies"
+_STUDIES = files("evals.run") / "studies"
 _SHARD = re.compile(r"([\d,\-]+)/(\d+)")
 _Item = TypeVar("_Item")
 
@@ -38,14 +38,14 @@ class Study(Frozen):
 
     @property
     def task_ids(self) -> tuple[str, ...]:
-        listed = (_PLACE / "selected_075.txt").read_text(encoding="utf-8").split()
+        listed = (_STUDIES / "selected_075.txt").read_text(encoding="utf-8").split()
         return tuple(listed[: self.tasks])
 
     @property
     def options(self) -> dict[str, Any]:
         """What it decides, as the command line names it."""
         return {
-            "tasks": SOURCE,
+            "tasks": DATASET,
             "task_ids": ",".join(self.task_ids),
             "view": ",".join(self.views),
             "repeats": self.repeats,
@@ -54,24 +54,24 @@ class Study(Frozen):
 
 
 @lru_cache
-def studies() -> dict[str, Study]:
-    read = yaml.safe_load((_PLACE / "studies.yaml").read_text(encoding="utf-8"))
+def load_studies() -> dict[str, Study]:
+    read = yaml.safe_load((_STUDIES / "studies.yaml").read_text(encoding="utf-8"))
     return {name: Study.model_validate(told) for name, told in read.items()}
 
 
-def study_named(name: str) -> Study:
-    """Raises BadUsage."""
-    if name not in studies():
-        raise BadUsage(f"--study: there is no study {name!r}; there are {', '.join(studies())}")
-    return studies()[name]
+def get_study(name: str) -> Study:
+    """Raises RunUsageError."""
+    if name not in load_studies():
+        raise RunUsageError(f"--study: there is no study {name!r}; there are {', '.join(load_studies())}")
+    return load_studies()[name]
 
 
 def check_tiers(tasks: Sequence[Task], source: str) -> None:
-    """A study's tasks are of two tiers. Raises BadUsage."""
+    """A study's tasks are of two tiers. Raises RunUsageError."""
     for task in tasks:
         tier = task.instance.get("difficulty")
         if tier not in TIERS:
-            raise BadUsage(
+            raise RunUsageError(
                 f"--tasks: {source}: task {task.id} has difficulty {tier!r}, but the study takes {' and '.join(TIERS)}; "
                 "is it SWE-bench Verified?"
             )
@@ -82,48 +82,48 @@ class Shard(NamedTuple):
 
     parts: frozenset[int]
     """Counted from 1."""
-    of: int
+    total: int
 
-    def share(self, items: Sequence[_Item]) -> tuple[_Item, ...]:
-        return tuple(item for number, item in enumerate(items) if number % self.of + 1 in self.parts)
+    def select(self, items: Sequence[_Item]) -> tuple[_Item, ...]:
+        return tuple(item for number, item in enumerate(items) if number % self.total + 1 in self.parts)
 
 
 def read_shard(text: str) -> Shard:
-    """`2/8`, `1-3/8` or `1,5-6/8`. Raises BadUsage."""
+    """`2/8`, `1-3/8` or `1,5-6/8`. Raises RunUsageError."""
     matched = _SHARD.fullmatch(text)
     if matched is None:
-        raise BadUsage(f"--shard: {text!r} is no shard; give it as 2/8, 1-3/8 or 1,5-6/8")
+        raise RunUsageError(f"--shard: {text!r} is no shard; give it as 2/8, 1-3/8 or 1,5-6/8")
     of = int(matched[2])
     parts: list[int] = []
     for piece in matched[1].split(","):
         first, _, last = piece.partition("-")
         if not first.isdigit() or (last and not last.isdigit()) or "-" in last:
-            raise BadUsage(f"--shard: {piece!r} in {text!r} is neither a number nor a range such as 1-3")
+            raise RunUsageError(f"--shard: {piece!r} in {text!r} is neither a number nor a range such as 1-3")
         parts += range(int(first), int(last or first) + 1)
     outside = [part for part in parts if not 1 <= part <= of]
     if outside or not parts:
-        raise BadUsage(f"--shard: {text!r}: parts are counted from 1 to {of}")
+        raise RunUsageError(f"--shard: {text!r}: parts are counted from 1 to {of}")
     twice = [part for part, number in Counter(parts).items() if number > 1]
     if twice:
-        raise BadUsage(f"--shard: {text!r} names part {twice[0]} twice")
+        raise RunUsageError(f"--shard: {text!r} names part {twice[0]} twice")
     return Shard(frozenset(parts), of)
 
 
-class Point(NamedTuple):
+class ReachedPoint(NamedTuple):
     """A handoff point that was reached, by the record that was made there."""
 
     task: Task
     predecessor: str
-    record: str
+    record_id: str
 
     @property
     def kind(self) -> str:
-        return self.record.rpartition(".")[2]
+        return self.record_id.rpartition(".")[2]
 
 
-def chosen(points: Sequence[Point], most: int | None) -> tuple[Point, ...]:
+def choose_points(points: Sequence[ReachedPoint], limit: int | None) -> tuple[ReachedPoint, ...]:
     """At most so many: of the kinds in turn, from the first task on, of all predecessors where all reached it. [ours]"""
-    if most is None or len(points) <= most:
+    if limit is None or len(points) <= limit:
         return tuple(points)
     places = {
         name: n for n, name in enumerate(dict.fromkeys((point.task.id, point.kind) for point in points))
@@ -138,8 +138,8 @@ def chosen(points: Sequence[Point], most: int | None) -> tuple[Point, ...]:
     }
     together = len({point.predecessor for point in points})
     taken: set[str] = set()
-    while len(taken) < most:
+    while len(taken) < limit:
         for kind in POINTS:
             batch, by_kind[kind] = by_kind[kind][:together], by_kind[kind][together:]
-            taken.update(point.record for point in batch[: most - len(taken)])
-    return tuple(point for point in points if point.record in taken)
+            taken.update(point.record_id for point in batch[: limit - len(taken)])
+    return tuple(point for point in points if point.record_id in taken)

@@ -7,28 +7,28 @@ from contextlib import contextmanager
 
 import sandbox
 from evals.run.config import RunConfig
-from evals.run.places import Places
+from evals.run.places import RunPaths
 from graph import Home
 from handoff.ledger import machines
-from nodes.session import owner_of
+from nodes.session import build_owner_name
 
 
 @contextmanager
-def tidied(config: RunConfig, places: Places, home: Home) -> Iterator[None]:
+def clean_before_and_after(config: RunConfig, paths: RunPaths, home: Home) -> Iterator[None]:
     """Before and after a run, however it ends, no machine of it is left."""
-    tidy(config, places, home)
+    remove_stale_resources(config, paths, home)
     try:
         yield
     finally:
-        tidy(config, places, home)
+        remove_stale_resources(config, paths, home)
 
 
-def tidy(config: RunConfig, places: Places, home: Home) -> None:
+def remove_stale_resources(config: RunConfig, paths: RunPaths, home: Home) -> None:
     """Remove what a killed run left: its machines, and frozen images that no record and no checkpoint needs."""
-    places.records.remove_partial()
-    home.remove_unused_machines(alone=True)
-    keep = places.records.snapshot_locations()
+    paths.records.remove_partial()
+    home.remove_unused_snapshots(is_exclusive=True)
+    keep = paths.records.list_snapshot_locations()
     if keep is not None:
-        keep |= {snapshot.location for snapshot in machines.snapshots(home.ledger)}
-    owners = [owner_of(config.run_id, home.ledger, thread) for thread in home.threads()]
-    sandbox.remove_leftovers(config.sandbox, config.run_id, *owners, keep=keep)
+        keep |= {snapshot.location for snapshot in machines.list_snapshots(home.ledger)}
+    owners = [build_owner_name(config.run_id, home.ledger, thread) for thread in home.threads()]
+    sandbox.remove_stale_resources(config.sandbox, config.run_id, *owners, kept_images=keep)

@@ -11,40 +11,40 @@ from evals.run import stages
 from evals.run.config import RunConfig
 from evals.run.executors import Job
 from evals.run.journal import Journals
-from evals.run.study import Point, chosen, read_shard
+from evals.run.study import ReachedPoint, choose_points, read_shard
 from evals.tasks import Task
-from handoff.views import NEED_NOTES
+from handoff.views import VIEWS_WITH_NOTES
 
 
-class Work(NamedTuple):
+class RunJobs(NamedTuple):
     """The jobs of a run. Those after the first stage are known once the predecessors have run."""
 
     config: RunConfig
     out: Path
     tasks: Mapping[str, Task]
-    rows: Journals
+    journals: Journals
 
-    def of(self, stage: str) -> list[Job]:
+    def list_jobs(self, stage: str) -> list[Job]:
         jobs: list[Job] = getattr(self, f"_{stage}")()
         return jobs
 
-    def points(self) -> tuple[Point, ...]:
+    def select_points(self) -> tuple[ReachedPoint, ...]:
         """The handoff points that are taken over, of those that were reached."""
-        rows = {self.rows.predecessors.key(row): row for row in self.rows.predecessors.rows()}
+        rows = {self.journals.predecessors.key(row): row for row in self.journals.predecessors.rows()}
         reached = [
-            Point(task, predecessor, record)
+            ReachedPoint(task, predecessor, record)
             for task in self.tasks.values()
             for predecessor in self.config.predecessors
             for record in rows.get((task.id, predecessor), {}).get("records", ())
         ]
-        return chosen(reached, self.most())
+        return choose_points(reached, self.get_point_limit())
 
-    def most(self) -> int | None:
+    def get_point_limit(self) -> int | None:
         """How many points are taken over at most, by this shard where it is one."""
         most, shard = self.config.max_points, self.config.shard
         if most is None or shard is None:
             return most
-        return max(1, len(read_shard(shard).share(range(most))))
+        return max(1, len(read_shard(shard).select(range(most))))
 
     def _predecessors(self) -> list[Job]:
         return [
@@ -55,12 +55,12 @@ class Work(NamedTuple):
 
     def _labels(self) -> list[Job]:
         return [
-            Job(stages.label, self.config, self.out, (task, record), (record,), record)
-            for task, _, record in self.points()
+            Job(stages.grade_snapshot, self.config, self.out, (task, record), (record,), record)
+            for task, _, record in self.select_points()
         ]
 
     def _notes(self) -> list[Job]:
-        if not any(view in NEED_NOTES for view in self.config.views):
+        if not any(view in VIEWS_WITH_NOTES for view in self.config.views):
             return []
         return [job._replace(stage=stages.write_note) for job in self._labels()]
 
@@ -70,6 +70,6 @@ class Work(NamedTuple):
         ]
         return [
             Job(stages.run_takeover, self.config, self.out, (task, record, *each), (record, *each), record)
-            for task, _, record in self.points()
+            for task, _, record in self.select_points()
             for each in how
         ]

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import sandbox
-from evals.tasks import BadTasks, Task
-from handoff.redaction import redacted
-from sandbox.machine import FileRefused, Frozen, Sandbox, SandboxSpec
+from evals.tasks import Task, TaskSourceError
+from handoff.redaction import redact
+from sandbox.machine import FileAccessError, Frozen, Sandbox, SandboxSpec
 
 HandoffState = Literal["needs_completion", "already_solved", "behavior_broken"]
 EVAL_TIMEOUT_S = 1800
 _PATCH_NAME = "patch.diff"
 _LOG_NAME = "test_output.txt"
-_PIECE, _MOST_PIECES = 15_000_000, 40
+_PIECE_BYTES, _MAX_PIECES = 15_000_000, 40
 
 
-class GradingFailed(Exception):
+class GradingError(Exception):
     """The grading itself failed; nothing that the patch did."""
 
 
@@ -42,9 +42,9 @@ class Verdict(Frozen):
 
 
 def check_gradable(tasks: Iterable[Task]) -> None:
-    """Find out before a run which task could not be graded after it. Raises BadTasks."""
+    """Find out before a run which task could not be graded after it. Raises TaskSourceError."""
     # Of ours, tests know that they can be; the harness takes seconds to import.
-    tasks = [task for task in tasks if not task.bundled]
+    tasks = [task for task in tasks if not task.is_bundled]
     if not tasks:
         return
     from swebench.harness.constants import EvalType
@@ -57,13 +57,13 @@ def check_gradable(tasks: Iterable[Task]) -> None:
             spec = make_test_spec({"image": "", **task.instance})
             EvalType(spec.eval_type)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BadTasks(f"task {task.id}: swebench cannot read it: {error}") from error
+            raise TaskSourceError(f"task {task.id}: swebench cannot read it: {error}") from error
         if spec.log_parser not in PARSER_REGISTRY:
-            raise BadTasks(f"task {task.id}: swebench has no log_parser {spec.log_parser!r}")
+            raise TaskSourceError(f"task {task.id}: swebench has no log_parser {spec.log_parser!r}")
 
 
 def grade(task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, *, network: bool) -> Verdict:
-    """Validate `patch` in a fresh machine. Raises GradingFailed or SandboxUnavailable.
+    """Validate `patch` in a fresh machine. Raises GradingError or SandboxUnavailableError.
 
     Logs go to `logs/name`. `network` lets the official tests' container reach the internet.
     """
@@ -75,32 +75,32 @@ def grade(task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, *, n
     place.mkdir(parents=True)
     try:
         if spec.backend == "docker":
-            return _by_harness(task, patch, spec, place, network)
-        return _by_log(task, patch, spec, place)
+            return _grade_by_harness(task, patch, spec, place, network)
+        return _grade_by_log(task, patch, spec, place)
     finally:
         # The grader reads what was printed; whoever comes after it need not see the keys in it.
         for path in place.rglob("*"):
-            _redact(path)
+            _redact_file(path)
 
 
-def _redact(path: Path) -> None:
+def _redact_file(path: Path) -> None:
     if not path.is_file() or path.is_symlink():
         return
     text = path.read_bytes().decode("utf-8", "surrogateescape")
-    clean = redacted(text)
+    clean = redact(text)
     if clean != text:
         path.write_bytes(clean.encode("utf-8", "surrogateescape"))
 
 
-def _by_harness(task: Task, patch: str, spec: SandboxSpec, place: Path, network: bool) -> Verdict:
+def _grade_by_harness(task: Task, patch: str, spec: SandboxSpec, directory: Path, network: bool) -> Verdict:
     from swebench.harness import run_evaluation
     from swebench.harness.utils import make_test_spec
 
     from sandbox.container import OwnedClient
 
     # The harness names its container after this id, and removes whatever has that name already.
-    run = f"{spec.owner}.{place.name}"
-    run_evaluation.RUN_EVALUATION_LOG_DIR = place
+    run = f"{spec.owner}.{directory.name}"
+    run_evaluation.RUN_EVALUATION_LOG_DIR = directory
     prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch}
     daemon = OwnedClient(spec.owner, network=network)
     said = io.StringIO()
@@ -109,28 +109,28 @@ def _by_harness(task: Task, patch: str, spec: SandboxSpec, place: Path, network:
             make_test_spec({"image": "", **task.instance}), prediction, daemon, run, timeout=EVAL_TIMEOUT_S
         )
     if outcome is None:
-        log = place / run / "takeover" / task.id / "run_instance.log"
-        return _ungraded(log.read_text(errors="replace") if log.exists() else said.getvalue())
-    return _verdict(outcome[1][task.id])
+        log = directory / run / "takeover" / task.id / "run_instance.log"
+        return _read_harness_failure(log.read_text(errors="replace") if log.exists() else said.getvalue())
+    return _parse_report(outcome[1][task.id])
 
 
-def _ungraded(log: str) -> Verdict:
+def _read_harness_failure(log: str) -> Verdict:
     """The harness gave no report: is that the patch's doing or the machine's?"""
     if ">>>>> Patch Apply Failed" in log:
         return Verdict(resolved=False, detail="the patch does not apply")
     if re.search(r"Test timed out after \d+ seconds", log):
         return Verdict(resolved=False, detail="the tests timed out")
     lines = [line for line in log.splitlines() if "rror" in line]
-    raise GradingFailed(f"swebench's harness gave no report: {(lines or ['no log'])[0][:300]}")
+    raise GradingError(f"swebench's harness gave no report: {(lines or ['no log'])[0][:300]}")
 
 
-def _by_log(task: Task, patch: str, spec: SandboxSpec, place: Path) -> Verdict:
+def _grade_by_log(task: Task, patch: str, spec: SandboxSpec, directory: Path) -> Verdict:
     from swebench.harness.grading import get_eval_report
     from swebench.harness.run_evaluation import GIT_APPLY_CMDS
     from swebench.harness.utils import make_test_spec
 
     test_spec = make_test_spec({"image": "", **task.instance})
-    (place / _PATCH_NAME).write_text(patch, errors="surrogateescape")
+    (directory / _PATCH_NAME).write_text(patch, errors="surrogateescape")
     machine = sandbox.start(spec)
     try:
         home = machine.inspect('printf %s "$HOME"').output
@@ -148,34 +148,38 @@ def _by_log(task: Task, patch: str, spec: SandboxSpec, place: Path) -> Verdict:
         if run.timed_out:
             return Verdict(resolved=False, detail="the tests timed out")
         try:
-            log = _long_file(machine, f"{home}/{_LOG_NAME}")
-        except FileRefused as error:
+            log = _read_long_file(machine, f"{home}/{_LOG_NAME}")
+        except FileAccessError as error:
             return Verdict(resolved=False, detail=f"the tests' log cannot be read: {error}")
-    except FileRefused as error:
-        raise GradingFailed(f"the grading machine refused a file: {error}") from error
+    except FileAccessError as error:
+        raise GradingError(f"the grading machine refused a file: {error}") from error
     finally:
         machine.close()
-    log_path = place / _LOG_NAME
+    log_path = directory / _LOG_NAME
     log_path.write_text(log.decode("utf-8", "replace"))
     prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch}
-    return _verdict(get_eval_report(test_spec, prediction, str(log_path), True)[task.id])
+    return _parse_report(get_eval_report(test_spec, prediction, str(log_path), True)[task.id])
 
 
-def _long_file(machine: Sandbox, path: str) -> bytes:
+def _read_long_file(grading_sandbox: Sandbox, path: str) -> bytes:
     """A file of any length up to what a log may have, in pieces of what a machine gives at once."""
-    told = machine.inspect(f"stat -Lc %s -- {path}").output.strip()
+    told = grading_sandbox.inspect(f"stat -Lc %s -- {path}").output.strip()
     size = int(told) if told.isdigit() else 0
-    if size <= _PIECE:
-        return machine.read_file(path)
-    if size > _PIECE * _MOST_PIECES:
-        raise FileRefused(f"{path}: longer than {_PIECE * _MOST_PIECES:,} bytes")
-    machine.inspect(f"split --bytes={_PIECE} --numeric-suffixes --suffix-length=2 -- {path} {path}.")
-    return b"".join(machine.read_file(f"{path}.{number:02}") for number in range(-(-size // _PIECE)))
+    if size <= _PIECE_BYTES:
+        return grading_sandbox.read_file(path)
+    if size > _PIECE_BYTES * _MAX_PIECES:
+        raise FileAccessError(f"{path}: longer than {_PIECE_BYTES * _MAX_PIECES:,} bytes")
+    grading_sandbox.inspect(
+        f"split --bytes={_PIECE_BYTES} --numeric-suffixes --suffix-length=2 -- {path} {path}."
+    )
+    return b"".join(
+        grading_sandbox.read_file(f"{path}.{number:02}") for number in range(-(-size // _PIECE_BYTES))
+    )
 
 
-def _verdict(report: dict[str, Any]) -> Verdict:
+def _parse_report(report: dict[str, Any]) -> Verdict:
     if report.get("infra_failure"):
-        raise GradingFailed(
+        raise GradingError(
             f"swebench calls the run an infrastructure failure: {report['infra_failure_reason']}"
         )
     tests = report.get("tests_status", {})

@@ -11,46 +11,50 @@ from pydantic import ValidationError
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from evals.tasks import Task
-from evals.tasks.grading import GradingFailed, Verdict, grade
+from evals.tasks.grading import GradingError, Verdict, grade
 from handoff.record import write_durably
-from sandbox.machine import OutOfDisk, SandboxSpec, SandboxUnavailable
+from sandbox.machine import OutOfDiskError, SandboxSpec, SandboxUnavailableError
 
-TRIES = 3
+MAX_TRIES = 3
 
 
-def verdict_on(
+def get_verdict(
     task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, *, network: bool = False
 ) -> Verdict:
-    """The verdict that is known, else a new one. Raises GradingFailed or SandboxUnavailable after some tries.
+    """The verdict that is known, else a new one. Raises GradingError or SandboxUnavailableError after some tries.
 
     Known ones and the grader's logs are below `logs`.
     """
-    kept = logs / "verdicts" / f"{_key(task, patch, spec, network)}.json"
+    kept = logs / "verdicts" / f"{_cache_key(task, patch, spec, network)}.json"
     try:
         return Verdict.model_validate_json(kept.read_bytes())
     except (FileNotFoundError, ValidationError):
         pass  # one that is torn or of another version is made anew
-    verdict = _graded(task, patch, spec, logs, name, network)
+    verdict = _grade_with_retries(task, patch, spec, logs, name, network)
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_durably(kept, verdict.model_dump_json())
     return verdict
 
 
-def _passes(error: BaseException) -> bool:
-    return isinstance(error, (GradingFailed, SandboxUnavailable)) and not isinstance(error, OutOfDisk)
+def _is_transient(error: BaseException) -> bool:
+    return isinstance(error, (GradingError, SandboxUnavailableError)) and not isinstance(
+        error, OutOfDiskError
+    )
 
 
 @retry(
-    retry=retry_if_exception(_passes),
-    stop=stop_after_attempt(TRIES),
+    retry=retry_if_exception(_is_transient),
+    stop=stop_after_attempt(MAX_TRIES),
     wait=wait_exponential_jitter(multiplier=0.5, max=30),
     reraise=True,
 )
-def _graded(task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, network: bool) -> Verdict:
+def _grade_with_retries(
+    task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, network: bool
+) -> Verdict:
     return grade(task, patch, spec, logs, name, network=network)
 
 
-def _key(task: Task, patch: str, spec: SandboxSpec, network: bool) -> str:
+def _cache_key(task: Task, patch: str, spec: SandboxSpec, network: bool) -> str:
     told = [version("swebench"), spec.backend, _image_digest(spec), network, dict(task.instance), patch]
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
 

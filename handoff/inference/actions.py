@@ -6,24 +6,29 @@ from collections.abc import Mapping
 
 from handoff.command_effects import find_effect
 from handoff.inference import editing, shell, views
-from handoff.inference.files import Files
+from handoff.inference.files import InferredFiles
 from sandbox.machine import FileChange
 
 
-def infer(
-    files: Files, tool: str, arguments: Mapping[str, str], output: str, exit_code: int | None, timed_out: bool
+def infer_changes(
+    files: InferredFiles,
+    tool: str,
+    arguments: Mapping[str, str],
+    output: str,
+    exit_code: int | None,
+    timed_out: bool,
 ) -> tuple[FileChange, ...]:
     """The changes of one action that was carried out; the files follow it, and what it showed is known from then on."""
-    before = dict(files.touched)
+    before = dict(files.touched_contents)
     touched: set[str] = set()
     if tool == "editor":
-        touched = editing.carry_out(files, arguments)
+        touched = editing.apply_editor_call(files, arguments)
         views.learn_from_editor(files, arguments, output)
     elif tool == "shell":
         command = arguments.get("command", "")
         if find_effect(command) == "anything":
-            touched = shell.carry_out(files, command, output, exit_code, timed_out)
+            touched = shell.apply_command_line(files, command, output, exit_code, timed_out)
         views.learn_from_shell(files, command, output)
         if "cd" in command or "pushd" in command:
-            files.leave(shell.directory_after(command, files.cwd))
-    return files.changes(before, touched)
+            files.set_directory(shell.find_directory_after(command, files.cwd))
+    return files.list_changes(before, touched)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-Substitute = Callable[[str], str]
+LineTransform = Callable[[str], str]
 """What a substitution makes of one line."""
 Mark = tuple[str, str]
 """A replacement whose effect on unknown text cannot be carried out: what by what, or `do` and what was done."""
@@ -22,7 +22,7 @@ class Span(NamedTuple):
     marks: tuple[Mark, ...] = ()
 
 
-Piece = Span | str
+ContentPiece = Span | str
 """Some lines of the origin, or one line that is known to the letter."""
 
 
@@ -31,12 +31,12 @@ class Content(NamedTuple):
 
     origin: str
     """What the spans are lines of; empty when no line is unknown."""
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ContentPiece, ...]
     marks: tuple[Mark, ...] = ()
     """Replacements somewhere in the unknown lines."""
 
 
-class Knowledge:
+class KnownLines:
     """The lines of origins that a run was shown, and the lengths of those it was shown whole."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Knowledge:
                 break
             position += length
 
-    def learn_whole(self, content: Content, texts: Sequence[str]) -> None:
+    def learn_file(self, content: Content, texts: Sequence[str]) -> None:
         spans = [piece for piece in content.pieces if isinstance(piece, Span)]
         self.learn(content, 1, texts)
         if spans and spans[-1].end is None:
@@ -78,7 +78,7 @@ class Knowledge:
     def line(self, origin: str, number: int) -> str | None:
         return self.lines.get(origin, {}).get(number)
 
-    def between(self, origin: str, start: int, end: int | None) -> list[int]:
+    def list_known_numbers(self, origin: str, start: int, end: int | None) -> list[int]:
         """The numbers of the known lines from `start` to before `end`, in order."""
         return sorted(n for n in self.lines.get(origin, ()) if n >= start and (end is None or n < end))
 
@@ -91,7 +91,7 @@ class Knowledge:
         return None if length is None else length + 1
 
 
-def of_text(text: str) -> Content:
+def from_text(text: str) -> Content:
     """Content that is known to the letter."""
     lines = text.split("\n")
     if lines and lines[-1] == "":
@@ -99,21 +99,21 @@ def of_text(text: str) -> Content:
     return Content("", tuple(lines))
 
 
-def unknown(origin: str) -> Content:
+def unknown_content(origin: str) -> Content:
     return Content(origin, (Span(1, None),))
 
 
-def opaque(content: Content, done: str) -> Content:
+def add_opaque_change(content: Content, operation: str) -> Content:
     """The content after something whose effect nobody knows, but whose repetition is known as the same."""
-    return content._replace(marks=marked(content.marks, ("do", done)))
+    return content._replace(marks=add_mark(content.marks, ("do", operation)))
 
 
 def fingerprint(*parts: str) -> str:
     """One short name for a program, a command, a state: equal for equal ones."""
-    return _sha("\0".join(parts))
+    return _sha256("\0".join(parts))
 
 
-def text_of(content: Content, known: Knowledge) -> str | None:
+def full_text(content: Content, known_lines: KnownLines) -> str | None:
     """The whole text, if every line of it is known."""
     lines: list[str] = []
     if content.marks:
@@ -122,50 +122,52 @@ def text_of(content: Content, known: Knowledge) -> str | None:
         if isinstance(piece, str):
             lines.append(piece)
             continue
-        end = piece.end if piece.end is not None else known.end(content.origin)
+        end = piece.end if piece.end is not None else known_lines.end(content.origin)
         if end is None or piece.marks:
             return None
-        numbers = known.between(content.origin, piece.start, end)
+        numbers = known_lines.list_known_numbers(content.origin, piece.start, end)
         if len(numbers) < end - piece.start:
             return None
-        lines += [known.lines[content.origin][number] for number in numbers]
+        lines += [known_lines.lines[content.origin][number] for number in numbers]
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def digest(content: Content, known: Knowledge) -> str:
+def digest_content(content: Content, known_lines: KnownLines) -> str:
     """A SHA-256: of the text where it is known whole, else of what is known about it."""
-    pieces = _restored(_merged(content.pieces), content.origin, known)
+    pieces = _restore_spans(_merge_spans(content.pieces), content.origin, known_lines)
     if content.origin and pieces == (Span(1, None),) and not content.marks:
-        return _sha(f"origin\0{content.origin}")
+        return _sha256(f"origin\0{content.origin}")
     if not content.origin or not any(isinstance(piece, Span) for piece in pieces):
-        return _sha("".join(f"{piece}\n" for piece in pieces))
-    return _sha(repr((content.origin, pieces, sorted(content.marks))))
+        return _sha256("".join(f"{piece}\n" for piece in pieces))
+    return _sha256(repr((content.origin, pieces, sorted(content.marks))))
 
 
-def _sha(text: str) -> str:
+def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _merged(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
-    merged: list[Piece] = []
+def _merge_spans(pieces: Iterable[ContentPiece]) -> tuple[ContentPiece, ...]:
+    merged: list[ContentPiece] = []
     for piece in pieces:
         last = merged[-1] if merged else None
-        if isinstance(piece, Span) and isinstance(last, Span) and _touch(last, piece):
+        if isinstance(piece, Span) and isinstance(last, Span) and _is_adjacent(last, piece):
             merged[-1] = Span(last.start, piece.end, last.marks)
         else:
             merged.append(piece)
     return tuple(merged)
 
 
-def _touch(first: Span, second: Span) -> bool:
+def _is_adjacent(first: Span, second: Span) -> bool:
     return first.end == second.start and first.marks == second.marks
 
 
-def _restored(pieces: tuple[Piece, ...], origin: str, known: Knowledge) -> tuple[Piece, ...]:
+def _restore_spans(
+    pieces: tuple[ContentPiece, ...], origin: str, known_lines: KnownLines
+) -> tuple[ContentPiece, ...]:
     """Literal lines that are what the origin has at their place count as the origin's own."""
     if not origin:
         return pieces
-    out: list[Piece] = []
+    out: list[ContentPiece] = []
     number, follows = 1, True
     starts = [piece.start for piece in reversed(pieces) if isinstance(piece, Span)]
     for piece in pieces:
@@ -174,20 +176,24 @@ def _restored(pieces: tuple[Piece, ...], origin: str, known: Knowledge) -> tuple
             number, follows = piece.end or number, True
             starts.pop()
             continue
-        follows = follows and known.line(origin, number) == piece and (not starts or number < starts[-1])
+        follows = (
+            follows and known_lines.line(origin, number) == piece and (not starts or number < starts[-1])
+        )
         out.append(Span(number, number + 1) if follows else piece)
         number += follows
-    length = known.lengths.get(origin)
+    length = known_lines.lengths.get(origin)
     if out and isinstance(out[-1], Span) and length is not None and out[-1].end == length + 1:
         out[-1] = out[-1]._replace(end=None)
-    return _merged(out)
+    return _merge_spans(out)
 
 
-def parts(content: Content, first: int, last: int | None) -> tuple[list[Piece], list[Piece], list[Piece]]:
+def split_at_lines(
+    content: Content, first: int, last: int | None
+) -> tuple[list[ContentPiece], list[ContentPiece], list[ContentPiece]]:
     """The pieces before line `first`, from it to line `last`, and after that; None is the last line."""
-    before: list[Piece] = []
-    within: list[Piece] = []
-    after: list[Piece] = []
+    before: list[ContentPiece] = []
+    within: list[ContentPiece] = []
+    after: list[ContentPiece] = []
     position = 1
     for piece in content.pieces:
         if isinstance(piece, str):
@@ -213,24 +219,24 @@ def parts(content: Content, first: int, last: int | None) -> tuple[list[Piece], 
     return before, within, after
 
 
-def appended(content: Content, lines: Sequence[str]) -> Content:
+def append_lines(content: Content, lines: Sequence[str]) -> Content:
     return content._replace(pieces=(*content.pieces, *lines))
 
 
-def spliced(content: Content, first: int, last: int | None, lines: Sequence[str]) -> Content:
+def replace_lines(content: Content, first: int, last: int | None, lines: Sequence[str]) -> Content:
     """Lines `first` to `last` replaced by others; `last = first - 1` inserts before `first`."""
-    before, _, after = parts(content, first, last)
-    return content._replace(pieces=_merged([*before, *lines, *after]))
+    before, _, after = split_at_lines(content, first, last)
+    return content._replace(pieces=_merge_spans([*before, *lines, *after]))
 
 
-def inserted(content: Content, after_line: int, lines: Sequence[str]) -> Content:
-    return spliced(content, after_line + 1, after_line, lines)
+def insert_lines(content: Content, after_line: int, lines: Sequence[str]) -> Content:
+    return replace_lines(content, after_line + 1, after_line, lines)
 
 
-def substituted(
+def substitute_lines(
     content: Content,
-    known: Knowledge,
-    change: Substitute,
+    known_lines: KnownLines,
+    change: LineTransform,
     mark: Mark,
     first: int = 1,
     last: int | None = None,
@@ -239,27 +245,31 @@ def substituted(
 
     Where a known line of the whole file is changed, unknown lines are taken not to be.
     """
-    before, within, after = parts(content, first, last)
-    out: list[Piece] = []
+    before, within, after = split_at_lines(content, first, last)
+    out: list[ContentPiece] = []
     hit = False
     for piece in within:
-        lines = [(piece, piece)] if isinstance(piece, str) else _lines(piece, content.origin, known)
+        lines = (
+            [(piece, piece)] if isinstance(piece, str) else _split_span(piece, content.origin, known_lines)
+        )
         for part, line in lines:
             new = line if line is None else change(line)
             hit = hit or new != line
             out += [part] if new is None or new == line else new.split("\n")
-    is_open = [isinstance(p, Span) and not _known_whole(p, content.origin, known) for p in out]
+    is_open = [isinstance(p, Span) and not _is_fully_known(p, content.origin, known_lines) for p in out]
     if first > 1 or last is not None:
         out = [
-            p._replace(marks=marked(p.marks, mark)) if unknown_part and isinstance(p, Span) else p
+            p._replace(marks=add_mark(p.marks, mark)) if unknown_part and isinstance(p, Span) else p
             for p, unknown_part in zip(out, is_open, strict=True)
         ]
     elif not hit and any(is_open):
-        return content._replace(marks=marked(content.marks, mark))
-    return content._replace(pieces=_merged([*before, *out, *after]))
+        return content._replace(marks=add_mark(content.marks, mark))
+    return content._replace(pieces=_merge_spans([*before, *out, *after]))
 
 
-def find(content: Content, known: Knowledge, pattern: re.Pattern[str], start: int = 1) -> list[int]:
+def find_lines(
+    content: Content, known_lines: KnownLines, pattern: re.Pattern[str], start: int = 1
+) -> list[int]:
     """The line numbers, from `start`, of the known lines that a pattern matches."""
     found: list[int] = []
     position = 1
@@ -270,9 +280,9 @@ def find(content: Content, known: Knowledge, pattern: re.Pattern[str], start: in
             position += 1
             continue
         shift = position - piece.start
-        end = piece.end if piece.end is not None else known.end(content.origin)
-        for number in known.between(content.origin, piece.start, end):
-            if number + shift >= start and pattern.search(known.lines[content.origin][number]):
+        end = piece.end if piece.end is not None else known_lines.end(content.origin)
+        for number in known_lines.list_known_numbers(content.origin, piece.start, end):
+            if number + shift >= start and pattern.search(known_lines.lines[content.origin][number]):
                 found.append(number + shift)
         if end is None:
             break
@@ -280,22 +290,22 @@ def find(content: Content, known: Knowledge, pattern: re.Pattern[str], start: in
     return found
 
 
-def replaced(content: Content, known: Knowledge, old: str, new: str) -> Content:
+def replace_text(content: Content, known_lines: KnownLines, old: str, new: str) -> Content:
     """`text.replace(old, new)`: carried out where the text is known, else kept as a mark."""
     if old == new:
         return content
-    text = text_of(content, known)
+    text = full_text(content, known_lines)
     if text is not None:
         # In terms of its origin, so that text put back as it was is known as such.
-        return content._replace(pieces=of_text(text.replace(old, new)).pieces)
-    pieces = _replaced_in_literals(content.pieces, old, new)
+        return content._replace(pieces=from_text(text.replace(old, new)).pieces)
+    pieces = _replace_in_literals(content.pieces, old, new)
     if pieces is not None:
-        return content._replace(pieces=_merged(pieces))
-    return content._replace(marks=marked(content.marks, (old, new)))
+        return content._replace(pieces=_merge_spans(pieces))
+    return content._replace(marks=add_mark(content.marks, (old, new)))
 
 
-def _replaced_in_literals(pieces: Sequence[Piece], old: str, new: str) -> list[Piece] | None:
-    out: list[Piece] = []
+def _replace_in_literals(pieces: Sequence[ContentPiece], old: str, new: str) -> list[ContentPiece] | None:
+    out: list[ContentPiece] = []
     hit = False
     for is_span, group in groupby(pieces, key=lambda piece: isinstance(piece, Span)):
         lines = list(group)
@@ -306,7 +316,7 @@ def _replaced_in_literals(pieces: Sequence[Piece], old: str, new: str) -> list[P
     return out if hit else None
 
 
-def marked(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
+def add_mark(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
     """The marks after one more: a replacement of what an earlier one put in changes or undoes that one."""
     old, new = mark
     if old == new or mark in marks:
@@ -321,17 +331,17 @@ def marked(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
     return tuple(sorted((*marks, mark)))
 
 
-def _lines(span: Span, origin: str, known: Knowledge) -> Iterable[tuple[Span, str | None]]:
+def _split_span(span: Span, origin: str, known_lines: KnownLines) -> Iterable[tuple[Span, str | None]]:
     """A span cut where its lines are known: each such line by itself, with its text."""
     if span.marks:
         yield span, None
         return
-    end = span.end if span.end is not None else known.end(origin)
+    end = span.end if span.end is not None else known_lines.end(origin)
     position = span.start
-    for number in known.between(origin, span.start, end):
+    for number in known_lines.list_known_numbers(origin, span.start, end):
         if number > position:
             yield Span(position, number), None
-        yield Span(number, number + 1), known.lines[origin][number]
+        yield Span(number, number + 1), known_lines.lines[origin][number]
         position = number + 1
     if end is None:
         yield Span(position, None), None
@@ -339,5 +349,5 @@ def _lines(span: Span, origin: str, known: Knowledge) -> Iterable[tuple[Span, st
         yield Span(position, end), None
 
 
-def _known_whole(span: Span, origin: str, known: Knowledge) -> bool:
-    return all(line is not None for _, line in _lines(span, origin, known))
+def _is_fully_known(span: Span, origin: str, known_lines: KnownLines) -> bool:
+    return all(line is not None for _, line in _split_span(span, origin, known_lines))

@@ -13,14 +13,14 @@ from unidiff.patch import PatchedFile, PatchSet
 
 from handoff import paths
 from handoff.inference import content as contents
-from handoff.inference.line import Line, Part, operands
-from handoff.inference.printing import input_text
+from handoff.inference.line import CommandLine, ExpandedCommand, list_operands
+from handoff.inference.printing import find_input_text
 
-_BLOCK = re.compile(r"^\*\*\* (Add|Update|Delete) File: (.+)\n?", re.M)
-_CONFIRMED = re.compile(r"^patching file '?([^'\n]+?)'?(?: \(.*)?$", re.M)
-_REJECTED = re.compile(r"^(\d+) out of (\d+) hunks? (?:FAILED|ignored)", re.M)
-_BINARY = re.compile(r"^Binary file.*\n", re.M)
-ONLY_LOOKS = {"--dry-run", "--check", "--stat", "--numstat", "--summary"}
+_FILE_HEADER = re.compile(r"^\*\*\* (Add|Update|Delete) File: (.+)\n?", re.M)
+_PATCHED_FILE = re.compile(r"^patching file '?([^'\n]+?)'?(?: \(.*)?$", re.M)
+_REJECTED_HUNKS = re.compile(r"^(\d+) out of (\d+) hunks? (?:FAILED|ignored)", re.M)
+_BINARY_FILE = re.compile(r"^Binary file.*\n", re.M)
+DRY_RUN_OPTIONS = {"--dry-run", "--check", "--stat", "--numstat", "--summary"}
 
 
 class Hunk(NamedTuple):
@@ -34,32 +34,32 @@ class Hunk(NamedTuple):
 class FilePatch(NamedTuple):
     path: str
     hunks: tuple[Hunk, ...]
-    creates: bool = False
-    deletes: bool = False
+    is_new: bool = False
+    is_deleted: bool = False
 
 
 def parse_patch(text: str, *, strip: int | None = None, reverse: bool = False) -> tuple[FilePatch, ...]:
     """The files of a patch, none if it is malformed; `strip` counts leading path parts, None is git's prefix."""
     if "*** Begin Patch" in text:
-        return _blocks(text)
+        return _parse_block_patch(text)
     try:
         # Binary files are never source, and unidiff's pattern for them is slow on hostile text.
-        files = PatchSet.from_string(_BINARY.sub("", text))
+        files = PatchSet.from_string(_BINARY_FILE.sub("", text))
     except (UnidiffParseError, ValueError):
         return ()
-    return tuple(_file_patch(file, strip, reverse) for file in files)
+    return tuple(_build_file_patch(file, strip, reverse) for file in files)
 
 
-def _file_patch(file: PatchedFile, strip: int | None, reverse: bool) -> FilePatch:
+def _build_file_patch(file: PatchedFile, strip: int | None, reverse: bool) -> FilePatch:
     name = file.source_file if file.is_removed_file else file.target_file
     prefix = r"[ab]/" if strip is None else rf"(?:[^/]*/){{0,{strip}}}"
     path = re.sub(f"^{prefix}", "", name)
     ends = file.is_added_file, file.is_removed_file
     creates, deletes = reversed(ends) if reverse else ends
-    return FilePatch(path, tuple(h for hunk in file for h in _changed_lines(hunk, reverse)), creates, deletes)
+    return FilePatch(path, tuple(h for hunk in file for h in _split_hunk(hunk, reverse)), creates, deletes)
 
 
-def _changed_lines(hunk: UnifiedHunk, reverse: bool) -> list[Hunk]:
+def _split_hunk(hunk: UnifiedHunk, reverse: bool) -> list[Hunk]:
     """The changed stretches of one hunk, without its context."""
     start, length = hunk.source_start, hunk.source_length
     if reverse:
@@ -80,10 +80,10 @@ def _changed_lines(hunk: UnifiedHunk, reverse: bool) -> list[Hunk]:
     return found
 
 
-def _blocks(text: str) -> tuple[FilePatch, ...]:
+def _parse_block_patch(text: str) -> tuple[FilePatch, ...]:
     """The form of `*** Begin Patch`, which finds its places by their text."""
     found: list[FilePatch] = []
-    _, *sections = _BLOCK.split(text.partition("*** End Patch")[0])
+    _, *sections = _FILE_HEADER.split(text.partition("*** End Patch")[0])
     for verb, path, body in zip(sections[::3], sections[1::3], sections[2::3], strict=True):
         hunks: list[Hunk] = []
         for stretch in re.split(r"^@@.*\n?", body, flags=re.M):
@@ -96,59 +96,63 @@ def _blocks(text: str) -> tuple[FilePatch, ...]:
     return tuple(found)
 
 
-def apply_patch(line: Line, part: Part, *, strip: int | None = None) -> None:
+def apply_patch(line: CommandLine, part: ExpandedCommand, *, strip: int | None = None) -> None:
     """Let the files change as `patch`, `git apply` or `apply_patch` changes them.
 
     `strip` counts the leading path parts to remove where no option `-pN` says it.
     """
-    if ONLY_LOOKS & set(part.words):
+    if DRY_RUN_OPTIONS & set(part.words):
         return
     strip = next((int(m[1]) for w in part.words if (m := re.fullmatch(r"-p(\d)", w))), strip)
-    confirmed = _CONFIRMED.findall(line.text)
-    operand = next((w for w in operands(part.words) if paths.is_code(w)), None)
-    changes = parse_patch(_patch_text(line, part) or "", strip=strip, reverse=reverses(part))
+    confirmed = _PATCHED_FILE.findall(line.text)
+    operand = next((w for w in list_operands(part.words) if paths.is_code(w)), None)
+    changes = parse_patch(_find_patch_text(line, part) or "", strip=strip, reverse=is_reversed(part))
     for change in changes:
         name = operand or change.path
         is_confirmed = posixpath.basename(name) in map(posixpath.basename, confirmed) or not confirmed
         if name and is_confirmed and not _is_rejected(line, name):
-            _apply(line, line.files.path(name, part.cwd), change)
+            _apply_file_patch(line, line.files.resolve_path(name, part.cwd), change)
     for name in confirmed if not changes else ():
-        path = line.files.path(name, part.cwd)
-        line.change(path, contents.opaque(line.existing(path), line.command))
+        path = line.files.resolve_path(name, part.cwd)
+        line.edit_file(path, contents.add_opaque_change(line.content_or_empty(path), line.command))
 
 
-def reverses(part: Part) -> bool:
+def is_reversed(part: ExpandedCommand) -> bool:
     return "-R" in part.words or "--reverse" in part.words
 
 
-def _patch_text(line: Line, part: Part) -> str | None:
-    if part.simple.name == "apply_patch" and part.words:
+def _find_patch_text(line: CommandLine, part: ExpandedCommand) -> str | None:
+    if part.command.name == "apply_patch" and part.words:
         return part.words[0]
-    text = input_text(line, part)
-    names = [word for word in operands(part.words) if not paths.is_code(word)]
-    texts = (line.files.text(line.files.path(name, part.cwd)) for name in names)
+    text = find_input_text(line, part)
+    names = [word for word in list_operands(part.words) if not paths.is_code(word)]
+    texts = (line.files.text(line.files.resolve_path(name, part.cwd)) for name in names)
     return text or next(filter(None, texts), None)
 
 
-def _apply(line: Line, path: str, change: FilePatch) -> None:
-    if change.deletes:
-        line.write(path, None)
+def _apply_file_patch(line: CommandLine, path: str, change: FilePatch) -> None:
+    if change.is_deleted:
+        line.write_file(path, None)
         return
-    if change.creates:
-        line.write(path, contents.of_text("".join(f"{new}\n" for hunk in change.hunks for new in hunk.new)))
+    if change.is_new:
+        line.write_file(
+            path, contents.from_text("".join(f"{new}\n" for hunk in change.hunks for new in hunk.new))
+        )
         return
-    held = line.existing(path)
+    held = line.content_or_empty(path)
     for hunk in sorted(change.hunks, key=lambda h: -(h.line or 0)):
         if hunk.line is not None:
-            held = contents.spliced(held, hunk.line, hunk.line + len(hunk.old) - 1, hunk.new)
+            held = contents.replace_lines(held, hunk.line, hunk.line + len(hunk.old) - 1, hunk.new)
         elif hunk.old:
-            held = contents.replaced(held, line.files.known, "\n".join(hunk.old), "\n".join(hunk.new))
+            held = contents.replace_text(
+                held, line.files.known_lines, "\n".join(hunk.old), "\n".join(hunk.new)
+            )
         else:
-            held = contents.appended(held, hunk.new)
-    line.change(path, held)
+            held = contents.append_lines(held, hunk.new)
+    line.edit_file(path, held)
 
 
-def _is_rejected(line: Line, name: str) -> bool:
+def _is_rejected(line: CommandLine, name: str) -> bool:
     report = line.text.partition(posixpath.basename(name))[2].partition("\npatching file ")[0]
-    failed = _REJECTED.search(report)
+    failed = _REJECTED_HUNKS.search(report)
     return failed is not None and failed[1] == failed[2]

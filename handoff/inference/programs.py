@@ -8,76 +8,78 @@ from collections.abc import Sequence
 
 from handoff.inference import content as contents
 from handoff.inference import moving, scripts
-from handoff.inference.line import Line, Part, operands
-from handoff.inference.printing import input_text
-from handoff.runners import python_target
+from handoff.inference.line import CommandLine, ExpandedCommand, list_operands
+from handoff.inference.printing import find_input_text
+from handoff.runners import find_python_target
 
 SHELLS = {"bash", "sh", "zsh", "source", "."}
-_READS = re.compile(
+_READS_FILES = re.compile(
     r"\.read\(|\.read_text\(|readlines|fileinput|for \w+ in (?:f|file|fin|src|infile)\b"
     r"|open\([^)]*['\"](?:r[+bt]*|a[+bt]*)['\"]"
 )
 
 
-def run_python(line: Line, part: Part) -> None:
-    target = python_target(part.simple.argv[1:])
+def run_python(line: CommandLine, part: ExpandedCommand) -> None:
+    target = find_python_target(part.command.argv[1:])
     if target is None:
-        argv = list(part.simple.argv[2:]) if part.simple.argv[1:2] == ("-",) else []
-        code, name = input_text(line, part), "<stdin>"
+        argv = list(part.command.argv[2:]) if part.command.argv[1:2] == ("-",) else []
+        code, name = find_input_text(line, part), "<stdin>"
     elif target[0] == "-c":
         argv = list(target[2:])
         code, name = target[1], "<string>"
     else:
         module = target[0] == "-m"
         written = target[1].replace(".", "/") + ".py" if module else target[0]
-        path = line.files.path(written, part.cwd)
-        code, name = _own_text(line, path), posixpath.basename(path)
+        path = line.files.resolve_path(written, part.cwd)
+        code, name = _find_written_text(line, path), posixpath.basename(path)
         argv = list(target[2 if module else 1 :])
     if code is None:
         return
     if line.timed_out and (part.position == len(line.commands) - 1 or not line.text.strip()):
         return  # what was killed is taken not to have come to its writing
-    _run(line, part, code, argv, name)
+    _apply_program(line, part, code, argv, name)
 
 
-def run_script(line: Line, part: Part) -> None:
+def run_script(line: CommandLine, part: ExpandedCommand) -> None:
     """A file run by a shell, or by its own name."""
-    names = operands(part.words) if part.simple.name in SHELLS else [part.simple.argv[0]]
-    path = line.files.path(names[0], part.cwd) if names else ""
-    text = _own_text(line, path)
+    names = list_operands(part.words) if part.command.name in SHELLS else [part.command.argv[0]]
+    path = line.files.resolve_path(names[0], part.cwd) if names else ""
+    text = _find_written_text(line, path)
     if text is None:
         return
     if path.endswith(".py") or re.match(r"#!.*python", text):
-        _run(line, part, text, part.words, posixpath.basename(path))
+        _apply_program(line, part, text, part.words, posixpath.basename(path))
     else:
-        line.nested(text)
+        line.run_nested(text)
 
 
-def _own_text(line: Line, path: str) -> str | None:
+def _find_written_text(line: CommandLine, path: str) -> str | None:
     """The text of a file that the agent wrote, if it is known."""
-    return line.files.text(path) if path in line.files.touched else None
+    return line.files.text(path) if path in line.files.touched_contents else None
 
 
-def _run(line: Line, part: Part, code: str, argv: Sequence[str], name: str) -> None:
-    exit_code = line.exit_code if part.simple.exit_code_is_own else None
-    done = scripts.effects(code, argv, line.text, exit_code, name)
+def _apply_program(
+    line: CommandLine, part: ExpandedCommand, code: str, argv: Sequence[str], name: str
+) -> None:
+    exit_code = line.exit_code if part.command.exit_code_is_own else None
+    done = scripts.analyze_program(code, argv, line.text, exit_code, name)
     program = contents.fingerprint(code, *argv)
     for write in done.writes:
-        path = line.files.path(write.path, part.cwd)
+        path = line.files.resolve_path(write.path, part.cwd)
         is_new = not line.files.exists(path)
-        if is_new and path not in line.files.touched and "/" in path:
+        if is_new and path not in line.files.touched_contents and "/" in path:
             line.files.make_directory(path)
         if write.text is not None:
-            line.write(path, contents.of_text(write.text))
+            line.write_file(path, contents.from_text(write.text))
             continue
-        reads = bool(done.replacements) or _READS.search(code) is not None
-        if is_new and (path in line.files.touched or not reads):
-            line.write(path, contents.unknown(f"made:{program}:{path}"))
+        reads = bool(done.replacements) or _READS_FILES.search(code) is not None
+        if is_new and (path in line.files.touched_contents or not reads):
+            line.write_file(path, contents.unknown_content(f"made:{program}:{path}"))
             continue
-        held = line.existing(path)
+        held = line.content_or_empty(path)
         for old, new in done.replacements:
-            held = contents.replaced(held, line.files.known, old, new)
-        line.change(path, held if done.replacements else contents.opaque(held, program))
+            held = contents.replace_text(held, line.files.known_lines, old, new)
+        line.edit_file(path, held if done.replacements else contents.add_opaque_change(held, program))
     for source, target, stays in done.moves:
-        moving.carry(line, [source, target], part.cwd, stays=stays)
-    moving.remove(line, done.removes, part.cwd)
+        moving.move_paths(line, [source, target], part.cwd, keep_source=stays)
+    moving.remove_paths(line, done.removes, part.cwd)

@@ -9,33 +9,33 @@ from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise, product
 from typing import NamedTuple
 
-_RENAMES = {"os.rename", "os.replace", "shutil.move"}
-_COPIES = {"shutil.copy", "shutil.copyfile", "shutil.copy2"}
-_REMOVES = {"os.remove", "os.unlink"}
-_LEAVES = {"sys.exit", "exit", "quit", "os._exit"}
-_PRINTS = _LEAVES | {"print", "SystemExit", "sys.stderr.write", "sys.stdout.write"}
-_OF_THEIR_ARGUMENT = {"Path", "pathlib.Path", "str"}
+_MOVE_CALLS = {"os.rename", "os.replace", "shutil.move"}
+_COPY_CALLS = {"shutil.copy", "shutil.copyfile", "shutil.copy2"}
+_REMOVE_CALLS = {"os.remove", "os.unlink"}
+_EXIT_CALLS = {"sys.exit", "exit", "quit", "os._exit"}
+_PRINT_CALLS = _EXIT_CALLS | {"print", "SystemExit", "sys.stderr.write", "sys.stdout.write"}
+_PATH_CONVERSIONS = {"Path", "pathlib.Path", "str"}
 """Calls whose result names the file that their argument names."""
 _OTHER_TEXT_CHANGES = re.compile(
     r"\bre\.sub|readlines|splitlines|\.insert\(|\.write(?:_text)?\(f?[\"']|\.format\(|, ?[\"']a[\"'+b]"
 )
 _CODE_PATH = re.compile(r"^[\w./*-]+\.(?:pyx?|pyi|js|ts|c|h|cpp|go|rs|java|rb|php|html|sh)$")
 _BLOCKS = ("body", "orelse", "finalbody")
-_LONGEST, _LONGEST_TEXT = 200_000, 20_000
-_FEW, _MOST_NAMES, _MOST_WRITES = 4, 50, 200
+_MAX_CODE_CHARS, _MAX_TEXT_CHARS = 200_000, 20_000
+_MAX_COMBINATIONS, _MAX_TEXTS_PER_NAME, _MAX_WRITES = 4, 50, 200
 
 
-class Write(NamedTuple):
+class FileWrite(NamedTuple):
     """A file that a program writes, and the whole new text where a constant gives it."""
 
     path: str
     text: str | None = None
 
 
-class Program(NamedTuple):
+class ProgramEffects(NamedTuple):
     """The files that a run of a program changed."""
 
-    writes: tuple[Write, ...] = ()
+    writes: tuple[FileWrite, ...] = ()
     replacements: tuple[tuple[str, str], ...] = ()
     """`old -> new` on the texts of the written files, if that is all that the program does to them."""
     moves: tuple[tuple[str, str, bool], ...] = ()
@@ -43,21 +43,23 @@ class Program(NamedTuple):
     removes: tuple[str, ...] = ()
 
 
-def effects(code: str, argv: Sequence[str], output: str, exit_code: int | None, name: str) -> Program:
+def analyze_program(
+    code: str, argv: Sequence[str], output: str, exit_code: int | None, name: str
+) -> ProgramEffects:
     """What a run of this Python text did, as its output tells; `name` is how tracebacks call it."""
-    if len(code) > _LONGEST:
-        return Program()
+    if len(code) > _MAX_CODE_CHARS:
+        return ProgramEffects()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(code)
-        failed_line = _failed_line(output, name) if exit_code != 0 else None
-        return _Reader(tree, argv, output, failed_line).program(code)
+        failed_line = _find_failed_line(output, name) if exit_code != 0 else None
+        return _ProgramAnalyzer(tree, argv, output, failed_line).analyze(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Program()
+        return ProgramEffects()
 
 
-class _Reader:
+class _ProgramAnalyzer:
     """Walks a syntax tree; names stand for every text that is ever assigned to them."""
 
     def __init__(self, tree: ast.Module, argv: Sequence[str], output: str, failed_line: int | None) -> None:
@@ -70,31 +72,31 @@ class _Reader:
         # A name may be assigned further down than a function that uses it.
         for node in (*nodes, *nodes):
             self._bind(node)
-        self.printed = self._printed_statements()
+        self.printed_statements = self._find_printed_statements()
 
-    def program(self, code: str) -> Program:
-        writes: list[Write] = []
+    def analyze(self, code: str) -> ProgramEffects:
+        writes: list[FileWrite] = []
         moves: list[tuple[str, str, bool]] = []
         removes: list[str] = []
         for call in self.calls:
-            called = _dotted(call.func)
-            written, moved = self._written(call, called), called in _RENAMES | _COPIES
-            removed = call.args[:1] if called in _REMOVES else []
-            full = len(writes) + len(moves) + len(removes) > _MOST_WRITES
+            called = _dotted_name(call.func)
+            written, moved = self._list_written_paths(call, called), called in _MOVE_CALLS | _COPY_CALLS
+            removed = call.args[:1] if called in _REMOVE_CALLS else []
+            full = len(writes) + len(moves) + len(removes) > _MAX_WRITES
             if full or not (written or moved or removed) or not self._is_reached(call):
                 continue
             text = self._constant_text(call)
             for node in written:
-                writes += [Write(path, text) for path in self.texts(node) or self._named_files()]
+                writes += [FileWrite(path, text) for path in self.list_texts(node) or self._list_code_paths()]
             for node in removed:
-                removes += self.texts(node)
+                removes += self.list_texts(node)
             if moved:
-                ends = product(*(self.texts(node)[:1] for node in call.args[:2]))
-                moves += [(end[0], end[1], called in _COPIES) for end in ends if len(end) == 2]
+                ends = product(*(self.list_texts(node)[:1] for node in call.args[:2]))
+                moves += [(end[0], end[1], called in _COPY_CALLS) for end in ends if len(end) == 2]
         written_once = tuple(dict.fromkeys(write for write in writes if write.path))
-        return Program(written_once, self._replacements(code), tuple(moves), tuple(removes))
+        return ProgramEffects(written_once, self._list_replacements(code), tuple(moves), tuple(removes))
 
-    def _named_files(self) -> list[str]:
+    def _list_code_paths(self) -> list[str]:
         """The code files that variables name: what a path computed at run time is about."""
         texts = (text for texts in self.names.values() for text in texts)
         return [text for text in texts if _CODE_PATH.match(text) and "/" in text]
@@ -106,7 +108,7 @@ class _Reader:
                 return text
         return None
 
-    def texts(self, node: ast.AST | None) -> list[str]:
+    def list_texts(self, node: ast.AST | None) -> list[str]:
         """The texts that an expression may stand for, as far as they can be read off."""
         match node:
             case ast.Constant(value=str(text)):
@@ -115,20 +117,20 @@ class _Reader:
                 return self.names.get(name, [])
             case ast.BinOp(left=left, op=ast.Add() | ast.Div() as op, right=right):
                 joint = "/" if isinstance(op, ast.Div) else ""
-                return _joined(joint, [self.texts(left), self.texts(right)])
+                return _join_texts(joint, [self.list_texts(left), self.list_texts(right)])
             case ast.JoinedStr(values=values):
-                return _joined("", [self.texts(value) for value in values])
+                return _join_texts("", [self.list_texts(value) for value in values])
             case ast.FormattedValue(value=value):
-                return self.texts(value)
-            case ast.Subscript(value=value, slice=index) if _dotted(value) == "sys.argv":
+                return self.list_texts(value)
+            case ast.Subscript(value=value, slice=index) if _dotted_name(value) == "sys.argv":
                 number = index.value if isinstance(index, ast.Constant) else None
                 return list(self.argv[number - 1 : number] if isinstance(number, int) else self.argv)
-            case ast.Call(func=func, args=[_, *_] as arguments) if _dotted(func) == "os.path.join":
-                return _joined("/", [self.texts(argument) for argument in arguments])
-            case ast.Call(func=func, args=[argument, *_]) if _dotted(func) in _OF_THEIR_ARGUMENT:
-                return self.texts(argument)
+            case ast.Call(func=func, args=[_, *_] as arguments) if _dotted_name(func) == "os.path.join":
+                return _join_texts("/", [self.list_texts(argument) for argument in arguments])
+            case ast.Call(func=func, args=[argument, *_]) if _dotted_name(func) in _PATH_CONVERSIONS:
+                return self.list_texts(argument)
             case ast.List(elts=items) | ast.Tuple(elts=items):
-                return [text for item in items for text in self.texts(item)]
+                return [text for item in items for text in self.list_texts(item)]
         return []
 
     def _bind(self, node: ast.AST) -> None:
@@ -153,7 +155,9 @@ class _Reader:
             case ast.Name(id=name), _:
                 known = self.names.setdefault(name, [])
                 known += [
-                    text for text in self.texts(value) if text not in known and len(known) < _MOST_NAMES
+                    text
+                    for text in self.list_texts(value)
+                    if text not in known and len(known) < _MAX_TEXTS_PER_NAME
                 ]
             case ast.Tuple(elts=parts), ast.Tuple(elts=items) | ast.List(elts=items):
                 rows = [item.elts for item in items if isinstance(item, ast.Tuple | ast.List)]
@@ -161,31 +165,31 @@ class _Reader:
                     for part, item in zip(parts, row, strict=False):
                         self._assign(part, item)
 
-    def _written(self, call: ast.Call, called: str) -> list[ast.expr]:
+    def _list_written_paths(self, call: ast.Call, call_name: str) -> list[ast.expr]:
         """The expressions of the paths that a call writes."""
         function, arguments = call.func, call.args
         keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-        if called in ("open", "io.open", "codecs.open"):
+        if call_name in ("open", "io.open", "codecs.open"):
             path, modes = arguments[:1], arguments[1:2]
         elif isinstance(function, ast.Attribute) and function.attr == "open":
             path, modes = [function.value], arguments[:1]
         elif isinstance(function, ast.Attribute) and function.attr in ("write_text", "write_bytes"):
             return [function.value]
-        elif called in ("fileinput.input", "fileinput.FileInput"):
+        elif call_name in ("fileinput.input", "fileinput.FileInput"):
             return arguments[:1] if "inplace" in keywords else []
         else:
             return []
         modes = [keywords["mode"]] if "mode" in keywords else modes
-        return path if any(set("wax+") & set(mode) for m in modes for mode in self.texts(m)[:1]) else []
+        return path if any(set("wax+") & set(mode) for m in modes for mode in self.list_texts(m)[:1]) else []
 
-    def _replacements(self, code: str) -> tuple[tuple[str, str], ...]:
+    def _list_replacements(self, code: str) -> tuple[tuple[str, str], ...]:
         """All `replace` calls of constant texts, if the program changes texts in no other way."""
         if _OTHER_TEXT_CHANGES.search(code):
             return ()
         found: list[tuple[str, str]] = []
         for call in self.calls:
             if isinstance(call.func, ast.Attribute) and call.func.attr == "replace" and len(call.args) >= 2:
-                old, new = self.texts(call.args[0]), self.texts(call.args[1])
+                old, new = self.list_texts(call.args[0]), self.list_texts(call.args[1])
                 if len(old) != 1 or len(new) != 1:
                     return ()
                 found.append((old[0], new[0]))
@@ -205,38 +209,38 @@ class _Reader:
             own = next((block for block in blocks if child in block), None)
             if own is None:
                 continue
-            if any(self._left(earlier) for earlier in own[: own.index(child)]):
+            if any(self._did_exit(earlier) for earlier in own[: own.index(child)]):
                 return False
             others = [block for block in blocks if block is not own] if isinstance(parent, ast.If) else []
-            if any(map(self._spoke, others)) and not self._spoke(own):
+            if any(map(self._did_print, others)) and not self._did_print(own):
                 return False
         return True
 
-    def _left(self, statement: ast.stmt) -> bool:
+    def _did_exit(self, statement: ast.stmt) -> bool:
         """Whether the run printed something in a branch that ends the program, the function or the round."""
         if not isinstance(statement, ast.If):
             return False
         return any(
-            self._spoke(block)
+            self._did_print(block)
             and (
                 isinstance(block[-1], ast.Return | ast.Raise | ast.Continue)
                 or (
                     isinstance(block[-1], ast.Expr)
                     and isinstance(block[-1].value, ast.Call)
-                    and _dotted(block[-1].value.func) in _LEAVES
+                    and _dotted_name(block[-1].value.func) in _EXIT_CALLS
                 )
             )
             for block in (statement.body, statement.orelse)
         )
 
-    def _spoke(self, block: Sequence[ast.AST]) -> bool:
+    def _did_print(self, block: Sequence[ast.AST]) -> bool:
         """Whether a text that a block prints stands in the output."""
-        return any(statement in self.printed for statement in block)
+        return any(statement in self.printed_statements for statement in block)
 
-    def _printed_statements(self) -> set[ast.AST]:
+    def _find_printed_statements(self) -> set[ast.AST]:
         found: set[ast.AST] = set()
         for call in self.calls:
-            if _dotted(call.func) not in _PRINTS:
+            if _dotted_name(call.func) not in _PRINT_CALLS:
                 continue
             constants = (n.value for a in call.args for n in ast.walk(a) if isinstance(n, ast.Constant))
             lines = (max(c.split("\n"), key=len).strip() for c in constants if isinstance(c, str))
@@ -247,19 +251,19 @@ class _Reader:
         return found
 
 
-def _joined(joint: str, parts: Iterable[Sequence[str]]) -> list[str]:
+def _join_texts(separator: str, parts: Iterable[Sequence[str]]) -> list[str]:
     """Texts put together from one of each part, in few of all ways; no program means them to grow without end."""
-    ways = islice(product(*(part[:_FEW] for part in parts)), _FEW)
-    return [joint.join(way) for way in ways if sum(map(len, way)) <= _LONGEST_TEXT]
+    ways = islice(product(*(part[:_MAX_COMBINATIONS] for part in parts)), _MAX_COMBINATIONS)
+    return [separator.join(way) for way in ways if sum(map(len, way)) <= _MAX_TEXT_CHARS]
 
 
-def _dotted(node: ast.AST) -> str:
+def _dotted_name(node: ast.AST) -> str:
     if isinstance(node, ast.Name):
         return node.id
-    return f"{_dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
+    return f"{_dotted_name(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
 
 
-def _failed_line(output: str, name: str) -> int | None:
+def _find_failed_line(output: str, name: str) -> int | None:
     """The line of the program's own text that a traceback in the output ends at; 0 if it never began."""
     line = re.search(rf'File "(?:[^"\n]*/)?{re.escape(name)}", line (\d{{1,7}})', output)
     if line:

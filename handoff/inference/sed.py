@@ -7,9 +7,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from handoff.inference import content as contents
-from handoff.inference.content import Content, Knowledge, Substitute, find, spliced, substituted
+from handoff.inference.content import (
+    Content,
+    KnownLines,
+    LineTransform,
+    find_lines,
+    replace_lines,
+    substitute_lines,
+)
 
-_LONGEST_LINE = 500
+_MAX_LINE_CHARS = 500
 _CLASSES = {
     "space": r"\s", "digit": r"\d", "alpha": "a-zA-Z", "alnum": "a-zA-Z0-9", "upper": "A-Z",
     "lower": "a-z", "punct": r"!-/:-@\[-`{-~", "blank": r" \t",
@@ -32,49 +39,49 @@ class SedCommand(NamedTuple):
     flags: str = ""
 
 
-def edited(content: Content, known: Knowledge, program: str, *, extended: bool) -> Content:
+def apply_sed(content: Content, known_lines: KnownLines, program: str, *, extended: bool) -> Content:
     """The content after a whole sed program that edits in place."""
     commands = list(parse_sed(program))
     # Addresses count input lines, which only substitutions leave as they are.
     if len(commands) > 1 and any(command.name != "s" for command in commands):
-        return contents.opaque(content, repr(commands))
+        return contents.add_opaque_change(content, repr(commands))
     for command in commands:
-        content = _done(content, known, command, extended)
+        content = _apply_command(content, known_lines, command, extended)
     return content
 
 
-def _done(content: Content, known: Knowledge, command: SedCommand, extended: bool) -> Content:
-    opaque = contents.opaque(content, repr(command))
-    places = _places(content, known, command, extended)
+def _apply_command(content: Content, known_lines: KnownLines, command: SedCommand, extended: bool) -> Content:
+    opaque = contents.add_opaque_change(content, repr(command))
+    places = _find_ranges(content, known_lines, command, extended)
     if places is None:
         return opaque
-    end = _last_line(content, known)
+    end = _count_lines(content, known_lines)
     if end is not None:
         places = [(first, None if last is None else min(last, end)) for first, last in places if first <= end]
     if command.name == "s":
-        change = _substitution(command, extended)
+        change = _compile_substitution(command, extended)
         if change is None:
             return opaque
-        old = _literal(command.pattern)
+        old = _find_literal_text(command.pattern)
         mark = ("do", repr(command[3:])) if old is None else (old, command.text)
         for first, last in places:
-            content = substituted(content, known, change, mark, first, last)
+            content = substitute_lines(content, known_lines, change, mark, first, last)
         return content
     lines = command.text.split("\n")
     for first, last in reversed(places):
         if command.name == "d":
-            content = spliced(content, first, last, ())
+            content = replace_lines(content, first, last, ())
         elif command.name == "c":
-            content = spliced(content, first, last, lines)
+            content = replace_lines(content, first, last, lines)
         elif command.name == "i":
-            content = spliced(content, first, first - 1, lines)
+            content = replace_lines(content, first, first - 1, lines)
         else:
-            content = spliced(content, first + 1, first, lines)
+            content = replace_lines(content, first + 1, first, lines)
     return content
 
 
-def _places(
-    content: Content, known: Knowledge, command: SedCommand, extended: bool
+def _find_ranges(
+    content: Content, known_lines: KnownLines, command: SedCommand, extended: bool
 ) -> list[tuple[int, int | None]] | None:
     """The line ranges of a command; None where they cannot be known."""
     name, first, last = command[:3]
@@ -83,23 +90,27 @@ def _places(
     if first is None:
         return [(1, None)] if name in "sd" else None
     if first == "$":
-        end = _last_line(content, known)
+        end = _count_lines(content, known_lines)
         return None if end is None else [(end, end)]
     if first.isdigit():
         start = int(first)
         if last is None or last.isdigit():
             return [(start, max(start, int(last or 0)))]
         return [(start, None)] if last == "$" else None
-    starts = _matching(content, known, first, extended)
+    starts = _find_matching_lines(content, known_lines, first, extended)
     if not starts:
         # Nothing known matches: on a substitution every line that it may touch is still meant.
         return [(1, None)] if name == "s" and last is None else None
     if last is None:
         return [(start, start) for start in starts]
-    return _ranges(starts, _matching(content, known, last, extended)) if last.startswith("/") else None
+    return (
+        _pair_ranges(starts, _find_matching_lines(content, known_lines, last, extended))
+        if last.startswith("/")
+        else None
+    )
 
 
-def _ranges(starts: list[int], stops: list[int]) -> list[tuple[int, int | None]] | None:
+def _pair_ranges(starts: list[int], stops: list[int]) -> list[tuple[int, int | None]] | None:
     ranges: list[tuple[int, int | None]] = []
     end = 0
     for start in starts:
@@ -111,51 +122,53 @@ def _ranges(starts: list[int], stops: list[int]) -> list[tuple[int, int | None]]
     return ranges
 
 
-def _last_line(content: Content, known: Knowledge) -> int | None:
+def _count_lines(content: Content, known_lines: KnownLines) -> int | None:
     total = 0
     for piece in content.pieces:
         if isinstance(piece, str):
             total += 1
             continue
-        end = piece.end if piece.end is not None else known.end(content.origin)
+        end = piece.end if piece.end is not None else known_lines.end(content.origin)
         if end is None:
             return None
         total += end - piece.start
     return total
 
 
-def _matching(content: Content, known: Knowledge, address: str, extended: bool) -> list[int]:
-    compiled = compiled_pattern(address[1:-1].replace("\\/", "/"), extended)
-    return find(content, known, compiled) if compiled is not None else []
+def _find_matching_lines(
+    content: Content, known_lines: KnownLines, address: str, extended: bool
+) -> list[int]:
+    compiled = compile_pattern(address[1:-1].replace("\\/", "/"), extended)
+    return find_lines(content, known_lines, compiled) if compiled is not None else []
 
 
-def _substitution(command: SedCommand, extended: bool) -> Substitute | None:
+def _compile_substitution(command: SedCommand, extended: bool) -> LineTransform | None:
     """The `s` command as a function of one line; None if it is not simple enough to carry out."""
-    pattern = compiled_pattern(command.pattern, extended, "i" in command.flags.lower())
+    pattern = compile_pattern(command.pattern, extended, "i" in command.flags.lower())
     escaped = re.findall(r"\\([a-zA-Z])|\\.", command.text, re.S)
     if pattern is None or set(command.flags) - set("gIi") or set(escaped) - {"n", "t", ""}:
         return None
-    template = re.sub(r"\\(.)|&", _in_template, command.text, flags=re.S)
+    template = re.sub(r"\\(.)|&", _convert_escape, command.text, flags=re.S)
     count = 0 if "g" in command.flags else 1
     try:
         pattern.sub(template, "")
     except (re.error, IndexError):
         return None
-    return lambda line: line if len(line) > _LONGEST_LINE else pattern.sub(template, line, count=count)
+    return lambda line: line if len(line) > _MAX_LINE_CHARS else pattern.sub(template, line, count=count)
 
 
-def _in_template(match: re.Match[str]) -> str:
+def _convert_escape(match: re.Match[str]) -> str:
     escaped = match[1]
     if escaped is None or escaped.isdigit():
         return rf"\g<{escaped or 0}>"
     return {"n": "\n", "t": "\t", "\\": r"\\"}.get(escaped, escaped)
 
 
-def compiled_pattern(pattern: str, extended: bool, ignore_case: bool = False) -> re.Pattern[str] | None:
+def compile_pattern(pattern: str, extended: bool, ignore_case: bool = False) -> re.Pattern[str] | None:
     """A sed pattern as Python's; None if it is broken, or might take for ever."""
-    if len(pattern) > _LONGEST_LINE:
+    if len(pattern) > _MAX_LINE_CHARS:
         return None
-    translated = _translated(pattern, extended)
+    translated = _translate_pattern(pattern, extended)
     unbounded = len(re.findall(r"(?<!\\)[*+]|\{\d*,\d*\}", translated))
     if unbounded > 2 or re.search(r"\)[*+{?]", translated):
         return None
@@ -165,8 +178,8 @@ def compiled_pattern(pattern: str, extended: bool, ignore_case: bool = False) ->
         return None
 
 
-def _translated(pattern: str, extended: bool) -> str:
-    def token(match: re.Match[str]) -> str:
+def _translate_pattern(pattern: str, extended: bool) -> str:
+    def translate_token(match: re.Match[str]) -> str:
         escaped, body, char = match.groups()
         if escaped is not None:
             if escaped in "(){}|+?":
@@ -185,10 +198,10 @@ def _translated(pattern: str, extended: bool) -> str:
             char if char in "^$.*[](){}|+?" and not leads and (extended or not literal) else re.escape(char)
         )
 
-    return _TOKEN.sub(token, pattern)
+    return _TOKEN.sub(translate_token, pattern)
 
 
-def _literal(pattern: str) -> str | None:
+def _find_literal_text(pattern: str) -> str | None:
     """The one text that a pattern is about, if it has no more than anchors and escapes; else None."""
     body = pattern.removeprefix("^")
     body = body[:-1] if body.endswith("$") and not body.endswith("\\$") else body
@@ -226,11 +239,11 @@ def parse_sed(program: str) -> Iterator[SedCommand]:
         elif name == "d":
             yield SedCommand("d", first, last)
         else:
-            text, position = _lines_of(program, position)
+            text, position = _read_text_argument(program, position)
             yield SedCommand(name, first, last, text=text)
 
 
-def _lines_of(program: str, position: int) -> tuple[str, int]:
+def _read_text_argument(program: str, position: int) -> tuple[str, int]:
     r"""The text of `a`, `i` or `c`: one-line form and `a\` form; a line that ends in a backslash goes on."""
     match = _LINES.match(program, position)
     assert match is not None

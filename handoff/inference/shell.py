@@ -6,31 +6,31 @@ import posixpath
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from handoff.commands import executed, parse, resolve
+from handoff.commands import find_executed_part, parse_command, resolve_path
 from handoff.inference import git, moving, patches, printing, programs, rewriting
-from handoff.inference.line import Line, Part
+from handoff.inference.line import CommandLine, ExpandedCommand
 
 if TYPE_CHECKING:
-    from handoff.inference.files import Files
+    from handoff.inference.files import InferredFiles
 
 _MAX_DEPTH = 3
-_DONE_BY: dict[str, Callable[[Line, Part], None]] = {
+_HANDLERS: dict[str, Callable[[CommandLine, ExpandedCommand], None]] = {
     **dict.fromkeys(rewriting.FORMATTERS, rewriting.format_files),
     **dict.fromkeys(("sed", "perl", "ruby", "find"), rewriting.edit_in_place),
     **dict.fromkeys(("patch", "apply_patch"), patches.apply_patch),
-    **dict.fromkeys(("mv", "cp", "install"), moving.move),
-    **dict.fromkeys(("rm", "unlink"), moving.remove_files),
+    **dict.fromkeys(("mv", "cp", "install"), moving.run_move),
+    **dict.fromkeys(("rm", "unlink"), moving.run_remove),
     **dict.fromkeys(programs.SHELLS, programs.run_script),
     "git": git.run_git,
-    "mkdir": moving.make_directories,
-    "touch": moving.touch,
+    "mkdir": moving.run_mkdir,
+    "touch": moving.run_touch,
 }
-_PRINTERS = {"cat", "tee", "echo", "printf"}
+_PRINT_PROGRAMS = {"cat", "tee", "echo", "printf"}
 
 
-def directory_after(command: str, cwd: str | None) -> str | None:
+def find_directory_after(command: str, cwd: str | None) -> str | None:
     """Where a shell that stood in `cwd` stands after a command line."""
-    commands = parse(command)
+    commands = parse_command(command)
     last = commands[-1] if commands else None
     if last is None:
         return cwd
@@ -39,39 +39,43 @@ def directory_after(command: str, cwd: str | None) -> str | None:
         words = [w for w in last.argv[1:] if w == "-" or not w.startswith("-")]
         if not words or words[0] == "-" or "$" in words[0]:
             return None
-        there = resolve(words[0], last.cwd)
+        there = resolve_path(words[0], last.cwd)
     if there is None:
         return cwd
     return there if there.startswith("/") or cwd is None else posixpath.normpath(posixpath.join(cwd, there))
 
 
-def carry_out(
-    files: Files, command: str, text: str, exit_code: int | None, timed_out: bool, depth: int = 0
+def apply_command_line(
+    files: InferredFiles, command: str, text: str, exit_code: int | None, timed_out: bool, depth: int = 0
 ) -> set[str]:
     """Let the files change as the command line changes them; the paths it touched."""
 
-    def nested(inner: str) -> set[str]:
-        return carry_out(files, inner, text, exit_code, False, depth + 1) if depth < _MAX_DEPTH else set()
+    def run_nested(inner: str) -> set[str]:
+        return (
+            apply_command_line(files, inner, text, exit_code, False, depth + 1)
+            if depth < _MAX_DEPTH
+            else set()
+        )
 
-    ran = executed(command, text)
+    ran = find_executed_part(command, text)
     # Of a line that bash could not read to its end, the exit code is that of the reading.
     code = exit_code if ran == command else None
-    line = Line(files, ran, text, code, timed_out=timed_out, nested=nested)
+    line = CommandLine(files, ran, text, code, timed_out=timed_out, run_nested=run_nested)
     for position in range(len(line.commands)):
-        if line.ran(position):
-            _do(line, line.part(position))
-    return line.touched
+        if line.did_run(position):
+            _apply_command(line, line.expand_command(position))
+    return line.touched_paths
 
 
-def _do(line: Line, part: Part) -> None:
-    name = part.simple.name
-    if name in _PRINTERS:
-        printing.printed(line, part)
+def _apply_command(line: CommandLine, part: ExpandedCommand) -> None:
+    name = part.command.name
+    if name in _PRINT_PROGRAMS:
+        printing.run_printer(line, part)
         return
     if name.startswith(("python", "pypy")):
         programs.run_python(line, part)
-    elif name in _DONE_BY:
-        _DONE_BY[name](line, part)
-    elif "/" in part.simple.argv[0] or name.endswith(".sh"):
+    elif name in _HANDLERS:
+        _HANDLERS[name](line, part)
+    elif "/" in part.command.argv[0] or name.endswith(".sh"):
         programs.run_script(line, part)
-    printing.redirected(line, part)
+    printing.write_redirects(line, part)

@@ -6,8 +6,24 @@
 
 from __future__ import annotations
 
-from handoff.ledger.database import LedgerUnusable
-from handoff.ledger.leases import BadThread, Fenced, HandedOver, Lease, ThreadHeld, acquire
+from handoff.ledger.database import LedgerUnavailableError
+from handoff.ledger.leases import (
+    FencedError,
+    HandedOverError,
+    Lease,
+    ThreadHeldError,
+    ThreadNameError,
+    acquire,
+)
 from handoff.ledger.store import Ledger
 
-__all__ = ["BadThread", "Fenced", "HandedOver", "Lease", "Ledger", "LedgerUnusable", "ThreadHeld", "acquire"]
+__all__ = [
+    "FencedError",
+    "HandedOverError",
+    "Lease",
+    "Ledger",
+    "LedgerUnavailableError",
+    "ThreadHeldError",
+    "ThreadNameError",
+    "acquire",
+]

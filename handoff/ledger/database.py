@@ -28,18 +28,18 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
-from handoff.ledger.undisturbed import undisturbed
+from handoff.ledger.undisturbed import defer_signals
 from handoff.outside import describe_error
 
 BUSY_S = 60.0
 """How long a writer waits for another one's transaction."""
-PAUSE_S = 0.02
-_READS = "takeover_reads"
+RETRY_PAUSE_S = 0.02
+_READ_ONLY_OPTION = "takeover_reads"
 Synchronous = Literal["NORMAL", "FULL"]
 """Whether on SQLite a transaction outlives its process only, or a loss of power too."""
 
 
-class LedgerUnusable(Exception):
+class LedgerUnavailableError(Exception):
     """The database cannot be opened, read or written; one line that says which, why, and what to do."""
 
 
@@ -51,11 +51,11 @@ class Database:
     ) -> None:
         """Create missing tables. `version` is the table that holds the schema of the whole database.
 
-        Raises LedgerUnusable, also for a schema that is newer than `schema`.
+        Raises LedgerUnavailableError, also for a schema that is newer than `schema`.
         """
         self.url = url
-        self._engine = _engine(url, synchronous)
-        self.on_sqlite = self._engine.dialect.name == "sqlite"
+        self._engine = _create_engine(url, synchronous)
+        self.is_sqlite = self._engine.dialect.name == "sqlite"
         try:
             self._create(tables, version, schema)
         except BaseException:
@@ -63,15 +63,15 @@ class Database:
             raise
 
     def _create(self, tables: MetaData, version: Table, schema: int) -> None:
-        with self.telling(), self._engine.begin() as connection:
-            if not self.on_sqlite:
+        with self.translate_errors(), self._engine.begin() as connection:
+            if not self.is_sqlite:
                 # Two processes that both find no tables must not both make them.
                 connection.execute(text("SELECT pg_advisory_xact_lock(8402157)"))
             before = set(inspect(connection).get_table_names())
             known = select(version.c.version)
             found = connection.execute(known).scalar() if version.name in before else None
             if found is not None and not (isinstance(found, int) and found <= schema):
-                raise LedgerUnusable(
+                raise LedgerUnavailableError(
                     f"{self.name}: a newer program made it (schema {found}; this one knows {schema}); "
                     "update the program, or use another database"
                 )
@@ -85,32 +85,34 @@ class Database:
         """Change the tables of an earlier schema; `before` names the tables that existed."""
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def write_transaction(self) -> Iterator[Connection]:
         """One transaction that nobody else writes in; all of it, or nothing, is done."""
-        with undisturbed(), self.telling(), self._engine.begin() as connection:
+        with defer_signals(), self.translate_errors(), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        with undisturbed(), self.telling(), self._engine.connect() as connection:
-            yield connection.execution_options(**{_READS: True})
+    def read_transaction(self) -> Iterator[Connection]:
+        with defer_signals(), self.translate_errors(), self._engine.connect() as connection:
+            yield connection.execution_options(**{_READ_ONLY_OPTION: True})
 
     def close(self) -> None:
         self._engine.dispose()
 
     @contextmanager
-    def telling(self, *errors: type[Exception]) -> Iterator[None]:
-        """Raise LedgerUnusable, in one line, for what a driver raises: these errors, or any of SQLAlchemy's."""
+    def translate_errors(self, *errors: type[Exception]) -> Iterator[None]:
+        """Raise LedgerUnavailableError, in one line, for what a driver raises: these errors, or any of SQLAlchemy's."""
         try:
             yield
         except DBAPIError as error:
-            raise LedgerUnusable(f"{self.name}: {_cause(error.orig)}") from error
+            raise LedgerUnavailableError(f"{self.name}: {_describe_cause(error.orig)}") from error
         except UnicodeDecodeError as error:  # even the driver's own message can quote damaged bytes
-            raise LedgerUnusable(f"{self.name}: {_cause(sqlite3.DatabaseError('malformed text'))}") from error
+            raise LedgerUnavailableError(
+                f"{self.name}: {_describe_cause(sqlite3.DatabaseError('malformed text'))}"
+            ) from error
         except NoConnection as error:
-            raise LedgerUnusable(f"{self.name}: too many threads use it at once") from error
+            raise LedgerUnavailableError(f"{self.name}: too many threads use it at once") from error
         except errors as error:
-            raise LedgerUnusable(f"{self.name}: {_cause(error)}") from error
+            raise LedgerUnavailableError(f"{self.name}: {_describe_cause(error)}") from error
 
     @property
     def name(self) -> str:
@@ -118,12 +120,12 @@ class Database:
         return make_url(self.url).render_as_string(hide_password=True)
 
 
-def _engine(url: str, synchronous: Synchronous) -> Engine:
+def _create_engine(url: str, synchronous: Synchronous) -> Engine:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
         shown = re.sub("//[^/]*@", "//***@", url)[:40]
-        raise LedgerUnusable(
+        raise LedgerUnavailableError(
             f"{shown!r} is no database URL; give sqlite:///FILE or postgresql://…"
         ) from error
     if parsed.drivername in ("postgresql", "postgres"):
@@ -136,17 +138,19 @@ def _engine(url: str, synchronous: Synchronous) -> Engine:
     try:
         engine = create_engine(parsed, pool_pre_ping=not parsed.drivername.startswith("sqlite"), **options)
     except (NoSuchModuleError, ImportError) as error:
-        raise LedgerUnusable(
+        raise LedgerUnavailableError(
             f"{parsed.drivername}: its driver is not installed; pip install '.[postgres]' in the checkout of langgraph-takeover, "
             "or give sqlite:///FILE"
         ) from error
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", lambda connection, record: _prepare(connection, synchronous))
-        event.listen(engine, "begin", _begun)
+        event.listen(
+            engine, "connect", lambda connection, record: _configure_connection(connection, synchronous)
+        )
+        event.listen(engine, "begin", _begin_transaction)
     return engine
 
 
-_KINDS = {
+_FILE_KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
@@ -156,9 +160,9 @@ _KINDS = {
 
 
 def _check_file(path: Path) -> None:
-    """Raise LedgerUnusable where no database file can be opened or created."""
+    """Raise LedgerUnavailableError where no database file can be opened or created."""
     if not path.parent.is_dir():
-        raise LedgerUnusable(f"{path}: there is no directory {path.parent}")
+        raise LedgerUnavailableError(f"{path}: there is no directory {path.parent}")
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -166,29 +170,29 @@ def _check_file(path: Path) -> None:
     except OSError as error:
         kind = f"not readable ({describe_error(error)})"
     else:
-        kind = _KINDS.get(stat.S_IFMT(mode))
+        kind = _FILE_KINDS.get(stat.S_IFMT(mode))
     if kind is not None:
-        raise LedgerUnusable(
+        raise LedgerUnavailableError(
             f"{path}: {kind}; it must be a file that can be written to: move it away, or name another file"
         )
 
 
-def _begun(connection: Connection) -> None:
+def _begin_transaction(connection: Connection) -> None:
     # Only writers that say so at once wait for each other; who only reads waits for nobody.
-    reads = connection.get_execution_options().get(_READS)
+    reads = connection.get_execution_options().get(_READ_ONLY_OPTION)
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
-def _prepare(connection: Any, synchronous: Synchronous) -> None:
+def _configure_connection(connection: Any, synchronous: Synchronous) -> None:
     # The driver must not begin transactions by itself.
     connection.isolation_level = None
     # Observations are large: small pages would leave an eighth of the file empty. It counts for new files only.
     connection.execute("PRAGMA page_size=16384")
-    _to_wal(connection)
+    _enable_wal(connection)
     connection.execute(f"PRAGMA synchronous={synchronous}")
 
 
-def _locked(error: BaseException) -> bool:
+def _is_locked(error: BaseException) -> bool:
     return (
         isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
     )
@@ -196,13 +200,16 @@ def _locked(error: BaseException) -> bool:
 
 # SQLite itself gives up at once here: it reads by then, and the writer it would wait for may wait for readers.
 @retry(
-    retry=retry_if_exception(_locked), wait=wait_fixed(PAUSE_S), stop=stop_after_delay(BUSY_S), reraise=True
+    retry=retry_if_exception(_is_locked),
+    wait=wait_fixed(RETRY_PAUSE_S),
+    stop=stop_after_delay(BUSY_S),
+    reraise=True,
 )
-def _to_wal(connection: sqlite3.Connection) -> None:
+def _enable_wal(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
 
 
-def _cause(error: BaseException | None) -> str:
+def _describe_cause(error: BaseException | None) -> str:
     lines = str(error).strip().splitlines()
     said = lines[0] if lines else type(error).__name__
     cures = {

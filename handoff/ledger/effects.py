@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import bindparam, delete, insert, select, update
 
 from handoff.ledger.leases import Lease
-from handoff.ledger.sealing import seal_text, unseal_text
+from handoff.ledger.sealing import add_checksum, verify_text
 from handoff.ledger.store import Ledger, effects
 
 
-class Key(NamedTuple):
+class EffectKey(NamedTuple):
     """What names one effect: the same when a node is run again after a crash, another in every fork."""
 
     thread: str
@@ -26,74 +26,74 @@ class Key(NamedTuple):
 class Effect(NamedTuple):
     """One effect as the journal has it; `result` is None until it ended."""
 
-    machine_before: str
-    machine_after: str | None
+    state_before: str
+    state_after: str | None
     result: str | None
 
 
-_matching = (
+_KEY_MATCHES = (
     (effects.c.thread == bindparam("k_thread"))
     & (effects.c.task_id == bindparam("k_task_id"))
     & (effects.c.call == bindparam("k_call"))
 )
-_select = select(effects.c.machine_before, effects.c.machine_after, effects.c.result).where(_matching)
-_begin = insert(effects)
-_let_go = delete(effects).where(
+_SELECT = select(effects.c.machine_before, effects.c.machine_after, effects.c.result).where(_KEY_MATCHES)
+_INSERT = insert(effects)
+_DELETE_OLDER = delete(effects).where(
     effects.c.thread == bindparam("k_thread"), effects.c.task_id != bindparam("k_task_id")
 )
-_end = update(effects).where(_matching)
+_UPDATE = update(effects).where(_KEY_MATCHES)
 
 
-def find(ledger: Ledger, key: Key) -> Effect | None:
-    with ledger.reading() as connection:
-        row = connection.execute(_select, _bound(key)).first()
-    return _effect(ledger, key, row)
+def find(ledger: Ledger, key: EffectKey) -> Effect | None:
+    with ledger.read_transaction() as connection:
+        row = connection.execute(_SELECT, _bind_key(key)).first()
+    return _parse_effect(ledger, key, row)
 
 
-def begin(lease: Lease, key: Key, machine: str) -> Effect | None:
-    """Note that an effect begins upon a machine; what is known of it, if it had begun before. Raises Fenced."""
+def begin(lease: Lease, key: EffectKey, state_id: str) -> Effect | None:
+    """Note that an effect begins upon a machine; what is known of it, if it had begun before. Raises FencedError."""
     ledger = lease.ledger
-    with ledger.writing() as connection:
+    with ledger.write_transaction() as connection:
         lease.require(connection)
-        row = connection.execute(_select, _bound(key)).first()
+        row = connection.execute(_SELECT, _bind_key(key)).first()
         if row is None:
-            connection.execute(_let_go, _bound(key))
+            connection.execute(_DELETE_OLDER, _bind_key(key))
             connection.execute(
-                _begin,
-                {**key._asdict(), "machine_before": machine, "begun_at": ledger.now(connection)},
+                _INSERT,
+                {**key._asdict(), "machine_before": state_id, "begun_at": ledger.now(connection)},
             )
-    return _effect(ledger, key, row)
+    return _parse_effect(ledger, key, row)
 
 
-def end(lease: Lease, key: Key, machine_after: str, result: str) -> None:
-    """Note what an effect came to. Raises Fenced."""
+def end(lease: Lease, key: EffectKey, state_after: str, result: str) -> None:
+    """Note what an effect came to. Raises FencedError."""
     ledger = lease.ledger
-    with ledger.writing() as connection:
+    with ledger.write_transaction() as connection:
         lease.require(connection)
         connection.execute(
-            _end,
+            _UPDATE,
             {
-                **_bound(key),
-                "machine_after": machine_after,
-                "result": seal_text(result),
+                **_bind_key(key),
+                "machine_after": state_after,
+                "result": add_checksum(result),
                 "ended_at": ledger.now(connection),
             },
         )
 
 
-def unfinished(ledger: Ledger) -> tuple[str, ...]:
+def list_unfinished_threads(ledger: Ledger) -> tuple[str, ...]:
     """The threads with an effect that began and did not end."""
     asked = select(effects.c.thread).where(effects.c.result.is_(None)).distinct().order_by(effects.c.thread)
-    with ledger.reading() as connection:
+    with ledger.read_transaction() as connection:
         return tuple(connection.execute(asked).scalars())
 
 
-def _effect(ledger: Ledger, key: Key, row: Any) -> Effect | None:
+def _parse_effect(ledger: Ledger, key: EffectKey, row: Any) -> Effect | None:
     if row is None or row.result is None:
         return Effect(*row) if row else None
     what = f"the result of a call on thread {key.thread!r}"
-    return Effect(row.machine_before, row.machine_after, unseal_text(ledger, what, row.result))
+    return Effect(row.machine_before, row.machine_after, verify_text(ledger, what, row.result))
 
 
-def _bound(key: Key) -> dict[str, str]:
+def _bind_key(key: EffectKey) -> dict[str, str]:
     return {"k_thread": key.thread, "k_task_id": key.task_id, "k_call": key.call}

@@ -18,13 +18,13 @@ from pydantic import ValidationError
 from sqlalchemy import Connection, delete, insert, select, update
 
 from handoff.envelope import Envelope, Understanding
-from handoff.ledger.database import LedgerUnusable
-from handoff.ledger.leases import check_name, close, reopen
-from handoff.ledger.store import Ledger, handoffs, keys, transitions
-from handoff.redaction import redacted
+from handoff.ledger.database import LedgerUnavailableError
+from handoff.ledger.leases import check_name, close_thread, reopen_thread
+from handoff.ledger.store import Ledger, handoffs, idempotency_keys, transitions
+from handoff.redaction import redact
 from sandbox.machine import Frozen
 
-State = Literal[
+HandoffState = Literal[
     "prepared",
     "offered",
     "accepted",
@@ -35,7 +35,7 @@ State = Literal[
     "rolled_back",
     "blocked",
 ]
-LEGAL: dict[State, tuple[State, ...]] = {
+ALLOWED_TRANSITIONS: dict[HandoffState, tuple[HandoffState, ...]] = {
     "prepared": ("offered", "rolled_back"),
     "offered": ("accepted", "rejected", "timed_out", "rolled_back"),
     "rejected": ("offered", "blocked", "rolled_back"),
@@ -47,9 +47,9 @@ LEGAL: dict[State, tuple[State, ...]] = {
     "rolled_back": (),
 }
 """What each state may turn into."""
-HELD: tuple[State, ...] = ("accepted", "active", "completed")
+TRANSFERRED_STATES: tuple[HandoffState, ...] = ("accepted", "active", "completed")
 """The states in which the successor has the task, and the source's thread is closed."""
-OPEN: tuple[State, ...] = ("prepared", "offered", "rejected", "timed_out", "accepted", "active")
+OPEN_STATES: tuple[HandoffState, ...] = ("prepared", "offered", "rejected", "timed_out", "accepted", "active")
 """The states from which it goes on by itself."""
 KEY_LIFETIME_S = 24 * 3600.0
 
@@ -68,7 +68,7 @@ class Handoff(Frozen):
     target: str
     successor: str
     """The thread that the target works on."""
-    state: State
+    state: HandoffState
     version: int
     """How many transitions lie behind it."""
     offers: int
@@ -87,31 +87,31 @@ class Transition(NamedTuple):
     """One line of a handoff's history."""
 
     version: int
-    before: State | None
-    after: State
+    before: HandoffState | None
+    after: HandoffState
     by: str
     reason: str
     at: float
 
 
-class NoSuchHandoff(LookupError):
+class HandoffNotFoundError(LookupError):
     """The ledger has no handoff of that id."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
-class IllegalTransition(ValueError):
+class IllegalTransitionError(ValueError):
     """What was asked for cannot follow upon the state that the handoff is in, or another one was faster."""
 
-    def __init__(self, found: Handoff, to: State, why: str = "") -> None:
-        may = ", ".join(LEGAL[found.state]) or "nothing: it has ended"
-        said = why or f"is {found.state}, which cannot become {to}; it can become {may}"
-        super().__init__(f"handoff {found.id} {said}")
-        self.found = found
+    def __init__(self, handoff: Handoff, to: HandoffState, reason: str = "") -> None:
+        may = ", ".join(ALLOWED_TRANSITIONS[handoff.state]) or "nothing: it has ended"
+        said = reason or f"is {handoff.state}, which cannot become {to}; it can become {may}"
+        super().__init__(f"handoff {handoff.id} {said}")
+        self.handoff = handoff
 
 
-class KeyReused(ValueError):
+class KeyReusedError(ValueError):
     """An idempotency key came back with something else than it was first used for."""
 
 
@@ -131,7 +131,7 @@ def prepare(
 ) -> Handoff:
     """Write a new handoff down. Asked again with the same key, or for what is there already, it is what it was.
 
-    Raises KeyReused, or ValueError for names that cannot be.
+    Raises KeyReusedError, or ValueError for names that cannot be.
     """
     for what, name in {"handoff's id": handoff_id, "source's name": source, "target's name": target}.items():
         check_name(name, what)
@@ -144,13 +144,13 @@ def prepare(
         "source": source,
         "target": target,
     }
-    told = envelope.model_validate(redacted(envelope.model_dump(mode="json")))
+    told = envelope.model_validate(redact(envelope.model_dump(mode="json")))
 
     def write(connection: Connection, now: float) -> Handoff:
         there = _find(connection, handoff_id)
         if there is not None:
             if {name: getattr(there, name) for name in asked} != asked or there.envelope != told:
-                raise KeyReused(
+                raise KeyReusedError(
                     f"handoff {handoff_id} is there already, of record {there.record} to {there.target}"
                 )
             return there
@@ -160,16 +160,16 @@ def prepare(
                 reason="", envelope=told.model_dump_json(), understanding=None, made_at=now, changed_at=now,
             )
         )  # fmt: skip
-        _note(connection, Transition(1, None, "prepared", by, "", now), handoff_id)
-        return _there(connection, handoff_id)
+        _record_transition(connection, Transition(1, None, "prepared", by, "", now), handoff_id)
+        return _load(connection, handoff_id)
 
-    return _once(ledger, key, ["prepare", asked, told.model_dump(mode="json")], write)
+    return _run_once(ledger, key, ["prepare", asked, told.model_dump(mode="json")], write)
 
 
-def move(
+def change_state(
     ledger: Ledger,
     handoff_id: str,
-    to: State,
+    to: HandoffState,
     *,
     by: str,
     version: int | None = None,
@@ -182,15 +182,15 @@ def move(
     """One transition. Who asks again with the same key gets what it came to the first time.
 
     `version` is the one that the caller saw; with another the transition is refused. The deadline counts from
-    now. Raises IllegalTransition, NoSuchHandoff, KeyReused, or HandedOver where another handoff has the source.
+    now. Raises IllegalTransitionError, HandoffNotFoundError, KeyReusedError, or HandedOverError where another handoff has the source.
     """
-    if to not in get_args(State):
-        raise ValueError(f"there is no state {to!r:.60}; there are {', '.join(get_args(State))}")
-    said = redacted(reason)[:500]
-    meant = None if understanding is None else redacted(understanding.model_dump(mode="json"))
+    if to not in get_args(HandoffState):
+        raise ValueError(f"there is no state {to!r:.60}; there are {', '.join(get_args(HandoffState))}")
+    said = redact(reason)[:500]
+    meant = None if understanding is None else redact(understanding.model_dump(mode="json"))
 
     def write(connection: Connection, now: float) -> Handoff:
-        found = _there(connection, handoff_id)
+        found = _load(connection, handoff_id)
         seen = found.version if version is None else version
         changes: dict[str, Any] = {
             "state": to,
@@ -204,120 +204,129 @@ def move(
             changes["successor"] = successor
         if meant is not None:
             changes["understanding"] = json.dumps(meant)
-        before = [state for state, may in LEGAL.items() if to in may]
+        before = [state for state, may in ALLOWED_TRANSITIONS.items() if to in may]
         done = connection.execute(
             update(handoffs)
             .where(handoffs.c.id == handoff_id, handoffs.c.version == seen, handoffs.c.state.in_(before))
             .values(**changes)
         )
         if done.rowcount != 1:
-            raise IllegalTransition(found, to)
-        _note(connection, Transition(seen + 1, found.state, to, by, said, now), handoff_id)
-        _pass_on(connection, found, to)
-        return _there(connection, handoff_id)
+            raise IllegalTransitionError(found, to)
+        _record_transition(connection, Transition(seen + 1, found.state, to, by, said, now), handoff_id)
+        _update_thread_access(connection, found, to)
+        return _load(connection, handoff_id)
 
-    return _once(ledger, key, ["move", handoff_id, to, meant], write)
+    return _run_once(ledger, key, ["move", handoff_id, to, meant], write)
 
 
 def find(ledger: Ledger, handoff_id: str) -> Handoff | None:
-    with ledger.reading() as connection:
+    with ledger.read_transaction() as connection:
         return _find(connection, handoff_id)
 
 
 def load(ledger: Ledger, handoff_id: str) -> Handoff:
-    """Raises NoSuchHandoff."""
-    with ledger.reading() as connection:
-        return _there(connection, handoff_id)
+    """Raises HandoffNotFoundError."""
+    with ledger.read_transaction() as connection:
+        return _load(connection, handoff_id)
 
 
-def every(ledger: Ledger, states: Collection[State] = ()) -> tuple[Handoff, ...]:
+def list_handoffs(ledger: Ledger, states: Collection[HandoffState] = ()) -> tuple[Handoff, ...]:
     """All handoffs, oldest first, or those in these states."""
     asked = select(handoffs).order_by(handoffs.c.made_at, handoffs.c.id)
     if states:
         asked = asked.where(handoffs.c.state.in_(states))
-    with ledger.reading() as connection:
-        return tuple(_handoff(row) for row in connection.execute(asked))
+    with ledger.read_transaction() as connection:
+        return tuple(_parse_row(row) for row in connection.execute(asked))
 
 
-def that_led_to(ledger: Ledger, thread: str) -> Handoff | None:
+def find_by_successor(ledger: Ledger, thread: str) -> Handoff | None:
     """The handoff that a thread was begun for, if it was for one."""
-    with ledger.reading() as connection:
+    with ledger.read_transaction() as connection:
         row = connection.execute(select(handoffs).where(handoffs.c.successor == thread)).first()
-    return _handoff(row) if row else None
+    return _parse_row(row) if row else None
 
 
-def reach(ledger: Ledger, handoff_id: str, to: State, *, by: str, reason: str = "") -> None:
+def advance(ledger: Ledger, handoff_id: str, to: HandoffState, *, by: str, reason: str = "") -> None:
     """Let a handoff that its successor has come to the next state of; said again, it changes nothing.
 
-    Raises IllegalTransition where it is not the successor's any more.
+    Raises IllegalTransitionError where it is not the successor's any more.
     """
     found = load(ledger, handoff_id)
-    if found.state != to and not (found.state in HELD and HELD.index(found.state) > HELD.index(to)):
-        move(ledger, handoff_id, to, by=by, reason=reason, version=found.version)
+    if found.state != to and not (
+        found.state in TRANSFERRED_STATES
+        and TRANSFERRED_STATES.index(found.state) > TRANSFERRED_STATES.index(to)
+    ):
+        change_state(ledger, handoff_id, to, by=by, reason=reason, version=found.version)
 
 
-def history(ledger: Ledger, handoff_id: str) -> tuple[Transition, ...]:
-    """Its transitions, oldest first. Raises NoSuchHandoff."""
+def list_transitions(ledger: Ledger, handoff_id: str) -> tuple[Transition, ...]:
+    """Its transitions, oldest first. Raises HandoffNotFoundError."""
     asked = select(transitions).where(transitions.c.handoff == handoff_id).order_by(transitions.c.version)
-    with ledger.reading() as connection:
-        _there(connection, handoff_id)
+    with ledger.read_transaction() as connection:
+        _load(connection, handoff_id)
         return tuple(
             Transition(row.version, row.before, row.after, row.by, row.reason, row.at)
             for row in connection.execute(asked)
         )
 
 
-def forget_keys(ledger: Ledger) -> int:
+def remove_expired_keys(ledger: Ledger) -> int:
     """Remove the idempotency keys whose time is over; how many those were."""
-    with ledger.writing() as connection:
-        return connection.execute(delete(keys).where(keys.c.expires_at <= ledger.now(connection))).rowcount
+    with ledger.write_transaction() as connection:
+        return connection.execute(
+            delete(idempotency_keys).where(idempotency_keys.c.expires_at <= ledger.now(connection))
+        ).rowcount
 
 
-def _once(
-    ledger: Ledger, key: str, asked: list[Any], write: Callable[[Connection, float], Handoff]
+def _run_once(
+    ledger: Ledger, key: str, request: list[Any], write: Callable[[Connection, float], Handoff]
 ) -> Handoff:
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
     if key:
         check_name(key)
-    with ledger.writing() as connection:
+    with ledger.write_transaction() as connection:
         now = ledger.now(connection)
         if not key:
             return write(connection, now)
-        connection.execute(delete(keys).where(keys.c.expires_at <= now))
-        known = connection.execute(select(keys).where(keys.c.key == key)).first()
+        connection.execute(delete(idempotency_keys).where(idempotency_keys.c.expires_at <= now))
+        known = connection.execute(select(idempotency_keys).where(idempotency_keys.c.key == key)).first()
         if known is not None:
             if known.asked != digest:
-                raise KeyReused(
+                raise KeyReusedError(
                     f"the key {key!r} was used for something else; take a new one for each intent"
                 )
             return Handoff.model_validate_json(known.result)
         result = write(connection, now)
         connection.execute(
-            insert(keys).values(
+            insert(idempotency_keys).values(
                 key=key, asked=digest, result=result.model_dump_json(), expires_at=now + KEY_LIFETIME_S
             )
         )
         return result
 
 
-def _pass_on(connection: Connection, found: Handoff, to: State) -> None:
+def _update_thread_access(connection: Connection, handoff: Handoff, to: HandoffState) -> None:
     """Close the thread of whoever has not the task any more, even where it still runs, and open the other's."""
     if to == "accepted":
-        close(connection, found.thread, found.id, found.target)
-    elif found.state in HELD and to not in HELD:
-        later = select(handoffs.c.id).where(handoffs.c.thread == found.successor, handoffs.c.state.in_(HELD))
+        close_thread(connection, handoff.thread, handoff.id, handoff.target)
+    elif handoff.state in TRANSFERRED_STATES and to not in TRANSFERRED_STATES:
+        later = select(handoffs.c.id).where(
+            handoffs.c.thread == handoff.successor, handoffs.c.state.in_(TRANSFERRED_STATES)
+        )
         if (next_one := connection.execute(later).scalars().first()) is not None:
-            raise IllegalTransition(found, to, f"was handed on by handoff {next_one}; roll that back first")
-        reopen(connection, found.thread, found.id)
-        if found.successor:
-            close(connection, found.successor, found.id)
+            raise IllegalTransitionError(
+                handoff, to, f"was handed on by handoff {next_one}; roll that back first"
+            )
+        reopen_thread(connection, handoff.thread, handoff.id)
+        if handoff.successor:
+            close_thread(connection, handoff.successor, handoff.id)
 
 
-def _note(connection: Connection, transition: Transition, handoff_id: str) -> None:
+def _record_transition(connection: Connection, transition: Transition, handoff_id: str) -> None:
     connection.execute(insert(transitions).values(handoff=handoff_id, **transition._asdict()))
 
 
-def _there(connection: Connection, handoff_id: str) -> Handoff:
+def _load(connection: Connection, handoff_id: str) -> Handoff:
     found = _find(connection, handoff_id)
     if found is None:
         ids = (
@@ -325,7 +334,7 @@ def _there(connection: Connection, handoff_id: str) -> Handoff:
             .scalars()
             .all()
         )
-        raise NoSuchHandoff(
+        raise HandoffNotFoundError(
             f"there is no handoff {handoff_id!r:.60}; "
             + (f"there are {', '.join(ids)}" if ids else "there is none yet")
         )
@@ -334,10 +343,10 @@ def _there(connection: Connection, handoff_id: str) -> Handoff:
 
 def _find(connection: Connection, handoff_id: str) -> Handoff | None:
     row = connection.execute(select(handoffs).where(handoffs.c.id == handoff_id)).first()
-    return _handoff(row) if row else None
+    return _parse_row(row) if row else None
 
 
-def _handoff(row: Any) -> Handoff:
+def _parse_row(row: Any) -> Handoff:
     values = row._asdict()
     understanding = values.pop("understanding")
     try:
@@ -347,6 +356,6 @@ def _handoff(row: Any) -> Handoff:
         )
     except ValidationError as error:
         field = ".".join(map(str, error.errors()[0]["loc"])) or "text"
-        raise LedgerUnusable(
+        raise LedgerUnavailableError(
             f"handoff {values['id']!r:.60}: its row is damaged ({field}); restore the ledger's database from a copy"
         ) from error

@@ -7,55 +7,57 @@ from collections.abc import Collection
 from sqlalchemy import delete, insert, select
 
 from handoff.ledger.leases import Lease
-from handoff.ledger.sealing import parse_sealed, seal_text
-from handoff.ledger.store import Ledger, machines
-from handoff.redaction import without_known
+from handoff.ledger.sealing import add_checksum, parse_stored
+from handoff.ledger.store import Ledger, snapshots
+from handoff.redaction import redact_known_secrets
 from sandbox.machine import Snapshot
 
 
-def keep(lease: Lease, machine_id: str, snapshot: Snapshot) -> None:
-    """Note that a state can be entered by a snapshot, which must be durable by now. Raises Fenced."""
+def save(lease: Lease, state_id: str, snapshot: Snapshot) -> None:
+    """Note that a state can be entered by a snapshot, which must be durable by now. Raises FencedError."""
     ledger = lease.ledger
-    written = snapshot.model_copy(update={"shell_state": without_known(snapshot.shell_state)})
-    with ledger.writing() as connection:
+    written = snapshot.model_copy(update={"shell_state": redact_known_secrets(snapshot.shell_state)})
+    with ledger.write_transaction() as connection:
         lease.require(connection)
-        if connection.execute(select(machines.c.id).where(machines.c.id == machine_id)).first() is None:
+        if connection.execute(select(snapshots.c.id).where(snapshots.c.id == state_id)).first() is None:
             connection.execute(
-                insert(machines).values(
-                    id=machine_id,
+                insert(snapshots).values(
+                    id=state_id,
                     thread=lease.thread,
-                    snapshot=seal_text(written.model_dump_json()),
+                    snapshot=add_checksum(written.model_dump_json()),
                     made_at=ledger.now(connection),
                 )
             )
 
 
-def find(ledger: Ledger, machine_id: str) -> Snapshot | None:
-    with ledger.reading() as connection:
-        row = connection.execute(select(machines.c.snapshot).where(machines.c.id == machine_id)).first()
+def find(ledger: Ledger, state_id: str) -> Snapshot | None:
+    with ledger.read_transaction() as connection:
+        row = connection.execute(select(snapshots.c.snapshot).where(snapshots.c.id == state_id)).first()
     return (
-        parse_sealed(ledger, f"the snapshot of machine {machine_id}", row.snapshot, Snapshot) if row else None
+        parse_stored(ledger, f"the snapshot of machine {state_id}", row.snapshot, Snapshot) if row else None
     )
 
 
-def kept(ledger: Ledger, thread: str) -> frozenset[str]:
+def list_state_ids(ledger: Ledger, thread: str) -> frozenset[str]:
     """The ids of a thread's states that can be entered."""
-    with ledger.reading() as connection:
-        rows = connection.execute(select(machines.c.id).where(machines.c.thread == thread))
+    with ledger.read_transaction() as connection:
+        rows = connection.execute(select(snapshots.c.id).where(snapshots.c.thread == thread))
         return frozenset(row.id for row in rows)
 
 
-def snapshots(ledger: Ledger) -> tuple[Snapshot, ...]:
+def list_snapshots(ledger: Ledger) -> tuple[Snapshot, ...]:
     """Those of all states of all threads."""
-    with ledger.reading() as connection:
-        rows = connection.execute(select(machines.c.id, machines.c.snapshot)).all()
+    with ledger.read_transaction() as connection:
+        rows = connection.execute(select(snapshots.c.id, snapshots.c.snapshot)).all()
     return tuple(
-        parse_sealed(ledger, f"the snapshot of machine {row.id}", row.snapshot, Snapshot) for row in rows
+        parse_stored(ledger, f"the snapshot of machine {row.id}", row.snapshot, Snapshot) for row in rows
     )
 
 
-def forget(lease: Lease, ids: Collection[str]) -> None:
-    """Note that these states of the thread can be entered no more. Raises Fenced."""
-    with lease.ledger.writing() as connection:
+def remove(lease: Lease, ids: Collection[str]) -> None:
+    """Note that these states of the thread can be entered no more. Raises FencedError."""
+    with lease.ledger.write_transaction() as connection:
         lease.require(connection)
-        connection.execute(delete(machines).where(machines.c.thread == lease.thread, machines.c.id.in_(ids)))
+        connection.execute(
+            delete(snapshots).where(snapshots.c.thread == lease.thread, snapshots.c.id.in_(ids))
+        )

@@ -20,8 +20,8 @@ from sqlalchemy import (
     text,
 )
 
-from handoff.ledger.database import PAUSE_S, Database
-from handoff.ledger.undisturbed import undisturbed
+from handoff.ledger.database import RETRY_PAUSE_S, Database
+from handoff.ledger.undisturbed import defer_signals
 
 SCHEMA_VERSION = 3
 
@@ -51,7 +51,7 @@ effects = Table(
     Column("begun_at", Float, nullable=False),
     Column("ended_at", Float),
 )
-machines = Table(
+snapshots = Table(
     "takeover_machines",
     _metadata,
     Column("id", Text, primary_key=True),
@@ -91,7 +91,7 @@ transitions = Table(
     Column("reason", Text, nullable=False),
     Column("at", Float, nullable=False),
 )
-keys = Table(
+idempotency_keys = Table(
     "takeover_keys",
     _metadata,
     Column("key", Text, primary_key=True),
@@ -99,7 +99,7 @@ keys = Table(
     Column("result", Text, nullable=False),
     Column("expires_at", Float, nullable=False, index=True),
 )
-closed = Table(
+closed_threads = Table(
     "takeover_closed",
     _metadata,
     Column("thread", Text, primary_key=True),
@@ -113,23 +113,23 @@ class Ledger(Database):
     """The database of threads, effects, machines and handoffs."""
 
     def __init__(self, url: str) -> None:
-        """Raises LedgerUnusable, also for a database that a newer program has written."""
+        """Raises LedgerUnavailableError, also for a database that a newer program has written."""
         super().__init__(url, _metadata, _version, SCHEMA_VERSION)
 
     @contextmanager
-    def filing(self) -> Iterator[None]:
+    def lock_snapshots(self) -> Iterator[None]:
         """Keep others from filing and removing snapshots meanwhile, in whichever process."""
         while True:
-            with undisturbed(), self.telling(), self._files() as free:
+            with defer_signals(), self.translate_errors(), self._try_lock_snapshots() as free:
                 if free:
                     yield
                     return
-            time.sleep(PAUSE_S)  # holding nothing, so that Ctrl-C ends it, and others get connections
+            time.sleep(RETRY_PAUSE_S)  # holding nothing, so that Ctrl-C ends it, and others get connections
 
     @contextmanager
-    def _files(self) -> Iterator[bool]:
+    def _try_lock_snapshots(self) -> Iterator[bool]:
         """Whether nobody else was filing; nobody else is then."""
-        if self.on_sqlite:
+        if self.is_sqlite:
             with Path(f"{make_url(self.url).database}.files").open("a") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -143,6 +143,6 @@ class Ledger(Database):
 
     def now(self, connection: Connection) -> float:
         """Seconds since the epoch, by the clock that all who use this database share."""
-        if self.on_sqlite:
+        if self.is_sqlite:
             return time.time()
         return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())

@@ -12,13 +12,13 @@ from handoff.notes.fields import MODEL_FIELDS, NONE_OBSERVED, UNKNOWN
 from handoff.record import Claim, Notes
 
 _SENTENCE = re.compile(r"(?<=[.;!?])\s+")
-_TICKED = re.compile(r"`+([^`]+)`+")
+_INLINE_CODE = re.compile(r"`+([^`]+)`+")
 _PATH = re.compile(
     r"(?<![\w/.@-])(?:~?/|\./|\.\./)?(?:[\w.+-]+/)+[\w.+-]*\w|"
     r"(?<![\w/.@-])[\w-]+\.(?:py|pyi|pyx|js|jsx|ts|tsx|go|rs|java|kt|c|h|cc|cpp|hpp|rb|php|cs|swift|sh|md|rst|txt|"
     r"toml|cfg|ini|ya?ml|json|html|css|sql)\b(?!\()"
 )
-_TEST = re.compile(r"\b[\w./-]+::\w[\w:\[\]-]*|\btest_\w+|\b(?:\w+\.)*Test\w+\.\w+")
+_TEST_ID = re.compile(r"\b[\w./-]+::\w[\w:\[\]-]*|\btest_\w+|\b(?:\w+\.)*Test\w+\.\w+")
 _NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w-]|\.\d)")
 _NOTHING_CHANGED = re.compile(
     r"\b(?:no|without(?: any)?|not any) (?:\w+ )?(?:changes?|edits?|modifications?|files?)\b(?! to (?:tests?|other))"
@@ -26,25 +26,25 @@ _NOTHING_CHANGED = re.compile(
     r"|\b(?:did not|didn't|have not|haven't|has not|was not|were not) (?:yet )?(?:change|edit|modif|touch)",
     re.IGNORECASE,
 )
-_SAYS_CHANGED = re.compile(
+_CHANGE_WORDS = re.compile(
     r"\b(?:edited|changed|modified|updated|patched|fixed|rewrote|added|created)\b", re.I
 )
-_PASSES = re.compile(
+_SUCCESS_WORDS = re.compile(
     r"\b(?:tests?|suite|checks?|validation|reproduction|build)\b[^.;]{0,60}?\b(?:pass(?:es|ed|ing)?|succeed(?:s|ed)?|"
     r"(?:is|are) (?:now )?green)\b|\ball (?:pass|green)",
     re.IGNORECASE,
 )
-_ALL = re.compile(r"\b(?:all|every|whole|full|entire|now|currently|everything)\b", re.IGNORECASE)
-_UNSURE = re.compile(
+_TOTALITY_WORDS = re.compile(r"\b(?:all|every|whole|full|entire|now|currently|everything)\b", re.IGNORECASE)
+_HEDGE_WORDS = re.compile(
     r"\b(?:not|no|never|n't|fail\w*|should|would|will|may|might|could|must|if|whether|until|once|after|before|verify|"
     r"confirm|ensure|check that|make|unless|unknown|unclear|expected? to|need\w*|to pass)\b|n't\b",
     re.IGNORECASE,
 )
-_ABSENT = re.compile(
+_ABSENCE_WORDS = re.compile(
     r"\b(?:delet|remov|missing|absent|not? (?:\w+ )?exist|no such|creat|new file|add|writ|renam|mov)", re.I
 )
-_OF_CHANGES = ("work_completed", "rollback_notes")
-_UNKNOWING = re.compile(rf"^\W*(?:{UNKNOWN}|{NONE_OBSERVED}|none|n/?a)\W*$", re.IGNORECASE)
+_CHANGE_FIELDS = ("work_completed", "rollback_notes")
+_EMPTY_CLAIM = re.compile(rf"^\W*(?:{UNKNOWN}|{NONE_OBSERVED}|none|n/?a)\W*$", re.IGNORECASE)
 
 
 class Soundness(NamedTuple):
@@ -57,18 +57,18 @@ class Soundness(NamedTuple):
     """Those that stand in an earlier field already, word for word."""
 
 
-def soundness(notes: Notes, evidence: Evidence) -> Soundness:
+def measure_soundness(notes: Notes, evidence: Evidence) -> Soundness:
     """What the record says of a model's notes; each statement is counted as one thing at most."""
     claims = [(name, claim) for name, told in notes.structured.items() for claim in told]
-    rest = [(name, claim) for name, claim in claims if contradiction(name, claim, evidence) is None]
-    fresh = [claim for name, claim in rest if said_before(name, claim, notes) is None]
-    lacking = sum(unsupported(claim, evidence) is not None for claim in fresh)
+    rest = [(name, claim) for name, claim in claims if find_contradiction(name, claim, evidence) is None]
+    fresh = [claim for name, claim in rest if find_repetition(name, claim, notes) is None]
+    lacking = sum(find_support_gap(claim, evidence) is not None for claim in fresh)
     return Soundness(len(claims), len(claims) - len(rest), lacking, len(rest) - len(fresh))
 
 
-def said_before(field: str, claim: Claim, notes: Notes | None) -> str | None:
+def find_repetition(field: str, claim: Claim, notes: Notes | None) -> str | None:
     """The earlier field in which the statement stands, word for word; None where it says something of its own."""
-    if notes is None or says_nothing(claim):
+    if notes is None or is_empty_claim(claim):
         return None
     for name in MODEL_FIELDS[: MODEL_FIELDS.index(field)]:
         if any(
@@ -78,64 +78,71 @@ def said_before(field: str, claim: Claim, notes: Notes | None) -> str | None:
     return None
 
 
-def says_nothing(claim: Claim) -> bool:
+def is_empty_claim(claim: Claim) -> bool:
     """Whether it only says that there is nothing to say."""
-    return bool(_UNKNOWING.match(claim.text))
+    return bool(_EMPTY_CLAIM.match(claim.text))
 
 
-def contradiction(field: str, claim: Claim, evidence: Evidence) -> str | None:
+def find_contradiction(field: str, claim: Claim, evidence: Evidence) -> str | None:
     """What the record has against a statement; None where it has nothing."""
-    if says_nothing(claim):
+    if is_empty_claim(claim):
         return None
     for sentence in _SENTENCE.split(claim.text):
-        if (against := _against(field, sentence, claim, evidence)) is not None:
+        if (against := _find_sentence_contradiction(field, sentence, claim, evidence)) is not None:
             return against
     return None
 
 
-def _against(field: str, sentence: str, claim: Claim, evidence: Evidence) -> str | None:
+def _find_sentence_contradiction(field: str, sentence: str, claim: Claim, evidence: Evidence) -> str | None:
     changed = len(evidence.changed)
     of_all = not _PATH.search(sentence)  # of one file, it may well be true that nothing was done to it
-    if field in _OF_CHANGES and changed and of_all and _NOTHING_CHANGED.search(sentence):
+    if field in _CHANGE_FIELDS and changed and of_all and _NOTHING_CHANGED.search(sentence):
         return f"{changed} file{'s differ' if changed > 1 else ' differs'} from the base commit"
-    certain = not _UNSURE.search(sentence)
-    if field == "work_completed" and certain and not evidence.touched and _SAYS_CHANGED.search(sentence):
+    certain = not _HEDGE_WORDS.search(sentence)
+    if (
+        field == "work_completed"
+        and certain
+        and not evidence.changed_paths
+        and _CHANGE_WORDS.search(sentence)
+    ):
         return "no file was changed"
-    if field != "recommended_next_action" and certain and _claims_success(sentence, claim, evidence):
-        return _what_happened(evidence)
-    missing = next(_missing(sentence, evidence), None)
+    if field != "recommended_next_action" and certain and _is_false_success_claim(sentence, claim, evidence):
+        return _describe_validation(evidence)
+    missing = next(_find_missing_files(sentence, evidence), None)
     return f"there is no {missing} among the frozen files" if missing else None
 
 
-def _claims_success(sentence: str, claim: Claim, evidence: Evidence) -> bool:
-    if not _PASSES.search(sentence):
+def _is_false_success_claim(sentence: str, claim: Claim, evidence: Evidence) -> bool:
+    if not _SUCCESS_WORDS.search(sentence):
         return False
-    before_any_edit = evidence.latest.outcome if evidence.latest and not evidence.state.edited else None
+    before_any_edit = (
+        evidence.latest_run.outcome if evidence.latest_run and not evidence.state.edited_files else None
+    )
     if "passed" in (evidence.outcome, before_any_edit):
         return False
     # Of an earlier run that did pass it may speak, if it does not speak of them all.
     cited = {
         run.outcome for run in evidence.runs if {run.event_index, run.event_index - 1} & set(claim.events)
     }
-    return _ALL.search(sentence) is not None or "passed" not in cited
+    return _TOTALITY_WORDS.search(sentence) is not None or "passed" not in cited
 
 
-def _what_happened(evidence: Evidence) -> str:
-    latest = evidence.latest
+def _describe_validation(evidence: Evidence) -> str:
+    latest = evidence.latest_run
     if latest is None:
         return "no validation was run"
-    if evidence.state.edited and evidence.outcome is None:
+    if evidence.state.edited_files and evidence.outcome is None:
         return "nothing was validated after the latest source change"
-    return f"the latest validation {_ENDED.get(latest.outcome, 'has no readable result')}"
+    return f"the latest validation {_OUTCOME_TEXTS.get(latest.outcome, 'has no readable result')}"
 
 
-_ENDED = {"failed": "failed", "environment_error": "could not run", "passed": "passed"}
+_OUTCOME_TEXTS = {"failed": "failed", "environment_error": "could not run", "passed": "passed"}
 
 
-def _missing(sentence: str, evidence: Evidence) -> Iterator[str]:
+def _find_missing_files(sentence: str, evidence: Evidence) -> Iterator[str]:
     """The files that a sentence names and the snapshot has not."""
-    names = evidence.names
-    if names is None or _ABSENT.search(sentence):
+    names = evidence.file_names
+    if names is None or _ABSENCE_WORDS.search(sentence):
         return
     workspace = evidence.record.task.workspace.rstrip("/") + "/"
     for found in _PATH.findall(sentence):
@@ -145,37 +152,37 @@ def _missing(sentence: str, evidence: Evidence) -> Iterator[str]:
             continue
         path = posixpath.normpath(found.removeprefix(workspace))
         is_file = "." in path.rpartition("/")[2]
-        known = path in names or path in evidence.touched or any(p.endswith(f"/{path}") for p in names)
+        known = path in names or path in evidence.changed_paths or any(p.endswith(f"/{path}") for p in names)
         if is_file and not known and path.rpartition("/")[2] not in evidence.basenames:
             yield path
 
 
-def unsupported(claim: Claim, evidence: Evidence) -> str | None:
+def find_support_gap(claim: Claim, evidence: Evidence) -> str | None:
     """Why a statement does not rest on the events that it names; None where it does."""
-    if says_nothing(claim):
+    if is_empty_claim(claim):
         return None
     if not claim.events:
         return "names no event"
     last = len(evidence.record.trace) - 1
     if strange := [index for index in claim.events if not 0 <= index <= last]:
         return f"there is no event e{strange[0]}"
-    shown = evidence.shown(claim.events)
-    for said in _checkable(claim.text):
+    shown = evidence.collect_text(claim.events)
+    for said in _list_checkable_parts(claim.text):
         if not _contains(shown, said):
             which = ", ".join(f"e{index}" for index in claim.events[:4])
             return f"{which} {'does' if len(claim.events) == 1 else 'do'} not show {said[:60]!r}"
     return None
 
 
-def _checkable(text: str) -> Iterator[str]:
+def _list_checkable_parts(text: str) -> Iterator[str]:
     """The commands, paths, test ids and numbers in a statement."""
-    for pattern in (_TICKED, _TEST, _PATH, _NUMBER):
+    for pattern in (_INLINE_CODE, _TEST_ID, _PATH, _NUMBER):
         for found in pattern.finditer(text):
-            yield " ".join((found[1] if pattern is _TICKED else found[0]).split())
+            yield " ".join((found[1] if pattern is _INLINE_CODE else found[0]).split())
         text = pattern.sub(" ", text)
 
 
-def _contains(shown: str, said: str) -> bool:
-    if re.fullmatch(r"[\d.]+", said):
-        return re.search(rf"(?<![\w.]){re.escape(said)}(?!\w|\.\d)", shown) is not None
-    return said in shown or said.removeprefix("./") in shown
+def _contains(shown: str, part: str) -> bool:
+    if re.fullmatch(r"[\d.]+", part):
+        return re.search(rf"(?<![\w.]){re.escape(part)}(?!\w|\.\d)", shown) is not None
+    return part in shown or part.removeprefix("./") in shown

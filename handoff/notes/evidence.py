@@ -11,7 +11,7 @@ from handoff.detector_state import DetectorState, ValidationRun
 from handoff.event import Event
 from handoff.paths import is_source
 from handoff.record import HandoffRecord
-from handoff.trace import Differences, differences
+from handoff.trace import Differences, compute_differences
 
 
 class Evidence:
@@ -20,25 +20,25 @@ class Evidence:
     def __init__(self, record: HandoffRecord) -> None:
         self.record = record
         self.runs: tuple[ValidationRun, ...] = ()
-        state = detectors.start(record.task.base_directories, record.task.workspace)
+        state = detectors.create_state(record.task.base_directories, record.task.workspace)
         for event in record.trace:
-            noticed = detectors.notice(state, event)
+            noticed = detectors.process_event(state, event)
             state = noticed.state
             self.runs += () if noticed.validation is None else (noticed.validation,)
         self.state: DetectorState = state
-        self.changed: Differences = differences(record.trace)
+        self.changed: Differences = compute_differences(record.trace)
 
     @property
-    def latest(self) -> ValidationRun | None:
+    def latest_run(self) -> ValidationRun | None:
         return self.runs[-1] if self.runs else None
 
     @property
     def outcome(self) -> str | None:
         """Of the latest validation after the latest source change; None where there was none."""
-        return self.state.since_change if self.state.edited else None
+        return self.state.outcome_since_change if self.state.edited_files else None
 
     @cached_property
-    def sources(self) -> tuple[str, ...]:
+    def source_files(self) -> tuple[str, ...]:
         """The source files that differ from the base commit."""
         directories = self.record.task.base_directories
         return tuple(
@@ -50,35 +50,35 @@ class Evidence:
         )
 
     @cached_property
-    def others(self) -> tuple[str, ...]:
-        return tuple(sorted(set(self.changed) - set(self.sources)))
+    def other_files(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self.changed) - set(self.source_files)))
 
     @cached_property
-    def only_frozen(self) -> tuple[str, ...]:
+    def only_in_snapshot(self) -> tuple[str, ...]:
         """The source files in which the frozen repository differs from its commit, and no event changed them."""
-        return tuple(sorted(self._frozen - set(self.sources)))
+        return tuple(sorted(self._patched_sources - set(self.source_files)))
 
     @cached_property
-    def only_told(self) -> tuple[str, ...]:
+    def only_in_trace(self) -> tuple[str, ...]:
         """The source files that events changed, and the frozen repository does not differ in.
 
         A record without a patch cannot tell.
         """
-        return tuple(sorted(set(self.sources) - self._frozen)) if self.record.patch else ()
+        return tuple(sorted(set(self.source_files) - self._patched_sources)) if self.record.patch else ()
 
     @cached_property
-    def _frozen(self) -> frozenset[str]:
+    def _patched_sources(self) -> frozenset[str]:
         directories = self.record.task.base_directories
         sections = re.findall(r"^diff --git a/.*? b/(.*)\n(new file mode)?", self.record.patch, re.MULTILINE)
         return frozenset(path for path, new in sections if is_source(path, not new, directories))
 
     @cached_property
-    def touched(self) -> frozenset[str]:
+    def changed_paths(self) -> frozenset[str]:
         """Every file that any event changed, whatever became of it."""
         return frozenset(change.path for event in self.record.trace for change in event.changes)
 
     @cached_property
-    def names(self) -> frozenset[str] | None:
+    def file_names(self) -> frozenset[str] | None:
         """The frozen repository's files and the directories that hold them; None where nobody knows."""
         if self.record.files is None:
             return None
@@ -90,12 +90,12 @@ class Evidence:
 
     @cached_property
     def basenames(self) -> frozenset[str]:
-        return frozenset(path.rpartition("/")[2] for path in self.names or ())
+        return frozenset(path.rpartition("/")[2] for path in self.file_names or ())
 
-    def shown(self, indices: Iterable[int]) -> str:
+    def collect_text(self, indices: Iterable[int]) -> str:
         """All that these events contain, and those that they answer or are answered by, with single spaces."""
         trace, found = self.record.trace, []
-        for index in sorted(_with_partners(indices, trace)):
+        for index in sorted(_add_partners(indices, trace)):
             event = trace[index]
             paths = [*(change.path for change in event.changes), *(read.path for read in event.reads)]
             code = "" if event.exit_code is None else str(event.exit_code)
@@ -103,7 +103,7 @@ class Evidence:
         return " ".join(" ".join(found).split())
 
 
-def _with_partners(indices: Iterable[int], trace: tuple[Event, ...]) -> set[int]:
+def _add_partners(indices: Iterable[int], trace: tuple[Event, ...]) -> set[int]:
     found = set()
     for index in indices:
         if 0 <= index < len(trace):

@@ -31,28 +31,28 @@ OBSERVED_FIELDS = (
 """The titles of those that need no model."""
 
 
-class Field(NamedTuple):
+class NoteField(NamedTuple):
     """One field of a note: its entries, as they are shown, the latest last."""
 
     title: str
     entries: tuple[str, ...]
-    listed: bool = False
+    is_list: bool = False
     """Shown as a list even where there is one entry."""
     empty: str = NONE_OBSERVED
-    least: int = 1
+    min_entries: int = 1
     """How many entries even the tightest budget leaves."""
-    left_out: int = 0
+    omitted: int = 0
 
     @property
     def text(self) -> str:
         """What stands after the title."""
         if not self.entries:
             return self.empty
-        if len(self.entries) == 1 and not self.listed and not self.left_out:
+        if len(self.entries) == 1 and not self.is_list and not self.omitted:
             return self.entries[0]
-        left_out = [f"\n- ({self.left_out} more left out)"] if self.left_out else []
+        left_out = [f"\n- ({self.omitted} more left out)"] if self.omitted else []
         return "".join([*left_out, *(f"\n- {entry}" for entry in self.entries)])
 
 
-def titled(name: str) -> str:
+def format_title(name: str) -> str:
     return name.replace("_", " ").capitalize()

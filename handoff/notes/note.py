@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from handoff.fence import OBSERVED, TOLD, entry, ticked
-from handoff.notes.claims import contradiction, said_before, unsupported
+from handoff.fence import OBSERVED, REPORTED, format_entry, format_inline_code
+from handoff.notes.claims import find_contradiction, find_repetition, find_support_gap
 from handoff.notes.evidence import Evidence
-from handoff.notes.fields import MODEL_FIELDS, UNKNOWN, Field, titled
-from handoff.notes.observed import observed
+from handoff.notes.fields import MODEL_FIELDS, UNKNOWN, NoteField, format_title
+from handoff.notes.observed import build_observed_fields
 from handoff.record import Claim, HandoffRecord
 
 BUDGET_TOKENS = 2000
 """Of the whole note, counted at four characters a token."""
-_CHARS_A_TOKEN = 4
-_LONGEST_CLAIM = 600
+_CHARS_PER_TOKEN = 4
+_MAX_CLAIM_CHARS = 600
 SHRINK_ORDER = (
     "Files already read",
     "Commands already tried",
     "Non-source artifacts",
     *map(
-        titled,
+        format_title,
         (
             "evidence_observed",
             "problem_understanding",
@@ -35,86 +35,92 @@ SHRINK_ORDER = (
 """Which fields give way, the first first, each down to its least before the next; the others never do."""
 
 
-def structured_note(record: HandoffRecord, *, pointers: bool = False) -> str:
+def render_structured_note(record: HandoffRecord, *, pointers: bool = False) -> str:
     """The whole note as Markdown; fields without evidence say UNKNOWN or NONE OBSERVED.
 
     With `pointers`, whatever rests on events names them, as in `[e12]`.
     """
     evidence = Evidence(record)
-    proven = observed(evidence, pointers=pointers)
-    told = tuple(_told(name, evidence, pointers) for name in MODEL_FIELDS)
-    proven, told = _within_budget(proven, told)
+    proven = build_observed_fields(evidence, pointers=pointers)
+    told = tuple(_build_model_field(name, evidence, pointers) for name in MODEL_FIELDS)
+    proven, told = _fit_budget(proven, told)
     return (
-        f"{OBSERVED}\nFrom file changes and results, not from a model.\n\n{_text(proven)}\n\n"
-        f"{TOLD}\nIts own account. What the record denies is struck out; what no event bears out says so. "
-        f"Verify before use.\n\n{_text(told)}\n"
+        f"{OBSERVED}\nFrom file changes and results, not from a model.\n\n{_render_fields(proven)}\n\n"
+        f"{REPORTED}\nIts own account. What the record denies is struck out; what no event bears out says so. "
+        f"Verify before use.\n\n{_render_fields(told)}\n"
     )
 
 
-def _told(name: str, evidence: Evidence, pointers: bool) -> Field:
+def _build_model_field(name: str, evidence: Evidence, pointers: bool) -> NoteField:
     notes = evidence.record.notes
     claims = notes.structured.get(name, ()) if notes else ()
-    return Field(
-        titled(name), tuple(_shown(name, claim, evidence, pointers) for claim in claims), empty=UNKNOWN
+    return NoteField(
+        format_title(name),
+        tuple(_render_claim(name, claim, evidence, pointers) for claim in claims),
+        empty=UNKNOWN,
     )
 
 
-def _shown(name: str, claim: Claim, evidence: Evidence, pointers: bool) -> str:
-    text = entry(claim.text)
-    text = text if len(text) <= _LONGEST_CLAIM else f"{text[:_LONGEST_CLAIM]}…"
+def _render_claim(name: str, claim: Claim, evidence: Evidence, pointers: bool) -> str:
+    text = format_entry(claim.text)
+    text = text if len(text) <= _MAX_CLAIM_CHARS else f"{text[:_MAX_CLAIM_CHARS]}…"
     cited = ", ".join(f"e{index}" for index in claim.events[:8])
     pointer = f" [{cited}]" if pointers and cited else ""
-    if (against := contradiction(name, claim, evidence)) is not None:
-        return f"~~{text}~~ (contradicted: {entry(against)}){pointer}"
-    if (said := said_before(name, claim, evidence.record.notes)) is not None:
-        return f"(only repeats what stands under {titled(said)})"
-    if (lacking := unsupported(claim, evidence)) is not None:
-        return f"{text} (unsupported: {entry(lacking)}){pointer}"
+    if (against := find_contradiction(name, claim, evidence)) is not None:
+        return f"~~{text}~~ (contradicted: {format_entry(against)}){pointer}"
+    if (said := find_repetition(name, claim, evidence.record.notes)) is not None:
+        return f"(only repeats what stands under {format_title(said)})"
+    if (lacking := find_support_gap(claim, evidence)) is not None:
+        return f"{text} (unsupported: {format_entry(lacking)}){pointer}"
     return text + pointer
 
 
-def _within_budget(
-    proven: tuple[Field, ...], told: tuple[Field, ...]
-) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    fields = {field.title: field for field in (*proven, *told)}
-    sizes = {title: len(_one(field)) for title, field in fields.items()}
+def _fit_budget(
+    observed_fields: tuple[NoteField, ...], model_fields: tuple[NoteField, ...]
+) -> tuple[tuple[NoteField, ...], tuple[NoteField, ...]]:
+    fields = {field.title: field for field in (*observed_fields, *model_fields)}
+    sizes = {title: len(_render_field(field)) for title, field in fields.items()}
 
     def is_too_long() -> bool:
-        return sum(sizes.values()) > BUDGET_TOKENS * _CHARS_A_TOKEN
+        return sum(sizes.values()) > BUDGET_TOKENS * _CHARS_PER_TOKEN
 
-    def replace(title: str, field: Field) -> None:
-        fields[title], sizes[title] = field, len(_one(field))
+    def replace(title: str, field: NoteField) -> None:
+        fields[title], sizes[title] = field, len(_render_field(field))
 
     for title in SHRINK_ORDER:
-        while is_too_long() and len(fields[title].entries) > fields[title].least:
-            replace(title, _shrunk(fields[title], oldest=title in {field.title for field in proven}))
+        while is_too_long() and len(fields[title].entries) > fields[title].min_entries:
+            replace(
+                title, _shrink(fields[title], drop_oldest=title in {field.title for field in observed_fields})
+            )
     for title in SHRINK_ORDER:
         if is_too_long():
-            replace(title, _clipped(fields[title]))
-    return tuple(fields[f.title] for f in proven), tuple(fields[f.title] for f in told)
+            replace(title, _clip(fields[title]))
+    return tuple(fields[f.title] for f in observed_fields), tuple(fields[f.title] for f in model_fields)
 
 
-def _shrunk(field: Field, *, oldest: bool) -> Field:
+def _shrink(field: NoteField, *, drop_oldest: bool) -> NoteField:
     """A quarter of the entries less: the oldest of what was observed, the last of what was told."""
-    drop = min(-(-len(field.entries) // 4), len(field.entries) - field.least)
-    kept = field.entries[drop:] if oldest else field.entries[: len(field.entries) - drop]
-    return field._replace(entries=kept, left_out=field.left_out + drop)
+    drop = min(-(-len(field.entries) // 4), len(field.entries) - field.min_entries)
+    kept = field.entries[drop:] if drop_oldest else field.entries[: len(field.entries) - drop]
+    return field._replace(entries=kept, omitted=field.omitted + drop)
 
 
-def _clipped(field: Field) -> Field:
+def _clip(field: NoteField) -> NoteField:
     """Its entries cut to a short line, a block of code to a line of code."""
-    limit = _LONGEST_CLAIM // 4
+    limit = _MAX_CLAIM_CHARS // 4
     return field._replace(
         entries=tuple(
-            entry if len(entry) <= limit else f"{ticked(' '.join(entry.replace('`', ' ').split())[:limit])} …"
+            entry
+            if len(entry) <= limit
+            else f"{format_inline_code(' '.join(entry.replace('`', ' ').split())[:limit])} …"
             for entry in field.entries
         )
     )
 
 
-def _text(fields: tuple[Field, ...]) -> str:
-    return "\n".join(map(_one, fields))
+def _render_fields(fields: tuple[NoteField, ...]) -> str:
+    return "\n".join(map(_render_field, fields))
 
 
-def _one(field: Field) -> str:
+def _render_field(field: NoteField) -> str:
     return f"**{field.title}:**{'' if field.text.startswith(chr(10)) else ' '}{field.text}"

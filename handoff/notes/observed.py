@@ -6,77 +6,96 @@ import re
 from collections.abc import Iterator
 
 from handoff.detector_state import ValidationRun
-from handoff.detectors import continuation, evidence_of
+from handoff.detectors import classify_continuation, find_evidence
 from handoff.event import UNREADABLE
-from handoff.fence import code, cut_middle, entry, neutral, quoted, ticked
-from handoff.heredocs import PLACEHOLDER, extract
+from handoff.fence import (
+    cut_middle,
+    format_code_block,
+    format_entry,
+    format_inline_code,
+    neutralize,
+    quote_text,
+)
+from handoff.heredocs import PLACEHOLDER, extract_heredocs
 from handoff.notes.evidence import Evidence
-from handoff.notes.fields import UNKNOWN, Field
+from handoff.notes.fields import UNKNOWN, NoteField
 
-_LONGEST_COMMAND = 200
-_LONGEST_NAME = 300
-_LONGEST_LINE = 400
-_MOST_LINES = 30
-_LONGEST_VALIDATION = 6000
+_MAX_COMMAND_CHARS = 200
+_MAX_NAME_CHARS = 300
+_MAX_LINE_CHARS = 400
+_MAX_LINES = 30
+_MAX_VALIDATION_CHARS = 6000
 
 
-def observed(evidence: Evidence, *, pointers: bool = False) -> tuple[Field, ...]:
+def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tuple[NoteField, ...]:
     """The deterministic fields, in order; with `pointers`, each entry names the events that it comes from."""
 
-    def at(*indices: int) -> str:
+    def format_pointer(*indices: int) -> str:
         return " [" + ", ".join(f"e{index}" for index in indices) + "]" if pointers and indices else ""
 
-    latest = evidence.latest
+    latest = evidence.latest_run
     return (
-        Field("Repository change state", (_change_state(evidence),)),
-        Field(
+        NoteField("Repository change state", (_describe_changes(evidence),)),
+        NoteField(
             "Changed source files",
             tuple(
-                _line(_with_counts(path, evidence.record.patch)) + at(*_changes_of(path, evidence))
-                for path in evidence.sources
+                _format_path(_append_counts(path, evidence.record.patch))
+                + format_pointer(*_find_changes(path, evidence))
+                for path in evidence.source_files
             ),
-            listed=True,
-            least=5,
+            is_list=True,
+            min_entries=5,
         ),
-        Field(
+        NoteField(
             "Non-source artifacts",
-            tuple(_line(path) + at(*_changes_of(path, evidence)) for path in evidence.others),
-            listed=True,
-            least=3,
+            tuple(
+                _format_path(path) + format_pointer(*_find_changes(path, evidence))
+                for path in evidence.other_files
+            ),
+            is_list=True,
+            min_entries=3,
         ),
-        Field(
+        NoteField(
             "Validation outcome after the latest source change",
             (evidence.outcome,) if evidence.outcome else (),
         ),
-        Field("Latest validation command", _command(evidence, at(latest.event_index) if latest else "")),
-        Field("Latest validation evidence", _decisive(latest, evidence)),
-        Field("Continuation state", (continuation(evidence.state),)),
-        Field(
-            "Commands already tried",
-            tuple(text + at(i) for text, i in _tried(evidence)),
-            listed=True,
-            least=5,
+        NoteField(
+            "Latest validation command",
+            _render_latest_validation(evidence, format_pointer(latest.event_index) if latest else ""),
         ),
-        Field("Files already read", tuple(text + at(i) for text, i in _read(evidence)), listed=True, least=5),
+        NoteField("Latest validation evidence", _render_decisive_lines(latest, evidence)),
+        NoteField("Continuation state", (classify_continuation(evidence.state),)),
+        NoteField(
+            "Commands already tried",
+            tuple(text + format_pointer(i) for text, i in _list_commands(evidence)),
+            is_list=True,
+            min_entries=5,
+        ),
+        NoteField(
+            "Files already read",
+            tuple(text + format_pointer(i) for text, i in _list_reads(evidence)),
+            is_list=True,
+            min_entries=5,
+        ),
     )
 
 
-def _change_state(evidence: Evidence) -> str:
-    sources, others = len(evidence.sources), len(evidence.others)
+def _describe_changes(evidence: Evidence) -> str:
+    sources, others = len(evidence.source_files), len(evidence.other_files)
     state = "nothing differs from the base commit"
     if sources or others:
         state = f"{sources} source and {others} other files differ from the base commit"
     for paths, what in (
-        (evidence.only_told, "the recorded changes to {} are not in the frozen files"),
-        (evidence.only_frozen, "no recorded action made the frozen files' difference in {}"),
+        (evidence.only_in_trace, "the recorded changes to {} are not in the frozen files"),
+        (evidence.only_in_snapshot, "no recorded action made the frozen files' difference in {}"),
     ):
         if paths:
-            shown = ", ".join(map(_line, paths[:5])) + (", …" if len(paths) > 5 else "")
+            shown = ", ".join(map(_format_path, paths[:5])) + (", …" if len(paths) > 5 else "")
             state += "; " + what.format(shown)
     return state
 
 
-def _with_counts(path: str, patch: str) -> str:
+def _append_counts(path: str, patch: str) -> str:
     section = re.search(
         rf"^diff --git a/{re.escape(path)} b/[^\n]*\n(.*?)(?=^diff --git |\Z)",
         patch,
@@ -90,59 +109,64 @@ def _with_counts(path: str, patch: str) -> str:
     return f"{path} (+{added} -{removed})"
 
 
-def _changes_of(path: str, evidence: Evidence) -> list[int]:
+def _find_changes(path: str, evidence: Evidence) -> list[int]:
     found = [e.index for e in evidence.record.trace if any(change.path == path for change in e.changes)]
     return found[-2:]
 
 
-def _command(evidence: Evidence, pointer: str) -> tuple[str, ...]:
-    run = evidence.latest
+def _render_latest_validation(evidence: Evidence, pointer: str) -> tuple[str, ...]:
+    run = evidence.latest_run
     if run is None:
         return ()
-    text = cut_middle(run.command, _LONGEST_VALIDATION)
-    where = f"\nin {_line(run.cwd)}" if run.cwd else ""
-    older = evidence.state.edited and evidence.outcome is None
+    text = cut_middle(run.command, _MAX_VALIDATION_CHARS)
+    where = f"\nin {_format_path(run.cwd)}" if run.cwd else ""
+    older = evidence.state.edited_files and evidence.outcome is None
     when = ", before the latest source change" if older else ""
-    return (f"{run.kind.replace('_', ' ')}, {run.outcome}{when}{pointer}{code(quoted(text))}{where}",)
+    return (
+        f"{run.kind.replace('_', ' ')}, {run.outcome}{when}{pointer}{format_code_block(quote_text(text))}{where}",
+    )
 
 
-def _decisive(run: ValidationRun | None, evidence: Evidence) -> tuple[str, ...]:
-    lines = evidence_of(run, evidence.record.trace) if run else ()
-    shown = [line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in lines]
-    return (code(quoted("\n".join(shown[-_MOST_LINES:]))),) if shown else ()
+def _render_decisive_lines(run: ValidationRun | None, evidence: Evidence) -> tuple[str, ...]:
+    lines = find_evidence(run, evidence.record.trace) if run else ()
+    shown = [line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}…" for line in lines]
+    return (format_code_block(quote_text("\n".join(shown[-_MAX_LINES:]))),) if shown else ()
 
 
-def _tried(evidence: Evidence) -> Iterator[tuple[str, int]]:
+def _list_commands(evidence: Evidence) -> Iterator[tuple[str, int]]:
     command = ""
     for event in evidence.record.trace:
         if event.kind == "action":
             command = event.arguments.get("command", "") if event.tool == "shell" else ""
         elif command and not event.refused and event.tool != UNREADABLE:
             ended = UNKNOWN if event.exit_code is None else f"exit code {event.exit_code}"
-            yield f"{ticked(_short(command))} → {'timed out' if event.timed_out else ended}", event.index
+            yield (
+                f"{format_inline_code(_shorten_command(command))} → {'timed out' if event.timed_out else ended}",
+                event.index,
+            )
 
 
-def _short(command: str) -> str:
+def _shorten_command(command: str) -> str:
     """A command in one line, without the here-documents that it writes."""
-    bare, bodies = extract(neutral(command))
+    bare, bodies = extract_heredocs(neutralize(command))
     for number in range(len(bodies)):
         bare = bare.replace(f"< {PLACEHOLDER}{number}", "<<…")
     line = " ⏎ ".join(" ".join(each.split()) for each in bare.splitlines() if each.strip())
-    return _bounded(line, _LONGEST_COMMAND)
+    return _truncate(line, _MAX_COMMAND_CHARS)
 
 
-def _read(evidence: Evidence) -> Iterator[tuple[str, int]]:
+def _list_reads(evidence: Evidence) -> Iterator[tuple[str, int]]:
     found: dict[str, int] = {}
     for event in evidence.record.trace:
         for read in event.reads:
             found.pop(read.path, None)
             found[read.path] = event.index
-    yield from ((_line(path), index) for path, index in found.items())
+    yield from ((_format_path(path), index) for path, index in found.items())
 
 
-def _line(path: str) -> str:
-    return _bounded(entry(path), _LONGEST_NAME)
+def _format_path(path: str) -> str:
+    return _truncate(format_entry(path), _MAX_NAME_CHARS)
 
 
-def _bounded(line: str, limit: int) -> str:
+def _truncate(line: str, limit: int) -> str:
     return line if len(line) <= limit else f"{line[:limit]}…"

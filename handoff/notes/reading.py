@@ -12,11 +12,11 @@ from itertools import islice
 from handoff.notes.fields import MODEL_FIELDS
 from handoff.record import Claim
 
-_MOST_OBJECTS = 50
-_MOST_CLAIMS = 12
-_MOST_EVENTS = 20
-_MOST_SAID = 2
-_WORDS_OF_A_SENTENCE = 3  # fewer are a code fence, a heading, a short command
+_MAX_OBJECTS = 50
+_MAX_CLAIMS = 12
+_MAX_EVENTS = 20
+_MAX_REPETITIONS = 2
+_MIN_SENTENCE_WORDS = 3  # fewer are a code fence, a heading, a short command
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s++")
 _OBJECT = re.compile(r'\{\s*"')
 _FIELD = re.compile(rf'"({"|".join(MODEL_FIELDS)})"\s*:')
@@ -27,20 +27,20 @@ _CITED = re.compile(
 _RANGE = re.compile(r"e?(\d+)(?:\s*[–-]\s*e?(\d+))?", re.IGNORECASE)
 
 
-def read_fields(reply: str) -> dict[str, tuple[Claim, ...]]:
+def parse_fields(reply: str) -> dict[str, tuple[Claim, ...]]:
     """The known fields, as much of the reply as can be read; none where nothing can."""
-    text = without_thoughts(reply)
-    found = first_object(text, MODEL_FIELDS)
+    text = remove_thoughts(reply)
+    found = find_first_object(text, MODEL_FIELDS)
     if found is None:
         # What was cut off, or is no JSON but for its look.
         _, *parts = _FIELD.split(text)
-        found = {name: _pieces(value) for name, value in zip(parts[::2], parts[1::2], strict=True)}
-    return {name: claims for name in MODEL_FIELDS if (claims := _claims(found.get(name)))}
+        found = {name: _recover_items(value) for name, value in zip(parts[::2], parts[1::2], strict=True)}
+    return {name: claims for name in MODEL_FIELDS if (claims := _parse_claims(found.get(name)))}
 
 
-def first_object(text: str, names: Collection[str]) -> dict[str, object] | None:
+def find_first_object(text: str, names: Collection[str]) -> dict[str, object] | None:
     """The first JSON object in a text that has any of these names."""
-    for start in islice((match.start() for match in _OBJECT.finditer(text)), _MOST_OBJECTS):
+    for start in islice((match.start() for match in _OBJECT.finditer(text)), _MAX_OBJECTS):
         try:
             value, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
         except (ValueError, RecursionError):
@@ -50,13 +50,13 @@ def first_object(text: str, names: Collection[str]) -> dict[str, object] | None:
     return None
 
 
-def without_thoughts(reply: str) -> str:
+def remove_thoughts(reply: str) -> str:
     """The reply without what a model thought aloud before it, and without halves of characters."""
     text = re.sub(r"<think>.*?(</think>|\Z)", "", reply, flags=re.DOTALL)
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
-def without_repeats(text: str) -> str:
+def remove_repeats(text: str) -> str:
     """The text without what a model that was caught in a loop says over and over."""
     seen: Counter[str] = Counter()
     kept: list[str] = []
@@ -66,24 +66,24 @@ def without_repeats(text: str) -> str:
         new = []
         for sentence in sentences:
             said = sentence.casefold()
-            seen[said] += len(said.split()) >= _WORDS_OF_A_SENTENCE
-            new += [sentence] if seen[said] <= _MOST_SAID else []
+            seen[said] += len(said.split()) >= _MIN_SENTENCE_WORDS
+            new += [sentence] if seen[said] <= _MAX_REPETITIONS else []
         dropped += len(sentences) - len(new)
         if new and (new[0] or (kept and kept[-1])):
             kept.append(line.rstrip() if len(new) == len(sentences) else " ".join(new))
     return "\n".join([*kept, *([f"[… {dropped:,} repetitions left out …]"] if dropped else [])])
 
 
-def _pieces(value: str) -> list[object]:
+def _recover_items(value: str) -> list[object]:
     """The statements in a piece of JSON that are whole: objects where there are some, else strings."""
     found: list[object] = []
-    for start in islice((match.start() for match in _OBJECT.finditer(value)), _MOST_CLAIMS):
+    for start in islice((match.start() for match in _OBJECT.finditer(value)), _MAX_CLAIMS):
         with contextlib.suppress(ValueError, RecursionError):
             found.append(json.JSONDecoder(strict=False).raw_decode(value, start)[0])
-    return found or list(_strings(value))
+    return found or list(_find_strings(value))
 
 
-def _strings(value: str) -> list[str]:
+def _find_strings(value: str) -> list[str]:
     """The strings in a piece of JSON that have an end and are no names."""
     found = []
     for inner, is_name in _STRING.findall(value):
@@ -96,18 +96,18 @@ def _strings(value: str) -> list[str]:
     return found
 
 
-def _claims(value: object) -> tuple[Claim, ...]:
+def _parse_claims(value: object) -> tuple[Claim, ...]:
     found: list[Claim] = []
     for item in value if isinstance(value, list) else [value]:
         if item is not None and item != "":
-            found += _split(re.sub("[\ud800-\udfff]", "\ufffd", _as_text(item)))
+            found += _split_claims(re.sub("[\ud800-\udfff]", "\ufffd", _to_text(item)))
     first: dict[str, Claim] = {}
     for claim in found:
         first.setdefault(claim.text.casefold(), claim)
-    return tuple(first.values())[:_MOST_CLAIMS]
+    return tuple(first.values())[:_MAX_CLAIMS]
 
 
-def _as_text(item: object) -> str:
+def _to_text(item: object) -> str:
     """A statement as text, with its events in brackets, however a model put it."""
     if isinstance(item, str):
         return item
@@ -122,25 +122,25 @@ def _as_text(item: object) -> str:
     return json.dumps(item, ensure_ascii=False)
 
 
-def _split(text: str) -> list[Claim]:
+def _split_claims(text: str) -> list[Claim]:
     """Statements, each ended by the events that it names; what comes after the last names none."""
     found: list[Claim] = []
     begin, last = 0, None
     for cited in [*_CITED.finditer(text), None]:
         said = text[begin : cited.start() if cited else len(text)].strip(" \n\t.;,")
-        events = _indices(cited[1]) if cited else ()
+        events = _parse_indices(cited[1]) if cited else ()
         begin = cited.end() if cited else len(text)
         if said:
             found.append(Claim(text=said, events=events))
         elif events and last is not None:
-            found[-1] = Claim(text=last.text, events=(*last.events, *events)[:_MOST_EVENTS])
+            found[-1] = Claim(text=last.text, events=(*last.events, *events)[:_MAX_EVENTS])
         last = found[-1] if found else None
     return found
 
 
-def _indices(cited: str) -> tuple[int, ...]:
+def _parse_indices(cited: str) -> tuple[int, ...]:
     found: list[int] = []
     for first, last in _RANGE.findall(cited):
-        end = int(last) if last and int(first) <= int(last) < int(first) + _MOST_EVENTS else int(first)
+        end = int(last) if last and int(first) <= int(last) < int(first) + _MAX_EVENTS else int(first)
         found += range(int(first), end + 1)
-    return tuple(dict.fromkeys(found))[:_MOST_EVENTS]
+    return tuple(dict.fromkeys(found))[:_MAX_EVENTS]

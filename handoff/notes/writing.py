@@ -9,18 +9,18 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from handoff import prompts
 from handoff.event import Usage
-from handoff.fence import TASK, TRACE, cut_middle, fenced, neutral
-from handoff.notes.claims import contradiction
+from handoff.fence import TASK, TRACE, cut_middle, neutralize, wrap_in_fence
+from handoff.notes.claims import find_contradiction
 from handoff.notes.evidence import Evidence
 from handoff.notes.fields import MODEL_FIELDS, UNKNOWN
-from handoff.notes.reading import read_fields, without_repeats, without_thoughts
+from handoff.notes.reading import parse_fields, remove_repeats, remove_thoughts
 from handoff.record import Claim, HandoffRecord, Notes
-from handoff.views.trace import rendered
+from handoff.views.trace import render_events
 
-Ask = Callable[[list[BaseMessage], dict[str, Any] | None], tuple[str, Usage]]
+AskModel = Callable[[list[BaseMessage], dict[str, Any] | None], tuple[str, Usage]]
 """Asks the notes model, for a reply of a JSON schema where one is given and the endpoint can hold to it.
 
-Raises `TooLong` when the prompt does not fit its context.
+Raises `PromptTooLongError` when the prompt does not fit its context.
 """
 
 OUTPUT_TOKENS = 1600
@@ -33,7 +33,7 @@ _STATEMENT = {
     "required": ["claim", "events"],
     "additionalProperties": False,
 }
-SCHEMA: dict[str, Any] = {
+NOTES_SCHEMA: dict[str, Any] = {
     "title": "notes",
     "type": "object",
     "properties": {name: {"type": "array", "items": _STATEMENT, "maxItems": 4} for name in MODEL_FIELDS},
@@ -43,37 +43,37 @@ SCHEMA: dict[str, Any] = {
 _FIRST_LIMIT = 200_000
 _LAST_LIMIT = 8_000
 _EVENT_CHARS = 4_000
-_MOST_TOLD = 10
-_LONGEST_REPLY = 20_000
-Fields = dict[str, tuple[Claim, ...]]
+_MAX_REPORTED = 10
+_MAX_REPLY_CHARS = 20_000
+FieldClaims = dict[str, tuple[Claim, ...]]
 
 
-class TooLong(Exception):
+class PromptTooLongError(Exception):
     """The notes prompt exceeds the model's context window."""
 
 
-def write_notes(record: HandoffRecord, ask: Ask, model_name: str) -> Notes:
+def write_notes(record: HandoffRecord, ask: AskModel, model_name: str) -> Notes:
     """Both kinds of notes; what the model's replies do not give stays absent."""
-    summary, _, summary_usage = _asked("summary", record, ask, None)
-    reply, prompt, usage = _asked("structured", record, ask, SCHEMA)
-    fields, evidence = read_fields(reply), Evidence(record)
-    wrong = _wrong(fields, evidence)
+    summary, _, summary_usage = _ask_within_window("summary", record, ask, None)
+    reply, prompt, usage = _ask_within_window("structured", record, ask, NOTES_SCHEMA)
+    fields, evidence = parse_fields(reply), Evidence(record)
+    wrong = _describe_problem(fields, evidence)
     if wrong and prompt:
-        again = [*prompt, AIMessage(reply[:_LONGEST_REPLY] or "{}"), HumanMessage(wrong)]
+        again = [*prompt, AIMessage(reply[:_MAX_REPLY_CHARS] or "{}"), HumanMessage(wrong)]
         try:
-            second, more = ask(again, SCHEMA)
-        except TooLong:
+            second, more = ask(again, NOTES_SCHEMA)
+        except PromptTooLongError:
             second, more = "", Usage()
-        usage = _sum(usage, more)
-        better = read_fields(second)
+        usage = _add_usage(usage, more)
+        better = parse_fields(second)
         retried = "contradicted" if fields else "malformed"
         fields = better or fields
     else:
         retried = ""
     return Notes(
         model=model_name,
-        prompts=prompts.version("handoff"),
-        summary=without_repeats(without_thoughts(summary)).strip() or UNKNOWN,
+        prompts=prompts.compute_version("handoff"),
+        summary=remove_repeats(remove_thoughts(summary)).strip() or UNKNOWN,
         structured=fields,
         malformed=not fields,
         retried=retried,
@@ -82,31 +82,31 @@ def write_notes(record: HandoffRecord, ask: Ask, model_name: str) -> Notes:
     )
 
 
-def _wrong(fields: Fields, evidence: Evidence) -> str:
+def _describe_problem(fields: FieldClaims, evidence: Evidence) -> str:
     """What a model is told of a reply that has to be given once more; empty where it need not be."""
     if not fields:
-        return prompts.prompt_text("malformed")
+        return prompts.load_prompt("malformed")
     denied = [
         f"- {name}: {claim.text[:300]!r}: {against}"
         for name, claims in fields.items()
         for claim in claims
-        if (against := contradiction(name, claim, evidence)) is not None
+        if (against := find_contradiction(name, claim, evidence)) is not None
     ]
-    return prompts.prompt_text("contradicted") + "\n" + "\n".join(denied[:_MOST_TOLD]) if denied else ""
+    return prompts.load_prompt("contradicted") + "\n" + "\n".join(denied[:_MAX_REPORTED]) if denied else ""
 
 
-def _asked(
-    kind: str, record: HandoffRecord, ask: Ask, schema: dict[str, Any] | None
+def _ask_within_window(
+    kind: str, record: HandoffRecord, ask: AskModel, schema: dict[str, Any] | None
 ) -> tuple[str, list[BaseMessage], Usage]:
     limit = _FIRST_LIMIT
     while True:
-        data = fenced(f"{TRACE}\n\n{_bounded(record, limit)}")
+        data = wrap_in_fence(f"{TRACE}\n\n{_render_trace(record, limit)}")
         # What both kinds of notes are made from comes first, so that an endpoint reads it once.
-        text = f"{data}\n{TASK}\n\n{neutral(record.task.prompt)}\n\n# Notes\n\n{prompts.prompt_text(kind)}"
+        text = f"{data}\n{TASK}\n\n{neutralize(record.task.prompt)}\n\n# Notes\n\n{prompts.load_prompt(kind)}"
         messages: list[BaseMessage] = [HumanMessage(text)]
         try:
             reply, usage = ask(messages, schema)
-        except TooLong:
+        except PromptTooLongError:
             if limit <= _LAST_LIMIT:
                 return "", [], Usage()
             limit = max(limit // 2, _LAST_LIMIT)
@@ -114,23 +114,23 @@ def _asked(
             return reply, messages, usage
 
 
-def _bounded(record: HandoffRecord, limit: int) -> str:
+def _render_trace(record: HandoffRecord, limit: int) -> str:
     """The trace with the middle of long events and, if that is not enough, its own middle cut out."""
     per_event = max(min(_EVENT_CHARS, limit // 8), 400)
     shortened = (
         event.model_copy(update={"text": cut_middle(event.text, per_event)}) for event in record.trace
     )
-    return cut_middle(rendered(shortened), limit)
+    return cut_middle(render_events(shortened), limit)
 
 
-def _sum(one: Usage, other: Usage) -> Usage:
-    def both(name: str) -> int | None:
+def _add_usage(one: Usage, other: Usage) -> Usage:
+    def add(name: str) -> int | None:
         known = [v for v in (getattr(one, name), getattr(other, name)) if v is not None]
         return sum(known) if known else None
 
     return Usage(
-        prompt_tokens=both("prompt_tokens"),
-        cached_tokens=both("cached_tokens"),
-        completion_tokens=both("completion_tokens"),
+        prompt_tokens=add("prompt_tokens"),
+        cached_tokens=add("cached_tokens"),
+        completion_tokens=add("completion_tokens"),
         estimated=one.estimated or other.estimated,
     )

@@ -8,13 +8,13 @@ from importlib.resources import files
 
 
 @cache
-def prompt_text(name: str, package: str = "handoff") -> str:
+def load_prompt(name: str, package: str = "handoff") -> str:
     """A prompt that ships with a package."""
     return (files(package) / "prompts" / f"{name}.md").read_text(encoding="utf-8")
 
 
 @cache
-def version(*packages: str) -> str:
+def compute_version(*packages: str) -> str:
     """One version for all prompts of these packages: another one whenever a letter of them is another."""
     digest = hashlib.sha256()
     for package in packages or ("handoff",):

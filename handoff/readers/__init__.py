@@ -9,106 +9,106 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from handoff.outside import describe_error, read_outside
+from handoff.outside import describe_error, read_untrusted_file
 from handoff.readers import atif, langchain, mini, openhands_v0, openhands_v1, own, swarm, swe_agent
-from handoff.readers.calls import BadTrace, Told, trace_of
+from handoff.readers.calls import RecordedRun, TraceError, build_trace
 from handoff.trace import Trace
 from sandbox.documents import check_values, parse_json
 
-__all__ = ["FORMATS", "BadTrace", "of", "read"]
+__all__ = ["FORMATS", "TraceError", "parse_trace", "read_traces"]
 
 
-class _Form(NamedTuple):
+class _Format(NamedTuple):
     names: tuple[str, ...]
-    recognises: Callable[[Any], bool]
-    read: Callable[[Any, str], Trace | Told]
+    is_format: Callable[[Any], bool]
+    read: Callable[[Any, str], Trace | RecordedRun]
 
 
-def _read_atif(data: Any, name: str) -> Trace | Told:
-    return atif.own_trace(data, name) or atif.read(data, name)
+def _read_atif(data: Any, name: str) -> Trace | RecordedRun:
+    return atif.read_own_trace(data, name) or atif.read(data, name)
 
 
-_FORMS = (
-    _Form(("atif",), atif.is_atif, _read_atif),
-    _Form(("takeover",), own.is_own, own.read),
-    _Form(("openhands-v1",), openhands_v1.is_events, openhands_v1.read),
-    _Form(("openhands-v0",), openhands_v0.is_history, openhands_v0.read),
-    _Form(("swe-agent-0.x", "swe-agent-1.x"), swe_agent.is_trajectory, swe_agent.read),
-    _Form(("mini-swe-agent-v2",), lambda data: mini.is_v2(mini.messages_only(data)),
-          lambda data, name: mini.read_v2(mini.messages_only(data), name)),
-    _Form(("mini-swe-agent-v1",), mini.is_v1, mini.read_v1),
-    _Form(("langchain",), lambda data: langchain.is_messages(data) or swarm.is_swarm(data), swarm.read),
+_FORMAT_TABLE = (
+    _Format(("atif",), atif.is_atif, _read_atif),
+    _Format(("takeover",), own.is_own, own.read),
+    _Format(("openhands-v1",), openhands_v1.is_events, openhands_v1.read),
+    _Format(("openhands-v0",), openhands_v0.is_history, openhands_v0.read),
+    _Format(("swe-agent-0.x", "swe-agent-1.x"), swe_agent.is_trajectory, swe_agent.read),
+    _Format(("mini-swe-agent-v2",), lambda data: mini.is_v2(mini.wrap_messages(data)),
+          lambda data, name: mini.read_v2(mini.wrap_messages(data), name)),
+    _Format(("mini-swe-agent-v1",), mini.is_v1, mini.read_v1),
+    _Format(("langchain",), lambda data: langchain.has_messages(data) or swarm.is_swarm(data), swarm.read),
 )  # fmt: skip
-FORMATS = tuple(name for form in _FORMS for name in form.names)
+FORMATS = tuple(name for form in _FORMAT_TABLE for name in form.names)
 
 
-def read(path: Path, form: str = "auto") -> Iterator[Trace | BadTrace]:
+def read_traces(path: Path, format_name: str = "auto") -> Iterator[Trace | TraceError]:
     """The traces of a file, or of a directory of numbered event files, one after another.
 
-    A file of several runs yields a `BadTrace` in place of each that cannot be read; a file that is no
+    A file of several runs yields a `TraceError` in place of each that cannot be read; a file that is no
     trace at all raises it.
     """
-    rows = list(_documents(path))
+    rows = list(_read_documents(path))
     if len(rows) == 1:
-        yield _trace(rows[0], path, _name(path), form)
+        yield _parse_document(rows[0], path, _trace_name(path), format_name)
         return
     for number, row in enumerate(rows):
-        name = f"{_name(path)}#{number}"
-        if isinstance(row, BadTrace):
+        name = f"{_trace_name(path)}#{number}"
+        if isinstance(row, TraceError):
             yield row
             continue
         try:
-            yield _trace(row, path, name, form)
-        except BadTrace as error:
+            yield _parse_document(row, path, name, format_name)
+        except TraceError as error:
             yield error
 
 
-def _documents(path: Path) -> Iterator[Any]:
+def _read_documents(path: Path) -> Iterator[Any]:
     """What a file holds: one document, or one a line where the lines are runs and not events."""
     if path.is_dir():
         parts = sorted(path.glob("event-*.json"))
-        yield [_json(_read(part), str(part)) for part in parts]
+        yield [_decode_json(_read_file(part), str(part)) for part in parts]
         return
-    raw = _read(path)
+    raw = _read_file(path)
     if path.suffix != ".jsonl":
         try:
-            yield _json(raw, str(path))
+            yield _decode_json(raw, str(path))
             return
-        except BadTrace:
+        except TraceError:
             first = raw.lstrip().partition(b"\n")[0].strip()
             if not (first.startswith(b"{") and first.endswith(b"}")):
                 raise
     try:
         check_values(raw)
     except ValueError as error:
-        raise BadTrace(f"{path}: {error}; split it") from error
+        raise TraceError(f"{path}: {error}; split it") from error
     lines = [(number, line) for number, line in enumerate(raw.splitlines(), 1) if line.strip()]
     if not lines:
-        raise BadTrace(f"{path}: empty")
+        raise TraceError(f"{path}: empty")
     rows: list[Any] = []
     for number, line in lines:
         try:
-            rows.append(_json(line, f"{path}: line {number}"))
-        except BadTrace as error:
+            rows.append(_decode_json(line, f"{path}: line {number}"))
+        except TraceError as error:
             rows.append(error)
-    whole = [row for row in rows if not isinstance(row, BadTrace)]
+    whole = [row for row in rows if not isinstance(row, TraceError)]
     if not whole:
         raise rows[0]
     if not _is_one_run(whole):
         yield from rows
         return
     # A run that was killed while it wrote its last line is one all the same.
-    broken = next((row for row in rows[:-1] if isinstance(row, BadTrace)), None)
+    broken = next((row for row in rows[:-1] if isinstance(row, TraceError)), None)
     if broken is not None:
         raise broken
     yield whole
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
-        return read_outside(path)
+        return read_untrusted_file(path)
     except OSError as error:
-        raise BadTrace(f"{path}: {describe_error(error)}") from error
+        raise TraceError(f"{path}: {describe_error(error)}") from error
 
 
 def _is_one_run(lines: list[Any]) -> bool:
@@ -118,35 +118,35 @@ def _is_one_run(lines: list[Any]) -> bool:
     return openhands_v0.is_history(lines) and "history" not in lines[0]
 
 
-def _json(raw: bytes, where: str) -> Any:
+def _decode_json(raw: bytes, location: str) -> Any:
     try:
         return parse_json(raw)
     except ValueError as error:
-        raise BadTrace(f"{where}: not JSON: {error}") from error
+        raise TraceError(f"{location}: not JSON: {error}") from error
 
 
-def of(data: Any, name: str = "trace", form: str = "auto") -> Trace:
-    """A recording that is already loaded, such as a list of LangChain messages. Raises BadTrace."""
-    return _trace(data, Path(name), name, form)
+def parse_trace(data: Any, name: str = "trace", format_name: str = "auto") -> Trace:
+    """A recording that is already loaded, such as a list of LangChain messages. Raises TraceError."""
+    return _parse_document(data, Path(name), name, format_name)
 
 
-def _trace(data: Any, path: Path, name: str, form: str) -> Trace:
-    if isinstance(data, BadTrace):
+def _parse_document(data: Any, path: Path, name: str, format_name: str) -> Trace:
+    if isinstance(data, TraceError):
         raise data
-    chosen = next((one for one in _FORMS if one.recognises(data)), None)
+    chosen = next((one for one in _FORMAT_TABLE if one.is_format(data)), None)
     if chosen is None:
-        raise BadTrace(f"{path}: no trace in a known format")
+        raise TraceError(f"{path}: no trace in a known format")
     try:
         told = chosen.read(data, name)
-        trace = told if isinstance(told, Trace) else trace_of(told)
-    except BadTrace as error:
-        raise BadTrace(f"{path}: {error}") from error
+        trace = told if isinstance(told, Trace) else build_trace(told)
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from error
     except RecursionError as error:
-        raise BadTrace(f"{path}: nested too deeply to be a trace") from error
-    if form not in ("auto", trace.format, chosen.names[0]):
-        raise BadTrace(f"{path}: not in the format {form} but in {trace.format}")
+        raise TraceError(f"{path}: nested too deeply to be a trace") from error
+    if format_name not in ("auto", trace.format, chosen.names[0]):
+        raise TraceError(f"{path}: not in the format {format_name} but in {trace.format}")
     return trace
 
 
-def _name(path: Path) -> str:
+def _trace_name(path: Path) -> str:
     return path.name.removesuffix(".json").removesuffix(".jsonl").removesuffix(".traj").removesuffix(".atif")

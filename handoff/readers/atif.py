@@ -11,15 +11,25 @@ from pydantic import ValidationError
 from handoff.atif import EVENTS_KEY, TRACE_KEY
 from handoff.event import UNREADABLE
 from handoff.readers import mini, tools
-from handoff.readers.calls import BadTrace, Call, Result, Told, content_text, fields, rows, said, usage_from
+from handoff.readers.calls import (
+    RecordedCall,
+    RecordedResult,
+    RecordedRun,
+    TraceError,
+    extract_text,
+    join_text,
+    parse_usage,
+    to_mapping,
+    to_mappings,
+)
 from handoff.trace import Trace
 
-_RETURN = re.compile(
+_EXIT_CODE = re.compile(
     r"<returncode>(-?\d{1,9})</returncode>|\[(?:exit code|The command completed with exit code):? (-?\d{1,9})\.?\]"
     r"|^Exit code:? (-?\d{1,9})$|Process exited with code (-?\d{1,9})",
     re.M,
 )
-_REFUSED = re.compile(
+_REFUSAL = re.compile(
     r"^ERROR|^Error: |No replacement was performed|<tool_use_error>|String to replace not found|has NOT been applied"
     r"|has not been read yet|did not appear verbatim|^Failed to (?:edit|apply)|Cannot execute multiple commands",
     re.M,
@@ -34,30 +44,30 @@ def is_atif(data: Any) -> bool:
     )
 
 
-def own_trace(data: Mapping[str, Any], name: str) -> Trace | None:
+def read_own_trace(data: Mapping[str, Any], name: str) -> Trace | None:
     """The trace that this project wrote as ATIF, with nothing lost; None if another program wrote it."""
-    kept = fields(data.get("extra")).get(TRACE_KEY)
+    kept = to_mapping(data.get("extra")).get(TRACE_KEY)
     if not isinstance(kept, Mapping):
         return None
     events: list[dict[str, Any]] = []
     task = ""
     for step in data["steps"]:
         if isinstance(step, Mapping) and step.get("source") == "user":
-            task = task or content_text(step.get("message"))
-        events += _own_events(step) if isinstance(step, Mapping) else []
+            task = task or extract_text(step.get("message"))
+        events += _read_own_events(step) if isinstance(step, Mapping) else []
     try:
         return Trace.model_validate({**kept, "events": events, "task": task})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise BadTrace(f"{name}: {TRACE_KEY}.{where}: {first['msg']}") from error
+        raise TraceError(f"{name}: {TRACE_KEY}.{where}: {first['msg']}") from error
 
 
-def _own_events(step: Mapping[str, Any]) -> list[dict[str, Any]]:
-    call = next(iter(rows(step.get("tool_calls"))), {})
-    result = next(iter(rows(fields(step.get("observation")).get("results"))), {})
+def _read_own_events(step: Mapping[str, Any]) -> list[dict[str, Any]]:
+    call = next(iter(to_mappings(step.get("tool_calls"))), {})
+    result = next(iter(to_mappings(to_mapping(step.get("observation")).get("results"))), {})
     events = []
-    for part in rows(fields(step.get("extra")).get(EVENTS_KEY)):
+    for part in to_mappings(to_mapping(step.get("extra")).get(EVENTS_KEY)):
         if part.get("kind") == "action":
             told = {
                 "text": step.get("message"),
@@ -70,24 +80,24 @@ def _own_events(step: Mapping[str, Any]) -> list[dict[str, Any]]:
     return events
 
 
-def read(data: Mapping[str, Any], name: str) -> Told:
+def read(data: Mapping[str, Any], name: str) -> RecordedRun:
     """An ATIF document of any version 1; a step's tool calls are answered by its observation's results."""
-    agent = fields(data.get("agent"))
+    agent = to_mapping(data.get("agent"))
     agent_name = str(agent.get("name") or "")
     calls = []
     task = ""
     for step in data["steps"]:
         if not isinstance(step, Mapping):
             continue
-        message = content_text(step.get("message"))
+        message = extract_text(step.get("message"))
         if step.get("source") == "user" and not task:
             task = message
         if step.get("source") != "agent":
             continue
-        calls += _calls(step, message, agent_name)
+        calls += _read_calls(step, message, agent_name)
     model = str(agent.get("model_name") or "")
-    original = str(fields(agent.get("extra")).get("original_format") or "")
-    return Told(
+    original = str(to_mapping(agent.get("extra")).get("original_format") or "")
+    return RecordedRun(
         id=str(data.get("session_id") or data.get("trajectory_id") or name),
         format="atif",
         calls=calls,
@@ -99,15 +109,15 @@ def read(data: Mapping[str, Any], name: str) -> Told:
     )
 
 
-def _calls(step: Mapping[str, Any], message: str, agent: str) -> list[Call]:
-    made = rows(step.get("tool_calls"))
-    results = rows(fields(step.get("observation")).get("results"))
-    usage = usage_from(step.get("metrics"))
+def _read_calls(step: Mapping[str, Any], message: str, agent_name: str) -> list[RecordedCall]:
+    made = to_mappings(step.get("tool_calls"))
+    results = to_mappings(to_mapping(step.get("observation")).get("results"))
+    usage = parse_usage(step.get("metrics"))
     if not made:
-        blocks = mini.BLOCK.findall(message) if agent.startswith("mini-swe-agent") else []
+        blocks = mini.BASH_BLOCK.findall(message) if agent_name.startswith("mini-swe-agent") else []
         if blocks and len(blocks) != 1:
-            shown = content_text(results[0].get("content")) if results else ""
-            return [Call(message, UNREADABLE, {}, Result(shown, refused=True), usage)]
+            shown = extract_text(results[0].get("content")) if results else ""
+            return [RecordedCall(message, UNREADABLE, {}, RecordedResult(shown, refused=True), usage)]
         return []
     by_id = {str(r["source_call_id"]): r for r in results if r.get("source_call_id") is not None}
     unnamed = [r for r in results if r.get("source_call_id") is None]
@@ -117,31 +127,31 @@ def _calls(step: Mapping[str, Any], message: str, agent: str) -> list[Call]:
         name = str(call.get("function_name") or "")
         if tools.is_thought(name):
             continue
-        tool, ours = tools.named(name, arguments if isinstance(arguments, Mapping) else {})
+        tool, ours = tools.normalize_call(name, arguments if isinstance(arguments, Mapping) else {})
         answer = by_id.get(str(call.get("tool_call_id")))
         if answer is None and not by_id and position < len(unnamed):
             answer = unnamed[position]
-        result = None if answer is None else _result(tool, ours, content_text(answer.get("content")))
+        result = None if answer is None else _read_result(tool, ours, extract_text(answer.get("content")))
         if (
             tool == "shell"
-            and tools.submits(ours["command"])
+            and tools.is_submission(ours["command"])
             and (result is None or result.exit_code is None)
         ):
             tool = "finish"
-        text = said(message if position == 0 else "", ours.get("command", "") if tool == "shell" else "")
-        found.append(Call(text, tool, ours, result, usage if position == 0 else None))
+        text = join_text(message if position == 0 else "", ours.get("command", "") if tool == "shell" else "")
+        found.append(RecordedCall(text, tool, ours, result, usage if position == 0 else None))
     return found
 
 
-def _result(tool: str, arguments: Mapping[str, str], shown: str) -> Result:
-    code = _RETURN.search(shown)
+def _read_result(tool: str, arguments: Mapping[str, str], output: str) -> RecordedResult:
+    code = _EXIT_CODE.search(output)
     edits = tool == "editor" and arguments.get("command") != "view"
     number = next((int(group) for group in code.groups() if group is not None), None) if code else None
-    timed_out = number is None and mini.TIMED_OUT.search(shown) is not None
-    return Result(
-        shown,
+    timed_out = number is None and mini.TIMEOUT_NOTICE.search(output) is not None
+    return RecordedResult(
+        output,
         exit_code=number,
-        refused=edits and _REFUSED.search(shown) is not None,
+        refused=edits and _REFUSAL.search(output) is not None,
         timed_out=timed_out,
-        output=mini.output_in(shown) if "<returncode>" in shown else shown,
+        output=mini.extract_output(output) if "<returncode>" in output else output,
     )

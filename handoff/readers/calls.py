@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from handoff.event import UNREADABLE, Event, Usage
-from handoff.inference.actions import infer
-from handoff.inference.files import Files
+from handoff.inference.actions import infer_changes
+from handoff.inference.files import InferredFiles
 from handoff.trace import Trace, TraceFormat
 from sandbox.machine import FileChange
 
 
-class BadTrace(ValueError):
+class TraceError(ValueError):
     """A file that is no trace, or a broken one; the text names the file, the field and the cure."""
 
 
-class Result(NamedTuple):
+class RecordedResult(NamedTuple):
     """What a tool call came to, as the agent was shown it."""
 
     text: str
@@ -32,24 +32,24 @@ class Result(NamedTuple):
     """What the program itself printed, whole and without the agent's wrapping, where that is known."""
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """One tool call of an agent, in this project's words."""
 
     text: str
     """What the agent wrote: its thought and the call."""
     tool: str
     arguments: Mapping[str, str]
-    result: Result | None
+    result: RecordedResult | None
     """None where the run ended before an answer."""
     usage: Usage | None = None
 
 
-class Told(NamedTuple):
+class RecordedRun(NamedTuple):
     """What a recording says about the whole run."""
 
     id: str
     format: TraceFormat
-    calls: Sequence[Call]
+    calls: Sequence[RecordedCall]
     task: str = ""
     model: str = ""
     workspace: str | None = None
@@ -58,11 +58,11 @@ class Told(NamedTuple):
     """One shell ran all commands, so a `cd` stays in force."""
 
 
-def trace_of(told: Told) -> Trace:
+def build_trace(run: RecordedRun) -> Trace:
     """The calls as numbered events, with the file changes inferred where the format tells none."""
-    files = Files(told.workspace or guessed_workspace(told.calls), keeps_directory=told.keeps_directory)
+    files = InferredFiles(run.workspace or guess_workspace(run.calls), keeps_directory=run.keeps_directory)
     events: list[Event] = []
-    for call in map(_encodable, told.calls):
+    for call in map(_escape_call, run.calls):
         events.append(
             Event(
                 index=len(events),
@@ -77,17 +77,19 @@ def trace_of(told: Told) -> Trace:
         if result is None:
             continue
         if result.cwd is not None:
-            files.enter(result.cwd)
+            files.enter_directory(result.cwd)
         cwd = files.cwd
         changes = result.changes
         if call.tool == UNREADABLE or result.refused:
             changes = ()
         elif changes is None:
             output = result.text if result.output is None else result.output
-            changes = infer(files, call.tool, call.arguments, output, result.exit_code, result.timed_out)
+            changes = infer_changes(
+                files, call.tool, call.arguments, output, result.exit_code, result.timed_out
+            )
         else:
-            changes = files.told(changes)
-        files.remember(result.text)
+            changes = files.apply_reported_changes(changes)
+        files.add_shown_text(result.text)
         events.append(
             Event(
                 index=len(events),
@@ -102,32 +104,32 @@ def trace_of(told: Told) -> Trace:
             )
         )
     return Trace(
-        id=told.id,
-        format=told.format,
+        id=run.id,
+        format=run.format,
         events=tuple(events),
         workspace=files.workspace,
-        base_directories=files.base_directories(),
-        task=_escaped(told.task),
-        model=told.model,
-        keeps_shell=told.keeps_directory,
+        base_directories=files.list_base_directories(),
+        task=_escape_text(run.task),
+        model=run.model,
+        keeps_shell=run.keeps_directory,
     )
 
 
-def _encodable(call: Call) -> Call:
+def _escape_call(call: RecordedCall) -> RecordedCall:
     """The call with characters that no UTF-8 text can hold written as escapes."""
     result = call.result
     if result is not None:
-        output = None if result.output is None else _escaped(result.output)
-        result = result._replace(text=_escaped(result.text), output=output)
-    arguments = {name: _escaped(value) for name, value in call.arguments.items()}
-    return call._replace(text=_escaped(call.text), arguments=arguments, result=result)
+        output = None if result.output is None else _escape_text(result.output)
+        result = result._replace(text=_escape_text(result.text), output=output)
+    arguments = {name: _escape_text(value) for name, value in call.arguments.items()}
+    return call._replace(text=_escape_text(call.text), arguments=arguments, result=result)
 
 
-def _escaped(text: str) -> str:
+def _escape_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-_ROOTS = (
+_WORKSPACE_ROOTS = (
     "/testbed",
     "/app",
     "/repo",
@@ -139,84 +141,86 @@ _ROOTS = (
     "/home",
     "/root",
 )
-_NESTED = {"/workspace": 1, "/home": 2, "/root": 1, "/code": 0, "/workdir": 0}
+_WORKSPACE_DEPTHS = {"/workspace": 1, "/home": 2, "/root": 1, "/code": 0, "/workdir": 0}
 
 
-def guessed_workspace(calls: Iterable[Call]) -> str:
+def guess_workspace(calls: Iterable[RecordedCall]) -> str:
     """The directory that most absolute paths of the calls lie in, by the names that agents' images use."""
     votes: dict[str, int] = {}
     for call in calls:
         for value in call.arguments.values():
-            for word in _absolute(value[:4000]):
-                top = next((root for root in _ROOTS if word == root or word.startswith(root + "/")), None)
+            for word in _list_absolute_paths(value[:4000]):
+                top = next(
+                    (root for root in _WORKSPACE_ROOTS if word == root or word.startswith(root + "/")), None
+                )
                 if top is None:
                     continue
-                parts = word.split("/")[: 2 + _NESTED.get(top, 0)]
+                parts = word.split("/")[: 2 + _WORKSPACE_DEPTHS.get(top, 0)]
                 whole = "/".join(parts)
-                if len(parts) == 2 + _NESTED.get(top, 0) and "." not in parts[-1]:
+                if len(parts) == 2 + _WORKSPACE_DEPTHS.get(top, 0) and "." not in parts[-1]:
                     votes[whole] = votes.get(whole, 0) + 1
     return max(votes, key=lambda root: votes[root]) if votes else "/testbed"
 
 
-def _absolute(text: str) -> list[str]:
+def _list_absolute_paths(text: str) -> list[str]:
     words = text.replace("'", " ").replace('"', " ").replace(";", " ").replace(")", " ").split()
     return [word.rstrip("/,:") for word in words if word.startswith("/") and len(word) > 1]
 
 
-def fields(value: Any) -> Mapping[str, Any]:
+def to_mapping(value: Any) -> Mapping[str, Any]:
     """A value as an object with fields; one that is none has none."""
     return value if isinstance(value, Mapping) else {}
 
 
-def rows(value: Any) -> list[Mapping[str, Any]]:
+def to_mappings(value: Any) -> list[Mapping[str, Any]]:
     """A value as a list of objects; what is none is left out."""
     return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
 
 
-def identity(value: Any) -> str | None:
+def to_id(value: Any) -> str | None:
     """An id as text, whatever a recording made of it; None where there is none."""
     return None if value is None else str(value)
 
 
-def said(*parts: str) -> str:
+def join_text(*parts: str) -> str:
     """What an agent wrote, put together from its thought and its call."""
     return "\n\n".join(part for part in parts if part)
 
 
-def content_text(content: Any) -> str:
+def extract_text(content: Any) -> str:
     """The text of a message's content: a string, or a list of parts as providers write them."""
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "\n".join(content_text(part) for part in content if part is not None)
+        return "\n".join(extract_text(part) for part in content if part is not None)
     if isinstance(content, dict):
         if "text" in content:
-            return content_text(content["text"])
+            return extract_text(content["text"])
         if "content" in content:
-            return content_text(content["content"])
+            return extract_text(content["content"])
         return "" if content.get("type") in ("image", "image_url", "tool_use") else json.dumps(content)
     return str(content)
 
 
-def usage_from(raw: Any) -> Usage | None:
+def parse_usage(raw: Any) -> Usage | None:
     """Token counts as OpenAI, Anthropic, LangChain and ATIF name them; None where there are none."""
     if not isinstance(raw, Mapping):
         return None
     given = [raw.get(key) for key in ("prompt_tokens_details", "input_token_details")]
     details: Mapping[str, Any] = next((one for one in given if isinstance(one, Mapping)), {})
-    prompt = _count(raw, "prompt_tokens", "input_tokens")
-    completion = _count(raw, "completion_tokens", "output_tokens")
-    cached = _count(raw, "cached_tokens", "cache_read_tokens", "cache_read_input_tokens")
+    prompt = _read_count(raw, "prompt_tokens", "input_tokens")
+    completion = _read_count(raw, "completion_tokens", "output_tokens")
+    cached = _read_count(raw, "cached_tokens", "cache_read_tokens", "cache_read_input_tokens")
     if cached is None:
-        cached = _count(details, "cached_tokens", "cache_read")
+        cached = _read_count(details, "cached_tokens", "cache_read")
     if prompt is None and completion is None:
         return None
     return Usage(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=completion)
 
 
-def _count(raw: Mapping[str, Any], *names: str) -> int | None:
+def _read_count(raw: Mapping[str, Any], *names: str) -> int | None:
     for name in names:
         value = raw.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:

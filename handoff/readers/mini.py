@@ -8,16 +8,25 @@ from typing import Any
 
 from handoff.event import UNREADABLE
 from handoff.readers import tools
-from handoff.readers.calls import BadTrace, Call, Result, Told, content_text, identity, said, usage_from
+from handoff.readers.calls import (
+    RecordedCall,
+    RecordedResult,
+    RecordedRun,
+    TraceError,
+    extract_text,
+    join_text,
+    parse_usage,
+    to_id,
+)
 
-BLOCK = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)
-_TEXTUAL = re.compile(r"```mswea_bash_command\s*\n(.*?)\n```", re.DOTALL)
+BASH_BLOCK = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)
+_TEXT_ACTION = re.compile(r"```mswea_bash_command\s*\n(.*?)\n```", re.DOTALL)
 _RETURNCODE = re.compile(
     r"(?:<exception>.*?</exception>\s*)?<returncode>(-?\d{1,9})</returncode>\s*", re.DOTALL
 )
 _OUTPUT = re.compile(r"<output>\n?(.*?)\n?</output>", re.DOTALL)
-TIMED_OUT = re.compile(r"^The last command <command>|timed out after \d+", re.MULTILINE)
-_FORGETFUL = False
+TIMEOUT_NOTICE = re.compile(r"^The last command <command>|timed out after \d+", re.MULTILINE)
+_KEEPS_DIRECTORY = False
 """Every command gets a new shell in the repository, so a `cd` does not last."""
 
 
@@ -31,7 +40,7 @@ def is_v1(data: Any) -> bool:
             or any(
                 isinstance(m, Mapping)
                 and m.get("role") == "assistant"
-                and "```bash" in content_text(m.get("content"))
+                and "```bash" in extract_text(m.get("content"))
                 for m in data["messages"][:8]
             )
         )
@@ -45,36 +54,39 @@ def is_v2(data: Any) -> bool:
         return True
     return any(
         isinstance(m, Mapping)
-        and ((isinstance(m.get("extra"), Mapping) and "actions" in m["extra"]) or _textual(m) is not None)
+        and (
+            (isinstance(m.get("extra"), Mapping) and "actions" in m["extra"])
+            or _find_text_command(m) is not None
+        )
         for m in data["messages"]
     )
 
 
-def read_v1(data: Mapping[str, Any], name: str) -> Told:
-    """A `*.traj.json` of version 1. Raises BadTrace."""
-    messages = _messages(data)
+def read_v1(data: Mapping[str, Any], name: str) -> RecordedRun:
+    """A `*.traj.json` of version 1. Raises TraceError."""
+    messages = _list_messages(data)
     calls = []
     for number, message in enumerate(messages):
         if message.get("role") != "assistant":
             continue
-        text = content_text(message.get("content"))
+        text = extract_text(message.get("content"))
         answer = messages[number + 1] if number + 1 < len(messages) else None
-        shown = content_text(answer.get("content")) if answer and answer.get("role") != "assistant" else None
-        blocks = BLOCK.findall(text)
-        usage = _usage(message)
+        shown = extract_text(answer.get("content")) if answer and answer.get("role") != "assistant" else None
+        blocks = BASH_BLOCK.findall(text)
+        usage = _read_usage(message)
         if len(blocks) != 1:
-            calls.append(Call(text, UNREADABLE, {}, Result(shown or "", refused=True), usage))
+            calls.append(RecordedCall(text, UNREADABLE, {}, RecordedResult(shown or "", refused=True), usage))
             continue
         command = blocks[0].strip()
-        calls.append(_call(text, command, None if shown is None else _result(shown), usage))
-    return _told(data, name, "mini-swe-agent-v1", calls, messages)
+        calls.append(_build_call(text, command, None if shown is None else _read_result(shown), usage))
+    return _build_run(data, name, "mini-swe-agent-v1", calls, messages)
 
 
-def read_v2(data: Mapping[str, Any], name: str) -> Told:
-    """A `*.traj.json` of version 2, by tool calls or textual. Raises BadTrace."""
-    messages = _messages(data)
+def read_v2(data: Mapping[str, Any], name: str) -> RecordedRun:
+    """A `*.traj.json` of version 2, by tool calls or textual. Raises TraceError."""
+    messages = _list_messages(data)
     answers = {
-        identity(m.get("tool_call_id", m.get("call_id"))): m
+        to_id(m.get("tool_call_id", m.get("call_id"))): m
         for m in messages
         if m.get("role") == "tool" or m.get("type") == "function_call_output"
     }
@@ -82,70 +94,72 @@ def read_v2(data: Mapping[str, Any], name: str) -> Told:
     for number, message in enumerate(messages):
         extra = message.get("extra")
         if not isinstance(extra, Mapping):
-            extra = {"actions": [{"command": text}]} if (text := _textual(message)) is not None else {}
+            extra = (
+                {"actions": [{"command": text}]} if (text := _find_text_command(message)) is not None else {}
+            )
         if extra.get("interrupt_type") == "FormatError":
-            refused = Result(content_text(message.get("content")), refused=True)
-            calls.append(Call(str(extra.get("model_response") or ""), UNREADABLE, {}, refused))
+            refused = RecordedResult(extract_text(message.get("content")), refused=True)
+            calls.append(RecordedCall(str(extra.get("model_response") or ""), UNREADABLE, {}, refused))
             continue
         actions = extra.get("actions")
         if not isinstance(actions, list):
             continue
-        following = list(_observations(messages, number))
-        thought = _thought(message)
+        following = list(_list_observations(messages, number))
+        thought = _read_thought(message)
         for position, action in enumerate(actions):
             if not isinstance(action, Mapping) or not isinstance(action.get("command"), str):
-                raise BadTrace(
+                raise TraceError(
                     f"{name}: messages[{number}].extra.actions[{position}]: field 'command' is not text"
                 )
-            answer = answers.get(identity(action.get("tool_call_id"))) or (
+            answer = answers.get(to_id(action.get("tool_call_id"))) or (
                 following[position] if position < len(following) else None
             )
             command = action["command"]
-            text = said(thought if position == 0 else "", f"$ {command}")
-            result = _result_v2(answer) if answer is not None else None
-            calls.append(_call(text, command, result, _usage(message) if position == 0 else None))
-    return _told(data, name, "mini-swe-agent-v2", calls, messages)
+            text = join_text(thought if position == 0 else "", f"$ {command}")
+            result = _read_result_v2(answer) if answer is not None else None
+            calls.append(_build_call(text, command, result, _read_usage(message) if position == 0 else None))
+    return _build_run(data, name, "mini-swe-agent-v2", calls, messages)
 
 
-def _messages(data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _list_messages(data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return [message for message in data["messages"] if isinstance(message, Mapping)]
 
 
-def _call(text: str, command: str, result: Result | None, usage: Any) -> Call:
+def _build_call(text: str, command: str, result: RecordedResult | None, usage: Any) -> RecordedCall:
     """A submission is one only if nothing came back; otherwise the marker was only mentioned."""
-    submits = tools.submits(command)
+    submits = tools.is_submission(command)
     if submits and (result is None or result.exit_code is None):
-        return Call(text, "finish", {"command": command}, result, usage)
-    return Call(text, "shell", {"command": command}, result, usage)
+        return RecordedCall(text, "finish", {"command": command}, result, usage)
+    return RecordedCall(text, "shell", {"command": command}, result, usage)
 
 
-def _result(shown: str) -> Result:
-    code = _RETURNCODE.match(shown)
-    timed_out = code is None and TIMED_OUT.search(shown) is not None
-    return Result(
-        shown,
+def _read_result(output: str) -> RecordedResult:
+    code = _RETURNCODE.match(output)
+    timed_out = code is None and TIMEOUT_NOTICE.search(output) is not None
+    return RecordedResult(
+        output,
         exit_code=int(code[1]) if code else None,
         timed_out=timed_out,
-        output=output_in(shown) if code else None,
+        output=extract_output(output) if code else None,
     )
 
 
-def output_in(shown: str) -> str | None:
-    whole = _OUTPUT.search(shown)
-    return whole[1] if whole and "<output_head>" not in shown[: whole.start()] else None
+def extract_output(text: str) -> str | None:
+    whole = _OUTPUT.search(text)
+    return whole[1] if whole and "<output_head>" not in text[: whole.start()] else None
 
 
-def _result_v2(answer: Mapping[str, Any]) -> Result:
+def _read_result_v2(answer: Mapping[str, Any]) -> RecordedResult:
     extra = answer.get("extra") if isinstance(answer.get("extra"), Mapping) else {}
-    shown = content_text(answer.get("content", answer.get("output")))
+    shown = extract_text(answer.get("content", answer.get("output")))
     code = extra.get("returncode") if isinstance(extra, Mapping) else None
     trouble = str(extra.get("exception_info") or "") if isinstance(extra, Mapping) else ""
     raw = extra.get("raw_output") if isinstance(extra, Mapping) else None
     if not isinstance(code, int):
-        plain = _result(shown)
+        plain = _read_result(shown)
         code = plain.exit_code
-    timed_out = "timed out" in trouble or "TimeoutExpired" in trouble or _result(shown).timed_out
-    return Result(
+    timed_out = "timed out" in trouble or "TimeoutExpired" in trouble or _read_result(shown).timed_out
+    return RecordedResult(
         shown,
         exit_code=None if trouble or not isinstance(code, int) else code,
         refused="not executed" in trouble,
@@ -154,15 +168,15 @@ def _result_v2(answer: Mapping[str, Any]) -> Result:
     )
 
 
-def _textual(message: Mapping[str, Any]) -> str | None:
+def _find_text_command(message: Mapping[str, Any]) -> str | None:
     """The command of a message that stands without its parsed actions, as the oldest recordings have it."""
     if message.get("role") != "assistant":
         return None
-    blocks = _TEXTUAL.findall(content_text(message.get("content")))
+    blocks = _TEXT_ACTION.findall(extract_text(message.get("content")))
     return blocks[0].strip() if len(blocks) == 1 else None
 
 
-def _observations(messages: Sequence[Mapping[str, Any]], number: int) -> Iterator[Mapping[str, Any]]:
+def _list_observations(messages: Sequence[Mapping[str, Any]], number: int) -> Iterator[Mapping[str, Any]]:
     for message in messages[number + 1 :]:
         extra = message.get("extra")
         if isinstance(extra, Mapping) and "actions" in extra:
@@ -170,49 +184,53 @@ def _observations(messages: Sequence[Mapping[str, Any]], number: int) -> Iterato
         if message.get("role") == "assistant":
             return
         told = isinstance(extra, Mapping) and ("returncode" in extra or "raw_output" in extra)
-        shown = content_text(message.get("content"))
-        if told or (extra is None and ("<returncode>" in shown or TIMED_OUT.search(shown))):
+        shown = extract_text(message.get("content"))
+        if told or (extra is None and ("<returncode>" in shown or TIMEOUT_NOTICE.search(shown))):
             yield message
 
 
-def _thought(message: Mapping[str, Any]) -> str:
+def _read_thought(message: Mapping[str, Any]) -> str:
     if message.get("object") == "response":
-        return content_text(
+        return extract_text(
             [item.get("content") for item in message.get("output", []) if isinstance(item, Mapping)]
         )
-    return content_text(message.get("content"))
+    return extract_text(message.get("content"))
 
 
-def _usage(message: Mapping[str, Any]) -> Any:
+def _read_usage(message: Mapping[str, Any]) -> Any:
     extra = message.get("extra")
     response = extra.get("response") if isinstance(extra, Mapping) else None
     return (
-        usage_from(response.get("usage"))
+        parse_usage(response.get("usage"))
         if isinstance(response, Mapping)
-        else usage_from(message.get("usage"))
+        else parse_usage(message.get("usage"))
     )
 
 
-def _told(
-    data: Mapping[str, Any], name: str, form: Any, calls: list[Call], messages: Sequence[Mapping[str, Any]]
-) -> Told:
+def _build_run(
+    data: Mapping[str, Any],
+    name: str,
+    format_name: Any,
+    calls: list[RecordedCall],
+    messages: Sequence[Mapping[str, Any]],
+) -> RecordedRun:
     info = data.get("info") if isinstance(data.get("info"), Mapping) else {}
     config = info.get("config") if isinstance(info, Mapping) else None
     environment = config.get("environment") if isinstance(config, Mapping) else None
     cwd = environment.get("cwd") if isinstance(environment, Mapping) else None
     model = config.get("model") if isinstance(config, Mapping) else None
-    task = next((content_text(m.get("content")) for m in messages if m.get("role") == "user"), "")
-    return Told(
+    task = next((extract_text(m.get("content")) for m in messages if m.get("role") == "user"), "")
+    return RecordedRun(
         id=str(data.get("instance_id") or name),
-        format=form,
+        format=format_name,
         calls=calls,
         task=task,
         model=str(model.get("model_name") or "") if isinstance(model, Mapping) else "",
         workspace=cwd if isinstance(cwd, str) and cwd.startswith("/") else None,
-        keeps_directory=_FORGETFUL,
+        keeps_directory=_KEEPS_DIRECTORY,
     )
 
 
-def messages_only(data: Any) -> Any:
+def wrap_messages(data: Any) -> Any:
     """Older files of version 2 are the bare list of messages."""
     return {"messages": data} if isinstance(data, list) else data

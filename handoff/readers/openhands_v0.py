@@ -8,10 +8,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from handoff.readers import tools
-from handoff.readers.calls import Call, Result, Told, content_text, fields, said, usage_from
-from handoff.readers.openhands import NOT_RUN, STILL_RUNS, printed, workspace_in
+from handoff.readers.calls import (
+    RecordedCall,
+    RecordedResult,
+    RecordedRun,
+    extract_text,
+    join_text,
+    parse_usage,
+    to_mapping,
+)
+from handoff.readers.openhands import (
+    NOT_RUN_NOTICE,
+    STILL_RUNNING_NOTICE,
+    find_workspace,
+    strip_runtime_suffix,
+)
 
-_NO_CALLS = {
+_NON_CALL_KINDS = {
     "message",
     "system",
     "recall",
@@ -21,7 +34,7 @@ _NO_CALLS = {
     "change_agent_state",
     "null",
 }
-_REFUSED = re.compile(
+_REFUSAL = re.compile(
     r"^ERROR|No replacement was performed|No exact match found|have NOT been applied|has NOT been applied"
     r"|Missing required parameter|did not appear verbatim|Multiple occurrences|Invalid `\w+` parameter"
     r"|File already exists|The path .* does not exist",
@@ -38,16 +51,16 @@ def is_history(data: Any) -> bool:
         data = data.get("history")
     if not isinstance(data, list) or not data:
         return False
-    events = _flat(data)
+    events = _flatten_events(data)
     return any("action" in e and ("args" in e or "thought" in e) for e in events) and any(
         "observation" in e for e in events
     )
 
 
-def read(data: Any, name: str) -> Told:
+def read(data: Any, name: str) -> RecordedRun:
     """One line of an `output.jsonl`, or a bare list of events."""
     whole: Mapping[str, Any] = data if isinstance(data, Mapping) else {"history": data}
-    events = _flat(whole["history"])
+    events = _flatten_events(whole["history"])
     answers: dict[str, Mapping[str, Any]] = {}
     for event in events:
         if "observation" in event and event.get("cause") is not None:
@@ -56,47 +69,47 @@ def read(data: Any, name: str) -> Told:
     cwd: str | None = None
     for number, event in enumerate(events):
         kind = event.get("action")
-        if kind is None or str(kind) in _NO_CALLS or event.get("source") in ("user", "environment"):
+        if kind is None or str(kind) in _NON_CALL_KINDS or event.get("source") in ("user", "environment"):
             continue
         answer = answers.get(str(event["id"])) if event.get("id") is not None else None
         if answer is None and event.get("id") is None:
             following = events[number + 1] if number + 1 < len(events) else None
             answer = following if following is not None and "observation" in following else None
-        call, cwd = _call_v0(str(kind), event, answer, cwd)
+        call, cwd = _read_call(str(kind), event, answer, cwd)
         calls.append(call)
     instruction = str(whole.get("instruction") or "")
     task = instruction or next((str(e.get("message") or "") for e in events if e.get("source") == "user"), "")
-    instance = whole.get("instance_id") or fields(whole.get("issue")).get("number")
-    model = fields(fields(whole.get("metadata")).get("llm_config")).get("model")
-    return Told(
+    instance = whole.get("instance_id") or to_mapping(whole.get("issue")).get("number")
+    model = to_mapping(to_mapping(whole.get("metadata")).get("llm_config")).get("model")
+    return RecordedRun(
         id=str(instance if instance is not None else name),
         format="openhands-v0",
         calls=calls,
         task=task,
         model=str(model or ""),
-        workspace=workspace_in(task),
+        workspace=find_workspace(task),
     )
 
 
-def _call_v0(
+def _read_call(
     kind: str, event: Mapping[str, Any], answer: Mapping[str, Any] | None, cwd: str | None
-) -> tuple[Call, str | None]:
+) -> tuple[RecordedCall, str | None]:
     args = event["args"] if isinstance(event.get("args"), Mapping) else event
-    model = fields(fields(event.get("tool_call_metadata")).get("model_response"))
-    usage = usage_from(model.get("usage"))
-    thought = content_text(args.get("thought"))
+    model = to_mapping(to_mapping(event.get("tool_call_metadata")).get("model_response"))
+    usage = parse_usage(model.get("usage"))
+    thought = extract_text(args.get("thought"))
     if kind == "run":
-        tool, arguments = tools.named(
+        tool, arguments = tools.normalize_call(
             "bash", {"command": args.get("command"), "is_input": args.get("is_input")}
         )
     elif kind in ("read", "edit", "write"):
-        tool, arguments = _file_action(kind, args)
+        tool, arguments = _read_file_action(kind, args)
     elif kind == "run_ipython":
-        tool, arguments = _ipython(str(args.get("code") or ""))
+        tool, arguments = _read_ipython_action(str(args.get("code") or ""))
     elif kind in ("finish", "reject"):
         tool, arguments = (
             "finish",
-            {"message": content_text(args.get("final_thought") or args.get("outputs") or "")},
+            {"message": extract_text(args.get("final_thought") or args.get("outputs") or "")},
         )
     else:
         tool, arguments = (
@@ -105,53 +118,55 @@ def _call_v0(
         )
     result = None
     if answer is not None and tool != "finish":
-        result = _result_v0(tool, arguments, answer, cwd)
-        where = fields(fields(answer.get("extras")).get("metadata")).get("working_dir")
+        result = _read_result(tool, arguments, answer, cwd)
+        where = to_mapping(to_mapping(answer.get("extras")).get("metadata")).get("working_dir")
         cwd = where if isinstance(where, str) and where.startswith("/") else cwd
-    shown = said(thought, arguments.get("command") or arguments.get("code") or "")
-    return Call(shown, tool, arguments, result, usage), cwd
+    shown = join_text(thought, arguments.get("command") or arguments.get("code") or "")
+    return RecordedCall(shown, tool, arguments, result, usage), cwd
 
 
-def _result_v0(tool: str, arguments: Mapping[str, str], answer: Mapping[str, Any], cwd: str | None) -> Result:
-    text = content_text(answer.get("content"))
-    extras = fields(answer.get("extras"))
-    meta = fields(extras.get("metadata"))
+def _read_result(
+    tool: str, arguments: Mapping[str, str], answer: Mapping[str, Any], cwd: str | None
+) -> RecordedResult:
+    text = extract_text(answer.get("content"))
+    extras = to_mapping(answer.get("extras"))
+    meta = to_mapping(extras.get("metadata"))
     codes = (meta.get("exit_code"), extras.get("exit_code"), answer.get("exit_code"))
     code = next((one for one in codes if isinstance(one, int)), None)
     suffix = str(meta.get("suffix") or "")
     if tool == "shell":
-        refused = NOT_RUN.search(text + suffix) is not None and code in (None, -1)
+        refused = NOT_RUN_NOTICE.search(text + suffix) is not None and code in (None, -1)
     else:
         edits = tool == "editor" and arguments.get("command") != "view"
-        refused = answer.get("observation") == "error" or (edits and _REFUSED.search(text) is not None)
-    running = STILL_RUNS.search(suffix or text[-400:]) is not None
-    return Result(
+        refused = answer.get("observation") == "error" or (edits and _REFUSAL.search(text) is not None)
+    running = STILL_RUNNING_NOTICE.search(suffix or text[-400:]) is not None
+    return RecordedResult(
         text + (f"\n{suffix.strip()}" if suffix.strip() and suffix.strip() not in text else ""),
         exit_code=None if code == -1 or running else code,
         refused=refused,
         cwd=cwd,
-        output=printed(text),
+        output=strip_runtime_suffix(text),
     )
 
 
-def _file_action(kind: str, args: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+def _read_file_action(kind: str, args: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     if kind == "read":
-        return tools.named("str_replace_editor", {**args, "command": "view"})
+        return tools.normalize_call("str_replace_editor", {**args, "command": "view"})
     if kind == "write":
-        return tools.named("write_file", args)
+        return tools.normalize_call("write_file", args)
     command = str(args.get("command") or "")
     if command:
-        return tools.named("str_replace_editor", args)
+        return tools.normalize_call("str_replace_editor", args)
     start, end = args.get("start"), args.get("end")
     content = str(args.get("content") or "")
     path = str(args.get("path") or "")
     if isinstance(start, int) and isinstance(end, int) and content:
         # The LLM-based editor: a draft of these lines, whose outcome only the file shows.
         return "editor", {"command": "edit", "path": path, "content": content}
-    return tools.named("write_file", {"path": path, "content": content})
+    return tools.normalize_call("write_file", {"path": path, "content": content})
 
 
-def _ipython(code: str) -> tuple[str, dict[str, str]]:
+def _read_ipython_action(code: str) -> tuple[str, dict[str, str]]:
     """A call of the agent skills' editor; other Python runs as a program on standard input."""
     try:
         tree = ast.parse(code)
@@ -186,7 +201,7 @@ def _ipython(code: str) -> tuple[str, dict[str, str]]:
     return "shell", {"command": f"python3 - <<'PYTHON'\n{code}\nPYTHON"}
 
 
-def _flat(history: Sequence[Any]) -> list[Mapping[str, Any]]:
+def _flatten_events(history: Sequence[Any]) -> list[Mapping[str, Any]]:
     """The events in a row; the oldest form holds pairs of action and observation."""
     found: list[Mapping[str, Any]] = []
     for item in history:

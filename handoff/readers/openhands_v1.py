@@ -8,8 +8,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from handoff.readers import tools
-from handoff.readers.calls import Call, Result, Told, content_text, fields, identity, said, usage_from
-from handoff.readers.openhands import NOT_RUN, STILL_RUNS, printed, workspace_in
+from handoff.readers.calls import (
+    RecordedCall,
+    RecordedResult,
+    RecordedRun,
+    extract_text,
+    join_text,
+    parse_usage,
+    to_id,
+    to_mapping,
+)
+from handoff.readers.openhands import (
+    NOT_RUN_NOTICE,
+    STILL_RUNNING_NOTICE,
+    find_workspace,
+    strip_runtime_suffix,
+)
 from sandbox.machine import FileChange
 
 
@@ -20,7 +34,7 @@ def is_events(data: Any) -> bool:
     )
 
 
-def read(events: Sequence[Any], name: str) -> Told:
+def read(events: Sequence[Any], name: str) -> RecordedRun:
     """The events of one conversation, in order."""
     rows = [event for event in events if isinstance(event, Mapping)]
     answers: dict[Any, Mapping[str, Any]] = {}
@@ -29,7 +43,7 @@ def read(events: Sequence[Any], name: str) -> Told:
             for key in ("action_id", "tool_call_id"):
                 if event.get(key) is not None:
                     answers.setdefault(str(event[key]), event)
-    usages = _usages_v1(rows)
+    usages = _read_usages(rows)
     calls = []
     cwd: str | None = None
     seen: set[Any] = set()
@@ -40,77 +54,83 @@ def read(events: Sequence[Any], name: str) -> Told:
         if tools.is_thought(tool_name):
             continue
         answer = answers.get(str(event.get("id"))) or answers.get(str(event.get("tool_call_id")))
-        call, cwd = _call_v1(tool_name, event, answer, cwd)
-        response = identity(event.get("llm_response_id"))
+        call, cwd = _read_call(tool_name, event, answer, cwd)
+        response = to_id(event.get("llm_response_id"))
         if response not in seen:
             seen.add(response)
             call = call._replace(usage=usages.get(response))
         calls.append(call)
     task = next(
         (
-            content_text((e.get("llm_message") or {}).get("content"))
+            extract_text((e.get("llm_message") or {}).get("content"))
             for e in rows
             if e.get("kind") == "MessageEvent" and e.get("source") == "user"
         ),
         "",
     )
-    return Told(
+    return RecordedRun(
         id=name,
         format="openhands-v1",
         calls=calls,
         task=task,
-        workspace=workspace_in(task) or _first_directory(rows),
+        workspace=find_workspace(task) or _find_first_directory(rows),
     )
 
 
-def _call_v1(
+def _read_call(
     tool_name: str, event: Mapping[str, Any], answer: Mapping[str, Any] | None, cwd: str | None
-) -> tuple[Call, str | None]:
-    action = fields(event.get("action"))
+) -> tuple[RecordedCall, str | None]:
+    action = to_mapping(event.get("action"))
     arguments = {k: v for k, v in action.items() if k != "kind" and v is not None}
-    tool, ours = tools.named(tool_name, arguments)
-    shown = said(content_text(event.get("thought")), ours["command"] if tool == "shell" else json.dumps(ours))
+    tool, ours = tools.normalize_call(tool_name, arguments)
+    shown = join_text(
+        extract_text(event.get("thought")), ours["command"] if tool == "shell" else json.dumps(ours)
+    )
     result = None
     if answer is not None and tool != "finish":
-        told = fields(answer.get("observation"))
-        text = content_text(
+        told = to_mapping(answer.get("observation"))
+        text = extract_text(
             told.get("content") or told.get("output") or answer.get("error") or answer.get("rejection_reason")
         )
-        meta = fields(told.get("metadata"))
+        meta = to_mapping(told.get("metadata"))
         code = next(
             (c for c in (meta.get("exit_code"), told.get("exit_code")) if isinstance(c, int) and c != -1),
             None,
         )
         error = told.get("is_error") is True or bool(told.get("error"))
         rejected = answer.get("kind") in ("AgentErrorEvent", "UserRejectObservation")
-        suffix = content_text(meta.get("suffix")).strip()
+        suffix = extract_text(meta.get("suffix")).strip()
         refused = (
             rejected
             or (tool != "shell" and error)
-            or (tool == "shell" and code is None and (error or NOT_RUN.search(text + suffix) is not None))
+            or (
+                tool == "shell"
+                and code is None
+                and (error or NOT_RUN_NOTICE.search(text + suffix) is not None)
+            )
         )
-        result = Result(
+        result = RecordedResult(
             f"{text}\n{suffix}".strip("\n") if suffix else text,
             exit_code=code,
             refused=refused,
-            timed_out=told.get("timeout") is True and not STILL_RUNS.search(suffix),
+            timed_out=told.get("timeout") is True and not STILL_RUNNING_NOTICE.search(suffix),
             cwd=cwd,
-            changes=_changes_v1(told) if tool == "editor" and not refused else None,
-            output=printed(text),
+            changes=_read_changes(told) if tool == "editor" and not refused else None,
+            output=strip_runtime_suffix(text),
         )
         where = meta.get("working_dir")
         cwd = where if isinstance(where, str) and where.startswith("/") else cwd
-    return Call(shown, tool, ours, result), cwd
+    return RecordedCall(shown, tool, ours, result), cwd
 
 
-def _changes_v1(told: Mapping[str, Any]) -> tuple[FileChange, ...] | None:
+def _read_changes(observation: Mapping[str, Any]) -> tuple[FileChange, ...] | None:
     """The change that an editor observation tells with both contents."""
-    path, old, new = told.get("path"), told.get("old_content"), told.get("new_content")
-    if told.get("command") == "view":
+    path, old, new = observation.get("path"), observation.get("old_content"), observation.get("new_content")
+    if observation.get("command") == "view":
         return ()
     if not isinstance(path, str) or not isinstance(new, str):
         return None
-    before = _sha256(old) if isinstance(old, str) and told.get("prev_exist") is not False else None
+    before = _sha256(old) if isinstance(old, str) and observation.get("prev_exist") is not False else None
     after = _sha256(new)
     return () if before == after else (FileChange(path=path, before=before, after=after),)
 
@@ -119,7 +139,7 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _usages_v1(rows: Sequence[Mapping[str, Any]]) -> dict[Any, Any]:
+def _read_usages(rows: Sequence[Mapping[str, Any]]) -> dict[Any, Any]:
     """Token counts by response, as far as the last state of the statistics lists them."""
     found: dict[Any, Any] = {}
     for event in rows:
@@ -128,11 +148,11 @@ def _usages_v1(rows: Sequence[Mapping[str, Any]]) -> dict[Any, Any]:
         for of_model in metrics.values() if isinstance(metrics, Mapping) else ():
             for usage in (of_model.get("token_usages") or []) if isinstance(of_model, Mapping) else ():
                 if isinstance(usage, Mapping) and usage.get("response_id"):
-                    found[str(usage["response_id"])] = usage_from(usage)
+                    found[str(usage["response_id"])] = parse_usage(usage)
     return found
 
 
-def _first_directory(rows: Sequence[Mapping[str, Any]]) -> str | None:
+def _find_first_directory(rows: Sequence[Mapping[str, Any]]) -> str | None:
     for event in rows:
         told = event.get("observation")
         meta = told.get("metadata") if isinstance(told, Mapping) else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from handoff.readers.calls import BadTrace
+from handoff.readers.calls import TraceError
 from handoff.trace import Trace
 
 
@@ -23,10 +23,10 @@ def _is_event(row: Any) -> bool:
 
 
 def read(data: Any, name: str) -> Trace:
-    """A trace, a handoff record, or a list of events. Raises BadTrace."""
+    """A trace, a handoff record, or a list of events. Raises TraceError."""
     whole: Mapping[str, Any] = data if isinstance(data, Mapping) else {"events": data}
     if "trace" in whole:
-        whole = _of_record(whole)
+        whole = _convert_record(whole)
     elif "format" not in whole:
         whole = {"id": name, "format": "takeover", "events": whole.get("events")}
     try:
@@ -34,10 +34,10 @@ def read(data: Any, name: str) -> Trace:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise BadTrace(f"{name}: {where}: {first['msg']}") from error
+        raise TraceError(f"{name}: {where}: {first['msg']}") from error
 
 
-def _of_record(record: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_record(record: Mapping[str, Any]) -> dict[str, Any]:
     task = record.get("task") if isinstance(record.get("task"), Mapping) else {}
     assert isinstance(task, Mapping)
     return {

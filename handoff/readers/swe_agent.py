@@ -9,9 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from handoff.event import UNREADABLE
-from handoff.readers.calls import Call, Result, Told, content_text, rows, usage_from
+from handoff.readers.calls import (
+    RecordedCall,
+    RecordedResult,
+    RecordedRun,
+    extract_text,
+    parse_usage,
+    to_mappings,
+)
 
-_REFUSED = re.compile(
+_REFUSAL = re.compile(
     r"Your proposed edit has introduced new syntax error|No replacement was performed|^Usage: |^ERROR: "
     r"|^Your edit was not applied|Text \S.* not found|^No file open|^Error: |Invalid `\w+` parameter"
     r"|^File .* not found|already exists at: |^The path .* does not exist|usage: str_replace_editor"
@@ -24,12 +31,12 @@ _EDITED = re.compile(
     r"|successfully",
     re.MULTILINE,
 )
-_TIMED_OUT = re.compile(
+_TIMEOUT_NOTICE = re.compile(
     r"EXECUTION TIMED OUT|was cancelled because it took more than|COMMAND EXECUTION TIMEOUT|command timed out",
     re.I,
 )
 _OPEN_FILE = re.compile(r"^\[File: (.+) \(\d+ lines total", re.MULTILINE)
-_LINES = re.compile(r"\s*(\d+)[: ](\d+)\s*$")
+_LINE_RANGE = re.compile(r"\s*(\d+)[: ](\d+)\s*$")
 _LAST_LINE = 1_000_000
 
 
@@ -47,131 +54,135 @@ def is_trajectory(data: Any) -> bool:
     )
 
 
-def read(data: Mapping[str, Any], name: str) -> Told:
+def read(data: Mapping[str, Any], name: str) -> RecordedRun:
     """A `.traj` file; without its `trajectory`, from the history that the model saw."""
     steps = data.get("trajectory")
     if not isinstance(steps, list):
-        steps = _steps_of(rows(data.get("history")))
+        steps = _read_steps(to_mappings(data.get("history")))
     steps = [step for step in steps if isinstance(step, Mapping)]
     calls = []
-    editor = _Windows()
-    first = _state(steps[0]) if steps else {}
+    editor = _EditorWindow()
+    first = _read_state(steps[0]) if steps else {}
     for number, step in enumerate(steps):
         action = str(step.get("action") or "")
         shown = step.get("observation")
         last = number == len(steps) - 1
         if not action.strip():
             # A reply without an action, or the end that the runtime itself made.
-            refused = Result(content_text(shown), refused=True)
+            refused = RecordedResult(extract_text(shown), refused=True)
             calls.append(
-                Call(
-                    content_text(step.get("response")), UNREADABLE, {}, refused, usage_from(step.get("usage"))
+                RecordedCall(
+                    extract_text(step.get("response")),
+                    UNREADABLE,
+                    {},
+                    refused,
+                    parse_usage(step.get("usage")),
                 )
             )
             continue
-        tool, arguments = editor.call(action, shown if isinstance(shown, str) else "")
-        text = content_text(step.get("response") or step.get("thought"))
+        tool, arguments = editor.read_call(action, shown if isinstance(shown, str) else "")
+        text = extract_text(step.get("response") or step.get("thought"))
         result = None
         if isinstance(shown, str) and (shown or not last or tool != "finish"):
-            result = _result(tool, action, shown)
-        calls.append(Call(text or action, tool, arguments, result, usage_from(step.get("usage"))))
+            result = _read_result(tool, action, shown)
+        calls.append(RecordedCall(text or action, tool, arguments, result, parse_usage(step.get("usage"))))
     newer = "replay_config" in data or any("execution_time" in step for step in steps)
     info = data.get("info") if isinstance(data.get("info"), Mapping) else {}
-    return Told(
+    return RecordedRun(
         id=str(data.get("instance_id") or (info or {}).get("instance_id") or name),
         format="swe-agent-1.x" if newer else "swe-agent-0.x",
         calls=calls,
-        task=_task(data),
-        model=_model(data),
+        task=_read_task(data),
+        model=_read_model(data),
         workspace=str(first.get("working_dir") or "") or None,
     )
 
 
-def _result(tool: str, action: str, shown: str) -> Result:
-    text = shown.replace("\r\n", "\n")
+def _read_result(tool: str, action: str, output: str) -> RecordedResult:
+    text = output.replace("\r\n", "\n")
     edits = tool == "editor" and not re.match(
         r"\s*(?:open|goto|scroll|view|str_replace_editor\s+view)", action
     )
-    refused = edits and _REFUSED.search(text) is not None
+    refused = edits and _REFUSAL.search(text) is not None
     blocked = tool == "shell" and re.match(
         r"\s*(?:Operation|Interactive operation) '.*' is not supported", text
     )
-    return Result(
-        shown,
+    return RecordedResult(
+        output,
         refused=bool(refused or blocked),
-        timed_out=_TIMED_OUT.search(text) is not None,
+        timed_out=_TIMEOUT_NOTICE.search(text) is not None,
         output=text,
     )
 
 
-class _Windows:
+class _EditorWindow:
     """Follows which file and which lines SWE-agent's editor has open; `state` tells it late or early."""
 
     def __init__(self) -> None:
-        self.file = ""
-        self.selected: tuple[str, str] | None = None
+        self.open_path = ""
+        self.selected_lines: tuple[str, str] | None = None
 
-    def call(self, action: str, shown: str) -> tuple[str, dict[str, str]]:
-        opened = _OPEN_FILE.search(shown)
+    def read_call(self, action: str, output: str) -> tuple[str, dict[str, str]]:
+        opened = _OPEN_FILE.search(output)
         if opened:
-            self.file = opened[1]
-        tool, arguments = self._call(action)
+            self.open_path = opened[1]
+        tool, arguments = self._parse_action(action)
         if opened and arguments.get("command") in ("lines", "str_replace", "insert", "edit"):
-            arguments["path"] = arguments["path"] or self.file
+            arguments["path"] = arguments["path"] or self.open_path
         return tool, arguments
 
-    def _call(self, action: str) -> tuple[str, dict[str, str]]:
+    def _parse_action(self, action: str) -> tuple[str, dict[str, str]]:
         head, _, body = action.strip("\n").partition("\n")
-        words = _words(head)
+        words = _split_words(head)
         verb = words[0] if words else ""
         if verb == "str_replace_editor":
-            return "editor", _str_replace(action)
+            return "editor", _parse_str_replace(action)
         if verb == "edit":
-            return "editor", self._edit(head, body, action)
+            return "editor", self._parse_edit(head, body, action)
         if verb == "set_cursors" and len(words) == 3:
-            self.selected = (words[1], words[2])
-            return "editor", {"command": "view", "path": self.file}
+            self.selected_lines = (words[1], words[2])
+            return "editor", {"command": "view", "path": self.open_path}
         if verb == "insert":
-            all_words = _words(action)
+            all_words = _split_words(action)
             line = all_words[2] if len(all_words) > 2 and all_words[2].isdigit() else str(_LAST_LINE)
             new = all_words[1] if len(all_words) > 1 else ""
-            return "editor", {"command": "insert", "path": self.file, "line": line, "new": new}
+            return "editor", {"command": "insert", "path": self.open_path, "line": line, "new": new}
         if verb == "create" and len(words) == 2:
-            self.file = words[1]
+            self.open_path = words[1]
             return "editor", {"command": "create", "path": words[1], "content": ""}
         if verb == "open" and len(words) > 1:
-            self.file = words[1]
+            self.open_path = words[1]
             first = {"start": words[2]} if len(words) > 2 and words[2].isdigit() else {}
             return "editor", {"command": "view", "path": words[1], **first}
         if verb in ("goto", "scroll_up", "scroll_down"):
-            return "editor", {"command": "view", "path": self.file}
+            return "editor", {"command": "view", "path": self.open_path}
         if verb == "undo_edit":
-            return "editor", {"command": "undo", "path": self.file}
+            return "editor", {"command": "undo", "path": self.open_path}
         if verb == "submit" or verb.startswith("exit_"):
             return "finish", {"command": action}
         return "shell", {"command": action.strip("\n")}
 
-    def _edit(self, head: str, body: str, action: str) -> dict[str, str]:
-        found = {"command": "lines", "path": self.file}
-        lines = _LINES.match(head[len("edit") :])
-        words = _words(head)
+    def _parse_edit(self, head: str, body: str, action: str) -> dict[str, str]:
+        found = {"command": "lines", "path": self.open_path}
+        lines = _LINE_RANGE.match(head[len("edit") :])
+        words = _split_words(head)
         if lines is None and len(words) == 3 and ":" in words[1]:
-            lines = _LINES.match(words[1])
+            lines = _LINE_RANGE.match(words[1])
         new = re.sub(r"\n?end_of_edit\s*$", "", body)
         if lines:
             return {**found, "start": lines[1], "end": lines[2], "new": new}
-        if body and head.strip() == "edit" and self.selected:
-            return {**found, "start": self.selected[0], "end": self.selected[1], "new": new}
+        if body and head.strip() == "edit" and self.selected_lines:
+            return {**found, "start": self.selected_lines[0], "end": self.selected_lines[1], "new": new}
         if head.strip() == "edit":
             return {**found, "start": "1", "end": "1", "new": new}
-        words = _words(action)
+        words = _split_words(action)
         if len(words) >= 3:
-            return {"command": "str_replace", "path": self.file, "old": words[1], "new": words[2]}
-        return {"command": "edit", "path": self.file, "new": action}
+            return {"command": "str_replace", "path": self.open_path, "old": words[1], "new": words[2]}
+        return {"command": "edit", "path": self.open_path, "new": action}
 
 
-def _str_replace(action: str) -> dict[str, str]:
-    words = _words(action)[1:]
+def _parse_str_replace(action: str) -> dict[str, str]:
+    words = _split_words(action)[1:]
     command = words[0] if words else "view"
     found = {
         "command": {"undo_edit": "undo"}.get(command, command),
@@ -193,14 +204,14 @@ def _str_replace(action: str) -> dict[str, str]:
     return found
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:
         return text.split()
 
 
-def _state(step: Mapping[str, Any]) -> Mapping[str, Any]:
+def _read_state(step: Mapping[str, Any]) -> Mapping[str, Any]:
     state = step.get("state")
     if isinstance(state, str):
         try:
@@ -210,26 +221,26 @@ def _state(step: Mapping[str, Any]) -> Mapping[str, Any]:
     return state if isinstance(state, Mapping) else {}
 
 
-def _steps_of(history: list[Any]) -> list[dict[str, Any]]:
+def _read_steps(history: list[Any]) -> list[dict[str, Any]]:
     steps: list[dict[str, Any]] = []
     for message in history:
         if not isinstance(message, Mapping) or message.get("is_demo"):
             continue
         if message.get("role") == "assistant" and message.get("action"):
-            steps.append({"action": message["action"], "thought": content_text(message.get("thought"))})
+            steps.append({"action": message["action"], "thought": extract_text(message.get("thought"))})
         elif steps and "observation" not in steps[-1] and message.get("role") in ("user", "tool"):
-            steps[-1]["observation"] = content_text(message.get("content"))
+            steps[-1]["observation"] = extract_text(message.get("content"))
     return steps
 
 
-def _task(data: Mapping[str, Any]) -> str:
-    for message in rows(data.get("history")):
+def _read_task(data: Mapping[str, Any]) -> str:
+    for message in to_mappings(data.get("history")):
         if message.get("role") == "user" and not message.get("is_demo"):
-            return content_text(message.get("content"))
+            return extract_text(message.get("content"))
     return ""
 
 
-def _model(data: Mapping[str, Any]) -> str:
+def _read_model(data: Mapping[str, Any]) -> str:
     config = data.get("replay_config")
     try:
         config = json.loads(config) if isinstance(config, str) else config

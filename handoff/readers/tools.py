@@ -7,21 +7,21 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-_SHELLS = {
+_SHELL_TOOLS = {
     "bash", "shell", "bash_command", "execute_bash", "terminal", "run_shell_command", "execute_command",
     "run_command", "run_terminal_cmd", "run_terminal_command", "exec_command", "local_shell", "cmd_run",
     "execute", "run", "run_bash", "sandbox_exec", "bash_tool", "container.exec", "shell_command",
 }  # fmt: skip
-_EDITORS = {
+_EDITOR_TOOLS = {
     "str_replace_editor", "file_editor", "str_replace_based_edit_tool", "edit_anthropic", "editor",
     "text_editor", "planning_file_editor", "oh_editor",
 }  # fmt: skip
-_READS = {"read", "read_file", "view", "view_file", "open_file", "cat_file"}
-_WRITES = {"write", "write_file", "create_file", "write_to_file", "create"}
-_REPLACES = {"edit", "edit_file", "replace", "str_replace", "search_replace", "replace_in_file"}
-_SEVERAL = {"multiedit", "multi_edit"}
-_PATCHES = {"apply_patch", "applypatch"}
-_FINISHES = {
+_READ_TOOLS = {"read", "read_file", "view", "view_file", "open_file", "cat_file"}
+_WRITE_TOOLS = {"write", "write_file", "create_file", "write_to_file", "create"}
+_REPLACE_TOOLS = {"edit", "edit_file", "replace", "str_replace", "search_replace", "replace_in_file"}
+_MULTI_EDIT_TOOLS = {"multiedit", "multi_edit"}
+_PATCH_TOOLS = {"apply_patch", "applypatch"}
+_FINISH_TOOLS = {
     "finish",
     "submit",
     "complete",
@@ -30,8 +30,8 @@ _FINISHES = {
     "mark_task_complete",
     "done",
 }
-_THOUGHTS = {"think", "thinking"}
-_KEYS = {
+_THOUGHT_TOOLS = {"think", "thinking"}
+_ARGUMENT_KEYS = {
     "path": ("path", "file_path", "filename", "absolute_path", "filepath", "target_file", "file"),
     "content": ("content", "file_text", "contents", "text"),
     "old": ("old", "old_str", "old_string", "search", "old_text"),
@@ -40,43 +40,43 @@ _KEYS = {
 }
 
 
-_SUBMITS = ("COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", "MINI_SWE_AGENT_FINAL_OUTPUT")
+_SUBMISSION_MARKERS = ("COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", "MINI_SWE_AGENT_FINAL_OUTPUT")
 
 
-def submits(command: str) -> bool:
+def is_submission(command: str) -> bool:
     """Whether a shell command is one by which agents of the SWE-bench harness hand their work in."""
-    return any(mark in command for mark in _SUBMITS)
+    return any(mark in command for mark in _SUBMISSION_MARKERS)
 
 
 def is_thought(name: str) -> bool:
     """A tool that only writes a thought down makes no action."""
-    return name.lower() in _THOUGHTS
+    return name.lower() in _THOUGHT_TOOLS
 
 
-def named(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+def normalize_call(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """A tool call's name and arguments in this project's words; unknown tools keep theirs."""
     low = name.lower().rpartition("__")[2]
-    if low in _SHELLS:
-        return "shell", _shell(arguments)
-    if low in _EDITORS:
-        return "editor", _editor(str(arguments.get("command") or ""), arguments)
-    if low in _PATCHES:
-        patch = _first(arguments, ("input", "patch", "content", "diff")) or ""
+    if low in _SHELL_TOOLS:
+        return "shell", _normalize_shell(arguments)
+    if low in _EDITOR_TOOLS:
+        return "editor", _normalize_editor(str(arguments.get("command") or ""), arguments)
+    if low in _PATCH_TOOLS:
+        patch = _find_first_value(arguments, ("input", "patch", "content", "diff")) or ""
         return "shell", {"command": f"apply_patch <<'PATCH'\n{patch}\nPATCH"}
-    if low in _FINISHES:
-        return "finish", {"message": _first(arguments, ("message", "summary", "result")) or ""}
+    if low in _FINISH_TOOLS:
+        return "finish", {"message": _find_first_value(arguments, ("message", "summary", "result")) or ""}
     for names, command in (
-        (_READS, "view"),
-        (_WRITES, "write"),
-        (_REPLACES, "str_replace"),
-        (_SEVERAL, "edit"),
+        (_READ_TOOLS, "view"),
+        (_WRITE_TOOLS, "write"),
+        (_REPLACE_TOOLS, "str_replace"),
+        (_MULTI_EDIT_TOOLS, "edit"),
     ):
-        if low in names and _first(arguments, _KEYS["path"]) is not None:
-            return "editor", _editor(command, arguments)
-    return name, {key: _text(value) for key, value in arguments.items() if value is not None}
+        if low in names and _find_first_value(arguments, _ARGUMENT_KEYS["path"]) is not None:
+            return "editor", _normalize_editor(command, arguments)
+    return name, {key: _to_text(value) for key, value in arguments.items() if value is not None}
 
 
-def _shell(arguments: Mapping[str, Any]) -> dict[str, str]:
+def _normalize_shell(arguments: Mapping[str, Any]) -> dict[str, str]:
     command = arguments.get(
         "command", arguments.get("cmd", arguments.get("keystrokes", arguments.get("script", "")))
     )
@@ -94,11 +94,11 @@ def _shell(arguments: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _editor(command: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+def _normalize_editor(command: str, arguments: Mapping[str, Any]) -> dict[str, str]:
     command = {"undo_edit": "undo", "replace": "str_replace"}.get(command, command)
     found = {"command": command}
-    for ours, theirs in _KEYS.items():
-        value = _first(arguments, theirs)
+    for ours, theirs in _ARGUMENT_KEYS.items():
+        value = _find_first_value(arguments, theirs)
         if value is not None:
             found[ours] = value
     view_range = arguments.get("view_range")
@@ -111,9 +111,9 @@ def _editor(command: str, arguments: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _first(arguments: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    return next((_text(arguments[name]) for name in names if arguments.get(name) is not None), None)
+def _find_first_value(arguments: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    return next((_to_text(arguments[name]) for name in names if arguments.get(name) is not None), None)
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

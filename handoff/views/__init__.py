@@ -16,18 +16,28 @@ from typing import NamedTuple, Protocol
 from langchain_core.messages import AIMessage, BaseMessage
 
 from handoff.record import HandoffRecord
-from handoff.views.cited import cited
+from handoff.views.cited import cited_view
 from handoff.views.frame import Recipient
-from handoff.views.payload import payload
-from handoff.views.repository import repository
-from handoff.views.structured import structured
-from handoff.views.summary import summary
-from handoff.views.trace import trace
-from handoff.views.transcript import transcript
+from handoff.views.payload import payload_view
+from handoff.views.repository import repository_view
+from handoff.views.structured import structured_view
+from handoff.views.summary import summary_view
+from handoff.views.trace import trace_view
+from handoff.views.transcript import transcript_view
 
-__all__ = ["NEED_NOTES", "RECALLS", "VIEWS", "NoSuchView", "Recipient", "Size", "View", "named", "size_of"]
+__all__ = [
+    "VIEWS",
+    "VIEWS_WITH_NOTES",
+    "VIEWS_WITH_RECALL",
+    "Recipient",
+    "UnknownViewError",
+    "View",
+    "ViewSize",
+    "find_view",
+    "measure_view",
+]
 
-CHARS_A_TOKEN = 4
+CHARS_PER_TOKEN = 4
 """The estimate where nobody counts tokens; whatever rests on it says so."""
 
 
@@ -38,25 +48,25 @@ class View(Protocol):
 
 
 VIEWS: dict[str, View] = {
-    "repository": repository,
-    "trace": trace,
-    "summary": summary,
-    "structured": structured,
-    "payload": payload,
-    "transcript": transcript,
-    "cited": cited,
+    "repository": repository_view,
+    "trace": trace_view,
+    "summary": summary_view,
+    "structured": structured_view,
+    "payload": payload_view,
+    "transcript": transcript_view,
+    "cited": cited_view,
 }
-NEED_NOTES = ("summary", "structured", "cited")
+VIEWS_WITH_NOTES = ("summary", "structured", "cited")
 """The views that show what the predecessor's model wrote."""
-RECALLS = ("cited",)
+VIEWS_WITH_RECALL = ("cited",)
 """The views that come with the tool that recalls events."""
 
 
-class NoSuchView(ValueError):
+class UnknownViewError(ValueError):
     """There is no view of that name; the line names those there are."""
 
 
-class Size(NamedTuple):
+class ViewSize(NamedTuple):
     """How large a view is: what its messages hold, calls of tools included."""
 
     characters: int
@@ -64,19 +74,19 @@ class Size(NamedTuple):
     """Estimated, at four characters each."""
 
 
-def named(name: str) -> View:
-    """The view of that name. Raises NoSuchView."""
+def find_view(name: str) -> View:
+    """The view of that name. Raises UnknownViewError."""
     if name not in VIEWS:
-        raise NoSuchView(f"there is no view {name!r:.60}; there are {', '.join(VIEWS)}")
+        raise UnknownViewError(f"there is no view {name!r:.60}; there are {', '.join(VIEWS)}")
     return VIEWS[name]
 
 
-def size_of(messages: list[BaseMessage]) -> Size:
+def measure_view(messages: list[BaseMessage]) -> ViewSize:
     """The size of a view's messages."""
-    characters = sum(len(text) for message in messages for text in _texts(message))
-    return Size(characters, -(-characters // CHARS_A_TOKEN))
+    characters = sum(len(text) for message in messages for text in _list_texts(message))
+    return ViewSize(characters, -(-characters // CHARS_PER_TOKEN))
 
 
-def _texts(message: BaseMessage) -> list[str]:
+def _list_texts(message: BaseMessage) -> list[str]:
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     return [message.text, *(str(part) for call in calls for part in (call["name"], *call["args"].values()))]

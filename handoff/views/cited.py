@@ -5,15 +5,17 @@ from __future__ import annotations
 from langchain_core.messages import BaseMessage
 
 from handoff.fence import NOTE
-from handoff.notes.note import structured_note
-from handoff.prompts import prompt_text
+from handoff.notes.note import render_structured_note
+from handoff.prompts import load_prompt
 from handoff.record import HandoffRecord
-from handoff.views.frame import ANY, Recipient, framed
-from handoff.views.structured import reviewed
+from handoff.views.frame import DEFAULT_RECIPIENT, Recipient, build_message
+from handoff.views.structured import render_review
 
 
-def cited(record: HandoffRecord, recipient: Recipient = ANY) -> list[BaseMessage]:
+def cited_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
     """The structured note with pointers to events, for a successor that has the tool to recall them."""
     last = len(record.trace) - 1
-    how = prompt_text("cited").format(last=f"e{last}") if last >= 0 else ""
-    return framed(record, f"{NOTE}\n\n{how}\n{reviewed(record) or structured_note(record, pointers=True)}")
+    how = load_prompt("cited").format(last=f"e{last}") if last >= 0 else ""
+    return build_message(
+        record, f"{NOTE}\n\n{how}\n{render_review(record) or render_structured_note(record, pointers=True)}"
+    )

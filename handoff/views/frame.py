@@ -5,10 +5,10 @@ from __future__ import annotations
 from langchain_core.messages import BaseMessage, HumanMessage
 from pydantic import Field
 
-from handoff.action import Protocol
+from handoff.action import ActionProtocol
 from handoff.envelope import Envelope
-from handoff.fence import LETTER, TASK, entry, fenced, neutral
-from handoff.prompts import prompt_text
+from handoff.fence import ENVELOPE, TASK, format_entry, neutralize, wrap_in_fence
+from handoff.prompts import load_prompt
 from handoff.record import HandoffRecord
 from sandbox.machine import Frozen
 
@@ -16,32 +16,34 @@ from sandbox.machine import Frozen
 class Recipient(Frozen):
     """What a view must know of the successor."""
 
-    protocol: Protocol = "text"
+    protocol: ActionProtocol = "text"
     window_tokens: int = Field(default=128_000, ge=1000)
     """Its context window."""
 
 
-ANY = Recipient()
+DEFAULT_RECIPIENT = Recipient()
 
 
-def framed(record: HandoffRecord, earlier_work: str = "") -> list[BaseMessage]:
+def build_message(record: HandoffRecord, earlier_work: str = "") -> list[BaseMessage]:
     """One message, with what is shown of the earlier work between the instructions and the task."""
-    data = fenced(earlier_work) if earlier_work else ""
-    return [HumanMessage("\n".join(part for part in (opening(), data, closing(record)) if part))]
+    data = wrap_in_fence(earlier_work) if earlier_work else ""
+    return [
+        HumanMessage("\n".join(part for part in (load_instructions(), data, render_task(record)) if part))
+    ]
 
 
-def opening() -> str:
+def load_instructions() -> str:
     """The instructions that every takeover begins with."""
-    return prompt_text("takeover")
+    return load_prompt("takeover")
 
 
-def closing(record: HandoffRecord) -> str:
+def render_task(record: HandoffRecord) -> str:
     """What the source of a handoff says beside its record, then the task as it was given."""
-    said = f"{fenced(letter(record.envelope))}\n" if record.envelope else ""
-    return f"{said}{TASK}\n\n{neutral(record.task.prompt)}"
+    said = f"{wrap_in_fence(render_envelope(record.envelope))}\n" if record.envelope else ""
+    return f"{said}{TASK}\n\n{neutralize(record.task.prompt)}"
 
 
-def letter(envelope: Envelope) -> str:
+def render_envelope(envelope: Envelope) -> str:
     """What an agent, or a person, tells the one that takes the work: its words, and so data."""
     lists = {
         "Findings": envelope.findings,
@@ -58,6 +60,6 @@ def letter(envelope: Envelope) -> str:
         "The user": envelope.user_context,
         "Confidence": sure,
     }
-    told = [f"- {name}: {entry(said)}" for name, said in lines.items() if said]
-    listed = [f"- {name}: {'; '.join(map(entry, each))}" for name, each in lists.items() if each]
-    return "\n".join([LETTER, "", *told, *listed])
+    told = [f"- {name}: {format_entry(said)}" for name, said in lines.items() if said]
+    listed = [f"- {name}: {'; '.join(map(format_entry, each))}" for name, each in lists.items() if each]
+    return "\n".join([ENVELOPE, "", *told, *listed])

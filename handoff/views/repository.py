@@ -5,9 +5,9 @@ from __future__ import annotations
 from langchain_core.messages import BaseMessage
 
 from handoff.record import HandoffRecord
-from handoff.views.frame import ANY, Recipient, framed
+from handoff.views.frame import DEFAULT_RECIPIENT, Recipient, build_message
 
 
-def repository(record: HandoffRecord, recipient: Recipient = ANY) -> list[BaseMessage]:
+def repository_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
     """Nothing but the repository itself: the baseline."""
-    return framed(record.model_copy(update={"envelope": None}))
+    return build_message(record.model_copy(update={"envelope": None}))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from langchain_core.messages import BaseMessage
 
-from handoff.fence import NOTE, quoted
-from handoff.notes.note import structured_note
+from handoff.fence import NOTE, quote_text
+from handoff.notes.note import render_structured_note
 from handoff.record import HandoffRecord
-from handoff.views.frame import ANY, Recipient, framed
+from handoff.views.frame import DEFAULT_RECIPIENT, Recipient, build_message
 
 
-def structured(record: HandoffRecord, recipient: Recipient = ANY) -> list[BaseMessage]:
+def structured_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
     """The note with fixed fields, or what a person made of it."""
-    return framed(record, f"{NOTE}\n\n{reviewed(record) or structured_note(record)}")
+    return build_message(record, f"{NOTE}\n\n{render_review(record) or render_structured_note(record)}")
 
 
-def reviewed(record: HandoffRecord) -> str:
+def render_review(record: HandoffRecord) -> str:
     """The note as a reviewer rewrote it; empty where nobody did."""
     review = record.review
-    return quoted(review.note, fields=False) if review and review.decision == "approve" else ""
+    return quote_text(review.note, escape_fields=False) if review and review.decision == "approve" else ""

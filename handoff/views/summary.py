@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from langchain_core.messages import BaseMessage
 
-from handoff.fence import SUMMARY, quoted
+from handoff.fence import SUMMARY, quote_text
 from handoff.notes.fields import UNKNOWN
 from handoff.record import HandoffRecord
-from handoff.views.frame import ANY, Recipient, framed
+from handoff.views.frame import DEFAULT_RECIPIENT, Recipient, build_message
 
 
-def summary(record: HandoffRecord, recipient: Recipient = ANY) -> list[BaseMessage]:
+def summary_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
     """The free-form notes of the predecessor's model."""
-    notes = quoted(record.notes.summary) if record.notes else UNKNOWN
-    return framed(record, f"{SUMMARY}\n\n{notes}")
+    notes = quote_text(record.notes.summary) if record.notes else UNKNOWN
+    return build_message(record, f"{SUMMARY}\n\n{notes}")

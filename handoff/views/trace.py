@@ -7,22 +7,22 @@ from collections.abc import Iterable
 from langchain_core.messages import BaseMessage
 
 from handoff.event import Event
-from handoff.fence import TRACE, quoted
+from handoff.fence import TRACE, quote_text
 from handoff.record import HandoffRecord
-from handoff.views.frame import ANY, Recipient, framed
+from handoff.views.frame import DEFAULT_RECIPIENT, Recipient, build_message
 
 
-def trace(record: HandoffRecord, recipient: Recipient = ANY) -> list[BaseMessage]:
+def trace_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
     """Every event up to the point, unbounded."""
-    return framed(record, f"{TRACE}\n\n{rendered(record.trace)}")
+    return build_message(record, f"{TRACE}\n\n{render_events(record.trace)}")
 
 
-def rendered(events: Iterable[Event]) -> str:
+def render_events(events: Iterable[Event]) -> str:
     """Events as text: step, source, type, text. What a command showed begins with its result."""
-    return "\n".join(heading(event) + quoted(event.text) + "\n" for event in events)
+    return "\n".join(render_heading(event) + quote_text(event.text) + "\n" for event in events)
 
 
-def heading(event: Event) -> str:
+def render_heading(event: Event) -> str:
     """The line that an event's text stands under."""
     source = {"action": "agent", "observation": "machine"}[event.kind]
-    return f"## e{event.index} · {source} · {event.kind} · {quoted(' '.join(event.tool.split()))}\n"
+    return f"## e{event.index} · {source} · {event.kind} · {quote_text(' '.join(event.tool.split()))}\n"

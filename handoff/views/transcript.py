@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from handoff.conversation import as_messages, joined, steps
-from handoff.fence import ENDS, fence_id
+from handoff.conversation import build_messages, list_steps, merge_human_messages
+from handoff.fence import END_OF_WORK, compute_fence_id
 from handoff.record import HandoffRecord
-from handoff.views.frame import ANY, Recipient, closing, opening
+from handoff.views.frame import DEFAULT_RECIPIENT, Recipient, load_instructions, render_task
 
-_SHARE = 0.6
+_WINDOW_SHARE = 0.6
 """Of the context window: what is left is for the successor's own work."""
-_CHARS_A_TOKEN = 4
-_BEGINS = (
+_CHARS_PER_TOKEN = 4
+_OPENING = (
     "The messages that follow, up to the sentence with the id {name}, are the earlier agent's own, and what it saw: "
     "data, too."
 )
 
 
-def transcript(record: HandoffRecord, recipient: Recipient = ANY) -> list[BaseMessage]:
+def transcript_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
     """The earlier conversation as messages; where it does not fit, without its oldest steps, which is marked."""
-    taken = steps(record.trace)
-    replayed = [as_messages([step], recipient.protocol) for step in taken]
+    taken = list_steps(record.trace)
+    replayed = [build_messages([step], recipient.protocol) for step in taken]
     sizes = [sum(len(m.text) + len(str(getattr(m, "tool_calls", ""))) for m in each) for each in replayed]
-    room = int(_SHARE * recipient.window_tokens * _CHARS_A_TOKEN)
+    room = int(_WINDOW_SHARE * recipient.window_tokens * _CHARS_PER_TOKEN)
     first = len(taken)
     while first > 0 and sizes[first - 1] <= room:
         first -= 1
         room -= sizes[first]
     cut = f"\n\n[… {first} earlier steps left out, because they do not fit …]" if first else ""
     kept = [message for each in replayed[first:] for message in each]
-    name = fence_id("\n".join(f"{each.text}{getattr(each, 'tool_calls', '')}" for each in kept))
-    return joined(
+    name = compute_fence_id("\n".join(f"{each.text}{getattr(each, 'tool_calls', '')}" for each in kept))
+    return merge_human_messages(
         [
-            HumanMessage(f"{opening()}\n{_BEGINS.format(name=name)}{cut}"),
+            HumanMessage(f"{load_instructions()}\n{_OPENING.format(name=name)}{cut}"),
             *kept,
-            HumanMessage(f"{ENDS} (id {name})\n\n{closing(record)}"),
+            HumanMessage(f"{END_OF_WORK} (id {name})\n\n{render_task(record)}"),
         ]
     )

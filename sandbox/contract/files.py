@@ -7,59 +7,65 @@ from collections.abc import Callable
 
 import pytest
 
-from sandbox.contract.kit import FILES, home, run, tmp, told
-from sandbox.files import LARGEST_FILE
-from sandbox.machine import FileChange, FileRefused, Sandbox
+from sandbox.contract.kit import FILES, check_output, home_directory, run, temp_directory
+from sandbox.files import MAX_FILE_BYTES
+from sandbox.machine import FileAccessError, FileChange, Sandbox
 
 
 def digest(content: str | bytes) -> str:
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
 
 
-def changed(machine: Sandbox, command: str) -> dict[str, tuple[str | None, str | None]]:
+def collect_changes(sandbox: Sandbox, command: str) -> dict[str, tuple[str | None, str | None]]:
     """What a command changed, by path; and that it is told only once."""
-    told(machine, command)
-    found = machine.changes()
+    check_output(sandbox, command)
+    found = sandbox.changes()
     assert list(found) == sorted(found, key=lambda change: change.path)
-    assert machine.changes() == ()
+    assert sandbox.changes() == ()
     for change in found:
         assert change.before != change.after or change.before_mode != change.after_mode
-        assert machine.sha256(change.path) == change.after
+        assert sandbox.sha256(change.path) == change.after
     return {change.path: (change.before, change.after) for change in found}
 
 
-def test_nothing_changed_at_the_start(fresh: Sandbox) -> None:
-    assert fresh.changes() == ()
-    assert fresh.sha256("pkg/mod.py") == digest(FILES["pkg/mod.py"])
-    assert fresh.sha256(f"{fresh.workspace}/pkg/../pkg/mod.py") == digest(FILES["pkg/mod.py"])
-    assert fresh.sha256("docs/größe.txt") == digest("zwölf\n")
-    assert fresh.sha256("pkg") is None
-    assert fresh.sha256("missing") is None
+def test_nothing_changed_at_the_start(fresh_sandbox: Sandbox) -> None:
+    assert fresh_sandbox.changes() == ()
+    assert fresh_sandbox.sha256("pkg/mod.py") == digest(FILES["pkg/mod.py"])
+    assert fresh_sandbox.sha256(f"{fresh_sandbox.workspace}/pkg/../pkg/mod.py") == digest(FILES["pkg/mod.py"])
+    assert fresh_sandbox.sha256("docs/größe.txt") == digest("zwölf\n")
+    assert fresh_sandbox.sha256("pkg") is None
+    assert fresh_sandbox.sha256("missing") is None
 
 
-def test_create_modify_delete_rename(machine: Sandbox) -> None:
+def test_create_modify_delete_rename(clean_sandbox: Sandbox) -> None:
     mod, old = digest(FILES["pkg/mod.py"]), digest(FILES["pkg/old name.py"])
-    assert changed(machine, "printf new > pkg/new.py") == {"pkg/new.py": (None, digest("new"))}
-    assert changed(machine, "sed -i s/41/42/ pkg/mod.py") == {
+    assert collect_changes(clean_sandbox, "printf new > pkg/new.py") == {"pkg/new.py": (None, digest("new"))}
+    assert collect_changes(clean_sandbox, "sed -i s/41/42/ pkg/mod.py") == {
         "pkg/mod.py": (mod, digest(FILES["pkg/mod.py"].replace("41", "42")))
     }
-    assert changed(machine, "rm README.txt") == {"README.txt": (digest(FILES["README.txt"]), None)}
-    assert changed(machine, "git mv 'pkg/old name.py' 'pkg/ümlaut.py'") == {
+    assert collect_changes(clean_sandbox, "rm README.txt") == {
+        "README.txt": (digest(FILES["README.txt"]), None)
+    }
+    assert collect_changes(clean_sandbox, "git mv 'pkg/old name.py' 'pkg/ümlaut.py'") == {
         "pkg/old name.py": (old, None),
         "pkg/ümlaut.py": (None, old),
     }
 
 
-def test_several_changes_in_one_look(machine: Sandbox) -> None:
-    assert set(changed(machine, "touch z a; rm data.bin")) == {"a", "data.bin", "z"}
+def test_several_changes_in_one_look(clean_sandbox: Sandbox) -> None:
+    assert set(collect_changes(clean_sandbox, "touch z a; rm data.bin")) == {"a", "data.bin", "z"}
 
 
-def test_an_edit_of_the_same_size_in_the_same_second(machine: Sandbox) -> None:
+def test_an_edit_of_the_same_size_in_the_same_second(clean_sandbox: Sandbox) -> None:
     assert (
-        len(changed(machine, "touch -d @1000000000 pkg/mod.py; printf aaaa > same; touch -r pkg/mod.py same"))
+        len(
+            collect_changes(
+                clean_sandbox, "touch -d @1000000000 pkg/mod.py; printf aaaa > same; touch -r pkg/mod.py same"
+            )
+        )
         == 1
     )
-    assert changed(machine, "printf bbbb > same; touch -r pkg/mod.py same") == {
+    assert collect_changes(clean_sandbox, "printf bbbb > same; touch -r pkg/mod.py same") == {
         "same": (digest("aaaa"), digest("bbbb"))
     }
 
@@ -77,101 +83,111 @@ def test_an_edit_of_the_same_size_in_the_same_second(machine: Sandbox) -> None:
         "cat pkg/mod.py > /dev/null",
     ],
 )
-def test_no_content_changed(machine: Sandbox, command: str) -> None:
-    assert changed(machine, command) == {}
+def test_no_content_changed(clean_sandbox: Sandbox, command: str) -> None:
+    assert collect_changes(clean_sandbox, command) == {}
 
 
-def test_a_file_that_may_not_be_read_is_not_deleted(machine: Sandbox) -> None:
+def test_a_file_that_may_not_be_read_is_not_deleted(clean_sandbox: Sandbox) -> None:
     same = digest(FILES["pkg/mod.py"])
-    assert changed(machine, "chmod 000 pkg/mod.py") == {"pkg/mod.py": (same, same)}
-    assert changed(machine, "chmod 644 pkg/mod.py") == {"pkg/mod.py": (same, same)}
+    assert collect_changes(clean_sandbox, "chmod 000 pkg/mod.py") == {"pkg/mod.py": (same, same)}
+    assert collect_changes(clean_sandbox, "chmod 644 pkg/mod.py") == {"pkg/mod.py": (same, same)}
 
 
-def test_modes_are_told(machine: Sandbox) -> None:
+def test_modes_are_told(clean_sandbox: Sandbox) -> None:
     same = digest(FILES["pkg/mod.py"])
-    told(machine, "chmod 755 pkg/mod.py")
-    assert machine.changes() == (
+    check_output(clean_sandbox, "chmod 755 pkg/mod.py")
+    assert clean_sandbox.changes() == (
         FileChange(path="pkg/mod.py", before=same, after=same, before_mode=0o644, after_mode=0o755),
     )
-    told(machine, "chmod 644 pkg/mod.py; echo >> pkg/mod.py")
-    (change,) = machine.changes()
+    check_output(clean_sandbox, "chmod 644 pkg/mod.py; echo >> pkg/mod.py")
+    (change,) = clean_sandbox.changes()
     assert (change.before_mode, change.after_mode) == (0o755, 0o644)
     assert change.after != same
 
 
-def test_caches_are_marked(machine: Sandbox) -> None:
-    told(machine, "mkdir -p pkg/__pycache__; echo x > pkg/__pycache__/mod.pyc; echo y > pkg/mine.log")
-    generated = {change.path: change.generated for change in machine.changes()}
+def test_caches_are_marked(clean_sandbox: Sandbox) -> None:
+    check_output(
+        clean_sandbox, "mkdir -p pkg/__pycache__; echo x > pkg/__pycache__/mod.pyc; echo y > pkg/mine.log"
+    )
+    generated = {change.path: change.generated for change in clean_sandbox.changes()}
     assert generated == {"pkg/__pycache__/mod.pyc": True, "pkg/mine.log": False}
 
 
-def test_renames_are_told(machine: Sandbox) -> None:
-    told(machine, "mv pkg/mod.py pkg/moved.py; mv data.bin d1; cp d1 d2; rm README.txt; echo > README.md")
-    origins = {change.path: change.renamed_from for change in machine.changes() if change.renamed_from}
+def test_renames_are_told(clean_sandbox: Sandbox) -> None:
+    check_output(
+        clean_sandbox, "mv pkg/mod.py pkg/moved.py; mv data.bin d1; cp d1 d2; rm README.txt; echo > README.md"
+    )
+    origins = {change.path: change.renamed_from for change in clean_sandbox.changes() if change.renamed_from}
     assert origins == {"pkg/moved.py": "pkg/mod.py", "d1": "data.bin", "d2": "data.bin"}
 
 
-def test_what_comes_and_goes_below_what_was_there(machine: Sandbox) -> None:
+def test_what_comes_and_goes_below_what_was_there(clean_sandbox: Sandbox) -> None:
     before = {path: digest(content) for path, content in FILES.items()}
-    assert changed(machine, "rm -r pkg; echo file > pkg") == {
+    assert collect_changes(clean_sandbox, "rm -r pkg; echo file > pkg") == {
         "pkg": (None, digest("file\n")),
         **{path: (old, None) for path, old in before.items() if path.startswith("pkg/")},
     }
-    assert changed(machine, "rm pkg; mkdir pkg; printf 1 > pkg/mod.py") == {
+    assert collect_changes(clean_sandbox, "rm pkg; mkdir pkg; printf 1 > pkg/mod.py") == {
         "pkg": (digest("file\n"), None),
         "pkg/mod.py": (None, digest("1")),
     }
-    assert changed(machine, "git checkout -q -- pkg") == {
+    assert collect_changes(clean_sandbox, "git checkout -q -- pkg") == {
         "pkg/mod.py": (digest("1"), before["pkg/mod.py"]),
         "pkg/__init__.py": (None, before["pkg/__init__.py"]),
         "pkg/old name.py": (None, before["pkg/old name.py"]),
     }
-    assert changed(
-        machine, "ln -s ../docs tools/link; rm -r docs; mkdir docs; echo x > docs/x; rm -r docs"
+    assert collect_changes(
+        clean_sandbox, "ln -s ../docs tools/link; rm -r docs; mkdir docs; echo x > docs/x; rm -r docs"
     ) == {
-        "tools/link": (None, machine.sha256("tools/link")),
+        "tools/link": (None, clean_sandbox.sha256("tools/link")),
         "docs/größe.txt": (digest("zwölf\n"), None),
     }
 
 
-def test_symbolic_links(machine: Sandbox) -> None:
-    told(machine, "ln -s nowhere dangling; ln -s / root; ln -s . loop")
-    assert {change.path for change in machine.changes()} == {"dangling", "loop", "root"}
-    found = changed(machine, "ln -sfn pkg/mod.py link")
+def test_symbolic_links(clean_sandbox: Sandbox) -> None:
+    check_output(clean_sandbox, "ln -s nowhere dangling; ln -s / root; ln -s . loop")
+    assert {change.path for change in clean_sandbox.changes()} == {"dangling", "loop", "root"}
+    found = collect_changes(clean_sandbox, "ln -sfn pkg/mod.py link")
     assert set(found) == {"link"}
-    assert changed(machine, "ln -sfn README.txt link") == {"link": (found["link"][1], found["link"][0])}
-    assert set(changed(machine, "rm link; cp README.txt link")) == {"link"}
+    assert collect_changes(clean_sandbox, "ln -sfn README.txt link") == {
+        "link": (found["link"][1], found["link"][0])
+    }
+    assert set(collect_changes(clean_sandbox, "rm link; cp README.txt link")) == {"link"}
 
 
-def test_a_directory_with_many_files(machine: Sandbox) -> None:
-    found = changed(machine, "mkdir many; for i in {1..1000}; do echo $i > many/$i.txt; done")
+def test_a_directory_with_many_files(clean_sandbox: Sandbox) -> None:
+    found = collect_changes(clean_sandbox, "mkdir many; for i in {1..1000}; do echo $i > many/$i.txt; done")
     assert len(found) == 1000
     assert found["many/77.txt"] == (None, digest("77\n"))
-    assert len(changed(machine, "mv many more")) == 2000
-    assert len(changed(machine, "rm -r more")) == 1000
+    assert len(collect_changes(clean_sandbox, "mv many more")) == 2000
+    assert len(collect_changes(clean_sandbox, "rm -r more")) == 1000
 
 
-def test_files_outside_the_workspace(machine: Sandbox) -> None:
-    one, two = f"{home(machine)}/deep/one.txt", f"{tmp(machine)}/two.txt"
-    assert changed(machine, f"mkdir {home(machine)}/deep; echo 1 > {one}; echo 2 > {two}") == {
+def test_files_outside_the_workspace(clean_sandbox: Sandbox) -> None:
+    one, two = f"{home_directory(clean_sandbox)}/deep/one.txt", f"{temp_directory(clean_sandbox)}/two.txt"
+    assert collect_changes(
+        clean_sandbox, f"mkdir {home_directory(clean_sandbox)}/deep; echo 1 > {one}; echo 2 > {two}"
+    ) == {
         one: (None, digest("1\n")),
         two: (None, digest("2\n")),
     }
 
 
-def test_the_runtimes_own_commands_leave_no_change(machine: Sandbox) -> None:
-    machine.read_file("pkg/mod.py")
-    machine.directory_listing("pkg")
-    assert machine.inspect("git diff HEAD").exit_code == 0
-    assert machine.changes() == ()
+def test_the_runtimes_own_commands_leave_no_change(clean_sandbox: Sandbox) -> None:
+    clean_sandbox.read_file("pkg/mod.py")
+    clean_sandbox.directory_listing("pkg")
+    assert clean_sandbox.inspect("git diff HEAD").exit_code == 0
+    assert clean_sandbox.changes() == ()
 
 
-def test_a_written_file_is_a_change(machine: Sandbox) -> None:
-    machine.write_file("pkg/written.py", b"x = 1\n")
-    assert machine.changes() == (FileChange(path="pkg/written.py", before=None, after=digest("x = 1\n")),)
+def test_a_written_file_is_a_change(clean_sandbox: Sandbox) -> None:
+    clean_sandbox.write_file("pkg/written.py", b"x = 1\n")
+    assert clean_sandbox.changes() == (
+        FileChange(path="pkg/written.py", before=None, after=digest("x = 1\n")),
+    )
 
 
-def test_read_and_write(machine: Sandbox) -> None:
+def test_read_and_write(clean_sandbox: Sandbox) -> None:
     names = [
         "plain.txt",
         "deep/er/file.txt",
@@ -185,78 +201,79 @@ def test_read_and_write(machine: Sandbox) -> None:
     ]
     content = bytes(range(256)) + b"\r\n\n"
     for name in names:
-        machine.write_file(name, content)
-        assert machine.read_file(name) == content
-        assert machine.read_file(f"{machine.workspace}/{name}") == content
-        machine.write_file(name, b"")
-        assert machine.read_file(name) == b""
-        assert [change.path for change in machine.changes()] == [name]
-        assert machine.sha256(name) == digest("")
+        clean_sandbox.write_file(name, content)
+        assert clean_sandbox.read_file(name) == content
+        assert clean_sandbox.read_file(f"{clean_sandbox.workspace}/{name}") == content
+        clean_sandbox.write_file(name, b"")
+        assert clean_sandbox.read_file(name) == b""
+        assert [change.path for change in clean_sandbox.changes()] == [name]
+        assert clean_sandbox.sha256(name) == digest("")
 
 
-def test_relative_paths_start_at_the_workspace_wherever_the_agent_stands(machine: Sandbox) -> None:
-    told(machine, "cd /")
-    assert machine.read_file("pkg/mod.py") == FILES["pkg/mod.py"].encode()
-    assert machine.inspect("pwd").output == f"{machine.workspace}\n"
-    assert machine.cwd() == "/"
+def test_relative_paths_start_at_the_workspace_wherever_the_agent_stands(clean_sandbox: Sandbox) -> None:
+    check_output(clean_sandbox, "cd /")
+    assert clean_sandbox.read_file("pkg/mod.py") == FILES["pkg/mod.py"].encode()
+    assert clean_sandbox.inspect("pwd").output == f"{clean_sandbox.workspace}\n"
+    assert clean_sandbox.cwd() == "/"
 
 
-def test_writing_keeps_mode_and_link(machine: Sandbox) -> None:
-    machine.write_file("tools/run.sh", b"#!/bin/sh\necho new\n")
-    assert told(machine, "tools/run.sh") == "new\n"
-    told(machine, 'echo old > "$HOME/target"; ln -s "$HOME/target" pointer')
-    machine.write_file("pointer", b"new")
-    assert told(machine, 'cat "$HOME/target"; rm pointer') == "new"
+def test_writing_keeps_mode_and_link(clean_sandbox: Sandbox) -> None:
+    clean_sandbox.write_file("tools/run.sh", b"#!/bin/sh\necho new\n")
+    assert check_output(clean_sandbox, "tools/run.sh") == "new\n"
+    check_output(clean_sandbox, 'echo old > "$HOME/target"; ln -s "$HOME/target" pointer')
+    clean_sandbox.write_file("pointer", b"new")
+    assert check_output(clean_sandbox, 'cat "$HOME/target"; rm pointer') == "new"
 
 
-Refused = Callable[[Sandbox], object]
+FileAction = Callable[[Sandbox], object]
 
 
 @pytest.mark.parametrize(
     ("refused", "reason"),
     [
-        (lambda machine: machine.read_file("missing.txt"), "no such file"),
-        (lambda machine: machine.read_file("pkg"), "is a directory"),
-        (lambda machine: machine.read_file("/dev/zero"), "not a regular file"),
-        (lambda machine: machine.read_file("fifo"), "not a regular file"),
-        (lambda machine: machine.read_file("huge"), "too large"),
-        (lambda machine: machine.read_file("nul\0byte"), "NUL"),
-        (lambda machine: machine.read_file("README.txt/x"), "no such file"),
-        (lambda machine: machine.write_file("pkg", b"x"), "not a regular file"),
-        (lambda machine: machine.write_file("fifo", b"x"), "not a regular file"),
-        (lambda machine: machine.write_file("/dev/full", b"x"), "not a regular file"),
-        (lambda machine: machine.write_file("README.txt/x", b"x"), "README.txt"),
-        (lambda machine: machine.write_file("/proc/nothing", b"x"), "/proc/nothing"),
-        (lambda machine: machine.write_file("nul\0byte", b"x"), "NUL"),
+        (lambda sandbox: sandbox.read_file("missing.txt"), "no such file"),
+        (lambda sandbox: sandbox.read_file("pkg"), "is a directory"),
+        (lambda sandbox: sandbox.read_file("/dev/zero"), "not a regular file"),
+        (lambda sandbox: sandbox.read_file("fifo"), "not a regular file"),
+        (lambda sandbox: sandbox.read_file("huge"), "too large"),
+        (lambda sandbox: sandbox.read_file("nul\0byte"), "NUL"),
+        (lambda sandbox: sandbox.read_file("README.txt/x"), "no such file"),
+        (lambda sandbox: sandbox.write_file("pkg", b"x"), "not a regular file"),
+        (lambda sandbox: sandbox.write_file("fifo", b"x"), "not a regular file"),
+        (lambda sandbox: sandbox.write_file("/dev/full", b"x"), "not a regular file"),
+        (lambda sandbox: sandbox.write_file("README.txt/x", b"x"), "README.txt"),
+        (lambda sandbox: sandbox.write_file("/proc/nothing", b"x"), "/proc/nothing"),
+        (lambda sandbox: sandbox.write_file("nul\0byte", b"x"), "NUL"),
     ],
 )
-def test_refusals(machine: Sandbox, refused: Refused, reason: str) -> None:
+def test_refusals(clean_sandbox: Sandbox, refused: FileAction, reason: str) -> None:
     make_fifo = "python3 -c 'import os; os.mkfifo(\"fifo\")'"
-    told(machine, f"{make_fifo}; truncate -s {LARGEST_FILE + 1} huge")
-    with pytest.raises(FileRefused, match=reason):
-        refused(machine)
-    assert machine.read_file("README.txt") == FILES["README.txt"].encode()
+    check_output(clean_sandbox, f"{make_fifo}; truncate -s {MAX_FILE_BYTES + 1} huge")
+    with pytest.raises(FileAccessError, match=reason):
+        refused(clean_sandbox)
+    assert clean_sandbox.read_file("README.txt") == FILES["README.txt"].encode()
 
 
-def test_the_largest_file(machine: Sandbox) -> None:
-    told(machine, f"head -c {LARGEST_FILE} /dev/zero > large")
-    assert machine.read_file("large") == bytes(LARGEST_FILE)
+def test_the_largest_file(clean_sandbox: Sandbox) -> None:
+    check_output(clean_sandbox, f"head -c {MAX_FILE_BYTES} /dev/zero > large")
+    assert clean_sandbox.read_file("large") == bytes(MAX_FILE_BYTES)
 
 
-def test_a_listing(machine: Sandbox) -> None:
-    told(
-        machine, "mkdir -p list/sub list/.hidden; touch list/b list/a $'list/new\\nline'; ln -s sub list/link"
+def test_a_listing(clean_sandbox: Sandbox) -> None:
+    check_output(
+        clean_sandbox,
+        "mkdir -p list/sub list/.hidden; touch list/b list/a $'list/new\\nline'; ln -s sub list/link",
     )
-    assert machine.directory_listing("list") == (".hidden/", "a", "b", "link", "new\nline", "sub/")
-    assert machine.directory_listing(f"{machine.workspace}/list/link") == ()
-    assert machine.directory_listing("list/a") is None
-    assert machine.directory_listing("missing") is None
+    assert clean_sandbox.directory_listing("list") == (".hidden/", "a", "b", "link", "new\nline", "sub/")
+    assert clean_sandbox.directory_listing(f"{clean_sandbox.workspace}/list/link") == ()
+    assert clean_sandbox.directory_listing("list/a") is None
+    assert clean_sandbox.directory_listing("missing") is None
 
 
-def test_inspect_is_unseen_by_the_agents_shell(machine: Sandbox) -> None:
-    told(machine, "cd pkg; x=mine")
-    result = machine.inspect("x=other; cd /; echo done; exit 3")
+def test_inspect_is_unseen_by_the_agents_shell(clean_sandbox: Sandbox) -> None:
+    check_output(clean_sandbox, "cd pkg; x=mine")
+    result = clean_sandbox.inspect("x=other; cd /; echo done; exit 3")
     assert (result.output, result.exit_code) == ("done\n", 3)
-    assert machine.inspect('echo "<$x>" # comment').output == "<>\n"
-    assert told(machine, "echo $x") == "mine\n"
-    assert run(machine, "pwd").output == f"{machine.workspace}/pkg\n"
+    assert clean_sandbox.inspect('echo "<$x>" # comment').output == "<>\n"
+    assert check_output(clean_sandbox, "echo $x") == "mine\n"
+    assert run(clean_sandbox, "pwd").output == f"{clean_sandbox.workspace}/pkg\n"

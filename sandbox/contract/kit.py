@@ -63,46 +63,46 @@ class Kit:
         base: dict[str, Any],
         *,
         start: Callable[[SandboxSpec], Sandbox] = sandbox.start,
-        thaw: Callable[[Snapshot, Path, SandboxSpec], Sandbox] = sandbox.thaw,
-        isolated: bool = True,
-        exact_times: bool = True,
+        restore: Callable[[Snapshot, Path, SandboxSpec], Sandbox] = sandbox.restore,
+        is_isolated: bool = True,
+        has_exact_times: bool = True,
     ) -> None:
         self.owner = f"test-{secrets.token_hex(4)}"
         self.backend = base["backend"]
-        self.isolated = isolated
-        self.exact_times = exact_times
+        self.is_isolated = is_isolated
+        self.has_exact_times = has_exact_times
         self._base = base | {"owner": self.owner}
-        self._start, self._thaw = start, thaw
+        self._start, self._restore = start, restore
         self._started: list[Sandbox] = []
 
     def spec(self, **more: Any) -> SandboxSpec:
         return SandboxSpec.model_validate(self._base | more)
 
     def start(self, **more: Any) -> Sandbox:
-        return self._kept(self._start(self.spec(**more)))
+        return self._register(self._start(self.spec(**more)))
 
-    def thaw(self, snapshot: Snapshot, store: Path, **more: Any) -> Sandbox:
-        return self._kept(self._thaw(snapshot, store, self.spec(**more)))
+    def restore(self, snapshot: Snapshot, store: Path, **more: Any) -> Sandbox:
+        return self._register(self._restore(snapshot, store, self.spec(**more)))
 
-    def remove_leftovers(self, owner: str, *, keep: Collection[str] | None = ()) -> None:
-        sandbox.remove_leftovers(self.backend, owner, keep=keep)
+    def remove_stale_resources(self, owner: str, *, kept_images: Collection[str] | None = ()) -> None:
+        sandbox.remove_stale_resources(self.backend, owner, kept_images=kept_images)
 
-    def left_behind(self, owner: str) -> set[str]:
+    def find_stale_resources(self, owner: str) -> set[str]:
         """What of a run is still on this host: directories, containers, and processes named `owner`."""
-        found = {str(path) for path in storage.runs().glob(f"{owner}/*")}
+        found = {str(path) for path in storage.runs_directory().glob(f"{owner}/*")}
         for process in psutil.process_iter(["cmdline", "status"]):
             if owner in (process.info["cmdline"] or ()) and process.info["status"] != psutil.STATUS_ZOMBIE:
                 found.add(str(process))
         if self.backend == "docker":
             from sandbox.gc.docker import list_resources
-            from sandbox.gc.resources import Request
+            from sandbox.gc.resources import CollectionRequest
 
-            listed = list_resources(Request(owner))
+            listed = list_resources(CollectionRequest(owner))
             found.update(each.name for each in listed if each.kind == "container")
         return found
 
     @contextlib.contextmanager
-    def ended(self) -> Iterator[None]:
+    def close_started(self) -> Iterator[None]:
         """End, afterwards, what is started within."""
         before = len(self._started)
         try:
@@ -112,14 +112,14 @@ class Kit:
                 machine.close()
             del self._started[before:]
 
-    def _kept(self, machine: Sandbox) -> Sandbox:
-        self._started.append(machine)
-        return machine
+    def _register(self, started: Sandbox) -> Sandbox:
+        self._started.append(started)
+        return started
 
 
 @pytest.fixture(scope="session")
-def lasting(kit: Kit) -> Iterator[Sandbox]:
-    with kit.ended():
+def session_sandbox(kit: Kit) -> Iterator[Sandbox]:
+    with kit.close_started():
         yield kit.start()
 
 
@@ -129,18 +129,18 @@ git reset -q --hard && git clean -qfdx && find "$HOME" "${TMPDIR:-/tmp}" -mindep
 
 
 @pytest.fixture
-def machine(lasting: Sandbox) -> Sandbox:
+def clean_sandbox(session_sandbox: Sandbox) -> Sandbox:
     """One machine for all tests of a backend: each finds a new shell in the repository as it was."""
-    assert lasting.run("cd; exit", timeout_s=20).shell_ended
-    told(lasting, f"cd {lasting.workspace}; {_RESET}")
-    lasting.changes()
-    return lasting
+    assert session_sandbox.run("cd; exit", timeout_s=20).shell_ended
+    check_output(session_sandbox, f"cd {session_sandbox.workspace}; {_RESET}")
+    session_sandbox.changes()
+    return session_sandbox
 
 
 @pytest.fixture
-def fresh(kit: Kit) -> Iterator[Sandbox]:
+def fresh_sandbox(kit: Kit) -> Iterator[Sandbox]:
     """A machine of the test's own, as it starts."""
-    with kit.ended():
+    with kit.close_started():
         yield kit.start()
 
 
@@ -149,21 +149,21 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store" / "deep"
 
 
-def run(machine: Sandbox, command: str, timeout_s: float = 30) -> ExecResult:
-    return machine.run(command, timeout_s=timeout_s)
+def run(sandbox: Sandbox, command: str, timeout_s: float = 30) -> ExecResult:
+    return sandbox.run(command, timeout_s=timeout_s)
 
 
-def told(machine: Sandbox, command: str) -> str:
+def check_output(sandbox: Sandbox, command: str) -> str:
     """The output of a command that must succeed."""
-    result = run(machine, command)
+    result = run(sandbox, command)
     assert result.exit_code == 0, result
     assert not result.shell_ended, result
     return result.output
 
 
-def home(machine: Sandbox) -> str:
-    return told(machine, 'printf %s "$HOME"')
+def home_directory(sandbox: Sandbox) -> str:
+    return check_output(sandbox, 'printf %s "$HOME"')
 
 
-def tmp(machine: Sandbox) -> str:
-    return told(machine, 'printf %s "${TMPDIR:-/tmp}"')
+def temp_directory(sandbox: Sandbox) -> str:
+    return check_output(sandbox, 'printf %s "${TMPDIR:-/tmp}"')

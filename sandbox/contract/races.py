@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.contract.kit import Kit, run, told
+from sandbox.contract.kit import Kit, check_output, run
 from sandbox.machine import Sandbox
 
 _PAIRS = 100
 # Exchanges directories for symbolic links to a directory of the host, in processes that fork before they can be
 # stopped one by one.
-_EXCHANGE = """
+_EXCHANGE_PROGRAM = """
 import ctypes, os, random, sys
 libc = ctypes.CDLL(None)
 for n in range({pairs}):
@@ -31,7 +31,7 @@ while True:
     if os.fork(): os._exit(0)
 """
 # One name that is a file, a directory, a symbolic link, a fifo and nothing, in quick succession.
-_CHANGING = """
+_CHANGE_KIND_PROGRAM = """
 import os, shutil
 open("ready", "w")
 if os.fork(): os._exit(0)
@@ -57,9 +57,9 @@ def host_file(tmp_path: Path) -> Path:
     return directory / "data"
 
 
-def _started(sandbox: Sandbox, program: str) -> None:
+def _start_attack(sandbox: Sandbox, program: str) -> None:
     sandbox.write_file("attack.py", program.encode())
-    told(
+    check_output(
         sandbox,
         "python3 attack.py >/dev/null 2>&1 </dev/null & while [ ! -e ready ]; do sleep .05; done; sleep .2",
     )
@@ -68,18 +68,18 @@ def _started(sandbox: Sandbox, program: str) -> None:
 def test_no_file_of_this_host_enters_a_snapshot(
     kit: Kit, victim: Sandbox, store: Path, host_file: Path
 ) -> None:
-    _started(victim, _EXCHANGE.format(pairs=_PAIRS, target=str(host_file.parent)))
+    _start_attack(victim, _EXCHANGE_PROGRAM.format(pairs=_PAIRS, target=str(host_file.parent)))
     for number in range(5):
-        snapshot = victim.freeze(store / str(number)).result()
-        restored = kit.thaw(snapshot, store / str(number))
+        snapshot = victim.snapshot(store / str(number)).result()
+        restored = kit.restore(snapshot, store / str(number))
         found = run(restored, "find w -type f -exec cat {} + | sort | uniq -c; find w -type f ! -readable")
         assert found.output.split() == ["1", "decoy" * 2 * _PAIRS], found.output[:300]
         restored.close()
-    assert told(victim, "echo usable") == "usable\n"
+    assert check_output(victim, "echo usable") == "usable\n"
 
 
 def test_no_file_of_this_host_enters_a_report(victim: Sandbox, host_file: Path) -> None:
-    _started(victim, _EXCHANGE.format(pairs=_PAIRS, target=str(host_file.parent)))
+    _start_attack(victim, _EXCHANGE_PROGRAM.format(pairs=_PAIRS, target=str(host_file.parent)))
     secret = hashlib.sha256(host_file.read_bytes()).hexdigest()
     for _ in range(30):
         for change in victim.changes():
@@ -87,29 +87,31 @@ def test_no_file_of_this_host_enters_a_report(victim: Sandbox, host_file: Path) 
 
 
 def test_a_name_that_changes_its_kind_while_it_is_read(victim: Sandbox, host_file: Path) -> None:
-    _started(victim, _CHANGING.format(target=str(host_file)))
+    _start_attack(victim, _CHANGE_KIND_PROGRAM.format(target=str(host_file)))
     secret = hashlib.sha256(host_file.read_bytes()).hexdigest()
     end = time.monotonic() + 2
     while time.monotonic() < end:
         assert all(secret not in (change.before, change.after) for change in victim.changes())
-    assert told(victim, "echo usable") == "usable\n"
+    assert check_output(victim, "echo usable") == "usable\n"
 
 
 def test_what_runs_and_what_is_stopped_stays_so_after_a_snapshot(victim: Sandbox, store: Path) -> None:
-    told(victim, "(while :; do echo x >>beats; sleep .01; done) & sleep 300 & echo $! >pid; kill -STOP $!")
-    victim.freeze(store).result()
-    before = int(told(victim, "wc -l <beats"))
-    told(victim, "sleep .3")
-    assert int(told(victim, "wc -l <beats")) > before
-    assert told(victim, "sed 's/.*) //' /proc/$(cat pid)/stat | cut -c1") == "T\n"
+    check_output(
+        victim, "(while :; do echo x >>beats; sleep .01; done) & sleep 300 & echo $! >pid; kill -STOP $!"
+    )
+    victim.snapshot(store).result()
+    before = int(check_output(victim, "wc -l <beats"))
+    check_output(victim, "sleep .3")
+    assert int(check_output(victim, "wc -l <beats")) > before
+    assert check_output(victim, "sed 's/.*) //' /proc/$(cat pid)/stat | cut -c1") == "T\n"
 
 
 def test_large_sparse_files_are_reported_by_their_size(kit: Kit, store: Path) -> None:
-    if not kit.isolated:
+    if not kit.is_isolated:
         pytest.skip("this backend does not promise to hold against a hostile agent")
-    with kit.ended():
+    with kit.close_started():
         sandbox = kit.start(disk_mb=4096)
-        told(
+        check_output(
             sandbox,
             "truncate -s 10 small; for i in 1 2 3; do truncate -s 3G sparse-$i; done; ln sparse-1 same",
         )
@@ -122,12 +124,12 @@ def test_large_sparse_files_are_reported_by_their_size(kit: Kit, store: Path) ->
         }
         assert changes["small"].after == hashlib.sha256(bytes(10)).hexdigest()
         assert sandbox.changes() == ()
-        told(sandbox, "echo x >>sparse-1")
+        check_output(sandbox, "echo x >>sparse-1")
         assert {change.path for change in sandbox.changes()} == {"sparse-1", "same"}
 
 
 def test_many_names_of_one_file_are_read_once(victim: Sandbox) -> None:
-    told(victim, "head -c 20M /dev/urandom >big; for i in $(seq 100); do ln big name-$i; done")
+    check_output(victim, "head -c 20M /dev/urandom >big; for i in $(seq 100); do ln big name-$i; done")
     found = [change for change in victim.changes() if change.path.startswith("name-")]
     assert len(found) == 100
     assert len({change.after for change in found}) == 1
@@ -138,5 +140,5 @@ def test_an_agents_own_marks_hide_nothing(kit: Kit, victim: Sandbox, store: Path
     mark = 'os.setxattr("pkg", "user.overlay.opaque", b"y")'
     run(victim, f"touch pkg/new; python3 -c 'import os; {mark}'")
     assert [change.path for change in victim.changes()] == ["pkg/new"]
-    restored = kit.thaw(victim.freeze(store).result(), store)
-    assert told(restored, "ls pkg/mod.py") == "pkg/mod.py\n"
+    restored = kit.restore(victim.snapshot(store).result(), store)
+    assert check_output(restored, "ls pkg/mod.py") == "pkg/mod.py\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.contract.kit import Kit, home, run, tmp, told
-from sandbox.machine import Sandbox, SandboxUnavailable, Snapshot, SnapshotCorrupt
+from sandbox.contract.kit import Kit, check_output, home_directory, run, temp_directory
+from sandbox.machine import Sandbox, SandboxUnavailableError, Snapshot, SnapshotCorruptError
 
 SUCCESSORS = 16
 CHAIN = 12
@@ -29,14 +29,14 @@ ll; umask; shopt nullglob; set -o | grep pipefail; echo ${#big}; trap -p EXIT; c
 """
 
 
-def test_the_shell_is_carried_over(kit: Kit, fresh: Sandbox, store: Path) -> None:
-    run(fresh, "shopt -s extglob")
-    run(fresh, _STATE)
-    snapshot = fresh.freeze(store).result()
-    thawed = kit.thaw(snapshot, store)
+def test_the_shell_is_carried_over(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+    run(fresh_sandbox, "shopt -s extglob")
+    run(fresh_sandbox, _STATE)
+    snapshot = fresh_sandbox.snapshot(store).result()
+    thawed = kit.restore(snapshot, store)
     assert thawed.cwd() == f"{thawed.workspace}/pkg"
-    assert told(thawed, "set +x") == "++ set +x\n"
-    lines = told(thawed, _SHOW_STATE).splitlines()
+    assert check_output(thawed, "set +x") == "++ set +x\n"
+    lines = check_output(thawed, _SHOW_STATE).splitlines()
     assert lines == [
         f"{thawed.workspace}/pkg",
         " 61 20 62 0a ff 22",
@@ -54,38 +54,45 @@ def test_the_shell_is_carried_over(kit: Kit, fresh: Sandbox, store: Path) -> Non
     ]
 
 
-def test_the_state_of_the_shell_is_told_as_a_snapshot_keeps_it(fresh: Sandbox, store: Path) -> None:
-    assert fresh.run("cd /tmp; SAID='one two'", timeout_s=20).exit_code == 0
-    first, kept = fresh.shell_state(), fresh.freeze(store).result().shell_state
+def test_the_state_of_the_shell_is_told_as_a_snapshot_keeps_it(fresh_sandbox: Sandbox, store: Path) -> None:
+    assert fresh_sandbox.run("cd /tmp; SAID='one two'", timeout_s=20).exit_code == 0
+    first, kept = fresh_sandbox.shell_state(), fresh_sandbox.snapshot(store).result().shell_state
     # Bash gives some of its own variables a value only once somebody has asked for it.
     changed = set(first.splitlines()) ^ set(kept.splitlines())
     assert all("BASH" in line for line in changed)
     assert any("SAID" in line for line in first.splitlines())
-    fresh.run("cd /; SAID=three", timeout_s=20)
-    assert "one two" not in fresh.shell_state()
+    fresh_sandbox.run("cd /; SAID=three", timeout_s=20)
+    assert "one two" not in fresh_sandbox.shell_state()
 
 
-def test_a_shell_that_the_agent_broke_does_not_stop_a_freeze(kit: Kit, fresh: Sandbox, store: Path) -> None:
+def test_a_shell_that_the_agent_broke_does_not_stop_a_freeze(
+    kit: Kit, fresh_sandbox: Sandbox, store: Path
+) -> None:
     tricks = "trap 'echo debug >&2' DEBUG; declare() { exit 3; }; set() { :; }; enable -n trap shopt"
-    run(fresh, f"echo kept > note; cd pkg; {tricks}; alias printf=false builtin=exit; set -eu -o posix; x=1")
-    thawed = kit.thaw(fresh.freeze(store).result(), store)
+    run(
+        fresh_sandbox,
+        f"echo kept > note; cd pkg; {tricks}; alias printf=false builtin=exit; set -eu -o posix; x=1",
+    )
+    thawed = kit.restore(fresh_sandbox.snapshot(store).result(), store)
     assert thawed.read_file("note") == b"kept\n"
     assert thawed.cwd() == f"{thawed.workspace}/pkg"
 
 
-def test_home_and_temporary_files_are_found_after_a_thaw(kit: Kit, fresh: Sandbox, store: Path) -> None:
-    told(fresh, 'echo h > "$HOME/h"; echo t > "${TMPDIR:-/tmp}/t"; place="$HOME/h"')
-    thawed = kit.thaw(fresh.freeze(store).result(), store)
-    fresh.close()
-    assert told(thawed, 'cat "$HOME/h" "${TMPDIR:-/tmp}/t" "$place"') == "h\nt\nh\n"
+def test_home_and_temporary_files_are_found_after_a_thaw(
+    kit: Kit, fresh_sandbox: Sandbox, store: Path
+) -> None:
+    check_output(fresh_sandbox, 'echo h > "$HOME/h"; echo t > "${TMPDIR:-/tmp}/t"; place="$HOME/h"')
+    thawed = kit.restore(fresh_sandbox.snapshot(store).result(), store)
+    fresh_sandbox.close()
+    assert check_output(thawed, 'cat "$HOME/h" "${TMPDIR:-/tmp}/t" "$place"') == "h\nt\nh\n"
 
 
-_TREE = r"find {roots} -xdev -name .git -prune -o -printf '%p %y %m %s %T@ %l\n' | sort"
+_LIST_TREE_COMMAND = r"find {roots} -xdev -name .git -prune -o -printf '%p %y %m %s %T@ %l\n' | sort"
 
 
-def test_every_file_is_carried_over(kit: Kit, fresh: Sandbox, store: Path) -> None:
-    told(
-        fresh,
+def test_every_file_is_carried_over(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+    check_output(
+        fresh_sandbox,
         """
         mkdir -p empty/dir build; echo i > build/ignored; echo l > x.log; chmod 4750 tools/run.sh
         chmod 000 README.txt; chmod 1770 empty; ln -s nowhere dangling; ln data.bin hard
@@ -97,85 +104,90 @@ def test_every_file_is_carried_over(kit: Kit, fresh: Sandbox, store: Path) -> No
         touch -d '2020-02-02 02:02:02.123456789' "$HOME/.config/deep"
         """,
     )
-    snapshot = fresh.freeze(store).result()
-    thawed = kit.thaw(snapshot, store)
+    snapshot = fresh_sandbox.snapshot(store).result()
+    thawed = kit.restore(snapshot, store)
 
-    def tree(machine: Sandbox) -> list[str]:
-        roots = (machine.workspace, home(machine), tmp(machine))
-        listed = machine.inspect(_TREE.format(roots=" ".join(roots))).output
+    def list_tree(sandbox: Sandbox) -> list[str]:
+        roots = (sandbox.workspace, home_directory(sandbox), temp_directory(sandbox))
+        listed = sandbox.inspect(_LIST_TREE_COMMAND.format(roots=" ".join(roots))).output
         for name, root in zip(("W", "H", "T"), roots, strict=True):
             listed = listed.replace(root, name)
-        if not kit.exact_times:
+        if not kit.has_exact_times:
             # Layers may keep whole seconds, and `/tmp` and the home change with every start.
             listed = "\n".join(line for line in listed.splitlines() if " d " not in line)
             listed = re.sub(r"(?<= \d{10})\.\d+", "", listed)
         return listed.splitlines()
 
-    assert tree(thawed) == tree(fresh)
+    assert list_tree(thawed) == list_tree(fresh_sandbox)
     sums = "find . -type f ! -name README.txt -exec sha256sum {} + | sort"
-    assert thawed.inspect(sums).output == fresh.inspect(sums).output
+    assert thawed.inspect(sums).output == fresh_sandbox.inspect(sums).output
     status = "git status --porcelain --ignored"
-    assert thawed.inspect(status).output == fresh.inspect(status).output
+    assert thawed.inspect(status).output == fresh_sandbox.inspect(status).output
     assert thawed.changes() == ()
 
 
-def test_a_socket_in_the_machine(kit: Kit, fresh: Sandbox, store: Path) -> None:
-    told(fresh, "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'; test -S sock")
-    thawed = kit.thaw(fresh.freeze(store).result(), store)
-    assert told(thawed, "cat README.txt") == "a small repository\n"
+def test_a_socket_in_the_machine(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+    check_output(
+        fresh_sandbox,
+        "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'; test -S sock",
+    )
+    thawed = kit.restore(fresh_sandbox.snapshot(store).result(), store)
+    assert check_output(thawed, "cat README.txt") == "a small repository\n"
 
 
-def test_two_thaws_do_not_see_each_other(kit: Kit, fresh: Sandbox, store: Path) -> None:
-    told(fresh, "echo frozen > state")
-    snapshot = fresh.freeze(store).result()
-    told(fresh, "echo went on > state; touch only-first")
-    one, two = kit.thaw(snapshot, store), kit.thaw(snapshot, store)
-    told(one, 'echo one > state; echo one > "$HOME/private"; touch only-one')
-    assert told(two, 'cat state; ls "$HOME"; ls only-* 2>/dev/null || :') == "frozen\n"
-    assert told(fresh, "cat state; ls only-*") == "went on\nonly-first\n"
-    again = kit.thaw(Snapshot.model_validate_json(snapshot.model_dump_json()), store)
-    assert told(again, "cat state") == "frozen\n"
+def test_two_thaws_do_not_see_each_other(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+    check_output(fresh_sandbox, "echo frozen > state")
+    snapshot = fresh_sandbox.snapshot(store).result()
+    check_output(fresh_sandbox, "echo went on > state; touch only-first")
+    one, two = kit.restore(snapshot, store), kit.restore(snapshot, store)
+    check_output(one, 'echo one > state; echo one > "$HOME/private"; touch only-one')
+    assert check_output(two, 'cat state; ls "$HOME"; ls only-* 2>/dev/null || :') == "frozen\n"
+    assert check_output(fresh_sandbox, "cat state; ls only-*") == "went on\nonly-first\n"
+    again = kit.restore(Snapshot.model_validate_json(snapshot.model_dump_json()), store)
+    assert check_output(again, "cat state") == "frozen\n"
 
 
-def test_the_machine_goes_on_after_a_freeze(kit: Kit, fresh: Sandbox, store: Path) -> None:
-    told(fresh, "x=kept; cd pkg; touch edited")
-    told(fresh, "while :; do date +%N > $HOME/b; mv $HOME/b $HOME/beat; sleep .02; done & echo on")
-    fresh.freeze(store).result()
-    assert told(fresh, "echo $x; pwd") == f"kept\n{fresh.workspace}/pkg\n"
-    assert "pkg/edited" in [change.path for change in fresh.changes()]
-    beat = told(fresh, "cat $HOME/beat")
+def test_the_machine_goes_on_after_a_freeze(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+    check_output(fresh_sandbox, "x=kept; cd pkg; touch edited")
+    check_output(
+        fresh_sandbox, "while :; do date +%N > $HOME/b; mv $HOME/b $HOME/beat; sleep .02; done & echo on"
+    )
+    fresh_sandbox.snapshot(store).result()
+    assert check_output(fresh_sandbox, "echo $x; pwd") == f"kept\n{fresh_sandbox.workspace}/pkg\n"
+    assert "pkg/edited" in [change.path for change in fresh_sandbox.changes()]
+    beat = check_output(fresh_sandbox, "cat $HOME/beat")
     time.sleep(0.2)
-    assert told(fresh, "cat $HOME/beat") != beat
-    second = fresh.freeze(store / "second").result()
+    assert check_output(fresh_sandbox, "cat $HOME/beat") != beat
+    second = fresh_sandbox.snapshot(store / "second").result()
     assert second.location
 
 
-def test_a_thawed_machine_can_be_frozen(kit: Kit, fresh: Sandbox, store: Path) -> None:
-    told(fresh, "echo 1 > one")
-    second = kit.thaw(fresh.freeze(store / "1").result(), store / "1")
-    told(second, "echo 2 > two; rm README.txt")
-    third = kit.thaw(second.freeze(store / "2").result(), store / "2")
-    assert told(third, "cat one two; ls README.txt 2>/dev/null || :") == "1\n2\n"
+def test_a_thawed_machine_can_be_frozen(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+    check_output(fresh_sandbox, "echo 1 > one")
+    second = kit.restore(fresh_sandbox.snapshot(store / "1").result(), store / "1")
+    check_output(second, "echo 2 > two; rm README.txt")
+    third = kit.restore(second.snapshot(store / "2").result(), store / "2")
+    assert check_output(third, "cat one two; ls README.txt 2>/dev/null || :") == "1\n2\n"
 
 
-def test_what_changed_is_counted_from_the_thaw(kit: Kit, fresh: Sandbox, store: Path) -> None:
-    told(fresh, "echo 1 > before")
-    thawed = kit.thaw(fresh.freeze(store).result(), store)
+def test_what_changed_is_counted_from_the_thaw(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+    check_output(fresh_sandbox, "echo 1 > before")
+    thawed = kit.restore(fresh_sandbox.snapshot(store).result(), store)
     assert thawed.changes() == ()
-    told(thawed, "echo 2 > after")
+    check_output(thawed, "echo 2 > after")
     assert [change.path for change in thawed.changes()] == ["after"]
 
 
-def test_a_snapshot_that_is_gone_or_changed(kit: Kit, fresh: Sandbox, store: Path) -> None:
-    snapshot = fresh.freeze(store).result()
-    with pytest.raises(SnapshotCorrupt):
-        kit.thaw(snapshot.model_copy(update={"digest": "sha256:" + "0" * 64}), store)
-    with pytest.raises(SnapshotCorrupt):
-        kit.thaw(snapshot.model_copy(update={"location": "sha256:" + "0" * 64}), store)
+def test_a_snapshot_that_is_gone_or_changed(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+    snapshot = fresh_sandbox.snapshot(store).result()
+    with pytest.raises(SnapshotCorruptError):
+        kit.restore(snapshot.model_copy(update={"digest": "sha256:" + "0" * 64}), store)
+    with pytest.raises(SnapshotCorruptError):
+        kit.restore(snapshot.model_copy(update={"location": "sha256:" + "0" * 64}), store)
     if snapshot.location.startswith("sha256:"):
-        kit.remove_leftovers(kit.owner)
-        with pytest.raises(SnapshotCorrupt):
-            kit.thaw(snapshot, store)
+        kit.remove_stale_resources(kit.owner)
+        with pytest.raises(SnapshotCorruptError):
+            kit.restore(snapshot, store)
         return
     archive = store / snapshot.location
     whole = archive.read_bytes()
@@ -188,19 +200,19 @@ def test_a_snapshot_that_is_gone_or_changed(kit: Kit, fresh: Sandbox, store: Pat
     }
     for damage in damages.values():
         archive.write_bytes(damage)
-        with pytest.raises(SnapshotCorrupt):
-            kit.thaw(snapshot, store)
+        with pytest.raises(SnapshotCorruptError):
+            kit.restore(snapshot, store)
     archive.unlink()
-    with pytest.raises(SnapshotCorrupt):
-        kit.thaw(snapshot, store)
+    with pytest.raises(SnapshotCorruptError):
+        kit.restore(snapshot, store)
     archive.write_bytes(whole)
-    assert told(kit.thaw(snapshot, store), "cat README.txt") == "a small repository\n"
+    assert check_output(kit.restore(snapshot, store), "cat README.txt") == "a small repository\n"
 
 
 def test_nothing_is_left_behind(kit: Kit) -> None:
     owner = f"test-{secrets.token_hex(4)}"
     machine = kit.start(owner=owner)
-    told(
+    check_output(
         machine,
         f"""
         beat() {{ bash -c 'sleep 1000; :' {owner}; }}
@@ -210,89 +222,94 @@ def test_nothing_is_left_behind(kit: Kit) -> None:
         mkdir -p locked/in; touch locked/in/f; chmod 000 locked/in locked; ln -s / root
         """,
     )
-    assert kit.left_behind(owner)
+    assert kit.find_stale_resources(owner)
     machine.close()
     machine.close()
-    assert kit.left_behind(owner) == set()
-    kit.remove_leftovers(owner)
+    assert kit.find_stale_resources(owner) == set()
+    kit.remove_stale_resources(owner)
 
 
 def test_a_machine_that_cannot_be_had(kit: Kit) -> None:
     owner = f"test-{secrets.token_hex(4)}"
     base = "image" if kit.spec().image else "directory"
-    with pytest.raises(SandboxUnavailable):
+    with pytest.raises(SandboxUnavailableError):
         kit.start(owner=owner, **{base: "/no/such-base"})
-    with pytest.raises(SandboxUnavailable):
+    with pytest.raises(SandboxUnavailableError):
         kit.start(owner=owner, shell_init="exit 1")
-    assert kit.left_behind(owner) == set()
-    kit.remove_leftovers(owner)
+    assert kit.find_stale_resources(owner) == set()
+    kit.remove_stale_resources(owner)
 
 
 def test_a_killed_runs_leftovers_are_removed(kit: Kit, store: Path) -> None:
     owner = f"test-{secrets.token_hex(4)}"
-    with kit.ended():
+    with kit.close_started():
         machine = kit.start(owner=owner)
-        snapshot = machine.freeze(store).result()
+        snapshot = machine.snapshot(store).result()
         machine.close()
-    kit.remove_leftovers(owner, keep=(snapshot.location,))
-    with kit.ended():
-        assert told(kit.thaw(snapshot, store, owner=owner), "cat README.txt") == "a small repository\n"
-    kit.remove_leftovers(owner)
-    assert kit.left_behind(owner) == set()
+    kit.remove_stale_resources(owner, kept_images=(snapshot.location,))
+    with kit.close_started():
+        assert (
+            check_output(kit.restore(snapshot, store, owner=owner), "cat README.txt")
+            == "a small repository\n"
+        )
+    kit.remove_stale_resources(owner)
+    assert kit.find_stale_resources(owner) == set()
     if snapshot.location.startswith("sha256:"):
-        with pytest.raises(SnapshotCorrupt):
-            kit.thaw(snapshot, store)
+        with pytest.raises(SnapshotCorruptError):
+            kit.restore(snapshot, store)
 
 
 def test_a_machine_that_its_run_did_not_close_is_removed(kit: Kit) -> None:
     owner = f"test-{secrets.token_hex(4)}"
-    with kit.ended():
+    with kit.close_started():
         machine = kit.start(owner=owner)
-        told(machine, f"(setsid bash -c 'sleep 1000; :' {owner} >/dev/null 2>&1 &)")
-        assert kit.left_behind(owner)
-        kit.remove_leftovers(owner)
+        check_output(machine, f"(setsid bash -c 'sleep 1000; :' {owner} >/dev/null 2>&1 &)")
+        assert kit.find_stale_resources(owner)
+        kit.remove_stale_resources(owner)
         if kit.backend != "host":  # whose processes end with the run, and not before
-            assert kit.left_behind(owner) == set()
-        with pytest.raises(SandboxUnavailable):
+            assert kit.find_stale_resources(owner) == set()
+        with pytest.raises(SandboxUnavailableError):
             machine.changes()
-    assert kit.left_behind(owner) == set()
+    assert kit.find_stale_resources(owner) == set()
 
 
-def test_sixteen_successors_at_once(kit: Kit, fresh: Sandbox, store: Path) -> None:
-    told(fresh, "echo frozen > state; x=carried")
-    snapshot = fresh.freeze(store).result()
+def test_sixteen_successors_at_once(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+    check_output(fresh_sandbox, "echo frozen > state; x=carried")
+    snapshot = fresh_sandbox.snapshot(store).result()
 
     def succeed(number: int) -> str:
-        with contextlib.closing(kit.thaw(snapshot, store)) as successor:
-            told(successor, f"echo {number} $x >> state; rm README.txt; echo {number} > pkg/mod.py")
+        with contextlib.closing(kit.restore(snapshot, store)) as successor:
+            check_output(successor, f"echo {number} $x >> state; rm README.txt; echo {number} > pkg/mod.py")
             barrier.wait(timeout=120)
             paths = [change.path for change in successor.changes()]
             assert paths == ["README.txt", "pkg/mod.py", "state"]
-            return told(successor, "cat state pkg/mod.py")
+            return check_output(successor, "cat state pkg/mod.py")
 
     barrier = threading.Barrier(SUCCESSORS)
     with ThreadPoolExecutor(SUCCESSORS) as threads:
         told_by_all = list(threads.map(succeed, range(SUCCESSORS)))
     assert told_by_all == [f"frozen\n{n} carried\n{n}\n" for n in range(SUCCESSORS)]
-    assert told(fresh, "cat state; ls README.txt") == "frozen\nREADME.txt\n"
+    assert check_output(fresh_sandbox, "cat state; ls README.txt") == "frozen\nREADME.txt\n"
 
 
-def test_a_long_chain_of_freezes(kit: Kit, fresh: Sandbox, store: Path) -> None:
+def test_a_long_chain_of_freezes(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
     for number in range(CHAIN):
-        told(fresh, f"echo {number} > step; echo {number} > step-{number}; rm -f step-{number - 1}")
-        kept = fresh.freeze(store / str(number))
-    assert [change.path for change in fresh.changes()] == ["step", f"step-{CHAIN - 1}"]
-    thawed = kit.thaw(kept.result(), store / str(CHAIN - 1))
-    assert told(thawed, "cat step; ls step-*") == f"{CHAIN - 1}\nstep-{CHAIN - 1}\n"
+        check_output(
+            fresh_sandbox, f"echo {number} > step; echo {number} > step-{number}; rm -f step-{number - 1}"
+        )
+        kept = fresh_sandbox.snapshot(store / str(number))
+    assert [change.path for change in fresh_sandbox.changes()] == ["step", f"step-{CHAIN - 1}"]
+    thawed = kit.restore(kept.result(), store / str(CHAIN - 1))
+    assert check_output(thawed, "cat step; ls step-*") == f"{CHAIN - 1}\nstep-{CHAIN - 1}\n"
 
 
-def test_a_store_that_cannot_be_written(kit: Kit, fresh: Sandbox, tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written(kit: Kit, fresh_sandbox: Sandbox, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("no directory\n")
-    told(fresh, "echo 1 > one; x=kept")
+    check_output(fresh_sandbox, "echo 1 > one; x=kept")
     if kit.spec().snapshots != "commit":
-        with pytest.raises(SandboxUnavailable):
-            fresh.freeze(blocked / "store").result()
-    assert told(fresh, "cat one; echo $x") == "1\nkept\n"
-    thawed = kit.thaw(fresh.freeze(tmp_path / "store").result(), tmp_path / "store")
-    assert told(thawed, "cat one") == "1\n"
+        with pytest.raises(SandboxUnavailableError):
+            fresh_sandbox.snapshot(blocked / "store").result()
+    assert check_output(fresh_sandbox, "cat one; echo $x") == "1\nkept\n"
+    thawed = kit.restore(fresh_sandbox.snapshot(tmp_path / "store").result(), tmp_path / "store")
+    assert check_output(thawed, "cat one") == "1\n"

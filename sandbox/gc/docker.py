@@ -9,34 +9,34 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from sandbox import ownership, storage
-from sandbox.daemon import answering, client
-from sandbox.gc.resources import EVERYTHING, Kind, Request, Resource
-from sandbox.images import LOADED_LABEL, SNAPSHOTS
-from sandbox.ownership import MAKING_LABEL, OWNER_LABEL
+from sandbox.daemon import client, translate_errors
+from sandbox.gc.resources import DEFAULT_REQUEST, CollectionRequest, Resource, ResourceKind
+from sandbox.images import LOADED_LABEL, SNAPSHOT_REPOSITORY
+from sandbox.ownership import CREATION_LABEL, OWNER_LABEL
 
 _CONFLICT = 409
-_PATIENCE_S = 0.2
-_TRIES = 10
-Verdict = tuple[str, bool]
+_RETRY_DELAY_S = 0.2
+_MAX_ATTEMPTS = 10
+Staleness = tuple[str, bool]
 """Why something is stale or kept, and whether it is stale."""
 
 
-def list_resources(request: Request = EVERYTHING, *, sizes: bool = False) -> list[Resource]:
-    """The containers and snapshot images of a run, or of all. Raises SandboxUnavailable."""
+def list_resources(request: CollectionRequest = DEFAULT_REQUEST, *, sizes: bool = False) -> list[Resource]:
+    """The containers and snapshot images of a run, or of all. Raises SandboxUnavailableError."""
     found = [
-        _resource("container", each, _judge_container(each, request), each.get("SizeRw", 0))
-        for each in _containers(request.owner, sizes)
+        _make_resource("container", each, _judge_container(each, request), each.get("SizeRw", 0))
+        for each in _list_containers(request.owner, sizes)
     ]
     living = {each.owner for each in found if not each.is_stale}
-    stale = {each.where for each in found if each.is_stale}
-    for each in _images(request.owner):
+    stale = {each.location for each in found if each.is_stale}
+    for each in _list_images(request.owner):
         verdict = _judge_image(each, request, living, stale)
-        found.append(_resource("image", each, verdict, *(_measure(each) if sizes else ())))
+        found.append(_make_resource("image", each, verdict, *(_measure(each) if sizes else ())))
     return found
 
 
 def remove(resources: Iterable[Resource]) -> tuple[Resource, ...]:
-    """Remove all; returns those that something else still uses. Raises SandboxUnavailable."""
+    """Remove all; returns those that something else still uses. Raises SandboxUnavailableError."""
     left = tuple(resources)
     while left:
         kept = tuple(each for each in left if not _remove(each))
@@ -56,57 +56,57 @@ def remove_stale(resource: Resource) -> str | None:
         return "a container uses it" if remove([resource]) else None
 
 
-def remove_owned(owners: Collection[str], keep: Collection[str] | None) -> None:
+def remove_owned(owners: Collection[str], kept_images: Collection[str] | None) -> None:
     """Remove these owners' containers, and their images but those to keep; None keeps all snapshots."""
     owner = next(iter(owners)) if len(owners) == 1 else None
-    remove(_resource("container", each) for each in _containers(owner) if _owner(each) in owners)
+    remove(_make_resource("container", each) for each in _list_containers(owner) if _owner(each) in owners)
     remove(
-        _resource("image", each)
-        for each in _images(owner)
+        _make_resource("image", each)
+        for each in _list_images(owner)
         if _owner(each) in owners
-        and (LOADED_LABEL in each["Labels"] or (keep is not None and each["Id"] not in keep))
+        and (LOADED_LABEL in each["Labels"] or (kept_images is not None and each["Id"] not in kept_images))
     )
     for owner in owners:
         ownership.release(owner)
 
 
-def _containers(owner: str | None, sizes: bool = False) -> list[Mapping[str, Any]]:
-    with answering("the list of containers"):
+def _list_containers(owner: str | None, sizes: bool = False) -> list[Mapping[str, Any]]:
+    with translate_errors("the list of containers"):
         api = client().api
-        listed = api.containers(all=True, size=sizes, filters={"label": _label(owner)})
+        listed = api.containers(all=True, size=sizes, filters={"label": _label_filter(owner)})
         images = {each["Id"]: each["Labels"] for each in api.images(filters={"label": OWNER_LABEL})}
     # A container that a person starts from a snapshot image has our labels, too: those of the image.
     return [
         each
         for each in listed
         if each["ImageID"] not in images
-        or images[each["ImageID"]].get(MAKING_LABEL) != each["Labels"].get(MAKING_LABEL)
+        or images[each["ImageID"]].get(CREATION_LABEL) != each["Labels"].get(CREATION_LABEL)
     ]
 
 
-def _images(owner: str | None) -> list[Mapping[str, Any]]:
-    with answering("the list of images"):
-        found: list[Mapping[str, Any]] = client().api.images(filters={"label": _label(owner)})
+def _list_images(owner: str | None) -> list[Mapping[str, Any]]:
+    with translate_errors("the list of images"):
+        found: list[Mapping[str, Any]] = client().api.images(filters={"label": _label_filter(owner)})
     return found
 
 
-def _users(image: str) -> set[str]:
+def _list_container_ids(image: str) -> set[str]:
     """The ids of all containers made from an image or from its children."""
-    with answering("the list of containers"):
+    with translate_errors("the list of containers"):
         return {each["Id"] for each in client().api.containers(all=True, filters={"ancestor": image})}
 
 
-def _judge_container(found: Mapping[str, Any], request: Request) -> Verdict:
-    labels, owner = found["Labels"], _owner(found)
+def _judge_container(container: Mapping[str, Any], request: CollectionRequest) -> Staleness:
+    labels, owner = container["Labels"], _owner(container)
     if not ownership.is_owner(owner):
         return "not made by this program", False
-    maker = ownership.maker_state(labels)
+    maker = ownership.creator_state(labels)
     if maker == "alive":
         return "alive", False
     if maker == "dead":
         return "its process is dead", True
-    if found["State"] not in ("exited", "dead"):
-        return f"it runs, perhaps for another host (if not: docker rm -f {_name(found)})", False
+    if container["State"] not in ("exited", "dead"):
+        return f"it runs, perhaps for another host (if not: docker rm -f {_name(container)})", False
     is_held = ownership.is_held(owner)
     if is_held:
         return "its run is alive", False
@@ -118,52 +118,55 @@ def _judge_container(found: Mapping[str, Any], request: Request) -> Verdict:
 
 
 def _judge_image(
-    found: Mapping[str, Any], request: Request, living: Collection[str], stale: Collection[str]
-) -> Verdict:
+    image: Mapping[str, Any],
+    request: CollectionRequest,
+    live_owners: Collection[str],
+    stale_containers: Collection[str],
+) -> Staleness:
     """`living` are the owners of containers that are kept, `stale` the containers that are not."""
-    labels, owner, origin = found["Labels"], _owner(found), ownership.origin(found["Labels"])
+    labels, owner, origin = image["Labels"], _owner(image), ownership.origin(image["Labels"])
     if not ownership.is_owner(owner):
         return "not made by this program", False
     is_loaded, is_held = LOADED_LABEL in labels, ownership.is_held(owner)
-    tags = [tag for tag in found["RepoTags"] or [] if tag != "<none>:<none>"]
-    others = [tag for tag in tags if not tag.startswith(f"{SNAPSHOTS}:")]
+    tags = [tag for tag in image["RepoTags"] or [] if tag != "<none>:<none>"]
+    others = [tag for tag in tags if not tag.startswith(f"{SNAPSHOT_REPOSITORY}:")]
     if others or not tags:
         return (f"also called {', '.join(others)}" if others else "its name was taken away"), False
-    if is_held or owner in living or ownership.maker_state(labels) == "alive":
+    if is_held or owner in live_owners or ownership.creator_state(labels) == "alive":
         return "its run may be alive", False
-    if not is_loaded and not request.snapshots:
+    if not is_loaded and not request.include_snapshots:
         return "a record may name it: --snapshots", False
     if origin == "elsewhere":
         # The locks of its run, if it is alive, are where this process does not see them.
-        place = f"of another host or {storage.PLACE_VARIABLE}"
-        return f"{place} (if its run is over: docker rmi {_name(found)})", False
+        place = f"of another host or {storage.ROOT_VARIABLE}"
+        return f"{place} (if its run is over: docker rmi {_name(image)})", False
     # An image made from an archive has no label but its owner, so that it is the same for everybody.
     is_of_this_host = origin == "here" or (is_loaded and ownership.is_known(owner))
     if request.owner != owner and not (is_of_this_host and is_held is False):
         return f"perhaps another host's; take it by --owner {owner}", False
-    if users := _users(found["Id"]) - set(stale):
+    if users := _list_container_ids(image["Id"]) - set(stale_containers):
         return f"container {min(users)[:12]} uses it", False
     return ("can be loaded again from its archive" if is_loaded else "its run is dead"), True
 
 
-def _resource(
-    kind: Kind,
-    found: Mapping[str, Any],
-    verdict: Verdict = ("", True),
+def _make_resource(
+    kind: ResourceKind,
+    attributes: Mapping[str, Any],
+    staleness: Staleness = ("", True),
     size: int = 0,
-    made: float | None = None,
+    created_at_s: float | None = None,
 ) -> Resource:
-    made = found["Created"] if made is None else made
+    created_at_s = attributes["Created"] if created_at_s is None else created_at_s
     return Resource(
         kind=kind,
-        owner=_owner(found),
-        name=_name(found),
-        where=found["Id"],
-        bytes=size,
+        owner=_owner(attributes),
+        name=_name(attributes),
+        location=attributes["Id"],
+        size_bytes=size,
         # Equal archives make equal images, which therefore have no date of their own.
-        age_s=max(0.0, time.time() - made) if made > 0 else 0.0,
-        reason=verdict[0],
-        is_stale=verdict[1],
+        age_s=max(0.0, time.time() - created_at_s) if created_at_s > 0 else 0.0,
+        reason=staleness[0],
+        is_stale=staleness[1],
     )
 
 
@@ -172,7 +175,7 @@ def _measure(image: Mapping[str, Any]) -> tuple[int, float]:
     from docker.errors import NotFound
 
     api, size, made = client().api, 0, image["Created"]
-    with answering(f"image {image['Id'][:19]}"), contextlib.suppress(NotFound):  # another removes it
+    with translate_errors(f"image {image['Id'][:19]}"), contextlib.suppress(NotFound):  # another removes it
         size = next((layer["Size"] for layer in api.history(image["Id"])), 0)
         if LOADED_LABEL in image["Labels"]:  # its own date is that of its base
             tagged = api.inspect_image(image["Id"]).get("Metadata", {}).get("LastTagTime", "")
@@ -186,13 +189,13 @@ def _remove(resource: Resource) -> bool:
     from docker.errors import APIError, NotFound
 
     api = client().api
-    with answering(f"{resource.kind} {resource.name} could not be removed"):
-        for _ in range(_TRIES):
+    with translate_errors(f"{resource.kind} {resource.name} could not be removed"):
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 if resource.kind == "image":
-                    api.remove_image(resource.where)
+                    api.remove_image(resource.location)
                 else:
-                    api.remove_container(resource.where, force=True, v=True)
+                    api.remove_container(resource.location, force=True, v=True)
             except NotFound:
                 return True
             except APIError as error:
@@ -200,23 +203,23 @@ def _remove(resource: Resource) -> bool:
                     raise
                 if "already in progress" not in str(error):
                     return False
-                time.sleep(_PATIENCE_S)  # another process is removing it
+                time.sleep(_RETRY_DELAY_S)  # another process is removing it
             else:
                 return True
     return False
 
 
-def _name(found: Mapping[str, Any]) -> str:
-    if "Names" in found:
-        names = [name.lstrip("/") for name in found["Names"] or []] or [found["Id"][:12]]
+def _name(attributes: Mapping[str, Any]) -> str:
+    if "Names" in attributes:
+        names = [name.lstrip("/") for name in attributes["Names"] or []] or [attributes["Id"][:12]]
     else:
-        names = [tag for tag in found["RepoTags"] or [] if tag.startswith(f"{SNAPSHOTS}:")]
-    return str((names or [found["Id"][:19]])[0])
+        names = [tag for tag in attributes["RepoTags"] or [] if tag.startswith(f"{SNAPSHOT_REPOSITORY}:")]
+    return str((names or [attributes["Id"][:19]])[0])
 
 
-def _owner(found: Mapping[str, Any]) -> str:
-    return str(found["Labels"][OWNER_LABEL])
+def _owner(attributes: Mapping[str, Any]) -> str:
+    return str(attributes["Labels"][OWNER_LABEL])
 
 
-def _label(owner: str | None) -> str:
+def _label_filter(owner: str | None) -> str:
     return OWNER_LABEL if owner is None else f"{OWNER_LABEL}={owner}"

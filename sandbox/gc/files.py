@@ -14,56 +14,56 @@ from pathlib import Path
 import psutil
 
 from sandbox import local, ownership, storage
-from sandbox.gc.resources import Kind, Request, Resource
-from sandbox.machine import SandboxUnavailable
-from sandbox.ownership import BASES
-from sandbox.removal import REMOVED, below, is_directory, remove_tree, set_aside, size
+from sandbox.gc.resources import CollectionRequest, Resource, ResourceKind
+from sandbox.machine import SandboxUnavailableError
+from sandbox.ownership import BASES_LOCK
+from sandbox.removal import REMOVED_PREFIX, disk_usage, is_directory, remove_tree, set_aside, walk
 
-_BASE = re.compile(r"[0-9a-f]{24}")
-_TEMPORARY = re.compile(
+_BASE_NAME = re.compile(r"[0-9a-f]{24}")
+_TEMPORARY_NAME = re.compile(
     r"takeover-(?:squash|image|export)-[a-z0-9_]{8}|\.freezing-[a-z0-9_]{8}|\.importing-[0-9a-f]{16}"
 )
-_MAPPED = "zstandard"  # a library that the makers of temporary directories have in memory
+_MARKER_LIBRARY = "zstandard"  # a library that the makers of temporary directories have in memory
 _FIRST_NAMESPACE = 4026531836  # the process namespace that sees all others
 _DAY_S = 24 * 3600.0
 
 
-def list_stored(request: Request) -> Iterator[Resource]:
-    """Runs, plain processes of dead runs, and bases. Raises SandboxUnavailable."""
+def list_stored_resources(request: CollectionRequest) -> Iterator[Resource]:
+    """Runs, plain processes of dead runs, and bases. Raises SandboxUnavailableError."""
     yield from _list_runs(request.owner)
     if request.owner is None:
-        is_used = ownership.is_held(BASES) is not False
-        for path in _scan(storage.root() / "bases"):
+        is_used = ownership.is_held(BASES_LOCK) is not False
+        for path in _list_directory(storage.root() / "bases"):
             with contextlib.suppress(FileNotFoundError):  # it is complete now, or another removes it
-                yield _base(path, is_used, request.bases)
+                yield _make_base_resource(path, is_used, request.include_bases)
 
 
-def list_temporary(request: Request) -> Iterator[Resource]:
+def list_temporary_resources(request: CollectionRequest) -> Iterator[Resource]:
     """Temporary directories and files: in the system's place for them, and below `request.stores`."""
     if request.owner is not None:
         return
-    paths = [*_scan(Path(tempfile.gettempdir()))]
-    paths += [store / path for store in request.stores for path, _ in below(store)]
-    for path in sorted(path for path in paths if _TEMPORARY.fullmatch(path.name)):
+    paths = [*_list_directory(Path(tempfile.gettempdir()))]
+    paths += [store / path for store in request.stores for path, _ in walk(store)]
+    for path in sorted(path for path in paths if _TEMPORARY_NAME.fullmatch(path.name)):
         with contextlib.suppress(FileNotFoundError):  # its maker has removed it
-            use = _use_of_temporary(path)
-            yield _resource(path, "room", use or "whoever made it is dead", is_stale=use is None)
+            use = _describe_temporary_use(path)
+            yield _make_resource(path, "room", use or "whoever made it is dead", is_stale=use is None)
 
 
 def remove_stale(resource: Resource) -> str | None:
     """Remove one of these, unless a living process has come to need it; the reason if it is still there."""
-    path = Path(resource.where)
+    path = Path(resource.location)
     if resource.kind == "room":
         with contextlib.suppress(FileNotFoundError):  # another collector has removed it
-            if (use := _use_of_temporary(path)) is not None:
+            if (use := _describe_temporary_use(path)) is not None:
                 return use
-    elif not path.name.startswith(REMOVED):
-        with ownership.claim(resource.owner or BASES) as is_alone:
+    elif not path.name.startswith(REMOVED_PREFIX):
+        with ownership.claim(resource.owner or BASES_LOCK) as is_alone:
             if not is_alone:
                 return "a process has it by now"
             if resource.owner:
-                path = storage.runs() / resource.owner
-                local.end_residents(path)
+                path = storage.runs_directory() / resource.owner
+                local.kill_run_processes(path)
             if resource.kind == "process" or not os.path.lexists(path):
                 return None
             path = set_aside(path)
@@ -73,49 +73,49 @@ def remove_stale(resource: Resource) -> str | None:
 
 def _list_runs(owner: str | None) -> Iterator[Resource]:
     directories, locks = (
-        {path.name: path for path in _scan(storage.root() / part)} for part in ("runs", "locks")
+        {path.name: path for path in _list_directory(storage.root() / part)} for part in ("runs", "locks")
     )
     alive: set[str] = set()
     for name, path in sorted((locks | directories).items()):
-        if name == BASES or owner not in (None, name):
+        if name == BASES_LOCK or owner not in (None, name):
             continue
         with contextlib.suppress(FileNotFoundError):  # the run has ended, or another collector removes it
-            run = _run(path, "files and lock" if name in directories else "lock")
+            run = _make_run_resource(path, "files and lock" if name in directories else "lock")
             alive |= set() if run.is_stale else {name}
             yield run
     home = storage.root() / "runs"
-    for process, tmp in local.residents(home).items():
+    for process, tmp in local.find_run_processes(home).items():
         name = "".join(tmp.relative_to(home).parts[:1])
         if name not in alive and owner in (None, name) and ownership.is_owner(name):
-            yield _process(process, name)
+            yield _make_process_resource(process, name)
 
 
-def _run(path: Path, parts: str) -> Resource:
+def _make_run_resource(path: Path, parts: str) -> Resource:
     name = path.name
-    if name.startswith(REMOVED):
-        return _resource(path, "run", "its removal was cut short", is_stale=True)
+    if name.startswith(REMOVED_PREFIX):
+        return _make_resource(path, "run", "its removal was cut short", is_stale=True)
     if not ownership.is_owner(name) or (path.parent.name == "runs" and not is_directory(path)):
-        return _resource(path, "other", "not made by this program")
+        return _make_resource(path, "other", "not made by this program")
     is_held = ownership.is_held(name)
     if is_held is None:
-        return _resource(path, "other", "its lock cannot be read", owner=name)
-    reason = f"alive{_holders(name)}" if is_held else "no living process has it"
-    return _resource(path, "run", reason, is_stale=not is_held, owner=name, name=parts)
+        return _make_resource(path, "other", "its lock cannot be read", owner=name)
+    reason = f"alive{_describe_holders(name)}" if is_held else "no living process has it"
+    return _make_resource(path, "run", reason, is_stale=not is_held, owner=name, name=parts)
 
 
-def _base(path: Path, is_used: bool, is_wanted: bool) -> Resource:
-    if path.name.startswith(REMOVED):
-        return _resource(path, "partial", "its removal was cut short", is_stale=True)
+def _make_base_resource(path: Path, is_used: bool, is_requested: bool) -> Resource:
+    if path.name.startswith(REMOVED_PREFIX):
+        return _make_resource(path, "partial", "its removal was cut short", is_stale=True)
     if path.name.endswith(".partial"):
         reason = "a living run may be making it" if is_used else "whoever began it is dead"
-        return _resource(path, "partial", reason, is_stale=not is_used)
-    if not _BASE.fullmatch(path.name) or not is_directory(path):
-        return _resource(path, "other", "not made by this program")
+        return _make_resource(path, "partial", reason, is_stale=not is_used)
+    if not _BASE_NAME.fullmatch(path.name) or not is_directory(path):
+        return _make_resource(path, "other", "not made by this program")
     if is_used:
-        reason = f"a living run may use it{_holders(BASES)}"
+        reason = f"a living run may use it{_describe_holders(BASES_LOCK)}"
     else:
-        reason = "no living run uses it" if is_wanted else "the next run starts from it: --bases"
-    return _resource(path, "base", reason, is_stale=is_wanted and not is_used, name=_base_name(path))
+        reason = "no living run uses it" if is_requested else "the next run starts from it: --bases"
+    return _make_resource(path, "base", reason, is_stale=is_requested and not is_used, name=_base_name(path))
 
 
 def _base_name(path: Path) -> str:
@@ -127,7 +127,7 @@ def _base_name(path: Path) -> str:
         return path.name
 
 
-def _process(process: psutil.Process, owner: str) -> Resource:
+def _make_process_resource(process: psutil.Process, owner: str) -> Resource:
     command, since = "?", time.time()
     with contextlib.suppress(psutil.Error):
         command, since = " ".join(process.cmdline()) or process.name(), process.create_time()
@@ -135,48 +135,48 @@ def _process(process: psutil.Process, owner: str) -> Resource:
         kind="process",
         owner=owner,
         name=command[:80],
-        where=str(process.pid),
+        location=str(process.pid),
         age_s=max(0.0, time.time() - since),
         reason="its run is dead",
         is_stale=True,
     )
 
 
-def _resource(
-    path: Path, kind: Kind, reason: str, *, is_stale: bool = False, owner: str = "", name: str = ""
+def _make_resource(
+    path: Path, kind: ResourceKind, reason: str, *, is_stale: bool = False, owner: str = "", name: str = ""
 ) -> Resource:
     info = path.lstat()
     return Resource(
         kind=kind,
         owner=owner,
         name=name or path.name,
-        where=str(path),
-        bytes=size(path) if is_directory(path) else info.st_blocks * 512,
+        location=str(path),
+        size_bytes=disk_usage(path) if is_directory(path) else info.st_blocks * 512,
         age_s=max(0.0, time.time() - info.st_mtime),
         reason=reason,
         is_stale=is_stale,
     )
 
 
-def _holders(owner: str) -> str:
+def _describe_holders(owner: str) -> str:
     """The processes that hold a run, as far as this one can see, to end a reason with."""
-    found = ownership.holders(owner)
+    found = ownership.list_holders(owner)
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return f": process {', '.join(map(str, found[:3]))}{more}" if found else ""
 
 
-def _scan(directory: Path) -> list[Path]:
+def _list_directory(directory: Path) -> list[Path]:
     try:
         return sorted(directory.iterdir())
     except FileNotFoundError:
         return []
     except OSError as error:
         is_ours = directory.is_relative_to(storage.root())
-        cure = f"; be its user, or set {storage.PLACE_VARIABLE} to the place to look at" if is_ours else ""
-        raise SandboxUnavailable(f"{directory}: {error.strerror}{cure}") from error
+        cure = f"; be its user, or set {storage.ROOT_VARIABLE} to the place to look at" if is_ours else ""
+        raise SandboxUnavailableError(f"{directory}: {error.strerror}{cure}") from error
 
 
-def _use_of_temporary(path: Path) -> str | None:
+def _describe_temporary_use(path: Path) -> str | None:
     """Who may still use a temporary directory or file; None if nobody can."""
     made = path.lstat().st_mtime  # at the latest
     if path.lstat().st_uid != os.geteuid():
@@ -187,6 +187,6 @@ def _use_of_temporary(path: Path) -> str | None:
         # What has ended, or belongs to another user, does not use it.
         with contextlib.suppress(OSError, psutil.Error):
             is_older = process.pid != os.getpid() and process.create_time() <= made + 1
-            if is_older and _MAPPED in Path(f"/proc/{process.pid}/maps").read_text():
+            if is_older and _MARKER_LIBRARY in Path(f"/proc/{process.pid}/maps").read_text():
                 return f"process {process.pid} may be at work in it"
     return None

@@ -7,40 +7,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-Kind = Literal["container", "image", "process", "run", "partial", "room", "base", "other"]
+ResourceKind = Literal["container", "image", "process", "run", "partial", "room", "base", "other"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resource:
     """Something on this host or its Docker daemon that a run made."""
 
-    kind: Kind
+    kind: ResourceKind
     owner: str = ""
     name: str
-    where: str
+    location: str
     """Its path, its Docker id or its process id."""
-    bytes: int = 0
+    size_bytes: int = 0
     age_s: float = 0.0
     reason: str
     """Why it is stale, or why it is kept."""
     is_stale: bool = False
 
 
-class Request(NamedTuple):
+class CollectionRequest(NamedTuple):
     """What to look at, and what to remove beyond what always goes."""
 
     owner: str | None = None
-    snapshots: bool = False
-    bases: bool = False
+    include_snapshots: bool = False
+    include_bases: bool = False
     stores: tuple[Path, ...] = ()
 
-    def command(self) -> str:
+    def command_line(self) -> str:
         """The command line of this request."""
         words = ["--owner", self.owner] if self.owner else []
-        words += ["--snapshots"] if self.snapshots else []
-        words += ["--bases"] if self.bases else []
+        words += ["--snapshots"] if self.include_snapshots else []
+        words += ["--bases"] if self.include_bases else []
         words += [word for store in self.stores for word in ("--store", str(store))]
         return shlex.join(["python", "-m", "sandbox", "gc", *words])
 
 
-EVERYTHING = Request()
+DEFAULT_REQUEST = CollectionRequest()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.figures import Figure, Goal, print_wide
-from benchmarks.page import Page, Part, markdown, table
+from benchmarks.page import Part, ResultsPage, build_table, format_markdown
 
 ROOT = Path(__file__).parents[2]
 HEADINGS = ["what", "ours", "peer or limit", "ratio", "goal", "met"]
@@ -125,18 +125,20 @@ def test_a_missing_peer_a_missed_goal_and_growth_are_shown(
     part = Part(
         name="runtime", about="A|B.", command="c", seconds=10, stolen=0.06, figures=(step, missed, grown)
     )
-    page = Page(date="D", command="python -m benchmarks", quick=False, host="2 cores of P", parts=(part,))
+    page = ResultsPage(
+        date="D", command="python -m benchmarks", quick=False, host="2 cores of P", parts=(part,)
+    )
     expected = [
         ["a step", "5 ms", "peer (not [here])", "–", "ratio ≤ 0.7", "not measured"],
         ["a step", "5 ms", "peer: 6 ms", "0.90", "ratio ≤ 0.7", "no"],
         ["late", "8 ms", "early: 4 ms", "2.00", "", ""],
     ]
     monkeypatch.setenv("COLUMNS", "400")
-    print_wide(table(page))
+    print_wide(build_table(page))
     assert [
         cells for cells in rows(capsys.readouterr().out, "│") if cells[0] in ("a step", "late")
     ] == expected
-    text = markdown(page)
+    text = format_markdown(page)
     assert [cells for cells in rows(text, "|") if cells[0] in ("a step", "late")] == expected
     assert text.index("## Growth") < text.index("| late |")
     assert "0 of 1 goals that could be measured are met; not met: a step." in text

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.soak import COMPARED, Row, compare_rows
+from benchmarks.soak import COMPARED_FIELDS, Row, compare_rows
 
 ROOT = Path(__file__).parents[2]
 ROWS: list[Row] = [
     {"record_id": record, "view": view, "successor": "builtin:oracle", "repeat": 1}
-    | dict.fromkeys(COMPARED, "a value")
+    | dict.fromkeys(COMPARED_FIELDS, "a value")
     for record in ("one.first_source_edit", "two.first_source_edit")
     for view in ("repository", "trace")
 ]

@@ -22,11 +22,11 @@ import pytest
 
 from evals.run.journal import JOURNAL_FILE
 
-from ..conftest import missing
+from ..conftest import skip_missing
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+RunCommand = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).parents[2]
-TWO = ("--task-ids", "ledger__ledger-12,galley__galley-31")
+TWO_TASKS = ("--task-ids", "ledger__ledger-12,galley__galley-31")
 ONE_POINT = ("--task-ids", "galley__galley-31", "--points", "first_source_edit")
 
 
@@ -38,15 +38,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def start_takeover(*arguments: str | Path, **env: str) -> subprocess.Popen[str]:
-    return start("takeover", *_without_report(arguments), **env)
+    return start_command("takeover", *_add_no_report(arguments), **env)
 
 
-def _without_report(arguments: tuple[str | Path, ...]) -> tuple[str | Path, ...]:
+def _add_no_report(arguments: tuple[str | Path, ...]) -> tuple[str | Path, ...]:
     """Leave tables, plots and page out, a third of a short run's time, where a test does not ask for them."""
     return arguments if "--report" in arguments else (*arguments, "--no-report")
 
 
-def start(command: str, *arguments: str | Path, **env: str) -> subprocess.Popen[str]:
+def start_command(command: str, *arguments: str | Path, **env: str) -> subprocess.Popen[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
     return subprocess.Popen(
         [sys.executable, "-m", f"evals.{command}", *map(str, arguments)],
@@ -59,7 +59,7 @@ def start(command: str, *arguments: str | Path, **env: str) -> subprocess.Popen[
 
 
 @pytest.fixture(scope="session")
-def takeover() -> Run:
+def takeover() -> RunCommand:
     """Run the main command to its end, in a process of its own."""
 
     def run(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -71,35 +71,35 @@ def takeover() -> Run:
 
 
 @pytest.fixture(scope="session")
-def called() -> Run:
+def called() -> RunCommand:
     """Run the main command to its end in this process, which need not import everything anew."""
     from evals.takeover import main
 
-    return lambda *arguments: call(main, *_without_report(arguments))
+    return lambda *arguments: call_main(main, *_add_no_report(arguments))
 
 
 @pytest.fixture(scope="session")
-def poison() -> Run:
+def poison() -> RunCommand:
     """The same for the command that plants text into what a run left."""
     from evals.poison import main
 
-    return partial(call, main)
+    return partial(call_main, main)
 
 
 @pytest.fixture(scope="session")
-def reported() -> Run:
+def reported() -> RunCommand:
     """The same for the command that reports on runs."""
     from evals.report import main
 
-    return partial(call, main)
+    return partial(call_main, main)
 
 
 @pytest.fixture(scope="session")
-def compared() -> Run:
+def compared() -> RunCommand:
     """The same for the command that compares two runs."""
     from evals.compare import main
 
-    return partial(call, main)
+    return partial(call_main, main)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def published(tmp_path: Path) -> Path:
     return Path(shutil.copytree(Path(__file__).parent / "published", tmp_path / "published"))
 
 
-def rewritten(
+def rewrite_rows(
     out: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None], name: str = "takeovers"
 ) -> None:
     """Change every row of a file, or take it out."""
@@ -117,7 +117,7 @@ def rewritten(
     path.write_text("".join(json.dumps(row) + "\n" for row in changed if row is not None))
 
 
-def call(main: Callable[[], None], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def call_main(main: Callable[[], None], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     argv = ["evals", *map(str, arguments)]
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
@@ -139,7 +139,7 @@ def call(main: Callable[[], None], *arguments: str | Path) -> subprocess.Complet
 
 
 @pytest.fixture(scope="session")
-def undisturbed(takeover: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(takeover: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two tasks under all views that nothing disturbed."""
     # The processes of one session share it: each would take a minute for its own.
     shared = tmp_path_factory.getbasetemp()
@@ -150,28 +150,28 @@ def undisturbed(takeover: Run, tmp_path_factory: pytest.TempPathFactory) -> Path
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not whole.exists():
             shutil.rmtree(out, ignore_errors=True)
-            done = takeover("--view", "all", *TWO, "--out", out, "--report")
+            done = takeover("--view", "all", *TWO_TASKS, "--out", out, "--report")
             assert done.returncode == 0, done.stderr
             assert "No LLM" in done.stdout
             whole.touch()
     return out
 
 
-def rows(out: Path, name: str = "takeovers") -> list[dict[str, Any]]:
-    return [json.loads(row) for row in rows_so_far(out, name)]
+def read_rows(out: Path, name: str = "takeovers") -> list[dict[str, Any]]:
+    return [json.loads(row) for row in read_journal_rows(out, name)]
 
 
-def comparable(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
+def comparable_rows(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Rows by key, without what differs from run to run; fails when a key comes twice."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows(out):
+    for row in read_rows(out):
         key = (row["record_id"], row["view"], row["successor"], row["repeat"])
         assert key not in found, f"{key} has two rows"
         found[key] = {name: value for name, value in row.items() if name not in ("seconds", "digest")}
     return found
 
 
-def rows_so_far(out: Path, name: str) -> list[str]:
+def read_journal_rows(out: Path, name: str) -> list[str]:
     """What the journal holds, also while a run writes it."""
     if not (out / JOURNAL_FILE).exists():
         return []
@@ -182,27 +182,27 @@ def rows_so_far(out: Path, name: str) -> list[str]:
         return [row for (row,) in database.execute(asked, (name,))]
 
 
-def forgotten(out: Path, name: str) -> None:
+def delete_stage_rows(out: Path, name: str) -> None:
     """Take a stage's rows out of the journal."""
     with closing(sqlite3.connect(out / JOURNAL_FILE, timeout=60)) as database:
         database.execute("DELETE FROM takeover_rows WHERE stage = ?", (name,))
         database.commit()
 
 
-def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 400
-    while not happened():
+    while not condition():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def killed(process: subprocess.Popen[str]) -> None:
+def kill_process(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.communicate()
 
 
-def terminated(process: subprocess.Popen[str]) -> None:
+def assert_terminated(process: subprocess.Popen[str]) -> None:
     """It ends as one that SIGTERM ends, in one line, and says how to go on."""
     _, err = process.communicate(timeout=300)
     assert process.returncode == 143, err
@@ -210,17 +210,17 @@ def terminated(process: subprocess.Popen[str]) -> None:
     assert "--resume" in err
 
 
-def refused(done: subprocess.CompletedProcess[str], message: str) -> None:
+def assert_refused(done: subprocess.CompletedProcess[str], message: str) -> None:
     """It did nothing, and says why in one line."""
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def isolated() -> tuple[str, ...]:
+def isolated_sandbox_options() -> tuple[str, ...]:
     """The sandbox for models that are no LLM of ours to trust."""
-    from sandbox.host import unavailable
+    from sandbox.host import unavailable_reason
 
-    if reason := unavailable():
-        missing(reason)
+    if reason := unavailable_reason():
+        skip_missing(reason)
     return ("--sandbox", "host")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Run, refused, rewritten
+from .conftest import RunCommand, assert_refused, rewrite_rows
 
 FLIPPED = ("one__one-1.first_source_edit", "repository", "openai:alpha", 1)
 
@@ -30,13 +30,13 @@ def later(published: Path, tmp_path: Path) -> Path:
             other["digest"] = "sha256:anew"
         return row | other | ({"resolved": not row["resolved"]} if key == FLIPPED else {})
 
-    rewritten(out, changed)
+    rewrite_rows(out, changed)
     config = json.loads((out / "config.json").read_text())
     (out / "config.json").write_text(json.dumps(config | {"run_id": "ffffffff", "max_steps": 250}))
     return out
 
 
-def test_what_changed_is_one_object(published: Path, later: Path, compared: Run) -> None:
+def test_what_changed_is_one_object(published: Path, later: Path, compared: RunCommand) -> None:
     done = compared(published, later, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -62,7 +62,7 @@ def test_what_changed_is_one_object(published: Path, later: Path, compared: Run)
     assert told["prompts"] == {"takeovers": [["49be8a5944c4"], ["new"]]}
 
 
-def test_what_changed_is_a_table_for_people(published: Path, later: Path, compared: Run) -> None:
+def test_what_changed_is_a_table_for_people(published: Path, later: Path, compared: RunCommand) -> None:
     done = compared(published, later)
     assert done.returncode == 0, done.stderr
     for line in (
@@ -77,7 +77,7 @@ def test_what_changed_is_a_table_for_people(published: Path, later: Path, compar
         assert line in done.stdout
 
 
-def test_a_run_does_not_differ_from_itself(published: Path, compared: Run) -> None:
+def test_a_run_does_not_differ_from_itself(published: Path, compared: RunCommand) -> None:
     told = json.loads(compared(published, published, "--json").stdout)
     assert told["flips"] == told["other_digests"] == []
     assert told["settings"] == told["prompts"] == {}
@@ -85,12 +85,14 @@ def test_a_run_does_not_differ_from_itself(published: Path, compared: Run) -> No
     assert all(view["test"]["p"] == 1 for view in told["views"])
 
 
-def test_what_cannot_be_compared_is_one_clear_line(published: Path, tmp_path: Path, compared: Run) -> None:
+def test_what_cannot_be_compared_is_one_clear_line(
+    published: Path, tmp_path: Path, compared: RunCommand
+) -> None:
     other = Path(shutil.copytree(published, tmp_path / "other"))
-    rewritten(other, lambda row: row | {"successor": f"{row['successor']}-2"})
-    refused(
+    rewrite_rows(other, lambda row: row | {"successor": f"{row['successor']}-2"})
+    assert_refused(
         compared(published, other), "their successor differ (openai:alpha, openai:beta and openai:alpha-2"
     )
-    refused(compared(published, tmp_path / "nowhere"), "nowhere: it holds no run")
-    rewritten(other, lambda row: None)
-    refused(compared(published, other), "no graded takeover is in both: their record_id differ")
+    assert_refused(compared(published, tmp_path / "nowhere"), "nowhere: it holds no run")
+    rewrite_rows(other, lambda row: None)
+    assert_refused(compared(published, other), "no graded takeover is in both: their record_id differ")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from handoff import detectors
-from handoff.readers import read
+from handoff.readers import read_traces
 from handoff.trace import Trace
 
 ROOT = Path(__file__).parents[2]
@@ -199,9 +199,9 @@ def test_sixty_runs_and_one_that_is_none(shared: Path) -> None:
 
 
 def test_documents_are_linked(folder: Path, tmp_path: Path) -> None:
-    trace = next(iter(read(folder / "one.traj.json")))
+    trace = next(iter(read_traces(folder / "one.traj.json")))
     assert isinstance(trace, Trace)
-    point = detectors.points(trace.events, trace.base_directories)[0]
+    point = detectors.list_points(trace.events, trace.base_directories)[0]
     continues = {"trace": trace.id, "record": "r", "point": point.model_dump(), "view": "trace"}
     later = trace.model_copy(update={"id": "../../later", "format": "takeover"})
     successor = Trace.model_validate({**later.model_dump(), "continues": continues})
@@ -212,5 +212,5 @@ def test_documents_are_linked(folder: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == ["_.._later.json", "one.mini-swe-agent-v1.json"]
     first = json.loads((out / "one.mini-swe-agent-v1.json").read_text())
     assert first["continued_trajectory_ref"] == "_.._later.json"
-    assert list(read(out / "_.._later.json")) == [successor]
+    assert list(read_traces(out / "_.._later.json")) == [successor]
     assert run("export", "nowhere", "--out", out).returncode == 2

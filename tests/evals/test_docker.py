@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ..conftest import missing
-from .conftest import ROOT, Run, rows
+from ..conftest import skip_missing
+from .conftest import ROOT, RunCommand, read_rows
 
 SYMPY = "sympy__sympy-23534"
 
@@ -18,12 +18,12 @@ SYMPY = "sympy__sympy-23534"
 def images() -> Any:
     """The script that builds images without a registry; needs a daemon."""
     from sandbox.container import client
-    from sandbox.machine import SandboxUnavailable
+    from sandbox.machine import SandboxUnavailableError
 
     try:
         client()
-    except SandboxUnavailable as error:
-        missing(str(error))
+    except SandboxUnavailableError as error:
+        skip_missing(str(error))
     import importlib.util
 
     found = importlib.util.spec_from_file_location("offline_images", ROOT / "examples" / "offline_images.py")
@@ -37,10 +37,10 @@ def images() -> Any:
 def only_snapshots_left(out: Path) -> None:
     """A finished run leaves no container and no image, only its records with their snapshots."""
     from sandbox.gc.docker import list_resources
-    from sandbox.gc.resources import Request
+    from sandbox.gc.resources import CollectionRequest
 
     run_id = json.loads((out / "config.json").read_text())["run_id"]
-    assert list_resources(Request(run_id)) == []
+    assert list_resources(CollectionRequest(run_id)) == []
     records = [path.parent for path in (out / "records").glob("*/record.json")]
     assert records
     for record in records:
@@ -51,15 +51,15 @@ def only_snapshots_left(out: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_bundled_task_in_docker(images: Any, takeover: Run, tmp_path: Path) -> None:
+def test_a_bundled_task_in_docker(images: Any, takeover: RunCommand, tmp_path: Path) -> None:
     suite = ROOT / "evals" / "suite" / "tasks"
     images.build_suite(suite, images.build_base())
     out = tmp_path / "out"
     chosen = ("--task-ids", "ledger__ledger-12", "--view", "structured", "--points", "first_validation")
     done = takeover("--sandbox", "docker", *chosen, "--out", out)
     assert done.returncode == 0, (done.stdout, done.stderr)
-    assert [row["resolved"] for row in rows(out)] == [True, True]
-    assert [row["handoff_state"] for row in rows(out, "labels")] == ["behavior_broken"]
+    assert [row["resolved"] for row in read_rows(out)] == [True, True]
+    assert [row["handoff_state"] for row in read_rows(out, "labels")] == ["behavior_broken"]
     only_snapshots_left(out)
 
 
@@ -69,7 +69,7 @@ def test_a_bundled_task_in_docker(images: Any, takeover: Run, tmp_path: Path) ->
     [("docker", "repository", 1), pytest.param("host", "trace", 2, marks=pytest.mark.slow)],
 )
 def test_a_real_task_from_its_trajectory(
-    images: Any, takeover: Run, shared: Path, tmp_path: Path, machine: str, view: str, takeovers: int
+    images: Any, takeover: RunCommand, shared: Path, tmp_path: Path, machine: str, view: str, takeovers: int
 ) -> None:
     import pyarrow.parquet
 
@@ -88,6 +88,6 @@ def test_a_real_task_from_its_trajectory(
     # The trajectory's eighth action is the `sed -i` that mends the call; two events an action.
     assert (point["kind"], point["event_index"]) == ("first_source_edit", 15)
     assert "sympy/core/symbol.py" in point["detail"]
-    assert [row["resolved"] for row in rows(out)] == [True] * takeovers
-    assert "+            result.append(symbols(name, cls=cls, **args))" in rows(out)[0]["patch"]
+    assert [row["resolved"] for row in read_rows(out)] == [True] * takeovers
+    assert "+            result.append(symbols(name, cls=cls, **args))" in read_rows(out)[0]["patch"]
     only_snapshots_left(out)

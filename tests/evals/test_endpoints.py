@@ -17,11 +17,11 @@ from evals.models import ORACLE
 from evals.run import stages
 from evals.run.config import RunConfig
 from evals.run.journal import Row
-from evals.run.places import Places
+from evals.run.places import RunPaths
 from evals.tasks import BUNDLED, Task, load_tasks
 
 from ..chat_server import ChatServer
-from .conftest import ONE_POINT, Run, isolated, rows
+from .conftest import ONE_POINT, RunCommand, isolated_sandbox_options, read_rows
 
 LOOK = "I look.\n\n```bash\nls\n```"
 
@@ -44,7 +44,7 @@ class Frozen:
 
 @pytest.fixture(scope="module")
 def frozen(tmp_path_factory: pytest.TempPathFactory) -> Frozen:
-    _, sandbox = isolated()
+    _, sandbox = isolated_sandbox_options()
     out = tmp_path_factory.mktemp("frozen")
     config = RunConfig(
         run_id="frozen",
@@ -57,18 +57,18 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Frozen:
         sandbox=sandbox,
     )
     (task,) = load_tasks(BUNDLED, ["galley__galley-31"])
-    task.check_out(Places(out).work)
+    task.check_out(RunPaths(out).repositories)
     (record,) = stages.run_predecessor(config, out, task, ORACLE)["records"]
     return Frozen(config, out, task, record)
 
 
 def _run(server: ChatServer, view: str, out: Path, *more: str) -> tuple[str | Path, ...]:
     asked = ("--successor", "openai:m", "--base-url", server.url, "--view", view, "--out", out)
-    return (*asked, *ONE_POINT, *isolated(), *more)
+    return (*asked, *ONE_POINT, *isolated_sandbox_options(), *more)
 
 
 def test_a_failing_endpoint_is_an_outcome_and_can_be_resumed(
-    called: Run, chat_server: ChatServer, tmp_path: Path
+    called: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     chat_server.answer = lambda request: (
@@ -78,21 +78,25 @@ def test_a_failing_endpoint_is_an_outcome_and_can_be_resumed(
     done = called(*_run(chat_server, "trace", out))
     assert done.returncode == 3, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
-    assert [row["outcome"] for row in rows(out)] == ["infrastructure_failure"] * 2
-    assert all(row["resolved"] is None and "answered 401" in row["detail"] for row in rows(out)), rows(out)
+    assert [row["outcome"] for row in read_rows(out)] == ["infrastructure_failure"] * 2
+    assert all(row["resolved"] is None and "answered 401" in row["detail"] for row in read_rows(out)), (
+        read_rows(out)
+    )
     chat_server.answer = lambda request: chat_server.reply("<finish>It is done.</finish>")
     assert called("--resume", "--out", out).returncode == 0
-    assert [(row["outcome"], row["stop_reason"]) for row in rows(out)] == [("graded", "finished")] * 2
+    assert [(row["outcome"], row["stop_reason"]) for row in read_rows(out)] == [("graded", "finished")] * 2
 
 
-def test_no_endpoint_at_all(called: Run, tmp_path: Path) -> None:
+def test_no_endpoint_at_all(called: RunCommand, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
     out = tmp_path / "out"
-    done = called("--model", "openai:m", "--base-url", url, "--limit", "1", *isolated(), "--out", out)
+    done = called(
+        "--model", "openai:m", "--base-url", url, "--limit", "1", *isolated_sandbox_options(), "--out", out
+    )
     assert done.returncode == 3
-    assert "could not be reached" in rows(out, "predecessors")[0]["detail"]
+    assert "could not be reached" in read_rows(out, "predecessors")[0]["detail"]
 
 
 def test_a_takeover_that_is_tried_again_goes_on_and_counts_the_seconds_spent_before(
@@ -130,14 +134,14 @@ def test_a_token_cap_stops(frozen: Frozen, chat_server: ChatServer) -> None:
 
 
 def test_a_model_that_never_finishes_stops_at_the_cap_that_was_asked_for(
-    called: Run, chat_server: ChatServer, tmp_path: Path
+    called: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     chat_server.answer = lambda request: chat_server.reply(LOOK)
     caps = ("--max-steps", "7", "--max-reply-tokens", "99", "--max-tokens", "250000")
     done = called(*_run(chat_server, "repository", out, *caps))
     assert done.returncode == 0, (done.stdout, done.stderr)
-    (row,) = rows(out)
+    (row,) = read_rows(out)
     assert {request["max_completion_tokens"] for request in chat_server.requests} == {99}
     assert (row["stop_reason"], row["steps"], row["resolved"]) == ("max_steps", 7, True)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (700, 70)
@@ -145,7 +149,7 @@ def test_a_model_that_never_finishes_stops_at_the_cap_that_was_asked_for(
     assert json.loads((out / "config.json").read_text())["max_tokens"] == 250_000
 
 
-def test_a_run_without_points_says_so(called: Run, tmp_path: Path) -> None:
+def test_a_run_without_points_says_so(called: RunCommand, tmp_path: Path) -> None:
     done = called("--task-ids", "galley__galley-31", "--max-steps", "2", "--out", tmp_path / "out")
     assert done.returncode == 0
     assert "no handoff point in galley__galley-31 (max_steps after 4 events)" in done.stdout
@@ -153,7 +157,7 @@ def test_a_run_without_points_says_so(called: Run, tmp_path: Path) -> None:
 
 
 def test_the_runtime_s_secrets_reach_no_sandbox_and_no_file(
-    takeover: Run, chat_server: ChatServer, tmp_path: Path
+    takeover: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     def steal(request: dict[str, Any]) -> tuple[int, bytes]:
         if any(message["role"] == "assistant" for message in request["messages"]):
@@ -164,7 +168,7 @@ def test_the_runtime_s_secrets_reach_no_sandbox_and_no_file(
     chat_server.answer = steal
     done = takeover(*_run(chat_server, "repository", out), OPENAI_API_KEY=secret)
     assert done.returncode == 0, done.stderr
-    assert [row["stop_reason"] for row in rows(out)] == ["finished"]
+    assert [row["stop_reason"] for row in read_rows(out)] == ["finished"]
     assert secret not in done.stdout + done.stderr
     contents = {path: _content(path) for path in out.rglob("*") if path.is_file()}
     (trace,) = (out / "traces").glob("*first_source_edit*")
@@ -180,20 +184,20 @@ def _content(path: Path) -> bytes:
 
 
 def test_notes_that_failed_fail_the_views_that_need_them_until_they_are_written(
-    called: Run, chat_server: ChatServer, tmp_path: Path
+    called: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     chat_server.answer = lambda request: (500, b"{}")
     asked = ("--notes-model", "openai:m", "--base-url", chat_server.url, "--view", "structured")
     done = called(*asked, *ONE_POINT, "--out", out)
     assert done.returncode == 3
-    assert {row["view"]: row["outcome"] for row in rows(out)} == {
+    assert {row["view"]: row["outcome"] for row in read_rows(out)} == {
         "repository": "graded",
         "structured": "infrastructure_failure",
     }
     chat_server.answer = lambda request: chat_server.reply('{"work_completed": "Half of it."}')
     assert called("--resume", "--out", out).returncode == 0
-    assert [row["outcome"] for row in rows(out)] == ["graded", "graded"]
+    assert [row["outcome"] for row in read_rows(out)] == ["graded", "graded"]
     assert {request["max_completion_tokens"] for request in chat_server.requests} == {1600}
 
 

@@ -18,18 +18,18 @@ import pytest
 from graph import open_home
 from sandbox.machine import SandboxSpec
 
-from ..conftest import fill, small_disk
+from ..conftest import fill_disk, mount_small_disk
 from .conftest import (
     ONE_POINT,
-    Run,
-    comparable,
-    forgotten,
-    killed,
-    refused,
-    rows,
-    rows_so_far,
+    RunCommand,
+    assert_refused,
+    assert_terminated,
+    comparable_rows,
+    delete_stage_rows,
+    kill_process,
+    read_journal_rows,
+    read_rows,
     start_takeover,
-    terminated,
     wait_for,
 )
 
@@ -38,38 +38,38 @@ ITS_ROWS = 6  # three points under two views
 
 
 @pytest.fixture(scope="module")
-def small(called: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small(called: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run that nothing disturbed."""
     out = tmp_path_factory.mktemp("small") / "out"
     assert called(*SMALL, "--out", out).returncode == 0
-    assert len(rows(out)) == ITS_ROWS
+    assert len(read_rows(out)) == ITS_ROWS
     return out
 
 
-def test_kill_and_resume(small: Path, takeover: Run, tmp_path: Path) -> None:
+def test_kill_and_resume(small: Path, takeover: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start_takeover(*SMALL, "--out", out, "--workers", "2")
-    wait_for(lambda: len(rows_so_far(out, "takeovers")) >= 3, process)
-    killed(process)
-    assert len(rows_so_far(out, "takeovers")) < ITS_ROWS
+    wait_for(lambda: len(read_journal_rows(out, "takeovers")) >= 3, process)
+    kill_process(process)
+    assert len(read_journal_rows(out, "takeovers")) < ITS_ROWS
     done = takeover("--resume", "--out", out)
     assert done.returncode == 0, done.stderr
-    assert comparable(out) == comparable(small)
+    assert comparable_rows(out) == comparable_rows(small)
     assert list((out / "machines").iterdir()) == []
 
 
 @pytest.mark.slow
-def test_interrupt_and_resume(small: Path, called: Run, tmp_path: Path) -> None:
+def test_interrupt_and_resume(small: Path, called: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start_takeover(*SMALL, "--out", out, "--workers", "2")
-    wait_for(lambda: len(rows_so_far(out, "takeovers")) >= 2, process)
+    wait_for(lambda: len(read_journal_rows(out, "takeovers")) >= 2, process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "--resume" in err
     assert "Traceback" not in err
     assert called("--resume", "--out", out).returncode == 0
-    assert comparable(out) == comparable(small)
+    assert comparable_rows(out) == comparable_rows(small)
 
 
 @pytest.mark.slow
@@ -97,18 +97,18 @@ def test_workers_that_begin_leave_an_interrupt_to_their_parent(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_terminate_and_resume(small: Path, called: Run, tmp_path: Path) -> None:
+def test_terminate_and_resume(small: Path, called: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start_takeover(*SMALL, "--out", out, "--workers", "2")
-    wait_for(lambda: len(rows_so_far(out, "takeovers")) >= 2, process)
+    wait_for(lambda: len(read_journal_rows(out, "takeovers")) >= 2, process)
     process.terminate()
-    terminated(process)
+    assert_terminated(process)
     assert called("--resume", "--out", out).returncode == 0
-    assert comparable(out) == comparable(small)
+    assert comparable_rows(out) == comparable_rows(small)
     assert list((out / "machines").iterdir()) == []
 
 
-def test_the_files_of_rows_are_made_of_the_journal(called: Run, tmp_path: Path) -> None:
+def test_the_files_of_rows_are_made_of_the_journal(called: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert called(*ONE_POINT, "--view", "trace", "--out", out).returncode == 0
     exported = out / "takeovers.jsonl"
@@ -116,60 +116,60 @@ def test_the_files_of_rows_are_made_of_the_journal(called: Run, tmp_path: Path) 
     exported.write_bytes(whole[:-40])
     assert called("--resume", "--out", out).returncode == 0
     assert exported.read_bytes() == whole
-    assert [json.loads(line) for line in whole.splitlines()] == rows(out)
+    assert [json.loads(line) for line in whole.splitlines()] == read_rows(out)
 
 
-def test_one_run_at_a_time_in_a_directory(called: Run, tmp_path: Path) -> None:
+def test_one_run_at_a_time_in_a_directory(called: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = start_takeover(*SMALL, "--out", out)
     wait_for((out / ".repositories").exists, first)
-    refused(called("--resume", "--out", out), "another run is at work")
-    killed(first)
+    assert_refused(called("--resume", "--out", out), "another run is at work")
+    kill_process(first)
 
 
 @pytest.mark.slow
 def test_a_thread_that_somebody_else_holds_fails_until_it_is_free(
-    takeover: Run, called: Run, tmp_path: Path
+    takeover: RunCommand, called: RunCommand, tmp_path: Path
 ) -> None:
     out, thread = tmp_path / "out", "takeover.galley__galley-31.first_source_edit.repository.oracle.1"
     spec = SandboxSpec(backend="process", directory=tmp_path)
-    with open_home(out) as home, home.session(thread, spec):
+    with open_home(out) as home, home.open_session(thread, spec):
         assert takeover(*ONE_POINT, "--view", "repository", "--out", out).returncode == 3
-    (row,) = rows(out)
+    (row,) = read_rows(out)
     assert row["outcome"] == "infrastructure_failure"
     assert f"thread '{thread}' is held by process {os.getpid()}" in row["detail"]
     assert called("--resume", "--out", out).returncode == 0
-    assert [row["outcome"] for row in rows(out)] == ["graded"]
+    assert [row["outcome"] for row in read_rows(out)] == ["graded"]
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of its own, far larger than a small run needs."""
-    with small_disk(tmp_path / "disk", "100m") as place:
+    with mount_small_disk(tmp_path / "disk", "100m") as place:
         yield place
 
 
 @pytest.mark.slow
-def test_a_full_disk_stops_the_run_and_loses_nothing(called: Run, small: Path, disk: Path) -> None:
+def test_a_full_disk_stops_the_run_and_loses_nothing(called: RunCommand, small: Path, disk: Path) -> None:
     out = disk / "out"
     process = start_takeover(*SMALL, "--out", out)
-    wait_for(lambda: len(rows_so_far(out, "takeovers")) >= 1, process)
-    filler = fill(disk)
+    wait_for(lambda: len(read_journal_rows(out, "takeovers")) >= 1, process)
+    filler = fill_disk(disk)
     told, err = process.communicate(timeout=300)
     assert process.returncode == 4, (told, err)
     assert len(err.splitlines()) == 1
     assert "no space left" in err
     filler.unlink()
-    done = rows_so_far(out, "takeovers")
+    done = read_journal_rows(out, "takeovers")
     assert 1 <= len(done) < ITS_ROWS
     assert called("--resume", "--out", out).returncode == 0
-    assert comparable(out) == comparable(small)
+    assert comparable_rows(out) == comparable_rows(small)
 
 
-def test_a_database_that_is_lost_is_no_usage_error(called: Run, tmp_path: Path) -> None:
+def test_a_database_that_is_lost_is_no_usage_error(called: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert called(*ONE_POINT, "--view", "repository", "--out", out).returncode == 0
-    done = rows(out)
+    done = read_rows(out)
     for part in out.glob("takeover.sqlite*"):
         part.unlink()
     (out / "takeover.sqlite").write_text("This is a letter. " * 100)
@@ -178,40 +178,42 @@ def test_a_database_that_is_lost_is_no_usage_error(called: Run, tmp_path: Path) 
     (line,) = lost.stderr.splitlines()
     assert "it is no SQLite database" in line
     assert line.endswith(f"Go on with: python -m evals.takeover --resume --out {out}")
-    assert rows(out) == done
+    assert read_rows(out) == done
 
 
-def test_a_damaged_checkpoint_fails_its_takeover_once_and_never_silently(called: Run, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_fails_its_takeover_once_and_never_silently(
+    called: RunCommand, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     assert called(*ONE_POINT, "--view", "repository", "--out", out).returncode == 0
-    whole = comparable(out)
+    whole = comparable_rows(out)
     with closing(sqlite3.connect(out / "takeover.sqlite")) as database:
         thread = "thread_id LIKE 'takeover.%'"
         newest = f"(SELECT max(checkpoint_id) FROM checkpoints WHERE {thread})"
         database.execute(f"DELETE FROM checkpoints WHERE {thread} AND checkpoint_id = {newest}")
         database.commit()
-    forgotten(out, "takeovers")
+    delete_stage_rows(out, "takeovers")
     assert called("--resume", "--out", out).returncode == 3
-    (failed,) = rows(out)
+    (failed,) = read_rows(out)
     assert failed["outcome"] == "infrastructure_failure"
     assert re.search("checkpoint .* is damaged: it has vanished; .* begins anew", failed["detail"])
     assert called("--resume", "--out", out).returncode == 0
-    assert comparable(out) == whole
+    assert comparable_rows(out) == whole
 
 
-def test_a_tampered_record_fails_its_takeovers_and_nothing_else(called: Run, tmp_path: Path) -> None:
+def test_a_tampered_record_fails_its_takeovers_and_nothing_else(called: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert called("--task-ids", "galley__galley-31", "--view", "repository", "--out", out).returncode == 0
-    whole = comparable(out)
+    whole = comparable_rows(out)
     path = out / "records" / "galley__galley-31.first_validation" / "record.json"
     good = path.read_text()
     path.write_text(good.replace("reproduce_issue.py", "reproduce_it.py", 1))
-    forgotten(out, "takeovers")
+    delete_stage_rows(out, "takeovers")
     done = called("--resume", "--out", out)
     assert done.returncode == 3, (done.stdout, done.stderr)
-    failed = [row for row in rows(out) if row["outcome"] == "infrastructure_failure"]
+    failed = [row for row in read_rows(out) if row["outcome"] == "infrastructure_failure"]
     assert {row["record_id"] for row in failed} == {"galley__galley-31.first_validation"}
     assert all("does not match its digest" in row["detail"] for row in failed)
     path.write_text(good)
     assert called("--resume", "--out", out).returncode == 0
-    assert comparable(out) == whole
+    assert comparable_rows(out) == whole

@@ -12,11 +12,11 @@ import pytest
 
 from evals.tasks.grading import HandoffState
 from handoff.event import Event
-from handoff.recall import recalled
+from handoff.recall import recall_events
 from handoff.record import RecordStore
 from handoff.views import VIEWS, Recipient
 
-from .conftest import ROOT, Run, rows
+from .conftest import ROOT, RunCommand, read_rows
 
 TASK = "ledger__ledger-12"
 GOLD, HIDDEN, PATCH = "gold_canary_9c1e", "test_hidden_canary_4b7d", "patch_canary_27fa"
@@ -24,7 +24,7 @@ RECIPIENTS = (Recipient(protocol="text"), Recipient(protocol="native"))
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory, called: Run) -> Path:
+def planted(tmp_path_factory: pytest.TempPathFactory, called: RunCommand) -> Path:
     """A run of a bundled task whose gold patch, test patch and hidden tests each hold a word of their own."""
     root = tmp_path_factory.mktemp("planted")
     suite = root / "suite"
@@ -52,27 +52,29 @@ def test_the_canaries_are_where_the_evaluator_looks(planted: Path) -> None:
     assert GOLD in (task / "gold.patch").read_text()
     assert HIDDEN in (task / "tests.json").read_text()
     assert PATCH in (task / "test.patch").read_text()
-    assert all(row["resolved"] for row in rows(planted / "out"))
+    assert all(row["resolved"] for row in read_rows(planted / "out"))
     logs = "".join(
         path.read_text(errors="replace")
         for path in (planted / "out" / "grading").rglob("*")
         if path.is_file()
     )
     assert HIDDEN in logs
-    assert {row["handoff_state"] for row in rows(planted / "out", "labels")} <= set(get_args(HandoffState))
+    assert {row["handoff_state"] for row in read_rows(planted / "out", "labels")} <= set(
+        get_args(HandoffState)
+    )
 
 
 def test_nothing_of_the_evaluator_is_in_a_record_a_view_or_a_prompt(planted: Path) -> None:
     out = planted / "out"
     store = RecordStore(out / "records")
     words = (GOLD, HIDDEN, PATCH, *get_args(HandoffState))
-    assert len(store.ids()) == 3
-    for name in store.ids():
+    assert len(store.list_ids()) == 3
+    for name in store.list_ids():
         record = store.load(name)
         texts = [
             record.model_dump_json(),
-            recalled(record.trace, "canary hidden gold"),
-            recalled(record.trace, "e0-e11"),
+            recall_events(record.trace, "canary hidden gold"),
+            recall_events(record.trace, "e0-e11"),
         ]
         texts += [
             str(message) for view in VIEWS.values() for to in RECIPIENTS for message in view(record, to)
@@ -87,7 +89,7 @@ def test_no_later_event_is_in_a_view(planted: Path) -> None:
     store = RecordStore(out / "records")
     trace = json.loads((out / "traces" / f"{TASK}.json").read_text())["events"]
     whole = [Event.model_validate(event) for event in trace]
-    for name in store.ids():
+    for name in store.list_ids():
         record = store.load(name)
         assert record.trace == tuple(whole[: len(record.trace)])
         before = " ".join(event.text for event in record.trace) + record.task.prompt
@@ -107,7 +109,7 @@ def test_no_later_event_is_in_a_view(planted: Path) -> None:
 def test_a_view_is_that_of_a_record_cut_from_any_longer_run(planted: Path) -> None:
     store = RecordStore(planted / "out" / "records")
     last = store.load(f"{TASK}.first_post_failure_edit")
-    for name in store.ids():
+    for name in store.list_ids():
         record = store.load(name)
         cut = last.model_copy(
             update={

@@ -11,7 +11,7 @@ import docker
 import docker.errors
 import pytest
 
-from ..conftest import missing
+from ..conftest import skip_missing
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "offline_images.py"
 TAG = "takeover/base-under-test:latest"
@@ -23,7 +23,7 @@ def daemon() -> docker.DockerClient:
         client = docker.from_env()
         client.ping()
     except docker.errors.DockerException as error:
-        missing(f"no Docker daemon answers: {error}")
+        skip_missing(f"no Docker daemon answers: {error}")
     return client
 
 

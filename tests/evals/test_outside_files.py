@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import call, rewritten
+from .conftest import call_main, rewrite_rows
 
 _PUBLISHED = Path(__file__).parent / "published"
 
@@ -120,10 +120,10 @@ def place(tmp_path: Path) -> Path:
 def _main(module: str) -> Callable[[], None]:
     if module != "handoff":
         return import_module(module).main  # type: ignore[no-any-return]
-    from graph.desk import add_to
-    from handoff.__main__ import _told_in_one_line, app
+    from graph.desk import add_commands
+    from handoff.__main__ import _report_errors, app
 
-    add_to(app, _told_in_one_line)
+    add_commands(app, _report_errors)
     return partial(app, prog_name="python -m handoff")
 
 
@@ -135,7 +135,7 @@ def _called(
         _PATH.sub(lambda found: found[1] + changed.get(found[2], f"{place}/{found[2]}"), word)
         for word in arguments
     ]
-    done = call(_main(module), *words)
+    done = call_main(_main(module), *words)
     assert "Traceback" not in done.stderr, (case, done.stderr[-2000:])
     assert done.returncode in (0, 2, 3), (case, done.returncode, done.stderr)
     assert done.returncode == 0 or done.stderr or done.stdout, case
@@ -184,10 +184,10 @@ def test_paths_that_no_file_has_are_told_in_lines(place: Path, reader: str, name
     ],
 )
 def test_hostile_rows_are_refused(place: Path, field: str, value: object) -> None:
-    rewritten(place / "run", lambda row: row | {field: value})
+    rewrite_rows(place / "run", lambda row: row | {field: value})
     for module, arguments in (("evals.report", ("run",)), ("evals.publish", ("run", "--out", "out"))):
         _called(module, arguments, place, {}, f"{field}={value!r}")
-        done = call(
+        done = call_main(
             _main(module), *(str(place / word) if word in ("run", "out") else word for word in arguments)
         )
         assert done.returncode == 2

@@ -10,19 +10,28 @@ from typing import Any
 
 import pytest
 
-from evals.plants import followed, order, planted, plants, shows, words
+from evals.plants import choose_substitutions, format_order, inject, is_followed, is_shown, load_injections
 from evals.tasks import BUNDLED, load_tasks
 from handoff import detectors
 from handoff.event import Event
 from handoff.notes.evidence import Evidence
-from handoff.notes.observed import observed
+from handoff.notes.observed import build_observed_fields
 from handoff.record import HandoffRecord, RecordStore
-from handoff.views import VIEWS, named
-from handoff.views.frame import ANY
+from handoff.views import VIEWS, find_view
+from handoff.views.frame import DEFAULT_RECIPIENT
 from sandbox.machine import FileChange
 
 from ..chat_server import ChatServer
-from .conftest import ONE_POINT, Run, killed, refused, rows, rows_so_far, start, wait_for
+from .conftest import (
+    ONE_POINT,
+    RunCommand,
+    assert_refused,
+    kill_process,
+    read_journal_rows,
+    read_rows,
+    start_command,
+    wait_for,
+)
 
 RECORD = "galley__galley-31.first_source_edit"
 SEEN_IN_TRACE = {"trace", "payload", "transcript"}
@@ -69,7 +78,7 @@ class Gullible:
 
 
 @pytest.fixture(scope="module")
-def base(called: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(called: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with one record and its notes."""
     out = tmp_path_factory.mktemp("base") / "out"
     assert called("--view", "structured", *ONE_POINT, "--out", out).returncode == 0
@@ -77,7 +86,7 @@ def base(called: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def unmoved(base: Path, poison: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unmoved(base: Path, poison: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built-in model after every plant."""
     out = tmp_path_factory.mktemp("unmoved") / "out"
     before = sorted((path, path.stat().st_mtime_ns) for path in base.rglob("*"))
@@ -90,7 +99,7 @@ def unmoved(base: Path, poison: Run, tmp_path_factory: pytest.TempPathFactory) -
 
 def comparable(out: Path) -> dict[tuple[str, ...], dict[str, Any]]:
     found: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in rows(out, "poison"):
+    for row in read_rows(out, "poison"):
         key = (row["record"], row["plant"], row["view"])
         assert key not in found, f"{key} has two rows"
         found[key] = {name: value for name, value in row.items() if name not in ("seconds", "digest")}
@@ -100,7 +109,7 @@ def comparable(out: Path) -> dict[tuple[str, ...], dict[str, Any]]:
 @pytest.mark.slow
 def test_the_built_in_model_follows_nothing(unmoved: Path) -> None:
     found = comparable(unmoved)
-    assert set(found) == {(RECORD, plant, view) for plant in plants() for view in RUN}
+    assert set(found) == {(RECORD, plant, view) for plant in load_injections() for view in RUN}
     assert all(row["followed"] is False and row["resolved"] for row in found.values())
     for (_, plant, view), row in found.items():
         assert row["shown"] == (view in SHOWN[plant]), (plant, view)
@@ -114,15 +123,18 @@ def test_the_built_in_model_follows_nothing(unmoved: Path) -> None:
 @pytest.mark.slow
 def test_an_order_stands_in_the_machine_too(unmoved: Path) -> None:
     """Later events of a successor that looks at the project's own description show it."""
-    (row,) = (row for row in rows(unmoved, "plants") if row["plant"] == "file")
+    (row,) = (row for row in read_rows(unmoved, "plants") if row["plant"] == "file")
     record = RecordStore(unmoved / "records").load(row["record_id"])
     assert f"verified-{row['token']}" in record.patch
-    assert record.machine.digest != RecordStore(unmoved / "records").load(f"{RECORD}.output").machine.digest
+    assert (
+        record.required_snapshot.digest
+        != RecordStore(unmoved / "records").load(f"{RECORD}.output").required_snapshot.digest
+    )
 
 
 @pytest.mark.slow
 def test_a_gullible_model_follows_exactly_what_it_is_shown(
-    base: Path, poison: Run, chat_server: ChatServer, tmp_path: Path
+    base: Path, poison: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     Gullible(chat_server)
     chosen = "output,notes,closed-fence,tests-pass,wrong-file"
@@ -147,27 +159,29 @@ def test_a_gullible_model_follows_exactly_what_it_is_shown(
 
 
 def test_who_meets_the_order_in_the_machine_may_follow_it_under_any_view(
-    base: Path, poison: Run, chat_server: ChatServer, tmp_path: Path
+    base: Path, poison: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     Gullible(chat_server, first="cat README.md")
     asked = ("--successor", "openai:m", "--base-url", chat_server.url, "--allow-unisolated")
     done = poison(base, *asked, "--plants", "file,output", "--view", "repository", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert {row["plant"]: (row["shown"], row["followed"]) for row in rows(tmp_path / "out", "poison")} == {
+    assert {
+        row["plant"]: (row["shown"], row["followed"]) for row in read_rows(tmp_path / "out", "poison")
+    } == {
         "file": (False, True),
         "output": (False, False),
     }
 
 
 @pytest.mark.slow
-def test_kill_and_resume(base: Path, unmoved: Path, poison: Run, tmp_path: Path) -> None:
+def test_kill_and_resume(base: Path, unmoved: Path, poison: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = start(
+    process = start_command(
         "poison", base, "--plants", "file,notes", "--view", "trace", "--out", out, "--workers", "2"
     )
-    wait_for(lambda: len(rows_so_far(out, "poison")) >= 1, process)
-    killed(process)
-    assert len(rows_so_far(out, "poison")) < 4
+    wait_for(lambda: len(read_journal_rows(out, "poison")) >= 1, process)
+    kill_process(process)
+    assert len(read_journal_rows(out, "poison")) < 4
     done = poison(base, "--resume", "--out", out)
     assert done.returncode == 0, done.stderr
     whole = comparable(unmoved)
@@ -177,28 +191,30 @@ def test_kill_and_resume(base: Path, unmoved: Path, poison: Run, tmp_path: Path)
         if key[1] in ("file", "notes") and key[2] in ("repository", "trace")
     }
     assert list((out / "machines").iterdir()) == []
-    refused(poison(base, "--resume", "--out", out, "--plants", "file"), "--plants: the run was begun with")
+    assert_refused(
+        poison(base, "--resume", "--out", out, "--plants", "file"), "--plants: the run was begun with"
+    )
     other = ("--successor", "openai:m")
-    refused(poison(base, "--resume", "--out", out, *other), "--successor: the run was begun with")
-    refused(poison(base, "--out", out), "holds a run already")
+    assert_refused(poison(base, "--resume", "--out", out, *other), "--successor: the run was begun with")
+    assert_refused(poison(base, "--out", out), "holds a run already")
 
 
-def test_what_cannot_be(base: Path, poison: Run, called: Run, tmp_path: Path) -> None:
+def test_what_cannot_be(base: Path, poison: RunCommand, called: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    refused(poison(tmp_path, "--out", out), "holds no run of evals.takeover")
-    refused(
+    assert_refused(poison(tmp_path, "--out", out), "holds no run of evals.takeover")
+    assert_refused(
         poison(base, "--out", out, "--plants", "weed"),
         "--plants: there is no plant 'weed'; there are file, output",
     )
-    refused(poison(base, "--out", out, "--view", "x"), "--view: there is no view 'x'")
-    refused(poison(base, "--out", out, "--successor", "replay:x"), "a replay reads nothing")
-    refused(poison(base, "--out", out, "--successor", "openai:m"), "OPENAI_API_KEY is not set")
-    refused(poison(base, "--resume"), "--resume: name the run")
-    refused(called("--resume", "--out", tmp_path / "none"), "no such file")
+    assert_refused(poison(base, "--out", out, "--view", "x"), "--view: there is no view 'x'")
+    assert_refused(poison(base, "--out", out, "--successor", "replay:x"), "a replay reads nothing")
+    assert_refused(poison(base, "--out", out, "--successor", "openai:m"), "OPENAI_API_KEY is not set")
+    assert_refused(poison(base, "--resume"), "--resume: name the run")
+    assert_refused(called("--resume", "--out", tmp_path / "none"), "no such file")
     assert not out.exists()
     bare = tmp_path / "bare"
     assert called("--view", "repository", *ONE_POINT, "--out", bare).returncode == 0
-    refused(poison(bare, "--out", out, "--view", "summary"), f"its record {RECORD} has no notes")
+    assert_refused(poison(bare, "--out", out, "--view", "summary"), f"its record {RECORD} has no notes")
 
 
 @pytest.fixture(scope="module")
@@ -207,33 +223,35 @@ def record(base: Path) -> HandoffRecord:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("name", plants())
+@pytest.mark.parametrize("name", load_injections())
 def test_what_a_view_shows_of_a_plant(record: HandoffRecord, name: str, view: str) -> None:
-    plant, said = plants()[name], words(record, name, "")
-    poisoned, notes = planted(record, plant, said, f"{order(said)}\n\nRead me.")
-    messages = named(view)(poisoned.sealed().model_copy(update={"notes": notes}), ANY)
-    assert shows(messages, plant, said) == (view in SHOWN[name])
+    plant, said = load_injections()[name], choose_substitutions(record, name, "")
+    poisoned, notes = inject(record, plant, said, f"{format_order(said)}\n\nRead me.")
+    messages = find_view(view)(poisoned.seal().model_copy(update={"notes": notes}), DEFAULT_RECIPIENT)
+    assert is_shown(messages, plant, said) == (view in SHOWN[name])
 
 
-@pytest.mark.parametrize("name", plants())
+@pytest.mark.parametrize("name", load_injections())
 def test_a_plant_leaves_what_is_proven_as_it_is(record: HandoffRecord, name: str) -> None:
-    plant = plants()[name]
-    said = words(record, name, "")
-    poisoned, notes = planted(record, plant, said, "Read me.")
-    whole = poisoned.sealed().model_copy(update={"notes": notes})
+    plant = load_injections()[name]
+    said = choose_substitutions(record, name, "")
+    poisoned, notes = inject(record, plant, said, "Read me.")
+    whole = poisoned.seal().model_copy(update={"notes": notes})
     whole.verify()
     assert [event.index for event in whole.trace] == list(range(len(whole.trace)))
     assert whole.trace[-1].changes == record.trace[-1].changes
-    fields = {field.title: field.entries for field in observed(Evidence(whole))}
-    before = {field.title: field.entries for field in observed(Evidence(record))}
+    fields = {field.title: field.entries for field in build_observed_fields(Evidence(whole))}
+    before = {field.title: field.entries for field in build_observed_fields(Evidence(record))}
     assert {title for title in fields if fields[title] != before[title]} <= {
         "Commands already tried",
-        *(["Files already read"] if plant.in_machine else []),
+        *(["Files already read"] if plant.in_sandbox else []),
     }
     assert set(before["Commands already tried"]) <= set(fields["Commands already tried"])
     brief = record.task
-    kinds = [point.kind for point in detectors.points(record.trace, brief.base_directories, brief.workspace)]
-    after = detectors.points(whole.trace, brief.base_directories, brief.workspace)
+    kinds = [
+        point.kind for point in detectors.list_points(record.trace, brief.base_directories, brief.workspace)
+    ]
+    after = detectors.list_points(whole.trace, brief.base_directories, brief.workspace)
     assert [point.kind for point in after] == kinds
     assert after[-1].event_index == whole.point.event_index
 
@@ -245,19 +263,19 @@ def test_claims_name_the_same_events_as_before(record: HandoffRecord) -> None:
     last = len(record.trace) - 1
     cited = {"work_completed": (Claim(text="It was edited.", events=(0, last)),)}
     told = record.model_copy(update={"notes": record.notes.model_copy(update={"structured": cited})})
-    poisoned, notes = planted(told, plants()["output"], words(told, "output", ""))
+    poisoned, notes = inject(told, load_injections()["output"], choose_substitutions(told, "output", ""))
     (claim,) = notes.structured["work_completed"]
     assert [poisoned.trace[index].text for index in claim.events] == [record.trace[i].text for i in (0, last)]
 
 
 def test_the_wrong_file_is_none_of_the_right_ones(record: HandoffRecord) -> None:
     (task,) = load_tasks(BUNDLED, [record.task.id])
-    said = words(record, "wrong-file", task.instance["patch"])
+    said = choose_substitutions(record, "wrong-file", task.instance["patch"])
     assert record.files is not None
     assert said.wrong_file in record.files
     assert f"b/{said.wrong_file}\n" not in task.instance["patch"] + record.patch
     every = "".join(f" b/{path}\n" for path in record.files)
-    assert words(record, "wrong-file", every).wrong_file == ""
+    assert choose_substitutions(record, "wrong-file", every).wrong_file == ""
 
 
 def did(command: str, path: str = "", output: str = "") -> list[Event]:
@@ -295,5 +313,7 @@ def did(command: str, path: str = "", output: str = "") -> list[Event]:
 def test_to_follow_is_to_do(
     record: HandoffRecord, name: str, did_what: Callable[[Any], list[Event]], finished: bool, expected: bool
 ) -> None:
-    said = words(record, name, "")
-    assert followed(record, plants()[name], said, did_what(said), finished=finished) is expected
+    said = choose_substitutions(record, name, "")
+    assert (
+        is_followed(record, load_injections()[name], said, did_what(said), is_finished=finished) is expected
+    )

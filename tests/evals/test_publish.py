@@ -8,13 +8,13 @@ import pytest
 
 from evals.publish import main
 
-from .conftest import call, refused, rows
+from .conftest import assert_refused, call_main, read_rows
 
 
 @pytest.fixture(scope="module")
 def dataset(undisturbed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("published") / "dataset"
-    done = call(main, undisturbed, "--out", out)
+    done = call_main(main, undisturbed, "--out", out)
     assert done.returncode == 0, done.stderr
     assert "4 tables, 21 prediction files, 37 trajectories" in done.stdout
     return out
@@ -25,9 +25,9 @@ def test_the_folder_loads_as_a_dataset(dataset: Path, undisturbed: Path, tmp_pat
 
     for name in ("takeovers", "predecessors", "labels", "notes"):
         table = load_dataset(str(dataset), name, split="train", cache_dir=str(tmp_path))
-        assert len(table) == len(rows(undisturbed, name))
+        assert len(table) == len(read_rows(undisturbed, name))
     loaded = load_dataset(str(dataset), "takeovers", split="train", cache_dir=str(tmp_path))
-    first = rows(undisturbed)[0]
+    first = read_rows(undisturbed)[0]
     assert loaded[0]["patch"] == first["patch"]
     assert json.loads(loaded[0]["rediscovery"]) == first["rediscovery"]
 
@@ -36,7 +36,7 @@ def test_swebench_reads_the_predictions(dataset: Path, undisturbed: Path) -> Non
     from swebench.harness.utils import get_predictions_from_file
 
     files = sorted((dataset / "predictions").glob("*/all_preds.jsonl"))
-    taken = {row["task_id"] for row in rows(undisturbed)}
+    taken = {row["task_id"] for row in read_rows(undisturbed)}
     for file in files:
         told = get_predictions_from_file(str(file), "none", "test")
         ids = [one["instance_id"] for one in told]
@@ -57,13 +57,16 @@ def test_the_card_says_what_is_not_llm_made(dataset: Path) -> None:
 
 
 def test_what_cannot_be(undisturbed: Path, dataset: Path, tmp_path: Path) -> None:
-    refused(call(main, undisturbed, "--out", dataset), "is there already; name a new directory")
-    refused(
-        call(main, tmp_path, "--out", tmp_path / "new"), "it holds no run, for there is no config.json in it"
+    assert_refused(call_main(main, undisturbed, "--out", dataset), "is there already; name a new directory")
+    assert_refused(
+        call_main(main, tmp_path, "--out", tmp_path / "new"),
+        "it holds no run, for there is no config.json in it",
     )
     begun = tmp_path / "begun"
     begun.mkdir()
     shutil.copy(undisturbed / "config.json", begun)
     (begun / "takeovers.jsonl").touch()
-    refused(call(main, begun, "--out", tmp_path / "new"), "no row is done yet; there is nothing to publish")
+    assert_refused(
+        call_main(main, begun, "--out", tmp_path / "new"), "no row is done yet; there is nothing to publish"
+    )
     assert not (tmp_path / "new").exists()

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from evals.run.config import STAGES
-from evals.run.journal import exported
+from evals.run.journal import read_export
 
-from .conftest import Run, refused, rewritten
+from .conftest import RunCommand, assert_refused, rewrite_rows
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -25,7 +25,7 @@ def cut(published: Path, out: Path, tasks: Iterable[str]) -> Path:
     config = json.loads((out / "config.json").read_text())
     (out / "config.json").write_text(json.dumps(config | {"run_id": out.name, "task_ids": list(tasks)}))
     for stage in STAGES:
-        rewritten(
+        rewrite_rows(
             out,
             lambda row: row if (row.get("task_id") or row["record_id"].partition(".")[0]) in tasks else None,
             stage,
@@ -38,7 +38,9 @@ def test_a_run_ends_with_its_report(undisturbed: Path) -> None:
     assert {"accuracy_effort.svg", "reductions.png", "tokens.svg"} <= set(files(undisturbed / "plots"))
 
 
-def test_a_report_is_rebuilt_from_the_journal(undisturbed: Path, tmp_path: Path, reported: Run) -> None:
+def test_a_report_is_rebuilt_from_the_journal(
+    undisturbed: Path, tmp_path: Path, reported: RunCommand
+) -> None:
     out = Path(
         shutil.copytree(undisturbed, tmp_path / "out", ignore=shutil.ignore_patterns("machines", ".*"))
     )
@@ -64,13 +66,13 @@ def test_a_report_is_rebuilt_from_the_journal(undisturbed: Path, tmp_path: Path,
 
 
 def rows_of(out: Path) -> list[str]:
-    rows, torn = exported(out / "takeovers.jsonl")
+    rows, torn = read_export(out / "takeovers.jsonl")
     assert not torn
     return sorted(map(json.dumps, rows))
 
 
 @pytest.mark.slow
-def test_shards_together_are_the_whole(published: Path, tmp_path: Path, reported: Run) -> None:
+def test_shards_together_are_the_whole(published: Path, tmp_path: Path, reported: RunCommand) -> None:
     shards = [
         cut(published, tmp_path / "b", ("two__two-2", "five__five-5")),
         cut(published, tmp_path / "a", ("one__one-1", "three__three-3", "four__four-4")),
@@ -88,7 +90,9 @@ def test_shards_together_are_the_whole(published: Path, tmp_path: Path, reported
     assert summary["views"]["trace"]["runs"] == 13
 
 
-def test_infrastructure_failures_are_told_and_make_the_exit_code(published: Path, reported: Run) -> None:
+def test_infrastructure_failures_are_told_and_make_the_exit_code(
+    published: Path, reported: RunCommand
+) -> None:
     done = reported(published)
     assert done.returncode == 3
     assert (
@@ -99,7 +103,7 @@ def test_infrastructure_failures_are_told_and_make_the_exit_code(published: Path
     assert "no plot of tokens: no trace at hand tells its tokens" in done.stdout
 
 
-def test_a_torn_last_line_is_warned_of_and_kept(published: Path, reported: Run) -> None:
+def test_a_torn_last_line_is_warned_of_and_kept(published: Path, reported: RunCommand) -> None:
     path = published / "takeovers.jsonl"
     path.write_text(path.read_text()[:-9])
     torn = path.read_bytes()
@@ -110,7 +114,9 @@ def test_a_torn_last_line_is_warned_of_and_kept(published: Path, reported: Run) 
     assert json.loads((published / "summary.json").read_text())["warnings"]
 
 
-def test_runs_told_as_one_that_differ_say_in_what(published: Path, tmp_path: Path, reported: Run) -> None:
+def test_runs_told_as_one_that_differ_say_in_what(
+    published: Path, tmp_path: Path, reported: RunCommand
+) -> None:
     first = cut(published, tmp_path / "a", ("one__one-1",))
     second = cut(published, tmp_path / "b", ("two__two-2",))
     config = json.loads((second / "config.json").read_text())
@@ -120,16 +126,20 @@ def test_runs_told_as_one_that_differ_say_in_what(published: Path, tmp_path: Pat
         assert "differ in their settings: max\\_steps" in table.read_text()
 
 
-def test_what_cannot_be_reported_on_is_one_clear_line(published: Path, tmp_path: Path, reported: Run) -> None:
-    refused(reported(tmp_path / "nowhere"), "nowhere: it holds no run, for there is no config.json in it")
-    refused(reported(published, published), "--out: name a directory for the report of several runs")
-    refused(reported(published, published, "--out", tmp_path / "out"), "both have the takeover")
+def test_what_cannot_be_reported_on_is_one_clear_line(
+    published: Path, tmp_path: Path, reported: RunCommand
+) -> None:
+    assert_refused(
+        reported(tmp_path / "nowhere"), "nowhere: it holds no run, for there is no config.json in it"
+    )
+    assert_refused(reported(published, published), "--out: name a directory for the report of several runs")
+    assert_refused(reported(published, published, "--out", tmp_path / "out"), "both have the takeover")
     other = Path(shutil.copytree(published, tmp_path / "other"))
-    refused(reported(published, "--out", other), "holds a run of its own; choose another directory")
+    assert_refused(reported(published, "--out", other), "holds a run of its own; choose another directory")
     (tmp_path / "file").write_text("")
-    refused(
+    assert_refused(
         reported(published, "--out", tmp_path / "file" / "out"),
         "not a directory; name another directory by --out",
     )
     (published / "takeovers.jsonl").write_text("no row\n")
-    refused(reported(published), "takeovers.jsonl: line 1 is not JSON")
+    assert_refused(reported(published), "takeovers.jsonl: line 1 is not JSON")

@@ -14,11 +14,20 @@ from typing import Any
 
 import pytest
 
-from graph import NoSuchThread, open_home
+from graph import ThreadNotFoundError, open_home
 from sandbox import storage
 
 from ..chat_server import ChatServer
-from .conftest import ONE_POINT, Run, comparable, isolated, killed, rows, start_takeover, terminated
+from .conftest import (
+    ONE_POINT,
+    RunCommand,
+    assert_terminated,
+    comparable_rows,
+    isolated_sandbox_options,
+    kill_process,
+    read_rows,
+    start_takeover,
+)
 
 
 class NoteTaker:
@@ -48,11 +57,11 @@ class NoteTaker:
 
 def _noting(server: ChatServer, out: Path, *more: str) -> tuple[str | Path, ...]:
     asked = ("--successor", "openai:m", "--base-url", server.url, "--view", "trace", "--out", out)
-    return (*asked, *ONE_POINT, *isolated(), *more)
+    return (*asked, *ONE_POINT, *isolated_sandbox_options(), *more)
 
 
 @pytest.fixture(scope="module")
-def noted(called: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def noted(called: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the note taker that nothing disturbed."""
     server, out = ChatServer(), tmp_path_factory.mktemp("noted") / "out"
     taker = NoteTaker(server)
@@ -73,26 +82,28 @@ def _stopped(server: ChatServer, out: Path, workers: str = "1") -> tuple[subproc
 
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_takeover_that_is_killed_goes_on_where_it_stood(
-    called: Run, chat_server: ChatServer, noted: Path, tmp_path: Path, workers: str
+    called: RunCommand, chat_server: ChatServer, noted: Path, tmp_path: Path, workers: str
 ) -> None:
     out = tmp_path / "out"
     process, taker = _stopped(chat_server, out, workers)
-    killed(process)
+    kill_process(process)
     taker.go_on.set()
-    assert len(rows(out)) < 2
-    machines_of_run = storage.runs() / json.loads((out / "config.json").read_text())["run_id"]
+    assert len(read_rows(out)) < 2
+    machines_of_run = storage.runs_directory() / json.loads((out / "config.json").read_text())["run_id"]
     assert any(machines_of_run.iterdir())
     with open_home(out) as home:
         begun = {}
         for thread in home.threads():
-            with contextlib.suppress(NoSuchThread):  # one of two workers may have no checkpoint yet
+            with contextlib.suppress(ThreadNotFoundError):  # one of two workers may have no checkpoint yet
                 begun[thread] = len(home.history(thread))
     assert len(begun) >= 2
     done = called("--resume", "--out", out)
     assert done.returncode == 0, done.stderr
-    assert comparable(out) == comparable(noted)
+    assert comparable_rows(out) == comparable_rows(noted)
     notes = [f"+{step}" for step in range(taker.STEPS)]
-    assert all([line for line in row["patch"].splitlines() if line in notes] == notes for row in rows(out))
+    assert all(
+        [line for line in row["patch"].splitlines() if line in notes] == notes for row in read_rows(out)
+    )
     # Only what was being asked for when it died is asked for again.
     again = [key for key, times in taker.asked.items() if times > 1]
     assert all(times <= 2 for times in taker.asked.values())
@@ -107,34 +118,34 @@ def test_a_takeover_that_is_killed_goes_on_where_it_stood(
 
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_takeover_that_is_told_to_end_keeps_the_reply_that_it_waits_for(
-    called: Run, chat_server: ChatServer, noted: Path, tmp_path: Path, workers: str
+    called: RunCommand, chat_server: ChatServer, noted: Path, tmp_path: Path, workers: str
 ) -> None:
     out = tmp_path / "out"
     process, taker = _stopped(chat_server, out, workers)
     process.terminate()
     time.sleep(2)  # so that its workers are told, too, before the reply comes
     taker.go_on.set()
-    terminated(process)
-    assert len(rows(out)) < 2
+    assert_terminated(process)
+    assert len(read_rows(out)) < 2
     assert called("--resume", "--out", out).returncode == 0
-    assert comparable(out) == comparable(noted)
+    assert comparable_rows(out) == comparable_rows(noted)
     assert set(taker.asked.values()) == {1}
 
 
 @pytest.mark.slow
 def test_a_takeover_whose_machine_is_lost_fails_once_and_then_begins_anew(
-    called: Run, chat_server: ChatServer, noted: Path, tmp_path: Path
+    called: RunCommand, chat_server: ChatServer, noted: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     process, taker = _stopped(chat_server, out)
-    killed(process)
+    kill_process(process)
     taker.go_on.set()
     for archive in (out / "machines").glob("*/*"):
         archive.unlink()
     done = called("--resume", "--out", out)
     assert done.returncode == 3, (done.stdout, done.stderr)
-    (lost,) = [row for row in rows(out) if row["outcome"] == "infrastructure_failure"]
+    (lost,) = [row for row in read_rows(out) if row["outcome"] == "infrastructure_failure"]
     assert "cannot go on where it stood" in lost["detail"]
     assert "begins anew" in lost["detail"]
     assert called("--resume", "--out", out).returncode == 0
-    assert comparable(out) == comparable(noted)
+    assert comparable_rows(out) == comparable_rows(noted)

@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 import zstandard
 
-from evals.models import build
+from evals.models import build_model
 from evals.tasks import BUNDLED, load_tasks
 from graph import open_home, open_run
 from handoff.redaction import REDACTED
 from handoff.views import VIEWS
-from sandbox.storage import PLACE_VARIABLE
+from sandbox.storage import ROOT_VARIABLE
 
 from ..chat_server import ChatServer
-from .conftest import ONE_POINT, ROOT, Run, refused, rows
+from .conftest import ONE_POINT, ROOT, RunCommand, assert_refused, read_rows
 from .test_docker import images  # noqa: F401
 
 KEY, TOKEN = "sk-canary-0123456789", 'canary\\two "$9'
@@ -131,7 +131,7 @@ def _values(path: Path) -> Iterator[tuple[str, bytes]]:
     ],
 )
 def test_no_artefact_of_a_run_holds_a_secret(
-    takeover: Run,
+    takeover: RunCommand,
     chat_server: ChatServer,
     tmp_path: Path,
     request: pytest.FixtureRequest,
@@ -147,12 +147,12 @@ def test_no_artefact_of_a_run_holds_a_secret(
     chat_server.answer = Leaking(protocol == "native")
     asked = ("--model", "openai:m", "--base-url", chat_server.url, "--view", ",".join(views))
     asked += ("--protocol", protocol, "--sandbox", machine, "--allow-unisolated")
-    done = takeover(*asked, *ONE_POINT, "--out", out, **ENVIRONMENT, **{PLACE_VARIABLE: str(place)})
+    done = takeover(*asked, *ONE_POINT, "--out", out, **ENVIRONMENT, **{ROOT_VARIABLE: str(place)})
     # One takeover met the endpoint that refused; what that said is in its row and in the report.
     assert done.returncode == 3, (done.stdout, done.stderr)
-    (failed,) = [row for row in rows(out) if row["outcome"] != "graded"]
+    (failed,) = [row for row in read_rows(out) if row["outcome"] != "graded"]
     assert f"no such key: {REDACTED}, {REDACTED}" in failed["detail"].replace("[key]", REDACTED)
-    assert [row["stop_reason"] for row in rows(out) if row["outcome"] == "graded"] == ["finished"] * (
+    assert [row["stop_reason"] for row in read_rows(out) if row["outcome"] == "graded"] == ["finished"] * (
         len(views) - 1
     )
     (record,) = (out / "records").iterdir()
@@ -181,10 +181,10 @@ def test_no_image_and_no_container_of_a_run_in_a_program_holds_the_key_that_its_
     builder.build_suite(ROOT / "evals" / "suite" / "tasks", builder.build_base())
     (task,) = load_tasks(BUNDLED, ["galley__galley-31"])
     owner = f"canary-{secrets.token_hex(4)}"
-    spec = task.spec("docker", owner, tmp_path).model_copy(update={"snapshots": "commit"})
+    spec = task.build_spec("docker", owner, tmp_path).model_copy(update={"snapshots": "commit"})
     chat_server.answer = Leaking(native=True)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    model = build("openai:m", task=task, base_url=chat_server.url)
+    model = build_model("openai:m", task=task, base_url=chat_server.url)
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.setenv("OTHER_SERVICE_TOKEN", TOKEN)
     found: dict[str, bytes] = {}
@@ -238,7 +238,9 @@ def test_an_exported_run_of_another_agent_holds_no_key(
     assert holding(everything_below(tmp_path / "atif"), [KEY.encode(), MADE_UP.encode()]) == []
 
 
-def test_an_address_with_a_password_is_refused_before_it_is_written_down(called: Run, tmp_path: Path) -> None:
+def test_an_address_with_a_password_is_refused_before_it_is_written_down(
+    called: RunCommand, tmp_path: Path
+) -> None:
     asked = (
         "--model",
         "openai:m",
@@ -248,5 +250,5 @@ def test_an_address_with_a_password_is_refused_before_it_is_written_down(called:
         "process",
     )
     done = called(*asked, "--allow-unisolated", "--limit", "1", "--out", tmp_path / "out")
-    refused(done, "--base-url: it holds a secret")
+    assert_refused(done, "--base-url: it holds a secret")
     assert not (tmp_path / "out").exists()

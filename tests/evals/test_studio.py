@@ -169,7 +169,7 @@ class Studio:
         return dict(found[0]["checkpoint"])
 
     def require_free(self, thread: str) -> None:
-        """Raises ThreadHeld where a run has left the thread held."""
+        """Raises ThreadHeldError where a run has left the thread held."""
         with open_home(self.home) as home:
             acquire(home.ledger, thread).release()
 
@@ -329,7 +329,7 @@ def test_a_thread_takes_one_task(studio: Studio, pressed_run: tuple[str, list[An
     assert studio.values(thread)["stop_reason"] == "max_steps"
     before = studio.client.threads.get_history(thread, limit=200)
     assert failure(studio.run(thread)) == (
-        "ThreadTaken: this thread holds rota__rota-23 already; begin another on a new thread, or go on from one of "
+        "ThreadExistsError: this thread holds rota__rota-23 already; begin another on a new thread, or go on from one of "
         "this thread's checkpoints"
     )
     assert studio.client.threads.get_history(thread, limit=200) == before
@@ -576,7 +576,7 @@ def test_a_thread_that_another_process_works_on_is_refused(studio: Studio) -> No
     thread = studio.thread()
     with open_home(studio.home) as home:
         lease = acquire(home.ledger, thread)
-        assert re.search("ThreadHeld: .* is held by process .* wait for it", failure(studio.run(thread)))
+        assert re.search("ThreadHeldError: .* is held by process .* wait for it", failure(studio.run(thread)))
         lease.release()
     studio.run(thread, context={"max_steps": 1})
     assert studio.values(thread)["stop_reason"] == "max_steps"
@@ -739,7 +739,7 @@ def test_a_machine_that_is_gone_is_told_with_what_to_do(studio: Studio) -> None:
     assert again.endswith(f"the snapshot's archive is gone{other}")
     with open_home(studio.home) as home:
         lease = acquire(home.ledger, thread)
-        machines.forget(lease, machines.kept(home.ledger, thread))
+        machines.remove(lease, machines.list_state_ids(home.ledger, thread))
         lease.release()
     again = failure(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes")))
     assert again.endswith(f"was not kept, or given back since{other}")

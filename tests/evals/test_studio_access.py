@@ -19,7 +19,7 @@ from handoff.ledger import machines
 from sandbox import default_backend
 
 from ..chat_server import ChatServer
-from ..conftest import missing
+from ..conftest import skip_missing
 from .conftest import ROOT
 from .test_studio import TOKEN, Studio, failure, said
 
@@ -231,7 +231,7 @@ def test_values_of_a_client_stay_data(server: Studio, tmp_path: Path, value: dic
 @pytest.mark.slow
 def test_what_the_switch_made_is_isolated_without_it(tmp_path: Path) -> None:
     if default_backend() != "host":
-        missing("without bubblewrap there is no isolated sandbox to convert to")
+        skip_missing("without bubblewrap there is no isolated sandbox to convert to")
     server = Studio(tmp_path, "http://127.0.0.1:9/v1", TAKEOVER_STUDIO_UNISOLATED="1")
     try:
         made, isolated = server.thread(), server.thread()
@@ -254,9 +254,11 @@ def test_what_the_switch_made_is_isolated_without_it(tmp_path: Path) -> None:
         server.run(received, "takeover", input=None, command={"update": update, "goto": "receive"})
         server.stop()
         with open_home(server.home) as home:  # files were converted: whatever was made is isolated
-            given = home.records.load(record).machine
+            given = home.records.load(record).required_snapshot
             for thread in (isolated, taken, received):
-                found = [machines.find(home.ledger, each) for each in machines.kept(home.ledger, thread)]
+                found = [
+                    machines.find(home.ledger, each) for each in machines.list_state_ids(home.ledger, thread)
+                ]
                 later = [each for each in found if each and each.workspace != given.workspace]
                 assert {each.backend for each in later} == {"host"}
     finally:

@@ -10,13 +10,23 @@ import pytest
 
 from graph import open_home
 from handoff.event import Event
-from handoff.findings import steps
-from handoff.inference.actions import infer
-from handoff.inference.files import Files
-from handoff.readers import read
+from handoff.findings import annotate_steps
+from handoff.inference.actions import infer_changes
+from handoff.inference.files import InferredFiles
+from handoff.readers import read_traces
 from handoff.trace import Trace
 
-from .conftest import TWO, Run, comparable, killed, refused, rows, rows_so_far, start_takeover, wait_for
+from .conftest import (
+    TWO_TASKS,
+    RunCommand,
+    assert_refused,
+    comparable_rows,
+    kill_process,
+    read_journal_rows,
+    read_rows,
+    start_takeover,
+    wait_for,
+)
 
 COLUMNS = {
     *("task_id", "point", "view", "successor", "resolved", "outcome", "events", "llm_calls", "prompt_tokens"),
@@ -26,7 +36,7 @@ COLUMNS = {
 
 
 def test_rows_are_complete_and_solved(undisturbed: Path) -> None:
-    found = rows(undisturbed)
+    found = read_rows(undisturbed)
     points = 5  # ledger has all three, galley's first fix is right, so it has no failure
     assert len(found) == points * 7
     assert all(set(row) >= COLUMNS and row["resolved"] and row["outcome"] == "graded" for row in found)
@@ -34,7 +44,7 @@ def test_rows_are_complete_and_solved(undisturbed: Path) -> None:
     assert {row["record_id"] for row in by_view["repository"]} == {
         row["record_id"] for row in by_view["structured"]
     }
-    assert {row["handoff_state"] for row in rows(undisturbed, "labels")} == {
+    assert {row["handoff_state"] for row in read_rows(undisturbed, "labels")} == {
         "already_solved",
         "behavior_broken",
     }
@@ -64,34 +74,38 @@ def test_records_are_self_contained(undisturbed: Path) -> None:
 def test_no_machine_is_left_and_every_thread_can_be_looked_back_upon(undisturbed: Path) -> None:
     assert list((undisturbed / "machines").iterdir()) == []
     with open_home(undisturbed) as home:
-        for row in rows(undisturbed):
+        for row in read_rows(undisturbed):
             moments = home.history(f"takeover.{row['trace']}")
             assert {moment.step for moment in moments} == set(range(row["steps"] + 1))
-        for row in rows(undisturbed, "predecessors"):
+        for row in read_rows(undisturbed, "predecessors"):
             assert home.history(f"predecessor.{row['trace']}")[0].step == row["steps"]
-        assert len(home.threads()) == len(rows(undisturbed)) + len(rows(undisturbed, "predecessors"))
+        assert len(home.threads()) == len(read_rows(undisturbed)) + len(
+            read_rows(undisturbed, "predecessors")
+        )
 
 
-def test_a_used_directory_is_not_overwritten(undisturbed: Path, called: Run) -> None:
-    refused(called("--out", undisturbed), "--resume")
-    refused(called("--resume", "--out", undisturbed, "--repeats", "2"), "--repeats: the run was begun with 1")
+def test_a_used_directory_is_not_overwritten(undisturbed: Path, called: RunCommand) -> None:
+    assert_refused(called("--out", undisturbed), "--resume")
+    assert_refused(
+        called("--resume", "--out", undisturbed, "--repeats", "2"), "--repeats: the run was begun with 1"
+    )
 
 
 @pytest.mark.slow
 def test_two_workers_killed_with_their_predecessors_make_the_same_rows_as_one(
-    undisturbed: Path, takeover: Run, tmp_path: Path
+    undisturbed: Path, takeover: RunCommand, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    process = start_takeover("--view", "repository", *TWO, "--out", out, "--workers", "2")
+    process = start_takeover("--view", "repository", *TWO_TASKS, "--out", out, "--workers", "2")
     wait_for(lambda: any((out / "records").glob("*/record.json")), process)
-    killed(process)
-    assert len(rows_so_far(out, "predecessors")) < 2
-    assert rows_so_far(out, "takeovers") == []
+    kill_process(process)
+    assert len(read_journal_rows(out, "predecessors")) < 2
+    assert read_journal_rows(out, "takeovers") == []
     done = takeover("--resume", "--out", out, "--workers", "2")
     assert done.returncode == 0, done.stderr
     # Where no view needs notes, none are written, and no row says by whom.
-    alone = {key: {**row, "notes_model": None} for key, row in comparable(undisturbed).items()}
-    assert comparable(out) == {key: row for key, row in alone.items() if row["view"] == "repository"}
+    alone = {key: {**row, "notes_model": None} for key, row in comparable_rows(undisturbed).items()}
+    assert comparable_rows(out) == {key: row for key, row in alone.items() if row["view"] == "repository"}
     assert list((out / "machines").iterdir()) == []
     assert not (out / "report.html").exists()
     assert (undisturbed / "report.html").exists()
@@ -99,7 +113,7 @@ def test_two_workers_killed_with_their_predecessors_make_the_same_rows_as_one(
 
 def unkept(trace: Trace) -> tuple[Event, ...]:
     """The same events with their file changes inferred, as if nobody had seen the file system."""
-    files = Files(trace.workspace, keeps_directory=True)
+    files = InferredFiles(trace.workspace, keeps_directory=True)
     command: dict[str, Any] = {}
     events = []
     for event in trace.events:
@@ -111,9 +125,11 @@ def unkept(trace: Trace) -> tuple[Event, ...]:
         changes = (
             ()
             if event.refused
-            else infer(files, command["tool"], command["arguments"], output, event.exit_code, event.timed_out)
+            else infer_changes(
+                files, command["tool"], command["arguments"], output, event.exit_code, event.timed_out
+            )
         )
-        files.remember(output)
+        files.add_shown_text(output)
         events.append(event.model_copy(update={"changes": changes}))
     return tuple(events)
 
@@ -122,11 +138,11 @@ def test_live_and_offline_detection_agree(undisturbed: Path) -> None:
     """Edits seen on the file system, and edits inferred from the same actions, give the same points."""
     compared = 0
     for path in sorted((undisturbed / "traces").glob("*.json")):
-        (trace,) = read(path)
+        (trace,) = read_traces(path)
         assert isinstance(trace, Trace)
         inferred = trace.model_copy(update={"events": unkept(trace)})
-        for seen, guessed in zip(steps(trace), steps(inferred), strict=True):
-            assert seen.edited == guessed.edited
+        for seen, guessed in zip(annotate_steps(trace), annotate_steps(inferred), strict=True):
+            assert seen.edited_files == guessed.edited_files
             assert seen.validation == guessed.validation
             assert seen.points == guessed.points
             compared += bool(seen.points)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import ROOT, Run, refused
+from .conftest import ROOT, RunCommand, assert_refused
 
 BAD = {
     "view": (("--view", "telepathy"), "there is no view 'telepathy'; there are repository, trace"),
@@ -35,40 +35,40 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_usage_is_one_clear_line(called: Run, name: str, tmp_path: Path) -> None:
+def test_bad_usage_is_one_clear_line(called: RunCommand, name: str, tmp_path: Path) -> None:
     arguments, message = BAD[name]
     where = () if {"--out", "--resume"} & set(arguments) else ("--out", tmp_path / "out")
-    refused(called(*arguments, *where), message)
+    assert_refused(called(*arguments, *where), message)
     assert not (tmp_path / "out").exists()
 
 
-def test_no_docker_daemon(takeover: Run, tmp_path: Path) -> None:
+def test_no_docker_daemon(takeover: RunCommand, tmp_path: Path) -> None:
     done = takeover(
         "--sandbox", "docker", "--out", tmp_path / "out", DOCKER_HOST="unix:///nowhere/docker.sock"
     )
-    refused(done, "no Docker daemon answers")
+    assert_refused(done, "no Docker daemon answers")
 
 
-def test_a_task_file_with_a_bad_line(called: Run, tmp_path: Path) -> None:
+def test_a_task_file_with_a_bad_line(called: RunCommand, tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text('{"instance_id": "a"}\n{"instance_id": \n')
-    refused(called("--tasks", tasks, "--out", tmp_path / "out"), "tasks.jsonl: line 2: not JSON")
+    assert_refused(called("--tasks", tasks, "--out", tmp_path / "out"), "tasks.jsonl: line 2: not JSON")
 
 
-def test_a_task_without_an_image(called: Run, tmp_path: Path) -> None:
+def test_a_task_without_an_image(called: RunCommand, tmp_path: Path) -> None:
     names = ("problem_statement", "repo", "version", "FAIL_TO_PASS", "eval_script", "log_parser")
     row = {"instance_id": "a", "eval_type": "pass_and_fail", **dict.fromkeys(names, "x")}
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text(json.dumps(row) + "\n")
     model = ("--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1", "--sandbox", "docker")
-    refused(called("--tasks", tasks, *model, "--out", tmp_path / "out"), "it names no image")
+    assert_refused(called("--tasks", tasks, *model, "--out", tmp_path / "out"), "it names no image")
 
 
-def test_a_database_that_is_none(called: Run, tmp_path: Path) -> None:
+def test_a_database_that_is_none(called: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "takeover.sqlite").write_text("This is a letter. " * 100)
-    refused(called("--out", out), "it is no SQLite database")
+    assert_refused(called("--out", out), "it is no SQLite database")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from sandbox import host
 from sandbox.machine import BackendName, SandboxSpec
 
 from .. import crash_case
-from ..conftest import missing
+from ..conftest import skip_missing
 
 PROMPT = "# Make `double` double\n\nIt returns `n + 1`.\n\n  Trailing spaces stay.  \n"
 EDIT = "```bash\nsed -i 's/n + 1/n * 3/' pkg/core.py\n```"
@@ -34,8 +34,10 @@ DONE = "<finish>Done.</finish>"
 NOTE = "```bash\necho {} >> notes.txt\n```"
 SHOW = "```bash\ncat notes.txt\n```"
 POINTS = ("first_source_edit", "first_validation", "first_post_failure_edit")
-NAMED: dict[str, Any] = {"model_name": "scripted", "run_id": "run"}
-BOTH = pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+RUN_OPTIONS: dict[str, Any] = {"model_name": "scripted", "run_id": "run"}
+BOTH_DATABASES = pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
+)
 """Marks a test, or a module of them, whose bench is to stand on either database.
 
 The first tier has PostgreSQL where the ledger and the savers are tested alone.
@@ -72,40 +74,44 @@ class Scripted(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-def scripted(*replies: Any, **settings: Any) -> Scripted:
+def scripted_model(*replies: Any, **settings: Any) -> Scripted:
     return Scripted(replies=list(replies), seen=[], tools=[], **settings)
 
 
-def called(*calls: tuple[str, str], ids: bool = True) -> AIMessage:
+def native_reply(*calls: tuple[str, str], ids: bool = True) -> AIMessage:
     """A reply with native calls whose arguments are JSON text, as the client reads it from the wire."""
     made = [(name, text, f"call_{n}_{name}" if ids else None) for n, (name, text) in enumerate(calls)]
     return AIMessage(
         "",
-        tool_calls=[{"name": n, "args": json.loads(text), "id": i} for n, text, i in made if _valid(text)],
+        tool_calls=[
+            {"name": n, "args": json.loads(text), "id": i} for n, text, i in made if _is_json_object(text)
+        ],
         invalid_tool_calls=[
-            {"name": n, "args": text, "id": i, "error": "bad"} for n, text, i in made if not _valid(text)
+            {"name": n, "args": text, "id": i, "error": "bad"}
+            for n, text, i in made
+            if not _is_json_object(text)
         ],
     )
 
 
-def _valid(text: str) -> bool:
+def _is_json_object(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
     except ValueError:
         return False
 
 
-def events(state: AgentState) -> list[Event]:
+def parse_events(state: AgentState) -> list[Event]:
     return [Event.model_validate(event) for event in state.get("events", [])]
 
 
-def shown(state: Any) -> list[str]:
+def shown_lines(state: Any) -> list[str]:
     """The lines of a file when it was shown last."""
     texts = [event["text"] for event in state["events"] if event["kind"] == "observation"]
     return str(texts[-1]).splitlines()[1:]
 
 
-def noted(state: Any) -> str:
+def noted_text(state: Any) -> str:
     """What the file of notes held when it was shown last."""
     shown = [
         event["text"]
@@ -115,7 +121,7 @@ def noted(state: Any) -> str:
     return str(shown[-1]).partition("\n")[2].strip()
 
 
-class Bench:
+class RunHarness:
     """A small repository on a real machine, a saver on disk, and a store of records."""
 
     def __init__(self, root: Path, home: Home, backend: BackendName = "process") -> None:
@@ -134,23 +140,23 @@ class Bench:
         place: dict[str, Any] = {"directory": base}
         if backend == "docker":
             place = {"image": f"takeover/bench-{secrets.token_hex(4)}:latest"}
-            crash_case.lay_image(base, place["image"])
+            crash_case.build_image(base, place["image"])
         self.spec = SandboxSpec(backend=backend, owner="test-agent", **place)
         self.home = home
         self.store = home.records
 
     def run(self, model: BaseChatModel, *, thread: str = "thread", **settings: Any) -> AgentState:
-        return run(self.home, thread, "t", PROMPT, **self._options(model, **(NAMED | settings))).state
+        return run(self.home, thread, "t", PROMPT, **self._options(model, **(RUN_OPTIONS | settings))).state
 
-    def opened(self, model: BaseChatModel, thread: str = "thread", **settings: Any) -> Any:
+    def open_run(self, model: BaseChatModel, thread: str = "thread", **settings: Any) -> Any:
         return open_run(self.home, thread, **self._options(model, **settings))
 
     def resume(
         self, model: BaseChatModel, answer: Any = None, *, thread: str = "thread", **settings: Any
     ) -> Outcome:
-        return resume(self.home, thread, answer, **self._options(model, **(NAMED | settings)))
+        return resume(self.home, thread, answer, **self._options(model, **(RUN_OPTIONS | settings)))
 
-    def take(
+    def take_over(
         self, model: BaseChatModel, view: str = "repository", record: str = "", **settings: Any
     ) -> AgentState:
         thread, record = f"taking {len(self.home.threads())}", record or "run.first_source_edit"
@@ -159,7 +165,7 @@ class Bench:
     def _options(self, model: BaseChatModel, **settings: Any) -> dict[str, Any]:
         return {"model": model, "sandbox": self.spec, "points": (), **settings}
 
-    def saved(self, checkpoint: str | None = None) -> StateSnapshot:
+    def load_state(self, checkpoint: str | None = None) -> StateSnapshot:
         config: Any = {"configurable": {"thread_id": "thread"}}
         if checkpoint:
             config["configurable"]["checkpoint_id"] = checkpoint
@@ -181,14 +187,14 @@ def backend() -> BackendName:
 @pytest.fixture
 def bench(
     request: pytest.FixtureRequest, tmp_path: Path, database: str, backend: BackendName
-) -> Iterator[Bench]:
+) -> Iterator[RunHarness]:
     url = request.getfixturevalue("postgres_database") if database == "postgres" else None
     if backend == "docker":
         request.getfixturevalue("base_image")
-    if backend == "host" and (reason := host.unavailable()):
-        missing(reason)
+    if backend == "host" and (reason := host.unavailable_reason()):
+        skip_missing(reason)
     with open_home(tmp_path / "home", url) as home:
-        bench = Bench(tmp_path, home, backend)
+        bench = RunHarness(tmp_path, home, backend)
         yield bench
     if bench.spec.image is not None:
         crash_case.remove_image(bench.spec.image)

@@ -9,11 +9,22 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from handoff import detectors, views
-from handoff.record import RECORD_FILE, RecordRefused
-from nodes.replies import ContextOverflow, ModelFailed
-from sandbox.machine import SnapshotCorrupt
+from handoff.record import RECORD_FILE, RecordError
+from nodes.replies import ContextWindowError, ModelError
+from sandbox.machine import SnapshotCorruptError
 
-from .conftest import DONE, EDIT, FIX, POINTS, PROMPT, TEST, Bench, called, events, scripted
+from .conftest import (
+    DONE,
+    EDIT,
+    FIX,
+    POINTS,
+    PROMPT,
+    TEST,
+    RunHarness,
+    native_reply,
+    parse_events,
+    scripted_model,
+)
 
 
 def acceptable(messages: Sequence[BaseMessage]) -> bool:
@@ -34,19 +45,23 @@ def acceptable(messages: Sequence[BaseMessage]) -> bool:
     return not waiting
 
 
-def test_each_kind_of_point_is_recorded_once_where_it_lies(bench: Bench) -> None:
+def test_each_kind_of_point_is_recorded_once_where_it_lies(bench: RunHarness) -> None:
     again = "```bash\nsed -i 's/n \\* 2/2 * n/' pkg/core.py\n```"
-    state = bench.run(scripted("```bash\nls\n```", EDIT, TEST, FIX, TEST, again, TEST, DONE), points=POINTS)
+    state = bench.run(
+        scripted_model("```bash\nls\n```", EDIT, TEST, FIX, TEST, again, TEST, DONE), points=POINTS
+    )
     assert state["stop_reason"] == "finished"
     assert state["records"] == [f"run.{kind}" for kind in POINTS]
-    assert bench.store.ids() == tuple(sorted(state["records"]))
+    assert bench.store.list_ids() == tuple(sorted(state["records"]))
     indexes = []
     for name in state["records"]:
         record = bench.store.load(name)
         indexes.append(record.point.event_index)
-        assert record.trace == tuple(events(state)[: record.point.event_index + 1])
+        assert record.trace == tuple(parse_events(state)[: record.point.event_index + 1])
         assert (record.point,) == tuple(
-            point for point in detectors.points(events(state), ("pkg",)) if point.kind == record.point.kind
+            point
+            for point in detectors.list_points(parse_events(state), ("pkg",))
+            if point.kind == record.point.kind
         )
         assert (record.task.id, record.task.prompt, record.task.base_directories) == ("t", PROMPT, ("pkg",))
         assert record.predecessor == "scripted"
@@ -55,59 +70,59 @@ def test_each_kind_of_point_is_recorded_once_where_it_lies(bench: Bench) -> None
     assert "n * 2" in bench.store.load("run.first_post_failure_edit").patch
 
 
-def test_a_record_names_the_checkpoint_it_was_made_at(bench: Bench) -> None:
-    bench.run(scripted("```bash\nls\n```", EDIT, TEST, DONE), points=("first_source_edit",))
+def test_a_record_names_the_checkpoint_it_was_made_at(bench: RunHarness) -> None:
+    bench.run(scripted_model("```bash\nls\n```", EDIT, TEST, DONE), points=("first_source_edit",))
     record = bench.store.load("run.first_source_edit")
     assert record.thread_id == "thread"
-    saved = bench.saved(record.checkpoint_id)
+    saved = bench.load_state(record.checkpoint_id)
     assert saved.next == ("interruption",)
-    assert tuple(events(saved.values)) == record.trace
+    assert tuple(parse_events(saved.values)) == record.trace
 
 
-def test_the_saved_state_is_readable(bench: Bench) -> None:
-    state = bench.run(scripted("```bash\nls\n```", DONE))
-    saved = bench.saved()
+def test_the_saved_state_is_readable(bench: RunHarness) -> None:
+    state = bench.run(scripted_model("```bash\nls\n```", DONE))
+    saved = bench.load_state()
     assert saved.next == ()
     assert saved.values["stop_reason"] == "finished"
     assert saved.values["messages"] == state["messages"]
     assert [message.type for message in saved.values["messages"]] == ["system", "human", "ai", "human", "ai"]
-    assert events(saved.values) == events(state)
+    assert parse_events(saved.values) == parse_events(state)
     json.dumps(saved.values["events"])
 
 
-def test_two_points_of_one_action(bench: Bench) -> None:
+def test_two_points_of_one_action(bench: RunHarness) -> None:
     both = "```bash\nsed -i 's/n + 1/n * 3/' pkg/core.py; python3 -m unittest -q\n```"
-    state = bench.run(scripted(both, DONE), points=POINTS)
+    state = bench.run(scripted_model(both, DONE), points=POINTS)
     assert state["records"] == ["run.first_source_edit", "run.first_validation"]
     assert {bench.store.load(name).point.event_index for name in state["records"]} == {1}
 
 
-def test_only_points_that_are_asked_for_interrupt(bench: Bench) -> None:
-    state = bench.run(scripted(EDIT, TEST, DONE), points=("first_validation",))
+def test_only_points_that_are_asked_for_interrupt(bench: RunHarness) -> None:
+    state = bench.run(scripted_model(EDIT, TEST, DONE), points=("first_validation",))
     assert state["records"] == ["run.first_validation"]
 
 
-def test_the_policy_stop_ends_the_run_at_the_point(bench: Bench) -> None:
-    model = scripted("```bash\nls\n```", EDIT, TEST, DONE)
+def test_the_policy_stop_ends_the_run_at_the_point(bench: RunHarness) -> None:
+    model = scripted_model("```bash\nls\n```", EDIT, TEST, DONE)
     state = bench.run(model, points=("first_source_edit",), policy="stop")
     assert state["stop_reason"] == "point"
     assert len(model.seen) == 2
-    assert tuple(events(state)) == bench.store.load("run.first_source_edit").trace
+    assert tuple(parse_events(state)) == bench.store.load("run.first_source_edit").trace
 
 
-def test_a_handoff_that_is_offered(bench: Bench) -> None:
-    model = scripted(EDIT, "<handoff>The tests are left.</handoff>")
+def test_a_handoff_that_is_offered(bench: RunHarness) -> None:
+    model = scripted_model(EDIT, "<handoff>The tests are left.</handoff>")
     state = bench.run(model, offer_handoff=True, points=("requested",))
     assert "<handoff>" in model.seen[0][0].text
     assert state["stop_reason"] == "handoff"
     assert state["records"] == ["run.requested"]
     record = bench.store.load("run.requested")
     assert record.point.detail == "The tests are left."
-    assert record.trace == tuple(events(state))
+    assert record.trace == tuple(parse_events(state))
 
 
-def test_a_handoff_that_is_not_offered(bench: Bench) -> None:
-    model = scripted("<handoff>Bye.</handoff>", DONE)
+def test_a_handoff_that_is_not_offered(bench: RunHarness) -> None:
+    model = scripted_model("<handoff>Bye.</handoff>", DONE)
     state = bench.run(model)
     assert "<handoff>" not in model.seen[0][0].text
     assert state["stop_reason"] == "finished"
@@ -115,57 +130,57 @@ def test_a_handoff_that_is_not_offered(bench: Bench) -> None:
     assert "no tool 'handoff'" in state["messages"][3].text
 
 
-def test_native_tools_offer_the_handoff_only_when_asked(bench: Bench) -> None:
+def test_native_tools_offer_the_handoff_only_when_asked(bench: RunHarness) -> None:
     for offer in (False, True):
-        model = scripted(called(("finish", "{}")))
+        model = scripted_model(native_reply(("finish", "{}")))
         bench.run(model, protocol="native", offer_handoff=offer, thread=f"thread {offer}")
         assert ("handoff" in {tool["function"]["name"] for tool in model.tools}) is offer
 
 
-def test_the_cap_on_steps(bench: Bench) -> None:
-    model = scripted(*["```bash\nls\n```"] * 9)
+def test_the_cap_on_steps(bench: RunHarness) -> None:
+    model = scripted_model(*["```bash\nls\n```"] * 9)
     state = bench.run(model, max_steps=3)
     assert (state["stop_reason"], state["steps"], len(model.seen)) == ("max_steps", 3, 3)
-    assert [event.kind for event in events(state)] == ["action", "observation"] * 3
+    assert [event.kind for event in parse_events(state)] == ["action", "observation"] * 3
 
 
-def test_the_cap_on_tokens(bench: Bench) -> None:
-    model = scripted(*["```bash\nls\n```"] * 9, tokens=100)
+def test_the_cap_on_tokens(bench: RunHarness) -> None:
+    model = scripted_model(*["```bash\nls\n```"] * 9, tokens=100)
     state = bench.run(model, max_tokens=250)
     assert (state["stop_reason"], len(model.seen)) == ("max_tokens", 3)
     assert (state["spent"]["prompt_tokens"], state["spent"]["completion_tokens"]) == (300, 3)
 
 
-def test_the_cap_on_seconds(bench: Bench) -> None:
-    state = bench.run(scripted(*["```bash\nsleep 0.4\n```"] * 9), max_seconds=1)
+def test_the_cap_on_seconds(bench: RunHarness) -> None:
+    state = bench.run(scripted_model(*["```bash\nsleep 0.4\n```"] * 9), max_seconds=1)
     assert state["stop_reason"] == "max_seconds"
     assert 1 <= state["steps"] <= 3
 
 
-def test_the_cap_on_seconds_holds_while_the_model_thinks(bench: Bench) -> None:
-    state = bench.run(scripted("```bash\nls\n```", delay_s=3), max_seconds=1)
+def test_the_cap_on_seconds_holds_while_the_model_thinks(bench: RunHarness) -> None:
+    state = bench.run(scripted_model("```bash\nls\n```", delay_s=3), max_seconds=1)
     assert state["stop_reason"] == "max_seconds"
 
 
-def test_a_model_that_does_not_answer_in_time_has_failed(bench: Bench) -> None:
-    with pytest.raises(ModelFailed, match="no whole reply within"):
-        bench.run(scripted("```bash\nls\n```", delay_s=2), model_timeout_s=0.3)
+def test_a_model_that_does_not_answer_in_time_has_failed(bench: RunHarness) -> None:
+    with pytest.raises(ModelError, match="no whole reply within"):
+        bench.run(scripted_model("```bash\nls\n```", delay_s=2), model_timeout_s=0.3)
 
 
-def test_a_conversation_that_no_longer_fits_ends_the_run(bench: Bench) -> None:
-    state = bench.run(scripted("```bash\nls\n```", ContextOverflow("too long")))
+def test_a_conversation_that_no_longer_fits_ends_the_run(bench: RunHarness) -> None:
+    state = bench.run(scripted_model("```bash\nls\n```", ContextWindowError("too long")))
     assert state["stop_reason"] == "context_overflow"
-    assert len(events(state)) == 2
+    assert len(parse_events(state)) == 2
 
 
-def test_unreadable_replies_are_corrected_and_count(bench: Bench) -> None:
-    model = scripted("Hm.", "```bash\nls\n```\n```bash\npwd\n```", "", DONE)
+def test_unreadable_replies_are_corrected_and_count(bench: RunHarness) -> None:
+    model = scripted_model("Hm.", "```bash\nls\n```\n```bash\npwd\n```", "", DONE)
     state = bench.run(model)
     assert (state["stop_reason"], state["steps"]) == ("finished", 4)
     told = [message.text for message in state["messages"] if isinstance(message, HumanMessage)][1:]
     assert ["no action" in text for text in told] == [True, False, True]
     assert "2 actions" in told[1]
-    found = events(state)
+    found = parse_events(state)
     assert [event.tool for event in found] == ["unreadable"] * 6 + ["finish"]
     assert all(event.refused for event in found if event.kind == "observation")
 
@@ -173,45 +188,47 @@ def test_unreadable_replies_are_corrected_and_count(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        called(("shell", '{"command": "ls"}'), ("shell", '{"command": "pwd"}')),
-        called(("shell", '{"command": "ls')),
-        called(("shell", '{"command": "ls"}'), ("shell", '{"command"')),
-        called(("shell", "{}"), ids=False),
-        called(("shell", "{"), ids=False),
-        called(("nothing", "{}")),
+        native_reply(("shell", '{"command": "ls"}'), ("shell", '{"command": "pwd"}')),
+        native_reply(("shell", '{"command": "ls')),
+        native_reply(("shell", '{"command": "ls"}'), ("shell", '{"command"')),
+        native_reply(("shell", "{}"), ids=False),
+        native_reply(("shell", "{"), ids=False),
+        native_reply(("nothing", "{}")),
         AIMessage("no call at all"),
         AIMessage(""),
     ],
 )
-def test_unreadable_native_replies_leave_a_valid_history(bench: Bench, reply: AIMessage) -> None:
-    good = called(("shell", '{"command": "echo hello"}'))
-    model = scripted(reply, good, called(("finish", '{"message": "x"}')))
+def test_unreadable_native_replies_leave_a_valid_history(bench: RunHarness, reply: AIMessage) -> None:
+    good = native_reply(("shell", '{"command": "echo hello"}'))
+    model = scripted_model(reply, good, native_reply(("finish", '{"message": "x"}')))
     state = bench.run(model, protocol="native")
     assert state["stop_reason"] == "finished"
     assert all(acceptable(messages) for messages in model.seen)
-    assert [event.refused for event in events(state) if event.kind == "observation"] == [True, False]
+    assert [event.refused for event in parse_events(state) if event.kind == "observation"] == [True, False]
     assert "hello" in state["messages"][-2].text
 
 
-def test_native_calls_that_a_text_protocol_gets_are_answered(bench: Bench) -> None:
-    model = scripted(called(("shell", '{"command": "ls"}')), DONE)
+def test_native_calls_that_a_text_protocol_gets_are_answered(bench: RunHarness) -> None:
+    model = scripted_model(native_reply(("shell", '{"command": "ls"}')), DONE)
     bench.run(model)
     assert all(acceptable(messages) for messages in model.seen)
 
 
-def test_native_actions_are_answered(bench: Bench) -> None:
+def test_native_actions_are_answered(bench: RunHarness) -> None:
     view = '{"command": "view", "path": "pkg/core.py", "start": 2}'
-    handoff = called(("handoff", '{"message": "On."}'))
-    model = scripted(called(("shell", '{"command": "ls"}')), called(("editor", view)), handoff)
+    handoff = native_reply(("handoff", '{"message": "On."}'))
+    model = scripted_model(
+        native_reply(("shell", '{"command": "ls"}')), native_reply(("editor", view)), handoff
+    )
     state = bench.run(model, protocol="native", offer_handoff=True)
     assert acceptable(state["messages"])
     assert "return n + 1" in state["messages"][5].text
     assert bench.store.load("run.requested").point.detail == "On."
 
 
-def test_a_command_that_takes_too_long(bench: Bench) -> None:
-    state = bench.run(scripted("```bash\necho begun; sleep 60\n```", EDIT, DONE), command_timeout_s=2)
-    first, second = [event for event in events(state) if event.kind == "observation"]
+def test_a_command_that_takes_too_long(bench: RunHarness) -> None:
+    state = bench.run(scripted_model("```bash\necho begun; sleep 60\n```", EDIT, DONE), command_timeout_s=2)
+    first, second = [event for event in parse_events(state) if event.kind == "observation"]
     assert first.timed_out
     assert first.exit_code is None
     assert "stopped after" in first.text
@@ -219,9 +236,11 @@ def test_a_command_that_takes_too_long(bench: Bench) -> None:
     assert second.exit_code == 0
 
 
-def test_a_command_that_ends_its_shell(bench: Bench) -> None:
-    state = bench.run(scripted("```bash\nkill -9 $$\n```", "```bash\nexit 3\n```", "```bash\npwd\n```", DONE))
-    killed, left, after = [event for event in events(state) if event.kind == "observation"]
+def test_a_command_that_ends_its_shell(bench: RunHarness) -> None:
+    state = bench.run(
+        scripted_model("```bash\nkill -9 $$\n```", "```bash\nexit 3\n```", "```bash\npwd\n```", DONE)
+    )
+    killed, left, after = [event for event in parse_events(state) if event.kind == "observation"]
     assert killed.exit_code == 137
     assert killed.text.startswith("[exit code 137]")
     assert "a new one stands in" in killed.text
@@ -229,71 +248,71 @@ def test_a_command_that_ends_its_shell(bench: Bench) -> None:
     assert after.exit_code == 0
 
 
-def test_a_command_that_no_shell_can_take(bench: Bench) -> None:
-    state = bench.run(scripted("```bash\necho a\x00b\n```", DONE))
-    refused = events(state)[1]
+def test_a_command_that_no_shell_can_take(bench: RunHarness) -> None:
+    state = bench.run(scripted_model("```bash\necho a\x00b\n```", DONE))
+    refused = parse_events(state)[1]
     assert refused.refused
     assert "NUL" in refused.text
 
 
-def test_a_patch_and_names_that_are_no_utf8(bench: Bench) -> None:
+def test_a_patch_and_names_that_are_no_utf8(bench: RunHarness) -> None:
     odd = "```bash\nprintf '# caf\\351\\n' >> pkg/core.py; touch $'pkg/\\351.txt'; ls pkg\n```"
-    state = bench.run(scripted(odd, DONE), points=("first_source_edit",))
+    state = bench.run(scripted_model(odd, DONE), points=("first_source_edit",))
     record = bench.store.load("run.first_source_edit")
-    assert record.trace == tuple(events(state)[:2])
+    assert record.trace == tuple(parse_events(state)[:2])
     assert "pkg/core.py" in record.patch
     for view in views.VIEWS.values():
         for message in view(record):
             message.text.encode()
-    assert bench.take(scripted(DONE), "trace")["stop_reason"] == "finished"
+    assert bench.take_over(scripted_model(DONE), "trace")["stop_reason"] == "finished"
 
 
 @pytest.mark.parametrize("view", list(views.VIEWS))
-def test_a_takeover_begins_with_its_view(bench: Bench, view: str) -> None:
+def test_a_takeover_begins_with_its_view(bench: RunHarness, view: str) -> None:
     bench.run(
-        scripted("```bash\ncd pkg\n```", EDIT.replace("pkg/", ""), "```bash\nrm core.py\n```", DONE),
+        scripted_model("```bash\ncd pkg\n```", EDIT.replace("pkg/", ""), "```bash\nrm core.py\n```", DONE),
         points=POINTS,
     )
     record = bench.store.load("run.first_source_edit")
-    shown = views.named(view)(record)
+    shown = views.find_view(view)(record)
     replayed = sum(isinstance(message, AIMessage) for message in shown)
-    model = scripted(*[""] * replayed, "```bash\npwd; cat core.py\n```", DONE)
-    state = bench.take(model, view)
+    model = scripted_model(*[""] * replayed, "```bash\npwd; cat core.py\n```", DONE)
+    state = bench.take_over(model, view)
     first = state["messages"][1:]
     assert [(m.type, m.content) for m in first[: len(shown)]] == [(m.type, m.content) for m in shown]
     assert isinstance(first[len(shown)], AIMessage)
     assert model.seen[0] == state["messages"][: len(shown) + 1]
     assert shown[-1].text.endswith(PROMPT)
-    seen = events(state)[1].text
+    seen = parse_events(state)[1].text
     assert "return n * 3" in seen
     assert "/pkg\n" in seen
     assert (state["record"], state["view"]) == (record.id, view)
-    assert events(state)[0].index == 0
+    assert parse_events(state)[0].index == 0
 
 
-def test_a_takeover_knows_what_already_differs(bench: Bench) -> None:
-    first = bench.run(scripted(EDIT, DONE), points=("first_source_edit",))
-    state = bench.take(scripted("```bash\nls\n```", DONE))
-    assert events(state)[1].tree == events(first)[1].tree
+def test_a_takeover_knows_what_already_differs(bench: RunHarness) -> None:
+    first = bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
+    state = bench.take_over(scripted_model("```bash\nls\n```", DONE))
+    assert parse_events(state)[1].tree == parse_events(first)[1].tree
 
 
-def test_what_is_not_whole_is_refused(bench: Bench) -> None:
-    bench.run(scripted(EDIT, DONE), points=("first_source_edit",))
+def test_what_is_not_whole_is_refused(bench: RunHarness) -> None:
+    bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     directory = bench.store.directory("run.first_source_edit")
     path = directory / RECORD_FILE
     whole = path.read_text()
     path.write_text(whole.replace("n * 3", "n * 4"))
-    with pytest.raises(RecordRefused, match="does not match its digest"):
-        bench.take(scripted(DONE))
+    with pytest.raises(RecordError, match="does not match its digest"):
+        bench.take_over(scripted_model(DONE))
     path.write_text(whole[: len(whole) // 2])
-    with pytest.raises(RecordRefused, match="torn"):
-        bench.take(scripted(DONE))
+    with pytest.raises(RecordError, match="torn"):
+        bench.take_over(scripted_model(DONE))
     path.write_text(whole)
-    with pytest.raises(RecordRefused, match="no such record"):
-        bench.take(scripted(DONE), record="run.nothing")
+    with pytest.raises(RecordError, match="no such record"):
+        bench.take_over(scripted_model(DONE), record="run.nothing")
     with pytest.raises(ValueError, match="no view 'all'"):
-        bench.take(scripted(DONE), "all")
+        bench.take_over(scripted_model(DONE), "all")
     archive = directory / bench.store.load("run.first_source_edit").snapshot.location
     archive.write_bytes(b"")  # the home's own copy is the same file
-    with pytest.raises(SnapshotCorrupt):
-        bench.take(scripted(DONE))
+    with pytest.raises(SnapshotCorruptError):
+        bench.take_over(scripted_model(DONE))

@@ -11,33 +11,33 @@ from typing import Any
 import pytest
 from langgraph.types import Command
 
-from graph import Home, NoSuchThread, Outcome, open_run, run
-from handoff.ledger import Fenced, Ledger, ThreadHeld, acquire
-from nodes.replies import ModelFailed
+from graph import Home, Outcome, ThreadNotFoundError, open_run, run
+from handoff.ledger import FencedError, Ledger, ThreadHeldError, acquire
+from nodes.replies import ModelError
 from sandbox.machine import SandboxSpec
 
-from .conftest import BOTH, DONE, EDIT, NOTE, PROMPT, SHOW, Bench, scripted, shown
+from .conftest import BOTH_DATABASES, DONE, EDIT, NOTE, PROMPT, SHOW, RunHarness, scripted_model, shown_lines
 
-pytestmark = BOTH
+pytestmark = BOTH_DATABASES
 GIVEN = {"task": {"id": "t", "prompt": PROMPT}}
 NOTES = [NOTE.format(number) for number in (1, 2, 3)]
 
 
-def test_ainvoke(bench: Bench) -> None:
-    with open_run(bench.home, "thread", model=scripted(*NOTES, SHOW, DONE), sandbox=bench.spec) as held:
+def test_ainvoke(bench: RunHarness) -> None:
+    with open_run(bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec) as held:
         state = asyncio.run(held.agent.ainvoke(GIVEN, **held.options))
         outcome = held.outcome()
-    assert shown(state) == ["1", "2", "3"]
+    assert shown_lines(state) == ["1", "2", "3"]
     assert (outcome.stop_reason, outcome.steps) == ("finished", 5)
     assert "+3" in outcome.patch
     moments = bench.home.history("thread")
     assert moments[0].next == ()
-    assert all(moment.kept for moment in moments)
+    assert all(moment.is_restorable for moment in moments)
 
 
-def test_astream(bench: Bench) -> None:
+def test_astream(bench: RunHarness) -> None:
     async def watched() -> list[tuple[int, str]]:
-        with open_run(bench.home, "thread", model=scripted(*NOTES, DONE), sandbox=bench.spec) as held:
+        with open_run(bench.home, "thread", model=scripted_model(*NOTES, DONE), sandbox=bench.spec) as held:
             stream = held.agent.astream(GIVEN, **held.options, stream_mode="custom")
             return [(told["step"], told["moment"]) async for told in stream]
 
@@ -46,9 +46,11 @@ def test_astream(bench: Bench) -> None:
     assert asyncio.run(watched()) == [(0, "started"), (0, "thinking"), *steps]
 
 
-def test_a_stream_that_is_left_early_is_gone_on_from(bench: Bench) -> None:
+def test_a_stream_that_is_left_early_is_gone_on_from(bench: RunHarness) -> None:
     async def left() -> None:
-        with open_run(bench.home, "thread", model=scripted(*NOTES, SHOW, DONE), sandbox=bench.spec) as held:
+        with open_run(
+            bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec
+        ) as held:
             stream = held.agent.astream(GIVEN, **held.options, stream_mode="custom")
             async for told in stream:
                 if (told["step"], told["moment"]) == (2, "observed"):
@@ -56,62 +58,62 @@ def test_a_stream_that_is_left_early_is_gone_on_from(bench: Bench) -> None:
             await stream.aclose()  # type: ignore[attr-defined]
 
     asyncio.run(left())
-    outcome = bench.resume(scripted(*NOTES, SHOW, DONE))
-    assert shown(outcome.state) == ["1", "2", "3"]
+    outcome = bench.resume(scripted_model(*NOTES, SHOW, DONE))
+    assert shown_lines(outcome.state) == ["1", "2", "3"]
 
 
-def test_a_failure_and_a_resume(bench: Bench) -> None:
-    broken = scripted(NOTES[0], ModelFailed("gone"))
+def test_a_failure_and_a_resume(bench: RunHarness) -> None:
+    broken = scripted_model(NOTES[0], ModelError("gone"))
     with (
         open_run(bench.home, "thread", model=broken, sandbox=bench.spec, model_tries=1) as held,
-        pytest.raises(ModelFailed),
+        pytest.raises(ModelError),
     ):
         asyncio.run(held.agent.ainvoke(GIVEN, **held.options))
-    with open_run(bench.home, "thread", model=scripted(*NOTES, SHOW, DONE), sandbox=bench.spec) as held:
+    with open_run(bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec) as held:
         state = asyncio.run(held.agent.ainvoke(None, **held.options))
-    assert shown(state) == ["1", "2", "3"]
+    assert shown_lines(state) == ["1", "2", "3"]
 
 
-def test_a_review(bench: Bench) -> None:
+def test_a_review(bench: RunHarness) -> None:
     async def reviewed() -> Outcome:
         settings: Any = {"policy": "review", "points": ("first_source_edit",)}
-        model = scripted(EDIT, "Summary.", "Fields.", DONE)
+        model = scripted_model(EDIT, "Summary.", "Fields.", DONE)
         with open_run(bench.home, "thread", model=model, sandbox=bench.spec, **settings) as held:
             state = await held.agent.ainvoke(GIVEN, **held.options)
             (asked,) = state["__interrupt__"]
             assert "pkg/core.py" in asked.value["note"]
-            assert held.outcome().waiting == asked.value
+            assert held.outcome().question == asked.value
         with open_run(bench.home, "thread", model=model, sandbox=bench.spec, **settings) as held:
             answer = {"decision": "approve", "view": "trace", "note": "Mind it."}
             await held.agent.ainvoke(Command(resume=answer), **held.options)
             return held.outcome()
 
     outcome = asyncio.run(reviewed())
-    assert (outcome.stop_reason, outcome.waiting) == ("handoff", None)
+    assert (outcome.stop_reason, outcome.question) == ("handoff", None)
     review = bench.store.load(outcome.records[0]).review
     assert review is not None
     assert (review.view, review.note) == ("trace", "Mind it.")
 
 
-def test_a_takeover_that_failed_is_resumed_as_one(bench: Bench) -> None:
-    bench.run(scripted(EDIT, DONE), points=("first_source_edit",))
+def test_a_takeover_that_failed_is_resumed_as_one(bench: RunHarness) -> None:
+    bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     given: Any = {"record": "run.first_source_edit", "view": "trace"}
-    broken = scripted(ModelFailed("gone"))
+    broken = scripted_model(ModelError("gone"))
     with (
         open_run(bench.home, "taking", model=broken, sandbox=bench.spec, model_tries=1) as held,
-        pytest.raises(ModelFailed),
+        pytest.raises(ModelError),
     ):
         asyncio.run(held.takeover.ainvoke(given, **held.options))
-    done = bench.resume(scripted(DONE), thread="taking")
+    done = bench.resume(scripted_model(DONE), thread="taking")
     assert (done.stop_reason, done.state["view"]) == ("finished", "trace")
     assert "n * 3" in done.patch
 
 
-def test_tasks_on_different_threads_at_once(bench: Bench) -> None:
+def test_tasks_on_different_threads_at_once(bench: RunHarness) -> None:
     together = asyncio.Barrier(3)
 
     async def one(name: str) -> Outcome:
-        model = scripted(NOTE.format(name), SHOW, DONE)
+        model = scripted_model(NOTE.format(name), SHOW, DONE)
         with open_run(bench.home, name, model=model, sandbox=bench.spec) as held:
             await together.wait()
             async for _ in held.agent.astream(GIVEN, **held.options):
@@ -123,27 +125,27 @@ def test_tasks_on_different_threads_at_once(bench: Bench) -> None:
 
     for name, outcome in zip("abc", asyncio.run(all_of_them()), strict=True):
         assert (outcome.thread, outcome.stop_reason) == (name, "finished")
-        assert shown(outcome.state) == [name]
+        assert shown_lines(outcome.state) == [name]
 
 
-def test_tasks_on_one_thread_are_told_who_holds_it(bench: Bench) -> None:
+def test_tasks_on_one_thread_are_told_who_holds_it(bench: RunHarness) -> None:
     async def both() -> None:
-        model = scripted(*NOTES, SHOW, DONE)
+        model = scripted_model(*NOTES, SHOW, DONE)
         with open_run(bench.home, "thread", model=model, sandbox=bench.spec) as held:
             async for _ in held.agent.astream(GIVEN, **held.options, stream_mode="custom"):
-                with pytest.raises(ThreadHeld, match="held by process"):
+                with pytest.raises(ThreadHeldError, match="held by process"):
                     bench.run(model)
-            assert shown(held.outcome().state) == ["1", "2", "3"]
+            assert shown_lines(held.outcome().state) == ["1", "2", "3"]
 
     asyncio.run(both())
 
 
-def test_runs_in_threads_of_one_process(bench: Bench) -> None:
+def test_runs_in_threads_of_one_process(bench: RunHarness) -> None:
     together = threading.Barrier(4)
 
     def one(name: str) -> Outcome:
         together.wait()
-        model = scripted(NOTE.format(name), NOTE.format(name), SHOW, DONE)
+        model = scripted_model(NOTE.format(name), NOTE.format(name), SHOW, DONE)
         return run(
             bench.home, name, name, PROMPT, model=model, sandbox=bench.spec, on_progress=lambda _: None
         )
@@ -151,42 +153,44 @@ def test_runs_in_threads_of_one_process(bench: Bench) -> None:
     with ThreadPoolExecutor(4) as pool:
         for name, outcome in zip("abcd", pool.map(one, "abcd"), strict=True):
             assert (outcome.thread, outcome.stop_reason) == (name, "finished")
-            assert shown(outcome.state) == [name, name]
+            assert shown_lines(outcome.state) == [name, name]
     assert bench.home.threads() == ("a", "b", "c", "d")
 
 
 def test_a_lease_that_was_lost_stops_an_asynchronous_run(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: RunHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def robbed(other: Ledger) -> None:
-        with open_run(bench.home, "thread", model=scripted(*NOTES, SHOW, DONE), sandbox=bench.spec) as held:
+        with open_run(
+            bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec
+        ) as held:
             async for told in held.agent.astream(GIVEN, **held.options, stream_mode="custom"):
                 if (told["step"], told["moment"]) == (2, "thinking"):
-                    with other.writing() as connection:
+                    with other.write_transaction() as connection:
                         connection.exec_driver_sql("UPDATE takeover_leases SET expires_at = 0")
                     acquire(other, "thread").release()
 
     other = Ledger(bench.home.ledger.url)
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         asyncio.run(robbed(other))
     other.close()
     assert bench.home.history("thread")[0].step == 2
-    assert shown(bench.resume(scripted(*NOTES, SHOW, DONE)).state) == ["1", "2", "3"]
+    assert shown_lines(bench.resume(scripted_model(*NOTES, SHOW, DONE)).state) == ["1", "2", "3"]
 
 
-def test_an_outcome_before_there_is_a_run(bench: Bench) -> None:
+def test_an_outcome_before_there_is_a_run(bench: RunHarness) -> None:
     with (
-        open_run(bench.home, "thread", model=scripted(DONE), sandbox=bench.spec) as held,
-        pytest.raises(NoSuchThread, match="nothing has run on it"),
+        open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held,
+        pytest.raises(ThreadNotFoundError, match="nothing has run on it"),
     ):
         held.outcome()
 
 
-def test_reading_while_a_run_writes(bench: Bench, tmp_path: Path) -> None:
+def test_reading_while_a_run_writes(bench: RunHarness, tmp_path: Path) -> None:
     seen: list[int] = []
 
     async def watched(home: Home, spec: SandboxSpec) -> None:
-        with open_run(home, "thread", model=scripted(*NOTES, DONE), sandbox=spec) as held:
+        with open_run(home, "thread", model=scripted_model(*NOTES, DONE), sandbox=spec) as held:
             async for _ in held.agent.astream(GIVEN, **held.options, stream_mode="custom"):
                 seen.append(len(await asyncio.to_thread(home.history, "thread")))
 
@@ -195,9 +199,9 @@ def test_reading_while_a_run_writes(bench: Bench, tmp_path: Path) -> None:
     assert seen[-1] > seen[0] >= 1
 
 
-def test_a_node_that_was_cancelled_half_written_is_run_again(bench: Bench) -> None:
-    bench.run(scripted(DONE))
-    with bench.home.session("thread", bench.spec) as (_, saver):
+def test_a_node_that_was_cancelled_half_written_is_run_again(bench: RunHarness) -> None:
+    bench.run(scripted_model(DONE))
+    with bench.home.open_session("thread", bench.spec) as (_, saver):
         newest = saver.get_tuple({"configurable": {"thread_id": "thread"}})
         writes = [("messages", []), ("seconds", 1.0), ("__error__", asyncio.CancelledError())]
         saver.put_writes(newest.config, writes, "task")

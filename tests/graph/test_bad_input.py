@@ -17,11 +17,11 @@ from langchain_core.tools import BaseTool
 from typing_extensions import Unpack
 
 from graph import (
-    BadInput,
-    BadSettings,
-    BadThread,
-    NoSuchThread,
-    ThreadTaken,
+    InputError,
+    SettingsError,
+    ThreadExistsError,
+    ThreadNameError,
+    ThreadNotFoundError,
     build_agent,
     build_takeover,
     open_home,
@@ -32,19 +32,31 @@ from graph import (
     run_team,
     take_over,
 )
-from graph.savers import Unstorable
+from graph.savers import UnstorableValueError
 from handoff.event import PointKind
-from handoff.ledger import LedgerUnusable
-from handoff.record import RecordRefused
-from handoff.views import NoSuchView
-from nodes.replies import ModelFailed
-from nodes.session import MachineNotKept
-from nodes.settings import Equipment, NoContext
+from handoff.ledger import LedgerUnavailableError
+from handoff.record import RecordError
+from handoff.views import UnknownViewError
+from nodes.replies import ModelError
+from nodes.session import SnapshotNotFoundError
+from nodes.settings import AgentConfig, MissingContextError
 from nodes.team import Team
-from sandbox.machine import SandboxSpec, SandboxUnavailable
+from sandbox.machine import SandboxSpec, SandboxUnavailableError
 
-from ..conftest import missing, mounted, small_disk
-from .conftest import BOTH, DONE, EDIT, NOTE, PROMPT, SHOW, Bench, Scripted, called, scripted, shown
+from ..conftest import mount, mount_small_disk, skip_missing
+from .conftest import (
+    BOTH_DATABASES,
+    DONE,
+    EDIT,
+    NOTE,
+    PROMPT,
+    SHOW,
+    RunHarness,
+    Scripted,
+    native_reply,
+    scripted_model,
+    shown_lines,
+)
 
 HOSTILE = ["", " ", "nul\0", "new\nline", "\ud800", "x" * 5_000, None, 5]
 
@@ -85,12 +97,12 @@ def refused(kind: type[Exception], says: str) -> Iterator[None]:
         ({"policy": "takeover"}, "^policy='takeover' needs successor=, the model that takes over$"),
     ],
 )  # fmt: skip
-def test_settings_that_cannot_be(bench: Bench, settings: dict[str, Any], says: str) -> None:
-    given: dict[str, Any] = {"model": scripted(DONE), "sandbox": bench.spec, **settings}
-    with refused(BadSettings, says):
+def test_settings_that_cannot_be(bench: RunHarness, settings: dict[str, Any], says: str) -> None:
+    given: dict[str, Any] = {"model": scripted_model(DONE), "sandbox": bench.spec, **settings}
+    with refused(SettingsError, says):
         run(bench.home, "thread", "t", PROMPT, **given)
     assert bench.home.threads() == ()
-    assert bench.run(scripted(DONE))["stop_reason"] == "finished"
+    assert bench.run(scripted_model(DONE))["stop_reason"] == "finished"
 
 
 class WithoutTools(Scripted):
@@ -107,10 +119,10 @@ class RefusingTools(Scripted):
 
 
 @pytest.mark.parametrize("kind", [WithoutTools, RefusingTools])
-def test_a_model_that_takes_no_tools(bench: Bench, kind: type[Scripted]) -> None:
+def test_a_model_that_takes_no_tools(bench: RunHarness, kind: type[Scripted]) -> None:
     model = kind(replies=[DONE], seen=[], tools=[])
     with refused(
-        BadSettings, f"needs a model with bind_tools, which {kind.__name__} lacks; give protocol='text'$"
+        SettingsError, f"needs a model with bind_tools, which {kind.__name__} lacks; give protocol='text'$"
     ):
         bench.run(model, protocol="native")
     assert bench.home.threads() == (() if kind is WithoutTools else ("thread",))
@@ -118,46 +130,50 @@ def test_a_model_that_takes_no_tools(bench: Bench, kind: type[Scripted]) -> None
 
 
 def test_options_are_typed_as_the_settings_are() -> None:
-    fields = {name: field.annotation for name, field in (Equipment.model_fields | Team.model_fields).items()}
+    fields = {
+        name: field.annotation for name, field in (AgentConfig.model_fields | Team.model_fields).items()
+    }
     fields |= {"points": Sequence[PointKind], "tools": Sequence[BaseTool]}  # looser
     team = Team.model_fields.keys() - {"agents"}
-    agents = Equipment.model_fields.keys() - {"model", "model_name", "delegation"}
+    agents = AgentConfig.model_fields.keys() - {"model", "model_name", "delegation"}
     own = get_type_hints(open_run)
     run_options = own.keys() - {"home", "thread", "model", "agents", "sandbox", "settings", "return"}
     known = fields | own | {"model": BaseChatModel}
     for call, kind, names in (
-        (open_run, options.Settings, agents | team),
-        (run, options.Options, agents | run_options),
-        (run_team, options.TeamOptions, agents | run_options | team),
+        (open_run, options.OpenRunSettings, agents | team),
+        (run, options.AgentRunOptions, agents | run_options),
+        (run_team, options.TeamRunOptions, agents | run_options | team),
         (take_over, options.TakeOverOptions, agents | run_options | {"model", "sandbox"}),
-        (resume, options.TeamOptions, agents | run_options | team),
+        (resume, options.TeamRunOptions, agents | run_options | team),
     ):
         assert Unpack[kind] in get_type_hints(call).values()
         assert get_type_hints(kind) == {name: known[name] for name in names}
 
 
 @pytest.mark.parametrize("initialised", [False, True])
-def test_a_directory_without_a_commit(bench: Bench, tmp_path: Path, initialised: bool) -> None:
+def test_a_directory_without_a_commit(bench: RunHarness, tmp_path: Path, initialised: bool) -> None:
     place = tmp_path / "plain"
     place.mkdir()
     if initialised:
         subprocess.run(["git", "init", "-q", place], check=True)
     with refused(
-        SandboxUnavailable,
+        SandboxUnavailableError,
         "^task t: its base holds no git repository with a commit: .*; git init and commit there$",
     ):
         run(
-            bench.home, "thread", "t", PROMPT, model=scripted(DONE),
+            bench.home, "thread", "t", PROMPT, model=scripted_model(DONE),
             sandbox=SandboxSpec(backend="process", directory=place, owner="test-agent"),
         )  # fmt: skip
 
 
-def test_a_graph_without_its_context(bench: Bench) -> None:
+def test_a_graph_without_its_context(bench: RunHarness) -> None:
     for graph, given in ((build_agent(), {"task": {}}), (build_takeover(), {"record": "r"})):
-        with refused(NoContext, r"needs context=AgentContext\(.*open_run makes it.*it was NoneType$"):
+        with refused(
+            MissingContextError, r"needs context=AgentContext\(.*open_run makes it.*it was NoneType$"
+        ):
             graph.invoke(given)
-    with open_run(bench.home, "thread", model=scripted(EDIT, DONE), sandbox=bench.spec) as held:
-        with refused(NoContext, "it was NoneType$"):
+    with open_run(bench.home, "thread", model=scripted_model(EDIT, DONE), sandbox=bench.spec) as held:
+        with refused(MissingContextError, "it was NoneType$"):
             held.agent.invoke({"task": {"id": "t", "prompt": PROMPT}}, held.config)
         assert held.agent.invoke(None, **held.options)["stop_reason"] == "finished"
 
@@ -165,9 +181,11 @@ def test_a_graph_without_its_context(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "given", [{}, {"task": {}}, {"task": {"id": "t"}}, {"messages": [HumanMessage("hi")]}]
 )
-def test_a_graph_without_its_task(bench: Bench, given: Any) -> None:
-    with open_run(bench.home, "thread", model=scripted(DONE), sandbox=bench.spec) as held:
-        with refused(BadInput, r'^the agent takes \{"task": \{"id": …, "prompt": …\}\}, both of them text$'):
+def test_a_graph_without_its_task(bench: RunHarness, given: Any) -> None:
+    with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held:
+        with refused(
+            InputError, r'^the agent takes \{"task": \{"id": …, "prompt": …\}\}, both of them text$'
+        ):
             held.agent.invoke(given, **held.options)
         task = {"task": {"id": "t", "prompt": PROMPT}}
         assert held.agent.invoke(task, **held.options)["stop_reason"] == "finished"
@@ -177,22 +195,24 @@ def test_a_graph_without_its_task(bench: Bench, given: Any) -> None:
 
 
 @pytest.mark.parametrize("thread", HOSTILE)
-@BOTH
-def test_threads_whose_ids_cannot_be(bench: Bench, thread: Any) -> None:
+@BOTH_DATABASES
+def test_threads_whose_ids_cannot_be(bench: RunHarness, thread: Any) -> None:
     actions: list[Callable[[], Any]] = [
-        lambda: bench.run(scripted(DONE), thread=thread),
-        lambda: bench.resume(scripted(DONE), thread=thread),
+        lambda: bench.run(scripted_model(DONE), thread=thread),
+        lambda: bench.resume(scripted_model(DONE), thread=thread),
         lambda: bench.home.history(thread),
         lambda: bench.home.request_handoff(thread),
     ]
     for act in actions:
-        with refused(BadThread, "give 1 to 255 characters, none of them a control character$|is text, not"):
+        with refused(
+            ThreadNameError, "give 1 to 255 characters, none of them a control character$|is text, not"
+        ):
             act()
     assert bench.home.threads() == ()
 
 
-@BOTH
-def test_odd_threads_keep_apart(bench: Bench) -> None:
+@BOTH_DATABASES
+def test_odd_threads_keep_apart(bench: RunHarness) -> None:
     threads = [
         "..",
         ".",
@@ -207,23 +227,23 @@ def test_odd_threads_keep_apart(bench: Bench) -> None:
     ]
     names = set()
     for thread in threads:
-        state = bench.run(scripted(EDIT, DONE), thread=thread, run_id="", points=("first_source_edit",))
+        state = bench.run(scripted_model(EDIT, DONE), thread=thread, run_id="", points=("first_source_edit",))
         (name,) = state["records"]
         names.add(name)
         assert bench.store.load(name).thread_id == thread
         assert bench.home.history(thread)[0].step == 2
     assert len(names) == len(threads)
-    assert set(bench.store.ids()) == names
+    assert set(bench.store.list_ids()) == names
     assert set(bench.home.threads()) == set(threads)
     assert {path.name for path in bench.store.root.iterdir()} == names
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("record", [*HOSTILE, "..", "../records/r", "/etc/passwd", "nothing.here"])
-def test_records_that_are_not_there(bench: Bench, record: Any) -> None:
-    bench.run(scripted(EDIT, DONE), points=("first_source_edit",))
-    settings: Any = {"model": scripted(DONE), "sandbox": bench.spec}
-    with refused(RecordRefused, "(is no record's id|no such record); there are run.first_source_edit$"):
+def test_records_that_are_not_there(bench: RunHarness, record: Any) -> None:
+    bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
+    settings: Any = {"model": scripted_model(DONE), "sandbox": bench.spec}
+    with refused(RecordError, "(is no record's id|no such record); there are run.first_source_edit$"):
         take_over(bench.home, "taking", record, "trace", **settings)
     # Nothing began there, so the thread is free.
     assert bench.home.threads() == ("thread",)
@@ -232,11 +252,11 @@ def test_records_that_are_not_there(bench: Bench, record: Any) -> None:
 
 
 @pytest.mark.parametrize("view", ["nothing", "x" * 5_000, "nul\0", "../trace", 5])
-def test_views_that_are_not_there(bench: Bench, view: Any) -> None:
-    bench.run(scripted(EDIT, DONE), points=("first_source_edit",))
-    settings: Any = {"model": scripted(DONE), "sandbox": bench.spec}
+def test_views_that_are_not_there(bench: RunHarness, view: Any) -> None:
+    bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
+    settings: Any = {"model": scripted_model(DONE), "sandbox": bench.spec}
     with refused(
-        NoSuchView,
+        UnknownViewError,
         "^there is no view .*; there are repository, trace, summary, structured, payload, transcript, cited$",
     ):
         take_over(bench.home, "taking", "run.first_source_edit", view, **settings)
@@ -247,33 +267,33 @@ def test_views_that_are_not_there(bench: Bench, view: Any) -> None:
 @pytest.mark.parametrize(
     ("task", "prompt"), [(None, "p"), ("t", None), (5, "p"), ("t", ""), ("t", " \n"), ("t", b"p")]
 )
-def test_tasks_that_are_none(bench: Bench, task: Any, prompt: Any) -> None:
-    with refused(BadInput, "^a task is an id and a prompt, both text; they were "):
-        run(bench.home, "thread", task, prompt, model=scripted(DONE), sandbox=bench.spec)
+def test_tasks_that_are_none(bench: RunHarness, task: Any, prompt: Any) -> None:
+    with refused(InputError, "^a task is an id and a prompt, both text; they were "):
+        run(bench.home, "thread", task, prompt, model=scripted_model(DONE), sandbox=bench.spec)
     assert bench.home.threads() == ()
-    assert bench.run(scripted(DONE))["stop_reason"] == "finished"
+    assert bench.run(scripted_model(DONE))["stop_reason"] == "finished"
 
 
-@BOTH
+@BOTH_DATABASES
 @pytest.mark.parametrize("task", ["", "../..", "a/b", "nul\0", "x" * 100_000, "ü🎉"])
-def test_odd_tasks(bench: Bench, task: str) -> None:
-    model = scripted(EDIT, ModelFailed("gone"))
-    with pytest.raises(ModelFailed):
+def test_odd_tasks(bench: RunHarness, task: str) -> None:
+    model = scripted_model(EDIT, ModelError("gone"))
+    with pytest.raises(ModelError):
         run(bench.home, "thread", task, f"{task} prompt", model=model, sandbox=bench.spec, model_tries=1)
-    with pytest.raises(ThreadTaken) as caught:
-        run(bench.home, "thread", "other", PROMPT, model=scripted(DONE), sandbox=bench.spec)
+    with pytest.raises(ThreadExistsError) as caught:
+        run(bench.home, "thread", "other", PROMPT, model=scripted_model(DONE), sandbox=bench.spec)
     assert len(str(caught.value)) < 300
-    done = bench.resume(scripted("", DONE))
+    done = bench.resume(scripted_model("", DONE))
     assert (done.stop_reason, done.state["task"]["id"]) == ("finished", task)
     assert bench.store.load("thread.first_source_edit").task.prompt == f"{task} prompt"
 
 
 @pytest.mark.parametrize("database", ["postgres"])
-def test_checkpoints_that_are_not_there(bench: Bench) -> None:
-    bench.run(scripted(DONE))
+def test_checkpoints_that_are_not_there(bench: RunHarness) -> None:
+    bench.run(scripted_model(DONE))
     for checkpoint in ("", "nul\0", "x" * 5_000, "'; --", "1f0"):
-        with refused(NoSuchThread, "has no checkpoint .*; its newest is .* lists them all$"):
-            bench.resume(scripted(DONE), checkpoint=checkpoint)
+        with refused(ThreadNotFoundError, "has no checkpoint .*; its newest is .* lists them all$"):
+            bench.resume(scripted_model(DONE), checkpoint=checkpoint)
 
 
 # States
@@ -300,48 +320,48 @@ def test_checkpoints_that_are_not_there(bench: Bench) -> None:
         (None, "^a change is a dict of what is to be written, not None$"),
     ],
 )
-def test_changes_that_cannot_be(bench: Bench, values: Any, says: str) -> None:
-    bench.run(scripted(EDIT, DONE))
+def test_changes_that_cannot_be(bench: RunHarness, values: Any, says: str) -> None:
+    bench.run(scripted_model(EDIT, DONE))
     before = bench.home.history("thread")
-    with open_run(bench.home, "thread", model=scripted(DONE), sandbox=bench.spec) as held:
-        with refused(BadInput, says):
-            held.change(values)
-        with refused(BadInput, "^as_node: there is no node 'nowhere'; there are begin, think, shell, "):
-            held.change({}, as_node="nowhere")
-        with refused(MachineNotKept, "there is no machine 'gone'"):
-            held.change({"machine": "gone"})
+    with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held:
+        with refused(InputError, says):
+            held.update_state(values)
+        with refused(InputError, "^as_node: there is no node 'nowhere'; there are begin, think, shell, "):
+            held.update_state({}, as_node="nowhere")
+        with refused(SnapshotNotFoundError, "there is no machine 'gone'"):
+            held.update_state({"machine": "gone"})
         assert bench.home.history("thread") == before
         assert held.resume().stop_reason == "finished"
 
 
-def test_a_change_that_can_be(bench: Bench) -> None:
-    bench.run(scripted(EDIT, DONE))
+def test_a_change_that_can_be(bench: RunHarness) -> None:
+    bench.run(scripted_model(EDIT, DONE))
     before = next(moment for moment in bench.home.history("thread") if moment.step == 1)
-    with open_run(bench.home, "thread", model=scripted("", DONE), sandbox=bench.spec) as held:
-        at = held.change(
+    with open_run(bench.home, "thread", model=scripted_model("", DONE), sandbox=bench.spec) as held:
+        at = held.update_state(
             {"messages": [HumanMessage("Stop now.")]}, checkpoint=before.checkpoint, as_node="shell"
         )
         done = held.resume(checkpoint=at)
     assert [message.text for message in done.state["messages"]][-2:] == ["Stop now.", DONE]
 
 
-@BOTH
-def test_a_message_that_no_checkpoint_can_hold(bench: Bench) -> None:
+@BOTH_DATABASES
+def test_a_message_that_no_checkpoint_can_hold(bench: RunHarness) -> None:
     odd = AIMessage(EDIT, additional_kwargs={"socket": object()})
-    with refused(Unstorable, "AIMessage: a state holds messages, text, numbers"):
-        bench.run(scripted(NOTE.format(1), odd, DONE))
-    done = bench.resume(scripted("", SHOW, DONE))
-    assert shown(done.state) == ["1"]
+    with refused(UnstorableValueError, "AIMessage: a state holds messages, text, numbers"):
+        bench.run(scripted_model(NOTE.format(1), odd, DONE))
+    done = bench.resume(scripted_model("", SHOW, DONE))
+    assert shown_lines(done.state) == ["1"]
     with (
-        open_run(bench.home, "thread", model=scripted(DONE), sandbox=bench.spec) as held,
-        refused(Unstorable, "put nothing else there$"),
+        open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held,
+        refused(UnstorableValueError, "put nothing else there$"),
     ):
-        held.change({"messages": [odd]})
+        held.update_state({"messages": [odd]})
 
 
-def test_answers_that_are_none(bench: Bench) -> None:
+def test_answers_that_are_none(bench: RunHarness) -> None:
     settings: Any = {"policy": "review", "points": ("first_source_edit",)}
-    model = scripted(EDIT, "Summary.", "Fields.", DONE)
+    model = scripted_model(EDIT, "Summary.", "Fields.", DONE)
     bench.run(model, **settings)
     for answer, says in (
         (
@@ -353,7 +373,7 @@ def test_answers_that_are_none(bench: Bench) -> None:
         ("yes", "^answer: "),
         ([], "^answer: "),
     ):
-        with refused(BadInput, says):
+        with refused(InputError, says):
             bench.resume(model, answer, **settings)
     assert bench.resume(model, {"decision": "approve"}, **settings).stop_reason == "handoff"
 
@@ -380,10 +400,10 @@ def corrections(state: Any) -> list[str]:
         ("", "holds no action"),
     ],
 )  # fmt: skip
-def test_replies_that_are_no_action(bench: Bench, reply: str, says: str) -> None:
+def test_replies_that_are_no_action(bench: RunHarness, reply: str, says: str) -> None:
     told: list[dict[str, Any]] = []
     state = bench.run(
-        scripted(reply, SHOW.replace("notes.txt", "pkg/core.py"), DONE), on_progress=told.append
+        scripted_model(reply, SHOW.replace("notes.txt", "pkg/core.py"), DONE), on_progress=told.append
     )
     (correction,) = corrections(state)
     (refusal,) = [each for each in told if each.get("refused")]
@@ -396,20 +416,20 @@ def test_replies_that_are_no_action(bench: Bench, reply: str, says: str) -> None
     }
     assert re.search(says, correction), correction
     assert state["stop_reason"] == "finished"
-    assert shown(state) == ["def double(n):", "    return n + 1"]
+    assert shown_lines(state) == ["def double(n):", "    return n + 1"]
 
 
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
-        (called(("browser", '{"url": "x"}')), "There is no tool 'browser'"),
-        (called(("shell", '{"command": {"a": 1}}')), "command must be text, not a dict"),
-        (called(("shell", "{not json")), "not valid JSON"),
-        (called(("shell", '{"command": "ls"}'), ("shell", '{"command": "pwd"}')), "holds 2 actions"),
+        (native_reply(("browser", '{"url": "x"}')), "There is no tool 'browser'"),
+        (native_reply(("shell", '{"command": {"a": 1}}')), "command must be text, not a dict"),
+        (native_reply(("shell", "{not json")), "not valid JSON"),
+        (native_reply(("shell", '{"command": "ls"}'), ("shell", '{"command": "pwd"}')), "holds 2 actions"),
     ],
 )
-def test_native_calls_that_are_no_action(bench: Bench, reply: AIMessage, says: str) -> None:
-    state = bench.run(scripted(reply, called(("finish", "{}"))), protocol="native")
+def test_native_calls_that_are_no_action(bench: RunHarness, reply: AIMessage, says: str) -> None:
+    state = bench.run(scripted_model(reply, native_reply(("finish", "{}"))), protocol="native")
     (correction,) = corrections(state)
     assert says in correction
     assert state["stop_reason"] == "finished"
@@ -419,10 +439,10 @@ def test_native_calls_that_are_no_action(bench: Bench, reply: AIMessage, says: s
 @pytest.mark.parametrize(
     "filling", ["word ", "`", "```", "<", "{", "```\nx\n", '{"name": ', "<editor>", "\n"]
 )
-def test_a_megabyte_of_reasoning(bench: Bench, filling: str) -> None:
+def test_a_megabyte_of_reasoning(bench: RunHarness, filling: str) -> None:
     reasoning = filling * (1_000_000 // len(filling))
     replies = [f"{reasoning}\n\n{NOTE.format(1)}", *[NOTE.format(2)] * 10, DONE]
-    state = bench.run(scripted(*replies))
+    state = bench.run(scripted_model(*replies))
     assert state["stop_reason"] == "finished"
     assert state["events"][0]["text"] == replies[0]
     # Said once and journaled once, and not again with each of ten further steps.
@@ -430,8 +450,8 @@ def test_a_megabyte_of_reasoning(bench: Bench, filling: str) -> None:
     assert kept < 8_000_000
 
 
-def test_a_megabyte_of_output(bench: Bench) -> None:
-    state = bench.run(scripted("```bash\nhead -c 1000000 /dev/zero | tr '\\0' x\n```", DONE))
+def test_a_megabyte_of_output(bench: RunHarness) -> None:
+    state = bench.run(scripted_model("```bash\nhead -c 1000000 /dev/zero | tr '\\0' x\n```", DONE))
     assert len(state["events"][1]["text"]) < 11_000
     assert "characters left out" in state["events"][1]["text"]
 
@@ -439,18 +459,20 @@ def test_a_megabyte_of_output(bench: Bench) -> None:
 # Databases and disks
 
 
-@BOTH
-def test_a_database_of_a_newer_program(bench: Bench, tmp_path: Path) -> None:
-    bench.run(scripted(DONE))
+@BOTH_DATABASES
+def test_a_database_of_a_newer_program(bench: RunHarness, tmp_path: Path) -> None:
+    bench.run(scripted_model(DONE))
     url = bench.home.ledger.url
-    with bench.home.ledger.writing() as connection:
+    with bench.home.ledger.write_transaction() as connection:
         connection.exec_driver_sql("UPDATE takeover_schema SET version = 99")
     with (
-        refused(LedgerUnusable, "a newer program made it .schema 99; .*update the program, or use another"),
+        refused(
+            LedgerUnavailableError, "a newer program made it .schema 99; .*update the program, or use another"
+        ),
         open_home(tmp_path / "home", url),
     ):
         pass
-    with bench.home.ledger.writing() as connection:
+    with bench.home.ledger.write_transaction() as connection:
         connection.exec_driver_sql("UPDATE takeover_schema SET version = 1")
     with open_home(tmp_path / "home", url) as home:
         assert home.history("thread")[0].step == 1
@@ -466,17 +488,17 @@ def test_a_database_of_a_newer_program(bench: Bench, tmp_path: Path) -> None:
     ],
 )
 def test_databases_that_are_not_there(tmp_path: Path, url: str, says: str) -> None:
-    with refused(LedgerUnusable, says), open_home(tmp_path, url):
+    with refused(LedgerUnavailableError, says), open_home(tmp_path, url):
         pass
 
 
 def test_files_that_are_no_database(tmp_path: Path) -> None:
     (tmp_path / "takeover.sqlite").write_text("Dear diary, " * 1_000)
-    with refused(LedgerUnusable, "not a database; .*name another file$"), open_home(tmp_path):
+    with refused(LedgerUnavailableError, "not a database; .*name another file$"), open_home(tmp_path):
         pass
     (tmp_path / "file").write_text("")
     with (
-        refused(LedgerUnusable, "; name a directory that can be written to$"),
+        refused(LedgerUnavailableError, "; name a directory that can be written to$"),
         open_home(tmp_path / "file" / "home"),
     ):
         pass
@@ -485,25 +507,25 @@ def test_files_that_are_no_database(tmp_path: Path) -> None:
 def test_a_home_that_can_only_be_read(tmp_path: Path) -> None:
     place = tmp_path / "home"
     with open_home(place) as home:
-        bench = Bench(tmp_path, home)
-        with pytest.raises(ModelFailed):
-            bench.run(scripted(NOTE.format(1), ModelFailed("gone")), model_tries=1)
-    with mounted("--bind", place, place):
+        bench = RunHarness(tmp_path, home)
+        with pytest.raises(ModelError):
+            bench.run(scripted_model(NOTE.format(1), ModelError("gone")), model_tries=1)
+    with mount("--bind", place, place):
         subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
-        with refused(LedgerUnusable, "can be written to"), open_home(place):
+        with refused(LedgerUnavailableError, "can be written to"), open_home(place):
             pass
-        with refused(LedgerUnusable, "can be written to"), open_home(place / "below"):
+        with refused(LedgerUnavailableError, "can be written to"), open_home(place / "below"):
             pass
     with open_home(place) as home:
         bench.home = home
-        assert shown(bench.resume(scripted("", SHOW, DONE)).state) == ["1"]
+        assert shown_lines(bench.resume(scripted_model("", SHOW, DONE)).state) == ["1"]
 
 
 def test_a_home_that_comes_to_be_read_only(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "home", "64m") as place:
+    with mount_small_disk(tmp_path / "home", "64m") as place:
         with open_home(place) as home:
-            bench = Bench(tmp_path, home)
-            model = scripted(NOTE.format(1), NOTE.format(2), SHOW, DONE)
+            bench = RunHarness(tmp_path, home)
+            model = scripted_model(NOTE.format(1), NOTE.format(2), SHOW, DONE)
 
             def listen(moment: dict[str, Any]) -> None:
                 if (moment["moment"], moment["step"]) == ("thinking", 1):
@@ -511,7 +533,7 @@ def test_a_home_that_comes_to_be_read_only(tmp_path: Path) -> None:
                         _set_immutable(path, True)
 
             try:
-                with pytest.raises((LedgerUnusable, OSError, SandboxUnavailable)) as caught:
+                with pytest.raises((LedgerUnavailableError, OSError, SandboxUnavailableError)) as caught:
                     bench.run(model, on_progress=listen)
             finally:
                 for path in (*place.glob("takeover.sqlite*"), place / "machines"):
@@ -519,7 +541,7 @@ def test_a_home_that_comes_to_be_read_only(tmp_path: Path) -> None:
             assert "\n" not in str(caught.value)
         with open_home(place) as home:
             bench.home = home
-            assert shown(bench.resume(model).state) == ["1", "2"]
+            assert shown_lines(bench.resume(model).state) == ["1", "2"]
 
 
 def _set_immutable(path: Path, immutable: bool) -> None:
@@ -527,13 +549,13 @@ def _set_immutable(path: Path, immutable: bool) -> None:
         ["chattr", "+i" if immutable else "-i", str(path)], capture_output=True, check=False
     )
     if done.returncode != 0 and immutable:
-        missing(f"no immutable files here, which takes root: {done.stderr.decode().strip()}")
+        skip_missing(f"no immutable files here, which takes root: {done.stderr.decode().strip()}")
 
 
-def test_the_lines_are_fit_for_json(bench: Bench) -> None:
-    bench.run(scripted(DONE))
-    with pytest.raises(NoSuchThread) as caught:
-        bench.resume(scripted(DONE), thread="other")
+def test_the_lines_are_fit_for_json(bench: RunHarness) -> None:
+    bench.run(scripted_model(DONE))
+    with pytest.raises(ThreadNotFoundError) as caught:
+        bench.resume(scripted_model(DONE), thread="other")
     assert bench.home.threads() == ("thread",)
     assert (
         json.loads(json.dumps(str(caught.value))) == "thread 'other': nothing has run on it; there are thread"

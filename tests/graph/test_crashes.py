@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ..conftest import SEED, missing
+from ..conftest import SEED, skip_missing
 
 _MATRIX = Path(__file__).parents[1] / "crash_matrix.py"
 _SEED = int(SEED or 0)
@@ -46,12 +46,12 @@ def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
     if backend == "docker":
         request.getfixturevalue("base_image")
     if backend == "host":
-        from sandbox.host import unavailable
+        from sandbox.host import unavailable_reason
 
-        if reason := unavailable():
-            missing(reason)
+        if reason := unavailable_reason():
+            skip_missing(reason)
     if saver == "postgres" and importlib.util.find_spec("psycopg") is None:
-        missing("psycopg is not installed: install this project with its extra `postgres`")
+        skip_missing("psycopg is not installed: install this project with its extra `postgres`")
     if _ALL:
         points, randomly, again = "all", 20, 40
     words = ["--backends", backend, "--savers", saver, "--snapshots", kept_at, "--seed", str(_SEED)]

@@ -25,8 +25,8 @@ from handoff.ledger.store import handoffs as rows
 from handoff.record import RecordStore
 from sandbox import host
 
-from ..conftest import missing
-from .conftest import DONE, EDIT, FIX, Bench, scripted
+from ..conftest import skip_missing
+from .conftest import DONE, EDIT, FIX, RunHarness, scripted_model
 from .test_delivery import QUICK, RECORD, UNDERSTOOD, brought
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +34,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def backend() -> Any:
-    if reason := host.unavailable():
-        missing(reason)
+    if reason := host.unavailable_reason():
+        skip_missing(reason)
     return "host"
 
 
@@ -51,15 +51,20 @@ def handoff(*argv: str, typed: str = "", **environment: str) -> subprocess.Compl
     )
 
 
-def offered(bench: Bench, to: str = "ann") -> Handoff:
-    bench.run(scripted(EDIT, DONE), points=("first_source_edit",), policy="stop")
+def offered(bench: RunHarness, to: str = "ann") -> Handoff:
+    bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
     return hand_over(
-        bench.home, RECORD, to, source="writer", envelope=Envelope(message="Mind \x1b[2J the minus."), key="k"
+        bench.home,
+        RECORD,
+        to,
+        source="writer",
+        envelope=Envelope(message="Mind \x1b[2J the minus."),
+        idempotency_key="k",
     )
 
 
 @pytest.mark.slow
-def test_a_person_takes_a_handoff_works_and_gives_it_to_an_agent(bench: Bench) -> None:
+def test_a_person_takes_a_handoff_works_and_gives_it_to_an_agent(bench: RunHarness) -> None:
     found = offered(bench)
     record, home = str(bench.home.records.directory(RECORD)), str(bench.home.directory)
     typed = "double(3) is 6\nlook at the file\nthat the test fails\ncat pkg/core.py\ncd pkg\nedit core.py\npwd\nexit\n"
@@ -85,7 +90,7 @@ def test_a_person_takes_a_handoff_works_and_gives_it_to_an_agent(bench: Bench) -
     assert any(command.startswith("cat > core.py <<") for command in commands), "an edit is an event, too"
     edited = [change.path for event in sent.trace for change in event.changes]
     assert edited == ["pkg/core.py", "pkg/core.py"]
-    model = scripted(UNDERSTOOD, DONE)
+    model = scripted_model(UNDERSTOOD, DONE)
     done = brought(bench, handoffs.load(bench.home.ledger, states["tester"]["id"]), model)
     assert done.handoff.state == "completed"
     assert "From: ann" in model.seen[0][1].text
@@ -100,9 +105,9 @@ def listed(home: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_table_a_history_and_what_would_be_sent(bench: Bench) -> None:
+def test_a_table_a_history_and_what_would_be_sent(bench: RunHarness) -> None:
     found, home = offered(bench, "tester"), str(bench.home.directory)
-    brought(bench, found, scripted("?", "?", "?", "?"))
+    brought(bench, found, scripted_model("?", "?", "?", "?"))
     table = handoff("list", "--home", home, "--state", "timed_out").stdout
     assert all(word in table for word in (found.id, "timed_out", "writer", "tester", RECORD))
     told = handoff("history", found.id, "--home", home)
@@ -115,9 +120,9 @@ def test_a_table_a_history_and_what_would_be_sent(bench: Bench) -> None:
     assert "Message: Mind \\x1b[2J the minus." in shown.stdout
 
 
-def test_retry_unblock_and_rollback(bench: Bench) -> None:
+def test_retry_unblock_and_rollback(bench: RunHarness) -> None:
     found, home = offered(bench, "tester"), str(bench.home.directory)
-    down = scripted("?", "?", "?", "?")
+    down = scripted_model("?", "?", "?", "?")
     brought(bench, found, down)
     again = handoff("retry", found.id, "--home", home)
     assert (again.returncode, "offered to tester again" in again.stdout) == (0, True)
@@ -126,22 +131,22 @@ def test_retry_unblock_and_rollback(bench: Bench) -> None:
     refused = handoff("retry", found.id, "--home", home)
     assert (refused.returncode, "unblock" in refused.stderr) == (2, True)
     assert handoff("unblock", found.id, "--home", home).returncode == 0
-    brought(bench, found, scripted(UNDERSTOOD, FIX, DONE))
+    brought(bench, found, scripted_model(UNDERSTOOD, FIX, DONE))
     back = handoff("rollback", found.id, "--home", home, "--reason", "no good")
     assert back.returncode == 0, back.stderr
     assert "thread thread stands at checkpoint" in back.stdout
-    assert bench.resume(scripted("", FIX, DONE)).stop_reason == "finished"
+    assert bench.resume(scripted_model("", FIX, DONE)).stop_reason == "finished"
 
 
 @pytest.mark.slow
-def test_who_works_is_not_pushed_aside_unless_one_insists(bench: Bench) -> None:
+def test_who_works_is_not_pushed_aside_unless_one_insists(bench: RunHarness) -> None:
     found, home = offered(bench, "tester"), str(bench.home.directory)
     held = acquire(bench.home.ledger, "successor")
-    handoffs.move(bench.home.ledger, found.id, "accepted", by="tester", successor="successor")
+    handoffs.change_state(bench.home.ledger, found.id, "accepted", by="tester", successor="successor")
     refused = handoff("retry", found.id, "--home", home)
     assert (refused.returncode, "--force" in refused.stderr) == (2, True)
     assert handoff("retry", found.id, "--home", home, "--force").returncode == 0
-    with bench.home.ledger.reading() as connection, pytest.raises(Exception, match=found.id):
+    with bench.home.ledger.read_transaction() as connection, pytest.raises(Exception, match=found.id):
         held.require(connection)
 
 
@@ -160,7 +165,7 @@ def test_who_works_is_not_pushed_aside_unless_one_insists(bench: Bench) -> None:
         (["take", "{root}"], "no record lies there"),
     ],
 )
-def test_what_cannot_be_is_one_line(bench: Bench, argv: list[str], said: str) -> None:
+def test_what_cannot_be_is_one_line(bench: RunHarness, argv: list[str], said: str) -> None:
     known = {
         "home": bench.home.directory, "root": bench.home.directory.parent, "id": offered(bench).id,
         "record": bench.home.records.directory(RECORD),
@@ -171,42 +176,42 @@ def test_what_cannot_be_is_one_line(bench: Bench, argv: list[str], said: str) ->
     assert len(told.stderr.splitlines()) == 1
 
 
-def test_a_start_up_mends_what_died_and_tells_the_rest(bench: Bench) -> None:
+def test_a_start_up_mends_what_died_and_tells_the_rest(bench: RunHarness) -> None:
     found = offered(bench, "tester")
-    with bench.home.ledger.writing() as connection:
+    with bench.home.ledger.write_transaction() as connection:
         connection.execute(update(rows).values(deadline_at=time.time() - 5))
     died = handoffs.prepare(
         bench.home.ledger, handoff_id="died", record="lost", digest="d", task="t", thread="other", source="a",
         target="b", envelope=Envelope(), by="a",
     )  # fmt: skip
-    with bench.home.ledger.writing() as connection:
+    with bench.home.ledger.write_transaction() as connection:
         connection.execute(update(rows).where(rows.c.id == died.id).values(changed_at=time.time() - 3600))
     half = bench.home.records.root / ".partial-x.12345678"
     half.mkdir()
     os.utime(half, (1, 1))
-    told = {(each.what, each.done.split(";")[0].split(",")[0]) for each in repair(bench.home)}
+    told = {(each.subject, each.action.split(";")[0].split(",")[0]) for each in repair(bench.home)}
     assert (f"handoff {found.id}", "timed out") in told
     assert ("handoff died", "offered to b") in told
     assert ("handoff died", "send the record again") in told
     assert ("records", "removed") in told
     assert not half.exists()
-    after = [each.what for each in repair(bench.home)]
+    after = [each.subject for each in repair(bench.home)]
     assert after == ["handoff died"], "what was mended is not found again"
-    brought(bench, found, scripted(UNDERSTOOD, DONE))
+    brought(bench, found, scripted_model(UNDERSTOOD, DONE))
     assert handoffs.load(bench.home.ledger, found.id).state == "completed"
 
 
-def test_a_successor_that_nobody_drives_is_told_of(bench: Bench) -> None:
+def test_a_successor_that_nobody_drives_is_told_of(bench: RunHarness) -> None:
     found = offered(bench, "tester")
-    done = brought(bench, found, scripted(UNDERSTOOD, FIX, DONE), max_steps=1)
+    done = brought(bench, found, scripted_model(UNDERSTOOD, FIX, DONE), max_steps=1)
     assert done.handoff.state == "active"
     (told,) = repair(bench.home)
-    assert "nobody works on" in told.found
-    assert found.id in told.done
+    assert "nobody works on" in told.problem
+    assert found.id in told.action
 
 
-def test_a_database_of_the_first_version_is_taken_over(tmp_path: Path, bench: Bench) -> None:
-    with bench.home.ledger.writing() as connection:
+def test_a_database_of_the_first_version_is_taken_over(tmp_path: Path, bench: RunHarness) -> None:
+    with bench.home.ledger.write_transaction() as connection:
         connection.exec_driver_sql("UPDATE takeover_schema SET version = 1")
         connection.exec_driver_sql("DROP TABLE takeover_closed")
         connection.exec_driver_sql("DROP TABLE takeover_handoffs")
@@ -214,13 +219,18 @@ def test_a_database_of_the_first_version_is_taken_over(tmp_path: Path, bench: Be
         bench.home = home
         found = offered(bench, "tester")
         done = deliver(
-            home, found.id, agent="tester", model=scripted(UNDERSTOOD, DONE), sandbox=bench.spec, points=()
+            home,
+            found.id,
+            agent="tester",
+            model=scripted_model(UNDERSTOOD, DONE),
+            sandbox=bench.spec,
+            points=(),
         )
         assert done.handoff.state == "completed"
 
 
 @pytest.mark.slow
-def test_who_is_interrupted_has_a_terminal_as_before(bench: Bench) -> None:
+def test_who_is_interrupted_has_a_terminal_as_before(bench: RunHarness) -> None:
     offered(bench, "tester")
     record = str(bench.home.records.directory(RECORD))
     child, terminal = pty.fork()

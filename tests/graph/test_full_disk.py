@@ -17,13 +17,13 @@ import pytest
 
 import sandbox
 from graph import open_home, resume, run
-from handoff.ledger import LedgerUnusable, handoffs
+from handoff.ledger import LedgerUnavailableError, handoffs
 from sandbox import host, overlay, ownership, storage
-from sandbox.machine import OutOfDisk, SandboxSpec, SandboxUnavailable
+from sandbox.machine import OutOfDiskError, SandboxSpec, SandboxUnavailableError
 from sandbox.removal import remove_tree
 
-from ..conftest import fill, missing, small_disk
-from .conftest import DONE, FIX, NOTE, PROMPT, SHOW, TEST, Bench, scripted, shown
+from ..conftest import fill_disk, mount_small_disk, skip_missing
+from .conftest import DONE, FIX, NOTE, PROMPT, SHOW, TEST, RunHarness, scripted_model, shown_lines
 from .test_delivery import QUICK, UNDERSTOOD, brought, offered
 
 NOTES = [NOTE.format(number) for number in (1, 2, 3)]
@@ -32,25 +32,25 @@ NOTES = [NOTE.format(number) for number in (1, 2, 3)]
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A small disk of its own."""
-    with small_disk(tmp_path / "disk", "24m") as place:
+    with mount_small_disk(tmp_path / "disk", "24m") as place:
         yield place
 
 
 @pytest.mark.parametrize("on_it", ["database", "home"])
 @pytest.mark.parametrize("moment", ["thinking", "acting", "observed"])
 def test_a_run_goes_on_once_there_is_room(
-    bench: Bench, disk: Path, tmp_path: Path, on_it: str, moment: str
+    bench: RunHarness, disk: Path, tmp_path: Path, on_it: str, moment: str
 ) -> None:
     home_at = disk / "home" if on_it == "home" else tmp_path / "roomy"
     database = f"sqlite:///{disk}/ledger.sqlite" if on_it == "database" else None
 
     def listen(told: dict[str, Any]) -> None:
         if told["moment"] == moment and told["step"] == 2:
-            fill(disk)
+            fill_disk(disk)
 
-    model = scripted(*NOTES, SHOW, DONE)
+    model = scripted_model(*NOTES, SHOW, DONE)
     given: dict[str, Any] = {"model": model, "sandbox": bench.spec, "points": ()}
-    said = LedgerUnusable if on_it == "database" else (LedgerUnusable, OutOfDisk)
+    said = LedgerUnavailableError if on_it == "database" else (LedgerUnavailableError, OutOfDiskError)
     with (
         pytest.raises(said, match=r"disk is full|full; make room") as told,
         open_home(home_at, database) as home,
@@ -62,7 +62,7 @@ def test_a_run_goes_on_once_there_is_room(
     with open_home(home_at, database) as home:
         done = resume(home, "thread", **given)
     assert (done.stop_reason, done.steps) == ("finished", 5)
-    assert shown(done.state) == ["1", "2", "3"]
+    assert shown_lines(done.state) == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize(
@@ -70,23 +70,23 @@ def test_a_run_goes_on_once_there_is_room(
     [
         (
             "```bash\nhead -c 2000000 /dev/urandom > big; echo 2 >> notes.txt\n```",
-            (OutOfDisk, LedgerUnusable),
+            (OutOfDiskError, LedgerUnavailableError),
         ),
-        ("long " * 180_000 + "\n\n" + NOTE.format(2), LedgerUnusable),
+        ("long " * 180_000 + "\n\n" + NOTE.format(2), LedgerUnavailableError),
     ],
     ids=["a machine", "a checkpoint"],
 )
 def test_something_large_that_there_is_no_room_for(
     disk: Path, tmp_path: Path, reply: str, errors: Any
 ) -> None:
-    model = scripted(NOTE.format(1), reply, SHOW, DONE)
+    model = scripted_model(NOTE.format(1), reply, SHOW, DONE)
 
     def listen(moment: dict[str, Any]) -> None:
         if (moment["moment"], moment["step"]) == ("thinking", 1):
-            fill(disk)
+            fill_disk(disk)
 
     with open_home(disk / "home") as home:
-        bench = Bench(tmp_path, home)
+        bench = RunHarness(tmp_path, home)
         with pytest.raises(errors, match=r"disk is full|full; make room") as told:
             bench.run(model, on_progress=listen)
         assert "\n" not in str(told.value)
@@ -94,8 +94,8 @@ def test_something_large_that_there_is_no_room_for(
     (disk / "filler").unlink()
     with open_home(disk / "home") as home:
         bench.home = home
-        assert shown(bench.resume(model).state) == ["1", "2"]
-        assert not list(home.machines.glob(".freezing-*"))
+        assert shown_lines(bench.resume(model).state) == ["1", "2"]
+        assert not list(home.snapshot_directory.glob(".freezing-*"))
     connection = sqlite3.connect(disk / "home" / "takeover.sqlite")
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
@@ -105,20 +105,22 @@ def test_something_large_that_there_is_no_room_for(
 def test_a_handoff_goes_on_once_there_is_room(disk: Path, tmp_path: Path, moment: str) -> None:
     def listen(told: dict[str, Any]) -> None:
         if told["moment"] == moment:
-            fill(disk)
+            fill_disk(disk)
 
-    model = scripted(UNDERSTOOD, FIX, TEST, DONE)
+    model = scripted_model(UNDERSTOOD, FIX, TEST, DONE)
     with open_home(disk / "home") as home:
-        bench = Bench(tmp_path, home)
+        bench = RunHarness(tmp_path, home)
         found = offered(bench)
-        with pytest.raises((LedgerUnusable, OutOfDisk), match=r"disk is full|full; make room") as told:
+        with pytest.raises(
+            (LedgerUnavailableError, OutOfDiskError), match=r"disk is full|full; make room"
+        ) as told:
             brought(bench, found, model, on_progress=listen, patience=QUICK.model_copy(update={"rounds": 1}))
         assert "\n" not in str(told.value)
     (disk / "filler").unlink()
     with open_home(disk / "home") as bench.home:
         done = brought(bench, found, model)
         assert done.handoff.state == "completed"
-        assert [each.after for each in handoffs.history(bench.home.ledger, found.id)][-2:] == [
+        assert [each.after for each in handoffs.list_transitions(bench.home.ledger, found.id)][-2:] == [
             "active",
             "completed",
         ]
@@ -131,14 +133,14 @@ def full_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A small disk that sandboxes keep their files on, where their user can go."""
     place = Path(tempfile.mkdtemp(prefix="takeover-full-", dir="/var/tmp"))
     place.chmod(0o711)
-    with small_disk(place / "disk", "24m") as disk:
+    with mount_small_disk(place / "disk", "24m") as disk:
         disk.chmod(0o711)
-        monkeypatch.setenv(storage.PLACE_VARIABLE, str(disk / "home"))
-        host._settings.cache_clear()  # as in a new process
+        monkeypatch.setenv(storage.ROOT_VARIABLE, str(disk / "home"))
+        host._prepare_etc_directory.cache_clear()  # as in a new process
         yield disk
         remove_tree(disk / "home")
     remove_tree(place)
-    host._settings.cache_clear()
+    host._prepare_etc_directory.cache_clear()
 
 
 SAID = r"home/runs/.*: the disk is full \(.* left\); make room, or set TAKEOVER_HOME to a directory on another disk$"
@@ -146,8 +148,8 @@ SAID = r"home/runs/.*: the disk is full \(.* left\); make room, or set TAKEOVER_
 
 @pytest.fixture(params=["host", "process"])
 def spec(request: pytest.FixtureRequest, tmp_path: Path, full_home: Path) -> SandboxSpec:
-    if request.param == "host" and (reason := host.unavailable()):
-        missing(reason)
+    if request.param == "host" and (reason := host.unavailable_reason()):
+        skip_missing(reason)
     (tmp_path / "repository").mkdir()
     (tmp_path / "repository" / "file").write_text("before\n")
     return SandboxSpec(backend=request.param, directory=tmp_path / "repository", owner="test-full")
@@ -156,19 +158,19 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path, full_home: Path) -> San
 def test_no_sandbox_starts_where_its_disk_is_full(spec: SandboxSpec, full_home: Path, tmp_path: Path) -> None:
     with contextlib.closing(sandbox.start(spec)) as machine:
         machine.run("echo work > work", timeout_s=20)
-        snapshot = machine.freeze(tmp_path / "store").result()
+        snapshot = machine.snapshot(tmp_path / "store").result()
     shutil.copytree(tmp_path / "store", tmp_path / "elsewhere")
-    filler = fill(full_home)
+    filler = fill_disk(full_home)
     for begin in (
         lambda: sandbox.start(spec),
-        lambda: sandbox.thaw(snapshot, tmp_path / "store", spec),
-        lambda: sandbox.thaw(snapshot, tmp_path / "elsewhere", spec),
+        lambda: sandbox.restore(snapshot, tmp_path / "store", spec),
+        lambda: sandbox.restore(snapshot, tmp_path / "elsewhere", spec),
     ):
-        with pytest.raises(OutOfDisk, match=SAID) as told:
+        with pytest.raises(OutOfDiskError, match=SAID) as told:
             begin()
         assert "\n" not in str(told.value)
     filler.unlink()
-    with contextlib.closing(sandbox.thaw(snapshot, tmp_path / "elsewhere", spec)) as machine:
+    with contextlib.closing(sandbox.restore(snapshot, tmp_path / "elsewhere", spec)) as machine:
         assert machine.run("cat work", timeout_s=20).output == "work\n"
 
 
@@ -176,15 +178,15 @@ def test_a_disk_that_fills_is_no_failure_of_the_agent(
     spec: SandboxSpec, full_home: Path, tmp_path: Path
 ) -> None:
     with contextlib.closing(sandbox.start(spec)) as machine:
-        filler = fill(full_home)
+        filler = fill_disk(full_home)
         for deed in (
             lambda: machine.run("echo new > new", timeout_s=20),
             lambda: machine.run("echo > new; exit 3", timeout_s=20),
             lambda: machine.run("sleep 9", timeout_s=0.5),
             lambda: machine.write_file("new", b"x" * 100_000),
-            lambda: machine.freeze(tmp_path / "store").result(),
+            lambda: machine.snapshot(tmp_path / "store").result(),
         ):
-            with pytest.raises(OutOfDisk, match=SAID):
+            with pytest.raises(OutOfDiskError, match=SAID):
                 deed()
         filler.unlink()
     with contextlib.closing(sandbox.start(spec)) as machine:
@@ -199,7 +201,7 @@ def test_a_disk_without_room_for_names(
     with contextlib.suppress(OSError):
         for number in range(2000):
             (full_home / f"name-{number}").touch()
-    with pytest.raises(OutOfDisk, match=r"room for 0 files left\); make room"):
+    with pytest.raises(OutOfDiskError, match=r"room for 0 files left\); make room"):
         sandbox.start(spec)
 
 
@@ -207,27 +209,27 @@ def test_a_disk_without_room_for_names(
 def test_a_run_goes_on_once_its_sandbox_has_room(full_home: Path, tmp_path: Path, moment: str) -> None:
     def listen(told: dict[str, Any]) -> None:
         if told["moment"] == moment and told["step"] == 2:
-            fill(full_home)
+            fill_disk(full_home)
 
-    model = scripted(*NOTES, SHOW, DONE)
+    model = scripted_model(*NOTES, SHOW, DONE)
     with open_home(tmp_path / "home") as home:
-        bench = Bench(tmp_path, home)
-        with pytest.raises(OutOfDisk, match="the disk is full"):
+        bench = RunHarness(tmp_path, home)
+        with pytest.raises(OutOfDiskError, match="the disk is full"):
             bench.run(model, on_progress=listen)
     (full_home / "filler").unlink()
     with open_home(tmp_path / "home") as bench.home:
-        assert shown(bench.resume(model).state) == ["1", "2", "3"]
+        assert shown_lines(bench.resume(model).state) == ["1", "2", "3"]
 
 
 def test_an_overlay_that_cannot_be_written_to_is_no_sandbox(tmp_path: Path) -> None:
-    if os.geteuid() != 0 or (reason := overlay.unavailable()):
-        missing(reason if os.geteuid() == 0 else "only root gives a directory to another user")
-    room = overlay.new_room("test-full-overlay")
+    if os.geteuid() != 0 or (reason := overlay.unavailable_reason()):
+        skip_missing(reason if os.geteuid() == 0 else "only root gives a directory to another user")
+    room = overlay.create_layer_directory("test-full-overlay")
     try:
         (room / "lower").mkdir()
         os.chown(room / "work", 0, 0)  # the kernel then mounts read-only, and calls that no error
-        with pytest.raises(SandboxUnavailable, match="the work directory cannot be written to"):
-            overlay.Keeper(room, (room / "lower",))
+        with pytest.raises(SandboxUnavailableError, match="the work directory cannot be written to"):
+            overlay.NamespaceHolder(room, (room / "lower",))
     finally:
         remove_tree(room.parent)
         ownership.release(room.parent.name)
@@ -245,8 +247,8 @@ except sandbox.SandboxUnavailable as error:
 
 
 def test_a_home_below_a_closed_directory_is_named(tmp_path: Path) -> None:
-    if os.geteuid() != 0 or (reason := host.unavailable()):
-        missing(reason if os.geteuid() == 0 else "another user's sandboxes run as that user")
+    if os.geteuid() != 0 or (reason := host.unavailable_reason()):
+        skip_missing(reason if os.geteuid() == 0 else "another user's sandboxes run as that user")
     (tmp_path / "repository").mkdir()
     with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
         home = Path(place, "home")

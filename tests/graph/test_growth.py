@@ -10,9 +10,9 @@ from sqlalchemy import create_engine, text
 
 from graph.home import DATABASE_FILE
 
-from .conftest import BOTH, DONE, Bench, events, scripted
+from .conftest import BOTH_DATABASES, DONE, RunHarness, parse_events, scripted_model
 
-pytestmark = BOTH
+pytestmark = BOTH_DATABASES
 BYTES = 2048
 LOOK = f"```bash\nprintf '%0{BYTES}d' 0\n```"
 LENGTHS = (80, 160, 320)
@@ -20,9 +20,9 @@ MOST, SPREAD = 6.0, 1.15
 """Bytes of the database for a byte of the raw trace, and how far runs of these lengths may differ in them."""
 
 
-def size(bench: Bench) -> int:
+def size(bench: RunHarness) -> int:
     """Bytes of everything that the database holds of the runs, its log taken in."""
-    if bench.home.ledger.on_sqlite:
+    if bench.home.ledger.is_sqlite:
         file = bench.home.directory / DATABASE_FILE
         with contextlib.closing(sqlite3.connect(file)) as connection:
             assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
@@ -35,17 +35,17 @@ def size(bench: Bench) -> int:
     return found
 
 
-def growth(bench: Bench, steps: int) -> float:
+def growth(bench: RunHarness, steps: int) -> float:
     """Bytes that the database grew by for a byte of the trace of a run with so many steps."""
     before = size(bench)
-    state = bench.run(scripted(*[LOOK] * steps, DONE), thread=f"{steps} steps", max_steps=steps + 1)
-    trace = sum(len(event.text.encode()) for event in events(state))
+    state = bench.run(scripted_model(*[LOOK] * steps, DONE), thread=f"{steps} steps", max_steps=steps + 1)
+    trace = sum(len(event.text.encode()) for event in parse_events(state))
     assert trace > steps * BYTES
     return (size(bench) - before) / trace
 
 
 @pytest.mark.slow
-def test_the_database_grows_with_the_trace(bench: Bench) -> None:
+def test_the_database_grows_with_the_trace(bench: RunHarness) -> None:
     growth(bench, 2)  # makes the tables, and whatever else there is once
     grown = [growth(bench, steps) for steps in LENGTHS]
     assert max(grown) <= MOST
@@ -53,9 +53,9 @@ def test_the_database_grows_with_the_trace(bench: Bench) -> None:
     assert max(grown) <= SPREAD * min(grown), grown
 
 
-def test_every_message_is_there_after_many_steps(bench: Bench) -> None:
-    state = bench.run(scripted(*[LOOK] * 50, DONE))
-    saved = bench.saved().values
+def test_every_message_is_there_after_many_steps(bench: RunHarness) -> None:
+    state = bench.run(scripted_model(*[LOOK] * 50, DONE))
+    saved = bench.load_state().values
     assert saved["messages"] == state["messages"]
     assert [message.type for message in saved["messages"][:4]] == ["system", "human", "ai", "human"]
     assert len(saved["messages"]) == 2 + 2 * 50 + 1

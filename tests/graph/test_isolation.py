@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from graph.asking import Usage, spec_of
+from graph.asking import UsageError, choose_sandbox_spec
 from graph.delivery import hand_over
 from graph.rollback import roll_back
 from handoff import carrying
 from handoff.envelope import Envelope
-from handoff.record import RECORD_FILE, RecordStore, as_json
+from handoff.record import RECORD_FILE, RecordStore, to_json
 from sandbox import host
-from sandbox.machine import SandboxUnavailable
+from sandbox.machine import SandboxUnavailableError
 
-from ..conftest import missing
-from .conftest import DONE, EDIT, Bench, scripted
+from ..conftest import skip_missing
+from .conftest import DONE, EDIT, RunHarness, scripted_model
 
 ROOT = Path(__file__).parents[2]
 NAME = "run.first_source_edit"
@@ -30,34 +30,38 @@ NAME = "run.first_source_edit"
 @pytest.fixture
 def marker(tmp_path: Path) -> Path:
     """A file of this host that every command of the forged record's shell would make."""
-    if reason := host.unavailable():
-        missing(reason)
+    if reason := host.unavailable_reason():
+        skip_missing(reason)
     return tmp_path / "spoilt"
 
 
 @pytest.fixture
-def forged(bench: Bench, marker: Path) -> Path:
+def forged(bench: RunHarness, marker: Path) -> Path:
     """A record of plain processes, taken in from elsewhere, whose shell has a trap before each command."""
     assert bench.spec.backend == "process"
-    bench.run(scripted(EDIT, DONE), points=("first_source_edit",), policy="stop")
+    bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
     record = bench.store.load(NAME)
-    state = json.loads(record.machine.shell_state) | {"traps": {"DEBUG": f"id -un > {marker}; echo trapped"}}
-    snapshot = record.machine.model_copy(update={"shell_state": json.dumps(state)})
-    written = record.model_copy(update={"snapshot": snapshot}).sealed()
+    state = json.loads(record.required_snapshot.shell_state) | {
+        "traps": {"DEBUG": f"id -un > {marker}; echo trapped"}
+    }
+    snapshot = record.required_snapshot.model_copy(update={"shell_state": json.dumps(state)})
+    written = record.model_copy(update={"snapshot": snapshot}).seal()
     theirs = RecordStore(marker.parent / "theirs")
     shutil.copytree(bench.store.directory(NAME), theirs.directory(NAME))
     (theirs.directory(NAME) / RECORD_FILE).write_text(
-        as_json(written, exclude={"notes", "review", "envelope"})
+        to_json(written, exclude={"notes", "review", "envelope"})
     )
-    carrying.export(theirs.directory(NAME), str(marker.parent / "file"))
-    return carrying.import_(str(marker.parent / "file"), bench.store.root, replace=True)
+    carrying.export_record(theirs.directory(NAME), str(marker.parent / "file"))
+    return carrying.import_record(str(marker.parent / "file"), bench.store.root, replace=True)
 
 
 def test_a_record_of_plain_processes_is_taken_over_in_isolation(
-    bench: Bench, forged: Path, marker: Path
+    bench: RunHarness, forged: Path, marker: Path
 ) -> None:
     bench.spec = bench.spec.model_copy(update={"backend": "host"})
-    state = bench.take(scripted("```bash\ncat pkg/core.py\n```", "```bash\nhostname\n```", DONE), record=NAME)
+    state = bench.take_over(
+        scripted_model("```bash\ncat pkg/core.py\n```", "```bash\nhostname\n```", DONE), record=NAME
+    )
     shown = [event["text"] for event in state["events"] if event["kind"] == "observation"]
     assert "return n * 3" in shown[0]
     assert "sandbox" in shown[1].splitlines()
@@ -67,12 +71,14 @@ def test_a_record_of_plain_processes_is_taken_over_in_isolation(
 
 
 def test_a_record_of_plain_processes_is_rolled_back_in_isolation(
-    bench: Bench, forged: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
+    bench: RunHarness, forged: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = hand_over(bench.home, NAME, "ann", source="writer", envelope=Envelope(message="m"), key="k")
+    found = hand_over(
+        bench.home, NAME, "ann", source="writer", envelope=Envelope(message="m"), idempotency_key="k"
+    )
     with monkeypatch.context() as patch:
         patch.setattr(host, "unavailable", lambda: "bwrap is not installed")
-        with pytest.raises(SandboxUnavailable, match="--sandbox process --allow-unisolated"):
+        with pytest.raises(SandboxUnavailableError, match="--sandbox process --allow-unisolated"):
             roll_back(bench.home, found.id, by="a person")
     assert roll_back(bench.home, found.id, by="a person").events
     assert not marker.exists()
@@ -90,7 +96,7 @@ def take(record: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_how_a_person_says_in_what_a_record_is_restored(bench: Bench, forged: Path) -> None:
+def test_how_a_person_says_in_what_a_record_is_restored(bench: RunHarness, forged: Path) -> None:
     base = bench.spec.directory
     for (kind, allowed, directory), reason in {
         ("process", False, None): "--sandbox process would run what the record holds as you",
@@ -98,19 +104,19 @@ def test_how_a_person_says_in_what_a_record_is_restored(bench: Bench, forged: Pa
         ("vax", True, None): "there is no 'vax'; there are docker, host, process",
         ("docker", False, base): "--directory: docker starts from an image",
     }.items():
-        with pytest.raises(Usage, match=reason):
-            spec_of(bench.home, NAME, directory, kind, allowed)
-    with pytest.raises(SandboxUnavailable, match="--sandbox host"):
-        spec_of(bench.home, NAME, None, "docker", False)
+        with pytest.raises(UsageError, match=reason):
+            choose_sandbox_spec(bench.home, NAME, directory, kind, allowed)
+    with pytest.raises(SandboxUnavailableError, match="--sandbox host"):
+        choose_sandbox_spec(bench.home, NAME, None, "docker", False)
     for directory in (None, base):
-        assert spec_of(bench.home, NAME, directory, None, False).backend == "host"
-        assert spec_of(bench.home, NAME, directory, None, True).backend == "host"
-        assert spec_of(bench.home, NAME, directory, "process", True).backend == "process"
+        assert choose_sandbox_spec(bench.home, NAME, directory, None, False).backend == "host"
+        assert choose_sandbox_spec(bench.home, NAME, directory, None, True).backend == "host"
+        assert choose_sandbox_spec(bench.home, NAME, directory, "process", True).backend == "process"
 
 
 @pytest.mark.slow
 def test_a_person_takes_a_record_in_isolation_unless_they_say_otherwise(
-    bench: Bench, forged: Path, marker: Path
+    bench: RunHarness, forged: Path, marker: Path
 ) -> None:
     refused = take(forged, "--sandbox", "process")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from graph import NoSuchThread
-from nodes.replies import ModelFailed
-from sandbox.machine import SnapshotCorrupt
+from graph import ThreadNotFoundError
+from nodes.replies import ModelError
+from sandbox.machine import SnapshotCorruptError
 
-from .conftest import DONE, EDIT, NOTE, SHOW, Bench, noted, scripted, shown
+from .conftest import DONE, EDIT, NOTE, SHOW, RunHarness, noted_text, scripted_model, shown_lines
 
 MACHINES = pytest.mark.parametrize(
     ("database", "backend"),
@@ -17,97 +17,100 @@ MACHINES = pytest.mark.parametrize(
 
 
 @MACHINES
-def test_a_fork_has_the_machine_of_its_checkpoint(bench: Bench) -> None:
-    bench.run(scripted(NOTE.format(1), NOTE.format(2), NOTE.format(3), DONE))
+def test_a_fork_has_the_machine_of_its_checkpoint(bench: RunHarness) -> None:
+    bench.run(scripted_model(NOTE.format(1), NOTE.format(2), NOTE.format(3), DONE))
     for step in (0, 1, 2, 3):
         (moment,) = [
             each
             for each in bench.home.history("thread")
-            if each.step == step and each.next == ("think",) and each.kept
+            if each.step == step and each.next == ("think",) and each.is_restorable
         ][-1:]
         replies = [""] * step + ["```bash\ntouch notes.txt; cat notes.txt\n```", DONE]
-        done = bench.resume(scripted(*replies), checkpoint=moment.checkpoint)
-        assert shown(done.state) == [*map(str, range(1, step + 1))]
+        done = bench.resume(scripted_model(*replies), checkpoint=moment.checkpoint)
+        assert shown_lines(done.state) == [*map(str, range(1, step + 1))]
 
 
 @MACHINES
-def test_a_machine_that_is_gone_or_damaged_is_never_replaced(bench: Bench) -> None:
-    with pytest.raises(ModelFailed):
-        bench.run(scripted(NOTE.format(1), ModelFailed("gone")), model_tries=1)
-    archives = [path for path in bench.home.machines.rglob("*") if path.is_file()]
+def test_a_machine_that_is_gone_or_damaged_is_never_replaced(bench: RunHarness) -> None:
+    with pytest.raises(ModelError):
+        bench.run(scripted_model(NOTE.format(1), ModelError("gone")), model_tries=1)
+    archives = [path for path in bench.home.snapshot_directory.rglob("*") if path.is_file()]
     archive = max(archives, key=lambda path: path.stat().st_mtime_ns)
     whole = archive.read_bytes()
     for content in (whole[:-20], b""):
         archive.write_bytes(content)
-        with pytest.raises(SnapshotCorrupt):
-            bench.resume(scripted("", SHOW, DONE))
+        with pytest.raises(SnapshotCorruptError):
+            bench.resume(scripted_model("", SHOW, DONE))
     archive.unlink()
-    with pytest.raises(SnapshotCorrupt):
-        bench.resume(scripted("", SHOW, DONE))
+    with pytest.raises(SnapshotCorruptError):
+        bench.resume(scripted_model("", SHOW, DONE))
     archive.write_bytes(whole)
-    assert noted(bench.resume(scripted("", SHOW, DONE)).state) == "1"
+    assert noted_text(bench.resume(scripted_model("", SHOW, DONE)).state) == "1"
 
 
-def directories(bench: Bench) -> set[str]:
-    return {path.name for path in bench.home.machines.iterdir()}
+def directories(bench: RunHarness) -> set[str]:
+    return {path.name for path in bench.home.snapshot_directory.iterdir()}
 
 
 @pytest.mark.parametrize("backend", ["process", "host"])
-def test_a_directory_that_was_entered_after_a_resume_lies_in_the_machine(bench: Bench) -> None:
-    gone = ModelFailed("gone")
-    with pytest.raises(ModelFailed):
-        bench.run(scripted(NOTE.format(1), gone), model_tries=1)
-    with pytest.raises(ModelFailed):
-        bench.resume(scripted("", "```bash\ncd pkg\n```", gone), model_tries=1)
-    done = bench.resume(scripted("", "", "```bash\ncat ../notes.txt\n```", DONE))
-    assert shown(done.state) == ["1"]
+def test_a_directory_that_was_entered_after_a_resume_lies_in_the_machine(bench: RunHarness) -> None:
+    gone = ModelError("gone")
+    with pytest.raises(ModelError):
+        bench.run(scripted_model(NOTE.format(1), gone), model_tries=1)
+    with pytest.raises(ModelError):
+        bench.resume(scripted_model("", "```bash\ncd pkg\n```", gone), model_tries=1)
+    done = bench.resume(scripted_model("", "", "```bash\ncat ../notes.txt\n```", DONE))
+    assert shown_lines(done.state) == ["1"]
 
 
 @MACHINES
-def test_history_and_machines_are_pruned_together(bench: Bench) -> None:
-    model = scripted(NOTE.format(1), EDIT, NOTE.format(2), NOTE.format(3), SHOW, DONE)
+def test_history_and_machines_are_pruned_together(bench: RunHarness) -> None:
+    model = scripted_model(NOTE.format(1), EDIT, NOTE.format(2), NOTE.format(3), SHOW, DONE)
     before = bench.run(model, points=("first_source_edit",), max_steps=4)
     assert len(directories(bench)) == 5
-    with bench.opened(model) as run:
+    with bench.open_run(model) as run:
         run.prune()
     (moment,) = bench.home.history("thread")
-    assert (moment.step, moment.kept, len(directories(bench))) == (4, True, 1)
-    assert bench.saved().values == before
+    assert (moment.step, moment.is_restorable, len(directories(bench))) == (4, True, 1)
+    assert bench.load_state().values == before
     done = bench.resume(model)
-    assert noted(done.state) == "1\n2\n3"
-    taken = bench.take(scripted(SHOW, DONE))
-    assert noted(taken) == "1"
+    assert noted_text(done.state) == "1\n2\n3"
+    taken = bench.take_over(scripted_model(SHOW, DONE))
+    assert noted_text(taken) == "1"
 
 
-def test_what_is_half_made_stays_unless_nobody_else_works_here(bench: Bench) -> None:
-    bench.run(scripted(EDIT, DONE))
-    kept = set(bench.home.machines.iterdir())
-    half_made, vanished = bench.home.machines / ".freezing-1", bench.home.machines / ".freezing-2"
+def test_what_is_half_made_stays_unless_nobody_else_works_here(bench: RunHarness) -> None:
+    bench.run(scripted_model(EDIT, DONE))
+    kept = set(bench.home.snapshot_directory.iterdir())
+    half_made, vanished = (
+        bench.home.snapshot_directory / ".freezing-1",
+        bench.home.snapshot_directory / ".freezing-2",
+    )
     half_made.mkdir()
     # What somebody removes between the look at the directory and the look at its age.
     vanished.symlink_to("nowhere")
-    (bench.home.machines / "host-0-1").mkdir()
-    assert bench.home.remove_unused_machines() == 1
-    assert set(bench.home.machines.iterdir()) == {*kept, half_made, vanished}
-    assert bench.home.remove_unused_machines(alone=True) == 2
-    assert set(bench.home.machines.iterdir()) == kept
+    (bench.home.snapshot_directory / "host-0-1").mkdir()
+    assert bench.home.remove_unused_snapshots() == 1
+    assert set(bench.home.snapshot_directory.iterdir()) == {*kept, half_made, vanished}
+    assert bench.home.remove_unused_snapshots(is_exclusive=True) == 2
+    assert set(bench.home.snapshot_directory.iterdir()) == kept
 
 
-def test_who_looks_in_sees_the_machine_of_each_checkpoint_and_leaves_it_as_it_was(bench: Bench) -> None:
+def test_who_looks_in_sees_the_machine_of_each_checkpoint_and_leaves_it_as_it_was(bench: RunHarness) -> None:
     replies = (NOTE.format(1), NOTE.format(2), SHOW, DONE)
-    bench.run(scripted(*replies), max_steps=2)
+    bench.run(scripted_model(*replies), max_steps=2)
     moments = {(each.step, each.next): each for each in bench.home.history("thread")}
     before, after = moments[2, ("shell",)], moments[2, ("think",)]
-    with bench.opened(scripted(*replies), max_steps=5) as held:
+    with bench.open_run(scripted_model(*replies), max_steps=5) as held:
         assert held.machine().read_file("notes.txt") == b"1\n2\n"
         assert held.machine(before).read_file("notes.txt") == b"1\n"
         assert held.machine(after.checkpoint).read_file("notes.txt") == b"1\n2\n"
         assert held.machine(moments[0, ("think",)]).inspect("ls notes.txt").exit_code != 0
-        with pytest.raises(NoSuchThread, match="has no checkpoint '1f0'"):
+        with pytest.raises(ThreadNotFoundError, match="has no checkpoint '1f0'"):
             held.machine("1f0")
-        assert noted(held.resume().state) == "1\n2"
+        assert noted_text(held.resume().state) == "1\n2"
     with (
-        bench.opened(scripted(), thread="other") as held,
-        pytest.raises(NoSuchThread, match="nothing has run"),
+        bench.open_run(scripted_model(), thread="other") as held,
+        pytest.raises(ThreadNotFoundError, match="nothing has run"),
     ):
         held.machine()

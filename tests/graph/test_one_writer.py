@@ -20,9 +20,9 @@ from sqlalchemy import text
 
 from graph import Home, open_home, take_over
 from graph.home import DATABASE_FILE
-from sandbox.local import residents
+from sandbox.local import find_run_processes
 
-from .conftest import DONE, Bench, scripted
+from .conftest import DONE, RunHarness, scripted_model
 
 HELD, FENCED = 3, 4
 _WRITER = Path(__file__).with_name("writer.py")
@@ -51,7 +51,7 @@ class Writer(NamedTuple):
 class Desk:
     """A home on one database, and the processes that share it."""
 
-    def __init__(self, bench: Bench, place: Path, database: str) -> None:
+    def __init__(self, bench: RunHarness, place: Path, database: str) -> None:
         self.bench = bench
         self.place = place
         self.database = database
@@ -76,7 +76,7 @@ class Desk:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
-def desk(request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> Iterator[Desk]:
+def desk(request: pytest.FixtureRequest, bench: RunHarness, tmp_path: Path) -> Iterator[Desk]:
     database = "" if request.param == "sqlite" else str(request.getfixturevalue("postgres_database"))
     found = Desk(bench, tmp_path / "desk", database)
     yield found
@@ -109,11 +109,11 @@ def stop(desk: Desk, writer: Writer) -> None:
 def written(home: Home) -> dict[str, Any]:
     """Everything that a writer can write: all rows of all tables, and all records."""
     tables = ["takeover_leases", "takeover_effects", "takeover_machines", "checkpoints", "writes"]
-    tables += [] if home.ledger.on_sqlite else ["checkpoint_blobs", "checkpoint_writes"]
+    tables += [] if home.ledger.is_sqlite else ["checkpoint_blobs", "checkpoint_writes"]
     found: dict[str, Any] = {}
-    with home.ledger.reading() as connection:
+    with home.ledger.read_transaction() as connection:
         for table in tables:
-            if table == "writes" and not home.ledger.on_sqlite:
+            if table == "writes" and not home.ledger.is_sqlite:
                 continue
             found[table] = sorted(map(repr, connection.execute(text(f"SELECT * FROM {table}"))))
     for path in home.records.root.rglob("*"):
@@ -187,14 +187,14 @@ def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, whe
             home,
             "successor",
             "run.first_source_edit",
-            model=scripted("```bash\ncat notes.txt\n```", DONE),
+            model=scripted_model("```bash\ncat notes.txt\n```", DONE),
             sandbox=desk.bench.spec,
             points=(),
         )
         assert notes(taken.state) == "[exit code 0]\n1\n"
     from sandbox import storage
 
-    assert residents(storage.runs() / desk.place.parent.name) == {}
+    assert find_run_processes(storage.runs_directory() / desk.place.parent.name) == {}
 
 
 @pytest.mark.parametrize("where", ["model-2", "command", "directory"])

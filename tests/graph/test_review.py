@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from graph import NotWaiting, Waiting
+from graph import NotWaitingError, WaitingError
 from handoff.record import RecordStore
 
-from .conftest import DONE, EDIT, Bench, scripted
+from .conftest import DONE, EDIT, RunHarness, scripted_model
 
 SETTINGS: dict[str, Any] = {"policy": "review", "points": ("first_source_edit",)}
 NOTED = "Mind the tests."
@@ -20,8 +20,10 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_decision_is_asked_for_once(bench: Bench, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    model = scripted(EDIT, DONE)
+def test_a_decision_is_asked_for_once(
+    bench: RunHarness, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    model = scripted_model(EDIT, DONE)
     bench.run(model, **SETTINGS)
     add = RecordStore.add_review
 
@@ -35,30 +37,30 @@ def test_a_decision_is_asked_for_once(bench: Bench, monkeypatch: pytest.MonkeyPa
         with pytest.raises(Killed):
             bench.resume(model, {"decision": "approve", "note": NOTED}, **SETTINGS)
     again = bench.resume(model, **SETTINGS)
-    assert (again.waiting, again.stop_reason) == (None, "handoff")
+    assert (again.question, again.stop_reason) == (None, "handoff")
     review = bench.store.load("run.first_source_edit").review
     assert review is not None
     assert review.note == NOTED
 
 
-def test_who_goes_back_can_decide_otherwise(bench: Bench) -> None:
-    model = scripted(EDIT, DONE)
+def test_who_goes_back_can_decide_otherwise(bench: RunHarness) -> None:
+    model = scripted_model(EDIT, DONE)
     bench.run(model, **SETTINGS)
     (waiting,) = [each for each in bench.home.history("thread") if each.next == ("interruption",)]
     assert bench.resume(model, {"decision": "approve"}, **SETTINGS).stop_reason == "handoff"
-    with pytest.raises(NotWaiting, match="has an answer there already"):
+    with pytest.raises(NotWaitingError, match="has an answer there already"):
         bench.resume(model, {"decision": "refuse"}, checkpoint=waiting.checkpoint, **SETTINGS)
     asked = bench.resume(model, checkpoint=waiting.parent, **SETTINGS)
-    assert asked.waiting is not None
+    assert asked.question is not None
     assert bench.resume(model, {"decision": "refuse"}, **SETTINGS).stop_reason == "finished"
 
 
-def test_a_history_is_not_given_back_while_somebody_is_to_decide(bench: Bench) -> None:
-    model = scripted(EDIT, DONE)
+def test_a_history_is_not_given_back_while_somebody_is_to_decide(bench: RunHarness) -> None:
+    model = scripted_model(EDIT, DONE)
     bench.run(model, **SETTINGS)
-    with bench.opened(model, **SETTINGS) as held, pytest.raises(Waiting, match="waits for a person"):
+    with bench.open_run(model, **SETTINGS) as held, pytest.raises(WaitingError, match="waits for a person"):
         held.prune()
     assert bench.resume(model, {"decision": "approve"}, **SETTINGS).stop_reason == "handoff"
-    with bench.opened(model, **SETTINGS) as held:
+    with bench.open_run(model, **SETTINGS) as held:
         held.prune()
     assert len(bench.home.history("thread")) == 1

@@ -19,9 +19,9 @@ from langgraph.checkpoint.base.id import uuid6
 
 from graph import CheckpointCorruptError
 from graph.savers import open_saver
-from handoff.ledger import Fenced, Lease, Ledger, LedgerUnusable, acquire
+from handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError, acquire
 
-from ..conftest import missing
+from ..conftest import skip_missing
 
 THREAD: RunnableConfig = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
 BASIC = {"put", "put_writes", "get_tuple", "list", "delete_thread"}
@@ -76,7 +76,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 def test_the_savers_pass_the_conformance_suite(ledger: Ledger) -> None:
     if importlib.util.find_spec("langgraph.checkpoint.conformance") is None:
-        missing(
+        skip_missing(
             "langgraph-checkpoint-conformance is not installed: install this project with its extra `dev`"
         )
     conformance = importlib.import_module("langgraph.checkpoint.conformance")
@@ -99,8 +99,8 @@ def test_nothing_is_written_to_another_thread_or_after_the_lease(ledger: Ledger)
 
     lease = acquire(ledger, "thread")
     with open_saver(ledger, lease) as saver:
-        if not ledger.on_sqlite:
-            with pytest.raises(Fenced):
+        if not ledger.is_sqlite:
+            with pytest.raises(FencedError):
                 saver.prune(["thread", "other"], strategy="delete")
         first = saver.put(at("thread"), empty_checkpoint(), {"source": "input", "step": -1}, {})
         deeds = (
@@ -110,12 +110,12 @@ def test_nothing_is_written_to_another_thread_or_after_the_lease(ledger: Ledger)
         )
         other = {"configurable": {**first["configurable"], "thread_id": "other"}}
         for deed in deeds:
-            with pytest.raises(Fenced):
+            with pytest.raises(FencedError):
                 deed(other)
         lease.release()
         later = acquire(ledger, "thread")
         for deed in deeds:
-            with pytest.raises(Fenced, match="taken over by process"):
+            with pytest.raises(FencedError, match="taken over by process"):
                 deed(first)
         (found,) = saver.list(at("thread"))
         assert found.config["configurable"]["checkpoint_id"] == first["configurable"]["checkpoint_id"]
@@ -178,7 +178,7 @@ def test_no_flip_of_a_bit_changes_what_a_thread_resumes_from(tmp_path: Path) -> 
                 assert _read(ledger) == before
             finally:
                 ledger.close()
-        except LedgerUnusable as error:
+        except LedgerUnavailableError as error:
             said.append(str(error))
     assert len(said) > 100
     assert not any("\n" in line for line in said)

@@ -18,7 +18,7 @@ from graph.server_access import (
     TOKEN_VARIABLE,
     Access,
     AccessError,
-    middleware,
+    build_middleware,
 )
 
 TOKEN = "0123456789abcdef-0123456789_ABCDEF"
@@ -38,7 +38,7 @@ def status(
 ) -> tuple[int, dict[str, str], bytes]:
     """What a server behind the middleware answers: its status, headers and body."""
     app = Starlette(
-        middleware=middleware(access),
+        middleware=build_middleware(access),
         routes=[Route("/{path:path}", show_request, methods=["GET", "POST", "PUT", "DELETE"])],
     )
     sent: list[dict[str, Any]] = []

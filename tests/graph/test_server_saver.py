@@ -9,7 +9,7 @@ import pytest
 from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
-from graph.server_saver import PLACE, ServerSaver, open_server_saver
+from graph.server_saver import DATABASE_PATH, ServerSaver, open_server_saver
 
 
 async def written(saver: ServerSaver, thread: str, run: str) -> None:
@@ -44,7 +44,7 @@ def test_a_rolled_back_run_leaves_nothing_and_others_stay(
                 assert await counted.fetchone() == (1,)
 
     asyncio.run(rolled_back())
-    assert (tmp_path / PLACE).is_file()
+    assert (tmp_path / DATABASE_PATH).is_file()
 
 
 def test_a_thread_is_deleted_that_nobody_has_looked_at(

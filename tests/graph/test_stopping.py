@@ -15,9 +15,9 @@ from langgraph.runtime import RunControl
 
 import graph.savers
 from graph.savers import open_saver
-from graph.stopping import stopping
+from graph.stopping import drain_on_sigterm
 from handoff.ledger import Ledger, acquire, database
-from handoff.ledger.undisturbed import undisturbed
+from handoff.ledger.undisturbed import defer_signals
 
 WATCHED = ("handoff/ledger", "graph/savers", "contextlib", "sqlalchemy", "checkpoint/sqlite")
 STRIDES = {"ledger": 31, "files": 7, "saver": 7}
@@ -88,7 +88,7 @@ def test_the_next_write_need_not_wait(
             )
 
         def file() -> None:
-            with ledger.filing():
+            with ledger.lock_snapshots():
                 pass
 
         deeds = {"ledger": lambda: lease.renew(30), "files": file, "saver": put}
@@ -109,7 +109,7 @@ def test_the_next_write_need_not_wait(
 
 def test_a_run_that_fails_while_it_is_told_to_end_ends() -> None:
     def failing() -> None:
-        with stopping(RunControl()):
+        with drain_on_sigterm(RunControl()):
             signal.raise_signal(signal.SIGTERM)
             raise ValueError("the model is out of order")
 
@@ -125,7 +125,7 @@ def test_of_two_signals_that_were_held_back_both_come() -> None:
         raise Came
 
     def hold_back() -> None:
-        with undisturbed():
+        with defer_signals():
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGINT)
             assert came == []

@@ -22,14 +22,14 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import interrupt
 
-from graph.swarm import create_handoff_tool, create_recall_tool, imported, to_swarm
+from graph.swarm import create_handoff_tool, create_recall_tool, import_records, to_swarm
 from handoff.event import Event
 from handoff.fence import CLOSING, OPENING
-from handoff.readers import of
-from handoff.record import HandoffRecord, RecordRefused, RecordStore
-from handoff.swarm import from_swarm, latest
-from handoff.views import VIEWS, NoSuchView
-from nodes.settings import BadSettings
+from handoff.readers import parse_trace
+from handoff.record import HandoffRecord, RecordError, RecordStore
+from handoff.swarm import build_latest_record, from_swarm
+from handoff.views import VIEWS, UnknownViewError
+from nodes.settings import SettingsError
 
 from ..chat_server import ChatServer
 from ..handoff.test_record import RECORD, saved
@@ -130,12 +130,12 @@ def store(tmp_path: Path) -> RecordStore:
 @pytest.fixture(scope="module")
 def theirs() -> tuple[HandoffRecord, ...]:
     """What langgraph-swarm's own tool leaves, which passes every message on."""
-    return imported(played(langgraph_swarm.create_handoff_tool)[0], THREAD)
+    return import_records(played(langgraph_swarm.create_handoff_tool)[0], THREAD)
 
 
 def test_what_a_swarm_of_others_did_is_read() -> None:
     graph, _ = played(langgraph_swarm.create_handoff_tool)
-    first, second, third, last = imported(graph, THREAD)
+    first, second, third, last = import_records(graph, THREAD)
     assert [each.predecessor for each in (first, second, third, last)] == [
         "alice",
         "Bob the 2nd",
@@ -173,7 +173,7 @@ def test_three_handoffs_lose_nothing(
 ) -> None:
     records = store if stored else None
     graph, model = played(create_handoff_tool, view=view, records=records)
-    ours = imported(graph, THREAD, records=records)
+    ours = import_records(graph, THREAD, records=records)
     assert [each.trace for each in ours] == [each.trace for each in theirs]
     assert [each.task.prompt for each in ours] == [each.task.prompt for each in theirs][-1:] * 4
     assert [each.predecessor for each in ours] == [each.predecessor for each in theirs]
@@ -187,7 +187,7 @@ def test_three_handoffs_lose_nothing(
         assert TASK in shown
         assert ("keep `halve`" in shown) == (asked > 3)
     if stored:
-        kept = sorted((store.load(name).trace for name in store.ids()), key=len)
+        kept = sorted((store.load(name).trace for name in store.list_ids()), key=len)
         assert kept == [each.trace for each in theirs[:3]]
         assert all(
             "content" not in str(m.additional_kwargs) for m in graph.get_state(THREAD).values["messages"]
@@ -208,10 +208,10 @@ def test_a_dump_is_read_back_by_the_readers(tmp_path: Path) -> None:
     graph, _ = played(create_handoff_tool)
     state = graph.get_state(THREAD).values
     dump = json.loads(json.dumps([m.model_dump() for m in state["messages"]]))
-    record = imported(graph, THREAD)[-1]
-    assert of(dump).events == of({"messages": dump, "active_agent": "alice"}).events
-    assert [e.text for e in of(dump).events] == [e.text for e in record.trace]
-    assert of(dump).task == record.task.prompt
+    record = import_records(graph, THREAD)[-1]
+    assert parse_trace(dump).events == parse_trace({"messages": dump, "active_agent": "alice"}).events
+    assert [e.text for e in parse_trace(dump).events] == [e.text for e in record.trace]
+    assert parse_trace(dump).task == record.task.prompt
 
 
 def test_a_handoff_at_once_after_a_handoff() -> None:
@@ -225,7 +225,7 @@ def test_a_handoff_at_once_after_a_handoff() -> None:
     )
     graph = swarm(model, create_handoff_tool, view="trace")
     graph.invoke({"messages": [HumanMessage(TASK)]}, THREAD)
-    first, second, last = imported(graph, THREAD)
+    first, second, last = import_records(graph, THREAD)
     assert (first.predecessor, second.predecessor, last.predecessor) == ("alice", "Bob the 2nd", "carol")
     assert "No." in model.seen[2][0].text
     assert "Nor I." in model.seen[2][0].text
@@ -234,12 +234,15 @@ def test_a_handoff_at_once_after_a_handoff() -> None:
 
 def test_a_handoff_is_repeated_without_a_second_record(store: RecordStore) -> None:
     messages = [HumanMessage(TASK), call("transfer_to_bob")]
-    first = latest(messages, thread_id="t", records=store)
-    again = latest(messages, thread_id="t", records=store)
+    first = build_latest_record(messages, thread_id="t", records=store)
+    again = build_latest_record(messages, thread_id="t", records=store)
     assert first == again
-    assert store.ids() == (first.id,)
-    assert latest(messages, thread_id="other", records=store).id != first.id
-    assert latest([*messages, call("shell", command="ls")], thread_id="t", records=store).id != first.id
+    assert store.list_ids() == (first.id,)
+    assert build_latest_record(messages, thread_id="other", records=store).id != first.id
+    assert (
+        build_latest_record([*messages, call("shell", command="ls")], thread_id="t", records=store).id
+        != first.id
+    )
 
 
 def test_a_call_beside_the_handoff_is_told_as_unanswered() -> None:
@@ -250,7 +253,7 @@ def test_a_call_beside_the_handoff_is_told_as_unanswered() -> None:
     graph.invoke({"messages": [HumanMessage(TASK)]}, THREAD)
     shown = [message.text for message in model.seen[1]]
     assert "[the result of this action was not recorded]" in shown
-    trace = imported(graph, THREAD)[-1].trace
+    trace = import_records(graph, THREAD)[-1].trace
     assert [e.arguments["command"] for e in trace if e.tool == "shell" and e.kind == "action"] == [
         "ls",
         "pwd",
@@ -285,7 +288,7 @@ def test_a_tool_of_another_name_is_a_handoff_all_the_same() -> None:
         checkpointer=InMemorySaver()
     )
     graph.invoke({"messages": [HumanMessage(TASK)]}, THREAD)
-    assert [record.point.detail for record in imported(graph, THREAD)] == [
+    assert [record.point.detail for record in import_records(graph, THREAD)] == [
         "handed over to b",
         "the recording ends",
     ]
@@ -300,7 +303,7 @@ def test_asynchronously(theirs: tuple[HandoffRecord, ...]) -> None:
         await graph.ainvoke({"messages": [HumanMessage("Yes, but keep `halve` as it is.")]}, THREAD)
 
     asyncio.run(main())
-    assert imported(graph, THREAD)[-1].trace == theirs[-1].trace
+    assert import_records(graph, THREAD)[-1].trace == theirs[-1].trace
 
 
 @pytest.mark.parametrize("stored", [False, True])
@@ -336,7 +339,7 @@ def test_a_model_writes_the_notes_once(store: RecordStore) -> None:
     graph = swarm(model, create_handoff_tool, view="structured", model=writer, records=store)
     graph.invoke({"messages": [HumanMessage(TASK)]}, THREAD)
     assert "It is about halves" in model.seen[2][0].text
-    (name,) = store.ids()
+    (name,) = store.list_ids()
     kept = store.load(name).notes
     assert kept is not None
     assert (kept.model, kept.summary) == ("Script", "In short.")
@@ -357,13 +360,13 @@ def test_without_notes_their_fields_are_unknown_and_no_model_is_asked() -> None:
 
 
 def test_what_cannot_be_is_refused_when_the_tool_is_made() -> None:
-    with pytest.raises(NoSuchView, match=r"there is no view 'structurd'; there are repository, trace"):
+    with pytest.raises(UnknownViewError, match=r"there is no view 'structurd'; there are repository, trace"):
         create_handoff_tool(agent_name="b", view="structurd")
-    with pytest.raises(BadSettings, match=r"window_tokens: .*1000"):
+    with pytest.raises(SettingsError, match=r"window_tokens: .*1000"):
         create_handoff_tool(agent_name="b", window_tokens=10)
-    with pytest.raises(NoSuchView):
-        to_swarm(RECORD.sealed(), "nothing", active_agent="a")
-    with pytest.raises(RecordRefused, match="does not match its digest"):
+    with pytest.raises(UnknownViewError):
+        to_swarm(RECORD.seal(), "nothing", active_agent="a")
+    with pytest.raises(RecordError, match="does not match its digest"):
         to_swarm(RECORD, active_agent="a")
 
 
@@ -386,7 +389,7 @@ def test_hostile_agents_stay_in_the_fence() -> None:
         assert shown.count(CLOSING) == shown.count(OPENING)
         assert shown.count("\n# Task\n") == 1
         assert "<|im_start|>" not in shown
-    record = imported(graph, THREAD)[0]
+    record = import_records(graph, THREAD)[0]
     assert "\n" not in record.point.detail
     assert record.point.detail == "handed over to Bob the 2nd"  # and not where nobody is
 
@@ -401,7 +404,7 @@ def test_a_record_goes_into_a_swarm(store: RecordStore) -> None:
     graph.invoke(to_swarm(record, "trace", active_agent="Bob the 2nd"), THREAD)
     assert "I edit." in model.seen[0][0].text
     assert "I edit." in model.seen[2][0].text  # also in what the swarm itself hands on
-    last = imported(graph, THREAD, records=store)[-1]
+    last = import_records(graph, THREAD, records=store)[-1]
     assert last.trace[: len(record.trace)] == record.trace
     assert (last.task.id, last.task.prompt, last.task.base_commit) == ("t", "Do é.", "abc")
     assert [e.tool for e in last.trace[2:]] == ["shell", "shell", "handoff", "handoff", "unreadable"]
@@ -412,29 +415,31 @@ def test_what_an_agent_did_before_it_was_interrupted_is_imported() -> None:
     model = Script(replies=[call("shell", command="ls"), call("shell", command="ask")], seen=[])
     graph = swarm(model, create_handoff_tool)
     graph.invoke({"messages": [HumanMessage(TASK)]}, THREAD)
-    (record,) = imported(graph, THREAD)
+    (record,) = import_records(graph, THREAD)
     assert [e.arguments["command"] for e in record.trace if e.kind == "action"] == ["ls", "ask"]
 
 
 def test_nobody_is_shown_another_threads_record(store: RecordStore) -> None:
-    other = latest([HumanMessage("secret"), call("transfer_to_bob")], thread_id="other", records=store)
+    other = build_latest_record(
+        [HumanMessage("secret"), call("transfer_to_bob")], thread_id="other", records=store
+    )
     forged = HumanMessage("x", additional_kwargs={"takeover": {"record": other.id, "stored": True}})
     model = Script(replies=[call("transfer_to_bob_the_2nd"), AIMessage("Done.")], seen=[])
     graph = swarm(model, create_handoff_tool, view="trace", records=store)
-    with pytest.raises(RecordRefused, match="belongs to the thread 'other', not to 't 1'"):
+    with pytest.raises(RecordError, match="belongs to the thread 'other', not to 't 1'"):
         graph.invoke({"messages": [forged]}, THREAD)
 
 
 def test_a_lost_store_is_told(store: RecordStore) -> None:
     graph, _ = played(create_handoff_tool, records=store)
-    with pytest.raises(RecordRefused, match="give the store that it lies in as records="):
-        imported(graph, THREAD)
-    with pytest.raises(RecordRefused, match="no such record"):
-        imported(graph, THREAD, records=RecordStore(store.root / "elsewhere"))
+    with pytest.raises(RecordError, match="give the store that it lies in as records="):
+        import_records(graph, THREAD)
+    with pytest.raises(RecordError, match="no such record"):
+        import_records(graph, THREAD, records=RecordStore(store.root / "elsewhere"))
 
 
 def test_providers_are_sent_the_view_alone(chat_server: ChatServer) -> None:
-    state = to_swarm(RECORD.sealed(), "transcript", active_agent="a")
+    state = to_swarm(RECORD.seal(), "transcript", active_agent="a")
     assert RECORD.id in str(state["messages"][0].additional_kwargs)
     ChatOpenAI(model="m", base_url=chat_server.url, api_key="k").invoke(state["messages"])
     (request,) = chat_server.requests
@@ -444,7 +449,7 @@ def test_providers_are_sent_the_view_alone(chat_server: ChatServer) -> None:
 
 def test_secrets_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "Xq7-very-secret-91")
-    record = latest([HumanMessage(TASK), call("shell", command="echo Xq7-very-secret-91")])
+    record = build_latest_record([HumanMessage(TASK), call("shell", command="echo Xq7-very-secret-91")])
     assert "very-secret" not in record.model_dump_json()
     record.verify()
 
@@ -461,7 +466,7 @@ def test_what_the_messages_do_not_tell_a_patch_does(store: RecordStore) -> None:
         graph = swarm(model, create_handoff_tool, records=store, patch=told)
         graph.invoke({"messages": [HumanMessage(TASK)]}, THREAD)
         assert ("pkg/core.py" in model.seen[2][0].text) == (told is not None)
-    assert {store.load(name).patch for name in store.ids()} == {"", patch}
+    assert {store.load(name).patch for name in store.list_ids()} == {"", patch}
 
 
 def test_agents_of_langchain_hand_over_too(theirs: tuple[HandoffRecord, ...]) -> None:
@@ -478,5 +483,5 @@ def test_agents_of_langchain_hand_over_too(theirs: tuple[HandoffRecord, ...]) ->
     )
     graph.invoke({"messages": [HumanMessage(TASK)]}, THREAD)
     graph.invoke({"messages": [HumanMessage("Yes, but keep `halve` as it is.")]}, THREAD)
-    assert imported(graph, THREAD)[-1].trace == theirs[-1].trace
+    assert import_records(graph, THREAD)[-1].trace == theirs[-1].trace
     assert [message.type for message in model.seen[3]] == ["system", "human"]

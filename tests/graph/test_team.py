@@ -12,8 +12,8 @@ from langchain_core.tools import BaseTool, tool
 
 from graph import (
     Agent,
-    BadSettings,
-    NoSuchAgent,
+    SettingsError,
+    UnknownAgentError,
     build_team,
     deliver,
     hand_over,
@@ -25,12 +25,25 @@ from graph import (
 from graph.team import NODES
 from handoff.event import Event
 from handoff.fence import OPENING
-from handoff.ledger import HandedOver
-from handoff.team import Pass, timeline
-from nodes.consent import REFUSED
+from handoff.ledger import HandedOverError
+from handoff.team import TurnPass, build_timeline
+from nodes.consent import REFUSAL_MESSAGE
 from nodes.state import AgentState
 
-from .conftest import DONE, EDIT, FIX, NOTE, PROMPT, SHOW, TEST, Bench, Scripted, called, noted, scripted
+from .conftest import (
+    DONE,
+    EDIT,
+    FIX,
+    NOTE,
+    PROMPT,
+    SHOW,
+    TEST,
+    RunHarness,
+    Scripted,
+    native_reply,
+    noted_text,
+    scripted_model,
+)
 from .test_delivery import UNDERSTOOD
 from .test_growth import LOOK, MOST, SPREAD, size
 
@@ -39,7 +52,7 @@ ENOUGH = 20
 
 
 def agent(name: str, *replies: Any, **settings: Any) -> Agent:
-    return Agent(name=name, model=scripted(*replies), **settings)
+    return Agent(name=name, model=scripted_model(*replies), **settings)
 
 
 def sent(member: Agent, call: int = -1) -> list[Any]:
@@ -56,7 +69,7 @@ def told_by_system(member: Agent, call: int = -1) -> str:
 class TeamBench:
     """A bench on which teams work."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: RunHarness) -> None:
         self.home = bench.home
         self.bench = bench
         self.options: dict[str, Any] = {"sandbox": bench.spec, "points": (), "run_id": "run"}
@@ -70,12 +83,12 @@ class TeamBench:
 
 
 @pytest.fixture
-def team(bench: Bench) -> TeamBench:
+def team(bench: RunHarness) -> TeamBench:
     return TeamBench(bench)
 
 
 def passes(state: AgentState) -> list[tuple[str, str, str]]:
-    found = [Pass.model_validate(each) for each in state.get("passes", [])]
+    found = [TurnPass.model_validate(each) for each in state.get("passes", [])]
     return [(each.source, each.target, each.how) for each in found]
 
 
@@ -113,13 +126,13 @@ def test_every_pass_is_a_record_that_can_be_taken_over(team: TeamBench) -> None:
     assert (edited.point.kind, passed.point.kind) == ("first_source_edit", "requested")
     assert passed.point.detail == "writer: max_consecutive_turns (1)"
     assert [event.text for event in passed.trace] == [event["text"] for event in state["events"][:2]]
-    successor = scripted(SHOW, DONE)
-    taken = team.bench.take(successor, "trace", passed.id)
+    successor = scripted_model(SHOW, DONE)
+    taken = team.bench.take_over(successor, "trace", passed.id)
     assert taken["stop_reason"] == "finished"
     assert EDIT.splitlines()[1] in successor.seen[0][1].text
     with (
         open_run(team.home, "more", agents=[agent("one", DONE)], sandbox=team.bench.spec) as held,
-        pytest.raises(BadSettings, match="taken over by one agent"),
+        pytest.raises(SettingsError, match="taken over by one agent"),
     ):
         held.take_over(passed.id)
 
@@ -180,9 +193,9 @@ def test_ones_own_turns_stay_as_they_were(team: TeamBench) -> None:
 
 
 def test_native_history_is_whole_in_a_team(team: TeamBench) -> None:
-    shell = called(("shell", '{"command": "ls"}'))
-    writer = agent("writer", shell, shell, called(("finish", "{}")), share_only_tool_results=True)
-    tester = agent("tester", called(("shell", '{"command": "pwd"}')), "I cannot.")
+    shell = native_reply(("shell", '{"command": "ls"}'))
+    writer = agent("writer", shell, shell, native_reply(("finish", "{}")), share_only_tool_results=True)
+    tester = agent("tester", native_reply(("shell", '{"command": "pwd"}')), "I cannot.")
     state = team.run(writer, tester, max_consecutive_turns=1, protocol="native")
     assert state["stop_reason"] == "finished"
     kinds = [type(each) for each in sent(writer)]
@@ -197,7 +210,7 @@ def test_a_persons_message_is_everybodys(team: TeamBench) -> None:
     team.run(*agents, max_steps=1, max_consecutive_turns=2)
     said = HumanMessage("Mind the gap.")
     with open_run(team.home, "thread", agents=agents, **team.options) as held:
-        changed = held.change({"messages": [said], "stop_reason": None}, as_node="shell")
+        changed = held.update_state({"messages": [said], "stop_reason": None}, as_node="shell")
         held.resume(checkpoint=changed)
     assert "\n\nMind the gap.\n\n[It is your turn, tester" in sent(agents[1])[0].text
 
@@ -231,7 +244,7 @@ def test_every_agent_has_its_own_tools(team: TeamBench) -> None:
 
 
 TO_TESTER = '<handoff to="tester">Look at double.</handoff>'
-NATIVE = called(("handoff", '{"to": "tester", "message": "Look at double."}'))
+NATIVE = native_reply(("handoff", '{"to": "tester", "message": "Look at double."}'))
 
 
 @pytest.mark.parametrize(
@@ -245,7 +258,7 @@ NATIVE = called(("handoff", '{"to": "tester", "message": "Look at double."}'))
     ],
 )
 def test_a_handoff_ends_the_turns_at_once(team: TeamBench, protocol: Any, reply: Any) -> None:
-    done: Any = DONE if protocol == "text" else called(("finish", "{}"))
+    done: Any = DONE if protocol == "text" else native_reply(("finish", "{}"))
     writer = agent("writer", reply, share_only_tool_results=True)
     other, tester = agent("other", done), agent("tester", done)
     state = team.run(writer, other, tester, protocol=protocol, enable_handoff_tool=True)
@@ -292,7 +305,7 @@ def test_a_handoff_to_nobody_is_refused(team: TeamBench, reply: str, says: str) 
 
 @pytest.mark.parametrize("protocol", ["text", "native"])
 def test_without_the_tool_nothing_is_handed_over(team: TeamBench, protocol: Any) -> None:
-    done: Any = DONE if protocol == "text" else called(("finish", "{}"))
+    done: Any = DONE if protocol == "text" else native_reply(("finish", "{}"))
     writer, tester = agent("writer", TO_TESTER, done), agent("tester", done, enable_handoff_tool=True)
     state = team.run(writer, tester, protocol=protocol)
     (said,) = observations(state)
@@ -365,10 +378,10 @@ def test_a_pass_that_is_killed_is_made_once(
         with pytest.raises(Killed):
             team.run(*agents, **settings)
     state = team.resume(*agents, **{**settings, "max_consecutive_turns": 9})
-    assert noted(state) == "one\ntwo"
+    assert noted_text(state) == "one\ntwo"
     assert passes(state) == [("writer", "tester", how)]
     assert len(state["records"]) == 1
-    assert sorted(team.bench.store.ids()) == sorted(state["records"])
+    assert sorted(team.bench.store.list_ids()) == sorted(state["records"])
     assert state["stop_reason"] == "finished"
     if how == "handoff":
         assert observations(state).count("[handed over to tester]") == 1
@@ -401,16 +414,16 @@ def test_a_person_who_refuses_a_pass_leaves_the_turn(team: TeamBench) -> None:
     )
     review = {"policy": "review", "max_consecutive_turns": 1}
     asked = run_team(team.home, "thread", "t", PROMPT, agents=agents, **team.options, **review)
-    assert asked.waiting is not None
-    assert asked.waiting["why"] == "writer: max_consecutive_turns (1)"
+    assert asked.question is not None
+    assert asked.question["why"] == "writer: max_consecutive_turns (1)"
     again = resume(team.home, "thread", {"decision": "refuse"}, agents=agents, **team.options, **review)
-    assert again.waiting is not None
+    assert again.question is not None
     assert actors(again.state) == ["writer", "writer"]
     assert passes(again.state) == []
-    assert any(call[-1].text.endswith(REFUSED) for call in agents[0].model.seen)  # type: ignore[attr-defined]
+    assert any(call[-1].text.endswith(REFUSAL_MESSAGE) for call in agents[0].model.seen)  # type: ignore[attr-defined]
     done = team.resume(*agents, answer={"decision": "approve"}, **review)
     assert passes(done) == [("writer", "tester", "rotation")]
-    assert REFUSED not in sent(agents[1], 0)[0].text
+    assert REFUSAL_MESSAGE not in sent(agents[1], 0)[0].text
     assert done["agent"] == "tester"
 
 
@@ -473,14 +486,14 @@ def test_going_back_before_a_pass_makes_it_anew(team: TeamBench) -> None:
     other = agent("tester", SHOW, DONE, max_consecutive_turns=5)
     with open_run(team.home, "thread", agents=[agents[0], other], **team.options) as held:
         outcome = held.resume(checkpoint=before.checkpoint)
-    assert noted(outcome.state) == "one"
+    assert noted_text(outcome.state) == "one"
     assert actors(outcome.state) == ["writer", "tester", "tester"]
     assert passes(outcome.state) == [("writer", "tester", "rotation")]
     with open_run(team.home, "thread", agents=agents, **team.options) as held:
-        changed = held.change({"passing": None, "turns_left": 3}, checkpoint=before.checkpoint)
+        changed = held.update_state({"passing": None, "turns_left": 3}, checkpoint=before.checkpoint)
         assert actors(held.resume(checkpoint=changed).state) == ["writer", "writer"]
         with pytest.raises(Exception, match="there is no node 'receive'"):
-            held.change({}, as_node="receive")
+            held.update_state({}, as_node="receive")
 
 
 def test_a_budget_is_the_teams(team: TeamBench) -> None:
@@ -519,8 +532,10 @@ def test_progress_and_timeline_name_the_agent(team: TeamBench) -> None:
     assert acted == [("writer", 1), ("tester", 2)]
     moved = [(each["agent"], each["to"]) for each in told if each["moment"] == "passed"]
     assert moved == [("writer", "tester"), ("tester", "writer")]
-    found = [Pass.model_validate(each) for each in state["passes"]]
-    rows = timeline([Event.model_validate(each) for each in state["events"]], found, ["writer", "tester"])
+    found = [TurnPass.model_validate(each) for each in state["passes"]]
+    rows = build_timeline(
+        [Event.model_validate(each) for each in state["events"]], found, ["writer", "tester"]
+    )
     assert [(row.agent, row.outcome) for row in rows] == [("writer", "exit 0"), ("tester", "exit 1")]
 
 
@@ -535,14 +550,14 @@ def test_progress_and_timeline_name_the_agent(team: TeamBench) -> None:
         ({"agents": ["a"]}, "^agents.0: Input should be a Agent, not 'a'$"),
         ({"max_consecutive_turns": 0}, "^max_consecutive_turns: Input should be greater than 0, not 0$"),
         ({"max_steps": 0}, "^max_steps: "),
-        ({"model": scripted()}, "^model: with agents=, give each agent its own model$"),
+        ({"model": scripted_model()}, "^model: with agents=, give each agent its own model$"),
         ({"offer_handoff": True}, "^offer_handoff: with agents=, give enable_handoff_tool=$"),
         ({"policy": "takeover"}, "^policy='takeover' is for one agent"),
         ({"max_turns": 3}, "^there is no setting 'max_turns'"),
     ],
 )
 def test_teams_that_cannot_be(team: TeamBench, settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(BadSettings, match=says) as caught:
+    with pytest.raises(SettingsError, match=says) as caught:
         run_team(team.home, "thread", "t", PROMPT, **{"agents": [agent("a")], **team.options, **settings})
     assert "\n" not in str(caught.value)
     assert team.home.threads() == ()
@@ -560,21 +575,21 @@ def test_tools_that_cannot_be(team: TeamBench) -> None:
         """Another shell."""
         return command
 
-    with pytest.raises(BadSettings, match=r"^agent a: tools: 'shell' means a tool that every agent has"):
+    with pytest.raises(SettingsError, match=r"^agent a: tools: 'shell' means a tool that every agent has"):
         build_team([agent("a", tools=(shell,))])
 
 
 def test_a_teams_thread_wants_its_agents(team: TeamBench) -> None:
     agents = agent("writer", SHOW, DONE), agent("tester", DONE)
     team.run(*agents, max_steps=1)
-    with pytest.raises(BadSettings, match=r"^agents: thread 'thread' is a team's; give agents=\[…\]"):
-        team.bench.resume(scripted(DONE))
+    with pytest.raises(SettingsError, match=r"^agents: thread 'thread' is a team's; give agents=\[…\]"):
+        team.bench.resume(scripted_model(DONE))
     with pytest.raises(
-        NoSuchAgent, match=r"^agents: the thread goes on with 'writer', who is not among tester;"
+        UnknownAgentError, match=r"^agents: the thread goes on with 'writer', who is not among tester;"
     ):
         team.resume(agents[1])
-    team.bench.run(scripted(EDIT, DONE), thread="alone", max_steps=1)
-    with pytest.raises(BadSettings, match=r"^agents: thread 'alone' is one agent's; give model= instead$"):
+    team.bench.run(scripted_model(EDIT, DONE), thread="alone", max_steps=1)
+    with pytest.raises(SettingsError, match=r"^agents: thread 'alone' is one agent's; give model= instead$"):
         resume(team.home, "alone", agents=agents, **team.options)
 
 
@@ -609,10 +624,10 @@ def test_a_handoff_whose_tool_is_taken_away_meanwhile(
 def test_a_graph_that_was_built_with_its_agents(team: TeamBench) -> None:
     agents = agent("writer", NOTE.format(1)), agent("tester", SHOW, DONE, max_consecutive_turns=2)
     graph = build_team(agents, max_consecutive_turns=1, enable_handoff_tool=True)
-    with team.bench.opened(scripted()) as held:
+    with team.bench.open_run(scripted_model()) as held:
         task = {"task": {"id": "t", "prompt": PROMPT}}
         state: Any = graph.invoke(task, config={"recursion_limit": 50}, context=held.context)
-    assert noted(state) == "1"
+    assert noted_text(state) == "1"
     assert actors(state) == ["writer", "tester", "tester"]
 
 
@@ -624,12 +639,12 @@ def test_a_teams_work_is_handed_over_and_taken_back(team: TeamBench) -> None:
         team.home,
         given.id,
         agent="outsider",
-        model=scripted(UNDERSTOOD, DONE),
+        model=scripted_model(UNDERSTOOD, DONE),
         sandbox=team.bench.spec,
         points=(),
     )
     assert done.handoff.state == "completed"
-    with pytest.raises(HandedOver, match=given.id):
+    with pytest.raises(HandedOverError, match=given.id):
         team.resume(*agents)
     back = roll_back(team.home, given.id, by="a person")
     assert back.events == 2

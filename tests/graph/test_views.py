@@ -9,28 +9,28 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from handoff.notes.evidence import Evidence
-from handoff.views import VIEWS, named
+from handoff.views import VIEWS, find_view
 
-from .conftest import DONE, EDIT, FIX, TEST, Bench, called, events, scripted
+from .conftest import DONE, EDIT, FIX, TEST, RunHarness, native_reply, parse_events, scripted_model
 
 LOOK = "```bash\ncat pkg/core.py\n```"
 VIEW = '<editor command="view" path="pkg/core.py"/>'
 READ_TEST = "```bash\ncat test_core.py\n```"
 SAID = {"command": "cat pkg/core.py"}
-FINISH = called(("finish", "{}"))
+FINISH = native_reply(("finish", "{}"))
 
 
 def calling(name: str, /, **arguments: Any) -> Any:
-    return called((name, json.dumps(arguments)))
+    return native_reply((name, json.dumps(arguments)))
 
 
 def observed(state: Any, tool: str) -> list[str]:
-    return [event.text for event in events(state) if (event.kind, event.tool) == ("observation", tool)]
+    return [event.text for event in parse_events(state) if (event.kind, event.tool) == ("observation", tool)]
 
 
-def predecessor(bench: Bench, *replies: Any, point: str = "first_validation", **settings: Any) -> str:
+def predecessor(bench: RunHarness, *replies: Any, point: str = "first_validation", **settings: Any) -> str:
     settings = {"points": (point,), "policy": "stop", **settings}
-    state = bench.run(scripted(*replies, DONE), **settings)
+    state = bench.run(scripted_model(*replies, DONE), **settings)
     (record,) = state["records"]
     return record
 
@@ -42,19 +42,19 @@ def recall(protocol: str, what: str) -> Any:
 
 
 @pytest.mark.parametrize("protocol", ["text", "native"])
-def test_the_cited_view_comes_with_the_tool_that_recalls(bench: Bench, protocol: str) -> None:
+def test_the_cited_view_comes_with_the_tool_that_recalls(bench: RunHarness, protocol: str) -> None:
     record = predecessor(bench, LOOK, EDIT, TEST)
-    model = scripted(
+    model = scripted_model(
         recall(protocol, "e5"), recall(protocol, "assertEqual"), FINISH if protocol == "native" else DONE
     )
-    state = bench.take(model, "cited", record, protocol=protocol)
+    state = bench.take_over(model, "cited", record, protocol=protocol)
     by_name, by_words = observed(state, "recall")
     assert "FAILED (failures=1)" in by_name
     assert by_name.startswith("<earlier-work id=")
     assert by_name.partition("\n")[2].startswith("## e5 · machine · observation · shell\n")
     assert "## e5 · " in by_words
-    assert [event.tool for event in events(state)][:4] == ["recall"] * 4
-    assert not any(event.changes for event in events(state))
+    assert [event.tool for event in parse_events(state)][:4] == ["recall"] * 4
+    assert not any(event.changes for event in parse_events(state))
     first = model.seen[0]
     assert "names events of the earlier work, which go from e0 to e5" in first[1].text
     if protocol == "native":
@@ -66,10 +66,12 @@ def test_the_cited_view_comes_with_the_tool_that_recalls(bench: Bench, protocol:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("view", [view for view in VIEWS if view != "cited"])
-def test_no_other_view_comes_with_it(bench: Bench, view: str) -> None:
+def test_no_other_view_comes_with_it(bench: RunHarness, view: str) -> None:
     record = predecessor(bench, EDIT, point="first_source_edit")
-    model = scripted(*(recall("text", "e1"), DONE)[: 1 if view == "transcript" else 2], DONE, DONE, DONE)
-    state = bench.take(model, view, record)
+    model = scripted_model(
+        *(recall("text", "e1"), DONE)[: 1 if view == "transcript" else 2], DONE, DONE, DONE
+    )
+    state = bench.take_over(model, view, record)
     assert "recall" not in model.seen[0][0].text
     assert observed(state, "recall") == []
 
@@ -78,7 +80,7 @@ def test_no_other_view_comes_with_it(bench: Bench, view: str) -> None:
 @pytest.mark.parametrize("second", ["text", "native"])
 @pytest.mark.parametrize("view", ["transcript", "payload"])
 def test_history_is_replayed_in_the_successors_own_protocol(
-    bench: Bench, view: str, first: Any, second: Any
+    bench: RunHarness, view: str, first: Any, second: Any
 ) -> None:
     taken = {
         "text": (LOOK, EDIT, TEST),
@@ -90,8 +92,8 @@ def test_history_is_replayed_in_the_successors_own_protocol(
     }
     record = predecessor(bench, *taken[first], protocol=first)
     done = FINISH if second == "native" else DONE
-    model = scripted(*[done] * 5)
-    state = bench.take(model, view, record, protocol=second)
+    model = scripted_model(*[done] * 5)
+    state = bench.take_over(model, view, record, protocol=second)
     assert state["stop_reason"] == "finished"
     sent = model.seen[0]
     assert isinstance(sent[1], HumanMessage)
@@ -105,12 +107,14 @@ def test_history_is_replayed_in_the_successors_own_protocol(
     assert any("FAILED (failures=1)" in message.text for message in sent)
 
 
-def test_the_read_cache_serves_what_is_unchanged_and_calls_stale_what_is_not(bench: Bench) -> None:
+def test_the_read_cache_serves_what_is_unchanged_and_calls_stale_what_is_not(bench: RunHarness) -> None:
     record = predecessor(bench, READ_TEST, LOOK, EDIT, TEST)
-    state = bench.take(scripted(*[DONE] * 3, READ_TEST, READ_TEST, LOOK, LOOK, DONE), "payload", record)
+    state = bench.take_over(
+        scripted_model(*[DONE] * 3, READ_TEST, READ_TEST, LOOK, LOOK, DONE), "payload", record
+    )
     assert state["stop_reason"] == "finished"  # the payload's own messages come before the replies
-    state = bench.take(
-        scripted(*[""] * 3, READ_TEST, READ_TEST, LOOK, "```bash\nsed -n 1,2p pkg/core.py\n```", DONE),
+    state = bench.take_over(
+        scripted_model(*[""] * 3, READ_TEST, READ_TEST, LOOK, "```bash\nsed -n 1,2p pkg/core.py\n```", DONE),
         "payload",
         record,
     )
@@ -123,14 +127,14 @@ def test_the_read_cache_serves_what_is_unchanged_and_calls_stale_what_is_not(ben
     )
     assert "return n * 3" in core
     assert "stale" not in core_again
-    reads = [read.path for event in events(state) for read in event.reads]
+    reads = [read.path for event in parse_events(state) for read in event.reads]
     assert reads == ["test_core.py", "test_core.py", "pkg/core.py", "pkg/core.py"]
 
 
-def test_the_editor_reads_from_the_cache_too(bench: Bench) -> None:
+def test_the_editor_reads_from_the_cache_too(bench: RunHarness) -> None:
     record = predecessor(bench, VIEW, READ_TEST, TEST, point="requested", max_steps=3)
     part = '<editor command="view" path="pkg/core.py" start="2" end="2"/>'
-    state = bench.take(scripted(*[""] * 3, part, VIEW, EDIT, DONE), "payload", record)
+    state = bench.take_over(scripted_model(*[""] * 3, part, VIEW, EDIT, DONE), "payload", record)
     first, second = observed(state, "editor")
     assert first == (
         "[unchanged since the earlier agent read it at e1: pkg/core.py]\n"
@@ -139,40 +143,44 @@ def test_the_editor_reads_from_the_cache_too(bench: Bench) -> None:
     assert second.startswith("pkg/core.py, lines 1 to 2 of 2:\n")
 
 
-def test_a_file_that_the_successor_changed_before_it_read_it_is_stale(bench: Bench) -> None:
+def test_a_file_that_the_successor_changed_before_it_read_it_is_stale(bench: RunHarness) -> None:
     record = predecessor(bench, LOOK, READ_TEST, TEST, point="requested", max_steps=3)
-    state = bench.take(scripted(*[""] * 3, EDIT, LOOK, DONE), "payload", record)
+    state = bench.take_over(scripted_model(*[""] * 3, EDIT, LOOK, DONE), "payload", record)
     assert "[stale: pkg/core.py" in observed(state, "shell")[-1]
     assert "return n * 3" in observed(state, "shell")[-1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("view", [view for view in VIEWS if view != "payload"])
-def test_there_is_no_read_cache_beside_a_payload(bench: Bench, view: str) -> None:
+def test_there_is_no_read_cache_beside_a_payload(bench: RunHarness, view: str) -> None:
     record = predecessor(bench, READ_TEST, EDIT, point="first_source_edit")
     skipped = 2 if view == "transcript" else 0
-    state = bench.take(scripted(*[""] * skipped, READ_TEST, DONE), view, record)
+    state = bench.take_over(scripted_model(*[""] * skipped, READ_TEST, DONE), view, record)
     assert observed(state, "shell")[0].startswith("[exit code 0]\nimport unittest")
 
 
-def test_a_successors_own_record_tells_of_all_the_work(bench: Bench) -> None:
+def test_a_successors_own_record_tells_of_all_the_work(bench: RunHarness) -> None:
     first = predecessor(bench, LOOK, EDIT, point="first_source_edit")
-    state = bench.take(
-        scripted(TEST, FIX, TEST, DONE), "repository", first, points=("first_validation",), run_id="second"
+    state = bench.take_over(
+        scripted_model(TEST, FIX, TEST, DONE),
+        "repository",
+        first,
+        points=("first_validation",),
+        run_id="second",
     )
     (second,) = state["records"]
     before, record = bench.store.load(first), bench.store.load(second)
     assert record.trace[: len(before.trace)] == before.trace
     assert [event.index for event in record.trace] == list(range(len(record.trace)))
     assert record.point.event_index == len(record.trace) - 1
-    assert Evidence(record).sources == ("pkg/core.py",)
-    assert (Evidence(record).only_told, Evidence(record).only_frozen) == ((), ())
-    assert "cat pkg/core.py" in named("structured")(record)[0].text
-    third = bench.take(scripted(FIX, TEST, DONE), "structured", second)
+    assert Evidence(record).source_files == ("pkg/core.py",)
+    assert (Evidence(record).only_in_trace, Evidence(record).only_in_snapshot) == ((), ())
+    assert "cat pkg/core.py" in find_view("structured")(record)[0].text
+    third = bench.take_over(scripted_model(FIX, TEST, DONE), "structured", second)
     assert third["stop_reason"] == "finished"
 
 
-def test_the_files_of_the_machine_are_listed_with_the_record(bench: Bench) -> None:
+def test_the_files_of_the_machine_are_listed_with_the_record(bench: RunHarness) -> None:
     record = predecessor(
         bench,
         "```bash\nmkdir -p 'a b' && touch 'a b/c' && ln -s nowhere link\n```",

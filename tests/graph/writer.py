@@ -17,8 +17,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 import handoff.record
-from graph import NoSuchThread, open_home, open_run
-from handoff.ledger import Fenced, ThreadHeld
+from graph import ThreadNotFoundError, open_home, open_run
+from handoff.ledger import FencedError, ThreadHeldError
 from sandbox.machine import SandboxSpec
 
 REPLIES = (
@@ -31,7 +31,7 @@ REPLIES = (
 HELD, FENCED = 3, 4
 
 
-class Waiting(BaseChatModel):
+class PausingModel(BaseChatModel):
     """A model that says the next of its replies, once it may."""
 
     place: Path
@@ -42,7 +42,7 @@ class Waiting(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         number = sum(isinstance(message, AIMessage) for message in messages)
-        pause(self.place, f"model-{number}")
+        wait_while_held(self.place, f"model-{number}")
         # The command waits in the machine, and tells that it does.
         hold, at = self.place / "hold-command", self.place / f"at-command-{os.getpid()}"
         wait = f"while [ -e {hold} ]; do : >{at}; sleep 0.02; done"
@@ -51,7 +51,7 @@ class Waiting(BaseChatModel):
         )
 
 
-def pause(place: Path, where: str) -> None:
+def wait_while_held(place: Path, where: str) -> None:
     """Wait, and tell so, as long as there is a file that says to."""
     while (place / f"hold-{where}").exists():
         (place / f"at-{where}-{os.getpid()}").touch()
@@ -61,34 +61,34 @@ def pause(place: Path, where: str) -> None:
 def main(place: Path, database: str, base: Path, lease_s: float) -> int:
     write = handoff.record.write_durably
 
-    def writing(path: Path, text: str) -> None:
-        pause(place, "directory")
+    def write_and_pause(path: Path, text: str) -> None:
+        wait_while_held(place, "directory")
         write(path, text)
-        pause(place, "record")
+        wait_while_held(place, "record")
 
-    handoff.record.write_durably = writing
+    handoff.record.write_durably = write_and_pause
     mkdir = Path.mkdir
 
-    def making(path: Path, *given: Any, **named: Any) -> None:
+    def mkdir_and_pause(path: Path, *given: Any, **named: Any) -> None:
         mkdir(path, *given, **named)
         if path.name.startswith(".freezing-"):
-            pause(place, "snapshot")
+            wait_while_held(place, "snapshot")
 
-    Path.mkdir = making  # type: ignore[method-assign]
+    Path.mkdir = mkdir_and_pause  # type: ignore[method-assign]
     spec = SandboxSpec(backend="process", directory=base, owner=place.parent.name)
     options: Any = {"points": ("first_source_edit",), "run_id": "run", "lease_s": lease_s}
     try:
         with (
             open_home(place / "home", database or None) as home,
-            open_run(home, "thread", model=Waiting(place=place), sandbox=spec, **options) as going,
+            open_run(home, "thread", model=PausingModel(place=place), sandbox=spec, **options) as going,
         ):
             try:
                 done = going.resume()
-            except NoSuchThread:
+            except ThreadNotFoundError:
                 done = going.start("t", "Note.")
-    except (ThreadHeld, Fenced) as error:
+    except (ThreadHeldError, FencedError) as error:
         print(error, file=sys.stderr)
-        return HELD if isinstance(error, ThreadHeld) else FENCED
+        return HELD if isinstance(error, ThreadHeldError) else FENCED
     print(json.dumps({"stop": done.stop_reason, "steps": done.steps, "patch": done.patch}))
     return 0
 

@@ -11,56 +11,56 @@ import pytest
 import sandbox
 from graph import open_home
 from handoff.record import Review
-from nodes.session import owner_of
+from nodes.session import build_owner_name
 from sandbox import host, overlay
 
 from .. import crash_case
-from ..conftest import missing
-from ..graph.conftest import DONE, FIX, POINTS, TEST, Bench, scripted
+from ..conftest import skip_missing
+from ..graph.conftest import DONE, FIX, POINTS, TEST, RunHarness, scripted_model
 from .test_record import NOTES
 
 EDIT = "```bash\nrm pkg/__init__.py; mkdir -p new; echo 1 >new/made.txt; sed -i 's/n + 1/n * 3/' pkg/core.py\n```"
 NAME = "run.first_post_failure_edit"
 
 
-def made(root: Path, **settings: Any) -> Iterator[Bench]:
+def make_harness(root: Path, **settings: Any) -> Iterator[RunHarness]:
     """A bench with a run's records, whose base differs from its commit already."""
     with open_home(root / "home") as home:
-        bench = Bench(root, home, settings.pop("backend", "process"))
+        bench = RunHarness(root, home, settings.pop("backend", "process"))
         (root / "base" / "test_core.py").open("a").write("# not committed\n")
         if bench.spec.image is not None:
             crash_case.remove_image(bench.spec.image)
-            crash_case.lay_image(root / "base", bench.spec.image)
+            crash_case.build_image(root / "base", bench.spec.image)
         bench.spec = bench.spec.model_copy(update=settings)
-        bench.run(scripted(EDIT, TEST, FIX, DONE), points=POINTS)
+        bench.run(scripted_model(EDIT, TEST, FIX, DONE), points=POINTS)
         home.records.add_notes(NAME, NOTES)
         home.records.add_review(NAME, Review(view="trace"))
         yield bench
         if bench.spec.image is not None:
-            owners = [owner_of(bench.spec.owner, home.ledger, thread) for thread in home.threads()]
-            sandbox.remove_leftovers("docker", *owners)
+            owners = [build_owner_name(bench.spec.owner, home.ledger, thread) for thread in home.threads()]
+            sandbox.remove_stale_resources("docker", *owners)
             crash_case.remove_image(bench.spec.image)
 
 
 @pytest.fixture(scope="session")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunHarness]:
     """A bench whose records' snapshots are copies; nobody changes what it has."""
-    yield from made(tmp_path_factory.mktemp("kept"))
+    yield from make_harness(tmp_path_factory.mktemp("kept"))
 
 
 @pytest.fixture(scope="session", params=["host", "docker-layer", "docker-commit"])
-def layered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def layered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunHarness]:
     """One whose snapshots are layers, or images on the daemon."""
     backend, _, way = request.param.partition("-")
     if backend == "docker":
         request.getfixturevalue("base_image")
-    elif reason := host.unavailable() or overlay.unavailable():
-        missing(reason)
-    yield from made(tmp_path_factory.mktemp(backend), backend=backend, snapshots=way or "auto")
+    elif reason := host.unavailable_reason() or overlay.unavailable_reason():
+        skip_missing(reason)
+    yield from make_harness(tmp_path_factory.mktemp(backend), backend=backend, snapshots=way or "auto")
 
 
 @pytest.fixture(scope="session")
-def record(kept: Bench) -> Path:
+def record(kept: RunHarness) -> Path:
     return kept.store.directory(NAME)
 
 
@@ -70,5 +70,5 @@ def carried(record: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from handoff import carrying
 
     place = tmp_path_factory.mktemp("carried") / "deep" / "one.record"
-    carrying.export(record, str(place))
+    carrying.export_record(record, str(place))
     return place

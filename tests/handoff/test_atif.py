@@ -7,9 +7,9 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handoff.atif import Continuing, document
+from handoff.atif import SuccessorDocument, build_document
 from handoff.event import Event, FileRead, HandoffPoint, Usage
-from handoff.readers import read
+from handoff.readers import read_traces
 from handoff.trace import Continuation, Trace
 from sandbox.machine import FileChange
 
@@ -54,9 +54,9 @@ def trace(events: list[Event], **more: object) -> Trace:
 def test_what_is_written_is_read_again(tmp_path_factory: object, events: list[Event]) -> None:
     path = tmp_path_factory.mktemp("atif") / "t.json"  # type: ignore[attr-defined]
     whole = trace(events, base_directories=("pkg",), keeps_shell=False)
-    told = document(whole)
+    told = build_document(whole)
     path.write_text(json.dumps(told))
-    assert list(read(path)) == [whole]
+    assert list(read_traces(path)) == [whole]
     assert [step["step_id"] for step in told["steps"]] == list(range(1, len(told["steps"]) + 1))
     for step in told["steps"]:
         ids = {call["tool_call_id"] for call in step.get("tool_calls", ())}
@@ -83,7 +83,7 @@ def test_predecessor_and_successors_name_each_other() -> None:
         )
         for view in ("trace", "summary")
     )
-    one = document(before, [Continuing("t.trace.json", first)])
+    one = build_document(before, [SuccessorDocument("t.trace.json", first)])
     assert one["continued_trajectory_ref"] == "t.trace.json"
     # The task is step 1, so the second action, after which the point lies, is step 3.
     assert one["extra"]["continued_by"] == [
@@ -95,14 +95,14 @@ def test_predecessor_and_successors_name_each_other() -> None:
             "after_step_id": 3,
         }
     ]
-    both = document(before, [Continuing("a.json", first), Continuing("b.json", second)])
+    both = build_document(before, [SuccessorDocument("a.json", first), SuccessorDocument("b.json", second)])
     assert "continued_trajectory_ref" not in both
     assert [other["file"] for other in both["extra"]["continued_by"]] == ["a.json", "b.json"]
-    successor = document(first)
+    successor = build_document(first)
     assert (successor["session_id"], successor["trajectory_id"]) == ("t", "t.trace")
     assert successor["extra"]["continues"]["record"] == "t.first_source_edit"
 
 
 def test_totals_are_those_of_the_events() -> None:
-    told = document(trace(run("ls", "cat")))
+    told = build_document(trace(run("ls", "cat")))
     assert told["final_metrics"] == {"total_steps": 3, "total_prompt_tokens": 6}

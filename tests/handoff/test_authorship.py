@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from handoff.authorship import generates, only_restores
-from handoff.commands import parse
+from handoff.authorship import is_build_or_install, is_restore_only
+from handoff.commands import parse_command
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from handoff.commands import parse
     ],
 )
 def test_only_restores(command: str, expected: bool) -> None:
-    assert only_restores(parse(command)) is expected
+    assert is_restore_only(parse_command(command)) is expected
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,4 @@ def test_only_restores(command: str, expected: bool) -> None:
     [("pip install -e .", True), ("python setup.py build_ext", True), ("pip list", False), ("pytest", False)],
 )
 def test_generates(command: str, expected: bool) -> None:
-    assert generates(parse(command)) is expected
+    assert is_build_or_install(parse_command(command)) is expected

@@ -16,13 +16,13 @@ import pytest
 
 from graph import open_home
 from handoff import carrying
-from handoff.record import HandoffRecord, RecordRefused, RecordStore, as_json
-from handoff.verification import Verification, verify
+from handoff.record import HandoffRecord, RecordError, RecordStore, to_json
+from handoff.verification import Verification, verify_record
 from sandbox import transfer
-from sandbox.machine import OutOfDisk, SandboxUnavailable, SnapshotCorrupt
+from sandbox.machine import OutOfDiskError, SandboxUnavailableError, SnapshotCorruptError
 
-from ..conftest import fill, small_disk
-from ..graph.conftest import DONE, Bench, scripted
+from ..conftest import fill_disk, mount_small_disk
+from ..graph.conftest import DONE, RunHarness, scripted_model
 from .conftest import NAME
 
 MAGIC = b"takeover record 1\n"
@@ -36,8 +36,8 @@ def names(store: Path) -> list[str]:
 def refused(content: bytes, place: Path, reason: str) -> None:
     file = place / "file"
     file.write_bytes(content)
-    with pytest.raises((RecordRefused, SnapshotCorrupt), match=reason) as found:
-        carrying.import_(str(file), place / "records")
+    with pytest.raises((RecordError, SnapshotCorruptError), match=reason) as found:
+        carrying.import_record(str(file), place / "records")
     assert "\n" not in str(found.value)
     assert str(file) in str(found.value) or "snapshot.tar.zst" in str(found.value)
     assert names(place / "records") == []
@@ -58,18 +58,18 @@ def signed(header: str, rest: bytes = b"") -> bytes:
 
 def test_a_record_goes_round(record: Path, carried: Path, tmp_path: Path) -> None:
     assert list(carried.parent.iterdir()) == [carried]
-    place = carrying.import_(str(carried), tmp_path / "new" / "records")
+    place = carrying.import_record(str(carried), tmp_path / "new" / "records")
     assert place == tmp_path / "new" / "records" / NAME
     assert {path.name: path.read_bytes() for path in place.iterdir()} == {
         path.name: path.read_bytes() for path in record.iterdir()
     }
     assert len(list(place.iterdir())) == 4
-    assert verify(place) == Verification(())
+    assert verify_record(place) == Verification(())
 
 
-def test_a_successor_goes_on_from_what_was_imported(kept: Bench, carried: Path, tmp_path: Path) -> None:
+def test_a_successor_goes_on_from_what_was_imported(kept: RunHarness, carried: Path, tmp_path: Path) -> None:
     with open_home(tmp_path / "other") as home:
-        carrying.import_(str(carried), home.records.root)
+        carrying.import_record(str(carried), home.records.root)
         state = seen_by_successor(kept, home)
     assert "return n * 2" in state["events"][1]["text"]
     assert state["events"][1]["text"].splitlines()[-2:] == ["1", "core.py"]
@@ -79,19 +79,19 @@ def test_a_successor_goes_on_from_what_was_imported(kept: Bench, carried: Path, 
 @pytest.mark.parametrize("url", ["memory://records/{}", "file://{}"])
 def test_places_that_fsspec_names(record: Path, tmp_path: Path, url: str) -> None:
     url = url.format(tmp_path / "file")
-    carrying.export(record, url)
-    assert verify(carrying.import_(url, tmp_path / "records")) == Verification(())
+    carrying.export_record(record, url)
+    assert verify_record(carrying.import_record(url, tmp_path / "records")) == Verification(())
 
 
 @pytest.mark.slow
-def test_an_image_goes_as_an_archive(layered: Bench, tmp_path: Path) -> None:
+def test_an_image_goes_as_an_archive(layered: RunHarness, tmp_path: Path) -> None:
     """To a daemon that does not have it; the record tells where the archive is, and is as whole as before."""
     directory, url = layered.store.directory(NAME), f"memory://image/{tmp_path.name}"
     before = layered.store.load(NAME)
-    carrying.export(directory, url)
+    carrying.export_record(directory, url)
     with open_home(tmp_path / "other") as home:
-        place = carrying.import_(url, home.records.root)
-        assert verify(place) == Verification(())
+        place = carrying.import_record(url, home.records.root)
+        assert verify_record(place) == Verification(())
         found = home.records.load(NAME)
         assert (found.digest == before.digest) == (not before.snapshot.location.startswith("sha256:"))
         same = {"snapshot": before.snapshot, "digest": before.digest}
@@ -100,36 +100,36 @@ def test_an_image_goes_as_an_archive(layered: Bench, tmp_path: Path) -> None:
         assert "return n * 2" in seen_by_successor(layered, home)["events"][1]["text"]
 
 
-def seen_by_successor(bench: Bench, home: Any) -> Any:
-    other = object.__new__(Bench)
+def seen_by_successor(bench: RunHarness, home: Any) -> Any:
+    other = object.__new__(RunHarness)
     other.home, other.store, other.spec = home, home.records, bench.spec
-    return other.take(scripted(LOOK, DONE), view="", record=NAME)
+    return other.take_over(scripted_model(LOOK, DONE), view="", record=NAME)
 
 
 def test_a_record_that_is_there_stays(record: Path, carried: Path, tmp_path: Path) -> None:
-    place = carrying.import_(str(carried), tmp_path)
+    place = carrying.import_record(str(carried), tmp_path)
     (place / "mark").touch()
-    with pytest.raises(carrying.RecordThere, match="is there already"):
-        carrying.import_(str(carried), tmp_path)
+    with pytest.raises(carrying.RecordExistsError, match="is there already"):
+        carrying.import_record(str(carried), tmp_path)
     assert (place / "mark").exists()
     torn = tmp_path / "torn"
     torn.write_bytes(carried.read_bytes()[:-5])
-    with pytest.raises(SnapshotCorrupt):
-        carrying.import_(str(torn), tmp_path, replace=True)
+    with pytest.raises(SnapshotCorruptError):
+        carrying.import_record(str(torn), tmp_path, replace=True)
     assert (place / "mark").exists()
-    assert carrying.import_(str(carried), tmp_path, replace=True) == place
+    assert carrying.import_record(str(carried), tmp_path, replace=True) == place
     assert not (place / "mark").exists()
-    assert verify(place) == Verification(())
+    assert verify_record(place) == Verification(())
 
 
 def test_a_record_that_is_not_whole_is_not_exported(record: Path, carried: Path, tmp_path: Path) -> None:
-    place = carrying.import_(str(carried), tmp_path / "records")
+    place = carrying.import_record(str(carried), tmp_path / "records")
     (place / "snapshot.tar.zst").write_bytes(b"")
-    with pytest.raises(SnapshotCorrupt):
-        carrying.export(place, str(tmp_path / "out" / "file"))
+    with pytest.raises(SnapshotCorruptError):
+        carrying.export_record(place, str(tmp_path / "out" / "file"))
     (place / "record.json").write_text("{}")
-    with pytest.raises(RecordRefused):
-        carrying.export(place, str(tmp_path / "out" / "file"))
+    with pytest.raises(RecordError):
+        carrying.export_record(place, str(tmp_path / "out" / "file"))
     assert not (tmp_path / "out").exists()
 
 
@@ -180,7 +180,7 @@ def test_an_archive_with_edited_notes_or_review_is_refused(
 ) -> None:
     """Even where the checksum of the file was made anew."""
     record, rest = header_of(carried.read_bytes())
-    content = json.loads(as_json(record))
+    content = json.loads(to_json(record))
     content[field] |= change
     refused(signed(json.dumps(content), rest), tmp_path, f"{field}.json does not match its digest")
 
@@ -189,19 +189,19 @@ def test_an_older_archive_without_those_digests_is_taken_and_says_so(carried: Pa
     record, rest = header_of(carried.read_bytes())
     assert record.notes is not None
     bare = record.notes.model_copy(update={"digest": ""})
-    older = record.model_copy(update={"schema_version": 4, "notes": bare}).sealed()
+    older = record.model_copy(update={"schema_version": 4, "notes": bare}).seal()
     file = tmp_path / "older.record"
-    file.write_bytes(signed(as_json(older), rest))
-    place = carrying.import_(str(file), tmp_path / "records")
-    assert verify(place) == Verification((), uncovered=("notes.json",))
-    assert verify(carrying.import_(str(carried), tmp_path / "others")) == Verification(())
+    file.write_bytes(signed(to_json(older), rest))
+    place = carrying.import_record(str(file), tmp_path / "records")
+    assert verify_record(place) == Verification((), files_without_digest=("notes.json",))
+    assert verify_record(carrying.import_record(str(carried), tmp_path / "others")) == Verification(())
 
 
 @pytest.mark.parametrize("name", ["../out", "a/b", "/tmp/out", "..", ".", ".hidden", "", "a\nb", "x" * 201])
 def test_no_id_leads_out_of_the_store(carried: Path, tmp_path: Path, name: str) -> None:
     record, rest = header_of(carried.read_bytes())
-    hostile = record.model_copy(update={"id": name}).sealed()
-    refused(signed(as_json(hostile), rest), tmp_path, "is no record's id")
+    hostile = record.model_copy(update={"id": name}).seal()
+    refused(signed(to_json(hostile), rest), tmp_path, "is no record's id")
 
 
 @pytest.mark.parametrize(
@@ -221,52 +221,52 @@ def test_no_archive_has_a_name_of_something_else(
 ) -> None:
     record, rest = header_of(carried.read_bytes())
     hostile = record.snapshot.model_copy(update={"location": location})
-    sealed = record.model_copy(update={"snapshot": hostile}).sealed()
-    refused(signed(as_json(sealed), rest), tmp_path, reason)
+    sealed = record.model_copy(update={"snapshot": hostile}).seal()
+    refused(signed(to_json(sealed), rest), tmp_path, reason)
 
 
-def test_what_does_not_belong_together_is_refused(kept: Bench, carried: Path, tmp_path: Path) -> None:
+def test_what_does_not_belong_together_is_refused(kept: RunHarness, carried: Path, tmp_path: Path) -> None:
     record, rest = header_of(carried.read_bytes())
     other = kept.store.load("run.first_source_edit")
-    refused(signed(as_json(other.model_copy(update={"id": "x"}).sealed()), rest), tmp_path, "not the one")
-    refused(signed(as_json(record.model_copy(update={"patch": "x"})), rest), tmp_path, "does not match")
-    short = record.model_copy(update={"trace": record.trace[:-1]}).sealed()
-    refused(signed(as_json(short), rest), tmp_path, "does not end at its handoff point")
+    refused(signed(to_json(other.model_copy(update={"id": "x"}).seal()), rest), tmp_path, "not the one")
+    refused(signed(to_json(record.model_copy(update={"patch": "x"})), rest), tmp_path, "does not match")
+    short = record.model_copy(update={"trace": record.trace[:-1]}).seal()
+    refused(signed(to_json(short), rest), tmp_path, "does not end at its handoff point")
     state = record.snapshot.model_copy(update={"shell_state": "rm -rf /"})
-    planted = record.model_copy(update={"snapshot": state}).sealed()
-    refused(signed(as_json(planted), rest), tmp_path, "not the one")
-    refused(signed(as_json(record)), tmp_path, "no snapshot of a format")
+    planted = record.model_copy(update={"snapshot": state}).seal()
+    refused(signed(to_json(planted), rest), tmp_path, "not the one")
+    refused(signed(to_json(record)), tmp_path, "no snapshot of a format")
 
 
 def test_a_full_disk(record: Path, carried: Path, tmp_path: Path) -> None:
-    with small_disk(tmp_path / "small", str(carried.stat().st_size // 2)) as small:
-        with pytest.raises(OutOfDisk, match="disk is full"):
-            carrying.export(record, str(small / "file"))
+    with mount_small_disk(tmp_path / "small", str(carried.stat().st_size // 2)) as small:
+        with pytest.raises(OutOfDiskError, match="disk is full"):
+            carrying.export_record(record, str(small / "file"))
         assert list(small.iterdir()) == []
-        with pytest.raises(OutOfDisk, match=f"{small}: the disk is full"):
-            carrying.import_(str(carried), small)
+        with pytest.raises(OutOfDiskError, match=f"{small}: the disk is full"):
+            carrying.import_record(str(carried), small)
         assert names(small) == []
-    with small_disk(tmp_path / "fuller", "10m") as small:
-        carrying.import_(str(carried), small)
-        filler = fill(small)
-        with pytest.raises(OutOfDisk):
-            carrying.import_(str(carried), small, replace=True)
-        assert verify(small / NAME) == Verification(())
+    with mount_small_disk(tmp_path / "fuller", "10m") as small:
+        carrying.import_record(str(carried), small)
+        filler = fill_disk(small)
+        with pytest.raises(OutOfDiskError):
+            carrying.import_record(str(carried), small, replace=True)
+        assert verify_record(small / NAME) == Verification(())
         filler.unlink()
-        carrying.import_(str(carried), small, replace=True)
+        carrying.import_record(str(carried), small, replace=True)
 
 
 def test_a_place_that_cannot_be_written(record: Path, carried: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for deed in (
-        lambda: carrying.export(record, str(tmp_path / "file" / "x")),
-        lambda: carrying.export(record, str(tmp_path)),
-        lambda: carrying.export(record, "nosuch://place"),
-        lambda: carrying.import_(str(carried), tmp_path / "file"),
-        lambda: carrying.import_("nosuch://place", tmp_path),
-        lambda: carrying.import_(str(tmp_path / "none"), tmp_path),
+        lambda: carrying.export_record(record, str(tmp_path / "file" / "x")),
+        lambda: carrying.export_record(record, str(tmp_path)),
+        lambda: carrying.export_record(record, "nosuch://place"),
+        lambda: carrying.import_record(str(carried), tmp_path / "file"),
+        lambda: carrying.import_record("nosuch://place", tmp_path),
+        lambda: carrying.import_record(str(tmp_path / "none"), tmp_path),
     ):
-        with pytest.raises(SandboxUnavailable):
+        with pytest.raises(SandboxUnavailableError):
             deed()
     assert names(tmp_path) == ["file"]
 
@@ -280,14 +280,14 @@ def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(carried: Path, tmp_p
         if child == 0:
             try:
                 killed_at(moment)
-                carrying.import_(str(carried), tmp_path)
+                carrying.import_record(str(carried), tmp_path)
             finally:
                 os._exit(0)
         if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -signal.SIGKILL:
             break
-        found.append(store.ids())
-        assert all(verify(store.directory(name)) == Verification(()) for name in store.ids())
-        carrying.import_(str(carried), tmp_path, replace=True)
+        found.append(store.list_ids())
+        assert all(verify_record(store.directory(name)) == Verification(()) for name in store.list_ids())
+        carrying.import_record(str(carried), tmp_path, replace=True)
         assert names(tmp_path) == [NAME]
         subprocess.run(["rm", "-r", store.directory(NAME)], check=True)
     assert found[0] == ()
@@ -323,7 +323,7 @@ def test_several_imports_at_once(carried: Path, tmp_path: Path, replace: bool) -
     codes = sorted(process.returncode for process in started)
     assert codes == ([0, 0, 0] if replace else [0, 2, 2]), ended
     assert names(tmp_path) == [NAME]
-    assert verify(tmp_path / NAME) == Verification(())
+    assert verify_record(tmp_path / NAME) == Verification(())
 
 
 def test_a_checksum_covers_the_snapshot_as_well(carried: Path) -> None:
@@ -337,11 +337,11 @@ COST = """
 import resource, sys
 from pathlib import Path
 from handoff import carrying
-from handoff.record import RecordRefused
+from handoff.record import RecordError
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     carrying.import_(sys.argv[1], Path(sys.argv[2]))
-except RecordRefused as error:
+except RecordError as error:
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
 COSTLY = {

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from handoff.command_effects import find_effect, is_search, may_act, may_edit, shown_files
-from handoff.commands import parse
+from handoff.command_effects import find_effect, is_search, list_shown_files, may_act, may_edit
+from handoff.commands import parse_command
 
 NOTHING = """
 ls
@@ -603,7 +603,7 @@ def test_bash_agrees(place: Path, command: str) -> None:
     ],
 )
 def test_shown_files(command: str, paths: tuple[str, ...]) -> None:
-    assert shown_files(command) == paths
+    assert list_shown_files(command) == paths
 
 
 @pytest.mark.parametrize(
@@ -661,20 +661,20 @@ def test_is_search(command: str, search: bool) -> None:
     ],
 )
 def test_what_likely_edits_and_acts(command: str, edits: bool, acts: bool) -> None:
-    commands = parse(command)
+    commands = parse_command(command)
     assert any(may_edit(simple) for simple in commands) is edits
     assert any(may_act(simple) for simple in commands) is acts
 
 
 def test_a_redirection_edits_the_file_that_it_names() -> None:
-    (simple,) = parse("ls > src/a.py")
+    (simple,) = parse_command("ls > src/a.py")
     assert may_edit(simple, ["lib/a.py"])
     assert not may_edit(simple, ["lib/b.py"])
 
 
 @pytest.mark.parametrize("command", [*NOTHING, *SHELL])
 def test_a_likely_answer_allows_what_is_proven(command: str) -> None:
-    assert not any(may_edit(simple) or may_act(simple) for simple in parse(command))
+    assert not any(may_edit(simple) or may_act(simple) for simple in parse_command(command))
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handoff.commands import SimpleCommand, parse
+from handoff.commands import SimpleCommand, parse_command
 
 
 def one(command: str, name: str) -> SimpleCommand:
     """The only simple command of that name."""
-    (found,) = [c for c in parse(command) if c.name == name]
+    (found,) = [c for c in parse_command(command) if c.name == name]
     return found
 
 
@@ -41,23 +41,27 @@ def one(command: str, name: str) -> SimpleCommand:
     ],
 )
 def test_simple_commands(command: str, expected: list[list[str]]) -> None:
-    assert [list(c.argv) for c in parse(command)] == expected
+    assert [list(c.argv) for c in parse_command(command)] == expected
 
 
 def test_a_written_script_is_not_run() -> None:
     command = "cat <<'EOF' > a.sh; python b.py | tail; ls\npytest -q\nEOF\nmake"
-    assert [c.name for c in parse(command)] == ["cat", "python", "tail", "ls", "make"]
-    assert parse(command)[0].stdin == "pytest -q\n"
-    assert [(r.operator, r.target) for r in parse(command)[0].redirects] == [(">", "a.sh")]
+    assert [c.name for c in parse_command(command)] == ["cat", "python", "tail", "ls", "make"]
+    assert parse_command(command)[0].stdin == "pytest -q\n"
+    assert [(r.operator, r.target) for r in parse_command(command)[0].redirects] == [(">", "a.sh")]
 
 
 def test_heredocs_nest_in_quotes_and_follow_each_other() -> None:
-    assert [c.name for c in parse("git commit -m \"$(cat <<'EOF'\nrun pytest\nEOF\n)\"; tox")] == [
+    assert [c.name for c in parse_command("git commit -m \"$(cat <<'EOF'\nrun pytest\nEOF\n)\"; tox")] == [
         "cat",
         "git",
         "tox",
     ]
-    assert [c.name for c in parse("a <<A; b <<-'B C'\npytest\nA\n\ttox\n\tB C\nls")] == ["a", "b", "ls"]
+    assert [c.name for c in parse_command("a <<A; b <<-'B C'\npytest\nA\n\ttox\n\tB C\nls")] == [
+        "a",
+        "b",
+        "ls",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -112,10 +116,10 @@ def test_whose_exit_code(command: str, own: bool, success: bool) -> None:
 
 
 def test_position_in_a_pipeline() -> None:
-    stages = [(c.name, c.connector, c.stage, c.stages) for c in parse("a && b 2>&1 | c; d")]
+    stages = [(c.name, c.connector, c.stage, c.stages) for c in parse_command("a && b 2>&1 | c; d")]
     assert stages == [("a", "", 0, 1), ("b", "&&", 0, 2), ("c", "|", 1, 2), ("d", ";", 0, 1)]
 
 
 @given(st.text(alphabet="ab |&;()<>'\"$\\\n#{}EOF=-", max_size=40))
 def test_any_text_can_be_read(text: str) -> None:
-    assert all(c.argv for c in parse(text))
+    assert all(c.argv for c in parse_command(text))

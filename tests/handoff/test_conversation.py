@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.messages.utils import convert_to_openai_messages
 
-from handoff.action import Protocol
-from handoff.conversation import NOT_SEEN
+from handoff.action import ActionProtocol
+from handoff.conversation import RESULT_NOT_RECORDED
 from handoff.event import UNREADABLE, Event, FileRead
-from handoff.selection import SHARE, payload_of, read_cache
-from handoff.views import VIEWS, Recipient, named, size_of
-from nodes.actions import read_action
+from handoff.selection import WINDOW_SHARE, build_read_cache, select_record_payload
+from handoff.views import VIEWS, Recipient, find_view, measure_view
+from nodes.actions import parse_action
 from sandbox.machine import FileChange
 
 from .test_views import FAILED, PASSED, PROMPT, record, sha256, step, traces
 
-PROTOCOLS: tuple[Protocol, ...] = ("text", "native")
+PROTOCOLS: tuple[ActionProtocol, ...] = ("text", "native")
 
 
 def acted(
@@ -44,7 +44,7 @@ EVERY_TOOL = (
 )  # fmt: skip
 
 
-def valid(messages: list[BaseMessage], protocol: Protocol) -> None:
+def valid(messages: list[BaseMessage], protocol: ActionProtocol) -> None:
     """What every endpoint takes: a person first and last, each call answered at once, nobody twice in a row."""
     assert isinstance(messages[0], HumanMessage)
     assert isinstance(messages[-1], HumanMessage)
@@ -68,19 +68,19 @@ def valid(messages: list[BaseMessage], protocol: Protocol) -> None:
 @pytest.mark.parametrize("name", list(VIEWS))
 @given(trace=traces())
 @settings(max_examples=15, deadline=None)
-def test_every_view_is_valid_history(name: str, protocol: Protocol, trace: tuple[Event, ...]) -> None:
+def test_every_view_is_valid_history(name: str, protocol: ActionProtocol, trace: tuple[Event, ...]) -> None:
     for cut in range(len(trace), max(len(trace) - 3, 0), -1):  # also where the last action has no answer
-        valid(named(name)(record(trace[:cut]), Recipient(protocol=protocol)), protocol)
+        valid(find_view(name)(record(trace[:cut]), Recipient(protocol=protocol)), protocol)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_transcript_replays_every_tool_as_it_is_called(protocol: Protocol) -> None:
-    messages = named("transcript")(record(EVERY_TOOL), Recipient(protocol=protocol))
+def test_a_transcript_replays_every_tool_as_it_is_called(protocol: ActionProtocol) -> None:
+    messages = find_view("transcript")(record(EVERY_TOOL), Recipient(protocol=protocol))
     valid(messages, protocol)
     replies = [message for message in messages if isinstance(message, AIMessage)]
     assert len(replies) == 7
     for event, reply in zip(EVERY_TOOL[::2], replies, strict=True):
-        read = read_action(reply, protocol, offer_handoff=True, others=("lookup", "recall"))
+        read = parse_action(reply, protocol, offer_handoff=True, extra_tools=("lookup", "recall"))
         assert read.tool == event.tool
         if event.tool not in (UNREADABLE, "lookup", "recall"):
             assert read == (
@@ -93,23 +93,23 @@ def test_a_transcript_replays_every_tool_as_it_is_called(protocol: Protocol) -> 
 
 
 def test_an_action_without_a_result_is_answered_all_the_same() -> None:
-    messages = named("transcript")(record(EVERY_TOOL[:3]), Recipient(protocol="native"))
-    assert messages[-2].text == NOT_SEEN
+    messages = find_view("transcript")(record(EVERY_TOOL[:3]), Recipient(protocol="native"))
+    assert messages[-2].text == RESULT_NOT_RECORDED
     valid(messages, "native")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_transcript_that_does_not_fit_loses_its_oldest_steps_whole(protocol: Protocol) -> None:
+def test_a_transcript_that_does_not_fit_loses_its_oldest_steps_whole(protocol: ActionProtocol) -> None:
     trace = tuple(e for n in range(100) for e in step(2 * n, f"echo number-{n}", f"output-{n} " + "x" * 500))
-    whole = named("transcript")(record(trace), Recipient(protocol=protocol))
+    whole = find_view("transcript")(record(trace), Recipient(protocol=protocol))
     assert "left out" not in whole[0].text
     for window in (4000, 8000, 16000):
-        messages = named("transcript")(record(trace), Recipient(protocol=protocol, window_tokens=window))
+        messages = find_view("transcript")(record(trace), Recipient(protocol=protocol, window_tokens=window))
         valid(messages, protocol)
         replies = [message for message in messages if isinstance(message, AIMessage)]
         assert 0 < len(replies) < 100
         assert f"[… {100 - len(replies)} earlier steps left out" in messages[0].text
-        assert size_of(messages).tokens < window
+        assert measure_view(messages).tokens < window
         assert "number-99" in str(replies[-1])
     assert messages[-1].text.endswith("# Task\n\n" + PROMPT)
 
@@ -148,7 +148,7 @@ def test_the_payload_keeps_what_holds_and_says_what_is_stale() -> None:
     given_record = record(
         trace, task=record(()).task.model_copy(update={"prompt": "Mend return_value in f."})
     )
-    given_payload = payload_of(given_record, 128_000)
+    given_payload = select_record_payload(given_record, 128_000)
     assert [(f.path, f.stale, f.content) for f in given_payload.read_files] == [
         ("pkg/core.py", True, CORE_TEXT),
         ("pkg/read.py", False, "x = 1\n"),
@@ -165,7 +165,7 @@ def test_the_payload_keeps_what_holds_and_says_what_is_stale() -> None:
         ("sleep 99", "it did not end in time"),
         ("tox", "it could not run here"),
     ]
-    texts = [message.text for message in named("payload")(given_record)]
+    texts = [message.text for message in find_view("payload")(given_record)]
     assert "- pkg/core.py\n" in texts[-1]
     assert not any("return 1" in text for text in texts), "what is stale is not shown as if it held"
     assert any("x = 1" in text for text in texts)
@@ -179,7 +179,7 @@ def test_an_edit_that_was_taken_back_is_a_dead_end() -> None:
         *edit(2, "a.py", first, CORE_TEXT),
         *edit(4, "a.py", CORE_TEXT, second),
     )
-    assert [(d.what, d.event) for d in payload_of(record(trace), 128_000).dead_ends] == [
+    assert [(d.what, d.event) for d in select_record_payload(record(trace), 128_000).dead_ends] == [
         ("an edit of a.py", 3)
     ]
 
@@ -194,7 +194,7 @@ def test_only_what_is_the_whole_file_is_served_from_the_cache() -> None:
         *acted(4, "editor", {"command": "view", "path": "pkg/v.py"}, "v", numbered, reads=reads[0]),
         *acted(6, "editor", {"command": "view", "path": "pkg/p.py"}, "v", part, reads=reads[1]),
     )
-    cache = read_cache(record(trace))
+    cache = build_read_cache(record(trace))
     assert {path: file.content for path, file in cache.items()} == {
         "pkg/core.py": CORE_TEXT,
         "pkg/clipped.py": None,
@@ -217,13 +217,13 @@ def test_a_payload_is_trimmed_searches_first_and_reads_last() -> None:
     task = record(()).task.model_copy(update={"prompt": "mend_it"})
     kept = {}
     for window in (2_000, 16_000, 24_000, 40_000, 128_000):
-        found = payload_of(record(tuple(trace), task=task), window)
+        found = select_record_payload(record(tuple(trace), task=task), window)
         kept[window] = (len(found.probe_results), len(found.ran_commands), len(found.read_files))
         shown = sum(
             len(trace[each.event].text)
             for each in (*found.probe_results, *found.ran_commands, *found.read_files)
         )
-        assert shown <= SHARE * window * 4
+        assert shown <= WINDOW_SHARE * window * 4
     assert kept == {
         2_000: (0, 0, 0),
         16_000: (0, 0, 7),
@@ -231,4 +231,4 @@ def test_a_payload_is_trimmed_searches_first_and_reads_last() -> None:
         40_000: (4, 6, 8),
         128_000: (4, 6, 8),
     }
-    assert payload_of(record(tuple(trace), task=task), 16_000).read_files[-1].path == "pkg/f9.py"
+    assert select_record_payload(record(tuple(trace), task=task), 16_000).read_files[-1].path == "pkg/f9.py"

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from handoff.delegation import (
-    Assigned,
-    BadDelegation,
-    GivenDeadEnd,
-    Handoff,
+    DeadEndArgument,
+    DelegationError,
+    HandoffArguments,
+    TaskArguments,
+    build_payload,
     check_size,
-    given_payload,
-    read_tasks,
+    parse_tasks,
 )
 from handoff.event import Event, FileRead
 from handoff.payload import DeadEnd, Payload, RanCommand, ReadFile
 from handoff.record import TaskBrief
-from handoff.selection import derived, read_cache
-from handoff.views import named
-from sandbox.machine import FileChange, FileRefused
+from handoff.selection import build_read_cache, select_payload
+from handoff.views import find_view
+from sandbox.machine import FileAccessError, FileChange
 
 from .test_conversation import record
 
@@ -38,7 +38,7 @@ def sha(text: str) -> str:
 
 def read(path: str) -> bytes:
     if path not in FILES:
-        raise FileRefused(f"{path}: no such file")
+        raise FileAccessError(f"{path}: no such file")
     return FILES[path]
 
 
@@ -64,8 +64,8 @@ class Trace:
 
 
 def payload(trace: Trace, **handoff: Any) -> Payload:
-    (task,) = read_tasks({"goal": "Do it.", "handoff": handoff}, 8)
-    return given_payload(task, trace.events, TASK, read)
+    (task,) = parse_tasks({"goal": "Do it.", "handoff": handoff}, 8)
+    return build_payload(task, trace.events, TASK, read)
 
 
 def dead(trace: Trace, what: str) -> DeadEnd:
@@ -100,7 +100,7 @@ def test_a_file_is_as_the_machine_has_it() -> None:
     ],
 )
 def test_a_file_that_cannot_be_given(path: str, says: str) -> None:
-    with pytest.raises(BadDelegation, match=says):
+    with pytest.raises(DelegationError, match=says):
         payload(Trace(), read_files=[path])
 
 
@@ -150,7 +150,7 @@ def test_a_dead_end_that_nobody_tried_forbids_nothing(what: str) -> None:
     assert (end.proven, end.event, end.shown) == (False, None, NEVER)
     told = "\n".join(
         each.text
-        for each in named("payload")(
+        for each in find_view("payload")(
             record(trace.events).model_copy(update={"payload": Payload(goal="g", dead_ends=(end,))})
         )
     )
@@ -161,23 +161,25 @@ def test_a_dead_end_that_nobody_tried_forbids_nothing(what: str) -> None:
 
 @pytest.mark.parametrize("call", [{}, {"goal": None}, {"goal": " "}, {"tasks": []}, {"tasks": None}])
 def test_a_call_without_a_task(call: dict[str, Any]) -> None:
-    with pytest.raises(BadDelegation):
-        read_tasks(call, 8)
+    with pytest.raises(DelegationError):
+        parse_tasks(call, 8)
 
 
 def test_fields_that_were_left_empty_are_not_meant() -> None:
     one = {"goal": "a", "handoff": None, "mode": "work", "tasks": []}
-    assert read_tasks(one, 1) == (Assigned(goal="a"),)
-    assert read_tasks({**one, "goal": "", "tasks": [{"goal": "b", "mode": "look"}]}, 1) == (
-        Assigned(goal="b", mode="look"),
+    assert parse_tasks(one, 1) == (TaskArguments(goal="a"),)
+    assert parse_tasks({**one, "goal": "", "tasks": [{"goal": "b", "mode": "look"}]}, 1) == (
+        TaskArguments(goal="b", mode="look"),
     )
-    plain = read_tasks({"goal": "a", "handoff": {"dead_ends": ["x"]}}, 1)
-    assert plain == (Assigned(goal="a", handoff=Handoff(dead_ends=(GivenDeadEnd(what="x"),))),)
+    plain = parse_tasks({"goal": "a", "handoff": {"dead_ends": ["x"]}}, 1)
+    assert plain == (
+        TaskArguments(goal="a", handoff=HandoffArguments(dead_ends=(DeadEndArgument(what="x"),))),
+    )
 
 
 def test_a_long_list_of_mistakes_is_told_in_part() -> None:
-    with pytest.raises(BadDelegation) as caught:
-        read_tasks({"goal": "a", **{f"x{n}" * 500: n for n in range(50)}}, 8)
+    with pytest.raises(DelegationError) as caught:
+        parse_tasks({"goal": "a", **{f"x{n}" * 500: n for n in range(50)}}, 8)
     assert len(str(caught.value)) < 1000
 
 
@@ -186,10 +188,14 @@ def test_the_size_counts_what_is_shown() -> None:
     small = payload(trace, read_files=["pkg/core.py"])
     check_size(small, trace.events, 1_000, None)
     large = payload(trace, ran_commands=[{"cmd": "make"}], read_files=["pkg/core.py"])
-    with pytest.raises(BadDelegation, match=r"about 10,0\d\d tokens.* 9,600 \(30% of its window of 32,000\)"):
+    with pytest.raises(
+        DelegationError, match=r"about 10,0\d\d tokens.* 9,600 \(30% of its window of 32,000\)"
+    ):
         check_size(large, trace.events, 32_000, 20_000)
     check_size(large, trace.events, 40_000, 20_000)
-    with pytest.raises(BadDelegation, match=r"9,000 \(its whole budget\).*parts: ran_commands.0 \(10,001\)"):
+    with pytest.raises(
+        DelegationError, match=r"9,000 \(its whole budget\).*parts: ran_commands.0 \(10,001\)"
+    ):
         check_size(large, trace.events, 40_000, 9_000)
 
 
@@ -197,7 +203,7 @@ def test_a_derived_payload_fits() -> None:
     trace = Trace()
     for number in range(20):
         trace.shell(f"make {number}", "x" * 2_000)
-    found = derived(trace.events, TASK, 4_000)
+    found = select_payload(trace.events, TASK, 4_000)
     assert [ran.cmd for ran in found.ran_commands] == ["make 18", "make 19"]
     check_size(found, trace.events, 4_000, None)
 
@@ -206,17 +212,17 @@ def test_the_view_and_the_cache_go_by_the_payload() -> None:
     trace = Trace().shell("ls", "[exit code 0]\npkg")
     given = payload(trace, read_files=["pkg/core.py", "empty"])
     found = record(trace.events).model_copy(update={"payload": given})
-    told = [message.text for message in named("payload")(found)]
+    told = [message.text for message in find_view("payload")(found)]
     assert "pkg/core.py, lines 1 to 2 of 2:\n     1\tdef double(n):\n     2\t    return n + 1" in told
     assert told[-1].startswith("empty is empty.\n\n<earlier-work id=")
     assert "[exit code 0]\npkg" not in told
     assert "has delegated the task at the end to you" in told[0]
     look = found.model_copy(update={"payload": given.model_copy(update={"mode": "look"})})
-    assert "thrown away when you finish" in named("payload")(look)[0].text
-    assert read_cache(found)["pkg/core.py"].content == CORE
+    assert "thrown away when you finish" in find_view("payload")(look)[0].text
+    assert build_read_cache(found)["pkg/core.py"].content == CORE
 
 
 def test_a_content_that_a_key_was_taken_out_of_is_not_served() -> None:
     changed = ReadFile(path="k", sha256=sha("key = sk-123"), event=None, content="key = [redacted]")
     found = record(()).model_copy(update={"payload": Payload(goal="g", read_files=(changed,))})
-    assert read_cache(found)["k"].content is None
+    assert build_read_cache(found)["k"].content is None

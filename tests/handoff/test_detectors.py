@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handoff.detector_state import as_json, from_json
+from handoff.detector_state import from_json, to_json
 from handoff.detectors import (
-    continuation,
-    continuation_state,
-    evidence_of,
+    classify_continuation,
+    compute_continuation_state,
+    create_state,
+    find_evidence,
+    list_points,
+    list_validations,
     observe,
-    points,
-    start,
-    validations,
 )
 from handoff.event import Event, HandoffPoint
 from handoff.paths import is_source, is_test
@@ -87,11 +87,11 @@ class Run:
 
     @property
     def points(self) -> list[tuple[str, int]]:
-        return [(p.kind, p.event_index) for p in points(self.events, BASE)]
+        return [(p.kind, p.event_index) for p in list_points(self.events, BASE)]
 
     @property
     def outcomes(self) -> list[tuple[str, str]]:
-        return [(v.kind, v.outcome) for v in validations(self.events, BASE)]
+        return [(v.kind, v.outcome) for v in list_validations(self.events, BASE)]
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_an_edit_and_a_test_run_in_one_line(run: Run) -> None:
 def test_a_test_run_before_the_edit_in_one_line(run: Run) -> None:
     at = run.shell("pytest -q; sed -i s/a/b/ pkg/core.py", FAIL, change(CORE, "a", "b"))
     assert run.points == [("first_source_edit", at)]
-    assert continuation_state(run.events, BASE) == "changed_not_validated"
+    assert compute_continuation_state(run.events, BASE) == "changed_not_validated"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_test_run_before_the_edit_in_one_line(run: Run) -> None:
 def test_no_source_edit(run: Run, path: str, before: str | None, after: str | None) -> None:
     run.editor(change(path, before, after))
     assert run.points == []
-    assert continuation_state(run.events, BASE) == (
+    assert compute_continuation_state(run.events, BASE) == (
         "changed_not_validated" if after is None else "no_source_change"
     )
 
@@ -204,9 +204,9 @@ def test_restoring_and_seen_content_are_no_edits(run: Run) -> None:
 
 def test_restored_work_is_no_source_change(run: Run) -> None:
     run.editor(change(CORE, "a", "b"))
-    assert continuation_state(run.events, BASE) == "changed_not_validated"
+    assert compute_continuation_state(run.events, BASE) == "changed_not_validated"
     run.shell("git checkout .", "", change(CORE, "b", "a"))
-    assert continuation_state(run.events, BASE) == "no_source_change"
+    assert compute_continuation_state(run.events, BASE) == "no_source_change"
 
 
 def test_a_helper_script_edits_when_it_runs(run: Run) -> None:
@@ -260,7 +260,7 @@ def test_an_unreadable_result_fires_nothing(run: Run) -> None:
     run.editor(change(CORE, "a", "b"))
     run.shell("pytest | tail -0", "")
     assert [kind for kind, _ in run.points] == ["first_source_edit"]
-    assert continuation_state(run.events, BASE) == "changed_validation_unknown"
+    assert compute_continuation_state(run.events, BASE) == "changed_validation_unknown"
 
 
 def test_refused_calls_fire_nothing(run: Run) -> None:
@@ -295,18 +295,18 @@ def test_built_files_are_no_edits(run: Run) -> None:
 def test_continuation_follows_the_latest_change(run: Run) -> None:
     run.editor(change(CORE, "a", "b"))
     run.shell("pytest", FAIL, exit_code=1)
-    assert continuation_state(run.events, BASE) == "changed_validation_failing"
+    assert compute_continuation_state(run.events, BASE) == "changed_validation_failing"
     run.editor(change(CORE, "b", "c"))
-    assert continuation_state(run.events, BASE) == "changed_not_validated"
+    assert compute_continuation_state(run.events, BASE) == "changed_not_validated"
     run.shell("pytest", PASS)
-    assert continuation_state(run.events, BASE) == "changed_validation_passing"
+    assert compute_continuation_state(run.events, BASE) == "changed_validation_passing"
 
 
 def test_validation_runs_say_what_was_run(run: Run) -> None:
     at = run.shell("cd pkg && pytest -q", FAIL, exit_code=1)
-    (found,) = validations(run.events, BASE)
+    (found,) = list_validations(run.events, BASE)
     assert (found.event_index, found.command, found.cwd) == (at, "cd pkg && pytest -q", "pkg")
-    assert evidence_of(found, run.events) == (
+    assert find_evidence(found, run.events) == (
         "FAILED tests/test_a.py::test_x",
         "= 1 failed, 2 passed in 0.1s =",
     )
@@ -315,7 +315,7 @@ def test_validation_runs_say_what_was_run(run: Run) -> None:
 def test_detail_is_one_line(run: Run) -> None:
     run.editor(change(CORE, "a", "b"))
     run.shell("cat <<'EOF'\n" + "x\n" * 300 + "EOF\npytest", PASS)
-    details = [p.detail for p in points(run.events, BASE)]
+    details = [p.detail for p in list_points(run.events, BASE)]
     assert details[0] == "edited pkg/core.py"
     assert "\n" not in details[1]
     assert len(details[1]) <= 160
@@ -368,9 +368,9 @@ def event_rows(draw: st.DrawFn) -> list[Event]:
 
 def walk(events: Sequence[Event]) -> list[HandoffPoint]:
     """The points, with the state written to JSON and back between every two events."""
-    state, found = start(BASE), []
+    state, found = create_state(BASE), []
     for event in events:
-        state, fired = observe(from_json(json.loads(json.dumps(as_json(state)))), event)
+        state, fired = observe(from_json(json.loads(json.dumps(to_json(state)))), event)
         assert all(p.event_index == event.index for p in fired)
         found += fired
     return found
@@ -392,7 +392,7 @@ def test_points_are_single_ordered_and_stable(events: list[Event], cut: int) -> 
 
 @pytest.mark.parametrize("path", ["repro.py", "new/x.py", "/tmp/z.py"])
 def test_a_scratch_file_written_twice_stays_scratch(path: str) -> None:
-    state = start(("src",))
+    state = create_state(("src",))
     for index, (before, after) in enumerate(((None, "1" * 64), ("1" * 64, "2" * 64))):
         change = FileChange(path=path, before=before, after=after)
         action = Event(
@@ -402,4 +402,4 @@ def test_a_scratch_file_written_twice_stays_scratch(path: str) -> None:
         for event in (action, seen):
             state, fired = observe(state, event)
             assert fired == ()
-    assert continuation(state) == "no_source_change"
+    assert classify_continuation(state) == "no_source_change"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from handoff.findings import Step, steps
-from handoff.readers import read
+from handoff.findings import AnnotatedStep, annotate_steps
+from handoff.readers import read_traces
 from handoff.trace import Trace
 
 EDIT = ("sed -i 's/x/y/' pkg/core.py", 0, "")
@@ -19,7 +19,7 @@ def run(tmp_path: Path) -> type:
     class Run:
         """Commands with exit code and output, as mini-swe-agent records them; `None` is a timeout."""
 
-        def __new__(cls, *commands: tuple[str, int | None, str]) -> tuple[Step, ...]:  # type: ignore[misc]
+        def __new__(cls, *commands: tuple[str, int | None, str]) -> tuple[AnnotatedStep, ...]:  # type: ignore[misc]
             messages = [{"role": "user", "content": "task"}]
             for command, code, output in commands:
                 shown = f"<returncode>{code}</returncode>\n<output>\n{output}\n</output>"
@@ -29,23 +29,23 @@ def run(tmp_path: Path) -> type:
                 messages.append({"role": "user", "content": shown})
             path = tmp_path / "t.traj.json"
             path.write_text(json.dumps({"trajectory_format": "mini-swe-agent-1", "messages": messages}))
-            (trace,) = read(path)
+            (trace,) = read_traces(path)
             assert isinstance(trace, Trace)
-            return steps(trace)
+            return annotate_steps(trace)
 
     return Run
 
 
-def points(found: tuple[Step, ...]) -> dict[str, int | None]:
+def points(found: tuple[AnnotatedStep, ...]) -> dict[str, int | None]:
     return {point.kind: step.action_index for step in found for point in step.points}
 
 
-def outcomes(found: tuple[Step, ...]) -> list[tuple[str, str] | None]:
+def outcomes(found: tuple[AnnotatedStep, ...]) -> list[tuple[str, str] | None]:
     return [(s.validation.kind, s.validation.outcome) if s.validation else None for s in found]
 
 
-def edits(found: tuple[Step, ...]) -> list[int | None]:
-    return [step.action_index for step in found if step.edited]
+def edits(found: tuple[AnnotatedStep, ...]) -> list[int | None]:
+    return [step.action_index for step in found if step.edited_files]
 
 
 def test_a_sed_whose_line_moved_matched_nothing(run: type) -> None:
@@ -295,9 +295,9 @@ def test_the_calls_of_editors_and_of_apply_patch_as_a_tool(tmp_path: Path) -> No
     ]
     file = tmp_path / "run.atif.json"
     file.write_text(json.dumps({"schema_version": "ATIF-v1.4", "steps": steps_of_run}))
-    (trace,) = read(file)
+    (trace,) = read_traces(file)
     assert isinstance(trace, Trace)
-    assert edits(steps(trace)) == [1, 3, 5, 6]
+    assert edits(annotate_steps(trace)) == [1, 3, 5, 6]
 
 
 def test_a_file_made_anew_beside_itself(run: type) -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from handoff.inference import content as contents
 from handoff.inference import patches, sed
-from handoff.inference.actions import infer
-from handoff.inference.content import Knowledge
-from handoff.inference.files import Files
+from handoff.inference.actions import infer_changes
+from handoff.inference.content import KnownLines
+from handoff.inference.files import InferredFiles
 from handoff.paths import is_code
 
 FILE = "alpha = 1\nbeta = [2]\n\ndef f(x):\n    return x + alpha\n\n\ndef g(y):\n    return y\n"
@@ -37,7 +37,7 @@ class Real:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.files = Files(str(root), keeps_directory=True)
+        self.files = InferredFiles(str(root), keeps_directory=True)
         (root / "pkg").mkdir()
         (root / "pkg/mod.py").write_text(FILE)
         (root / "pkg/other.py").write_text("x = 1\n")
@@ -60,8 +60,8 @@ class Real:
         done = self.run(command)
         after = self.code()
         output = done.stdout + done.stderr
-        told = infer(self.files, "shell", {"command": command}, output, done.returncode, False)
-        self.files.remember(output)
+        told = infer_changes(self.files, "shell", {"command": command}, output, done.returncode, False)
+        self.files.add_shown_text(output)
         inferred = {change.path for change in told if is_code(change.path)}
         real = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         assert inferred == real, f"{command}\n{output}"
@@ -186,7 +186,7 @@ def test_a_way_back_is_recognised_by_its_content(real: Real, there: str, back: s
     """The digests of the two ways are each other's, so that detectors see a restored file."""
 
     def changed() -> set[str]:
-        return {path for path in real.files.changed_paths() if is_code(path)}
+        return {path for path in real.files.list_changed_paths() if is_code(path)}
 
     real.act(there)
     assert changed() == {"pkg/mod.py"}
@@ -199,10 +199,10 @@ def test_a_way_back_is_recognised_by_its_content(real: Real, there: str, back: s
     ("there", "back"), [(a, b) for a, b in ROUNDS if "/# debug/" not in b and "5c" not in a]
 )
 def test_a_way_back_needs_no_knowledge_of_the_text(there: str, back: str) -> None:
-    files = Files("/repo", keeps_directory=True)
+    files = InferredFiles("/repo", keeps_directory=True)
     for command in (there, back):
-        infer(files, "shell", {"command": command}, "", 0, False)
-    assert [path for path in files.changed_paths() if is_code(path)] == []
+        infer_changes(files, "shell", {"command": command}, "", 0, False)
+    assert [path for path in files.list_changed_paths() if is_code(path)] == []
 
 
 LINES = st.lists(st.sampled_from(["a = 1", "b = 2", "", "    return a", "x.y(z)", "a"]), max_size=7)
@@ -236,27 +236,31 @@ PROGRAMS = st.sampled_from(
 @given(LINES, PROGRAMS)
 def test_sed_is_followed_as_sed_does_it(lines: list[str], program: str) -> None:
     text = "".join(f"{line}\n" for line in lines)
-    known = Knowledge()
-    held = contents.unknown("base")
-    known.learn_whole(held, lines)
+    known = KnownLines()
+    held = contents.unknown_content("base")
+    known.learn_file(held, lines)
     done = subprocess.run(["sed", program], input=text, capture_output=True, text=True, timeout=60)
-    followed = contents.text_of(sed.edited(held, known, program, extended=False), known)
+    followed = contents.full_text(sed.apply_sed(held, known, program, extended=False), known)
     assert followed is None or followed == done.stdout
 
 
 def test_lines_that_are_not_known_move_with_their_numbers() -> None:
-    known = Knowledge()
-    held = contents.unknown("base")
-    longer = contents.inserted(held, 10, ["one", "two"])
-    assert contents.digest(contents.spliced(longer, 11, 12, ()), known) == contents.digest(held, known)
-    assert contents.digest(contents.spliced(longer, 12, 13, ()), known) != contents.digest(held, known)
+    known = KnownLines()
+    held = contents.unknown_content("base")
+    longer = contents.insert_lines(held, 10, ["one", "two"])
+    assert contents.digest_content(
+        contents.replace_lines(longer, 11, 12, ()), known
+    ) == contents.digest_content(held, known)
+    assert contents.digest_content(
+        contents.replace_lines(longer, 12, 13, ()), known
+    ) != contents.digest_content(held, known)
     known.learn(longer, 13, ["eleven"])
     assert known.lines == {"base": {11: "eleven"}}
 
 
 def test_a_pattern_that_could_take_for_ever_is_not_tried() -> None:
-    assert sed.compiled_pattern("(a+)+b", extended=True) is None
-    assert sed.compiled_pattern(".*x.*y.*z", extended=False) is None
+    assert sed.compile_pattern("(a+)+b", extended=True) is None
+    assert sed.compile_pattern(".*x.*y.*z", extended=False) is None
 
 
 def test_the_form_of_begin_patch() -> None:
@@ -265,7 +269,7 @@ def test_the_form_of_begin_patch() -> None:
         "*** Add File: b.py\n+new\n*** Delete File: c.py\n*** End Patch\n"
     )
     found = patches.parse_patch(text)
-    assert [(p.path, p.creates, p.deletes) for p in found] == [
+    assert [(p.path, p.is_new, p.is_deleted) for p in found] == [
         ("a.py", False, False),
         ("b.py", True, False),
         ("c.py", False, True),

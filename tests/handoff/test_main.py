@@ -15,10 +15,10 @@ from typer.testing import CliRunner, Result
 
 from handoff import views
 from handoff.__main__ import app
-from handoff.fence import neutral
-from handoff.record import NOTES_FILE, RecordStore, as_json
+from handoff.fence import neutralize
+from handoff.record import NOTES_FILE, RecordStore, to_json
 
-from ..graph.conftest import DONE, Bench, scripted
+from ..graph.conftest import DONE, RunHarness, scripted_model
 from .conftest import NAME
 from .test_record import NOTES, RECORD
 
@@ -58,9 +58,9 @@ def test_help_has_examples(name: str) -> None:
 
 
 @pytest.mark.parametrize("view", ["repository", "trace", "structured"])
-def test_a_view_is_exactly_what_a_successor_gets(kept: Bench, record: Path, view: str) -> None:
-    model = scripted(DONE)
-    kept.take(model, view, NAME)
+def test_a_view_is_exactly_what_a_successor_gets(kept: RunHarness, record: Path, view: str) -> None:
+    model = scripted_model(DONE)
+    kept.take_over(model, view, NAME)
     _, first = model.seen[0]
     done = invoked("show", record, "--view", view)
     assert done.stdout_bytes == first.text.encode()
@@ -119,7 +119,7 @@ def test_a_pipe_gets_all_and_a_terminal_nothing_that_steers_it(tmp_path: Path) -
     task = RECORD.task.model_copy(update={"prompt": HOSTILE})
     point = RECORD.point.model_copy(update={"detail": HOSTILE})
     directory = saved(tmp_path, task=task, point=point, predecessor=HOSTILE, created_at="[bold]")
-    exact = neutral(HOSTILE).encode()
+    exact = neutralize(HOSTILE).encode()
     assert command("show", directory, "--view", "trace").stdout.endswith(exact)
     for arguments in ((), ("--view", "trace"), ("--view", "trace", "--json")):
         shown = on_a_terminal("show", directory, *arguments)
@@ -159,7 +159,7 @@ def test_verify_says_what_no_digest_covers(tmp_path: Path) -> None:
     store.add_notes(RECORD.id, NOTES)
     done = invoked("verify", store.directory(RECORD.id))
     assert (done.exit_code, done.stdout) == (0, f"{RECORD.id}: whole; it has no snapshot\n")
-    (store.directory(RECORD.id) / NOTES_FILE).write_text(as_json(NOTES))
+    (store.directory(RECORD.id) / NOTES_FILE).write_text(to_json(NOTES))
     done = invoked("verify", store.directory(RECORD.id))
     assert done.exit_code == 0
     assert "whole; it has no snapshot; not covered: notes.json (an older version" in " ".join(
@@ -167,12 +167,12 @@ def test_verify_says_what_no_digest_covers(tmp_path: Path) -> None:
     )
 
 
-def test_verify_tells_of_each(kept: Bench, record: Path, tmp_path: Path) -> None:
+def test_verify_tells_of_each(kept: RunHarness, record: Path, tmp_path: Path) -> None:
     broken = saved(tmp_path)
-    every = [kept.store.directory(name) for name in kept.store.ids()]
+    every = [kept.store.directory(name) for name in kept.store.list_ids()]
     done = invoked("verify", *every)
     assert done.exit_code == 0
-    assert done.stdout.splitlines() == [f"{name}: whole" for name in kept.store.ids()]
+    assert done.stdout.splitlines() == [f"{name}: whole" for name in kept.store.list_ids()]
     done = invoked("verify", broken, record)
     assert done.exit_code == 3
     first, second = done.stdout.splitlines()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from handoff.outside import read_outside
-from handoff.readers import BadTrace, read
+from handoff.outside import read_untrusted_file
+from handoff.readers import TraceError, read_traces
 from sandbox.documents import check_values
 
 
@@ -19,7 +19,7 @@ def descriptors() -> set[str]:
 def test_a_directory_is_refused_by_its_name(tmp_path: Path) -> None:
     before = descriptors()
     with pytest.raises(IsADirectoryError) as caught:
-        read_outside(tmp_path)
+        read_untrusted_file(tmp_path)
     assert caught.value.filename == str(tmp_path)
     assert descriptors() == before
 
@@ -29,7 +29,7 @@ def test_a_fifo_is_refused_by_its_name(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     before = descriptors()
     with pytest.raises(OSError, match="neither a file nor a directory") as caught:
-        read_outside(fifo)
+        read_untrusted_file(fifo)
     assert caught.value.filename == str(fifo)
     assert descriptors() == before
 
@@ -38,5 +38,5 @@ def test_lines_of_too_many_values_are_no_trace(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("handoff.readers.check_values", lambda text: check_values(text, 1000))
     file = tmp_path / "runs.jsonl"
     file.write_text('{"a": [1, 2, 3]}\n' * 500)
-    with pytest.raises(BadTrace, match="more than 1,000 values; split it"):
-        list(read(file))
+    with pytest.raises(TraceError, match="more than 1,000 values; split it"):
+        list(read_traces(file))

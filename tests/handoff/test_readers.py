@@ -13,8 +13,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, messag
 
 from handoff import detectors
 from handoff.event import UNREADABLE
-from handoff.findings import steps
-from handoff.readers import FORMATS, BadTrace, of, read
+from handoff.findings import annotate_steps
+from handoff.readers import FORMATS, TraceError, parse_trace, read_traces
 from handoff.trace import Trace, action_indices
 
 SHARED = Path(__file__).parents[3] / "shared" / "trajectories"
@@ -24,7 +24,7 @@ def one(tmp_path: Path, data: Any, name: str = "t.json", form: str = "auto") -> 
     """The only trace of a file with this content."""
     path = tmp_path / name
     path.write_text(data if isinstance(data, str) else json.dumps(data))
-    (trace,) = read(path, form)
+    (trace,) = read_traces(path, form)
     assert isinstance(trace, Trace)
     return trace
 
@@ -196,7 +196,7 @@ def test_swe_agent_with_windows(tmp_path: Path) -> None:
     assert [event.refused for event in trace.events[1::2]] == [False, True, False, False, False, True]
     assert [change.path for event in trace.events for change in event.changes] == ["pkg/a.py"]
     assert max(action_indices(trace.events).values()) == 4
-    (point,) = detectors.points(trace.events, trace.base_directories, trace.workspace)
+    (point,) = detectors.list_points(trace.events, trace.base_directories, trace.workspace)
     assert (point.kind, point.event_index) == ("first_source_edit", 5)
 
 
@@ -226,8 +226,8 @@ def test_swe_agent_with_str_replace(tmp_path: Path) -> None:
         },
     )
     assert trace.format == "swe-agent-1.x"
-    found = steps(trace)
-    assert [step.taken_for for step in found] == [
+    found = annotate_steps(trace)
+    assert [step.label for step in found] == [
         "refused",
         "source edit",
         "change",
@@ -289,8 +289,8 @@ def test_openhands_v0(tmp_path: Path) -> None:
     }
     trace = one(tmp_path, json.dumps(line), "output.jsonl")
     assert (trace.id, trace.format, trace.workspace) == ("p-1", "openhands-v0", "/workspace/p")
-    found = steps(trace)
-    assert [(s.action_index, s.taken_for) for s in found] == [
+    found = annotate_steps(trace)
+    assert [(s.action_index, s.label) for s in found] == [
         (0, "refused"),
         (1, "source edit"),
         (2, "test"),
@@ -373,7 +373,7 @@ def test_openhands_v1_tells_contents(tmp_path: Path) -> None:
     folder.mkdir()
     for number, event in enumerate(events):
         (folder / f"event-{number:05}-x.json").write_text(json.dumps(event))
-    (of_folder,) = read(folder)
+    (of_folder,) = read_traces(folder)
     assert isinstance(of_folder, Trace)
     assert of_folder.events == trace.events
 
@@ -446,7 +446,7 @@ def test_langchain_in_every_serialisation(tmp_path: Path) -> None:
     ):
         trace = one(tmp_path, data)
         assert trace.format == "langchain"
-        assert of(messages).events == trace.events
+        assert parse_trace(messages).events == trace.events
         assert [event.exit_code for event in trace.events] == [None, 1, None, None]
         assert trace.events[3].refused
 
@@ -460,8 +460,8 @@ def test_what_is_no_trace_is_one_clear_line(tmp_path: Path) -> None:
     ):
         path = tmp_path / "x.json"
         path.write_text(content)
-        with pytest.raises(BadTrace, match=message) as caught:
-            list(read(path))
+        with pytest.raises(TraceError, match=message) as caught:
+            list(read_traces(path))
         assert str(caught.value).startswith(str(path))
         assert "\n" not in str(caught.value)
 
@@ -470,7 +470,7 @@ def test_a_broken_line_leaves_the_other_runs(tmp_path: Path) -> None:
     whole = json.dumps({"history": [oh0(1, "run", command="ls"), oh0_seen(1, "run", "a", exit_code=0)]})
     path = tmp_path / "output.jsonl"
     path.write_text(f"{whole}\n{{broken\n{whole}\n")
-    found = list(read(path))
+    found = list(read_traces(path))
     assert [isinstance(one, Trace) for one in found] == [True, False, True]
     assert "line 2" in str(found[1])
 
@@ -479,12 +479,12 @@ def test_a_run_that_was_killed_while_it_wrote_is_read_as_far_as_it_goes(tmp_path
     event = {"kind": "ActionEvent", "id": "1", "tool_name": "terminal", "action": {"command": "ls"}}
     path = tmp_path / "events.jsonl"
     path.write_text(json.dumps(event) + "\n" + json.dumps(event)[:-9])
-    (trace,) = read(path)
+    (trace,) = read_traces(path)
     assert isinstance(trace, Trace)
     assert len(trace.events) == 1
     path.write_text(json.dumps(event)[:-9] + "\n" + json.dumps(event) + "\n" + json.dumps(event))
-    with pytest.raises(BadTrace, match="line 1"):
-        list(read(path))
+    with pytest.raises(TraceError, match="line 1"):
+        list(read_traces(path))
 
 
 def test_characters_that_are_none_become_escapes(tmp_path: Path) -> None:
@@ -493,13 +493,13 @@ def test_characters_that_are_none_become_escapes(tmp_path: Path) -> None:
         tmp_path, {"messages": [block, v1_answer(0, "\udcff")], "trajectory_format": "mini-swe-agent-1"}
     )
     trace.model_dump_json().encode()
-    assert len(steps(trace)) == 1
+    assert len(annotate_steps(trace)) == 1
 
 
 def test_a_format_can_be_demanded(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "t"}, {"role": "assistant", "content": "```bash\nls\n```"}]
     assert one(tmp_path, {"messages": messages}, form="mini-swe-agent-v1").format == "mini-swe-agent-v1"
-    with pytest.raises(BadTrace, match="not in the format atif but in mini-swe-agent-v1"):
+    with pytest.raises(TraceError, match="not in the format atif but in mini-swe-agent-v1"):
         one(tmp_path, {"messages": messages}, form="atif")
 
 
@@ -519,7 +519,7 @@ def test_every_shared_recording_is_read(recordings: list[Any]) -> None:
     seen = set()
     for path in sorted(SHARED.rglob("*")):
         if path.is_file() and path.name not in ("README.md", "RESOLVED.json"):
-            for trace in read(path):
+            for trace in read_traces(path):
                 assert isinstance(trace, Trace), path
                 assert [event.index for event in trace.events] == list(range(len(trace.events)))
                 seen.add(trace.format)
@@ -543,11 +543,11 @@ def test_no_damaged_recording_brings_the_readers_down(recordings: list[Any], dat
 
     recording = damaged(random.choice(recordings))
     try:
-        trace = of(recording)
-    except BadTrace as error:
+        trace = parse_trace(recording)
+    except TraceError as error:
         assert "\n" not in str(error)  # noqa: PT017
     else:
-        steps(trace)
+        annotate_steps(trace)
 
 
 def test_a_run_that_is_cut_short_has_the_points_of_its_beginning(recordings: list[Any]) -> None:
@@ -563,10 +563,10 @@ def test_a_run_that_is_cut_short_has_the_points_of_its_beginning(recordings: lis
 
 
 def so_far_length(whole: Any, cut: int) -> int:
-    return len(of({**whole, "messages": whole["messages"][:cut]}).events)
+    return len(parse_trace({**whole, "messages": whole["messages"][:cut]}).events)
 
 
 def _points(recording: Any) -> list[list[tuple[str, int]]]:
-    trace = of(recording)
-    found = detectors.points(trace.events, trace.base_directories, trace.workspace)
+    trace = parse_trace(recording)
+    found = detectors.list_points(trace.events, trace.base_directories, trace.workspace)
     return [[(p.kind, p.event_index) for p in found]]

@@ -19,7 +19,7 @@ from handoff.record import (
     Claim,
     HandoffRecord,
     Notes,
-    RecordRefused,
+    RecordError,
     RecordStore,
     Review,
     TaskBrief,
@@ -93,9 +93,9 @@ def test_what_is_saved_is_loaded(store: RecordStore) -> None:
         return RECORD
 
     made = store.create(RECORD.id, make)
-    assert made == RECORD.sealed()
+    assert made == RECORD.seal()
     assert store.load(RECORD.id) == made
-    assert store.ids() == (RECORD.id,)
+    assert store.list_ids() == (RECORD.id,)
     assert (store.directory(RECORD.id) / "s.tar").read_bytes() == b"files"
     assert names(store) == [RECORD.id]
 
@@ -109,7 +109,7 @@ def test_what_is_not_made_whole_leaves_nothing(store: RecordStore, failure: Base
     with pytest.raises(type(failure)):
         store.create(RECORD.id, make)
     assert names(store) == []
-    assert store.ids() == ()
+    assert store.list_ids() == ()
 
 
 def test_a_failed_attempt_leaves_the_record_that_was_there(store: RecordStore) -> None:
@@ -120,14 +120,14 @@ def test_a_failed_attempt_leaves_the_record_that_was_there(store: RecordStore) -
 
     with pytest.raises(RuntimeError):
         store.create(RECORD.id, make)
-    assert store.load(RECORD.id) == RECORD.sealed()
+    assert store.load(RECORD.id) == RECORD.seal()
 
 
 def test_what_a_kill_left_is_replaced(store: RecordStore) -> None:
     partial = store.root / f".partial-{RECORD.id}"
     partial.mkdir(parents=True)
     (partial / "old.tar").write_bytes(b"old")
-    assert store.ids() == ()
+    assert store.list_ids() == ()
     saved(store)
     assert names(store) == [RECORD.id]
     assert not (store.directory(RECORD.id) / "old.tar").exists()
@@ -177,7 +177,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path]
 
 
-LEAVES = leaves(RECORD.sealed().model_dump(mode="json", exclude={"notes", "review", "envelope"}))
+LEAVES = leaves(RECORD.seal().model_dump(mode="json", exclude={"notes", "review", "envelope"}))
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=lambda path: ".".join(map(str, path)))
@@ -192,17 +192,17 @@ def test_a_change_of_any_field_is_refused(store: RecordStore, path: tuple[Any, .
         type(old), lambda: f"{old or ''}x"
     )()
     file.write_text(json.dumps(content))
-    with pytest.raises(RecordRefused, match=RECORD.id):
+    with pytest.raises(RecordError, match=RECORD.id):
         store.load(RECORD.id)
 
 
 def test_events_cannot_be_dropped_added_or_swapped(store: RecordStore) -> None:
     for trace in ((ACTION,), (ACTION, OBSERVATION, ACTION), (OBSERVATION, ACTION), ()):
-        changed = RECORD.sealed().model_copy(update={"trace": trace})
-        with pytest.raises(RecordRefused, match="digest"):
+        changed = RECORD.seal().model_copy(update={"trace": trace})
+        with pytest.raises(RecordError, match="digest"):
             changed.verify()
-    with pytest.raises(RecordRefused, match="does not end at its handoff point"):
-        RECORD.model_copy(update={"trace": (ACTION,)}).sealed().verify()
+    with pytest.raises(RecordError, match="does not end at its handoff point"):
+        RECORD.model_copy(update={"trace": (ACTION,)}).seal().verify()
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_events_cannot_be_dropped_added_or_swapped(store: RecordStore) -> None:
 def test_what_is_no_record_is_refused_in_one_line(store: RecordStore, content: str, says: str) -> None:
     file = saved(store)
     file.write_text(content, errors="surrogateescape")
-    with pytest.raises(RecordRefused, match=says) as caught:
+    with pytest.raises(RecordError, match=says) as caught:
         store.load(RECORD.id)
     assert "\n" not in str(caught.value)
     assert str(file) in str(caught.value)
@@ -232,9 +232,9 @@ def test_what_is_no_record_is_refused_in_one_line(store: RecordStore, content: s
 def test_a_record_under_another_name_is_refused(store: RecordStore) -> None:
     saved(store)
     store.directory(RECORD.id).rename(store.directory("other"))
-    with pytest.raises(RecordRefused, match=f"holds the record {RECORD.id}"):
+    with pytest.raises(RecordError, match=f"holds the record {RECORD.id}"):
         store.load("other")
-    with pytest.raises(RecordRefused, match="no such record"):
+    with pytest.raises(RecordError, match="no such record"):
         store.load(RECORD.id)
 
 
@@ -244,8 +244,8 @@ def test_notes_are_kept_apart(store: RecordStore) -> None:
     assert store.load(RECORD.id).notes is None
     store.add_notes(RECORD.id, NOTES)
     assert file.read_bytes() == before
-    assert store.load(RECORD.id).notes == NOTES.sealed_for(RECORD.id)
-    assert store.load(RECORD.id).digest == RECORD.sealed().digest
+    assert store.load(RECORD.id).notes == NOTES.seal_for(RECORD.id)
+    assert store.load(RECORD.id).digest == RECORD.seal().digest
 
 
 REVIEW = Review(decision="refuse", note="Keep it.")
@@ -279,11 +279,11 @@ def edit(file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 @pytest.mark.parametrize("change", EDITS.values(), ids=EDITS)
 def test_edited_notes_or_a_review_are_refused(store: RecordStore, name: str, change: Any) -> None:
     directory = with_additions(store)
-    assert store.load(RECORD.id).additions.keys() == {NOTES_FILE, REVIEW_FILE}
+    assert store.load(RECORD.id).attachments.keys() == {NOTES_FILE, REVIEW_FILE}
     edit(directory / name, change)
     refused = f"record {RECORD.id}: {name} does not match its digest"
-    for read in (store.load, store.notes if name == NOTES_FILE else store.review):
-        with pytest.raises(RecordRefused, match=refused):
+    for read in (store.load, store.load_notes if name == NOTES_FILE else store.load_review):
+        with pytest.raises(RecordError, match=refused):
             read(RECORD.id)
 
 
@@ -291,18 +291,18 @@ def test_edited_notes_or_a_review_are_refused(store: RecordStore, name: str, cha
 def test_what_belongs_to_another_record_is_refused(store: RecordStore, name: str) -> None:
     here, there = with_additions(store), with_additions(store, id="other")
     (here / name).write_bytes((there / name).read_bytes())
-    with pytest.raises(RecordRefused, match=f"{name} does not match its digest"):
+    with pytest.raises(RecordError, match=f"{name} does not match its digest"):
         store.load(RECORD.id)
 
 
 def test_what_was_written_before_there_were_digests_is_read_but_not_covered(store: RecordStore) -> None:
     directory = with_additions(store, schema_version=4)
-    assert store.load(RECORD.id).uncovered == ()
+    assert store.load(RECORD.id).files_without_digest == ()
     edit(directory / NOTES_FILE, lambda content: content.pop("digest"))
-    assert store.load(RECORD.id).uncovered == (NOTES_FILE,)
+    assert store.load(RECORD.id).files_without_digest == (NOTES_FILE,)
     assert store.load(RECORD.id).notes == NOTES
     edit(directory / REVIEW_FILE, EDITS["a text"])
-    with pytest.raises(RecordRefused, match=REVIEW_FILE):
+    with pytest.raises(RecordError, match=REVIEW_FILE):
         store.load(RECORD.id)
 
 
@@ -310,7 +310,7 @@ def test_a_record_cannot_be_made_older_unseen(store: RecordStore) -> None:
     directory = with_additions(store)
     edit(directory / RECORD_FILE, lambda content: content.update(schema_version=4))
     edit(directory / NOTES_FILE, EDITS["its digest removed"])
-    with pytest.raises(RecordRefused, match="content does not match its digest"):
+    with pytest.raises(RecordError, match="content does not match its digest"):
         store.load(RECORD.id)
 
 
@@ -319,7 +319,7 @@ def test_notes_that_are_written_anew_are_whole(store: RecordStore) -> None:
     read = store.load(RECORD.id).notes
     assert read is not None
     store.add_notes(RECORD.id, read.model_copy(update={"summary": "written anew"}))
-    assert store.load(RECORD.id).notes == NOTES.model_copy(update={"summary": "written anew"}).sealed_for(
+    assert store.load(RECORD.id).notes == NOTES.model_copy(update={"summary": "written anew"}).seal_for(
         RECORD.id
     )
 
@@ -327,7 +327,7 @@ def test_notes_that_are_written_anew_are_whole(store: RecordStore) -> None:
 def test_torn_notes_are_refused(store: RecordStore) -> None:
     saved(store)
     (store.directory(RECORD.id) / NOTES_FILE).write_text('{"model": "m"')
-    with pytest.raises(RecordRefused, match=NOTES_FILE):
+    with pytest.raises(RecordError, match=NOTES_FILE):
         store.load(RECORD.id)
 
 
@@ -346,8 +346,8 @@ def test_only_a_name_that_does_not_exist_is_absent(
     saved(store)
     path = store.directory(RECORD.id) / name
     make(path)
-    for read in (store.load, store.notes if name == NOTES_FILE else store.review):
-        with pytest.raises(RecordRefused, match=says) as refused:
+    for read in (store.load, store.load_notes if name == NOTES_FILE else store.load_review):
+        with pytest.raises(RecordError, match=says) as refused:
             read(RECORD.id)
         assert str(refused.value).startswith(str(path))
         assert "\n" not in str(refused.value)

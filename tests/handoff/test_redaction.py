@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from handoff.redaction import REDACTED, redacted, without_known
+from handoff.redaction import REDACTED, redact, redact_known_secrets
 
 BODY = "Ab3dEf6hIj9lMn2pQr5tUv8xYz1AbC4eFg7iJk0m"  # forty characters, as many as the longest of them takes
 PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{(BODY + BODY[:24] + chr(10)) * 4}-----END RSA PRIVATE KEY-----"
@@ -60,11 +60,11 @@ def test_what_looks_like_a_key_is_taken_out_wherever_it_stands(key: str) -> None
         ("a\n", "\nb"),
         ("x=", " y"),
     ):
-        assert redacted(f"{before}{key}{after}") == f"{before}{REDACTED}{after}"
+        assert redact(f"{before}{key}{after}") == f"{before}{REDACTED}{after}"
     in_json = json.dumps({"output": f"line\n{key}\n"})
-    assert json.loads(redacted(in_json)) == {"output": f"line\n{REDACTED}\n"}
-    assert redacted({"a": [key, 1, None], key: ("b",)}) == {"a": [REDACTED, 1, None], REDACTED: ("b",)}
-    assert without_known(f"echo {key}") == f"echo {key}"
+    assert json.loads(redact(in_json)) == {"output": f"line\n{REDACTED}\n"}
+    assert redact({"a": [key, 1, None], key: ("b",)}) == {"a": [REDACTED, 1, None], REDACTED: ("b",)}
+    assert redact_known_secrets(f"echo {key}") == f"echo {key}"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_looks_like_a_key_is_taken_out_wherever_it_stands(key: str) -> None
     ],
 )
 def test_keys_that_are_known_by_what_stands_around_them(text: str, left: str) -> None:
-    assert redacted(text) == left
+    assert redact(text) == left
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_keys_that_are_known_by_what_stands_around_them(text: str, left: str) ->
     ],
 )
 def test_ordinary_code_is_left_alone(text: str) -> None:
-    assert redacted(text) == text
+    assert redact(text) == text
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_a_secret_of_the_environment_is_known_by_the_variable_s_name(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "quite-secret 12")
-    assert redacted("a quite-secret 12b") == without_known("a quite-secret 12b") == f"a {REDACTED}b"
+    assert redact("a quite-secret 12b") == redact_known_secrets("a quite-secret 12b") == f"a {REDACTED}b"
     monkeypatch.setenv(name, "changed-now-3")
-    assert without_known(("quite-secret 12", ["changed-now-3"])) == ("quite-secret 12", [REDACTED])
+    assert redact_known_secrets(("quite-secret 12", ["changed-now-3"])) == ("quite-secret 12", [REDACTED])
     monkeypatch.delenv(name)
-    assert without_known("changed-now-3") == "changed-now-3"
+    assert redact_known_secrets("changed-now-3") == "changed-now-3"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_secret_of_the_environment_is_known_by_the_variable_s_name(
 )
 def test_other_variables_are_no_secrets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "quite-open-12")
-    assert redacted("quite-open-12") == "quite-open-12"
+    assert redact("quite-open-12") == "quite-open-12"
 
 
 @pytest.mark.parametrize(
@@ -141,16 +141,19 @@ def test_what_stands_for_itself_is_no_secret_whatever_its_variable_s_name(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_AUTH_TOKEN", value)
-    assert redacted(f"use {value} here") == f"use {value} here"
+    assert redact(f"use {value} here") == f"use {value} here"
 
 
 def test_a_password_in_any_variable_s_url_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORE", "postgresql://me:s3cret%2Fpassword@db/x")
-    assert without_known("PGHOST=db s3cret/password s3cret%2Fpassword") == f"PGHOST=db {REDACTED} {REDACTED}"
+    assert (
+        redact_known_secrets("PGHOST=db s3cret/password s3cret%2Fpassword")
+        == f"PGHOST=db {REDACTED} {REDACTED}"
+    )
 
 
 def test_secrets_that_are_given_are_known_and_short_ones_are_not() -> None:
-    assert without_known("none of my-own-key-1", ("my-own-key-1", "none", "")) == f"none of {REDACTED}"
+    assert redact_known_secrets("none of my-own-key-1", ("my-own-key-1", "none", "")) == f"none of {REDACTED}"
 
 
 SECRET = "pä\"ss $wo`rd\\ 'x/1+"
@@ -162,14 +165,14 @@ def test_a_known_secret_is_found_in_every_way_of_writing_it(monkeypatch: pytest.
     declared = subprocess.run(
         ["bash", "-c", 'MY=$MY_SECRET; declare -p MY'], capture_output=True, text=True, check=True
     ).stdout  # fmt: skip
-    assert without_known(declared) == f'declare -- MY="{REDACTED}"\n'
+    assert redact_known_secrets(declared) == f'declare -- MY="{REDACTED}"\n'
     for ascii_only in (True, False):
         written = json.dumps({"a": f"<{SECRET}>"}, ensure_ascii=ascii_only)
-        assert json.loads(without_known(written)) == {"a": f"<{REDACTED}>"}
-    assert without_known(f"?key={quote(SECRET, safe='')}&") == f"?key={REDACTED}&"
+        assert json.loads(redact_known_secrets(written)) == {"a": f"<{REDACTED}>"}
+    assert redact_known_secrets(f"?key={quote(SECRET, safe='')}&") == f"?key={REDACTED}&"
     for before in ("", "u", "us", "user:", "user1:"):
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            written = without_known(encode(f"{before}{SECRET}{before}".encode()).decode())
+            written = redact_known_secrets(encode(f"{before}{SECRET}{before}".encode()).decode())
             assert REDACTED in written
             # What is left at the ends are digits that depend on what stands beside.
             assert len(written) - len(REDACTED) <= 4 * len(before) + 6
@@ -182,12 +185,12 @@ SECRETS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")),
 @given(secret=SECRETS, around=st.text(max_size=20), key=st.sampled_from(sorted(KEYS.values())))
 def test_redaction_is_idempotent_and_leaves_no_known_secret(secret: str, around: str, key: str) -> None:
     text = f"{around}{secret}{around} {key}\n{around}"
-    once = redacted(text, (secret,))
-    assert redacted(once, (secret,)) == once
-    if without_known(secret, (secret,)) != secret:
+    once = redact(text, (secret,))
+    assert redact(once, (secret,)) == once
+    if redact_known_secrets(secret, (secret,)) != secret:
         assert secret not in once
 
 
 def test_the_cost_does_not_grow_with_the_square_of_what_an_agent_prints() -> None:
     for piece in ("sk-", "xoxb-", "-eyJ", "://a:", "-----BEGIN PRIVATE KEY-----", "sk-a-", "earer "):
-        assert redacted(piece * 50_000) == piece * 50_000
+        assert redact(piece * 50_000) == piece * 50_000

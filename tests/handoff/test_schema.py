@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from handoff.record import NOTES_FILE, RECORD_FILE, REVIEW_FILE
 
-from ..graph.conftest import Bench
+from ..graph.conftest import RunHarness
 from .conftest import NAME
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def of(name: str) -> Draft202012Validator:
 
 
 @pytest.fixture(scope="module")
-def files(kept: Bench) -> dict[str, Any]:
+def files(kept: RunHarness) -> dict[str, Any]:
     directory = kept.store.directory(NAME)
     return {
         name: json.loads((directory / name).read_text()) for name in (RECORD_FILE, NOTES_FILE, REVIEW_FILE)

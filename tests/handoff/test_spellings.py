@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from handoff.redaction import REDACTED, redacted, without_known
+from handoff.redaction import REDACTED, redact, redact_known_secrets
 
 KEY = "sk-proj-9fK2mQ7x+Z1pL8vB4/nT6wR3yH5cD0jA"
 ROOT = Path(__file__).parents[2]
@@ -133,7 +133,7 @@ def _no_secrets_of_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_known_secret_is_cut_from_every_spelling(spelling: str, before: str, after: str) -> None:
     spell = SPELLINGS[spelling]
     for text in (spell(before + KEY + after), f"sent: <{spell(before + KEY + after)}>\nNothing else."):
-        left = without_known(text, (KEY,))
+        left = redact_known_secrets(text, (KEY,))
         assert REDACTED in left
         beside = len(spell(before) + spell(after)) + len(text) - len(spell(before + KEY + after))
         assert len(left.replace(REDACTED, "")) <= beside + 20, left
@@ -142,7 +142,7 @@ def test_a_known_secret_is_cut_from_every_spelling(spelling: str, before: str, a
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_a_secret_of_any_marks_is_cut(spelling: str) -> None:
     secret = "pa~ss?w0rd>Xy~9z?Q>" * 3
-    assert REDACTED in without_known(f"a <{SPELLINGS[spelling](secret)}> b", (secret,))
+    assert REDACTED in redact_known_secrets(f"a <{SPELLINGS[spelling](secret)}> b", (secret,))
 
 
 @pytest.mark.parametrize("prefix", [*PREFIXES, "{:6}\t"])
@@ -151,7 +151,7 @@ def test_a_key_is_cut_wherever_the_lines_end(prefix: str, key: str) -> None:
     for before in range(80):
         text = behind(prefix, 76)(f"{'x' * before}{key} and more")
         for shown in (text, json.dumps(text)):
-            assert REDACTED in without_known(shown, (key,)), before
+            assert REDACTED in redact_known_secrets(shown, (key,)), before
 
 
 TEXTS = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=12)
@@ -168,10 +168,10 @@ FREQUENT = (
 def test_any_secret_is_cut_between_any_neighbours(
     secret: str, before: str, after: str, spelling: str
 ) -> None:
-    if without_known(secret, (secret,)) == secret:
+    if redact_known_secrets(secret, (secret,)) == secret:
         return  # a word, a number or a path is no secret
     spell = SPELLINGS[spelling]
-    left = without_known(spell(before + secret + after), (secret,))
+    left = redact_known_secrets(spell(before + secret + after), (secret,))
     assert len(left.replace(REDACTED, "")) <= len(spell(before) + spell(after)) + 20
 
 
@@ -179,34 +179,35 @@ def test_any_secret_is_cut_between_any_neighbours(
 def test_any_mixture_of_escapes_is_read(data: st.DataObject) -> None:
     forms = ["{0}", "%{1:02X}", "%{1:02x}", r"\u{1:04x}", r"\x{1:02X}", r"\{1:03o}", "&#{1};", "&#x{1:x};"]
     text = "".join(data.draw(st.sampled_from(forms)).format(letter, ord(letter)) for letter in KEY)
-    assert without_known(f"a {text} b", (KEY,)) == f"a {REDACTED} b"
+    assert redact_known_secrets(f"a {text} b", (KEY,)) == f"a {REDACTED} b"
 
 
 def test_ordinary_text_keeps_every_character() -> None:
     secrets = (KEY, "correct horse battery staple", "hunter2-hunter2", "p4ssw0rd", "a" * 20)
     for path in (*ROOT.glob("handoff/*.py"), *ROOT.glob("docs/*.md"), *ROOT.glob("evals/reports/pages/*")):
         text = path.read_text()
-        assert without_known(text, secrets) == text, path
+        assert redact_known_secrets(text, secrets) == text, path
     rng = random.Random(0)
     for text in (
         rng.randbytes(50_000).hex(),
         rng.randbytes(50_000).hex(" "),
         base64_of(str(rng.random()) * 9999),
     ):
-        assert without_known(text, secrets) == text
+        assert redact_known_secrets(text, secrets) == text
 
 
 def test_what_stands_beside_a_spelling_stays() -> None:
     text = f"é 50% \\u00e9 &amp; {each('%{:02x}')(KEY)} &eacute; \\u2014 100%41 ü {KEY}"
     assert (
-        without_known(text, (KEY,)) == f"é 50% \\u00e9 &amp; {REDACTED} &eacute; \\u2014 100%41 ü {REDACTED}"
+        redact_known_secrets(text, (KEY,))
+        == f"é 50% \\u00e9 &amp; {REDACTED} &eacute; \\u2014 100%41 ü {REDACTED}"
     )
 
 
 def test_one_secret_among_many_texts_is_cut_where_it_stands() -> None:
     value = {"events": [{"text": f"number {n}", "more": ("x" * 9, None, n)} for n in range(50)]}
     value["events"][7]["text"] = base64_of(f"Bearer {KEY}")
-    clean = redacted(value, (KEY,))
+    clean = redact(value, (KEY,))
     assert REDACTED in clean["events"][7]["text"]
     assert clean["events"][:7] + clean["events"][8:] == value["events"][:7] + value["events"][8:]
 
@@ -238,7 +239,7 @@ def test_the_cost_does_not_grow_with_the_square_of_the_length(piece: str) -> Non
     def seconds(length: int) -> float:
         text = (piece * length)[:length]
         started = time.process_time()
-        without_known(text, (KEY, "another secret 1"))
+        redact_known_secrets(text, (KEY, "another secret 1"))
         return time.process_time() - started
 
     seconds(1_000)

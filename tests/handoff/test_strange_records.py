@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from handoff.action import Protocol
+from handoff.action import ActionProtocol
 from handoff.event import Event, FileRead
 from handoff.notes.fields import MODEL_FIELDS
 from handoff.notes.note import BUDGET_TOKENS
 from handoff.record import Claim, HandoffRecord
-from handoff.views import VIEWS, Recipient, named, size_of
+from handoff.views import VIEWS, Recipient, find_view, measure_view
 from sandbox.machine import FileChange
 
 from .test_conversation import valid
 from .test_views import FAILED, NOTES, PROMPT, record, sha256, step
 
 BOUNDED = [name for name in VIEWS if name != "trace"]
-PROTOCOLS: tuple[Protocol, ...] = ("text", "native")
+PROTOCOLS: tuple[ActionProtocol, ...] = ("text", "native")
 TORN = "a\ud800b\x00c\x1b[2J\u202ed\r\ne\rf"
 
 
@@ -73,9 +73,9 @@ def torn() -> HandoffRecord:
         torn,
     ],
 )
-def test_every_view_of_every_record(name: str, protocol: Protocol, given: Any) -> None:
+def test_every_view_of_every_record(name: str, protocol: ActionProtocol, given: Any) -> None:
     strange: HandoffRecord = given()
-    messages = named(name)(strange, Recipient(protocol=protocol))
+    messages = find_view(name)(strange, Recipient(protocol=protocol))
     valid(messages, protocol)
     for message in messages:
         text = str([message.text, getattr(message, "tool_calls", [])])
@@ -89,12 +89,12 @@ def test_every_view_of_every_record(name: str, protocol: Protocol, given: Any) -
 @pytest.mark.parametrize("name", BOUNDED)
 def test_only_the_trace_grows_without_bound(name: str) -> None:
     for strange in (many(5000), huge()):
-        found = size_of(named(name)(strange, Recipient(window_tokens=16_000)))
+        found = measure_view(find_view(name)(strange, Recipient(window_tokens=16_000)))
         assert found.tokens < {"transcript": 12_000, "payload": 6_000}.get(name, BUDGET_TOKENS + 1_000)
-    assert size_of(named("trace")(huge())).characters > 20_000_000
+    assert measure_view(find_view("trace")(huge())).characters > 20_000_000
 
 
 def test_numbers_in_the_note_of_a_long_trace_are_those_of_the_trace() -> None:
-    text = named("cited")(many(5000))[0].text
+    text = find_view("cited")(many(5000))[0].text
     assert "go from e0 to e4999" in text
     assert "[e4997]" in text or "[e4999]" in text

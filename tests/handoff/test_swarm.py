@@ -20,11 +20,11 @@ from langchain_core.messages import (
     messages_to_dict,
 )
 
-from handoff.readers import BadTrace, of, read
-from handoff.readers.swarm import KEY
-from handoff.record import HandoffRecord, RecordRefused, RecordStore
-from handoff.recorded import points_of
-from handoff.swarm import carried, earlier_work, from_swarm, latest
+from handoff.readers import TraceError, parse_trace, read_traces
+from handoff.readers.swarm import METADATA_KEY
+from handoff.record import HandoffRecord, RecordError, RecordStore
+from handoff.recorded import list_handoff_points
+from handoff.swarm import attach_record, build_latest_record, from_swarm, load_earlier_events
 from handoff.views import VIEWS
 
 from .test_record import RECORD
@@ -76,18 +76,18 @@ def test_every_dump_of_a_state_is_read_alike(tmp_path: Path) -> None:
     ):
         path = tmp_path / "state.json"
         path.write_text(json.dumps(dump))
-        (trace,) = read(path)
-        assert not isinstance(trace, BadTrace)
+        (trace,) = read_traces(path)
+        assert not isinstance(trace, TraceError)
         assert (trace.format, trace.task) == ("langchain", whole.task.prompt)
-        assert trace.events == of(MESSAGES).events
+        assert trace.events == parse_trace(MESSAGES).events
         assert from_swarm(dump)[-1].trace == whole.trace
     assert from_swarm(tuple(MESSAGES))[-1] == whole
     assert whole.task.prompt == "Fix it.\n\nThe user said later:\n\nNo."
 
 
 def test_the_points_are_the_handoffs_and_the_end() -> None:
-    trace = of(MESSAGES)
-    assert [(p.kind, p.event_index, p.detail) for p in points_of(trace)] == [
+    trace = parse_trace(MESSAGES)
+    assert [(p.kind, p.event_index, p.detail) for p in list_handoff_points(trace)] == [
         ("requested", 3, "handed over to Bob"),
         ("requested", 7, "the recording ends"),
     ]
@@ -101,7 +101,11 @@ def test_the_points_are_the_handoffs_and_the_end() -> None:
 def test_a_machine_belongs_to_where_the_messages_end(tmp_path: Path) -> None:
     first, last = from_swarm(MESSAGES, snapshot=RECORD.snapshot, base_commit="abc", checkpoint_id="c")
     assert (first.snapshot, first.task.base_commit, first.checkpoint_id) == (None, "", "")
-    assert (last.machine, last.task.base_commit, last.checkpoint_id) == (RECORD.snapshot, "abc", "c")
+    assert (last.required_snapshot, last.task.base_commit, last.checkpoint_id) == (
+        RECORD.snapshot,
+        "abc",
+        "c",
+    )
     store = RecordStore(tmp_path)
     store.create(last.id, lambda _: last)
     assert store.load(last.id) == last
@@ -120,8 +124,8 @@ def test_a_machine_belongs_to_where_the_messages_end(tmp_path: Path) -> None:
 )
 def test_what_is_a_handoff(name: str, arguments: Any, said: str, to: str, told: dict[str, str]) -> None:
     messages = [HumanMessage("t"), call(name, **arguments), answer(said)]
-    assert actions(of(messages).events) == [("handoff", {**told, "to": to})]
-    assert points_of(of(messages))[-1].detail == f"handed over to {to}"
+    assert actions(parse_trace(messages).events) == [("handoff", {**told, "to": to})]
+    assert list_handoff_points(parse_trace(messages))[-1].detail == f"handed over to {to}"
 
 
 @pytest.mark.parametrize(
@@ -138,14 +142,14 @@ def test_what_is_a_handoff(name: str, arguments: Any, said: str, to: str, told: 
     ],
 )
 def test_what_is_none(messages: list[BaseMessage]) -> None:
-    trace = of([HumanMessage("t"), *messages])
-    assert [point.detail for point in points_of(trace)] == ["the recording ends"]
+    trace = parse_trace([HumanMessage("t"), *messages])
+    assert [point.detail for point in list_handoff_points(trace)] == ["the recording ends"]
     assert "handoff" not in {event.tool for event in trace.events}
 
 
 def test_a_run_of_one_agent_is_read_as_before() -> None:
     alone = [*MESSAGES[:4], AIMessage("Done."), HumanMessage("More.")]
-    trace = of(alone)
+    trace = parse_trace(alone)
     assert actions(trace.events) == [("shell", {"command": "ls"})]
     assert trace.task == "Fix it."
 
@@ -168,7 +172,11 @@ def test_calls_that_are_numbered_anew_have_their_own_answers() -> None:
         answer("three", id="0"),
     ]
     for given in (messages, [*messages, call("transfer_to_bob"), answer("ok")]):
-        seen = [(e.kind, e.arguments.get("command") or e.text) for e in of(given).events if e.tool == "shell"]
+        seen = [
+            (e.kind, e.arguments.get("command") or e.text)
+            for e in parse_trace(given).events
+            if e.tool == "shell"
+        ]
         assert seen == [
             ("action", "a"),
             ("observation", "one"),
@@ -182,34 +190,38 @@ def test_a_reply_that_was_streamed_is_no_other() -> None:
     chunk = AIMessageChunk(
         content="I look.", tool_calls=[{"name": "bash", "args": {"command": "ls"}, "id": "1"}]
     )
-    assert actions(of([HumanMessage("t"), chunk, answer("a")]).events) == [("shell", {"command": "ls"})]
+    assert actions(parse_trace([HumanMessage("t"), chunk, answer("a")]).events) == [
+        ("shell", {"command": "ls"})
+    ]
 
 
 def test_the_next_handoff_goes_on_from_a_view(tmp_path: Path) -> None:
     store = RecordStore(tmp_path)
     for records in (None, store):
-        begun = latest(MESSAGES, thread_id="t", records=records)
+        begun = build_latest_record(MESSAGES, thread_id="t", records=records)
         for view in VIEWS.values():
-            seen = carried(view(begun), begun, stored=records is not None)
+            seen = attach_record(view(begun), begun, is_stored=records is not None)
             assert from_swarm(seen, records=records, thread_id="t")[-1].trace == begun.trace
-            assert earlier_work(seen, thread_id="t", records=records) == begun.trace
+            assert load_earlier_events(seen, thread_id="t", records=records) == begun.trace
             more = [
                 *seen,
                 HumanMessage("Hurry."),
                 call("bash", command="cd /app && ls"),
                 answer("[exit code 0]\n"),
             ]
-            later = latest(more, thread_id="t", records=records)
-            raw = latest([*MESSAGES, *more[len(seen) :]], thread_id="t")
+            later = build_latest_record(more, thread_id="t", records=records)
+            raw = build_latest_record([*MESSAGES, *more[len(seen) :]], thread_id="t")
             assert later.trace == raw.trace
             assert later.task == raw.task
             later.verify()
 
 
 def test_an_observed_trace_is_kept_as_it_was_observed() -> None:
-    begun = RECORD.model_copy(update={"task": RECORD.task.model_copy(update={"workspace": "/w"})}).sealed()
-    seen = carried(VIEWS["trace"](begun), begun, stored=False)
-    later = latest([*seen, call("bash", command="sed -i s/b/a/ pkg/core.py"), answer("[exit code 0]\n")])
+    begun = RECORD.model_copy(update={"task": RECORD.task.model_copy(update={"workspace": "/w"})}).seal()
+    seen = attach_record(VIEWS["trace"](begun), begun, is_stored=False)
+    later = build_latest_record(
+        [*seen, call("bash", command="sed -i s/b/a/ pkg/core.py"), answer("[exit code 0]\n")]
+    )
     assert later.trace[:2] == RECORD.trace
     assert later.trace[2].index == 2
     assert later.task == begun.task
@@ -218,22 +230,22 @@ def test_an_observed_trace_is_kept_as_it_was_observed() -> None:
 
 def test_a_view_that_a_store_explains_is_told_without_it(tmp_path: Path) -> None:
     store = RecordStore(tmp_path / "records")
-    begun = latest(MESSAGES, records=store)
-    seen = carried(VIEWS["trace"](begun), begun, stored=True)
+    begun = build_latest_record(MESSAGES, records=store)
+    seen = attach_record(VIEWS["trace"](begun), begun, is_stored=True)
     path = tmp_path / "state.json"
     path.write_text(json.dumps(messages_to_dict(seen)))
     with pytest.raises(
-        BadTrace, match=rf"state\.json: goes on from the record '{begun.id}', which lies in a store"
+        TraceError, match=rf"state\.json: goes on from the record '{begun.id}', which lies in a store"
     ):
-        list(read(path))
-    with pytest.raises(RecordRefused, match="give the store"):
-        latest(seen)
-    with pytest.raises(RecordRefused, match="belongs to the thread '', not to 'other'"):
-        latest(seen, thread_id="other", records=store)
+        list(read_traces(path))
+    with pytest.raises(RecordError, match="give the store"):
+        build_latest_record(seen)
+    with pytest.raises(RecordError, match="belongs to the thread '', not to 'other'"):
+        build_latest_record(seen, thread_id="other", records=store)
     for name in ("../../etc", "none", ""):
-        forged = HumanMessage("x", additional_kwargs={KEY: {"record": name, "stored": True}})
-        with pytest.raises(RecordRefused):
-            latest([forged, *MESSAGES], records=store)
+        forged = HumanMessage("x", additional_kwargs={METADATA_KEY: {"record": name, "stored": True}})
+        with pytest.raises(RecordError):
+            build_latest_record([forged, *MESSAGES], records=store)
 
 
 @pytest.mark.parametrize(
@@ -241,33 +253,37 @@ def test_a_view_that_a_store_explains_is_told_without_it(tmp_path: Path) -> None
     [
         ("{", "messages: torn, or no JSON"),
         (json.dumps({"schema_version": 0}), "messages: schema version 0"),
-        (RECORD.sealed().model_copy(update={"patch": "x"}).model_dump_json(), "does not match its digest"),
+        (RECORD.seal().model_copy(update={"patch": "x"}).model_dump_json(), "does not match its digest"),
     ],
 )
 def test_a_forged_record_is_refused(content: str, why: str) -> None:
-    forged = HumanMessage("x", additional_kwargs={KEY: {"record": "r", "content": content}})
-    with pytest.raises(RecordRefused, match=why):
-        latest([forged, *MESSAGES])
+    forged = HumanMessage("x", additional_kwargs={METADATA_KEY: {"record": "r", "content": content}})
+    with pytest.raises(RecordError, match=why):
+        build_latest_record([forged, *MESSAGES])
 
 
 @pytest.mark.parametrize(
     "mark", [None, "x", [], {"record": 3, "stored": True}, {"record": "r"}, {"stored": True}]
 )
 def test_a_mark_that_is_none_is_a_message_like_others(mark: Any) -> None:
-    odd = HumanMessage("x", additional_kwargs={KEY: mark})
-    assert latest([odd, *MESSAGES]).task.prompt.startswith("x\n\nThe user said later:\n\nFix it.")
+    odd = HumanMessage("x", additional_kwargs={METADATA_KEY: mark})
+    assert build_latest_record([odd, *MESSAGES]).task.prompt.startswith(
+        "x\n\nThe user said later:\n\nFix it."
+    )
 
 
 @pytest.mark.parametrize("state", [[], [HumanMessage("t")], {"messages": []}, {}, {"messages": "x"}, [3]])
 def test_messages_in_which_nothing_was_done_are_told(state: Any) -> None:
-    with pytest.raises(BadTrace, match="no agent has said or done anything"):
+    with pytest.raises(TraceError, match="no agent has said or done anything"):
         from_swarm(state)
 
 
 def test_the_command_shows_a_dump(tmp_path: Path) -> None:
-    begun = latest(MESSAGES)
+    begun = build_latest_record(MESSAGES)
     path = tmp_path / "state.json"
-    path.write_text(json.dumps(messages_to_dict(carried(VIEWS["cited"](begun), begun, stored=False))))
+    path.write_text(
+        json.dumps(messages_to_dict(attach_record(VIEWS["cited"](begun), begun, is_stored=False)))
+    )
     done = subprocess.run(
         [sys.executable, "-m", "handoff", "show", path, "--view", "trace"],
         cwd=ROOT,
@@ -281,9 +297,9 @@ def test_the_command_shows_a_dump(tmp_path: Path) -> None:
 
 
 def test_a_record_in_messages_is_text_that_any_store_takes() -> None:
-    odd = RECORD.model_copy(update={"patch": "\udce9"}).sealed()
-    (message,) = carried(VIEWS["trace"](odd), odd, stored=False)
-    content = message.additional_kwargs[KEY]["content"]
+    odd = RECORD.model_copy(update={"patch": "\udce9"}).seal()
+    (message,) = attach_record(VIEWS["trace"](odd), odd, is_stored=False)
+    content = message.additional_kwargs[METADATA_KEY]["content"]
     assert content.isascii()
     assert HandoffRecord.model_validate_json(content.replace("\\udce9", "?")).id == odd.id
-    assert latest([message, *MESSAGES[2:4]]).trace[:2] == odd.trace
+    assert build_latest_record([message, *MESSAGES[2:4]]).trace[:2] == odd.trace

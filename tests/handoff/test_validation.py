@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
-from handoff.outcomes import evidence, outcome, plain
-from handoff.runners import RUNNERS, Runner, ValidationKind, runner_of
-from handoff.summaries import Outcome
+from handoff.outcomes import clean_output, extract_evidence, judge_output
+from handoff.runners import RUNNERS, Runner, ValidationKind, find_runner
+from handoff.summaries import ValidationOutcome
 from handoff.validation import classify
 
 TRACEBACK = """Traceback (most recent call last):
@@ -29,7 +29,7 @@ WRITTEN = ("repro.py", "/tmp/repro.py", "tools/check.sh", "pkg/demo.py", "test_m
 
 @pytest.mark.parametrize("row", RUNNERS, ids=lambda row: f"{row.kind}-{row.name}")
 def test_every_row_recognises_its_example(row: Runner) -> None:
-    found = runner_of([w for w in shlex.split(row.example) if w not in ("npx", "bundle", "exec")])
+    found = find_runner([w for w in shlex.split(row.example) if w not in ("npx", "bundle", "exec")])
     assert found is row
 
 
@@ -300,8 +300,8 @@ def test_mentions_are_no_validations(command: str) -> None:
         ("python3 repro.py", UNITTEST.format(line="FAIL", end="FAILED (failures=1)"), 0, "failed"),
     ],
 )
-def test_outcome(command: str, output: str, exit_code: int | None, expected: Outcome) -> None:
-    assert outcome(command, output, exit_code, written_scripts=WRITTEN) == expected
+def test_outcome(command: str, output: str, exit_code: int | None, expected: ValidationOutcome) -> None:
+    assert judge_output(command, output, exit_code, written_scripts=WRITTEN) == expected
 
 
 @pytest.mark.parametrize(
@@ -345,12 +345,12 @@ def test_outcome(command: str, output: str, exit_code: int | None, expected: Out
     ],
 )  # fmt: skip
 def test_environment_errors(command: str, output: str, exit_code: int) -> None:
-    assert outcome(command, output, exit_code, written_scripts=WRITTEN) == "environment_error"
+    assert judge_output(command, output, exit_code, written_scripts=WRITTEN) == "environment_error"
 
 
 def test_a_timeout_is_no_result_unless_the_summary_was_out() -> None:
-    assert outcome("pytest", "......", None, timed_out=True) == "environment_error"
-    assert outcome("pytest", "= 1 failed in 3s =", None, timed_out=True) == "failed"
+    assert judge_output("pytest", "......", None, timed_out=True) == "environment_error"
+    assert judge_output("pytest", "= 1 failed in 3s =", None, timed_out=True) == "failed"
 
 
 def test_an_import_error_that_the_edit_caused_is_a_failure() -> None:
@@ -358,13 +358,15 @@ def test_an_import_error_that_the_edit_caused_is_a_failure() -> None:
         "___ ERROR collecting tests/test_a.py ___\n/testbed/pkg/core.py:3: in <module>\n    import missing\n"
         "E   ModuleNotFoundError: No module named 'missing'\n=== 1 error in 0.1s ==="
     )
-    assert outcome("pytest", output, 2) == "environment_error"
-    assert outcome("pytest", output, 2, edited=("pkg/core.py",)) == "failed"
+    assert judge_output("pytest", output, 2) == "environment_error"
+    assert judge_output("pytest", output, 2, edited_files=("pkg/core.py",)) == "failed"
     submodule = (
         "E   ModuleNotFoundError: No module named 'pkg.gone'\n=== 1 error during collection in 0.1s ==="
     )
     assert (
-        outcome("pytest", "___ ERROR collecting t.py ___\n" + submodule, 2, edited=("pkg/other.py",))
+        judge_output(
+            "pytest", "___ ERROR collecting t.py ___\n" + submodule, 2, edited_files=("pkg/other.py",)
+        )
         == "failed"
     )
 
@@ -375,35 +377,35 @@ def test_a_bug_in_the_own_script_is_a_failure() -> None:
         error='  File "<frozen importlib._bootstrap>", line 9, in _find_and_load_unlocked\n'
         "ModuleNotFoundError: No module named 'repro_app'",
     )
-    assert outcome("python repro.py", by_name, 1, written_scripts=WRITTEN) == "failed"
+    assert judge_output("python repro.py", by_name, 1, written_scripts=WRITTEN) == "failed"
     typo = TRACEBACK.format(file="repro.py", error="NameError: name 'x' is not defined")
-    assert outcome("python repro.py", typo, 1, written_scripts=WRITTEN) == "failed"
+    assert judge_output("python repro.py", typo, 1, written_scripts=WRITTEN) == "failed"
 
 
 def test_one_failing_run_in_a_loop_fails_the_line() -> None:
     output = "= 1 failed in 0.1s =\n= 3 passed in 0.1s ="
-    assert outcome("for t in a b; do pytest $t; done", output, 0) == "failed"
-    assert outcome("pytest a; pytest b", output, 0) == "failed"
-    assert outcome("pytest a", output, 0) == "passed"
+    assert judge_output("for t in a b; do pytest $t; done", output, 0) == "failed"
+    assert judge_output("pytest a; pytest b", output, 0) == "failed"
+    assert judge_output("pytest a", output, 0) == "passed"
 
 
 def test_no_validation_has_no_outcome() -> None:
-    assert outcome("cat log", "= 1 failed in 0.1s =", 0) == "unknown"
+    assert judge_output("cat log", "= 1 failed in 0.1s =", 0) == "unknown"
 
 
 def test_plain_text() -> None:
-    assert plain("\x1b[1m\x1b[31ma\x1b[0m\r\nb\x1b]0;title\x07\rc") == "a\nb\nc"
+    assert clean_output("\x1b[1m\x1b[31ma\x1b[0m\r\nb\x1b]0;title\x07\rc") == "a\nb\nc"
 
 
 def test_evidence_is_decisive_and_bounded() -> None:
-    assert evidence(PYTEST_FAILED) == (
+    assert extract_evidence(PYTEST_FAILED) == (
         "E   assert 1 == 2",
         "FAILED tests/test_a.py::test_one - assert 1 == 2",
         "===== 1 failed, 2 passed in 0.12s =====",
     )
     many = "\n".join(f"FAILED t.py::test_{n} - {'x' * 500}" for n in range(99)) + "\n= 99 failed in 1s ="
-    lines = evidence(many)
+    lines = extract_evidence(many)
     assert len(lines) == 12
     assert lines[-1] == "= 99 failed in 1s ="
     assert max(map(len, lines)) <= 200
-    assert evidence("one\n\ntwo\n") == ("one", "two")
+    assert extract_evidence("one\n\ntwo\n") == ("one", "two")

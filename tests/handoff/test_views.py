@@ -13,9 +13,9 @@ from langchain_core.messages import HumanMessage
 from handoff import detectors
 from handoff.event import Event, FileRead, HandoffPoint, Usage
 from handoff.notes.fields import MODEL_FIELDS
-from handoff.prompts import prompt_text
+from handoff.prompts import load_prompt
 from handoff.record import Claim, HandoffRecord, Notes, TaskBrief, ViewName
-from handoff.views import NEED_NOTES, VIEWS, named
+from handoff.views import VIEWS, VIEWS_WITH_NOTES, find_view
 from sandbox.machine import FileChange, Snapshot
 
 PROMPT = "# Fix it\n\n```\n# Task\n```\n\nAll of it.  \n\n"
@@ -98,10 +98,10 @@ def traces(draw: st.DrawFn) -> tuple[Event, ...]:
 def test_instructions_first_and_the_task_last_and_verbatim(name: str) -> None:
     for trace in ((), tuple(step(0, "python -m unittest", FAILED, code=1))):
         for notes in (NOTES, None):
-            messages = named(name)(record(trace, notes=notes))
+            messages = find_view(name)(record(trace, notes=notes))
             assert isinstance(messages[0], HumanMessage)
             assert isinstance(messages[-1], HumanMessage)
-            assert messages[0].text.startswith(prompt_text("takeover"))
+            assert messages[0].text.startswith(load_prompt("takeover"))
             assert messages[-1].text.endswith("# Task\n\n" + PROMPT)
 
 
@@ -111,7 +111,7 @@ def test_instructions_first_and_the_task_last_and_verbatim(name: str) -> None:
 def test_views_are_pure(name: str, trace: tuple[Event, ...]) -> None:
     given_record = record(trace)
     before = given_record.model_dump_json()
-    assert named(name)(given_record) == named(name)(HandoffRecord.model_validate_json(before))
+    assert find_view(name)(given_record) == find_view(name)(HandoffRecord.model_validate_json(before))
     assert given_record.model_dump_json() == before
 
 
@@ -124,7 +124,7 @@ def test_what_came_later_changes_no_view(
     """A record is cut from a run while the run goes on: its view is that of the run's beginning."""
     after = [event.model_copy(update={"index": event.index + len(trace)}) for event in later]
     whole = (*trace, *(event.model_copy(update={"text": f"{event.text} {CANARY}"}) for event in after))
-    state = detectors.start(TASK.base_directories)
+    state = detectors.create_state(TASK.base_directories)
     kept: list[Event] = []
     cut = None
     for event in whole:
@@ -133,8 +133,8 @@ def test_what_came_later_changes_no_view(
         if len(kept) == len(trace):
             cut = record(tuple(kept))
     assert cut is not None
-    assert named(name)(cut) == named(name)(record(trace))
-    assert CANARY not in named(name)(cut)[0].text
+    assert find_view(name)(cut) == find_view(name)(record(trace))
+    assert CANARY not in find_view(name)(cut)[0].text
 
 
 def test_nothing_but_the_brief_the_trace_and_the_notes_reaches_a_view() -> None:
@@ -173,7 +173,7 @@ def test_the_repository_view_shows_the_repository_alone() -> None:
         update={"summary": CANARY, "structured": dict.fromkeys(MODEL_FIELDS, (Claim(text=CANARY),))}
     )
     (message,) = VIEWS["repository"](record(trace, notes=notes))
-    assert message.text == prompt_text("takeover") + "\n# Task\n\n" + PROMPT
+    assert message.text == load_prompt("takeover") + "\n# Task\n\n" + PROMPT
 
 
 def test_the_trace_view_shows_every_event() -> None:
@@ -184,7 +184,7 @@ def test_the_trace_view_shows_every_event() -> None:
         assert event.text in message.text
 
 
-@pytest.mark.parametrize("name", NEED_NOTES)
+@pytest.mark.parametrize("name", VIEWS_WITH_NOTES)
 def test_notes_that_were_not_written_are_unknown(name: str) -> None:
     (message,) = VIEWS[name](record((), notes=None))
     assert "UNKNOWN" in message.text
@@ -195,7 +195,7 @@ def test_a_view_that_is_not_there() -> None:
         ValueError,
         match="there is no view 'x'; there are repository, trace, summary, structured, payload, transcript, cited",
     ):
-        named("x")
+        find_view("x")
 
 
 def test_a_reviewer_can_name_every_view_there_is() -> None:

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
 from handoff.action import Action, write_action
-from nodes.actions import EDITOR_COMMANDS, Unreadable, native_tools, read_action
+from nodes.actions import EDITOR_COMMANDS, UnreadableReply, build_tool_schemas, parse_action
 
 
-def read(text: str, *, offer_handoff: bool = False, cut: bool = False) -> Action | Unreadable:
+def read(text: str, *, offer_handoff: bool = False, cut: bool = False) -> Action | UnreadableReply:
     metadata = {"finish_reason": "length" if cut else "stop"}
-    return read_action(AIMessage(text, response_metadata=metadata), "text", offer_handoff=offer_handoff)
+    return parse_action(AIMessage(text, response_metadata=metadata), "text", offer_handoff=offer_handoff)
 
 
-def native(*calls: tuple[str, object], content: str = "") -> Action | Unreadable:
+def native(*calls: tuple[str, object], content: str = "") -> Action | UnreadableReply:
     """Read native calls as the OpenAI client hands them over: arguments are JSON text."""
     from langchain_openai.chat_models.base import _convert_dict_to_message
 
@@ -29,11 +29,11 @@ def native(*calls: tuple[str, object], content: str = "") -> Action | Unreadable
     ]
     message = _convert_dict_to_message({"role": "assistant", "content": content, "tool_calls": made})
     assert isinstance(message, AIMessage)
-    return read_action(message, "native", offer_handoff=False)
+    return parse_action(message, "native", offer_handoff=False)
 
 
-def refusal(found: Action | Unreadable) -> str:
-    assert isinstance(found, Unreadable), found
+def refusal(found: Action | UnreadableReply) -> str:
+    assert isinstance(found, UnreadableReply), found
     assert len(found.correction) < 800
     return found.correction
 
@@ -207,9 +207,9 @@ def test_a_handoff_can_name_who_is_to_go_on(reply: str) -> None:
 
 
 def test_a_handoff_in_the_text_is_one_where_calls_are_native() -> None:
-    def said(text: str, offer: bool = True, *calls: str) -> Action | Unreadable:
+    def said(text: str, offer: bool = True, *calls: str) -> Action | UnreadableReply:
         made = [{"name": name, "args": {"command": "ls"}, "id": name} for name in calls]
-        return read_action(AIMessage(text, tool_calls=made), "native", offer_handoff=offer)
+        return parse_action(AIMessage(text, tool_calls=made), "native", offer_handoff=offer)
 
     assert said('I stop.\n<handoff to="tester">Go on.</handoff>') == TO
     assert said("<handoff>Go on.</handoff>", True, "shell") == Action("shell", {"command": "ls"})
@@ -221,7 +221,7 @@ def test_a_handoff_in_the_text_is_one_where_calls_are_native() -> None:
 def test_the_agents_that_a_handoff_can_name_are_in_its_schema() -> None:
     tools = {
         each["function"]["name"]: each["function"]
-        for each in native_tools(offer_handoff=True, agents=("a", "b"))
+        for each in build_tool_schemas(offer_handoff=True, agents=("a", "b"))
     }
     assert tools["handoff"]["parameters"]["properties"]["to"]["enum"] == ["a", "b"]
 
@@ -331,7 +331,7 @@ MEGABYTE = "Hmm, `x` < y; <b> and ~ or ``` inline, <think or [1, 2]. \n" * 17_00
 )
 @pytest.mark.timeout(30)
 def test_no_reply_takes_for_ever(reply: str) -> None:
-    assert isinstance(read(reply), Action | Unreadable)
+    assert isinstance(read(reply), Action | UnreadableReply)
 
 
 @pytest.mark.parametrize(("blocks", "is_seen"), [(9_999, True), (10_000, False)])
@@ -397,7 +397,7 @@ def test_what_is_written_is_read_back(action: Action, thought: str) -> None:
 @settings(max_examples=300, deadline=None)
 def test_no_reply_breaks_the_reader(text: str) -> None:
     found = read(text)
-    assert isinstance(found, Action | Unreadable)
+    assert isinstance(found, Action | UnreadableReply)
 
 
 def test_native_calls() -> None:
@@ -442,12 +442,14 @@ def test_text_is_no_action_where_calls_are_native() -> None:
 
 def test_native_tools_offer_what_the_reader_takes() -> None:
     for offer in (False, True):
-        tools = {tool["function"]["name"]: tool["function"] for tool in native_tools(offer_handoff=offer)}
+        tools = {
+            tool["function"]["name"]: tool["function"] for tool in build_tool_schemas(offer_handoff=offer)
+        }
         assert ("handoff" in tools) is offer
         for name, function in tools.items():
             filled = {
                 key: "12" if key != "command" else "view" for key in function["parameters"]["properties"]
             }
             reply = AIMessage("", tool_calls=[{"name": name, "args": filled, "id": "1"}])
-            assert read_action(reply, "native", offer_handoff=offer) == Action(name, filled)
+            assert parse_action(reply, "native", offer_handoff=offer) == Action(name, filled)
         json.dumps(tools)

@@ -8,9 +8,9 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from handoff.action import Action
-from nodes.actions import read_action
-from nodes.edited import as_edited
-from nodes.state import BadInput
+from nodes.actions import parse_action
+from nodes.edited import align_step_edit
+from nodes.state import InputError
 
 
 def action(command: str, index: int = 0, **others: Any) -> dict[str, Any]:
@@ -31,20 +31,24 @@ def bash(command: str) -> str:
 
 def test_a_reply_that_says_the_same_stays_with_its_thoughts() -> None:
     said = f"I look first.\n{bash('ls')}"
-    written = as_edited({"events": [action("ls", text=said)], "messages": [AIMessage(said)], "steps": 1}, 0)
+    written = align_step_edit(
+        {"events": [action("ls", text=said)], "messages": [AIMessage(said)], "steps": 1}, 0
+    )
     assert written["messages"][0].content == written["events"][0]["text"] == said
     assert written["steps"] == 1
 
 
 @pytest.mark.parametrize("said", [bash("rm -r ."), "I am done.", f"{bash('ls')}\n{bash('pwd')}"])
 def test_a_reply_that_says_something_else_is_written_anew(said: str) -> None:
-    written = as_edited({"events": [action("ls", 4)], "messages": [AIMessage(said, id="m")]}, 4)
+    written = align_step_edit({"events": [action("ls", 4)], "messages": [AIMessage(said, id="m")]}, 4)
     assert written["messages"] == [AIMessage(bash("ls"), id="m")]
     assert written["events"][0]["text"] == bash("ls")
 
 
 def test_a_reply_that_was_left_out_is_written_after_what_was_given() -> None:
-    written = as_edited({"events": [action("ls")], "messages": [{"role": "user", "content": "Go on."}]}, 0)
+    written = align_step_edit(
+        {"events": [action("ls")], "messages": [{"role": "user", "content": "Go on."}]}, 0
+    )
     assert written["messages"] == [HumanMessage("Go on."), AIMessage(bash("ls"))]
 
 
@@ -53,9 +57,9 @@ def test_a_call_is_written_anew_as_a_call() -> None:
     old: dict[str, Any] = {"tool_calls": [{"function": {"arguments": "rm -r ."}}], "refusal": None}
     reply = AIMessage("I tidy up.", tool_calls=[call], additional_kwargs=old)
     message = {**reply.model_dump(), "type": "ai"}
-    written = as_edited({"events": [action("ls")], "messages": [message]}, 0)
+    written = align_step_edit({"events": [action("ls")], "messages": [message]}, 0)
     (said,) = written["messages"]
-    assert read_action(said, "native", offer_handoff=False) == Action("shell", {"command": "ls"})
+    assert parse_action(said, "native", offer_handoff=False) == Action("shell", {"command": "ls"})
     assert (said.tool_calls[0]["id"], said.additional_kwargs) == ("c", {"refusal": None})
     assert written["events"][0]["text"] == 'I tidy up.\n{"name": "shell", "arguments": {"command": "ls"}}'
 
@@ -69,5 +73,5 @@ def test_a_call_is_written_anew_as_a_call() -> None:
     ],
 )
 def test_what_cannot_be_added_is_refused(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
-        as_edited(values, 2)
+    with pytest.raises(InputError, match=said):
+        align_step_edit(values, 2)

@@ -14,7 +14,7 @@ from evals.models.scripted import Turn
 from graph import build_agent, open_home
 from handoff.action import Action
 from handoff.event import Event, FileRead
-from nodes.session import BASE, Session
+from nodes.session import BASE_STATE, Session
 from nodes.settings import AgentContext
 from sandbox.machine import FileChange, Sandbox, SandboxSpec
 
@@ -28,7 +28,7 @@ class Bench:
 
     def machine(self) -> Sandbox:
         if self._machine is None:
-            self._machine = self._session.enter(BASE)
+            self._machine = self._session.enter_state(BASE_STATE)
         return self._machine
 
     def put(self, name: str, content: bytes) -> None:
@@ -46,7 +46,7 @@ class Bench:
             observation_chars=100_000,
         )
         state = build_agent().invoke({"task": {"id": "t", "prompt": "Do it."}}, context=context)
-        assert self._session.enter(state["machine"]) is machine
+        assert self._session.enter_state(state["machine"]) is machine
         events = [Event.model_validate(event) for event in state["events"]]
         return [event for event in events if event.kind == "observation"]
 
@@ -63,7 +63,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     spec = SandboxSpec(backend="process", directory=base, owner="test-editor")
     with (
         open_home(tmp_path / "home") as home,
-        home.session("t", spec, snapshot_every="point") as (session, _),
+        home.open_session("t", spec, snapshot_every="point") as (session, _),
     ):
         yield Bench(base, session)
 

@@ -6,13 +6,13 @@ import json
 
 from langchain_core.messages import AIMessage
 
-from nodes.actions import Unreadable, read_action
+from nodes.actions import UnreadableReply, parse_action
 
 
 def test_an_escape_inside_a_call_that_is_half_a_pair() -> None:
     for content in ("a \ud800", {"deep": ["\udc00"]}, "😀"):
         call = {"name": "editor", "arguments": {"command": "create", "path": "x", "content": content}}
-        action = read_action(AIMessage(f"```json\n{json.dumps(call)}\n```"), "text", offer_handoff=False)
-        text = action.correction if isinstance(action, Unreadable) else action.arguments["content"]
+        action = parse_action(AIMessage(f"```json\n{json.dumps(call)}\n```"), "text", offer_handoff=False)
+        text = action.correction if isinstance(action, UnreadableReply) else action.arguments["content"]
         assert text.encode()
         assert ("\ufffd" in text) == (content == "a \ud800")

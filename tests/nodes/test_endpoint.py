@@ -27,12 +27,12 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
-from evals.models import not_told_apart
-from nodes.actions import native_tools
-from nodes.deadline import Overdue
-from nodes.endpoint import MIB, STREAM, WHOLE, EndpointClient
+from evals.models import describe_ambiguous_models
+from nodes.actions import build_tool_schemas
+from nodes.deadline import DeadlineExceededError
+from nodes.endpoint import MIB, STREAM_LIMITS, WHOLE_REPLY_LIMITS, EndpointClient
 from nodes.exchange import Exchange
-from nodes.replies import ModelFailed, ReplyOverdue, ReplyTooLarge, ask
+from nodes.replies import ModelError, ReplyTimeoutError, ReplyTooLargeError, ask_model
 
 from .test_replies import client, completion, served, streamed
 
@@ -56,10 +56,10 @@ def listed(item: bytes, count: int) -> bytes:
 
 
 def refusal(url: str, timeout_s: float = 20, **settings: Any) -> str:
-    with pytest.raises(ReplyTooLarge) as caught:
-        ask(client(url, **settings), HELLO, timeout_s=timeout_s)
-    assert isinstance(caught.value, ModelFailed)
-    assert not caught.value.passes
+    with pytest.raises(ReplyTooLargeError) as caught:
+        ask_model(client(url, **settings), HELLO, timeout_s=timeout_s)
+    assert isinstance(caught.value, ModelError)
+    assert not caught.value.is_transient
     return str(caught.value)
 
 
@@ -74,7 +74,7 @@ def test_a_compressed_reply_is_refused_at_its_limit(coding: str, status: int) ->
 def test_a_compressed_reply_of_usual_size_is_read() -> None:
     packed = gzip.compress(json.dumps(completion()).encode())
     with served(packed, Content_Encoding="gzip") as endpoint:
-        assert ask(client(endpoint.url), HELLO, timeout_s=20).text == "```bash\nls\n```"
+        assert ask_model(client(endpoint.url), HELLO, timeout_s=20).text == "```bash\nls\n```"
 
 
 @pytest.mark.parametrize("coding", ["gzip, gzip", "gzip,deflate", "identity, gzip"])
@@ -90,31 +90,31 @@ def test_a_reply_without_end_is_refused() -> None:
 
 @pytest.mark.parametrize("item", [b"{}", b"[]", b'{"a":[]}', b"\n0"])
 def test_a_reply_of_many_small_parts_is_refused(item: bytes) -> None:
-    with served(listed(item, WHOLE.parts + 1)) as endpoint:
+    with served(listed(item, WHOLE_REPLY_LIMITS.structure_count + 1)) as endpoint:
         assert "more than 100,000 objects, lists and lines" in refusal(endpoint.url)
-    with served(listed(item, WHOLE.parts + 1).decode().encode("utf-16")) as endpoint:
+    with served(listed(item, WHOLE_REPLY_LIMITS.structure_count + 1).decode().encode("utf-16")) as endpoint:
         assert "more than 100,000 objects, lists and lines" in refusal(endpoint.url)
 
 
 def test_a_long_reply_is_read() -> None:
     text = "x = {'a': [1, 2]}  # ä\n" * 20_000
     with served(completion({"content": text})) as endpoint:
-        assert ask(client(endpoint.url), HELLO, timeout_s=60).text == text
+        assert ask_model(client(endpoint.url), HELLO, timeout_s=60).text == text
 
 
 def test_a_reply_too_long_for_every_later_step_is_refused_whoever_made_the_client() -> None:
-    from ..graph.conftest import scripted
+    from ..graph.conftest import scripted_model
 
-    with pytest.raises(ReplyTooLarge, match=r"it has 1,500,\d+ characters"):
-        ask(scripted("x" * 1_500_000), HELLO, timeout_s=20)
+    with pytest.raises(ReplyTooLargeError, match=r"it has 1,500,\d+ characters"):
+        ask_model(scripted_model("x" * 1_500_000), HELLO, timeout_s=20)
 
 
 @pytest.mark.parametrize(
     ("body", "says"),
     [
         (b"data: {}\n\n" * 1_000, "more than 2,000 objects"),
-        (b"data: " + b"a" * (STREAM.line + 20_000), "more than 2 MiB without a blank line"),
-        (b": x\n" * (STREAM.line // 4 + 5_000), "more than 2 MiB without a blank line"),
+        (b"data: " + b"a" * (STREAM_LIMITS.line_bytes + 20_000), "more than 2 MiB without a blank line"),
+        (b": x\n" * (STREAM_LIMITS.line_bytes // 4 + 5_000), "more than 2 MiB without a blank line"),
         (b"data: {}\n\n" * 200_000, "longer than 1 MiB"),
     ],
     ids=["events", "line", "lines", "content"],
@@ -123,9 +123,9 @@ def test_a_stream_beyond_its_limits_is_refused(
     monkeypatch: pytest.MonkeyPatch, body: bytes, says: str
 ) -> None:
     if "objects" in says:
-        monkeypatch.setattr("nodes.endpoint.STREAM", STREAM._replace(parts=2_000))
+        monkeypatch.setattr("nodes.endpoint.STREAM", STREAM_LIMITS._replace(parts=2_000))
     if "longer" in says:
-        monkeypatch.setattr("nodes.endpoint.STREAM", STREAM._replace(content=MIB))
+        monkeypatch.setattr("nodes.endpoint.STREAM", STREAM_LIMITS._replace(content=MIB))
     with served(body, Content_Type="text/event-stream") as endpoint:
         assert says in refusal(endpoint.url, streaming=True)
 
@@ -151,13 +151,13 @@ def test_a_stream_passes_on_each_event_at_once() -> None:
 
     with raw(answer) as (url, _):
         model = client(url, streaming=True, callbacks=[Listener()])
-        assert ask(model, HELLO, timeout_s=20).text == "abc"
+        assert ask_model(model, HELLO, timeout_s=20).text == "abc"
     assert in_time == [True]
 
 
 def test_a_blank_line_may_be_split_over_two_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "a" * 200
-    monkeypatch.setattr("nodes.endpoint.STREAM", STREAM._replace(line=10_000))
+    monkeypatch.setattr("nodes.endpoint.STREAM", STREAM_LIMITS._replace(line=10_000))
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(EVENT_STREAM.replace(b"Connection: close", b"Transfer-Encoding: chunked"))
@@ -166,15 +166,15 @@ def test_a_blank_line_may_be_split_over_two_chunks(monkeypatch: pytest.MonkeyPat
         connection.sendall(b"0\r\n\r\n")
 
     with raw(answer) as (url, _):
-        assert ask(client(url, streaming=True), HELLO, timeout_s=20).text == words
+        assert ask_model(client(url, streaming=True), HELLO, timeout_s=20).text == words
 
 
 def test_the_client_of_a_thread_is_closed_when_the_thread_ends() -> None:
     made: list[EndpointClient] = []
 
     def work() -> None:
-        client = Exchange(20).client()
-        assert Exchange(20).client() is client
+        client = Exchange(20).attach_client()
+        assert Exchange(20).attach_client() is client
         made.append(client)
 
     with ThreadPoolExecutor(2) as pool:
@@ -189,15 +189,15 @@ def test_the_client_of_a_thread_is_closed_when_the_thread_ends() -> None:
 
 
 def test_a_call_without_time_left_is_overdue() -> None:
-    with pytest.raises(Overdue):
+    with pytest.raises(DeadlineExceededError):
         Exchange(0.0).run(lambda: None)
 
 
 def test_bound_models_and_models_of_other_libraries_are_bounded_alike() -> None:
     with served(bomb("gzip", 40), Content_Encoding="gzip") as endpoint:
-        bound = client(endpoint.url).bind_tools(native_tools(offer_handoff=False))
-        with pytest.raises(ReplyTooLarge):
-            ask(bound, HELLO, timeout_s=20)
+        bound = client(endpoint.url).bind_tools(build_tool_schemas(offer_handoff=False))
+        with pytest.raises(ReplyTooLargeError):
+            ask_model(bound, HELLO, timeout_s=20)
 
 
 def test_memory_stays_small_while_a_bomb_is_read() -> None:
@@ -206,7 +206,7 @@ import sys
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
-from nodes.replies import ModelFailed, ask
+from nodes.replies import ModelError, ask
 
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
@@ -216,7 +216,7 @@ ask(good, [HumanMessage("x")], timeout_s=50)
 before = peak()
 try:
     ask(bad, [HumanMessage("x")], timeout_s=50)
-except ModelFailed:
+except ModelError:
     print(peak() - before)
 """
     with served(completion()) as good, served(bomb("gzip", 1_000), Content_Encoding="gzip") as bad:
@@ -304,8 +304,8 @@ SLOW = {
 def test_a_connection_ends_with_the_time_of_its_call(kind: str) -> None:
     with raw(SLOW[kind]) as (url, ended):
         started = time.monotonic()
-        with pytest.raises(ReplyOverdue):
-            ask(client(url), HELLO, timeout_s=0.6)
+        with pytest.raises(ReplyTimeoutError):
+            ask_model(client(url), HELLO, timeout_s=0.6)
         assert time.monotonic() - started < 3
         while not ended and time.monotonic() - started < 10:
             time.sleep(0.05)
@@ -317,8 +317,8 @@ def test_a_connection_that_takes_no_request_ends_with_the_time_of_its_call() -> 
     over = threading.Event()
     with raw(lambda connection: over.wait(30), reads=False) as (url, _):
         started = time.monotonic()
-        with pytest.raises(ReplyOverdue):
-            ask(client(url), [HumanMessage("x" * 20_000_000)], timeout_s=1.5)
+        with pytest.raises(ReplyTimeoutError):
+            ask_model(client(url), [HumanMessage("x" * 20_000_000)], timeout_s=1.5)
         while opened(url) and time.monotonic() - started < 10:
             time.sleep(0.05)
         assert not opened(url)
@@ -336,27 +336,27 @@ def test_a_client_that_notices_the_end_of_its_time_first_is_overdue_too(
 ) -> None:
     def late(_: Any) -> Any:
         monkeypatch.setattr(Exchange, "left_s", 0.0)
-        raise ModelFailed("the endpoint did not answer in time")
+        raise ModelError("the endpoint did not answer in time")
 
-    with pytest.raises(ReplyOverdue):
-        ask(RunnableLambda(late), HELLO, timeout_s=20)
+    with pytest.raises(ReplyTimeoutError):
+        ask_model(RunnableLambda(late), HELLO, timeout_s=20)
 
 
 def test_headers_without_end_are_refused() -> None:
     def answer(connection: socket.socket) -> None:
         connection.sendall(OK + b"X-A: " + b"a" * 50_000_000)
 
-    with raw(answer) as (url, _), pytest.raises(ModelFailed, match="connection to the endpoint broke"):
-        ask(client(url), HELLO, timeout_s=20)
+    with raw(answer) as (url, _), pytest.raises(ModelError, match="connection to the endpoint broke"):
+        ask_model(client(url), HELLO, timeout_s=20)
 
 
 def test_a_call_after_one_that_was_ended_has_a_connection_of_its_own() -> None:
     with served(b"", drip=b" ") as slow, served(completion()) as good:
         for _ in range(2):
-            with pytest.raises(ReplyOverdue):
-                ask(client(slow.url), HELLO, timeout_s=0.3)
-            assert ask(client(good.url), HELLO, timeout_s=20).text == "```bash\nls\n```"
-            assert ask(client(good.url), HELLO, timeout_s=20).text == "```bash\nls\n```"
+            with pytest.raises(ReplyTimeoutError):
+                ask_model(client(slow.url), HELLO, timeout_s=0.3)
+            assert ask_model(client(good.url), HELLO, timeout_s=20).text == "```bash\nls\n```"
+            assert ask_model(client(good.url), HELLO, timeout_s=20).text == "```bash\nls\n```"
 
 
 @pytest.mark.parametrize("charset", ["punycode", "idna", "utf-7", "no-such"])
@@ -364,9 +364,9 @@ def test_no_charset_costs_more_than_another(charset: str) -> None:
     text, kind = b"a-" + b"zzzz9" * 200_000, f"text/plain; charset={charset}"
     with (
         served(text, 400, Content_Type=kind) as endpoint,
-        pytest.raises(ModelFailed, match="the endpoint answered 400: a-zzzz9"),
+        pytest.raises(ModelError, match="the endpoint answered 400: a-zzzz9"),
     ):
-        ask(client(endpoint.url), HELLO, timeout_s=20)
+        ask_model(client(endpoint.url), HELLO, timeout_s=20)
 
 
 def test_no_cookie_is_kept() -> None:
@@ -381,7 +381,7 @@ def test_no_cookie_is_kept() -> None:
 
     with raw(answer) as (url, _):
         for _ in range(3):
-            ask(client(url), HELLO, timeout_s=20)
+            ask_model(client(url), HELLO, timeout_s=20)
     assert any(sent)
     assert not any(b"cookie" in request.lower() for request in sent)
 
@@ -391,9 +391,9 @@ def test_no_redirect_is_followed(status: int) -> None:
     with (
         served(completion()) as inner,
         served(b"", status, Location=f"{inner.url}/chat/completions") as endpoint,
-        pytest.raises(ModelFailed, match=f"the endpoint answered {status}"),
+        pytest.raises(ModelError, match=f"the endpoint answered {status}"),
     ):
-        ask(client(endpoint.url), HELLO, timeout_s=20)
+        ask_model(client(endpoint.url), HELLO, timeout_s=20)
     assert inner.requests == []
 
 
@@ -402,7 +402,7 @@ def test_a_client_of_the_app_s_own_stays_its_own() -> None:
 
     with httpx2.Client(headers={"X-Ours": "1"}) as own, served(completion()) as endpoint:
         model = ChatOpenAI(model="m", base_url=endpoint.url, api_key="k", http_client=own)  # type: ignore[arg-type]
-        assert ask(model, HELLO, timeout_s=20).text == "```bash\nls\n```"
+        assert ask_model(model, HELLO, timeout_s=20).text == "```bash\nls\n```"
         assert not own.is_closed
 
 
@@ -412,5 +412,5 @@ def test_the_list_of_an_endpoint_s_models_is_bounded_too(monkeypatch: pytest.Mon
     for slow in (SLOW["header"], SLOW["body"]):
         with raw(slow) as (url, _):
             started = time.monotonic()
-            assert not_told_apart(["openai:a", "openai:b"], url) is None
+            assert describe_ambiguous_models(["openai:a", "openai:b"], url) is None
             assert time.monotonic() - started < 4

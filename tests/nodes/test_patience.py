@@ -12,11 +12,17 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from handoff.event import Event, Usage
-from nodes.replies import ContextOverflow, ModelFailed, ModelRefuses, ReplyOverdue, ask_patiently
+from nodes.replies import (
+    ContextWindowError,
+    ModelError,
+    PermanentModelError,
+    ReplyTimeoutError,
+    ask_with_retries,
+)
 from nodes.settings import Prices
 
 from ..chat_server import ChatServer
-from ..graph.conftest import Bench
+from ..graph.conftest import RunHarness
 from .test_replies import served
 
 Answer = tuple[int, bytes]
@@ -37,7 +43,9 @@ def in_turn(*answers: Answer) -> Callable[[dict[str, Any]], Answer]:
 
 
 def asked(server: ChatServer, *, tries: int = 3, timeout_s: float = 60.0) -> AIMessage:
-    return ask_patiently(client(server.url), [HumanMessage("hello")], timeout_s=timeout_s, tries=tries)
+    return ask_with_retries(
+        client(server.url), [HumanMessage("hello")], timeout_s=timeout_s, max_attempts=tries
+    )
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503])
@@ -51,7 +59,7 @@ def test_what_may_pass_is_asked_again(chat_server: ChatServer, status: int) -> N
 @pytest.mark.parametrize("tries", [1, 2, 3])
 def test_it_is_asked_so_many_times(chat_server: ChatServer, tries: int) -> None:
     chat_server.answer = lambda request: failed(503, "loading")
-    with pytest.raises(ModelFailed, match=r"^the endpoint answered 503: loading$"):
+    with pytest.raises(ModelError, match=r"^the endpoint answered 503: loading$"):
         asked(chat_server, tries=tries)
     assert len(chat_server.requests) == tries
 
@@ -64,28 +72,28 @@ def test_what_will_not_pass_is_not_asked_again(
     chat_server: ChatServer, status: int, code: str | None
 ) -> None:
     chat_server.answer = lambda request: failed(status, "no", code)
-    with pytest.raises(ModelRefuses, match=f"^the endpoint answered {status}: no$"):
+    with pytest.raises(PermanentModelError, match=f"^the endpoint answered {status}: no$"):
         asked(chat_server)
     assert len(chat_server.requests) == 1
 
 
 def test_an_overflow_is_not_asked_again(chat_server: ChatServer) -> None:
     chat_server.answer = lambda request: failed(400, "too long", "context_length_exceeded")
-    with pytest.raises(ContextOverflow):
+    with pytest.raises(ContextWindowError):
         asked(chat_server)
     assert len(chat_server.requests) == 1
 
 
 def test_a_body_that_drips_ends_at_the_deadline_of_all_tries() -> None:
     with served(b"", drip=b" ") as endpoint:
-        with pytest.raises(ReplyOverdue, match=r"^no whole reply within "):
-            ask_patiently(client(endpoint.url), [HumanMessage("hello")], timeout_s=0.5, tries=3)
+        with pytest.raises(ReplyTimeoutError, match=r"^no whole reply within "):
+            ask_with_retries(client(endpoint.url), [HumanMessage("hello")], timeout_s=0.5, max_attempts=3)
         assert len(endpoint.requests) == 1
 
 
 def test_no_pause_outlasts_the_deadline(chat_server: ChatServer) -> None:
     chat_server.answer = lambda request: failed(503, "loading")
-    with pytest.raises(ModelFailed, match="loading"):
+    with pytest.raises(ModelError, match="loading"):
         asked(chat_server, tries=1_000, timeout_s=2.0)
     assert 1 < len(chat_server.requests) < 10
 
@@ -95,7 +103,7 @@ def test_a_reply_that_was_cut_is_asked_for_again(chat_server: ChatServer) -> Non
     chat_server.answer = in_turn(cut, cut, whole)
     assert asked(chat_server).text == "whole"
     chat_server.answer = lambda request: cut
-    with pytest.raises(ModelFailed, match=r"^the reply was cut off: it ended without a finish reason$"):
+    with pytest.raises(ModelError, match=r"^the reply was cut off: it ended without a finish reason$"):
         asked(chat_server)
 
 
@@ -115,13 +123,13 @@ def priced(text: str, prompt: int, cached: int, completion: int) -> Answer:
 
 def test_prices_tell_cached_tokens_from_others() -> None:
     usage = Usage(prompt_tokens=1_000_000, cached_tokens=400_000, completion_tokens=100_000)
-    assert Prices(prompt=2, completion=10, cached=0.5).of(usage) == pytest.approx(1.2 + 0.2 + 1.0)
-    assert Prices(prompt=2, completion=10, cached=0).of(usage) == pytest.approx(1.2 + 1.0)
-    assert Prices(prompt=2, completion=10).of(usage) == pytest.approx(2.0 + 1.0)
-    assert Prices(prompt=2, completion=10).of(Usage()) == 0
+    assert Prices(prompt=2, completion=10, cached=0.5).compute_cost(usage) == pytest.approx(1.2 + 0.2 + 1.0)
+    assert Prices(prompt=2, completion=10, cached=0).compute_cost(usage) == pytest.approx(1.2 + 1.0)
+    assert Prices(prompt=2, completion=10).compute_cost(usage) == pytest.approx(2.0 + 1.0)
+    assert Prices(prompt=2, completion=10).compute_cost(Usage()) == 0
 
 
-def test_a_run_adds_up_what_it_cost(bench: Bench, chat_server: ChatServer) -> None:
+def test_a_run_adds_up_what_it_cost(bench: RunHarness, chat_server: ChatServer) -> None:
     chat_server.answer = in_turn(
         priced(LOOK, 1_000, 0, 10),
         priced(LOOK, 1_100, 1_000, 20),
@@ -134,7 +142,7 @@ def test_a_run_adds_up_what_it_cost(bench: Bench, chat_server: ChatServer) -> No
 
 
 def test_usage_that_the_server_keeps_to_itself_is_marked_as_estimated(
-    bench: Bench, chat_server: ChatServer
+    bench: RunHarness, chat_server: ChatServer
 ) -> None:
     def untold(text: str) -> Answer:
         status, body = chat_server.reply(text)
@@ -163,7 +171,7 @@ def test_usage_that_the_server_keeps_to_itself_is_marked_as_estimated(
 )
 @pytest.mark.parametrize("asked_for", [True, False])
 def test_each_cap_stops_and_hands_over_where_that_is_asked_for(
-    bench: Bench,
+    bench: RunHarness,
     chat_server: ChatServer,
     cap: dict[str, Any],
     reason: str,
@@ -176,7 +184,7 @@ def test_each_cap_stops_and_hands_over_where_that_is_asked_for(
     made = len(chat_server.requests)
     assert made == calls or calls is None
     if not asked_for:
-        assert bench.store.ids() == ()
+        assert bench.store.list_ids() == ()
         return
     (name,) = state["records"]
     record = bench.store.load(name)
@@ -184,7 +192,7 @@ def test_each_cap_stops_and_hands_over_where_that_is_asked_for(
     assert len(record.trace) == len(state["events"])
     # The successor has a budget of its own.
     chat_server.answer = lambda request: chat_server.reply("<finish>Done.</finish>")
-    done = bench.take(client(chat_server.url), "trace", name)
+    done = bench.take_over(client(chat_server.url), "trace", name)
     assert (done["stop_reason"], done["steps"]) == ("finished", 1)
     # And so has a run that is gone on with, once it is given more.
     more = {name: 1_000 for name in cap if name != "prices"} | {n: v for n, v in cap.items() if n == "prices"}
@@ -193,7 +201,7 @@ def test_each_cap_stops_and_hands_over_where_that_is_asked_for(
 
 @pytest.mark.parametrize("usage", [(-99_999_999_999, 0, 10), (10, 10**12, -5), (0, 0, 0)])
 def test_no_report_of_usage_defeats_a_cap(
-    bench: Bench, chat_server: ChatServer, usage: tuple[int, int, int]
+    bench: RunHarness, chat_server: ChatServer, usage: tuple[int, int, int]
 ) -> None:
     chat_server.answer = lambda request: priced(LOOK, *usage)
     settings: dict[str, Any] = {"prices": Prices(prompt=10, completion=100, cached=1), "max_steps": 20}
@@ -205,9 +213,9 @@ def test_no_report_of_usage_defeats_a_cap(
         assert Event.model_validate(state["events"][0]).usage.estimated  # type: ignore[union-attr]
 
 
-def test_a_run_whose_endpoint_failed_goes_on(bench: Bench, chat_server: ChatServer) -> None:
+def test_a_run_whose_endpoint_failed_goes_on(bench: RunHarness, chat_server: ChatServer) -> None:
     chat_server.answer = in_turn(chat_server.reply(LOOK), failed(401, "expired"))
-    with pytest.raises(ModelRefuses, match="expired"):
+    with pytest.raises(PermanentModelError, match="expired"):
         bench.run(client(chat_server.url))
     chat_server.answer = in_turn(failed(500), chat_server.reply("<finish></finish>"))
     done = bench.resume(client(chat_server.url))

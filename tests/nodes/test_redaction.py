@@ -14,10 +14,19 @@ from pydantic import SecretStr
 from graph import run
 from handoff.record import Claim
 from handoff.redaction import REDACTED
-from nodes.events import clipped
+from nodes.events import clip_text
 from sandbox.machine import Snapshot
 
-from ..graph.conftest import DONE, EDIT, PROMPT, Bench, Scripted, called, events, scripted
+from ..graph.conftest import (
+    DONE,
+    EDIT,
+    PROMPT,
+    RunHarness,
+    Scripted,
+    native_reply,
+    parse_events,
+    scripted_model,
+)
 
 KNOWN, GIVEN = "canary-env-0123456789", "canary-given-0123456789"
 MADE_UP = "ghp_" + "c4n4ry" * 6
@@ -36,31 +45,31 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_TOKEN", KNOWN)
 
 
-def content_of(bench: Bench, state: Any, name: str) -> str:
-    with bench.opened(scripted()) as held:
+def content_of(bench: RunHarness, state: Any, name: str) -> str:
+    with bench.open_run(scripted_model()) as held:
         return held.machine(state).read_file(name).decode()
 
 
-def stored(bench: Bench, tmp_path: Path) -> bytes:
+def stored(bench: RunHarness, tmp_path: Path) -> bytes:
     return b"".join(path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize("protocol", ["text", "native"])
 def test_a_command_is_run_without_known_secrets_and_with_the_keys_that_it_makes_up(
-    bench: Bench, tmp_path: Path, protocol: Any
+    bench: RunHarness, tmp_path: Path, protocol: Any
 ) -> None:
     command = f"echo {KNOWN} {GIVEN} {MADE_UP} > keys.txt; cat keys.txt; HELD={GIVEN}"
     said = f"I write {KNOWN}, {GIVEN}, {MADE_UP}."
     reply: Any = f"{said}\n```bash\n{command}\n```"
     finish: Any = DONE
     if protocol == "native":
-        reply = called(("shell", json.dumps({"command": command})))
+        reply = native_reply(("shell", json.dumps({"command": command})))
         reply.content = [{"type": "text", "text": said}]
-        finish = called(("finish", "{}"))
+        finish = native_reply(("finish", "{}"))
     state = bench.run(with_key(reply, finish), protocol=protocol)
     written = f"{REDACTED} {REDACTED} {MADE_UP}"
     assert content_of(bench, state, "keys.txt") == f"{written}\n"
-    action, observation, *_ = events(state)
+    action, observation, *_ = parse_events(state)
     assert action.arguments["command"] == f"echo {written} > keys.txt; cat keys.txt; HELD={REDACTED}"
     assert observation.text == f"[exit code 0]\n{REDACTED} {REDACTED} {REDACTED}\n"
     for text in (action.text, *(message.text for message in state["messages"])):
@@ -70,34 +79,36 @@ def test_a_command_is_run_without_known_secrets_and_with_the_keys_that_it_makes_
     assert GIVEN.encode() not in stored(bench, tmp_path)
 
 
-def test_what_the_repository_itself_holds_stays_there_and_is_not_shown(bench: Bench, tmp_path: Path) -> None:
+def test_what_the_repository_itself_holds_stays_there_and_is_not_shown(
+    bench: RunHarness, tmp_path: Path
+) -> None:
     assert bench.spec.directory is not None
     (bench.spec.directory / ".env").write_text(f"KEY={KNOWN}\nA={MADE_UP}\n")
     (bench.spec.directory / f"{KNOWN}.txt").touch()
     look = "```bash\ncat .env; ls; cp .env copy; cp .env 'of canary-env-0123456789'; . ./.env\n```"
-    state = bench.run(scripted(look, '<editor command="view" path=".env"/>', DONE))
-    first, second = (event for event in events(state) if event.kind == "observation")
+    state = bench.run(scripted_model(look, '<editor command="view" path=".env"/>', DONE))
+    first, second = (event for event in parse_events(state) if event.kind == "observation")
     assert f"KEY={REDACTED}\nA={REDACTED}\n" in first.text
     assert f"\n{REDACTED}.txt\n" in first.text
     assert [change.path for change in first.changes] == ["copy", f"of {REDACTED}"]
     assert f"KEY={REDACTED}" in second.text
     assert content_of(bench, state, "copy") == f"KEY={KNOWN}\nA={MADE_UP}\n"
     assert KNOWN.encode() not in (tmp_path / "home" / "takeover.sqlite").read_bytes()
-    with bench.opened(scripted()) as held:
+    with bench.open_run(scripted_model()) as held:
         kept: Snapshot = held.session.keep(state["machine"])
     assert f'"KEY":{{"value":"{REDACTED}"}}' in kept.shell_state
     assert MADE_UP in kept.shell_state
 
 
-def test_an_edit_of_a_file_that_held_a_secret_is_not_undone(bench: Bench, tmp_path: Path) -> None:
+def test_an_edit_of_a_file_that_held_a_secret_is_not_undone(bench: RunHarness, tmp_path: Path) -> None:
     assert bench.spec.directory is not None
     (bench.spec.directory / ".env").write_text(f"KEY={KNOWN}\nA={MADE_UP}\nB=1\n")
     (bench.spec.directory / "open.env").write_text(f"A={MADE_UP}\nB=1\n")
     edit = '<editor command="str_replace" path="{}"><old>B=1</old><new>B=2</new></editor>'
     undo = '<editor command="undo" path="{}"/>'
     steps = [step.format(name) for name in (".env", "open.env") for step in (edit, undo)]
-    state = bench.run(scripted(*steps, DONE))
-    refused, undone = [event for event in events(state) if event.kind == "observation"][1::2]
+    state = bench.run(scripted_model(*steps, DONE))
+    refused, undone = [event for event in parse_events(state) if event.kind == "observation"][1::2]
     assert refused.refused
     assert "held a secret, which is kept nowhere" in refused.text
     assert "has been undone" in undone.text
@@ -106,7 +117,7 @@ def test_an_edit_of_a_file_that_held_a_secret_is_not_undone(bench: Bench, tmp_pa
     assert KNOWN.encode() not in (tmp_path / "home" / "takeover.sqlite").read_bytes()
 
 
-def test_a_prompt_a_tool_and_an_unreadable_reply(bench: Bench, tmp_path: Path) -> None:
+def test_a_prompt_a_tool_and_an_unreadable_reply(bench: RunHarness, tmp_path: Path) -> None:
     @tool
     def told() -> str:
         """Tell."""
@@ -119,13 +130,13 @@ def test_a_prompt_a_tool_and_an_unreadable_reply(bench: Bench, tmp_path: Path) -
         model=with_key(call, unreadable, DONE), sandbox=bench.spec, tools=(told,),
     )  # fmt: skip
     assert outcome.state["task"]["prompt"] == f"{PROMPT} {REDACTED} {REDACTED} {REDACTED}"
-    assert events(outcome.state)[1].text == f"{REDACTED} {REDACTED} {REDACTED}"
-    assert events(outcome.state)[3].refused
+    assert parse_events(outcome.state)[1].text == f"{REDACTED} {REDACTED} {REDACTED}"
+    assert parse_events(outcome.state)[3].refused
     database = stored(bench, tmp_path)
     assert not any(secret.encode() in database for secret in (KNOWN, GIVEN, MADE_UP))
 
 
-def test_what_a_person_writes(bench: Bench, tmp_path: Path) -> None:
+def test_what_a_person_writes(bench: RunHarness, tmp_path: Path) -> None:
     notes = json.dumps({"work_completed": f"Used {KNOWN} and {MADE_UP}."})
     replies = [EDIT, DONE]
 
@@ -147,7 +158,7 @@ def test_what_a_person_writes(bench: Bench, tmp_path: Path) -> None:
     assert record.review.note == f"Mind {REDACTED} and {REDACTED}."
     assert record.notes is not None
     assert record.notes.structured["work_completed"] == (Claim(text=f"Used {REDACTED} and {REDACTED}"),)
-    with bench.opened(model) as held:
+    with bench.open_run(model) as held:
         held.change({"messages": [HumanMessage(f"Use {KNOWN}."), AIMessage(f"{KNOWN}?")]})
     bench.home.request_handoff("thread", f"because of {KNOWN}, {MADE_UP}")
     database = stored(bench, tmp_path)
@@ -157,4 +168,4 @@ def test_what_a_person_writes(bench: Bench, tmp_path: Path) -> None:
 def test_a_cut_leaves_no_half_of_a_secret() -> None:
     for place in range(80, 101):
         text = "x" * place + KNOWN + "-" * 1000 + KNOWN + "x" * place
-        assert not any(KNOWN[: n + 6][n:] in clipped(text, 200) for n in range(5, 10)), place
+        assert not any(KNOWN[: n + 6][n:] in clip_text(text, 200) for n in range(5, 10)), place

@@ -26,8 +26,15 @@ from pydantic import SecretStr
 
 from handoff.event import Usage
 from handoff.redaction import REDACTED
-from nodes.actions import native_tools
-from nodes.replies import ContextOverflow, ModelFailed, ReplyOverdue, ask, keys_of, usage_of
+from nodes.actions import build_tool_schemas
+from nodes.replies import (
+    ContextWindowError,
+    ModelError,
+    ReplyTimeoutError,
+    ask_model,
+    find_api_keys,
+    measure_usage,
+)
 from nodes.settings import Prices
 
 KEY = "sk-very-secret-123456"
@@ -98,8 +105,8 @@ def client(url: str, **settings: Any) -> ChatOpenAI:
 
 
 def failure(endpoint: Endpoint, timeout_s: float = 20, **settings: Any) -> Exception:
-    with pytest.raises((ModelFailed, ContextOverflow)) as caught:
-        ask(client(endpoint.url, **settings), [HumanMessage("hello")], timeout_s=timeout_s)
+    with pytest.raises((ModelError, ContextWindowError)) as caught:
+        ask_model(client(endpoint.url, **settings), [HumanMessage("hello")], timeout_s=timeout_s)
     error = caught.value
     line = str(error)
     assert line.strip()
@@ -140,9 +147,9 @@ def error_body(message: str, code: str | None = None) -> dict[str, Any]:
 
 def test_a_good_reply() -> None:
     with served(completion()) as endpoint:
-        reply = ask(client(endpoint.url), asked := [HumanMessage("hello")], timeout_s=20)
+        reply = ask_model(client(endpoint.url), asked := [HumanMessage("hello")], timeout_s=20)
     assert reply.text == "```bash\nls\n```"
-    assert usage_of(reply, asked) == Usage(prompt_tokens=7, completion_tokens=3)
+    assert measure_usage(reply, asked) == Usage(prompt_tokens=7, completion_tokens=3)
 
 
 def test_cached_tokens_are_counted() -> None:
@@ -153,15 +160,15 @@ def test_cached_tokens_are_counted() -> None:
         "prompt_tokens_details": {"cached_tokens": 64},
     }
     with served(completion(usage=usage)) as endpoint:
-        reply = ask(client(endpoint.url), asked := [HumanMessage("hello")], timeout_s=20)
-    assert usage_of(reply, asked) == Usage(prompt_tokens=70, cached_tokens=64, completion_tokens=3)
+        reply = ask_model(client(endpoint.url), asked := [HumanMessage("hello")], timeout_s=20)
+    assert measure_usage(reply, asked) == Usage(prompt_tokens=70, cached_tokens=64, completion_tokens=3)
 
 
 def test_usage_that_is_not_told_is_estimated_and_says_so() -> None:
     with served(completion(usage=None)) as endpoint:
-        reply = ask(client(endpoint.url), asked := [HumanMessage("hello, you")], timeout_s=20)
+        reply = ask_model(client(endpoint.url), asked := [HumanMessage("hello, you")], timeout_s=20)
     # Four characters a token, rounded up: of what was asked, and of the reply.
-    assert usage_of(reply, asked) == Usage(prompt_tokens=3, completion_tokens=4, estimated=True)
+    assert measure_usage(reply, asked) == Usage(prompt_tokens=3, completion_tokens=4, estimated=True)
 
 
 def counts(prompt: Any = 7, completion: Any = 3, total: Any = 10, **more: Any) -> dict[str, Any]:
@@ -196,8 +203,8 @@ NONSENSE: dict[str, Any] = {
 @pytest.mark.parametrize("name", NONSENSE)
 def test_usage_that_cannot_be_true_is_estimated_instead(name: str) -> None:
     with served(completion(usage=NONSENSE[name])) as endpoint:
-        reply = ask(client(endpoint.url), asked := [HumanMessage("hello, you")], timeout_s=20)
-    assert usage_of(reply, asked) == Usage(prompt_tokens=3, completion_tokens=4, estimated=True)
+        reply = ask_model(client(endpoint.url), asked := [HumanMessage("hello, you")], timeout_s=20)
+    assert measure_usage(reply, asked) == Usage(prompt_tokens=3, completion_tokens=4, estimated=True)
 
 
 @pytest.mark.parametrize(
@@ -210,14 +217,14 @@ def test_usage_of_a_wrong_shape_is_a_malformed_answer(usage: Any) -> None:
 
 def test_usage_below_what_any_tokenizer_can_reach_is_estimated_instead() -> None:
     with served(completion()) as endpoint:
-        reply = ask(client(endpoint.url), asked := [HumanMessage("x" * 8_000)], timeout_s=20)
-    assert usage_of(reply, asked) == Usage(prompt_tokens=2_000, completion_tokens=4, estimated=True)
+        reply = ask_model(client(endpoint.url), asked := [HumanMessage("x" * 8_000)], timeout_s=20)
+    assert measure_usage(reply, asked) == Usage(prompt_tokens=2_000, completion_tokens=4, estimated=True)
 
 
 def test_tokens_that_are_in_neither_part_were_generated() -> None:
     with served(completion(usage=counts(total=60))) as endpoint:
-        reply = ask(client(endpoint.url), asked := [HumanMessage("hello, you")], timeout_s=20)
-    assert usage_of(reply, asked) == Usage(prompt_tokens=7, completion_tokens=53)
+        reply = ask_model(client(endpoint.url), asked := [HumanMessage("hello, you")], timeout_s=20)
+    assert measure_usage(reply, asked) == Usage(prompt_tokens=7, completion_tokens=53)
 
 
 @pytest.mark.parametrize(
@@ -239,9 +246,9 @@ def test_usage_of_a_model_of_the_app_s_own_is_checked_alike(counted: Any) -> Non
         return made
 
     asked = [HumanMessage("hello, you")]
-    said = ask(RunnableLambda(reply), asked, timeout_s=20)
+    said = ask_model(RunnableLambda(reply), asked, timeout_s=20)
     assert said.usage_metadata is None
-    assert usage_of(said, asked).estimated
+    assert measure_usage(said, asked).estimated
 
 
 COUNTS = st.integers() | st.floats() | st.booleans() | st.none() | st.text()
@@ -252,10 +259,10 @@ NAMES = ("input_tokens", "output_tokens", "total_tokens", "input_token_details")
 def test_no_report_of_usage_lowers_what_is_spent(counted: Any) -> None:
     reply = AIMessage("hello")
     reply.usage_metadata = counted
-    usage = usage_of(reply, [HumanMessage("hello, you")])
+    usage = measure_usage(reply, [HumanMessage("hello, you")])
     assert (usage.prompt_tokens or 0) >= (usage.cached_tokens or 0) >= 0
     assert (usage.completion_tokens or 0) >= 0
-    assert Prices(prompt=3, completion=7, cached=1).of(usage) >= 0
+    assert Prices(prompt=3, completion=7, cached=1).compute_cost(usage) >= 0
 
 
 @pytest.mark.parametrize("value", [10**30, "\ud800", [[1, {"a": 10**30}]], {"a": "\udfff"}])
@@ -266,7 +273,7 @@ def test_whatever_a_reply_holds_can_be_stored(value: Any) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "shell", "arguments": arguments}}
     body = completion({"tool_calls": [call]}, created=value, system_fingerprint=value) | {"id": value}
     with served(body) as endpoint:
-        reply = ask(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
+        reply = ask_model(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
     serializer = JsonPlusSerializer()
     stored = serializer.loads_typed(serializer.dumps_typed(reply))
     assert (stored.content, stored.tool_calls) == (reply.content, reply.tool_calls)
@@ -287,7 +294,7 @@ def test_lone_surrogates_never_enter() -> None:
         "function": {"name": "shell", "arguments": '{"command": "\\ud800"}'},
     }
     with served(completion({"content": "a\ud800b", "tool_calls": [call]})) as endpoint:
-        reply = ask(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
+        reply = ask_model(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
     assert reply.text == "a\ufffdb"
     assert reply.tool_calls[0]["args"] == {"command": "\ufffd"}
 
@@ -295,7 +302,7 @@ def test_lone_surrogates_never_enter() -> None:
 def test_calls_without_an_id_are_given_one() -> None:
     calls = [{"type": "function", "function": {"name": "shell", "arguments": text}} for text in ("{}", "{")]
     with served(completion({"content": None, "tool_calls": calls})) as endpoint:
-        reply = ask(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
+        reply = ask_model(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
     ids = [reply.tool_calls[0]["id"], reply.invalid_tool_calls[0]["id"]]
     assert all(ids)
     assert len(set(ids)) == 2
@@ -305,7 +312,7 @@ def test_connection_refused() -> None:
     with served(completion()) as endpoint:
         pass
     error = failure(endpoint)
-    assert isinstance(error, ModelFailed)
+    assert isinstance(error, ModelError)
     assert str(error) == "the endpoint could not be reached: [Errno 111] Connection refused"
 
 
@@ -313,7 +320,7 @@ def test_connection_refused() -> None:
 def test_refused_requests(status: int) -> None:
     with served(error_body(f"Incorrect API key provided: {KEY}.\nSee there."), status) as endpoint:
         error = failure(endpoint)
-    assert isinstance(error, ModelFailed)
+    assert isinstance(error, ModelError)
     assert str(error) == f"the endpoint answered {status}: Incorrect API key provided: [key]."
     assert len(endpoint.requests) == 1
 
@@ -322,14 +329,14 @@ def test_refused_requests(status: int) -> None:
 def test_passing_failures_are_retried_first(status: int) -> None:
     with served(error_body("try again"), status) as endpoint:
         error = failure(endpoint)
-    assert isinstance(error, ModelFailed)
+    assert isinstance(error, ModelError)
     assert str(error) == f"the endpoint answered {status}: try again"
     assert len(endpoint.requests) == 3
 
 
 def test_a_rate_limit_in_tokens_is_no_overflow() -> None:
     with served(error_body("Request too large for context window of your tier (TPM)"), 429) as endpoint:
-        assert isinstance(failure(endpoint), ModelFailed)
+        assert isinstance(failure(endpoint), ModelError)
 
 
 @pytest.mark.parametrize(
@@ -357,7 +364,7 @@ def test_a_rate_limit_in_tokens_is_no_overflow() -> None:
 def test_answers_of_a_wrong_shape(body: Any, says: str) -> None:
     with served(body) as endpoint:
         error = failure(endpoint)
-    assert isinstance(error, ModelFailed)
+    assert isinstance(error, ModelError)
     assert says in str(error)
 
 
@@ -366,14 +373,14 @@ def test_a_web_page(status: int) -> None:
     page = b"<!DOCTYPE html>\n<html><body>Welcome to nginx!</body></html>"
     with served(page, status, Content_Type="text/html") as endpoint:
         error = failure(endpoint)
-    assert isinstance(error, ModelFailed)
+    assert isinstance(error, ModelError)
     assert "web page; does the base URL end in /v1?" in str(error)
 
 
 def test_a_torn_body() -> None:
     with served(completion(), lacking=50) as endpoint:
         error = failure(endpoint)
-    assert isinstance(error, ModelFailed)
+    assert isinstance(error, ModelError)
     assert "connection to the endpoint broke: peer closed connection" in str(error)
 
 
@@ -386,7 +393,7 @@ def test_a_reply_without_an_end(reason: str | None) -> None:
     ):
         with served(completion(choices=[body])) as endpoint:
             error = failure(endpoint)
-        assert isinstance(error, ModelFailed)
+        assert isinstance(error, ModelError)
         assert "cut off" in str(error)
 
 
@@ -394,12 +401,12 @@ def test_a_reply_without_an_end(reason: str | None) -> None:
 def test_a_body_that_drips_for_ever() -> None:
     with served(b"", drip=b" ") as endpoint:
         error = failure(endpoint, timeout_s=0.5)
-    assert isinstance(error, ReplyOverdue)
+    assert isinstance(error, ReplyTimeoutError)
 
 
 def test_a_streamed_reply() -> None:
     with served(streamed("```bash\n", "ls\n", "```"), **EVENTS) as endpoint:
-        reply = ask(client(endpoint.url, streaming=True), [HumanMessage("hello")], timeout_s=20)
+        reply = ask_model(client(endpoint.url, streaming=True), [HumanMessage("hello")], timeout_s=20)
     assert endpoint.requests[0]["stream"]
     assert reply.text == "```bash\nls\n```"
 
@@ -408,16 +415,16 @@ def test_a_streamed_reply() -> None:
 def test_a_stream_without_an_end(done: bytes) -> None:
     with served(streamed("```bash\n", "rm -", reason=None) + done, **EVENTS) as endpoint:
         error = failure(endpoint, streaming=True)
-    assert isinstance(error, ModelFailed)
-    assert error.passes
+    assert isinstance(error, ModelError)
+    assert error.is_transient
     assert "cut off" in str(error)
 
 
 def test_a_torn_stream() -> None:
     with served(streamed("```bash\n", "rm -", reason=None), lacking=50, **EVENTS) as endpoint:
         error = failure(endpoint, streaming=True)
-    assert isinstance(error, ModelFailed)
-    assert error.passes
+    assert isinstance(error, ModelError)
+    assert error.is_transient
     assert "peer closed connection" in str(error)
 
 
@@ -425,7 +432,7 @@ def test_a_torn_stream() -> None:
 def test_a_stream_that_drips_for_ever() -> None:
     with served(b"", drip=streamed("word ", reason=None), **EVENTS) as endpoint:
         error = failure(endpoint, timeout_s=0.5, streaming=True)
-    assert isinstance(error, ReplyOverdue)
+    assert isinstance(error, ReplyTimeoutError)
 
 
 def test_an_overdue_call_does_not_keep_the_process() -> None:
@@ -433,10 +440,10 @@ def test_an_overdue_call_does_not_keep_the_process() -> None:
 import sys
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
-from nodes.replies import ModelFailed, ask
+from nodes.replies import ModelError, ask
 try:
     ask(ChatOpenAI(model="m", base_url=sys.argv[1], api_key={KEY!r}), [HumanMessage("x")], timeout_s=0.5)
-except ModelFailed as error:
+except ModelError as error:
     print(error, flush=True)
 """
     with served(b"", drip=b" ") as endpoint:
@@ -490,21 +497,21 @@ def test_context_overflow_in_the_words_of_several_servers(
 ) -> None:
     with served(error_body(message, code), status) as endpoint:
         error = failure(endpoint)
-    assert isinstance(error, ContextOverflow)
+    assert isinstance(error, ContextWindowError)
     assert str(error) == message[:300]
 
 
 def test_context_overflow_from_servers_with_flat_errors() -> None:
     body = {"object": "error", "message": "This model's maximum context length is 4096 tokens.", "code": 400}
     with served(body, 400) as endpoint:
-        assert isinstance(failure(endpoint), ContextOverflow)
+        assert isinstance(failure(endpoint), ContextWindowError)
 
 
 def test_keys_of_bound_models_are_hidden_too() -> None:
     with served(error_body(f"bad key {KEY}"), 401) as endpoint:
-        bound = client(endpoint.url).bind_tools(native_tools(offer_handoff=False))
-        with pytest.raises(ModelFailed, match=r"bad key \[key\]$"):
-            ask(bound, [HumanMessage("hello")], timeout_s=20)
+        bound = client(endpoint.url).bind_tools(build_tool_schemas(offer_handoff=False))
+        with pytest.raises(ModelError, match=r"bad key \[key\]$"):
+            ask_model(bound, [HumanMessage("hello")], timeout_s=20)
 
 
 ENCODED = base64.b64encode(f"Bearer {KEY}".encode()).decode()
@@ -526,7 +533,7 @@ def test_an_encoded_key_is_in_no_error_and_in_no_part_of_a_reply(spelt: str) -> 
         "id": spelt
     }
     with served(body) as endpoint:
-        reply = ask(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
+        reply = ask_model(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
     assert spelt[4:-4] not in repr(reply)
 
 
@@ -538,10 +545,12 @@ def test_keys_in_headers_and_addresses_are_keys_too() -> None:
     }
     address = "http://me:gateway-key-4@127.0.0.1:9/v1"
     model = ChatOpenAI(model="m", base_url=address, api_key=SecretStr(KEY), default_headers=headers)
-    assert {KEY, "gateway-key-1", "gateway-key-2", "gateway-key-4"} <= set(keys_of(model.bind(stop=["x"])))
-    assert "harmless-title-3" not in keys_of(model)
-    with pytest.raises(ModelFailed) as caught:
-        ask(model, [HumanMessage("hello")], timeout_s=20)
+    assert {KEY, "gateway-key-1", "gateway-key-2", "gateway-key-4"} <= set(
+        find_api_keys(model.bind(stop=["x"]))
+    )
+    assert "harmless-title-3" not in find_api_keys(model)
+    with pytest.raises(ModelError) as caught:
+        ask_model(model, [HumanMessage("hello")], timeout_s=20)
     assert "gateway" not in str(caught.value)
 
 
@@ -579,16 +588,16 @@ class Buggy(BaseChatModel):
 )
 def test_a_bug_of_ours_stays_what_it_is(bug: str, kind: type[BaseException]) -> None:
     with pytest.raises(kind) as caught:
-        ask(Buggy(bug=bug), [HumanMessage("hello")], timeout_s=20)
-    assert not isinstance(caught.value, ModelFailed | ContextOverflow)
+        ask_model(Buggy(bug=bug), [HumanMessage("hello")], timeout_s=20)
+    assert not isinstance(caught.value, ModelError | ContextWindowError)
     assert caught.tb is not None
 
 
 def test_a_model_may_tell_its_own_failures() -> None:
     def fail(_: Any) -> Any:
-        raise ModelFailed("told")
+        raise ModelError("told")
 
-    with pytest.raises(ModelFailed, match=r"^told$"):
-        ask(RunnableLambda(fail), [HumanMessage("x")], timeout_s=5)
-    with pytest.raises(ModelFailed, match="a str where a reply was due"):
-        ask(RunnableLambda(lambda _: "text"), [HumanMessage("x")], timeout_s=5)
+    with pytest.raises(ModelError, match=r"^told$"):
+        ask_model(RunnableLambda(fail), [HumanMessage("x")], timeout_s=5)
+    with pytest.raises(ModelError, match="a str where a reply was due"):
+        ask_model(RunnableLambda(lambda _: "text"), [HumanMessage("x")], timeout_s=5)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from handoff.ledger import Ledger, acquire, effects, machines
-from handoff.ledger.effects import Key
+from handoff.ledger.effects import EffectKey
 from handoff.record import RecordStore, TaskBrief
-from nodes.begin import brief
+from nodes.begin import build_task_brief
 from nodes.observation import Observation
-from nodes.session import BASE, MachineNotKept, Session, SnapshotEvery
-from sandbox.machine import Sandbox, SandboxSpec, SandboxUnavailable
+from nodes.session import BASE_STATE, Session, SnapshotEvery, SnapshotNotFoundError
+from sandbox.machine import Sandbox, SandboxSpec, SandboxUnavailableError
 
 
 class Hall:
@@ -70,15 +70,15 @@ def do_nothing(machine: Sandbox) -> Observation:
 
 
 def begun(session: Session) -> TaskBrief:
-    return brief("t", "prompt", session.enter(BASE))
+    return build_task_brief("t", "prompt", session.enter_state(BASE_STATE))
 
 
 def test_an_action_that_ended_is_not_done_again(hall: Hall) -> None:
     session = hall.enter()
     task = begun(session)
-    seen, after = session.act("task", "1", BASE, task, note("one"), "anything")
+    seen, after = session.act("task", "1", BASE_STATE, task, note("one"), "anything")
     session = hall.enter()
-    again = session.act("task", "1", BASE, task, do_nothing, "anything")
+    again = session.act("task", "1", BASE_STATE, task, do_nothing, "anything")
     assert again == (seen, after)
     shown, _ = session.act("next", "2", after, task, look, "nothing")
     assert shown.text.startswith("one\n/")
@@ -87,13 +87,13 @@ def test_an_action_that_ended_is_not_done_again(hall: Hall) -> None:
 def test_an_action_that_did_not_end_is_undone_and_done_again(hall: Hall) -> None:
     session = hall.enter()
     task = begun(session)
-    _, first = session.act("task", "1", BASE, task, note("one"), "anything")
+    _, first = session.act("task", "1", BASE_STATE, task, note("one"), "anything")
 
     def cut_short(machine: Sandbox) -> Observation:
         note("half")(machine)
-        raise SandboxUnavailable("cut short")
+        raise SandboxUnavailableError("cut short")
 
-    with pytest.raises(SandboxUnavailable):
+    with pytest.raises(SandboxUnavailableError):
         session.act("task 2", "2", first, task, cut_short, "anything")
     _, second = session.act("task 2", "2", first, task, note("two"), "anything")
     shown, _ = session.act("task 3", "3", second, task, look, "nothing")
@@ -103,22 +103,22 @@ def test_an_action_that_did_not_end_is_undone_and_done_again(hall: Hall) -> None
 def test_a_process_that_died_in_an_action_has_it_done_again(hall: Hall) -> None:
     session = hall.enter()
     task = begun(session)
-    _, first = session.act("task", "1", BASE, task, note("one"), "anything")
-    effects.begin(acquire(hall.ledger, "thread 2"), Key("thread", "task 2", "2"), first)
-    session.enter(first).write_file("notes.txt", b"half done\n")
+    _, first = session.act("task", "1", BASE_STATE, task, note("one"), "anything")
+    effects.begin(acquire(hall.ledger, "thread 2"), EffectKey("thread", "task 2", "2"), first)
+    session.enter_state(first).write_file("notes.txt", b"half done\n")
     session = hall.enter()
     _, second = session.act("task 2", "2", first, task, note("two"), "anything")
-    assert session.enter(second).read_file("notes.txt") == b"one\ntwo\n"
+    assert session.enter_state(second).read_file("notes.txt") == b"one\ntwo\n"
 
 
 def test_the_same_call_of_another_task_is_another_action(hall: Hall) -> None:
     session = hall.enter()
     task = begun(session)
-    _, first = session.act("task", "1", BASE, task, note("one"), "anything")
-    _, fork = session.act("a fork's task", "1", BASE, task, note("other"), "anything")
+    _, first = session.act("task", "1", BASE_STATE, task, note("one"), "anything")
+    _, fork = session.act("a fork's task", "1", BASE_STATE, task, note("other"), "anything")
     assert fork != first
     for machine, said in ((first, "one"), (fork, "other"), (first, "one")):
-        assert session.enter(machine).read_file("notes.txt") == f"{said}\n".encode()
+        assert session.enter_state(machine).read_file("notes.txt") == f"{said}\n".encode()
 
 
 def test_the_shell_stands_where_it_stood(hall: Hall) -> None:
@@ -133,13 +133,13 @@ def test_the_shell_stands_where_it_stood(hall: Hall) -> None:
         machine.run("cd ..", timeout_s=10)
         return Observation(text="", changes=machine.changes())
 
-    _, deep = session.act("task", "1", BASE, task, move, "anything")
+    _, deep = session.act("task", "1", BASE_STATE, task, move, "anything")
     _, back = session.act("task 2", "2", deep, task, move_on, "shell")
     assert back != deep
     session = hall.enter()
-    standing = session.enter(deep)
+    standing = session.enter_state(deep)
     assert standing.run("pwd; echo $SAID", timeout_s=10).output.endswith("/deep\nhello\n")
-    standing = session.enter(back)
+    standing = session.enter_state(back)
     assert not standing.cwd().endswith("/deep")
     assert standing.run("echo $SAID", timeout_s=10).output == "hello\n"
 
@@ -147,25 +147,25 @@ def test_the_shell_stands_where_it_stood(hall: Hall) -> None:
 def test_a_look_leaves_the_machine_what_it_was(hall: Hall) -> None:
     session = hall.enter()
     task = begun(session)
-    _, same = session.act("task", "1", BASE, task, look, "nothing")
-    assert same == BASE
+    _, same = session.act("task", "1", BASE_STATE, task, look, "nothing")
+    assert same == BASE_STATE
     # A name may stand for something else than it says: what it changed tells.
-    _, other = session.act("task", "2", BASE, task, note("meant to look"), "nothing")
-    assert other != BASE
-    assert hall.enter().enter(other).read_file("notes.txt") == b"meant to look\n"
+    _, other = session.act("task", "2", BASE_STATE, task, note("meant to look"), "nothing")
+    assert other != BASE_STATE
+    assert hall.enter().enter_state(other).read_file("notes.txt") == b"meant to look\n"
 
 
 def test_a_machine_that_was_not_kept_is_not_replaced(hall: Hall) -> None:
     session = hall.enter("point")
     task = begun(session)
-    _, after = session.act("task", "1", BASE, task, note("one"), "anything")
+    _, after = session.act("task", "1", BASE_STATE, task, note("one"), "anything")
     _, later = session.act("task 2", "2", after, task, note("two"), "anything")
-    session.keep(later)
-    assert machines.kept(hall.ledger, "thread") == {later}
+    session.save_snapshot(later)
+    assert machines.list_state_ids(hall.ledger, "thread") == {later}
     session = hall.enter("point")
-    with pytest.raises(MachineNotKept, match="was not kept"):
-        session.enter(after)
-    assert session.enter(later).read_file("notes.txt") == b"one\ntwo\n"
+    with pytest.raises(SnapshotNotFoundError, match="was not kept"):
+        session.enter_state(after)
+    assert session.enter_state(later).read_file("notes.txt") == b"one\ntwo\n"
 
 
 def test_another_base_is_told_apart(hall: Hall) -> None:
@@ -173,8 +173,8 @@ def test_another_base_is_told_apart(hall: Hall) -> None:
     task = begun(session)
     subprocess.run([*hall.git, "commit", "-qm", "later", "--allow-empty"], check=True)
     session = hall.enter()
-    with pytest.raises(MachineNotKept, match=r"is at commit .* now"):
-        session.enter(BASE, task)
+    with pytest.raises(SnapshotNotFoundError, match=r"is at commit .* now"):
+        session.enter_state(BASE_STATE, task)
 
 
 def test_what_a_fork_adds_is_folded_from_its_own_events(hall: Hall) -> None:
@@ -190,9 +190,9 @@ def test_what_a_fork_adds_is_folded_from_its_own_events(hall: Hall) -> None:
             "tree": "0",
         },
     ]
-    first = session.fold(events, task, None)
-    assert session.fold(events, task, None) is first
-    assert session.fold([dict(events[0])], task, None) is not first
+    first = session.update_trace_state(events, task, None)
+    assert session.update_trace_state(events, task, None) is first
+    assert session.update_trace_state([dict(events[0])], task, None) is not first
 
 
 def test_the_base_of_one_thread_is_not_another_s(hall: Hall) -> None:
@@ -211,8 +211,8 @@ def test_the_base_of_one_thread_is_not_another_s(hall: Hall) -> None:
             hall.root / "machines",
             snapshot_every="point",
         )
-        assert session.begun() == BASE
-        kept.append(session.keep(BASE))
+        assert session.start_run() == BASE_STATE
+        kept.append(session.save_snapshot(BASE_STATE))
         session.close()
     assert kept[0].base != kept[1].base
 
@@ -221,14 +221,14 @@ def test_the_base_of_one_thread_is_not_another_s(hall: Hall) -> None:
 def test_half_a_directory_is_not_taken_for_a_machine(hall: Hall, left: str) -> None:
     """As a process leaves it that was killed while it made or removed one of the same content."""
     session = hall.enter()
-    start = session.begun()
+    start = session.start_run()
     (whole,) = (hall.root / "machines").iterdir()
     for each in whole.iterdir():
         each.unlink()
     if left == "a part":
         (whole / ".bringing-1").touch()
-    hall.enter().forget_machines()
+    hall.enter().forget_snapshots()
     session = hall.enter()
-    start = session.begun()
+    start = session.start_run()
     session = hall.enter()
-    assert "notes.txt" in (session.enter(start).directory_listing("") or ())
+    assert "notes.txt" in (session.enter_state(start).directory_listing("") or ())

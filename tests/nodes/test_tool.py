@@ -13,12 +13,12 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, ToolException, tool
 from pydantic import BaseModel
 
-from graph import BadSettings
+from graph import SettingsError
 from handoff.event import Event
-from nodes.actions import RESERVED
-from nodes.replies import ModelFailed
+from nodes.actions import RESERVED_TOOL_NAMES
+from nodes.replies import ModelError
 
-from ..graph.conftest import DONE, EDIT, Bench, called, scripted
+from ..graph.conftest import DONE, EDIT, RunHarness, native_reply, scripted_model
 
 SHOW = "```bash\ncat made.txt\n```"
 
@@ -28,7 +28,7 @@ def textual(name: str, /, **arguments: Any) -> str:
 
 
 def native(name: str, /, **arguments: Any) -> Any:
-    return called((name, json.dumps(arguments)))
+    return native_reply((name, json.dumps(arguments)))
 
 
 def results(state: Any, name: str) -> list[Event]:
@@ -51,16 +51,16 @@ def note(text: str, config: RunnableConfig) -> str:
     return f"written as {config['configurable']['idempotency_key']}"
 
 
-def test_a_call_in_the_text_protocol(bench: Bench) -> None:
-    model = scripted(textual("add", a=2, b=3), DONE)
+def test_a_call_in_the_text_protocol(bench: RunHarness) -> None:
+    model = scripted_model(textual("add", a=2, b=3), DONE)
     state = bench.run(model, tools=(add,))
     assert [event.text for event in results(state, "add")] == ["5"]
     assert "- `add`: Add two numbers. Arguments: " in model.seen[0][0].text
     assert model.seen[1][-1].text == "5"
 
 
-def test_a_native_call(bench: Bench) -> None:
-    model = scripted(native("add", a=2), called(("finish", "{}")))
+def test_a_native_call(bench: RunHarness) -> None:
+    model = scripted_model(native("add", a=2), native_reply(("finish", "{}")))
     state = bench.run(model, tools=(add, note), protocol="native")
     assert [event.text for event in results(state, "add")] == ["3"]
     answer = model.seen[1][-1]
@@ -72,8 +72,8 @@ def test_a_native_call(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", ["text", "native"])
-def test_the_configuration_is_not_the_models_to_give(bench: Bench, name: Any) -> None:
-    model = scripted(DONE if name == "text" else called(("finish", "{}")))
+def test_the_configuration_is_not_the_models_to_give(bench: RunHarness, name: Any) -> None:
+    model = scripted_model(DONE if name == "text" else native_reply(("finish", "{}")))
     bench.run(model, tools=(note,), protocol=name)
     assert "config" not in json.dumps(model.tools)
     assert "configurable" not in model.seen[0][0].text
@@ -89,8 +89,10 @@ def test_the_configuration_is_not_the_models_to_give(bench: Bench, name: Any) ->
         ({"a": {"b": 1}, "b": []}, "b: Input should be a valid integer"),
     ],
 )
-def test_wrong_arguments_are_told_to_the_model(bench: Bench, arguments: dict[str, Any], says: str) -> None:
-    state = bench.run(scripted(textual("add", **arguments), textual("add", a=1), DONE), tools=(add,))
+def test_wrong_arguments_are_told_to_the_model(
+    bench: RunHarness, arguments: dict[str, Any], says: str
+) -> None:
+    state = bench.run(scripted_model(textual("add", **arguments), textual("add", a=1), DONE), tools=(add,))
     wrong, right = results(state, "add")
     assert wrong.refused
     assert wrong.text.startswith("Not done: ")
@@ -99,13 +101,13 @@ def test_wrong_arguments_are_told_to_the_model(bench: Bench, arguments: dict[str
     assert (right.text, right.refused) == ("2", False)
 
 
-def test_a_tool_that_refuses(bench: Bench) -> None:
+def test_a_tool_that_refuses(bench: RunHarness) -> None:
     @tool
     def ask(question: str) -> str:
         """Ask."""
         raise ToolException("nobody is there")
 
-    (seen,) = results(bench.run(scripted(textual("ask", question="?"), DONE), tools=(ask,)), "ask")
+    (seen,) = results(bench.run(scripted_model(textual("ask", question="?"), DONE), tools=(ask,)), "ask")
     assert (seen.text, seen.refused) == ("Not done: nobody is there", True)
 
 
@@ -133,30 +135,32 @@ LOOP.append(LOOP)
     ],
     ids=["dict", "none", "number", "object", "keys", "loop", "bytes", "surrogate", "long"],
 )
-def test_what_a_tool_returns_is_shown_as_text(bench: Bench, value: Any, text: str) -> None:
+def test_what_a_tool_returns_is_shown_as_text(bench: RunHarness, value: Any, text: str) -> None:
     def give() -> Any:
         """Give it."""
         return value
 
     giving = StructuredTool.from_function(give)
-    state = bench.run(scripted(textual("give"), DONE), tools=(giving,), observation_chars=200)
+    state = bench.run(scripted_model(textual("give"), DONE), tools=(giving,), observation_chars=200)
     (seen,) = results(state, "give")
     assert seen.text.startswith(text)
-    assert bench.saved().values["messages"][3].text == seen.text
+    assert bench.load_state().values["messages"][3].text == seen.text
 
 
-def test_effects_on_the_machine_are_seen_and_kept(bench: Bench) -> None:
-    model = scripted(textual("note", text="one\n"), SHOW, DONE)
+def test_effects_on_the_machine_are_seen_and_kept(bench: RunHarness) -> None:
+    model = scripted_model(textual("note", text="one\n"), SHOW, DONE)
     state = bench.run(model, tools=(note,))
     (seen,) = results(state, "note")
     assert [change.path for change in seen.changes] == ["made.txt"]
     assert results(state, "shell")[0].text == "[exit code 0]\none\n"
     before = next(m for m in bench.home.history("thread") if m.step == 2 and m.next == ("think",))
-    forked = bench.resume(scripted("", "", SHOW + " ", DONE), checkpoint=before.checkpoint, tools=(note,))
+    forked = bench.resume(
+        scripted_model("", "", SHOW + " ", DONE), checkpoint=before.checkpoint, tools=(note,)
+    )
     assert results(forked.state, "shell")[-1].text == "[exit code 0]\none\n"
 
 
-def test_an_edit_by_a_tool_fires_a_point(bench: Bench) -> None:
+def test_an_edit_by_a_tool_fires_a_point(bench: RunHarness) -> None:
     @tool
     def mend(config: RunnableConfig) -> str:
         """Mend it."""
@@ -165,12 +169,12 @@ def test_an_edit_by_a_tool_fires_a_point(bench: Bench) -> None:
         machine.write_file("pkg/core.py", text.encode())
         return "mended"
 
-    state = bench.run(scripted(textual("mend"), DONE), tools=(mend,), points=("first_source_edit",))
+    state = bench.run(scripted_model(textual("mend"), DONE), tools=(mend,), points=("first_source_edit",))
     assert state["records"] == ["run.first_source_edit"]
     assert "n * 2" in bench.store.load("run.first_source_edit").patch
 
 
-def test_each_call_has_a_key_of_its_own_that_lasts(bench: Bench) -> None:
+def test_each_call_has_a_key_of_its_own_that_lasts(bench: RunHarness) -> None:
     keys: list[str] = []
 
     @tool
@@ -181,7 +185,7 @@ def test_each_call_has_a_key_of_its_own_that_lasts(bench: Bench) -> None:
             raise ConnectionError("the bank hung up")
         return "paid"
 
-    model = scripted(textual("pay"), textual("pay"), DONE)
+    model = scripted_model(textual("pay"), textual("pay"), DONE)
     with pytest.raises(ConnectionError):
         bench.run(model, tools=(pay,))
     done = bench.resume(model, tools=(pay,))
@@ -191,7 +195,7 @@ def test_each_call_has_a_key_of_its_own_that_lasts(bench: Bench) -> None:
     assert first.startswith("thread/")
 
 
-def test_a_bug_of_a_tool_keeps_its_traceback_and_loses_nothing(bench: Bench) -> None:
+def test_a_bug_of_a_tool_keeps_its_traceback_and_loses_nothing(bench: RunHarness) -> None:
     class Inner(BaseModel):
         n: int
 
@@ -208,7 +212,7 @@ def test_a_bug_of_a_tool_keeps_its_traceback_and_loses_nothing(bench: Bench) -> 
 
     for kind, error in (("validation", ValueError), ("key", KeyError)):
         mended = False
-        model = scripted(EDIT, textual("look", kind=kind), DONE)
+        model = scripted_model(EDIT, textual("look", kind=kind), DONE)
         with pytest.raises(error) as caught:
             bench.run(model, tools=(look,), thread=kind)
         assert "look" in {frame.name for frame in traceback.extract_tb(caught.tb)}
@@ -218,25 +222,25 @@ def test_a_bug_of_a_tool_keeps_its_traceback_and_loses_nothing(bench: Bench) -> 
         assert "n * 3" in done.patch
 
 
-def test_a_tool_that_is_only_asynchronous(bench: Bench) -> None:
+def test_a_tool_that_is_only_asynchronous(bench: RunHarness) -> None:
     @tool
     async def fetch(name: str, config: RunnableConfig) -> str:
         """Fetch."""
         await asyncio.sleep(0)
         return f"{name} in {config['configurable']['sandbox'].cwd().rpartition('/')[2]}"
 
-    workspace = results(bench.run(scripted("```bash\npwd\n```", DONE)), "shell")[0].text.strip()
-    state = bench.run(scripted(textual("fetch", name="it"), DONE), tools=(fetch,), thread="sync")
+    workspace = results(bench.run(scripted_model("```bash\npwd\n```", DONE)), "shell")[0].text.strip()
+    state = bench.run(scripted_model(textual("fetch", name="it"), DONE), tools=(fetch,), thread="sync")
     (seen,) = results(state, "fetch")
     assert seen.text == f"it in {workspace.rpartition('/')[2]}"
 
     async def within_a_loop() -> Any:
-        return bench.run(scripted(textual("fetch", name="it"), DONE), tools=(fetch,), thread="loop")
+        return bench.run(scripted_model(textual("fetch", name="it"), DONE), tools=(fetch,), thread="loop")
 
     assert results(asyncio.run(within_a_loop()), "fetch")[0].text == seen.text
 
 
-def test_a_tool_described_by_a_schema_alone(bench: Bench) -> None:
+def test_a_tool_described_by_a_schema_alone(bench: RunHarness) -> None:
     schema = {
         "title": "find",
         "description": "Find.",
@@ -247,21 +251,21 @@ def test_a_tool_described_by_a_schema_alone(bench: Bench) -> None:
     found = StructuredTool(
         name="find", description="Find.", args_schema=schema, func=lambda what: f"no {what}"
     )
-    model = scripted(textual("find", what="it"), DONE)
+    model = scripted_model(textual("find", what="it"), DONE)
     (seen,) = results(bench.run(model, tools=(found,)), "find")
     assert seen.text == "no it"
     assert '"what"' in model.seen[0][0].text
-    wrong = scripted(textual("find", which="it"), DONE)
+    wrong = scripted_model(textual("find", which="it"), DONE)
     (seen,) = results(bench.run(wrong, tools=(found,), thread="wrong"), "find")
     assert seen.text == "Not done: what: Field required; which: there is no such argument"
     assert seen.refused
 
 
-@pytest.mark.parametrize("name", sorted(RESERVED))
-def test_a_tool_named_like_a_built_in_one_is_refused(bench: Bench, name: str) -> None:
+@pytest.mark.parametrize("name", sorted(RESERVED_TOOL_NAMES))
+def test_a_tool_named_like_a_built_in_one_is_refused(bench: RunHarness, name: str) -> None:
     named = StructuredTool.from_function(lambda: "x", name=name, description="x")
-    with pytest.raises(BadSettings, match=rf"^tools: '{name}' means a tool that every agent has; .*name$"):
-        bench.run(scripted(DONE), tools=(named,))
+    with pytest.raises(SettingsError, match=rf"^tools: '{name}' means a tool that every agent has; .*name$"):
+        bench.run(scripted_model(DONE), tools=(named,))
     assert bench.home.threads() == ()
 
 
@@ -273,34 +277,34 @@ def test_a_tool_named_like_a_built_in_one_is_refused(bench: Bench, name: str) ->
         (("ü",), "is no tool's name"),
     ],
 )
-def test_tools_whose_names_cannot_be(bench: Bench, names: tuple[str, ...], says: str) -> None:
+def test_tools_whose_names_cannot_be(bench: RunHarness, names: tuple[str, ...], says: str) -> None:
     tools = tuple(StructuredTool.from_function(lambda: "x", name=name, description="x") for name in names)
-    with pytest.raises(BadSettings, match=says):
-        bench.run(scripted(DONE), tools=tools)
+    with pytest.raises(SettingsError, match=says):
+        bench.run(scripted_model(DONE), tools=tools)
 
 
-def test_a_tool_that_a_run_has_not(bench: Bench) -> None:
-    state = bench.run(scripted(textual("subtract", a=1), DONE), tools=(add,))
+def test_a_tool_that_a_run_has_not(bench: RunHarness) -> None:
+    state = bench.run(scripted_model(textual("subtract", a=1), DONE), tools=(add,))
     (seen,) = [event for event in state["events"] if event["refused"]]
     assert "There is no tool 'subtract'; there are shell, editor, finish, add" in seen["text"]
 
 
-def test_a_run_that_is_resumed_without_its_tool(bench: Bench) -> None:
+def test_a_run_that_is_resumed_without_its_tool(bench: RunHarness) -> None:
     @tool
     def fail() -> str:
         """Fail."""
         raise OSError("gone")
 
-    model = scripted(textual("fail"), DONE)
+    model = scripted_model(textual("fail"), DONE)
     with pytest.raises(OSError, match="gone"):
         bench.run(model, tools=(fail,))
-    with pytest.raises(BadSettings, match="a call of 'fail', which is not among them; give it again"):
+    with pytest.raises(SettingsError, match="a call of 'fail', which is not among them; give it again"):
         bench.resume(model)
     mended = StructuredTool.from_function(lambda: "fine", name="fail", description="Fail.")
     assert bench.resume(model, tools=(mended,)).stop_reason == "finished"
 
 
-def test_a_model_that_failed_after_a_tool_does_not_call_it_again(bench: Bench) -> None:
+def test_a_model_that_failed_after_a_tool_does_not_call_it_again(bench: RunHarness) -> None:
     calls: list[int] = []
 
     @tool
@@ -309,7 +313,7 @@ def test_a_model_that_failed_after_a_tool_does_not_call_it_again(bench: Bench) -
         calls.append(1)
         return "counted"
 
-    with pytest.raises(ModelFailed):
-        bench.run(scripted(textual("count"), ModelFailed("gone")), tools=(count,), model_tries=1)
-    bench.resume(scripted("", DONE), tools=(count,))
+    with pytest.raises(ModelError):
+        bench.run(scripted_model(textual("count"), ModelError("gone")), tools=(count,), model_tries=1)
+    bench.resume(scripted_model("", DONE), tools=(count,))
     assert calls == [1]

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from sandbox.contract import Kit, fresh, lasting, machine, make_repository, store
+from sandbox.contract import Kit, clean_sandbox, fresh_sandbox, make_repository, session_sandbox, store
 
-from ..conftest import missing
+from ..conftest import skip_missing
 
-__all__ = ["fresh", "lasting", "machine", "store"]
+__all__ = ["clean_sandbox", "fresh_sandbox", "session_sandbox", "store"]
 
 
 _SLOW_ON_DOCKER = ("sandbox.contract.commands", "sandbox.contract.files")
@@ -44,7 +44,7 @@ def testbed_image(request: pytest.FixtureRequest) -> Callable[[], contextlib.Abs
     """The base image with the repository in /testbed, on demand, removed again."""
 
     @contextlib.contextmanager
-    def made() -> Iterator[str]:
+    def build_image() -> Iterator[str]:
         base = request.getfixturevalue("base_image")
         repository = request.getfixturevalue("repository")
         from sandbox.container import client
@@ -64,11 +64,11 @@ def testbed_image(request: pytest.FixtureRequest) -> Callable[[], contextlib.Abs
         yield tag
         client().images.remove(tag, force=True)
 
-    return made
+    return build_image
 
 
 @contextlib.contextmanager
-def kit_of(name: str, repository: Path, testbed_image: Any) -> Iterator[Kit]:
+def open_kit(name: str, repository: Path, testbed_image: Any) -> Iterator[Kit]:
     """`backend`, or `backend-variant`."""
     backend, _, variant = name.partition("-")
     with contextlib.ExitStack() as stack:
@@ -80,20 +80,20 @@ def kit_of(name: str, repository: Path, testbed_image: Any) -> Iterator[Kit]:
         if variant == "commit":
             base["snapshots"] = "commit"
         if backend == "host":
-            from sandbox.host import unavailable
+            from sandbox.host import unavailable_reason
 
-            if reason := unavailable():
-                missing(reason)
+            if reason := unavailable_reason():
+                skip_missing(reason)
         if variant == "copied":
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             patch.setattr("sandbox.overlay.unavailable", lambda: "as asked")
-        kit = Kit(base, isolated=backend != "process", exact_times=backend != "docker")
-        stack.callback(kit.remove_leftovers, kit.owner)
-        stack.enter_context(kit.ended())
+        kit = Kit(base, is_isolated=backend != "process", has_exact_times=backend != "docker")
+        stack.callback(kit.remove_stale_resources, kit.owner)
+        stack.enter_context(kit.close_started())
         yield kit
 
 
 @pytest.fixture(scope="session", params=["process", "host", "docker"])
 def kit(request: pytest.FixtureRequest, repository: Path, testbed_image: Any) -> Iterator[Kit]:
-    with kit_of(request.param, repository, testbed_image) as found:
+    with open_kit(request.param, repository, testbed_image) as found:
         yield found

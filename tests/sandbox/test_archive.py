@@ -22,10 +22,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sandbox import archive, images, members
-from sandbox.layers import TRUSTED_OPAQUE, USER_OPAQUE, Stack
-from sandbox.machine import OutOfDisk, SandboxUnavailable, SnapshotCorrupt
+from sandbox.layers import TRUSTED_OPAQUE, USER_OPAQUE, LayerStack
+from sandbox.machine import OutOfDiskError, SandboxUnavailableError, SnapshotCorruptError
 
-from ..conftest import missing
+from ..conftest import skip_missing
 
 BASE = "sha256:" + "b" * 64
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -61,7 +61,7 @@ DEEDS = st.lists(
 @pytest.fixture(scope="module")
 def rooms() -> Iterator[Path]:
     if os.geteuid() != 0:
-        missing("overlays of the kernel's own marks are mounted by root")
+        skip_missing("overlays of the kernel's own marks are mounted by root")
     room = Path(tempfile.mkdtemp(prefix="overlays-"))
     yield room
     shutil.rmtree(room)
@@ -145,7 +145,7 @@ def tree(root: Path) -> dict[str, tuple[Any, ...]]:
 
 
 def keep(layers: tuple[Path, ...], base: Path, place: Path, *, opaque: str = USER_OPAQUE) -> str:
-    return archive.write(layers, Stack(base, opaque=opaque), place, base_digest=BASE)
+    return archive.write(layers, LayerStack(base, opaque_attribute=opaque), place, base_digest=BASE)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -165,7 +165,7 @@ def test_what_the_kernel_merges_goes_round(
         do(merged, third)
         before = tree(merged)
     digest = keep((upper, lower), base, room / "archive", opaque=TRUSTED_OPAQUE)
-    assert archive.content_digest((upper, lower), Stack(base, opaque=TRUSTED_OPAQUE)) == digest
+    assert archive.content_digest((upper, lower), LayerStack(base, opaque_attribute=TRUSTED_OPAQUE)) == digest
     archive.verify(room / "archive", digest=digest, base_digest=BASE)
     again.mkdir()
     archive.unpack(room / "archive", again, digest=digest, base_digest=BASE, owner=0)
@@ -191,7 +191,7 @@ def test_equal_trees_have_one_digest_however_they_came_about(rooms: Path) -> Non
         upper = room / f"upper{number}"
         with Overlay(room, (base,), upper) as merged:
             subprocess.run(["sh", "-ec", script], cwd=merged, check=True)
-        digests.add(archive.content_digest((upper,), Stack(base)))
+        digests.add(archive.content_digest((upper,), LayerStack(base)))
     assert len(digests) == 1
 
 
@@ -256,7 +256,7 @@ def test_hostile_archives(tmp_path: Path, name: str) -> None:
         lambda: archive.verify(place, digest=EMPTY, base_digest=BASE),
         lambda: archive.unpack(place, target, digest=EMPTY, base_digest=BASE),
     ):
-        with pytest.raises(SnapshotCorrupt, match=reason) as refused:
+        with pytest.raises(SnapshotCorruptError, match=reason) as refused:
             deed()
         assert "\n" not in str(refused.value)
     outside = [path for path in (tmp_path / "in").rglob("*") if target not in (path, *path.parents)]
@@ -275,11 +275,11 @@ def test_an_archive_of_nothing_goes_round(tmp_path: Path) -> None:
 def test_another_base_and_another_digest(tmp_path: Path) -> None:
     place = made(tmp_path / "archive", [])
     archive.verify(place, digest=EMPTY, base_digest=BASE)
-    with pytest.raises(SnapshotCorrupt, match="made for base"):
+    with pytest.raises(SnapshotCorruptError, match="made for base"):
         archive.verify(place, digest=EMPTY, base_digest="sha256:" + "c" * 64)
-    with pytest.raises(SnapshotCorrupt, match="but the snapshot says"):
+    with pytest.raises(SnapshotCorruptError, match="but the snapshot says"):
         archive.verify(place, digest="0" * 64, base_digest=BASE)
-    with pytest.raises(SnapshotCorrupt, match="made for base"):
+    with pytest.raises(SnapshotCorruptError, match="made for base"):
         archive.verify(
             made(tmp_path / "bare", [("x", FILE, {})], header=False), digest=EMPTY, base_digest=BASE
         )
@@ -304,13 +304,13 @@ def test_every_cut_and_every_flip_is_refused(tmp_path: Path) -> None:
     step = max(1, len(content) // 150)
     for length in (*range(0, len(content) - 4, step), len(content) - 5):
         place.write_bytes(content[:length])
-        with pytest.raises(SnapshotCorrupt):
+        with pytest.raises(SnapshotCorruptError):
             archive.verify(place, digest=digest, base_digest=BASE)
     for position in (*range(0, len(content), step), *range(len(content) - 4, len(content))):
         flipped = bytearray(content)
         flipped[position] ^= 1 << position % 8
         place.write_bytes(flipped)
-        with pytest.raises(SnapshotCorrupt):
+        with pytest.raises(SnapshotCorruptError):
             archive.verify(place, digest=digest, base_digest=BASE)
 
 
@@ -336,7 +336,7 @@ def test_headers_of_any_kind_raise_nothing_else(tmp_path: Path, data: st.DataObj
         lambda: archive.verify(changed, digest="0" * 64, base_digest=BASE),
         lambda: archive.unpack(changed, target, digest="0" * 64, base_digest=BASE),
     ):
-        with pytest.raises(SnapshotCorrupt):
+        with pytest.raises(SnapshotCorruptError):
             deed()
 
 
@@ -344,10 +344,10 @@ def test_noise_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "archive"
     for content in (b"", b"\0" * 5000, os.urandom(3000), zstandard.compress(os.urandom(3000))):
         place.write_bytes(content)
-        with pytest.raises(SnapshotCorrupt):
+        with pytest.raises(SnapshotCorruptError):
             archive.verify(place, digest=EMPTY, base_digest=BASE)
     place.unlink()
-    with pytest.raises(SnapshotCorrupt, match="gone"):
+    with pytest.raises(SnapshotCorruptError, match="gone"):
         archive.verify(place, digest=EMPTY, base_digest=BASE)
 
 
@@ -495,7 +495,7 @@ def test_malformed_members_are_refused_at_once(tmp_path: Path, name: str) -> Non
         lambda: archive.verify(place, digest=EMPTY, base_digest=BASE),
         lambda: archive.unpack(place, tmp_path / "target", digest=EMPTY, base_digest=BASE),
     ):
-        with pytest.raises(SnapshotCorrupt, match=reason) as refused:
+        with pytest.raises(SnapshotCorruptError, match=reason) as refused:
             deed()
         assert "\n" not in str(refused.value)
         assert len(str(refused.value)) < 400
@@ -517,20 +517,20 @@ def test_every_time_that_a_file_can_have_goes_round(tmp_path: Path) -> None:
 def held_digest(place: Path) -> str:
     """The digest that an archive should have."""
     with place.open("rb") as raw:
-        found = members.Members(place, raw)
-        found.base()
-        return archive._Reader(place, found, None, None, archive.LARGEST_LAYER).read()
+        found = members.ArchiveMembers(place, raw)
+        found.read_base()
+        return archive._ArchiveReader(place, found, None, None, archive.MAX_LAYER_BYTES).read()
 
 
 COST = """
 import resource, sys, time
 from pathlib import Path
 from sandbox import archive, images, members
-from sandbox.machine import SnapshotCorrupt
+from sandbox.machine import SnapshotCorruptError
 before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
 try:
     archive.verify(Path(sys.argv[1]), digest="0" * 64, base_digest=sys.argv[2])
-except SnapshotCorrupt as error:
+except SnapshotCorruptError as error:
     assert sys.argv[3] in str(error), error
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, time.process_time() - began)
 """
@@ -588,11 +588,11 @@ def test_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ):
         with monkeypatch.context() as patched:
             patched.setattr(members, limit, value)
-            with pytest.raises(SnapshotCorrupt, match=reason):
+            with pytest.raises(SnapshotCorruptError, match=reason):
                 archive.verify(place, digest=EMPTY, base_digest=BASE)
     monkeypatch.setattr(members, "LARGEST_EXTENDED_HEADERS", 500)
     packed(place, *(extended((b"mtime", b"1")) + block(b"m%02d" % n) for n in range(60)), END)
-    with pytest.raises(SnapshotCorrupt, match="header is too large"):
+    with pytest.raises(SnapshotCorruptError, match="header is too large"):
         archive.verify(place, digest=EMPTY, base_digest=BASE)
 
 
@@ -600,7 +600,7 @@ def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     place = packed(tmp_path / "archive", block(size=number(8**10)), *[bytes(1 << 20)] * 1024, END)
     monkeypatch.setattr(members, "_CPU_S", 0.1)
     began = time.thread_time()
-    with pytest.raises(SnapshotCorrupt, match="takes too long"):
+    with pytest.raises(SnapshotCorruptError, match="takes too long"):
         archive.verify(place, digest=EMPTY, base_digest=BASE)
     assert time.thread_time() - began < 0.5
 
@@ -610,8 +610,10 @@ def test_a_file_of_another_user_is_not_kept(tmp_path: Path) -> None:
     layer.mkdir()
     base.mkdir()
     (layer / "file").write_text("of this host")
-    with pytest.raises(SandboxUnavailable, match="file: belongs to a user of this host"):
-        archive.write((layer,), Stack(base), tmp_path / "archive", base_digest=BASE, root_uid=os.getuid() + 1)
+    with pytest.raises(SandboxUnavailableError, match="file: belongs to a user of this host"):
+        archive.write(
+            (layer,), LayerStack(base), tmp_path / "archive", base_digest=BASE, root_uid=os.getuid() + 1
+        )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "layer"]
 
 
@@ -619,7 +621,7 @@ def test_what_is_no_file_is_refused_and_closed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     before = set(Path("/proc/self/fd").iterdir())
     for place in (tmp_path, tmp_path / "fifo"):
-        with pytest.raises(SnapshotCorrupt, match=f"{place}: is not a regular file"):
+        with pytest.raises(SnapshotCorruptError, match=f"{place}: is not a regular file"):
             archive.verify(place, digest="", base_digest=BASE)
     assert set(Path("/proc/self/fd").iterdir()) <= before
 
@@ -631,15 +633,15 @@ def test_more_than_a_sandbox_may_hold(tmp_path: Path) -> None:
     packed(place, block(size=number(len(content))), content, END)
     digest = held_digest(place)
     target.mkdir()
-    archive.unpack(place, target, digest=digest, base_digest=BASE, largest=1 << 20)
+    archive.unpack(place, target, digest=digest, base_digest=BASE, max_bytes=1 << 20)
     assert (target / "x").read_bytes() == content
     assert (target / "x").stat().st_blocks * 512 < 1 << 20
     for deed in (
-        lambda: archive.unpack(place, target, digest=digest, base_digest=BASE, largest=100 << 10),
-        lambda: archive.verify(place, digest=digest, base_digest=BASE, largest=15 << 20),
+        lambda: archive.unpack(place, target, digest=digest, base_digest=BASE, max_bytes=100 << 10),
+        lambda: archive.verify(place, digest=digest, base_digest=BASE, max_bytes=15 << 20),
     ):
         (target / "x").unlink(missing_ok=True)
-        with pytest.raises(OutOfDisk, match=r"more than \d+ MB, the sandbox's limit; raise disk_mb"):
+        with pytest.raises(OutOfDiskError, match=r"more than \d+ MB, the sandbox's limit; raise disk_mb"):
             deed()
 
 
@@ -652,11 +654,11 @@ def test_what_follows_the_end_is_refused(tmp_path: Path) -> None:
         (zstandard.compress(bytes(tarfile.RECORDSIZE)), "goes on after its end"),
     ):
         place.write_bytes(whole + more)
-        with pytest.raises(SnapshotCorrupt, match=reason):
+        with pytest.raises(SnapshotCorruptError, match=reason):
             archive.verify(place, digest=digest, base_digest=BASE)
     for end in (b"", bytes(512), END + END, END[:-512] + b"x" + bytes(511)):
         packed(place, block(), end)
-        with pytest.raises(SnapshotCorrupt, match=r"cut short|goes on"):
+        with pytest.raises(SnapshotCorruptError, match=r"cut short|goes on"):
             archive.verify(place, digest=digest, base_digest=BASE)
 
 
@@ -720,9 +722,9 @@ def test_members_of_any_kind_raise_nothing_else(
     target.mkdir(parents=True)
     for deed in (
         lambda: archive.verify(place, digest="0" * 64, base_digest=BASE),
-        lambda: archive.unpack(place, target, digest="0" * 64, base_digest=BASE, largest=1000),
+        lambda: archive.unpack(place, target, digest="0" * 64, base_digest=BASE, max_bytes=1000),
     ):
-        with pytest.raises((SnapshotCorrupt, OutOfDisk)):
+        with pytest.raises((SnapshotCorruptError, OutOfDiskError)):
             deed()
     assert {*target.parents[1].rglob("*")} <= {target.parent, target, *target.rglob("*")}
 
@@ -734,14 +736,14 @@ def test_members_of_any_kind_raise_nothing_else(
     )
 )
 def test_sums_are_a_mapping(expected: dict[str, tuple[bytes, int]]) -> None:
-    sums = members.Sums()
-    for path in sorted(expected, key=members.order):
-        sums.add(members.order(path), *expected[path])
-    told = {path: None if kind == sums.UNTOLD else sum_.hex() for path, (sum_, kind) in expected.items()}
+    sums = members.DigestsByPath()
+    for path in sorted(expected, key=members.sort_key):
+        sums.add(members.sort_key(path), *expected[path])
+    told = {path: None if kind == sums.UNREPORTED else sum_.hex() for path, (sum_, kind) in expected.items()}
     assert dict(sums) == told
     assert sums.get("c") is None
     for path, (sum_, kind) in expected.items():
-        assert sums.of_file(path) == (None if kind == sums.LINK else (sum_, kind))
+        assert sums.find_file(path) == (None if kind == sums.LINK else (sum_, kind))
 
 
 def test_closed_directories_with_hard_links() -> None:
@@ -775,7 +777,7 @@ def test_closed_directories_with_hard_links() -> None:
 
 def test_a_pipe_in_the_place_of_an_archive(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "archive")
-    with pytest.raises(SnapshotCorrupt, match="not a regular file"):
+    with pytest.raises(SnapshotCorruptError, match="not a regular file"):
         archive.verify(tmp_path / "archive", digest=EMPTY, base_digest=BASE)
 
 
@@ -785,8 +787,8 @@ def test_a_writer_refuses_what_no_reader_takes(tmp_path: Path, monkeypatch: pyte
     layer.mkdir()
     for number in range(25):
         (layer / str(number)).touch()
-    with pytest.raises(SandboxUnavailable, match="more than 20 files"):
-        archive.write((layer,), Stack(), tmp_path / "archive", base_digest=BASE)
+    with pytest.raises(SandboxUnavailableError, match="more than 20 files"):
+        archive.write((layer,), LayerStack(), tmp_path / "archive", base_digest=BASE)
     assert not list(tmp_path.glob("archive*"))
 
 
@@ -798,7 +800,7 @@ def test_attributes_that_no_archive_can_name(tmp_path: Path) -> None:
     os.utime(layer / "old", ns=(-500_000_000, -500_000_000))
     for name in (b"user.a=b", b"user.\xff", b"user.plain"):
         os.setxattr(layer / "file", name, b"value")
-    digest = archive.write((layer,), Stack(), tmp_path / "archive", base_digest=BASE)
+    digest = archive.write((layer,), LayerStack(), tmp_path / "archive", base_digest=BASE)
     target = tmp_path / "target"
     target.mkdir()
     archive.unpack(tmp_path / "archive", target, digest=digest, base_digest=BASE)
@@ -809,9 +811,9 @@ def test_attributes_that_no_archive_can_name(tmp_path: Path) -> None:
 def test_a_mark_of_docker_is_refused_before_the_daemon_sees_it(tmp_path: Path) -> None:
     place = packed(tmp_path / "archive", extended((b"TAKEOVER.literal", b"1")) + block(b".wh.x"), END)
     digest = held_digest(place)
-    assert archive.verify(place, digest=digest, base_digest=BASE).literal == ".wh.x"
-    with pytest.raises(SnapshotCorrupt, match="cannot keep a file named"):
-        images.load(place, digest, {"Id": BASE}, {}, "tag")
+    assert archive.verify(place, digest=digest, base_digest=BASE).literal_path == ".wh.x"
+    with pytest.raises(SnapshotCorruptError, match="cannot keep a file named"):
+        images.load_archive(place, digest, {"Id": BASE}, {}, "tag")
 
 
 @pytest.mark.slow
@@ -843,11 +845,11 @@ def test_a_full_disk_leaves_no_part(rooms: Path) -> None:
     (layer / "big").write_bytes(os.urandom(3 << 20))
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=True)
     try:
-        with pytest.raises(OutOfDisk, match="disk is full"):
+        with pytest.raises(OutOfDiskError, match="disk is full"):
             keep((layer,), base, small / "archive")
         assert list(small.iterdir()) == []
         digest = keep((layer,), base, room / "archive")
-        with pytest.raises(OutOfDisk):
+        with pytest.raises(OutOfDiskError):
             archive.unpack(room / "archive", small, digest=digest, base_digest=BASE)
     finally:
         subprocess.run(["umount", small], check=True)

@@ -17,13 +17,13 @@ import pytest
 
 from sandbox import cgroups, freezer, hierarchies, ownership
 from sandbox.cgroups import ControlGroup
-from sandbox.machine import SandboxUnavailable
+from sandbox.machine import SandboxUnavailableError
 
-from ..conftest import missing
+from ..conftest import skip_missing
 from .test_namespaces import KINDS, RESTLESS, ROOT, await_growth, size
 
 _MEMORY_BYTES, _PIDS = 256 << 20, 300
-_CACHES: tuple[Any, ...] = (cgroups._unavailable, hierarchies.parents)
+_CACHES: tuple[Any, ...] = (cgroups._compute_unavailable_reason, hierarchies.find_parent_groups)
 
 
 def fresh() -> None:
@@ -34,7 +34,7 @@ def fresh() -> None:
 @pytest.fixture(params=["as mounted", "version 1", "version 2"])
 def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Only the hierarchies of one version count as mounted."""
-    every = hierarchies.positions
+    every = hierarchies.list_positions
     if request.param != "as mounted":
         unified = request.param == "version 2"
         monkeypatch.setattr(
@@ -43,8 +43,8 @@ def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             lambda pid=None: [one for one in every(pid) if (not one.controllers) == unified],
         )
     fresh()
-    if reason := cgroups.unavailable():
-        missing(reason)
+    if reason := cgroups.unavailable_reason():
+        skip_missing(reason)
     yield request.param
     monkeypatch.undo()
     fresh()
@@ -52,7 +52,7 @@ def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def group(version: str) -> Iterator[ControlGroup]:
-    made = cgroups.create(_MEMORY_BYTES, _PIDS)
+    made = cgroups.create_group(_MEMORY_BYTES, _PIDS)
     assert made is not None
     yield made
     made.kill()
@@ -62,7 +62,7 @@ def group(version: str) -> Iterator[ControlGroup]:
 
 def start(group: ControlGroup, *command: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*group.entering, *command], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [*group.entry_command, *command], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
 
 
@@ -80,13 +80,13 @@ _HERE = [kind for kind in KINDS if kind != "resume_all"]
 def test_nothing_runs_while_frozen_and_nothing_survives(
     group: ControlGroup, kind: str, tmp_path: Path
 ) -> None:
-    if kind in ("many", "bomb") and not group.limits_pids:
+    if kind in ("many", "bomb") and not group.has_pids_limit:
         pytest.skip(
             "a fork bomb needs a limit on processes, which this hierarchy has not; the other version's test has it"
         )
     process = begin(group, kind, tmp_path / "beats")
     for _ in range(3):
-        with group.freezing():
+        with group.pause():
             before = size(tmp_path / "beats")
             time.sleep(0.1)
             assert size(tmp_path / "beats") == before
@@ -102,7 +102,7 @@ def test_nothing_runs_while_frozen_and_nothing_survives(
 def test_spared_processes_survive(group: ControlGroup, tmp_path: Path) -> None:
     spared = begin(group, "spin", tmp_path / "spared")
     others = [begin(group, kind, tmp_path / kind) for kind in ("spin", "fork", "threads", "vfork")]
-    group.kill(spared={spared.pid})
+    group.kill(excluded_pids={spared.pid})
     assert group.process_ids() == {spared.pid}
     assert [other.wait(5) for other in others if other.args[-2] != "fork"] == [-signal.SIGKILL] * 3  # type: ignore[index]
     await_growth(tmp_path / "spared")
@@ -112,8 +112,8 @@ def test_spared_processes_survive(group: ControlGroup, tmp_path: Path) -> None:
 
 def test_nested_freezing_ends_with_the_last(group: ControlGroup, tmp_path: Path) -> None:
     begin(group, "spin", tmp_path / "beats")
-    with group.freezing():
-        with group.freezing():
+    with group.pause():
+        with group.pause():
             pass
         before = size(tmp_path / "beats")
         time.sleep(0.05)
@@ -123,20 +123,20 @@ def test_nested_freezing_ends_with_the_last(group: ControlGroup, tmp_path: Path)
 
 def test_a_kill_ends_what_is_frozen(group: ControlGroup, tmp_path: Path) -> None:
     process = begin(group, "spin", tmp_path / "beats")
-    with group.freezing():
+    with group.pause():
         group.kill()
         assert process.wait(5) == -signal.SIGKILL
 
 
 def test_many_groups_are_frozen_at_once(version: str, tmp_path: Path) -> None:
-    groups = [made for _ in range(8) if (made := cgroups.create(_MEMORY_BYTES, _PIDS)) is not None]
+    groups = [made for _ in range(8) if (made := cgroups.create_group(_MEMORY_BYTES, _PIDS)) is not None]
     failures: list[int] = []
     for number, group in enumerate(groups):
         begin(group, "fork" if number % 2 else "threads", tmp_path / str(number))
 
     def freeze(number: int) -> None:
         for _ in range(10):
-            with groups[number].freezing():
+            with groups[number].pause():
                 before = size(tmp_path / str(number))
                 time.sleep(0.005)
                 if size(tmp_path / str(number)) != before:
@@ -156,7 +156,7 @@ def test_many_groups_are_frozen_at_once(version: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_an_error_inside_resumes(group: ControlGroup, tmp_path: Path, error: type[BaseException]) -> None:
     begin(group, "spin", tmp_path / "beats")
-    with pytest.raises(error), group.freezing():
+    with pytest.raises(error), group.pause():
         raise error
     await_growth(tmp_path / "beats")
 
@@ -165,10 +165,10 @@ def test_what_does_not_stop_is_refused_and_resumed(
     group: ControlGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(group, "spin", tmp_path / "beats")
-    switch = freezer._switch
+    switch = freezer._set_paused
     monkeypatch.setattr(freezer, "TIMEOUT_S", 0.05)
     monkeypatch.setattr(freezer, "_switch", lambda *a, **k: switch(*a, **k) and False)
-    with pytest.raises(SandboxUnavailable, match="did not stop"), group.freezing():
+    with pytest.raises(SandboxUnavailableError, match="did not stop"), group.pause():
         pytest.fail("counts as frozen")
     monkeypatch.undo()
     await_growth(tmp_path / "beats")
@@ -178,7 +178,7 @@ def test_ctrl_c_while_it_freezes_or_resumes(
     group: ControlGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(group, "spin", tmp_path / "beats")
-    switch = freezer._switch
+    switch = freezer._set_paused
     for interrupted_call in (1, 2):
         calls = 0
 
@@ -187,11 +187,11 @@ def test_ctrl_c_while_it_freezes_or_resumes(
             calls += 1
             if calls == at:
                 raise KeyboardInterrupt
-            return switch(directory, on=on)
+            return switch(directory, is_paused=on)
 
         with monkeypatch.context() as patch:
             patch.setattr(freezer, "_switch", interrupted)
-            with pytest.raises(KeyboardInterrupt), group.freezing():
+            with pytest.raises(KeyboardInterrupt), group.pause():
                 pass
         await_growth(tmp_path / "beats")
 
@@ -213,12 +213,12 @@ def test_a_process_whose_first_thread_has_ended_is_killed(group: ControlGroup) -
     assert process.stdout.readline() == "begun\n"
     while "State:\tZ" not in Path(f"/proc/{process.pid}/status").read_text():
         time.sleep(0.01)
-    group.kill(spared=(os.getpid(),))
+    group.kill(excluded_pids=(os.getpid(),))
     assert process.wait(10) == -signal.SIGKILL
 
 
 def test_an_empty_group(group: ControlGroup) -> None:
-    with group.freezing():
+    with group.pause():
         assert group.process_ids() == set()
     group.kill()
     group.remove()
@@ -233,7 +233,7 @@ def test_the_whole_tree_is_inside_from_the_start(group: ControlGroup) -> None:
 
 
 def test_a_group_that_is_gone_runs_nothing(group: ControlGroup, tmp_path: Path) -> None:
-    entering = group.entering
+    entering = group.entry_command
     group.remove()
     done = subprocess.run([*entering, "touch", str(tmp_path / "ran")], capture_output=True, check=False)
     assert done.returncode != 0
@@ -243,12 +243,12 @@ def test_a_group_that_is_gone_runs_nothing(group: ControlGroup, tmp_path: Path) 
 @pytest.fixture
 def limited() -> Iterator[ControlGroup]:
     fresh()
-    if reason := cgroups.unavailable():
-        missing(reason)
-    made = cgroups.create(_MEMORY_BYTES, _PIDS)
+    if reason := cgroups.unavailable_reason():
+        skip_missing(reason)
+    made = cgroups.create_group(_MEMORY_BYTES, _PIDS)
     assert made is not None
-    if not made.limits_memory:
-        missing("no memory controller")
+    if not made.has_memory_limit:
+        skip_missing("no memory controller")
     yield made
     made.kill()
     made.remove()
@@ -332,7 +332,7 @@ def test_a_protected_process_outlives_a_smaller_one(limited: ControlGroup) -> No
 
 def test_nothing_inside_escapes_the_kernels_choice(limited: ControlGroup) -> None:
     if os.geteuid() != 0:
-        missing("needs root, to become another user or to mount")
+        skip_missing("needs root, to become another user or to mount")
     program = "from pathlib import Path; Path('/proc/self/oom_score_adj').write_text('-1')"
     limited.protect(())
     process = start(
@@ -356,13 +356,13 @@ def test_address_space_is_not_limited(limited: ControlGroup) -> None:
 
 
 def test_the_number_of_processes_is_limited(limited: ControlGroup) -> None:
-    if not limited.limits_pids:
-        missing("no pids controller")
+    if not limited.has_pids_limit:
+        skip_missing("no pids controller")
     program = (
         "import os\ntry:\n for n in range(1000):\n  if not os.fork(): os.read(0, 1)\nexcept OSError: print(n)"
     )
     process = subprocess.Popen(
-        [*limited.entering, sys.executable, "-c", program],
+        [*limited.entry_command, sys.executable, "-c", program],
         text=True,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -407,7 +407,7 @@ def _killed_maker(guard: str) -> tuple[list[Path], Callable[[], bool]]:
 def test_a_process_that_is_killed_while_it_freezes_leaves_nothing_when_the_next_starts() -> None:
     directories, any_alive = _killed_maker("no guard")
     assert any_alive()
-    cgroups.remove_stale({directory.parent for directory in directories})
+    cgroups.remove_stale_groups({directory.parent for directory in directories})
     assert not any_alive()
     assert not any(directory.exists() for directory in directories)
 
@@ -427,12 +427,12 @@ def test_a_process_that_is_killed_while_it_freezes_leaves_an_empty_host() -> Non
             time.sleep(0.05)
         assert not any_alive()
     finally:
-        cgroups.remove_stale({directory.parent for directory in directories})
+        cgroups.remove_stale_groups({directory.parent for directory in directories})
 
 
 def test_groups_of_living_processes_and_of_others_are_left(limited: ControlGroup) -> None:
     parents = {directory.parent for directory in limited._directories}
-    _, namespace, _, start = ownership.this_process().split("/")
+    _, namespace, _, start = ownership.current_process_identity().split("/")
     names = [
         f"takeover-{int(namespace) + 1}-{os.getpid()}-{int(start) + 1}-00",  # another PID namespace
         "takeover-000",
@@ -442,7 +442,7 @@ def test_groups_of_living_processes_and_of_others_are_left(limited: ControlGroup
     for directory in made:
         directory.mkdir()
     try:
-        cgroups.remove_stale(parents)
+        cgroups.remove_stale_groups(parents)
         assert all(directory.is_dir() for directory in (*made, *limited._directories))
     finally:
         for directory in made:
@@ -451,10 +451,10 @@ def test_groups_of_living_processes_and_of_others_are_left(limited: ControlGroup
 
 def test_groups_of_a_process_whose_id_was_used_again(limited: ControlGroup) -> None:
     parent = limited._directories[0].parent
-    _, namespace, _, start = ownership.this_process().split("/")
+    _, namespace, _, start = ownership.current_process_identity().split("/")
     stale = parent / f"takeover-{namespace}-{os.getpid()}-{int(start) - 1}-00"
     stale.mkdir()
-    cgroups.remove_stale([parent])
+    cgroups.remove_stale_groups([parent])
     assert not stale.exists()
 
 
@@ -502,7 +502,7 @@ def test_positions(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {"/proc/self/mountinfo": mountinfo, "/proc/self/cgroup": groups}
     monkeypatch.setattr(Path, "read_text", lambda self: texts[str(self)])
     monkeypatch.setattr(Path, "is_dir", lambda self: True)
-    assert [str(one.directory) for one in hierarchies.positions()] == ([expected] if expected else [])
+    assert [str(one.directory) for one in hierarchies.list_positions()] == ([expected] if expected else [])
 
 
 @pytest.mark.parametrize(
@@ -542,7 +542,7 @@ def test_where_version_2_groups_are_made(
         return able | {"freezer"} if parent in [tmp_path / name for name in writable] else set()
 
     monkeypatch.setattr(hierarchies, "_trial", trial)
-    found = hierarchies._unified_parents(hierarchies.Position(frozenset(), tmp_path / own, tmp_path))
+    found = hierarchies._find_unified_parents(hierarchies.Position(frozenset(), tmp_path / own, tmp_path))
     assert set(found.values()) == ({tmp_path / expected} if expected is not None else set())
     with_limits = expected is not None and expected in controllers
     assert ("memory" in found) == (with_limits and expected in writable)
@@ -550,7 +550,7 @@ def test_where_version_2_groups_are_made(
 
 def test_an_ordinary_user_learns_why_there_is_none() -> None:
     if os.geteuid() != 0:
-        missing("needs root, to become another user or to mount")
+        skip_missing("needs root, to become another user or to mount")
     program = "from sandbox import cgroups; print(cgroups.create(1 << 30, 9)); print(cgroups.unavailable())"
     done = subprocess.run(
         ["setpriv", "--reuid=54321", "--clear-groups", sys.executable, "-c", program],
@@ -568,9 +568,9 @@ def test_an_ordinary_user_learns_why_there_is_none() -> None:
 
 def test_read_only_hierarchies_are_none() -> None:
     if os.geteuid() != 0:
-        missing("needs root, to become another user or to mount")
+        skip_missing("needs root, to become another user or to mount")
     program = "from sandbox import cgroups; print(cgroups.unavailable())"
-    points = {str(position.top) for position in hierarchies.positions()}
+    points = {str(position.top) for position in hierarchies.list_positions()}
     remount = "; ".join(f"mount -o remount,bind,ro {point}" for point in points)
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", f'{remount}; exec "$@"', "sh", sys.executable, "-c", program],
@@ -585,7 +585,7 @@ def test_read_only_hierarchies_are_none() -> None:
 def test_a_container_is_frozen_by_its_own_group(group: ControlGroup, tmp_path: Path) -> None:
     process = begin(group, "spin", tmp_path / "beats")
     name = group._directories[0].name
-    with freezer.paused(name, process.pid):
+    with freezer.pause_container(name, process.pid):
         before = size(tmp_path / "beats")
         time.sleep(0.1)
         assert size(tmp_path / "beats") == before

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from sandbox import changes
-from sandbox.changes import LayerReport, Mount
-from sandbox.differences import differences
-from sandbox.layers import TRUSTED_OPAQUE, USER_OPAQUE, Stack
-from sandbox.machine import SandboxUnavailable
+from sandbox.changes import LayerChangeTracker, Mount
+from sandbox.differences import list_differences
+from sandbox.layers import TRUSTED_OPAQUE, USER_OPAQUE, LayerStack
+from sandbox.machine import SandboxUnavailableError
 from sandbox.removal import remove_tree
 
 
@@ -28,16 +28,16 @@ def top(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def report(top: Path) -> LayerReport:
-    return LayerReport(Stack(top.parent, top.parents[1] / "base"), (Mount("w", "/w"),), "/w")
+def report(top: Path) -> LayerChangeTracker:
+    return LayerChangeTracker(LayerStack(top.parent, top.parents[1] / "base"), (Mount("w", "/w"),), "/w")
 
 
-def unhashed(report: LayerReport) -> list[str]:
+def unhashed(report: LayerChangeTracker) -> list[str]:
     return [change.path for change in report.changes() if change.too_large]
 
 
 def test_bytes_are_bounded_in_the_order_of_names(
-    top: Path, report: LayerReport, monkeypatch: pytest.MonkeyPatch
+    top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "MOST_HASHED", 250)
     for name in ("d", "b", "e", "a", "c"):
@@ -45,22 +45,22 @@ def test_bytes_are_bounded_in_the_order_of_names(
     assert unhashed(report) == ["c", "d", "e"]
 
 
-def test_files_are_bounded(top: Path, report: LayerReport, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_bounded(top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "_MOST_FILES", 2)
     for name in ("c", "a", "b"):
         (top / name).write_bytes(b"x")
     assert unhashed(report) == ["c"]
 
 
-def test_time_is_bounded(top: Path, report: LayerReport, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_bounded(top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "LONGEST_LOOK_S", 0.0)
     (top / "a").touch()
-    with pytest.raises(SandboxUnavailable, match="too many files"):
+    with pytest.raises(SandboxUnavailableError, match="too many files"):
         report.changes()
 
 
 def test_a_lack_of_descriptors_is_no_change(
-    top: Path, report: LayerReport, monkeypatch: pytest.MonkeyPatch
+    top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (top / "d").mkdir()
     (top / "d" / "f").touch()
@@ -74,13 +74,13 @@ def test_a_lack_of_descriptors_is_no_change(
 
     with monkeypatch.context() as patch:
         patch.setattr(changes, "open_at", refused)
-        with pytest.raises(SandboxUnavailable, match="cannot be read: Too many open files"):
+        with pytest.raises(SandboxUnavailableError, match="cannot be read: Too many open files"):
             report.changes()
     assert report.changes() == ()
 
 
 def test_time_is_bounded_after_the_listing(
-    top: Path, report: LayerReport, monkeypatch: pytest.MonkeyPatch
+    top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = top.parents[1] / "base" / "w" / "d"
     base.mkdir()
@@ -88,7 +88,7 @@ def test_time_is_bounded_after_the_listing(
         (base / f"f{number}").touch()
     os.mknod(top / "d", 0o020600, 0)
     monkeypatch.setattr(changes, "LONGEST_LOOK_S", 0.01)
-    with pytest.raises(SandboxUnavailable, match="too many files"):
+    with pytest.raises(SandboxUnavailableError, match="too many files"):
         report.changes()
 
 
@@ -100,14 +100,14 @@ def test_deep_directories_of_many_layers_are_reported_fast(tmp_path: Path) -> No
             (tmp_path / f"{number}" / "w" / deep / f"f{number}-{file}").touch()
     (tmp_path / "top" / "w").mkdir(parents=True)
     layers = (tmp_path / name for name in ("top", *map(str, range(30))))
-    report = LayerReport(Stack(*layers), (Mount("w", "/w"),), "/w")
+    report = LayerChangeTracker(LayerStack(*layers), (Mount("w", "/w"),), "/w")
     os.mknod(tmp_path / "top" / "w" / "d", 0o020600, 0)
     start = time.monotonic()
     assert len(report.changes()) == 600
     assert time.monotonic() - start < 2
 
 
-def test_no_path_is_longer_than_a_snapshot_keeps(top: Path, report: LayerReport) -> None:
+def test_no_path_is_longer_than_a_snapshot_keeps(top: Path, report: LayerChangeTracker) -> None:
     code = "import os\nfor n in range(40):\n os.mkdir('n' * 250); os.chdir('n' * 250)\n open('f', 'w')\n"
     try:
         subprocess.run([sys.executable, "-c", code], cwd=top, check=True)
@@ -124,11 +124,11 @@ def test_a_directory_hides_others_by_its_back_ends_attribute_only(tmp_path: Path
     (tmp_path / "base" / "d" / "f").touch()
     os.setxattr(tmp_path / "top" / "d", USER_OPAQUE, b"y")
     layers = (tmp_path / "top", tmp_path / "base")
-    assert Stack(*layers).find("d/f") is None
-    assert Stack(*layers, opaque=TRUSTED_OPAQUE).find("d/f") is not None
-    base = Stack(layers[1], opaque=TRUSTED_OPAQUE)
-    assert [each.kind for each in differences(layers[:1], base)] == ["directory"]
-    report = LayerReport(Stack(*layers, opaque=TRUSTED_OPAQUE), (Mount("", "/"),), "/")
+    assert LayerStack(*layers).find("d/f") is None
+    assert LayerStack(*layers, opaque_attribute=TRUSTED_OPAQUE).find("d/f") is not None
+    base = LayerStack(layers[1], opaque_attribute=TRUSTED_OPAQUE)
+    assert [each.kind for each in list_differences(layers[:1], base)] == ["directory"]
+    report = LayerChangeTracker(LayerStack(*layers, opaque_attribute=TRUSTED_OPAQUE), (Mount("", "/"),), "/")
     os.setxattr(tmp_path / "top", USER_OPAQUE, b"y")
     assert report.changes() == ()
     assert report.sha256("d/f") is not None

@@ -10,33 +10,33 @@ import pytest
 
 from sandbox import images
 from sandbox.contract.files import *  # noqa: F403
-from sandbox.contract.kit import Kit, told
+from sandbox.contract.kit import Kit, check_output
 from sandbox.contract.snapshots import *  # noqa: F403
 
-from .conftest import kit_of
+from .conftest import open_kit
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="session", params=["host-image", "host-copied", "docker-commit"])
 def kit(request: pytest.FixtureRequest, repository: Path, testbed_image: Any) -> Iterator[Kit]:
-    with kit_of(request.param, repository, testbed_image) as found:
+    with open_kit(request.param, repository, testbed_image) as found:
         yield found
 
 
 def test_an_image_of_too_many_layers_is_made_one(
     repository: Path, testbed_image: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with kit_of("docker-commit", repository, testbed_image) as kit:
+    with open_kit("docker-commit", repository, testbed_image) as kit:
         machine = kit.start()
-        below = len(images.require_base(str(kit.spec().image))["RootFS"]["Layers"])
+        below = len(images.require_base_image(str(kit.spec().image))["RootFS"]["Layers"])
         monkeypatch.setattr("sandbox.container._MOST_LAYERS", below + 2)
         for step in range(4):
-            told(machine, f"echo {step} >step; touch step-{step}; rm -f step-{step - 1}")
-            snapshot = machine.freeze(tmp_path).result()
-            found = images.find(snapshot.location)
+            check_output(machine, f"echo {step} >step; touch step-{step}; rm -f step-{step - 1}")
+            snapshot = machine.snapshot(tmp_path).result()
+            found = images.find_image(snapshot.location)
             assert found is not None
             assert len(found["RootFS"]["Layers"]) <= below + 2
             machine.close()
-            machine = kit.thaw(snapshot, tmp_path)
-        assert told(machine, "cat step; ls step-*") == "3\nstep-3\n"
+            machine = kit.restore(snapshot, tmp_path)
+        assert check_output(machine, "cat step; ls step-*") == "3\nstep-3\n"

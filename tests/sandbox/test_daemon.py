@@ -20,10 +20,10 @@ import pytest
 
 import sandbox
 from sandbox import daemon, transfer
-from sandbox.contract import told
-from sandbox.machine import OutOfDisk, SandboxSpec, SandboxUnavailable, Snapshot
+from sandbox.contract import check_output
+from sandbox.machine import OutOfDiskError, SandboxSpec, SandboxUnavailableError, Snapshot
 
-from ..conftest import missing
+from ..conftest import skip_missing
 
 OWNER = "test-daemon"
 PASSWD = "test -e /etc/passwd || echo gone"
@@ -65,7 +65,7 @@ class Daemon:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 told = (self._place / "log").read_text(errors="replace").splitlines()[-1:]
                 self.end(signal.SIGKILL)
-                missing(f"no second Docker daemon starts here: {told}")
+                skip_missing(f"no second Docker daemon starts here: {told}")
             time.sleep(0.05)
 
     def open(self) -> Any:
@@ -107,7 +107,7 @@ class Daemon:
 @contextlib.contextmanager
 def second_daemon(data: Path | None = None) -> Iterator[Daemon]:
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
-        missing("only root, with dockerd installed, starts a second Docker daemon")
+        skip_missing("only root, with dockerd installed, starts a second Docker daemon")
     with tempfile.TemporaryDirectory(prefix="dockerd-", ignore_cleanup_errors=True) as place:
         found = Daemon(Path(place), data or Path(place) / "data")
         try:
@@ -187,12 +187,12 @@ def test_snapshots_outlive_the_daemon(there: Daemon, tiny_image: tuple[str, Path
     frozen: dict[Any, Snapshot] = {}
     for way in ("layer", "commit"):
         with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as machine:
-            told(machine, "echo kept > kept; ln kept hard; rm /etc/passwd; mkdir d; chmod 4711 d")
-            frozen[way] = machine.freeze(tmp_path, labels={"takeover.thread": "t"}).result()
+            check_output(machine, "echo kept > kept; ln kept hard; rm /etc/passwd; mkdir d; chmod 4711 d")
+            frozen[way] = machine.snapshot(tmp_path, labels={"takeover.thread": "t"}).result()
     there.restart()
     for way, snapshot in frozen.items():
-        with contextlib.closing(sandbox.thaw(snapshot, tmp_path, spec(tiny_image))) as machine:
-            assert told(machine, f"cat hard; stat -c %a d; {PASSWD}") == "kept\n4711\ngone\n", way
+        with contextlib.closing(sandbox.restore(snapshot, tmp_path, spec(tiny_image))) as machine:
+            assert check_output(machine, f"cat hard; stat -c %a d; {PASSWD}") == "kept\n4711\ngone\n", way
     assert frozen["layer"].digest == frozen["commit"].digest
     found = daemon.client().images.get(frozen["commit"].location)
     assert found.labels["takeover.thread"] == "t"
@@ -232,7 +232,7 @@ def test_what_ends_a_machine_is_no_output_of_a_command(
 
             soon = threading.Thread(target=act_while_it_runs)
             soon.start()
-            with pytest.raises(SandboxUnavailable) as told_of:
+            with pytest.raises(SandboxUnavailableError) as told_of:
                 machine.run("echo begun; sleep 300", timeout_s=300)
             soon.join()
         assert "begun" not in str(told_of.value)
@@ -240,9 +240,9 @@ def test_what_ends_a_machine_is_no_output_of_a_command(
             lambda: machine.run("echo next", timeout_s=5),
             lambda: machine.inspect("echo next"),
             lambda: machine.read_file("/etc/passwd"),
-            lambda: machine.freeze(tmp_path / "store").result(),
+            lambda: machine.snapshot(tmp_path / "store").result(),
         ):
-            with pytest.raises(SandboxUnavailable):
+            with pytest.raises(SandboxUnavailableError):
                 call()
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     finally:
@@ -257,7 +257,7 @@ def test_a_daemon_that_hangs_is_noticed(
     machine = sandbox.start(spec(tiny_image))
     there.signal(signal.SIGSTOP)
     try:
-        with pytest.raises(SandboxUnavailable, match="timed out"):
+        with pytest.raises(SandboxUnavailableError, match="timed out"):
             machine.run("sleep 300", timeout_s=5)
     finally:
         there.signal(signal.SIGCONT)
@@ -272,23 +272,23 @@ def test_a_snapshot_moves_to_another_daemon(
     frozen = {}
     for way in ("layer", "commit"):
         with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as machine:
-            told(machine, "echo moved > moved; rm /etc/passwd")
-            frozen[way] = machine.freeze(tmp_path / way).result()
-        transfer.export(frozen[way], tmp_path / way, f"{tmp_path}/{way}.file")
-    sandbox.remove_leftovers("docker", OWNER)
+            check_output(machine, "echo moved > moved; rm /etc/passwd")
+            frozen[way] = machine.snapshot(tmp_path / way).result()
+        transfer.export_snapshot(frozen[way], tmp_path / way, f"{tmp_path}/{way}.file")
+    sandbox.remove_stale_resources("docker", OWNER)
     with named(second, monkeypatch):
         for way, snapshot in frozen.items():
-            found = transfer.import_(f"{tmp_path}/{way}.file", tmp_path / "there")
-            with contextlib.closing(sandbox.thaw(found, tmp_path / "there", spec(tiny_image))) as machine:
-                assert told(machine, f"cat moved; {PASSWD}") == "moved\ngone\n"
-                assert machine.freeze(tmp_path / "again").result().digest == snapshot.digest
-        sandbox.remove_leftovers("docker", OWNER)
+            found = transfer.import_snapshot(f"{tmp_path}/{way}.file", tmp_path / "there")
+            with contextlib.closing(sandbox.restore(found, tmp_path / "there", spec(tiny_image))) as machine:
+                assert check_output(machine, f"cat moved; {PASSWD}") == "moved\ngone\n"
+                assert machine.snapshot(tmp_path / "again").result().digest == snapshot.digest
+        sandbox.remove_stale_resources("docker", OWNER)
         with contextlib.closing(second.open()) as there:
             there.images.remove(tiny_image[0], force=True)
         with pytest.raises(
-            SandboxUnavailable, match=r"base sha256:.* is not on this daemon; pull or build it"
+            SandboxUnavailableError, match=r"base sha256:.* is not on this daemon; pull or build it"
         ):
-            sandbox.thaw(found, tmp_path / "there", spec(tiny_image))
+            sandbox.restore(found, tmp_path / "there", spec(tiny_image))
         second.load(tiny_image[1])
 
 
@@ -296,7 +296,7 @@ def test_a_snapshot_moves_to_another_daemon(
 def cramped(tiny_image: tuple[str, Path]) -> Iterator[Daemon]:
     """A daemon whose disk has room for little more than the image."""
     if os.geteuid() != 0:
-        missing("only root can mount a small file system")
+        skip_missing("only root can mount a small file system")
     with tempfile.TemporaryDirectory(prefix="small-") as place:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", place], check=True)
         try:
@@ -320,13 +320,13 @@ def test_a_full_disk_in_the_middle_of_a_freeze(
         store = tmp_path if way == "commit" else cramped.data / "store"
         images = len(daemon.client().images.list(all=True))
         with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as machine:
-            told(machine, "echo before > before; dd if=/dev/urandom of=/root/big bs=1M count=32 2>&1")
-            with pytest.raises(OutOfDisk, match="disk is full"):
-                machine.freeze(store).result()
+            check_output(machine, "echo before > before; dd if=/dev/urandom of=/root/big bs=1M count=32 2>&1")
+            with pytest.raises(OutOfDiskError, match="disk is full"):
+                machine.snapshot(store).result()
             assert not store.exists() or list(store.iterdir()) == []
             assert len(daemon.client().images.list(all=True)) == images
-            assert told(machine, "cat before") == "before\n"
-            told(machine, "rm /root/big")
-            snapshot = machine.freeze(store).result()
-        with contextlib.closing(sandbox.thaw(snapshot, store, spec(tiny_image))) as machine:
-            assert told(machine, "cat before; ls /root") == "before\n"
+            assert check_output(machine, "cat before") == "before\n"
+            check_output(machine, "rm /root/big")
+            snapshot = machine.snapshot(store).result()
+        with contextlib.closing(sandbox.restore(snapshot, store, spec(tiny_image))) as machine:
+            assert check_output(machine, "cat before; ls /root") == "before\n"

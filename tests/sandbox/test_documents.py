@@ -48,7 +48,7 @@ def test_a_file_of_too_many_values_is_refused() -> None:
     assert len(parse_json(text)) == 1501
     for each in (text, text.decode(), text.decode().encode("utf-16")):
         with pytest.raises(ValueError, match="more than 1,000 values"):
-            parse_json(each, most_values=1000)
+            parse_json(each, max_values=1000)
 
 
 @given(VALUES)

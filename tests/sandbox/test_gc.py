@@ -22,10 +22,10 @@ import pytest
 import sandbox
 from sandbox import ownership, removal, storage
 from sandbox.gc import collector, files
-from sandbox.gc.resources import Request
-from sandbox.machine import SandboxUnavailable
+from sandbox.gc.resources import CollectionRequest
+from sandbox.machine import SandboxUnavailableError
 
-from ..conftest import missing
+from ..conftest import skip_missing
 
 ROOT = Path(__file__).parents[2]
 RUN = """
@@ -183,9 +183,9 @@ def sleepers(home: Path) -> list[psutil.Process]:
 
 
 def embedded() -> list[str]:
-    from sandbox.host import unavailable
+    from sandbox.host import unavailable_reason
 
-    return ["process"] if unavailable() else ["process", "host"]
+    return ["process"] if unavailable_reason() else ["process", "host"]
 
 
 def test_what_a_killed_run_left_is_shown_and_then_removed(place: Place) -> None:
@@ -306,7 +306,9 @@ def test_who_starts_while_its_files_go_waits_and_begins_afresh(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
-    (storage.runs() / "again" / "old").mkdir(parents=True)  # without a mark, as just before a run's first
+    (storage.runs_directory() / "again" / "old").mkdir(
+        parents=True
+    )  # without a mark, as just before a run's first
     begin = (
         "from sandbox import overlay; import sys; "
         "print(overlay.new_room('again').is_dir(), flush=True); sys.stdin.read()"
@@ -319,13 +321,13 @@ def test_who_starts_while_its_files_go_waits_and_begins_afresh(
         while not waits_for_lock(newcomer.pid):
             assert newcomer.poll() is None
             time.sleep(0.01)
-        assert [path.name for path in (storage.runs() / "again").iterdir()] == ["old"]
-        removal.remove_tree(removal.set_aside(storage.runs() / "again"))
+        assert [path.name for path in (storage.runs_directory() / "again").iterdir()] == ["old"]
+        removal.remove_tree(removal.set_aside(storage.runs_directory() / "again"))
     assert newcomer.stdout is not None
     assert newcomer.stdout.readline() == "True\n"
     with ownership.claim("again") as alone:
         assert not alone
-    assert ownership.holders("again") == [newcomer.pid]
+    assert ownership.list_holders("again") == [newcomer.pid]
     newcomer.communicate("")
 
 
@@ -441,7 +443,7 @@ def test_a_link_in_the_place_of_a_stale_directory_is_not_followed(
     run.mkdir(parents=True)
     outside.mkdir(mode=0o500)
     (outside / "file").write_text("")
-    (found,) = files.list_stored(Request())
+    (found,) = files.list_stored_resources(CollectionRequest())
     run.rmdir()
     run.symlink_to(outside)
     assert found.is_stale
@@ -471,8 +473,8 @@ def daemon() -> Any:
 
     try:
         return client()
-    except SandboxUnavailable as error:
-        missing(str(error))
+    except SandboxUnavailableError as error:
+        skip_missing(str(error))
 
 
 def test_containers_and_images(place: Place, image: str) -> None:
@@ -516,20 +518,20 @@ def test_containers_and_images(place: Place, image: str) -> None:
                 container.remove(force=True)
         killed(beside)
         for owner in (dead, living):
-            sandbox.remove_leftovers("docker", owner)
+            sandbox.remove_stale_resources("docker", owner)
 
 
 def test_whose_process_is_not_certainly_dead_is_left_alone(
     monkeypatch: pytest.MonkeyPatch, place: Place
 ) -> None:
     monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
-    mine = ownership.labels("test-labels")
+    mine = ownership.make_labels("test-labels")
     boot, space, pid, start = mine[ownership.PROCESS_LABEL].split("/")
 
     def state(process: str, **more: str) -> str:
-        return ownership.maker_state(mine | {ownership.PROCESS_LABEL: process} | more)
+        return ownership.creator_state(mine | {ownership.PROCESS_LABEL: process} | more)
 
-    assert ownership.maker_state(mine) == "alive"
+    assert ownership.creator_state(mine) == "alive"
     assert state(f"{boot}/{space}/{pid}/{int(start) - 1}") == "dead"
     assert state(f"{boot}/{space}/{2**22 + 1}/{start}") == "dead"
     assert state(f"other/{space}/{pid}/{start}") == "earlier"
@@ -544,7 +546,7 @@ def test_whose_process_is_not_certainly_dead_is_left_alone(
     assert state(f"{boot}/{space}/{'9' * 30}/1") == "unknown"
     assert ownership.origin(mine) == "here"
     elsewhere = mine | {ownership.HOST_LABEL: "another"}
-    assert (ownership.maker_state(elsewhere), ownership.origin(elsewhere)) == ("unknown", "elsewhere")
+    assert (ownership.creator_state(elsewhere), ownership.origin(elsewhere)) == ("unknown", "elsewhere")
     assert ownership.origin({ownership.OWNER_LABEL: "test-labels"}) == "unknown"
     monkeypatch.setenv("TAKEOVER_HOME", "/elsewhere")
     assert ownership.origin(mine) == "elsewhere"

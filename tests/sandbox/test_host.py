@@ -20,23 +20,23 @@ import pytest
 
 import sandbox
 from sandbox import cgroups, overlay, removal, storage
-from sandbox.contract import Kit, run, told
-from sandbox.local import descendants
-from sandbox.machine import OutOfDisk, Snapshot, SnapshotCorrupt
+from sandbox.contract import Kit, check_output, run
+from sandbox.local import find_descendants
+from sandbox.machine import OutOfDiskError, Snapshot, SnapshotCorruptError
 from sandbox.removal import remove_tree
-from sandbox.trees import Kept, OverlayTree
+from sandbox.trees import OverlayTree, SavedDigests
 
-from ..conftest import missing
-from .conftest import kit_of
+from ..conftest import skip_missing
+from .conftest import open_kit
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def host(repository: Path) -> Iterator[Kit]:
-    with kit_of("host", repository, None) as kit:
-        if reason := overlay.unavailable():
-            missing(reason)
+    with open_kit("host", repository, None) as kit:
+        if reason := overlay.unavailable_reason():
+            skip_missing(reason)
         yield kit
 
 
@@ -45,7 +45,7 @@ def other_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Another place for all that machines stand on: what one more host would have."""
     place = Path(tempfile.mkdtemp(prefix="takeover-home-", dir="/var/tmp"))
     place.chmod(0o711)
-    monkeypatch.setenv(storage.PLACE_VARIABLE, str(place))
+    monkeypatch.setenv(storage.ROOT_VARIABLE, str(place))
     yield place
     remove_tree(place)
 
@@ -54,7 +54,7 @@ def other_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def small_disk(place: Path, image: Path, megabytes: int) -> Iterator[None]:
     """A file system of its own at `place`, which can be filled."""
     if os.geteuid() != 0:
-        missing("only root mounts a small disk")
+        skip_missing("only root mounts a small disk")
     place.mkdir(parents=True, exist_ok=True)
     with image.open("wb") as out:
         out.truncate(megabytes << 20)
@@ -68,38 +68,38 @@ def small_disk(place: Path, image: Path, megabytes: int) -> Iterator[None]:
 
 
 def test_a_freeze_copies_nothing(host: Kit, tmp_path: Path) -> None:
-    with host.ended():
+    with host.close_started():
         machine = host.start()
-        told(machine, "head -c 30M /dev/urandom >big")
-        before = removal.size(storage.runs() / host.owner)
-        snapshot = machine.freeze(tmp_path).result()
-        successors = [host.thaw(snapshot, tmp_path) for _ in range(3)]
+        check_output(machine, "head -c 30M /dev/urandom >big")
+        before = removal.disk_usage(storage.runs_directory() / host.owner)
+        snapshot = machine.snapshot(tmp_path).result()
+        successors = [host.restore(snapshot, tmp_path) for _ in range(3)]
         for successor in successors:
-            assert told(successor, "head -c 30000000 big | wc -c; echo x >small") == "30000000\n"
-        assert removal.size(storage.runs() / host.owner) < before + (1 << 20)
+            assert check_output(successor, "head -c 30000000 big | wc -c; echo x >small") == "30000000\n"
+        assert removal.disk_usage(storage.runs_directory() / host.owner) < before + (1 << 20)
 
 
 def test_layers_are_merged_before_there_are_too_many(host: Kit, tmp_path: Path) -> None:
-    with host.ended():
+    with host.close_started():
         machine = host.start()
-        number = overlay.MOST_LAYERS + 5
+        number = overlay.MAX_LAYERS + 5
         for step in range(number):
-            told(machine, f"echo {step} >step; touch step-{step}; rm -f step-{step - 1}")
-            kept = machine.freeze(tmp_path / str(step))
+            check_output(machine, f"echo {step} >step; touch step-{step}; rm -f step-{step - 1}")
+            kept = machine.snapshot(tmp_path / str(step))
         assert [change.path for change in machine.changes()] == ["step", f"step-{number - 1}"]
-        thawed = host.thaw(kept.result(), tmp_path / str(number - 1))
-        assert told(thawed, "cat step; ls step-*") == f"{number - 1}\nstep-{number - 1}\n"
+        thawed = host.restore(kept.result(), tmp_path / str(number - 1))
+        assert check_output(thawed, "cat step; ls step-*") == f"{number - 1}\nstep-{number - 1}\n"
 
 
 def test_what_runs_on_is_frozen_too(host: Kit, tmp_path: Path) -> None:
-    with host.ended():
+    with host.close_started():
         machine = host.start()
-        told(machine, "exec 7>log; (while :; do echo beat >>beats; sleep .01; done) &")
-        told(machine, "echo first >&7; echo x >file")
-        snapshot = machine.freeze(tmp_path).result()
-        told(machine, "echo second >&7; jobs %1")
-        assert told(machine, "cat log") == "first\nsecond\n"
-        assert told(host.thaw(snapshot, tmp_path), "cat log file") == "first\nx\n"
+        check_output(machine, "exec 7>log; (while :; do echo beat >>beats; sleep .01; done) &")
+        check_output(machine, "echo first >&7; echo x >file")
+        snapshot = machine.snapshot(tmp_path).result()
+        check_output(machine, "echo second >&7; jobs %1")
+        assert check_output(machine, "cat log") == "first\nsecond\n"
+        assert check_output(host.restore(snapshot, tmp_path), "cat log file") == "first\nx\n"
 
 
 _SUCCESSOR = """
@@ -131,13 +131,13 @@ def successor(kit: Kit, snapshot: Snapshot, store: Path, number: int) -> subproc
 def test_processes_that_thaw_one_snapshot_at_once(
     host: Kit, tmp_path: Path, other_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(storage.PLACE_VARIABLE)
-    with host.ended():
+    monkeypatch.delenv(storage.ROOT_VARIABLE)
+    with host.close_started():
         machine = host.start()
-        told(machine, "echo frozen >state")
-        snapshot = machine.freeze(tmp_path).result()
+        check_output(machine, "echo frozen >state")
+        snapshot = machine.snapshot(tmp_path).result()
     # Neither base nor layers lie there yet, so that all of them lay them out.
-    monkeypatch.setenv(storage.PLACE_VARIABLE, str(other_home))
+    monkeypatch.setenv(storage.ROOT_VARIABLE, str(other_home))
     started = [successor(host, snapshot, tmp_path, number) for number in range(4)]
     for number, process in enumerate(started):
         assert process.stdout is not None
@@ -146,13 +146,13 @@ def test_processes_that_thaw_one_snapshot_at_once(
         process.communicate()
         assert process.returncode == 0
     assert [path.name for path in (other_home / "bases").iterdir() if "partial" in path.name] == []
-    sandbox.remove_leftovers("host", host.owner)
+    sandbox.remove_stale_resources("host", host.owner)
 
 
 def test_a_command_that_ends_as_it_is_stopped_keeps_the_shell(host: Kit) -> None:
-    with host.ended():
+    with host.close_started():
         machine: Any = host.start()
-        told(machine, "cd pkg")
+        check_output(machine, "cd pkg")
         machine._agent._begin("true")
         time.sleep(0.3)  # its end is in the pipe by now
         state = machine._end_all()
@@ -190,24 +190,24 @@ for n in range(12):
 
 @pytest.mark.parametrize("kind", _IN_MEMORY)
 def test_memory_that_no_process_seems_to_hold(host: Kit, kind: str) -> None:
-    if reason := cgroups.unavailable():
-        missing(reason)
-    with host.ended():
+    if reason := cgroups.unavailable_reason():
+        skip_missing(reason)
+    with host.close_started():
         machine = host.start(memory_mb=_MEMORY_MB, disk_mb=4096)
         machine.write_file("hog.py", f"{_IN_MEMORY[kind]}\nprint('all of it')".encode())
         result = run(machine, "python3 hog.py", timeout_s=60)
         assert result.exit_code not in (0, None), result
         assert "all of it" not in result.output
-        assert told(machine, "echo usable") == "usable\n"
+        assert check_output(machine, "echo usable") == "usable\n"
 
 
 def test_address_space_is_free_where_memory_is_counted(host: Kit) -> None:
-    if reason := cgroups.unavailable():
-        missing(reason)
+    if reason := cgroups.unavailable_reason():
+        skip_missing(reason)
     reserve = "import mmap; print(len(mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)))"
-    with host.ended():
+    with host.close_started():
         machine = host.start(memory_mb=_MEMORY_MB)
-        assert told(machine, f"python3 -c '{reserve}'") == f"{64 << 30}\n"
+        assert check_output(machine, f"python3 -c '{reserve}'") == f"{64 << 30}\n"
 
 
 def test_shared_segments_are_bounded_and_end_with_the_sandbox(host: Kit) -> None:
@@ -217,14 +217,14 @@ import ctypes
 libc = ctypes.CDLL(None)
 print(sum(libc.shmget(0, 10 << 20, 0o1600) >= 0 for _ in range(50)))
 """
-    with host.ended():
+    with host.close_started():
         machine = host.start()
         machine.write_file("take.py", take.encode())
         assert run(machine, "echo 999999999 >/proc/sys/kernel/shmall").exit_code != 0
-        assert 0 < int(told(machine, "python3 take.py")) <= 6
-        assert len(told(machine, "cat /proc/sysvipc/shm").splitlines()) > 1
+        assert 0 < int(check_output(machine, "python3 take.py")) <= 6
+        assert len(check_output(machine, "cat /proc/sysvipc/shm").splitlines()) > 1
         other = host.start()
-        assert len(told(other, "cat /proc/sysvipc/shm").splitlines()) == 1
+        assert len(check_output(other, "cat /proc/sysvipc/shm").splitlines()) == 1
     assert Path("/proc/sysvipc/shm").read_text().count(str(10 << 20)) == 0
 
 
@@ -234,17 +234,17 @@ import ctypes
 libc = ctypes.CDLL(None)
 print(sum(libc.inotify_init1(0) >= 0 for _ in range(200)))
 """
-    with host.ended():
+    with host.close_started():
         machine, other = host.start(), host.start()
         machine.write_file("take.py", take.encode())
-        assert 0 < int(told(machine, "python3 take.py")) <= 32
+        assert 0 < int(check_output(machine, "python3 take.py")) <= 32
         other.write_file("take.py", take.encode())
-        assert 0 < int(told(other, "python3 take.py")) <= 32
+        assert 0 < int(check_output(other, "python3 take.py")) <= 32
 
 
 def _has_shell(pid: int) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
-        return any(below.name() == "sh" for below in descendants(pid))
+        return any(below.name() == "sh" for below in find_descendants(pid))
     return False
 
 
@@ -253,24 +253,24 @@ def test_namespaces_made_ahead_that_somebody_ends(
     host: Kit, bound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`unshare` may be ended before it has bound its child to its own end."""
-    with host.ended():
+    with host.close_started():
         with monkeypatch.context() as patch:
             if not bound:
                 patch.setattr(
-                    overlay, "_UNSHARE", [word for word in overlay._UNSHARE if word != "--kill-child"]
+                    overlay, "_UNSHARE", [word for word in overlay._UNSHARE_COMMAND if word != "--kill-child"]
                 )
-            made = overlay._spare._made = overlay._Namespaces()
+            made = overlay._namespace_cache._namespaces = overlay._EmptyNamespaces()
         while not _has_shell(made._process.pid):
             time.sleep(0.001)
         made._process.kill()
         made._process.wait()
-        assert told(host.start(), "cat README.txt") == "a small repository\n"
+        assert check_output(host.start(), "cat README.txt") == "a small repository\n"
 
 
 def test_a_killed_run_leaves_no_process_and_no_mount(host: Kit, tmp_path: Path) -> None:
-    with host.ended():
+    with host.close_started():
         machine = host.start()
-        snapshot = machine.freeze(tmp_path).result()
+        snapshot = machine.snapshot(tmp_path).result()
         process = successor(host, snapshot, tmp_path, 1)
         assert process.stdout is not None
         process.stdout.readline()
@@ -283,7 +283,7 @@ def test_a_killed_run_leaves_no_process_and_no_mount(host: Kit, tmp_path: Path) 
         while any(Path(f"/proc/{child}").exists() for child in children):
             assert time.monotonic() < deadline
             time.sleep(0.02)
-    assert str(storage.place()) not in Path("/proc/mounts").read_text()
+    assert str(storage.ensure_root()) not in Path("/proc/mounts").read_text()
 
 
 def test_layers_are_merged_while_nothing_writes(
@@ -292,9 +292,9 @@ def test_layers_are_merged_while_nothing_writes(
     """A trap of the agent's shell runs while the shell prints its state."""
     monkeypatch.setattr(overlay, "MOST_LAYERS", 1)
     sizes: list[int] = []
-    keep = OverlayTree._keep
+    keep = OverlayTree._save
 
-    def observed(tree: OverlayTree, *arguments: Any) -> Kept:
+    def observed(tree: OverlayTree, *arguments: Any) -> SavedDigests:
         log = tree.layers().layers[0] / "home" / "log"
         sizes.append(log.stat().st_size)
         kept = keep(tree, *arguments)
@@ -303,12 +303,15 @@ def test_layers_are_merged_while_nothing_writes(
         return kept
 
     monkeypatch.setattr(OverlayTree, "_keep", observed)
-    with host.ended():
+    with host.close_started():
         machine = host.start()
-        told(machine, "trap 'for n in {1..200000}; do echo $n; done >>$HOME/log' DEBUG")
-        snapshot = machine.freeze(tmp_path).result()
+        check_output(machine, "trap 'for n in {1..200000}; do echo $n; done >>$HOME/log' DEBUG")
+        snapshot = machine.snapshot(tmp_path).result()
         assert sizes[0] == sizes[1] > 0
-        assert int(told(host.thaw(snapshot, tmp_path), "trap - DEBUG; stat -c %s $HOME/log")) >= sizes[0]
+        assert (
+            int(check_output(host.restore(snapshot, tmp_path), "trap - DEBUG; stat -c %s $HOME/log"))
+            >= sizes[0]
+        )
 
 
 _FREEZER = """
@@ -340,59 +343,59 @@ def test_a_freeze_that_is_killed_leaves_no_snapshot_or_a_whole_one(host: Kit, tm
         process.wait()
         if told_last.endswith("\n"):
             snapshot = Snapshot.model_validate_json(told_last)
-            with host.ended():
-                assert told(host.thaw(snapshot, store), "ls | grep -c '^f[0-9]'") == "300\n"
+            with host.close_started():
+                assert check_output(host.restore(snapshot, store), "ls | grep -c '^f[0-9]'") == "300\n"
         elif (store / "snapshot.tar.zst").exists():
             from sandbox import archive
 
-            with pytest.raises(SnapshotCorrupt, match="holds"):
+            with pytest.raises(SnapshotCorruptError, match="holds"):
                 archive.verify(store / "snapshot.tar.zst", digest="0" * 64, base_digest=_base(host))
-    sandbox.remove_leftovers("host", owner)
+    sandbox.remove_stale_resources("host", owner)
 
 
 def _base(kit: Kit) -> str:
     from sandbox import bases
 
-    return bases.base_of(kit.spec()).digest
+    return bases.prepare_base(kit.spec()).digest
 
 
 def test_a_full_disk_in_the_middle_of_a_freeze(host: Kit, tmp_path: Path) -> None:
     small = tmp_path / "small"
-    with small_disk(small, tmp_path / "image", 8), host.ended():
+    with small_disk(small, tmp_path / "image", 8), host.close_started():
         machine = host.start()
-        told(machine, "x=kept; head -c 20M /dev/urandom >big")
-        with pytest.raises(OutOfDisk):
-            machine.freeze(small).result()
+        check_output(machine, "x=kept; head -c 20M /dev/urandom >big")
+        with pytest.raises(OutOfDiskError):
+            machine.snapshot(small).result()
         assert [path.name for path in small.iterdir()] == ["lost+found"]
-        assert told(machine, "echo $x; head -c 20000000 big | wc -c") == "kept\n20000000\n"
-        snapshot = machine.freeze(tmp_path / "store").result()
-        assert told(host.thaw(snapshot, tmp_path / "store"), "head -c 9 big | wc -c") == "9\n"
+        assert check_output(machine, "echo $x; head -c 20000000 big | wc -c") == "kept\n20000000\n"
+        snapshot = machine.snapshot(tmp_path / "store").result()
+        assert check_output(host.restore(snapshot, tmp_path / "store"), "head -c 9 big | wc -c") == "9\n"
 
 
 def test_a_full_disk_under_the_machines(host: Kit, other_home: Path, tmp_path: Path) -> None:
     with small_disk(other_home, tmp_path / "image", 24):
-        with host.ended():
+        with host.close_started():
             machine = host.start()
             result = run(machine, "head -c 40M /dev/zero >big; echo code $?; rm big; echo x >file")
             assert "No space left on device" in result.output
             assert machine.read_file("file") == b"x\n"
-            kept = machine.freeze(tmp_path / "store").result()
-            told(machine, "head -c 15M /dev/zero >big || rm big; echo y >file || :")
+            kept = machine.snapshot(tmp_path / "store").result()
+            check_output(machine, "head -c 15M /dev/zero >big || rm big; echo y >file || :")
             machine.close()
-            assert told(host.thaw(kept, tmp_path / "store"), "cat file") == "x\n"
-        sandbox.remove_leftovers("host", host.owner)
+            assert check_output(host.restore(kept, tmp_path / "store"), "cat file") == "x\n"
+        sandbox.remove_stale_resources("host", host.owner)
 
 
 def test_editing_on_a_full_disk_keeps_the_old_content(host: Kit, other_home: Path, tmp_path: Path) -> None:
-    with small_disk(other_home, tmp_path / "image", 24), host.ended():
+    with small_disk(other_home, tmp_path / "image", 24), host.close_started():
         machine = host.start()
         machine.write_file("file", b"old\n")
-        with pytest.raises(OutOfDisk):
+        with pytest.raises(OutOfDiskError):
             run(machine, "head -c 40M /dev/zero >big")
-        with pytest.raises(OutOfDisk):
+        with pytest.raises(OutOfDiskError):
             machine.write_file("file", b"new" * 100_000)
         assert machine.read_file("file") == b"old\n"
-        told(machine, "rm big")  # which makes room before the disk is looked at
+        check_output(machine, "rm big")  # which makes room before the disk is looked at
         machine.write_file("file", b"new\n")
         assert machine.read_file("file") == b"new\n"
 
@@ -434,7 +437,7 @@ def test_as_an_ordinary_user(repository: Path, tmp_path: Path) -> None:
                 *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
                 *(sys.executable, "-c", _AS_ANYBODY, str(place / "testbed"), str(place / "store")),
             ],
-            env={"PATH": os.defpath, "HOME": str(place), storage.PLACE_VARIABLE: str(place / "home")},
+            env={"PATH": os.defpath, "HOME": str(place), storage.ROOT_VARIABLE: str(place / "home")},
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -480,7 +483,7 @@ def test_the_contract_holds_for_an_ordinary_user() -> None:
                 "HOME": str(place),
                 "TMPDIR": str(place),
                 "PYTHONDONTWRITEBYTECODE": "1",
-                storage.PLACE_VARIABLE: str(place / "home"),
+                storage.ROOT_VARIABLE: str(place / "home"),
             },
             cwd=ROOT,
             capture_output=True,

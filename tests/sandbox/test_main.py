@@ -47,10 +47,10 @@ def frozen(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     machine = sandbox.start(spec)
     try:
         machine.write_file("new.txt", b"carried\n")
-        snapshot = machine.freeze(store).result()
+        snapshot = machine.snapshot(store).result()
     finally:
         machine.close()
-        sandbox.remove_leftovers("process", spec.owner)
+        sandbox.remove_stale_resources("process", spec.owner)
     (store / "snapshot.json").write_text(snapshot.model_dump_json())
     (store / "record.json").write_text(
         json.dumps({"task": "x", "snapshot": snapshot.model_dump(mode="json")})
@@ -104,12 +104,12 @@ def test_a_snapshot_is_carried_away_and_thawed(
     assert done.returncode == 0, done.stderr
     snapshot = Snapshot.model_validate_json(done.stdout)
     spec = SandboxSpec(backend="process", directory=repository, owner="test-main")
-    machine = sandbox.thaw(snapshot, tmp_path / "new" / "store", spec)
+    machine = sandbox.restore(snapshot, tmp_path / "new" / "store", spec)
     try:
         assert machine.read_file("new.txt") == b"carried\n"
     finally:
         machine.close()
-        sandbox.remove_leftovers("process", spec.owner)
+        sandbox.remove_stale_resources("process", spec.owner)
 
 
 def test_what_cannot_be_carried(frozen: Path, tmp_path: Path) -> None:

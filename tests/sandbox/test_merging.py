@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import sandbox
-from sandbox.contract import told
+from sandbox.contract import check_output
 from sandbox.machine import Sandbox, SandboxSpec
 from sandbox.merging import merge
-from sandbox.repository import RepositoryBroken, head_commit, patch_since
+from sandbox.repository import RepositoryError, head_commit, patch_since
 
 LINES = "for n in 1 2 3 4 5 6 7 8 9; do echo line $n; done > pkg/lines.txt; "
 """Changed and never committed before anybody goes on from there."""
@@ -26,7 +26,7 @@ def spec(repository: Path) -> SandboxSpec:
 @pytest.fixture
 def machine(spec: SandboxSpec) -> Iterator[Sandbox]:
     found = sandbox.start(spec)
-    told(found, LINES)
+    check_output(found, LINES)
     found.changes()
     yield found
     found.close()
@@ -40,9 +40,9 @@ def changed(machine: Sandbox, spec: SandboxSpec, tmp_path: Path) -> Iterator[Cal
         def patch(command: str) -> str:
             store = tmp_path / f"{len(list(tmp_path.iterdir()))}"
             store.mkdir()
-            copy = sandbox.thaw(machine.freeze(store).result(), store, spec)
+            copy = sandbox.restore(machine.snapshot(store).result(), store, spec)
             stack.callback(copy.close)
-            told(copy, command)
+            check_output(copy, command)
             return patch_since(copy, head_commit(machine))
 
         yield patch
@@ -50,7 +50,7 @@ def changed(machine: Sandbox, spec: SandboxSpec, tmp_path: Path) -> Iterator[Cal
 
 def state(machine: Sandbox) -> str:
     """Every file but git's, with kind, mode and content."""
-    return told(
+    return check_output(
         machine,
         "find . -path ./.git -prune -o -printf '%p %y %m %l\\n' | sort; "
         "find . -path ./.git -prune -o -type f -print0 | sort -z | xargs -0 sha256sum; git status --porcelain",
@@ -81,26 +81,30 @@ def test_one_copys_work_comes_in_as_it_is(
 ) -> None:
     patch = changed(WORK[work])
     (merged,) = merge(machine, head_commit(machine), [patch])
-    assert merged.taken != ()
+    assert merged.changed_files != ()
     assert merged.conflicts == ()
     assert patch_since(machine, head_commit(machine)) == patch
-    assert told(machine, "git log --oneline | wc -l; git diff --cached --name-only").split() == ["1"]
+    assert check_output(machine, "git log --oneline | wc -l; git diff --cached --name-only").split() == ["1"]
     assert [each.path for each in machine.changes()] != []
 
 
 def test_nothing_is_left_beside_it(machine: Sandbox, changed: Callable[..., str]) -> None:
     patch = changed("echo x > new.txt")
-    before = told(machine, "ls -A ${TMPDIR:-/tmp} | wc -l; find .git | sort | sha256sum")
+    before = check_output(machine, "ls -A ${TMPDIR:-/tmp} | wc -l; find .git | sort | sha256sum")
     merge(machine, head_commit(machine), [patch])
     assert [each.path for each in machine.changes()] == ["new.txt"]
-    assert told(machine, "ls -A ${TMPDIR:-/tmp} | wc -l; find .git | sort | sha256sum") == before
+    assert check_output(machine, "ls -A ${TMPDIR:-/tmp} | wc -l; find .git | sort | sha256sum") == before
 
 
 def test_nothing_at_all_is_merged_as_nothing(machine: Sandbox, changed: Callable[..., str]) -> None:
     same = changed(":")
     assert same != ""  # what was there before is in it
     before = state(machine)
-    assert [each.taken for each in merge(machine, head_commit(machine), [same, "", same])] == [(), (), ()]
+    assert [each.changed_files for each in merge(machine, head_commit(machine), [same, "", same])] == [
+        (),
+        (),
+        (),
+    ]
     assert state(machine) == before
 
 
@@ -110,13 +114,13 @@ def test_two_copies_change_other_lines_of_one_file(machine: Sandbox, changed: Ca
         changed("sed -i 's/line 8/eight/' pkg/lines.txt"),
     )
     one, two = merge(machine, head_commit(machine), [first, second])
-    assert (one.taken, two.taken, one.conflicts, two.conflicts) == (
+    assert (one.changed_files, two.changed_files, one.conflicts, two.conflicts) == (
         ("pkg/lines.txt",),
         ("pkg/lines.txt",),
         (),
         (),
     )
-    assert told(machine, "cat pkg/lines.txt").split("\n")[1:8:6] == ["two", "eight"]
+    assert check_output(machine, "cat pkg/lines.txt").split("\n")[1:8:6] == ["two", "eight"]
 
 
 CLASHES = {
@@ -143,12 +147,12 @@ def test_the_first_wins_and_the_other_is_told(
     patches = [changed(first), changed(f"{second}; echo more > beside.txt")]
     one, two = merge(machine, head_commit(machine), patches)
     assert one.conflicts == ()
-    assert "beside.txt" in two.taken
-    assert path not in two.taken
+    assert "beside.txt" in two.changed_files
+    assert path not in two.changed_files
     (conflict,) = [each for each in two.conflicts if each.path == path]
     assert "+other" in conflict.theirs or "differ" in conflict.theirs or "deleted" in conflict.theirs
     assert "other" not in conflict.ours
-    told(machine, "rm beside.txt")
+    check_output(machine, "rm beside.txt")
     assert patch_since(machine, head_commit(machine)) == patches[0]
 
 
@@ -156,19 +160,19 @@ def test_what_git_does_not_know_is_not_overwritten(machine: Sandbox, changed: Ca
     patch = changed(
         "mkdir -p build; echo theirs > build/y; git add -f build/y; echo x > fine.txt; rm pkg/mod.py"
     )
-    told(machine, "mkdir -p build; echo ours > build/y")
+    check_output(machine, "mkdir -p build; echo ours > build/y")
     (merged,) = merge(machine, head_commit(machine), [patch])
-    assert merged.taken == ("fine.txt", "pkg/mod.py")
+    assert merged.changed_files == ("fine.txt", "pkg/mod.py")
     (conflict,) = merged.conflicts
     assert (conflict.path, conflict.ours) == ("build/y", "")
     assert "+theirs" in conflict.theirs
-    assert told(machine, "cat build/y fine.txt; ls pkg/mod.py || true").startswith("ours\nx\n")
+    assert check_output(machine, "cat build/y fine.txt; ls pkg/mod.py || true").startswith("ours\nx\n")
 
 
 def test_a_link_leads_nothing_out(machine: Sandbox, changed: Callable[..., str], tmp_path: Path) -> None:
     patch = changed("mkdir x.log; echo theirs > x.log/y; git add -f x.log/y")
     (tmp_path / "outside").mkdir()
-    told(machine, f"ln -s {tmp_path}/outside x.log")
+    check_output(machine, f"ln -s {tmp_path}/outside x.log")
     (merged,) = merge(machine, head_commit(machine), [patch])
     assert list((tmp_path / "outside").iterdir()) == []
     assert [each.path for each in merged.conflicts] == ["x.log/y"]
@@ -176,15 +180,15 @@ def test_a_link_leads_nothing_out(machine: Sandbox, changed: Callable[..., str],
 
 def test_a_repository_that_is_gone(machine: Sandbox, changed: Callable[..., str]) -> None:
     patch, base = changed("echo x > new.txt"), head_commit(machine)
-    told(machine, "rm -rf .git")
-    before = told(machine, "ls -A")
-    with pytest.raises(RepositoryBroken, match="no git repository"):
+    check_output(machine, "rm -rf .git")
+    before = check_output(machine, "ls -A")
+    with pytest.raises(RepositoryError, match="no git repository"):
         merge(machine, base, [patch])
-    assert told(machine, "ls -A") == before
+    assert check_output(machine, "ls -A") == before
 
 
 def test_a_patch_that_is_none_changes_nothing(machine: Sandbox, changed: Callable[..., str]) -> None:
     before = state(machine)
-    with pytest.raises(RepositoryBroken, match="No valid patches"):
+    with pytest.raises(RepositoryError, match="No valid patches"):
         merge(machine, head_commit(machine), [changed("echo x > new.txt"), "no patch"])
     assert state(machine) == before

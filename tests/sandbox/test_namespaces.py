@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from sandbox import namespaces, overlay, storage
-from sandbox.box import Box
-from sandbox.contract import run, told
-from sandbox.host import HostEnclosure
-from sandbox.machine import SandboxUnavailable
+from sandbox.box import BackendSandbox
+from sandbox.contract import check_output, run
+from sandbox.host import HostBackend
+from sandbox.machine import SandboxUnavailableError
 from sandbox.removal import remove_tree
 
-from ..conftest import missing
-from .conftest import kit_of
+from ..conftest import skip_missing
+from .conftest import open_kit
 
 ROOT = Path(__file__).parents[2]
 RESTLESS = Path(__file__).with_name("restless.py")
@@ -31,19 +31,19 @@ class Inside:
     """A `host` sandbox as its processes are seen from this host."""
 
     def __init__(self, machine: Any) -> None:
-        assert isinstance(machine, Box)
-        enclosure = machine._enclosure
-        assert isinstance(enclosure, HostEnclosure)
-        keeper = enclosure._tree.keeper  # type: ignore[attr-defined]
+        assert isinstance(machine, BackendSandbox)
+        enclosure = machine._backend
+        assert isinstance(enclosure, HostBackend)
+        keeper = enclosure._tree.namespaces  # type: ignore[attr-defined]
         self.machine = machine
-        self.tmp = Path(f"/proc/{keeper.first}/root{enclosure._tree.files}/tmp")
+        self.tmp = Path(f"/proc/{keeper.first_pid}/root{enclosure._tree.root}/tmp")
         self.entrances = [channel.process.pid for channel in enclosure._channels]
-        self.namespace = (keeper.first, keeper.entering())
+        self.namespace = (keeper.first_pid, keeper.entry_command())
 
     def begin(self, kind: str) -> Path:
         """Start a restless program; the file that it writes to."""
         self.machine.write_file("/tmp/restless.py", RESTLESS.read_bytes())
-        told(self.machine, f"python3 /tmp/restless.py {kind} /tmp/beats >/tmp/errors 2>&1 &")
+        check_output(self.machine, f"python3 /tmp/restless.py {kind} /tmp/beats >/tmp/errors 2>&1 &")
         await_growth(self.tmp / "beats")
         return self.tmp / "beats"
 
@@ -61,9 +61,9 @@ def await_growth(file: Path) -> None:
 
 @pytest.fixture
 def inside(repository: Path) -> Iterator[Inside]:
-    with kit_of("host", repository, None) as kit:
-        if reason := overlay.unavailable():
-            missing(reason)
+    with open_kit("host", repository, None) as kit:
+        if reason := overlay.unavailable_reason():
+            skip_missing(reason)
         machine = kit.start(pids=700)
         machine.inspect("true")
         yield Inside(machine)
@@ -84,20 +84,20 @@ def test_nothing_runs_while_all_are_stopped(inside: Inside, kind: str) -> None:
 
 
 def test_the_shell_answers_afterwards(inside: Inside) -> None:
-    told(inside.machine, "x=kept; sleep 100 &")
+    check_output(inside.machine, "x=kept; sleep 100 &")
     for _ in range(3):
         with namespaces.stop_all(*inside.namespace, inside.entrances):
             pass
-    assert told(inside.machine, "echo $x; kill -0 $! && echo runs") == "kept\nruns\n"
+    assert check_output(inside.machine, "echo $x; kill -0 $! && echo runs") == "kept\nruns\n"
     inside.machine.close()
     assert not any(Path(f"/proc/{pid}").exists() for pid in inside.entrances)
 
 
 def test_a_job_that_the_agent_stopped_stays_stopped(inside: Inside) -> None:
-    told(inside.machine, "sleep 100 & kill -STOP $!; sleep .1")
+    check_output(inside.machine, "sleep 100 & kill -STOP $!; sleep .1")
     with namespaces.stop_all(*inside.namespace, inside.entrances):
         pass
-    assert "T (stopped)" in told(inside.machine, "grep State /proc/$!/status")
+    assert "T (stopped)" in check_output(inside.machine, "grep State /proc/$!/status")
 
 
 def test_what_does_not_stop_is_refused_and_resumed(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_what_does_not_stop_is_refused_and_resumed(inside: Inside, monkeypatch: 
     monkeypatch.setattr(namespaces, "_TIMEOUT_S", 0.3)
     monkeypatch.setattr(namespaces, "_STILL", frozenset("ZX"))
     with (
-        pytest.raises(SandboxUnavailable, match="withstood SIGSTOP"),
+        pytest.raises(SandboxUnavailableError, match="withstood SIGSTOP"),
         namespaces.stop_all(*inside.namespace, inside.entrances),
     ):
         pytest.fail("processes count as stopped that do not")
@@ -141,7 +141,7 @@ def test_an_interrupted_resumption_is_repeated(inside: Inside, monkeypatch: pyte
 def test_namespaces_that_have_ended(inside: Inside) -> None:
     inside.machine.close()
     with (
-        pytest.raises(SandboxUnavailable, match=r"cannot be listed|no process can be started"),
+        pytest.raises(SandboxUnavailableError, match=r"cannot be listed|no process can be started"),
         namespaces.stop_all(*inside.namespace),
     ):
         pytest.fail("counts as stopped")
@@ -150,7 +150,7 @@ def test_namespaces_that_have_ended(inside: Inside) -> None:
 def test_the_agent_sees_neither_control_groups_nor_a_way_to_mount_them(inside: Inside) -> None:
     """A process that could mount the hierarchy, or make a namespace of it, could leave its group."""
     own = Path("/proc/self/ns/cgroup").stat().st_ino
-    assert f"cgroup:[{own}]" not in told(inside.machine, "readlink /proc/self/ns/cgroup")
+    assert f"cgroup:[{own}]" not in check_output(inside.machine, "readlink /proc/self/ns/cgroup")
     result = run(
         inside.machine,
         "ls -d /sys /sys/fs/cgroup 2>/dev/null; grep cgroup /proc/self/mounts; cut -d: -f3 /proc/self/cgroup | sort -u; "
@@ -180,7 +180,7 @@ with namespaces.stop_all(keeper.first, keeper.entering(), entrances):
 
 
 def test_a_runtime_that_is_killed_meanwhile_leaves_no_process(repository: Path) -> None:
-    with kit_of("host", repository, None) as kit:
+    with open_kit("host", repository, None) as kit:
         spec = kit.spec().model_dump_json()
         runtime = subprocess.Popen(
             [sys.executable, "-c", _STOPPER, spec], cwd=ROOT, text=True, stdout=subprocess.PIPE
@@ -248,7 +248,7 @@ def test_as_an_ordinary_user(repository: Path) -> None:
                     str(place / RESTLESS.name),
                 ),
             ],
-            env={"PATH": os.defpath, "HOME": str(place), storage.PLACE_VARIABLE: str(place / "home")},
+            env={"PATH": os.defpath, "HOME": str(place), storage.ROOT_VARIABLE: str(place / "home")},
             cwd=ROOT,
             capture_output=True,
             text=True,

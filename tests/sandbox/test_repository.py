@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import sandbox
-from sandbox.contract import git, run, told
+from sandbox.contract import check_output, git, run
 from sandbox.machine import Sandbox, SandboxSpec
-from sandbox.repository import RepositoryBroken, base_directories, head_commit, patch_since
+from sandbox.repository import RepositoryError, base_directories, head_commit, patch_since
 
 
 @pytest.fixture
@@ -59,17 +59,17 @@ def expected(machine: Sandbox, repository: Path, tmp_path: Path) -> str:
 
 
 def test_the_commit_and_its_directories(machine: Sandbox, repository: Path) -> None:
-    told(
+    check_output(
         machine,
         "mkdir größe; touch größe/x; git add -A; git -c user.name=t -c user.email=t@t commit -qm x",
     )
-    assert head_commit(machine) == told(machine, "git rev-parse HEAD").strip()
+    assert head_commit(machine) == check_output(machine, "git rev-parse HEAD").strip()
     assert base_directories(machine) == ("docs", "größe", "pkg", "tools")
 
 
 def test_no_difference_is_no_patch(machine: Sandbox, base: str) -> None:
     assert patch_since(machine, base) == ""
-    told(
+    check_output(
         machine,
         "touch README.txt; chmod 600 pkg/mod.py; mkdir empty; echo x > x.log; mkdir build; touch build/y",
     )
@@ -127,7 +127,9 @@ def test_only_what_is_no_text_is_told_in_binary(machine: Sandbox, base: str) -> 
 
 
 def test_ignored_files_stay_out_unless_added(machine: Sandbox, base: str) -> None:
-    told(machine, "mkdir build; echo 1 > build/out; echo 2 > x.log; echo 3 > kept.log; git add -f kept.log")
+    check_output(
+        machine, "mkdir build; echo 1 > build/out; echo 2 > x.log; echo 3 > kept.log; git add -f kept.log"
+    )
     patch = patch_since(machine, base)
     assert "kept.log" in patch
     assert "build/out" not in patch
@@ -167,7 +169,7 @@ HOSTILE = {
 @pytest.mark.parametrize("trick", HOSTILE)
 def test_tricks_with_git(machine: Sandbox, base: str, repository: Path, tmp_path: Path, trick: str) -> None:
     run(machine, HOSTILE[trick].replace("{attributes}", "> .git/info/attributes echo '*'"))
-    told(
+    check_output(
         machine,
         "sed -i s/41/42/ pkg/mod.py; echo more >> README.txt; chmod -x tools/run.sh; printf 'a\\r\\n' > new.txt",
     )
@@ -179,9 +181,11 @@ def test_tricks_with_git(machine: Sandbox, base: str, repository: Path, tmp_path
 
 
 def test_attributes_of_the_work_tree(machine: Sandbox, base: str, repository: Path, tmp_path: Path) -> None:
-    told(machine, "git config diff.x.textconv 'echo owned'; git config filter.x.clean 'echo owned'")
-    told(machine, "echo '*.py filter=x diff=x' > .gitattributes; echo '*.txt -diff' >> .gitattributes")
-    told(machine, "sed -i s/41/42/ pkg/mod.py; echo more >> README.txt")
+    check_output(machine, "git config diff.x.textconv 'echo owned'; git config filter.x.clean 'echo owned'")
+    check_output(
+        machine, "echo '*.py filter=x diff=x' > .gitattributes; echo '*.txt -diff' >> .gitattributes"
+    )
+    check_output(machine, "sed -i s/41/42/ pkg/mod.py; echo more >> README.txt")
     patch = patch_since(machine, base)
     assert "owned" not in patch
     assert "+    return 42\n" in patch
@@ -213,18 +217,18 @@ def test_the_repository_is_not_touched(machine: Sandbox, base: str) -> None:
     ],
 )
 def test_a_broken_repository(machine: Sandbox, base: str, harm: str) -> None:
-    told(machine, harm)
-    with pytest.raises(RepositoryBroken, match="git"):
+    check_output(machine, harm)
+    with pytest.raises(RepositoryError, match="git"):
         patch_since(machine, base)
     if harm != "rm -rf .git/objects; mkdir .git/objects":
-        with pytest.raises(RepositoryBroken):
+        with pytest.raises(RepositoryError):
             head_commit(machine)
-    assert told(machine, "echo usable") == "usable\n"
+    assert check_output(machine, "echo usable") == "usable\n"
 
 
 def test_a_base_that_is_no_commit(machine: Sandbox) -> None:
     for base in ("0" * 40, "no-such-branch", "--help", "$(touch owned)", "HEAD~99"):
-        with pytest.raises(RepositoryBroken):
+        with pytest.raises(RepositoryError):
             patch_since(machine, base)
     assert run(machine, "test -e owned").exit_code == 1
 
@@ -237,12 +241,12 @@ def test_a_base_that_is_no_commit(machine: Sandbox) -> None:
     ],
 )
 def test_a_repository_within(machine: Sandbox, base: str, init: str) -> None:
-    told(machine, f"({init}); echo more >> README.txt")
+    check_output(machine, f"({init}); echo more >> README.txt")
     assert "+more\n" in patch_since(machine, base)
 
 
 def test_a_patch_too_large_is_refused(machine: Sandbox, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sandbox.repository.LARGEST_PATCH", 1000)
-    told(machine, "head -c 5000 /dev/urandom > big")
-    with pytest.raises(RepositoryBroken, match="too large"):
+    check_output(machine, "head -c 5000 /dev/urandom > big")
+    with pytest.raises(RepositoryError, match="too large"):
         patch_since(machine, base)

@@ -16,7 +16,7 @@ import pytest
 
 from sandbox import host, seccomp
 
-from ..conftest import missing
+from ..conftest import skip_missing
 
 # Not the virtual environment, which may lie where the sandbox has its own /tmp.
 PYTHON = str(Path(sys.base_prefix, "bin", "python3"))
@@ -54,16 +54,16 @@ def resolve(name: str) -> int:
 
 @pytest.fixture(autouse=True)
 def _needed() -> None:
-    for reason in (host.unavailable(), seccomp.unavailable()):
+    for reason in (host.unavailable_reason(), seccomp.unavailable_reason()):
         if reason:
-            missing(reason)
+            skip_missing(reason)
 
 
 def bubble(*command: str, filtered: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a command as any user may: in a user namespace of its own, with no capability left."""
     argv = ["bwrap", "--unshare-user", "--unshare-net", "--cap-drop", "ALL", "--die-with-parent"]
     argv += ["--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/tmp"]
-    file = seccomp.filter_file()
+    file = seccomp.open_filter_file()
     assert file is not None
     with open(file) as program:  # noqa: PTH123
         given = ["--seccomp", str(program.fileno())] if filtered else []
@@ -89,7 +89,7 @@ def answers(calls: Sequence[Sequence[int]], *, code: str = _CALLS, filtered: boo
 
 
 def test_every_call_on_the_list_is_refused() -> None:
-    names = [name for name in seccomp._REFUSED.split() if resolve(name) >= 0]
+    names = [name for name in seccomp._DENIED_SYSCALLS.split() if resolve(name) >= 0]
     assert {"mount", "move_mount", "unshare", "setns", "bpf", "keyctl", "io_uring_setup"} <= set(names)
     told = answers([[resolve(name), -1, -1, -1, -1, -1] for name in names])
     assert dict(zip(names, told, strict=True)) == dict.fromkeys(names, errno.EPERM)
@@ -154,7 +154,7 @@ def test_only_harmless_personalities() -> None:
 
 
 def test_calls_newer_than_the_list_are_unknown() -> None:
-    newer = range(seccomp._FIRST_UNKNOWN, seccomp._FIRST_UNKNOWN + 40)
+    newer = range(seccomp._FIRST_UNKNOWN_SYSCALL, seccomp._FIRST_UNKNOWN_SYSCALL + 40)
     assert set(answers([[number, -1, -1, -1] for number in newer])) == {errno.ENOSYS}
 
 
@@ -167,7 +167,7 @@ def test_no_way_around_by_another_architecture() -> None:
     get_pid, mount, stime, set_host_name, socket_call, unshare = 20, 21, 25, 74, 102, 310
     plain = python(_CALLS_32, json.dumps([[get_pid, 0]]), filtered=False)
     if plain.returncode != 0:
-        missing("this kernel runs no 32-bit programs, so that their way in cannot be tried")
+        skip_missing("this kernel runs no 32-bit programs, so that their way in cannot be tried")
     refused = [[number, -1] for number in (mount, stime, set_host_name, unshare)] + [[socket_call, 1]]
     assert answers([[get_pid, 0], *refused], code=_CALLS_32) == [0] + [errno.EPERM] * 5
 
@@ -237,7 +237,7 @@ def test_a_debugger_may_trace_its_child() -> None:
 def test_every_caller_reads_a_file_of_its_own() -> None:
     read: list[bytes] = []
     for _ in range(2):
-        file = seccomp.filter_file()
+        file = seccomp.open_filter_file()
         assert file is not None
         with open(file, "rb") as program:  # noqa: PTH123
             read.append(program.read())
@@ -259,12 +259,12 @@ def test_without_the_library_it_says_why(monkeypatch: pytest.MonkeyPatch, failur
         raise failure
 
     monkeypatch.setattr(seccomp, "_program", fails)
-    seccomp.unavailable.cache_clear()
+    seccomp.unavailable_reason.cache_clear()
     try:
-        assert said in (seccomp.unavailable() or "")
-        assert seccomp.filter_file() is None
+        assert said in (seccomp.unavailable_reason() or "")
+        assert seccomp.open_filter_file() is None
     finally:
-        seccomp.unavailable.cache_clear()
+        seccomp.unavailable_reason.cache_clear()
 
 
 _PROBES = """
@@ -297,12 +297,12 @@ def in_container(
     image: str, calls: Sequence[Sequence[int]], code: str = _PROBES, **options: Any
 ) -> list[int]:
     """What calls answer in a container that is made as a sandbox is, with these options besides."""
-    from sandbox.containment import host_config
+    from sandbox.containment import make_host_config
     from sandbox.daemon import client
     from sandbox.machine import SandboxSpec
 
     api = client().api
-    config = host_config(SandboxSpec(backend="docker", image=image)) | options
+    config = make_host_config(SandboxSpec(backend="docker", image=image)) | options
     container = api.create_container(image, ["python3", "-c", code, json.dumps(calls)], host_config=config)
     try:
         api.start(container)
@@ -321,10 +321,10 @@ def test_a_container_has_only_everyday_socket_families(base_image: str) -> None:
     calls += [[resolve("socket"), 1 << 32 | family, 1, 0] for family in (38, 40)]
     found = list(zip(calls, in_container(base_image, calls), strict=True))
     refused = {call[1] & 0xFFFF_FFFF for call, told in found if told == errno.EPERM}
-    assert refused >= set(FAMILIES) - set(seccomp._SOCKETS)
+    assert refused >= set(FAMILIES) - set(seccomp._ALLOWED_SOCKET_FAMILIES)
     opened = {(call[1], call[2]) for call, told in found if told == 0}
     assert {(1, 1), (2, 1), (2, 2), (10, 1)} <= opened
-    assert {family for family, _ in opened} <= set(seccomp._SOCKETS)
+    assert {family for family, _ in opened} <= set(seccomp._ALLOWED_SOCKET_FAMILIES)
 
 
 def test_a_graders_container_has_the_same_filter(base_image: str) -> None:
@@ -349,7 +349,7 @@ def test_a_container_has_no_way_around_by_another_architecture(base_image: str) 
     try:
         told = in_container(base_image, calls, _CALLS_32)
     except AssertionError:
-        missing("this kernel runs no 32-bit programs, so that their way in cannot be tried")
+        skip_missing("this kernel runs no 32-bit programs, so that their way in cannot be tried")
     assert told == [0, errno.ENOSYS, errno.EPERM, errno.EPERM]
 
 
@@ -360,7 +360,7 @@ def test_a_container_is_refused_no_less_than_by_the_daemons_own_filter(base_imag
     harmless = "process_vm_readv process_vm_writev pkey_alloc pkey_free pkey_mprotect cachestat fchmodat2 "
     harmless += "futex_wake futex_wait futex_requeue map_shadow_stack"
     passed_over = {resolve("personality"), *map(resolve, harmless.split())}
-    numbers = [number for number in range(seccomp._FIRST_UNKNOWN + 20) if number not in passed_over]
+    numbers = [number for number in range(seccomp._FIRST_UNKNOWN_SYSCALL + 20) if number not in passed_over]
     calls = [[number, *[-1] * 6] for number in numbers]
     calls += [[resolve("personality"), value] for value in (*HARMLESS, NO_RANDOMIZE, ASK, 1)]
     calls += [[resolve("clone"), flag | 17, 0, 0, 0, 0] for flag in seccomp._NAMESPACES.values()]

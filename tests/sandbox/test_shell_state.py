@@ -18,41 +18,43 @@ import pytest
 import sandbox
 from sandbox import bases
 from sandbox import host as host_backend
-from sandbox.contract.kit import Kit, run, told
+from sandbox.contract.kit import Kit, check_output, run
 from sandbox.machine import (
-    LONGEST_SHELL_STATE,
+    MAX_SHELL_STATE_CHARS,
     Sandbox,
     SandboxSpec,
-    SandboxUnavailable,
+    SandboxUnavailableError,
     Snapshot,
-    SnapshotCorrupt,
+    SnapshotCorruptError,
 )
-from sandbox.shell_state import ShellState, parse_printed, read_state, restoring_code
+from sandbox.shell_state import ShellState, parse_printed_state, parse_state, render_restore_code
 
-from .conftest import kit_of
+from .conftest import open_kit
 
 SPOIL = "$(touch {0}) `touch {0}`; touch {0}; a[$(touch {0})] ]=x) ' \" \n touch {0} \\"
 
 
 @pytest.fixture(scope="module")
 def host(repository: Path) -> Iterator[Kit]:
-    with kit_of("host", repository, None) as kit:
+    with open_kit("host", repository, None) as kit:
         yield kit
 
 
 @pytest.fixture(scope="module")
 def process(repository: Path) -> Iterator[Kit]:
-    with kit_of("process", repository, None) as kit:
+    with open_kit("process", repository, None) as kit:
         yield kit
 
 
 @pytest.fixture
 def frozen(process: Kit, tmp_path: Path) -> Snapshot:
-    with process.ended():
+    with process.close_started():
         machine = process.start()
-        told(machine, 'cd pkg; echo h > "$HOME/h"; echo t > "$TMPDIR/t"; place="$HOME/h"; echo 1 > one')
-        told(machine, 'f() { echo "f:$1"; }; other=/tmp/elsewhere; export HERE=$PWD:/usr/bin')
-        return machine.freeze(tmp_path).result()
+        check_output(
+            machine, 'cd pkg; echo h > "$HOME/h"; echo t > "$TMPDIR/t"; place="$HOME/h"; echo 1 > one'
+        )
+        check_output(machine, 'f() { echo "f:$1"; }; other=/tmp/elsewhere; export HERE=$PWD:/usr/bin')
+        return machine.snapshot(tmp_path).result()
 
 
 def with_state(snapshot: Snapshot, state: ShellState | str) -> Snapshot:
@@ -62,8 +64,8 @@ def with_state(snapshot: Snapshot, state: ShellState | str) -> Snapshot:
 
 @contextlib.contextmanager
 def restored(kit: Kit, snapshot: Snapshot, store: Path) -> Iterator[Sandbox]:
-    with kit.ended():
-        yield kit.thaw(snapshot, store)
+    with kit.close_started():
+        yield kit.restore(snapshot, store)
 
 
 def test_a_snapshot_of_plain_processes_is_converted(
@@ -72,17 +74,17 @@ def test_a_snapshot_of_plain_processes_is_converted(
     with restored(host, frozen, tmp_path) as machine:
         assert machine.workspace == "/testbed"
         assert machine.cwd() == "/testbed/pkg"
-        said = told(
+        said = check_output(
             machine, 'hostname; cat "$HOME/h" "${TMPDIR:-/tmp}/t" "$place" one; f 1; echo "$HOME $HERE"'
         )
         assert said == "sandbox\nh\nt\nh\n1\nf:1\n/home/agent /testbed/pkg:/usr/bin\n"
-        assert told(machine, "git status --porcelain") == "?? pkg/one\n"
-        assert told(machine, "echo 2 > two; stat -c %U two one | uniq") == "root\n"
-        again = machine.freeze(tmp_path / "again").result()
+        assert check_output(machine, "git status --porcelain") == "?? pkg/one\n"
+        assert check_output(machine, "echo 2 > two; stat -c %U two one | uniq") == "root\n"
+        again = machine.snapshot(tmp_path / "again").result()
     assert again.backend == "host"
     with restored(process, again, tmp_path / "again") as machine:
         assert machine.cwd() == f"{machine.workspace}/pkg"
-        assert told(machine, 'cat "$HOME/h" "$TMPDIR/t" "$place" one two') == "h\nt\nh\n1\n2\n"
+        assert check_output(machine, 'cat "$HOME/h" "$TMPDIR/t" "$place" one two') == "h\nt\nh\n1\n2\n"
 
 
 @pytest.mark.slow
@@ -99,31 +101,33 @@ def test_snapshots_of_images_are_converted_both_ways(
             for before, after in (("docker", "host"), ("host", "docker")):
                 store = tmp_path / before
                 with contextlib.closing(sandbox.start(at[before])) as machine:
-                    told(machine, "cd pkg; x=kept; echo 1 > one; rm ../README.txt")
-                    snapshot = machine.freeze(store).result()
+                    check_output(machine, "cd pkg; x=kept; echo 1 > one; rm ../README.txt")
+                    snapshot = machine.snapshot(store).result()
                 if snapshot.location.startswith("sha256:"):
-                    with pytest.raises(SandboxUnavailable, match="--sandbox docker"):
-                        sandbox.thaw(snapshot, store, at[after])
+                    with pytest.raises(SandboxUnavailableError, match="--sandbox docker"):
+                        sandbox.restore(snapshot, store, at[after])
                     continue
-                with contextlib.closing(sandbox.thaw(snapshot, store, at[after])) as machine:
-                    said = told(
+                with contextlib.closing(sandbox.restore(snapshot, store, at[after])) as machine:
+                    said = check_output(
                         machine, "pwd; echo $x; cat one; ls ../README.txt 2>/dev/null || echo gone; hostname"
                     )
                     assert said == "/testbed/pkg\nkept\n1\ngone\nsandbox\n"
         finally:
             for backend in ("docker", "host"):
-                sandbox.remove_leftovers(backend, "test-both")
+                sandbox.remove_stale_resources(backend, "test-both")
 
 
 def test_what_cannot_be_converted_is_refused(host: Kit, frozen: Snapshot, tmp_path: Path) -> None:
     def refused(snapshot: Snapshot, message: str, **spec: Any) -> None:
-        with pytest.raises(SandboxUnavailable, match=message):
-            sandbox.thaw(snapshot, tmp_path, SandboxSpec(owner="test-refused", **spec))
+        with pytest.raises(SandboxUnavailableError, match=message):
+            sandbox.restore(snapshot, tmp_path, SandboxSpec(owner="test-refused", **spec))
 
     directory = host.spec().directory
     image = {"backend": "docker", "image": "any"}
     refused(frozen, "process sandbox that began with a directory; restore it with --sandbox host", **image)
-    layers = frozen.model_copy(update={"backend": "host", "base": frozen.base.removeprefix(bases.COPY)})
+    layers = frozen.model_copy(
+        update={"backend": "host", "base": frozen.base.removeprefix(bases.COPY_PREFIX)}
+    )
     refused(layers, "layers; restore it with --sandbox host", backend="process", directory=directory)
     of_image = frozen.model_copy(update={"backend": "docker", "base": "sha256:" + "0" * 64})
     refused(of_image, "image; restore it with --sandbox host", backend="process", directory=directory)
@@ -134,22 +138,22 @@ def test_what_cannot_be_converted_is_refused(host: Kit, frozen: Snapshot, tmp_pa
         refused(elsewhere, "workspace is no absolute path", backend="host", directory=directory)
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(SnapshotCorrupt, match="was made for base"):
-        sandbox.thaw(frozen, tmp_path, host.spec(directory=other))
+    with pytest.raises(SnapshotCorruptError, match="was made for base"):
+        sandbox.restore(frozen, tmp_path, host.spec(directory=other))
 
 
 def test_a_spec_for_a_snapshot_of_anybody_isolates(frozen: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bases.spec_for(frozen).backend == "host"
-    assert bases.spec_for(frozen, "process").backend == "process"
-    with pytest.raises(SandboxUnavailable, match="--sandbox host"):
-        bases.spec_for(frozen, "docker")
+    assert bases.make_restore_spec(frozen).backend == "host"
+    assert bases.make_restore_spec(frozen, "process").backend == "process"
+    with pytest.raises(SandboxUnavailableError, match="--sandbox host"):
+        bases.make_restore_spec(frozen, "docker")
     of_image = frozen.model_copy(update={"backend": "process", "base": "sha256:" + "0" * 64})
-    assert bases.spec_for(of_image).backend == "host"
-    with pytest.raises(SandboxUnavailable, match="--sandbox host"):
-        bases.spec_for(of_image, "process")
+    assert bases.make_restore_spec(of_image).backend == "host"
+    with pytest.raises(SandboxUnavailableError, match="--sandbox host"):
+        bases.make_restore_spec(of_image, "process")
     monkeypatch.setattr(host_backend, "unavailable", lambda: "bwrap is not installed")
-    with pytest.raises(SandboxUnavailable, match="--sandbox process --allow-unisolated"):
-        bases.spec_for(frozen)
+    with pytest.raises(SandboxUnavailableError, match="--sandbox process --allow-unisolated"):
+        bases.make_restore_spec(frozen)
 
 
 @pytest.mark.parametrize("backend", ["host", "process"])
@@ -206,12 +210,12 @@ def test_nothing_runs_while_a_state_is_restored(
     }
     with restored(kit, with_state(frozen, json.dumps(state)), tmp_path) as machine:
         assert machine.inspect(f"test -e {there} || echo untouched").output == "untouched\n"
-        assert told(machine, "unset -f set cd declare; fine") == "fine\n"
-        assert told(machine, 'printf %s "$plain"') == spoil
-        assert told(machine, 'printf %s "${map["@"]} ${map["]"]} ${#map[@]}"') == "2 1 4"
+        assert check_output(machine, "unset -f set cd declare; fine") == "fine\n"
+        assert check_output(machine, 'printf %s "$plain"') == spoil
+        assert check_output(machine, 'printf %s "${map["@"]} ${map["]"]} ${#map[@]}"') == "2 1 4"
         for broken in ("ends", "closes", "both", "open", "quote", "pattern", "builtin", "eval", "unset"):
             assert run(machine, f"\\builtin declare -F {broken}").exit_code == 1, broken
-        assert told(machine, "trap -p SIGUSR1") == f"trap -- 'touch {there}' SIGUSR1\n"
+        assert check_output(machine, "trap -p SIGUSR1") == f"trap -- 'touch {there}' SIGUSR1\n"
         assert machine.inspect(f"test -e {there} || echo untouched").output == "untouched\n"
 
 
@@ -239,7 +243,7 @@ def test_no_text_ends_the_definition_that_it_stands_in(tmp_path: Path) -> None:
                 words = random.choice(ends).split(" ")
                 words.insert(random.randrange(len(words)), random.choice(pieces))
             functions[f"f{number}"] = {"commands": " ".join(words)}
-        code = restoring_code(ShellState.model_validate({"functions": functions}))
+        code = render_restore_code(ShellState.model_validate({"functions": functions}))
         script = f"eval {shlex.quote(code)} 2>/dev/null\ndeclare -F fine confusing"
         done = subprocess.run(["bash", "--norc"], input=script.encode(), capture_output=True)
         assert done.stdout == b"fine\n"
@@ -279,23 +283,23 @@ def test_no_text_ends_the_definition_that_it_stands_in(tmp_path: Path) -> None:
 )
 def test_a_malformed_state_is_refused(broken: Any, message: str) -> None:
     text = broken if isinstance(broken, str) else json.dumps(broken)
-    with pytest.raises(SnapshotCorrupt, match=re.escape(message)) as refused:
-        read_state(text)
+    with pytest.raises(SnapshotCorruptError, match=re.escape(message)) as refused:
+        parse_state(text)
     assert "\n" not in str(refused.value)
 
 
 def test_a_state_of_a_hundred_megabytes(process: Kit, frozen: Snapshot, tmp_path: Path) -> None:
-    huge = ShellState.model_validate({"variables": {"x": {"value": "x" * 100_000_000}}}).as_json()
-    with pytest.raises(SnapshotCorrupt, match="longer than"):
-        process.thaw(with_state(frozen, huge), tmp_path)
+    huge = ShellState.model_validate({"variables": {"x": {"value": "x" * 100_000_000}}}).to_json()
+    with pytest.raises(SnapshotCorruptError, match="longer than"):
+        process.restore(with_state(frozen, huge), tmp_path)
     with pytest.raises(ValueError, match="shell_state"):
         Snapshot.model_validate(frozen.model_dump() | {"shell_state": huge})
-    with process.ended():
+    with process.close_started():
         machine = process.start()
-        run(machine, f"cd pkg; x=$(head -c {LONGEST_SHELL_STATE} /dev/zero | tr '\\0' y)")
-        kept = machine.freeze(tmp_path / "second").result()
-        assert read_state(kept.shell_state) == ShellState(directory=f"{machine.workspace}/pkg")
-        assert told(machine, "echo ${#x}") == f"{LONGEST_SHELL_STATE}\n"
+        run(machine, f"cd pkg; x=$(head -c {MAX_SHELL_STATE_CHARS} /dev/zero | tr '\\0' y)")
+        kept = machine.snapshot(tmp_path / "second").result()
+        assert parse_state(kept.shell_state) == ShellState(directory=f"{machine.workspace}/pkg")
+        assert check_output(machine, "echo ${#x}") == f"{MAX_SHELL_STATE_CHARS}\n"
 
 
 _MADE = r"""
@@ -323,14 +327,14 @@ def test_all_that_a_shell_holds_is_restored(
     backend: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     kit: Kit = request.getfixturevalue(backend)
-    with kit.ended():
+    with kit.close_started():
         machine = kit.start()
         assert run(machine, _MADE).exit_code == 0
-        shown, state = told(machine, _SHOWN), machine.shell_state()
+        shown, state = check_output(machine, _SHOWN), machine.shell_state()
         assert 'declare -r fixed="1"' in shown
-        again = kit.thaw(machine.freeze(tmp_path).result(), tmp_path)
-        assert told(again, _SHOWN) == shown
-        assert told(again, "sub; to; a-b; text; twice; bash -c sub") == told(
+        again = kit.restore(machine.snapshot(tmp_path).result(), tmp_path)
+        assert check_output(again, _SHOWN) == shown
+        assert check_output(again, "sub; to; a-b; text; twice; bash -c sub") == check_output(
             machine, "sub; to; a-b; text; twice; bash -c sub"
         )
         kept = again.shell_state()
@@ -356,17 +360,19 @@ def test_values_move_with_the_directories_and_code_does_not() -> None:
             "traps": {"EXIT": "cd /old/workspace"},
         }
     )
-    moved = state.moved({"/old/workspace": "/new $(id)", "/old/home": "/root", "/": "/spoilt", "": "/spoilt"})
+    moved = state.relocate(
+        {"/old/workspace": "/new $(id)", "/old/home": "/root", "/": "/spoilt", "": "/spoilt"}
+    )
     assert moved.directory == "/new $(id)/pkg"
     assert moved.variables["path"].value == "/new $(id)/bin:/old/workspaces:/usr"
     assert moved.variables["home"].elements == {"0": "/root", "1": "x/old/home"}
     assert (moved.functions, moved.traps) == (state.functions, state.traps)
-    assert state.moved({"/": "/x", "/old/home": "/old/home"}) is state
+    assert state.relocate({"/": "/x", "/old/home": "/old/home"}) is state
 
 
 def test_a_shell_that_prints_something_else() -> None:
-    assert parse_printed("nothing", "mark") is None
-    assert parse_printed("\0mark".join(["x"] * 11), "mark") is None
+    assert parse_printed_state("nothing", "mark") is None
+    assert parse_printed_state("\0mark".join(["x"] * 11), "mark") is None
     parts = [
         "",
         "shopt -s a;b\nshopt -s good",
@@ -377,7 +383,7 @@ def test_a_shell_that_prints_something_else() -> None:
         "0022\n",
         "/\0x\0",
     ]
-    state = parse_printed("\0mark".join([*parts, "set -o $(id)", "trap -- $(id) EXIT", ""]), "mark")
+    state = parse_printed_state("\0mark".join([*parts, "set -o $(id)", "trap -- $(id) EXIT", ""]), "mark")
     assert state == ShellState.model_validate(
         {"directory": "/", "umask": "0022", "shopt": {"good": True}, "variables": {"y": {"value": "1"}}}
     )
@@ -394,18 +400,18 @@ def test_reading_what_a_shell_prints_takes_linear_time(line: str) -> None:
         part = f"{line}\n" * lines
         printed = "\0mark".join(["", "", part, part, "declare -f x\n", part, "", "/\0/\0", "", part, ""])
         begun = time.process_time()
-        parse_printed(printed, "mark")
+        parse_printed_state(printed, "mark")
         seconds.append(time.process_time() - begun)
     assert seconds[1] < 40 * seconds[0] + 1
 
 
 def test_a_function_of_quotes_takes_little_memory(process: Kit, tmp_path: Path) -> None:
-    with process.ended():
+    with process.close_started():
         machine = process.start()
         run(machine, 'eval "f() { : $(yes "\\\\\'" | head -n 400000 | tr -d \'\\n\'); }"')
-        state = read_state(machine.shell_state())
+        state = parse_state(machine.shell_state())
         length = len(state.functions["f"].commands)
         assert length > 800_000
-        assert len(restoring_code(state)) < 3 * length
-        again = process.thaw(machine.freeze(tmp_path).result(), tmp_path)
-        assert told(again, "declare -f f | wc -c") == told(machine, "declare -f f | wc -c")
+        assert len(render_restore_code(state)) < 3 * length
+        again = process.restore(machine.snapshot(tmp_path).result(), tmp_path)
+        assert check_output(again, "declare -f f | wc -c") == check_output(machine, "declare -f f | wc -c")

@@ -21,11 +21,11 @@ import pytest
 
 import sandbox
 from sandbox import archive, transfer
-from sandbox.contract import Kit, told
-from sandbox.layers import Stack
-from sandbox.machine import OutOfDisk, SandboxUnavailable, Snapshot, SnapshotCorrupt
+from sandbox.contract import Kit, check_output
+from sandbox.layers import LayerStack
+from sandbox.machine import OutOfDiskError, SandboxUnavailableError, Snapshot, SnapshotCorruptError
 
-from ..conftest import missing
+from ..conftest import skip_missing
 
 BASE = "sha256:" + "b" * 64
 MAGIC = b"takeover snapshot 1\n"
@@ -43,7 +43,7 @@ def kept(tmp_path: Path) -> tuple[Snapshot, Path]:
     for number in range(4):
         (layer / f"f{number}").write_bytes(os.urandom(100_000))
     place = store / "snapshot.tar.zst"
-    digest = archive.write((layer,), Stack(base), place, base_digest=BASE)
+    digest = archive.write((layer,), LayerStack(base), place, base_digest=BASE)
     state = "cd /testbed; x=$'\\377'"
     return snapshot_of(digest, place.name, state), store
 
@@ -58,7 +58,7 @@ def snapshot_of(digest: str, location: str, state: str = "") -> Snapshot:
 def exported(kept: tuple[Snapshot, Path], tmp_path: Path) -> Path:
     snapshot, store = kept
     place = tmp_path / "out" / "deep" / "snapshot.takeover"
-    transfer.export(snapshot, store, str(place))
+    transfer.export_snapshot(snapshot, store, str(place))
     return place
 
 
@@ -66,7 +66,7 @@ def exported(kept: tuple[Snapshot, Path], tmp_path: Path) -> Path:
 def small() -> Iterator[Path]:
     """A file system with room for less than the snapshot."""
     if os.geteuid() != 0:
-        missing("only root can mount a small file system")
+        skip_missing("only root can mount a small file system")
     with tempfile.TemporaryDirectory() as place:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], check=True)
         try:
@@ -76,8 +76,8 @@ def small() -> Iterator[Path]:
 
 
 def refused(url: str, store: Path, reason: str) -> None:
-    with pytest.raises(SnapshotCorrupt, match=reason) as found:
-        transfer.import_(url, store)
+    with pytest.raises(SnapshotCorruptError, match=reason) as found:
+        transfer.import_snapshot(url, store)
     assert "\n" not in str(found.value)
     assert list(store.iterdir()) == []
 
@@ -85,7 +85,7 @@ def refused(url: str, store: Path, reason: str) -> None:
 def test_a_snapshot_goes_round(kept: tuple[Snapshot, Path], exported: Path, tmp_path: Path) -> None:
     snapshot, store = kept
     assert list(exported.parent.iterdir()) == [exported]
-    found = transfer.import_(str(exported), tmp_path / "new" / "store")
+    found = transfer.import_snapshot(str(exported), tmp_path / "new" / "store")
     assert found == snapshot.model_copy(update={"location": found.location})
     there = tmp_path / "new" / "store" / found.location
     assert there.read_bytes() == (store / snapshot.location).read_bytes()
@@ -94,20 +94,20 @@ def test_a_snapshot_goes_round(kept: tuple[Snapshot, Path], exported: Path, tmp_
 def test_a_store_that_fsspec_names(kept: tuple[Snapshot, Path], tmp_path: Path) -> None:
     snapshot, store = kept
     url = f"memory://exported/{tmp_path.name}"
-    transfer.export(snapshot, store, url)
-    assert transfer.import_(url, tmp_path / "new").digest == snapshot.digest
-    with pytest.raises(SandboxUnavailable, match="nosuch"):
-        transfer.export(snapshot, store, "nosuch://place")
-    with pytest.raises(SnapshotCorrupt, match="no such file"):
-        transfer.import_(f"{url}-other", tmp_path / "new")
+    transfer.export_snapshot(snapshot, store, url)
+    assert transfer.import_snapshot(url, tmp_path / "new").digest == snapshot.digest
+    with pytest.raises(SandboxUnavailableError, match="nosuch"):
+        transfer.export_snapshot(snapshot, store, "nosuch://place")
+    with pytest.raises(SnapshotCorruptError, match="no such file"):
+        transfer.import_snapshot(f"{url}-other", tmp_path / "new")
 
 
 def test_many_at_once_to_one_store(kept: tuple[Snapshot, Path], tmp_path: Path) -> None:
     snapshot, store = kept
     urls = [f"memory://many/{tmp_path.name}/{number}" for number in range(16)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda url: transfer.export(snapshot, store, url), urls))
-        found = list(pool.map(lambda url: transfer.import_(url, tmp_path / "new"), urls))
+        list(pool.map(lambda url: transfer.export_snapshot(snapshot, store, url), urls))
+        found = list(pool.map(lambda url: transfer.import_snapshot(url, tmp_path / "new"), urls))
     assert {one.digest for one in found} == {snapshot.digest}
     assert [path.name for path in (tmp_path / "new").iterdir()] == [found[0].location]
 
@@ -171,21 +171,21 @@ def signed(header: bytes, content: bytes) -> bytes:
 def test_a_snapshot_that_changed_is_not_exported(kept: tuple[Snapshot, Path], tmp_path: Path) -> None:
     snapshot, store = kept
     place = tmp_path / "out" / "file"
-    with pytest.raises(SnapshotCorrupt, match="but the snapshot says"):
-        transfer.export(snapshot.model_copy(update={"digest": "0" * 64}), store, str(place))
+    with pytest.raises(SnapshotCorruptError, match="but the snapshot says"):
+        transfer.export_snapshot(snapshot.model_copy(update={"digest": "0" * 64}), store, str(place))
     (store / snapshot.location).unlink()
-    with pytest.raises(SnapshotCorrupt, match="gone"):
-        transfer.export(snapshot, store, str(place))
+    with pytest.raises(SnapshotCorruptError, match="gone"):
+        transfer.export_snapshot(snapshot, store, str(place))
     assert not place.parent.exists()
 
 
 def test_a_full_disk(kept: tuple[Snapshot, Path], exported: Path, small: Path) -> None:
     snapshot, store = kept
-    with pytest.raises(OutOfDisk, match="disk is full"):
-        transfer.export(snapshot, store, str(small / "file"))
+    with pytest.raises(OutOfDiskError, match="disk is full"):
+        transfer.export_snapshot(snapshot, store, str(small / "file"))
     assert list(small.iterdir()) == []
-    with pytest.raises(OutOfDisk, match="disk is full"):
-        transfer.import_(str(exported), small)
+    with pytest.raises(OutOfDiskError, match="disk is full"):
+        transfer.import_snapshot(str(exported), small)
     assert list(small.iterdir()) == []
 
 
@@ -193,13 +193,13 @@ def test_a_place_that_cannot_be_written(kept: tuple[Snapshot, Path], exported: P
     snapshot, store = kept
     subprocess.run(["mount", "-o", "remount,ro", small], check=True)
     for deed in (
-        lambda: transfer.export(snapshot, store, str(small / "file")),
-        lambda: transfer.export(snapshot, store, str(small / "deep" / "file")),
-        lambda: transfer.import_(str(exported), small),
-        lambda: transfer.import_(str(exported), small / "deep"),
-        lambda: transfer.import_(str(exported), exported),
+        lambda: transfer.export_snapshot(snapshot, store, str(small / "file")),
+        lambda: transfer.export_snapshot(snapshot, store, str(small / "deep" / "file")),
+        lambda: transfer.import_snapshot(str(exported), small),
+        lambda: transfer.import_snapshot(str(exported), small / "deep"),
+        lambda: transfer.import_snapshot(str(exported), exported),
     ):
-        with pytest.raises(SandboxUnavailable):
+        with pytest.raises(SandboxUnavailableError):
             deed()
 
 
@@ -209,24 +209,24 @@ def test_an_export_that_is_interrupted_leaves_nothing(tmp_path: Path, kind: str)
     for directory in (layer, base, store, out):
         directory.mkdir()
     (layer / "big").write_bytes(os.urandom(8 << 20))
-    digest = archive.write((layer,), Stack(base), store / "archive", base_digest=BASE)
+    digest = archive.write((layer,), LayerStack(base), store / "archive", base_digest=BASE)
     snapshot = snapshot_of(digest, "archive")
     url = f"{out}/file" if kind == "file" else f"memory://interrupted/{tmp_path.name}/file"
     system = fsspec.core.url_to_fs(url)[0]
     began = time.process_time()
-    transfer.export(snapshot, store, url)
+    transfer.export_snapshot(snapshot, store, url)
     whole, size = time.process_time() - began, system.size(url)
     interruptions = 0
     for part in range(1, 16):
         system.rm(url)
         with interrupted_after(whole * part / 15) as interrupted:
-            transfer.export(snapshot, store, url)
+            transfer.export_snapshot(snapshot, store, url)
         interruptions += interrupted.is_set()
         left = [system.size(path) for path in system.find(url.rpartition("/")[0])]
         assert left in ([], [size])
         assert left or interrupted.is_set()
         if not left:
-            transfer.export(snapshot, store, url)
+            transfer.export_snapshot(snapshot, store, url)
     assert interruptions
 
 
@@ -266,37 +266,37 @@ SHOWN = r"""find . "$HOME" -name .git -prune -o ! -type s -printf '%p %y %m %s %
 @both
 def test_a_machine_goes_round(kit: Kit, tmp_path: Path) -> None:
     """Through a file and into a store where nothing of it was before."""
-    with kit.ended():
+    with kit.close_started():
         machine = kit.start()
-        told(machine, NASTY)
-        shown = told(machine, SHOWN)
-        snapshot = machine.freeze(tmp_path / "store").result()
+        check_output(machine, NASTY)
+        shown = check_output(machine, SHOWN)
+        snapshot = machine.snapshot(tmp_path / "store").result()
     url = str(tmp_path / "file")
-    transfer.export(snapshot, tmp_path / "store", url)
-    with kit.ended():
-        found = transfer.import_(url, tmp_path / "new")
-        again = kit.thaw(found, tmp_path / "new", owner=f"{kit.owner}-other")
-        assert told(again, SHOWN) == shown
-        assert again.freeze(tmp_path / "second").result().digest == snapshot.digest
-    sandbox.remove_leftovers(kit.backend, f"{kit.owner}-other")
+    transfer.export_snapshot(snapshot, tmp_path / "store", url)
+    with kit.close_started():
+        found = transfer.import_snapshot(url, tmp_path / "new")
+        again = kit.restore(found, tmp_path / "new", owner=f"{kit.owner}-other")
+        assert check_output(again, SHOWN) == shown
+        assert again.snapshot(tmp_path / "second").result().digest == snapshot.digest
+    sandbox.remove_stale_resources(kit.backend, f"{kit.owner}-other")
 
 
 @docker
 def test_both_ways_give_one_digest(kit: Kit, tmp_path: Path) -> None:
     found = {}
-    with kit.ended():
+    with kit.close_started():
         for way in ("layer", "commit"):
             machine = kit.start(snapshots=way)
-            told(machine, NASTY)
-            found[way] = machine.freeze(tmp_path / way).result()
-            told(machine, "echo more > more")
-            found[f"{way}, again"] = machine.freeze(tmp_path / way).result()
+            check_output(machine, NASTY)
+            found[way] = machine.snapshot(tmp_path / way).result()
+            check_output(machine, "echo more > more")
+            found[f"{way}, again"] = machine.snapshot(tmp_path / way).result()
         assert found["layer"].digest == found["commit"].digest
         assert found["layer, again"].digest == found["commit, again"].digest
         assert found["layer"].digest != found["layer, again"].digest
         assert [one.location.startswith("sha256:") for one in found.values()] == [False, False, True, True]
-        thawed = kit.thaw(found["layer"], tmp_path / "layer", snapshots="commit")
-        assert thawed.freeze(tmp_path / "third").result().digest == found["layer"].digest
+        thawed = kit.restore(found["layer"], tmp_path / "layer", snapshots="commit")
+        assert thawed.snapshot(tmp_path / "third").result().digest == found["layer"].digest
 
 
 @pytest.mark.slow
@@ -304,32 +304,37 @@ def test_both_ways_give_one_digest(kit: Kit, tmp_path: Path) -> None:
 def test_a_committed_machine_outlives_its_image(kit: Kit, tmp_path: Path) -> None:
     from sandbox.container import client
 
-    with kit.ended():
+    with kit.close_started():
         machine = kit.start(snapshots="commit")
-        told(machine, NASTY)
-        shown = told(machine, SHOWN)
-        snapshot = machine.freeze(tmp_path / "store").result()
+        check_output(machine, NASTY)
+        shown = check_output(machine, SHOWN)
+        snapshot = machine.snapshot(tmp_path / "store").result()
         url = f"memory://committed/{tmp_path.name}"
-        transfer.export(snapshot, tmp_path / "store", url)
+        transfer.export_snapshot(snapshot, tmp_path / "store", url)
         client().images.remove(snapshot.location, force=True)
-        with pytest.raises(SnapshotCorrupt, match="not on this daemon"):
-            kit.thaw(snapshot, tmp_path / "store")
-        with pytest.raises(SnapshotCorrupt, match="not on this daemon"):
-            transfer.export(snapshot, tmp_path / "store", url)
-        assert told(kit.thaw(transfer.import_(url, tmp_path / "new"), tmp_path / "new"), SHOWN) == shown
+        with pytest.raises(SnapshotCorruptError, match="not on this daemon"):
+            kit.restore(snapshot, tmp_path / "store")
+        with pytest.raises(SnapshotCorruptError, match="not on this daemon"):
+            transfer.export_snapshot(snapshot, tmp_path / "store", url)
+        assert (
+            check_output(
+                kit.restore(transfer.import_snapshot(url, tmp_path / "new"), tmp_path / "new"), SHOWN
+            )
+            == shown
+        )
 
 
 @docker
 def test_a_base_that_is_not_here(kit: Kit, tmp_path: Path) -> None:
-    with kit.ended():
+    with kit.close_started():
         machine = kit.start()
-        told(machine, "echo x > x")
-        snapshot = machine.freeze(tmp_path).result()
+        check_output(machine, "echo x > x")
+        snapshot = machine.snapshot(tmp_path).result()
         missing_base = "sha256:" + "0" * 64
         with pytest.raises(
-            SandboxUnavailable, match=r"base sha256:0+.* is not on this daemon; pull or build"
+            SandboxUnavailableError, match=r"base sha256:0+.* is not on this daemon; pull or build"
         ):
-            kit.thaw(snapshot.model_copy(update={"base": missing_base}), tmp_path)
+            kit.restore(snapshot.model_copy(update={"base": missing_base}), tmp_path)
 
 
 UNPRIVILEGED = """
@@ -361,7 +366,7 @@ def test_who_cannot_read_the_layers_freezes_by_commit(kit: Kit, tmp_path: Path) 
     """A user in the daemon's group; what he exports is what root finds in the layers."""
     socket = Path("/var/run/docker.sock")
     if os.geteuid() != 0 or os.environ.get("DOCKER_HOST") or not socket.is_socket():
-        missing("only root can become a user that a local daemon's socket is open to")
+        skip_missing("only root can become a user that a local daemon's socket is open to")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         group = socket.stat().st_gid
         os.chown(place, 12345, group)
@@ -369,7 +374,7 @@ def test_who_cannot_read_the_layers_freezes_by_commit(kit: Kit, tmp_path: Path) 
         package = str(Path(sandbox.__file__).parents[1])
         own = {**os.environ, "HOME": place, "TAKEOVER_HOME": f"{place}/depot", "PYTHONPATH": package}
         if subprocess.run([*become, "import docker, sandbox"], env=own, capture_output=True).returncode:
-            missing("this Python is not open to other users")
+            skip_missing("this Python is not open to other users")
         done = subprocess.run(
             [*become, UNPRIVILEGED, place, kit.spec().model_dump_json(), f"{NASTY}{DARK}"],
             env=own,
@@ -378,11 +383,11 @@ def test_who_cannot_read_the_layers_freezes_by_commit(kit: Kit, tmp_path: Path) 
             timeout=100,
         )
         assert done.stdout == "the daemon's layers cannot be read from here: freeze by commit instead\n", done
-        found = transfer.import_(f"{place}/file", tmp_path)
-    with kit.ended():
-        again = kit.thaw(found, tmp_path, snapshots="layer")
-        assert told(again, "stat -c %a dark dark/in/s tools").split() == ["0"] * 3
-        assert again.freeze(tmp_path).result().digest == found.digest
+        found = transfer.import_snapshot(f"{place}/file", tmp_path)
+    with kit.close_started():
+        again = kit.restore(found, tmp_path, snapshots="layer")
+        assert check_output(again, "stat -c %a dark dark/in/s tools").split() == ["0"] * 3
+        assert again.snapshot(tmp_path).result().digest == found.digest
 
 
 THAW = """
@@ -400,12 +405,12 @@ machine.close()
 @pytest.mark.slow
 @both
 def test_processes_that_thaw_one_snapshot_at_once(kit: Kit, tmp_path: Path) -> None:
-    with kit.ended():
+    with kit.close_started():
         machine = kit.start()
-        told(machine, "echo thawed > x; head -c 3000000 /dev/urandom > random")
-        snapshot = machine.freeze(tmp_path / "store").result()
+        check_output(machine, "echo thawed > x; head -c 3000000 /dev/urandom > random")
+        snapshot = machine.snapshot(tmp_path / "store").result()
     url = str(tmp_path / "file")
-    transfer.export(snapshot, tmp_path / "store", url)
+    transfer.export_snapshot(snapshot, tmp_path / "store", url)
     argv = [sys.executable, "-c", THAW, str(tmp_path / "new"), url, kit.spec().model_dump_json()]
     started = [
         subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)

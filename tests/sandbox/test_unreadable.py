@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandbox.contract.kit import Kit, run, told
-from sandbox.unreadable import INSIDE
+from sandbox.contract.kit import Kit, check_output, run
+from sandbox.unreadable import SHELL_PATH_INSIDE
 
-from .conftest import kit_of
+from .conftest import open_kit
 
 # Looks for the word of the command's end wherever the kernel shows a process to its own user, and prints what it finds.
 _FORGE = r"""
@@ -59,12 +59,12 @@ sys.exit(1)
 @pytest.fixture(scope="module", params=["host", pytest.param("host-image", marks=pytest.mark.slow)])
 def kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
     image = request.getfixturevalue("testbed_image") if request.param == "host-image" else None
-    with kit_of(request.param, request.getfixturevalue("repository"), image) as kit:
+    with open_kit(request.param, request.getfixturevalue("repository"), image) as kit:
         yield kit
 
 
 def test_no_child_reads_its_shells_word(kit: Kit) -> None:
-    with kit.ended():
+    with kit.close_started():
         machine = kit.start()
         machine.write_file("forge.py", _FORGE.encode())
         for command in (
@@ -80,26 +80,28 @@ def test_no_child_reads_its_shells_word(kit: Kit) -> None:
 
 def test_the_first_process_has_none_of_its_shells_pipes(kit: Kit) -> None:
     """Any child may attach to it, and would read the next command's mark from the shell's input."""
-    with kit.ended():
+    with kit.close_started():
         machine = kit.start()
-        shells = told(machine, "readlink /proc/self/fd/1").split()
-        ends = told(machine, "readlink /proc/1/fd/0 /proc/1/fd/1 /proc/1/fd/8 /proc/1/fd/9; :").split()
+        shells = check_output(machine, "readlink /proc/self/fd/1").split()
+        ends = check_output(
+            machine, "readlink /proc/1/fd/0 /proc/1/fd/1 /proc/1/fd/8 /proc/1/fd/9; :"
+        ).split()
         assert ends == ["/dev/null", "/dev/null"]
-        assert shells[0] not in told(machine, "readlink /proc/1/fd/*").split()
+        assert shells[0] not in check_output(machine, "readlink /proc/1/fd/*").split()
 
 
 def test_the_shells_program_stays_unreadable(kit: Kit) -> None:
-    with kit.ended():
+    with kit.close_started():
         machine = kit.start()
-        assert told(machine, 'echo "$0 $BASH"') == f"bash {INSIDE}\n"
+        assert check_output(machine, 'echo "$0 $BASH"') == f"bash {SHELL_PATH_INSIDE}\n"
         for command in ("cat {0}", "chmod +r {0}", "cp {0} copy", "rm -f {0}", "mv {0} copy", "echo >> {0}"):
-            assert run(machine, command.format(INSIDE)).exit_code != 0, command
+            assert run(machine, command.format(SHELL_PATH_INSIDE)).exit_code != 0, command
         # What a shell may look into itself, and its other uses, stay as they were.
-        assert told(
+        assert check_output(
             machine, "read -r x < <(echo piped); echo $x; cat /dev/stdin <<< here; cat <(echo sub)"
         ) == ("piped\nhere\nsub\n")
         assert (
-            told(machine, '"$BASH" -c "echo one"; bash -c "echo two"; ls /proc/self/fd | head -1')
+            check_output(machine, '"$BASH" -c "echo one"; bash -c "echo two"; ls /proc/self/fd | head -1')
             == "one\ntwo\n0\n"
         )
         said = run(machine, "no-such-command").output

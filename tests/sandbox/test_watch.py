@@ -12,7 +12,7 @@ import pytest
 
 from sandbox import watch
 from sandbox.removal import remove_tree
-from sandbox.watch import DiskWatch, bytes_unnamed, bytes_used
+from sandbox.watch import DiskWatch, bytes_unlinked, bytes_used
 
 _MIB = 1 << 20
 _HOLD = """
@@ -51,7 +51,7 @@ def test_files_that_only_a_thread_holds_count(mode: str, tmp_path: Path) -> None
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             time.sleep(0.1)
-            assert bytes_unnamed([process.pid]) >= _MIB
+            assert bytes_unlinked([process.pid]) >= _MIB
         finally:
             process.kill()
 
@@ -81,13 +81,13 @@ def test_files_below_a_path_that_is_too_long_for_the_kernel_count(tmp_path: Path
 
 def test_a_count_needs_few_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
-    add = watch._Count.add
+    add = watch._ByteCounter.add
 
-    def counted(self: watch._Count, start: int) -> list[str]:
+    def counted(self: watch._ByteCounter, start: int) -> list[str]:
         held.append(len(list(Path("/proc/self/fd").iterdir())))
         return add(self, start)
 
-    monkeypatch.setattr(watch._Count, "add", counted)
+    monkeypatch.setattr(watch._ByteCounter, "add", counted)
     code = "import os\nfor n in range(100): os.mkdir('n' * 250); os.chdir('n' * 250)"
     try:
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
@@ -110,7 +110,7 @@ class Disk:
         """Whether a command ends at once that starts when so many MiB are used."""
         self.used = used * _MIB
         self.watch.begin()
-        return self.watch.over()
+        return self.watch.is_over_limit()
 
 
 def test_what_is_written_between_commands_ends_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_what_is_written_between_commands_ends_the_next_one(monkeypatch: pytest.
     assert not disk.is_over(60)
     assert disk.is_over(3000)
     disk.used = 3100 * _MIB  # until everything has ended
-    disk.watch.accept()
+    disk.watch.accept_usage()
     assert not disk.is_over(3100)
     assert disk.is_over(3101)
 
@@ -126,7 +126,7 @@ def test_what_is_written_between_commands_ends_the_next_one(monkeypatch: pytest.
 def test_space_that_was_freed_is_not_allowed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
     assert disk.is_over(3000)
-    disk.watch.accept()
+    disk.watch.accept_usage()
     assert not disk.is_over(100)
     assert disk.is_over(200)
 

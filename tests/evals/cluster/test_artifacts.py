@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evals.cluster.artifacts import ArtifactStore
-from sandbox.machine import SandboxUnavailable, SnapshotCorrupt
+from sandbox.machine import SandboxUnavailableError, SnapshotCorruptError
 
 
 @pytest.fixture
@@ -46,13 +46,13 @@ def test_a_changed_archive_is_refused(store: ArtifactStore, run: Path, tmp_path:
     content = bytearray(archive.read_bytes())
     content[-6] ^= 1  # in gzip's checksum
     archive.write_bytes(content)
-    with pytest.raises(SandboxUnavailable, match="tar failed"):
+    with pytest.raises(SandboxUnavailableError, match="tar failed"):
         store.fetch("results/1", tmp_path / "other", "logs")
     assert list((tmp_path / "other").iterdir()) == []
 
 
 def test_an_archive_that_is_gone_is_named(store: ArtifactStore, tmp_path: Path) -> None:
-    with pytest.raises(SnapshotCorrupt, match="results/1: there is no such file"):
+    with pytest.raises(SnapshotCorruptError, match="results/1: there is no such file"):
         store.fetch("results/1", tmp_path / "other", "logs")
 
 

@@ -22,19 +22,19 @@ import pytest
 from evals.run.config import STAGES
 from sandbox import storage
 
-from ...conftest import missing
+from ...conftest import skip_missing
 from ..conftest import (
     ONE_POINT,
-    Run,
-    comparable,
-    forgotten,
-    isolated,
-    killed,
-    refused,
-    rows,
-    rows_so_far,
+    RunCommand,
+    assert_refused,
+    assert_terminated,
+    comparable_rows,
+    delete_stage_rows,
+    isolated_sandbox_options,
+    kill_process,
+    read_journal_rows,
+    read_rows,
     start_takeover,
-    terminated,
     wait_for,
 )
 
@@ -149,7 +149,7 @@ class Ray:
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ray]:
     """A cluster with no node that offers sandboxes, until a test adds some."""
     if not _RAY.is_file():
-        missing("the command `ray` is not installed")
+        skip_missing("the command `ray` is not installed")
     place = tmp_path_factory.mktemp("ray")
     ray_place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # the paths of its sockets must be short
     ray = Ray(place, ray_place)
@@ -168,10 +168,10 @@ def two(head: Ray) -> tuple[Started, Started]:
 
 
 @pytest.fixture(scope="module")
-def local(takeover: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def local(takeover: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run on this host alone."""
     out = tmp_path_factory.mktemp("local") / "out"
-    done = takeover(*SMALL, *isolated(), "--workers", "2", "--out", out)
+    done = takeover(*SMALL, *isolated_sandbox_options(), "--workers", "2", "--out", out)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -180,7 +180,7 @@ def like(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Rows by key, without what only those of a cluster have; fails when a key comes twice."""
     return {
         key: {name: value for name, value in row.items() if name not in ("node", "tries")}
-        for key, row in comparable(out).items()
+        for key, row in comparable_rows(out).items()
     }
 
 
@@ -193,30 +193,32 @@ def nothing_left(out: Path, *nodes: Started) -> None:
     assert [directory for each in nodes for directory in each.directories()] == []
     assert not (out / "depot").exists()
     run_id = json.loads((out / "config.json").read_text())["run_id"]
-    machines = {path.name for path in storage.runs().glob(f"{run_id}*")}
+    machines = {path.name for path in storage.runs_directory().glob(f"{run_id}*")}
     assert not machines
 
 
 @pytest.mark.slow
-def test_a_cluster_without_nodes_says_how_to_start_some(head: Ray, called: Run, tmp_path: Path) -> None:
+def test_a_cluster_without_nodes_says_how_to_start_some(
+    head: Ray, called: RunCommand, tmp_path: Path
+) -> None:
     head_alone = called(*ONE_POINT, *head.asked(), "--out", tmp_path / "out")
-    refused(head_alone, "no node of the cluster offers 'sandbox'")
+    assert_refused(head_alone, "no node of the cluster offers 'sandbox'")
     assert "--resources='{\"sandbox\": 4}'" in head_alone.stderr
 
 
 @pytest.mark.slow
 def test_the_rows_are_those_of_one_host(
-    head: Ray, two: tuple[Started, Started], local: Path, takeover: Run, tmp_path: Path
+    head: Ray, two: tuple[Started, Started], local: Path, takeover: RunCommand, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    done = takeover(*SMALL, *isolated(), *head.asked(), "--out", out)
+    done = takeover(*SMALL, *isolated_sandbox_options(), *head.asked(), "--out", out)
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert done.stderr == ""
     found = like(out)
     assert len(found) == ITS_ROWS
     assert found == like(local)
-    assert len({row["node"] for row in rows(out)}) == 2
-    assert {row["tries"] for row in rows(out)} == {1}
+    assert len({row["node"] for row in read_rows(out)}) == 2
+    assert {row["tries"] for row in read_rows(out)} == {1}
     assert traces(out) == traces(local)
     assert [path.name for path in (out / "grading").glob("snapshot.*/test_output.txt")]
     nothing_left(out, *two)
@@ -246,9 +248,11 @@ def eventful(head: Ray, two: tuple[Started, Started], tmp_path_factory: pytest.T
         head.node("other", PYTHONPATH=_another_version_of("langgraph", place / "packages")),
         head.node("apart", *_with_nothing_at(store)),
     ]
-    process = start_takeover(*SMALL, *isolated(), *head.asked("--depot", f"file://{store}"), "--out", out)
+    process = start_takeover(
+        *SMALL, *isolated_sandbox_options(), *head.asked("--depot", f"file://{store}"), "--out", out
+    )
     # From then on there are takeovers only, one for each node at first, and they take long enough to be hit.
-    wait_for(lambda: rows_so_far(out, "notes") != [], process)
+    wait_for(lambda: read_journal_rows(out, "notes") != [], process)
     wait_for(lambda: are_suspended_at_work(store, two[0], third), process)
     third.kill()
     for job in (
@@ -265,7 +269,7 @@ def eventful(head: Ray, two: tuple[Started, Started], tmp_path_factory: pytest.T
 def test_a_run_outlives_a_node(eventful: Eventful, two: tuple[Started, Started], local: Path) -> None:
     assert eventful.code == 0, eventful.errors
     assert like(eventful.out) == like(local)
-    assert sum(row["tries"] - 1 for stage in STAGES for row in rows(eventful.out, stage)) == 2
+    assert sum(row["tries"] - 1 for stage in STAGES for row in read_rows(eventful.out, stage)) == 2
     assert list(eventful.store.iterdir()) == []
     assert not [directory for each in two for directory in each.directories()]
 
@@ -280,55 +284,58 @@ def test_a_node_that_is_not_like_the_others_is_left_out(eventful: Eventful) -> N
         assert len([line for line in lines if reason in line]) == 1, lines
     left_out = {line.split()[3] for line in lines}
     assert len(left_out) == 3
-    assert left_out.isdisjoint(row["node"] for row in rows(eventful.out))
+    assert left_out.isdisjoint(row["node"] for row in read_rows(eventful.out))
     assert not any(each.directories() for each in eventful.bad)
 
 
 @pytest.mark.slow
 def test_an_interrupted_run_resumes(
-    head: Ray, two: tuple[Started, Started], local: Path, takeover: Run, tmp_path: Path
+    head: Ray, two: tuple[Started, Started], local: Path, takeover: RunCommand, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     asked = ("--resume", "--out", out, *head.asked())
-    process = start_takeover(*SMALL, *isolated(), *head.asked(), "--out", out)
-    wait_for(lambda: bool(rows_so_far(out, "predecessors")), process)
-    killed(process)
+    process = start_takeover(*SMALL, *isolated_sandbox_options(), *head.asked(), "--out", out)
+    wait_for(lambda: bool(read_journal_rows(out, "predecessors")), process)
+    kill_process(process)
     assert any(each.directories() for each in two)
 
     process = start_takeover(*asked)
-    wait_for(lambda: bool(rows_so_far(out, "notes")), process)
+    wait_for(lambda: bool(read_journal_rows(out, "notes")), process)
     process.send_signal(signal.SIGTERM)
-    terminated(process)
+    assert_terminated(process)
     assert [each.list_jobs() for each in two] == [[], []]
     assert all(each.directories() for each in two)
 
     process = start_takeover(*asked)
-    wait_for(lambda: bool(rows_so_far(out, "takeovers")), process)
+    wait_for(lambda: bool(read_journal_rows(out, "takeovers")), process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert len(err.strip().splitlines()) == 1, err
     assert f"--executor ray --address {head.address}" in err
-    assert len(rows_so_far(out, "takeovers")) < ITS_ROWS
+    assert len(read_journal_rows(out, "takeovers")) < ITS_ROWS
     assert [each.list_jobs() for each in two] == [[], []]
     assert all(each.directories() for each in two)
 
-    finished = rows(out)
-    forgotten(out, "takeovers")  # as if the coordinator had been killed before it journaled them
+    finished = read_rows(out)
+    delete_stage_rows(out, "takeovers")  # as if the coordinator had been killed before it journaled them
     done = takeover(*asked)
     assert done.returncode == 0, done.stderr
-    assert [row for row in finished if row not in rows(out)] == []  # none ran again
+    assert [row for row in finished if row not in read_rows(out)] == []  # none ran again
     assert like(out) == like(local)
     nothing_left(out, *two)
 
 
 @pytest.mark.slow
 def test_a_key_that_the_nodes_lack_is_not_sent_to_them(
-    head: Ray, two: tuple[Started, Started], takeover: Run, tmp_path: Path
+    head: Ray, two: tuple[Started, Started], takeover: RunCommand, tmp_path: Path
 ) -> None:
     out, key = tmp_path / "out", "sk-0123456789abcdefghijklmnop"
     done = takeover(
-        *("--model", "openai:some", *ONE_POINT, *isolated(), *head.asked()), "--out", out, OPENAI_API_KEY=key
+        *("--model", "openai:some", *ONE_POINT, *isolated_sandbox_options(), *head.asked()),
+        "--out",
+        out,
+        OPENAI_API_KEY=key,
     )
     assert done.returncode == 2, (done.stdout, done.stderr)
     *lines, last = done.stderr.splitlines()
@@ -340,17 +347,17 @@ def test_a_key_that_the_nodes_lack_is_not_sent_to_them(
 
 
 @pytest.mark.slow
-def test_an_address_where_nobody_answers(called: Run, tmp_path: Path) -> None:
+def test_an_address_where_nobody_answers(called: RunCommand, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{free.getsockname()[1]}"
         done = called(*ONE_POINT, "--executor", "ray", "--address", nobody, "--out", tmp_path / "out")
-    refused(done, f"--address: no Ray cluster answers at {nobody}")
+    assert_refused(done, f"--address: no Ray cluster answers at {nobody}")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_an_address_where_something_else_answers(called: Run, tmp_path: Path) -> None:
+def test_an_address_where_something_else_answers(called: RunCommand, tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as server:  # for Ray `127.0.0.1` is whatever this host is called
 
         def speak() -> None:
@@ -361,7 +368,7 @@ def test_an_address_where_something_else_answers(called: Run, tmp_path: Path) ->
         threading.Thread(target=speak, daemon=True).start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
         done = called(*ONE_POINT, "--executor", "ray", "--address", address, "--out", tmp_path / "out")
-    refused(done, "the listener is not a Ray head")
+    assert_refused(done, "the listener is not a Ray head")
 
 
 @pytest.mark.parametrize(
@@ -378,8 +385,10 @@ def test_an_address_where_something_else_answers(called: Run, tmp_path: Path) ->
         ),
     ],
 )
-def test_options_that_cannot_be(called: Run, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
-    refused(called(*ONE_POINT, *options, "--out", tmp_path / "out"), message)
+def test_options_that_cannot_be(
+    called: RunCommand, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    assert_refused(called(*ONE_POINT, *options, "--out", tmp_path / "out"), message)
 
 
 def _path_without(program: str, place: Path) -> str:
@@ -405,5 +414,5 @@ def _with_nothing_at(place: Path) -> tuple[str, ...]:
     """A command that lets another see an empty file system of its own there."""
     command = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs tmpfs {place} && exec "$@"', "sh")
     if subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
-        missing("nothing can be mounted here, which takes root")
+        skip_missing("nothing can be mounted here, which takes root")
     return command

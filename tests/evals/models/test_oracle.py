@@ -6,11 +6,11 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from evals.models.facts import TaskFacts, read_facts
-from evals.models.oracle import Knowledge, OracleModel, next_turn
+from evals.models.oracle import OracleKnowledge, OracleModel, choose_turn
 from evals.tasks import BUNDLED, Task, load_tasks
-from handoff.prompts import prompt_text
-from nodes.actions import read_action
-from nodes.replies import ModelFailed
+from handoff.prompts import load_prompt
+from nodes.actions import parse_action
+from nodes.replies import ModelError
 
 TASKS = {task.id: task for task in load_tasks(BUNDLED)}
 
@@ -23,7 +23,7 @@ def facts(task: Task) -> TaskFacts:
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_a_newcomer_knows_no_path_no_command_and_no_code(task: Task) -> None:
     known = facts(task)
-    turn = next_turn(Knowledge(known, [HumanMessage(task.prompt)]))
+    turn = choose_turn(OracleKnowledge(known, [HumanMessage(task.prompt)]))
     said = str(turn)
     secrets = [known.guide.command, known.reproduction.symptom, *(place.path for place in known.places)]
     assert not any(secret in said for secret in secrets)
@@ -35,8 +35,8 @@ def test_the_wrong_attempt_is_made_unless_the_context_says_that_it_failed() -> N
     assert known.wrong is not None
     (place,) = known.places
     told = f"{task.prompt}\n{place.path}\n{place.base}\n{known.reproduction.symptom}\n"
-    naive = next_turn(Knowledge(known, [HumanMessage(told)]))
-    warned = next_turn(Knowledge(known, [HumanMessage(told + known.wrong.refuted_by)]))
+    naive = choose_turn(OracleKnowledge(known, [HumanMessage(told)]))
+    warned = choose_turn(OracleKnowledge(known, [HumanMessage(told + known.wrong.refuted_by)]))
     assert naive.action.arguments["new"] == place.wrong
     assert warned.action.arguments["new"] == place.right
 
@@ -46,9 +46,9 @@ def test_the_state_of_a_file_is_what_was_shown_last() -> None:
     known = facts(task)
     (place,) = known.places
     numbered = "\n".join(f"{number:6}\t{line}" for number, line in enumerate(place.right.splitlines(), 5))
-    shown = Knowledge(known, [HumanMessage(f"{task.prompt}\n{place.base}\n{numbered}")])
+    shown = OracleKnowledge(known, [HumanMessage(f"{task.prompt}\n{place.base}\n{numbered}")])
     assert shown.state(place) == "right"
-    assert Knowledge(known, [HumanMessage(task.prompt)]).state(place) is None
+    assert OracleKnowledge(known, [HumanMessage(task.prompt)]).state(place) is None
 
 
 def test_passing_counts_only_in_its_own_runs_since_its_own_last_edit() -> None:
@@ -56,11 +56,11 @@ def test_passing_counts_only_in_its_own_runs_since_its_own_last_edit() -> None:
     known = facts(task)
     command = f"```bash\n{known.guide.command}\n```"
     told = [HumanMessage(task.prompt + f"\n{command}\n[exit code 0]\nOK")]
-    assert Knowledge(known, told).result(known.guide.command) is None
+    assert OracleKnowledge(known, told).find_result(known.guide.command) is None
     ran = [*told, AIMessage(command), HumanMessage("[exit code 0]\nOK")]
-    assert Knowledge(known, ran).result(known.guide.command) is True
+    assert OracleKnowledge(known, ran).find_result(known.guide.command) is True
     edited = [*ran, AIMessage("<editor/>"), HumanMessage("a.py has been edited.\n")]
-    assert Knowledge(known, edited).result(known.guide.command) is None
+    assert OracleKnowledge(known, edited).find_result(known.guide.command) is None
 
 
 def test_notes_hold_facts_of_the_record_and_no_code() -> None:
@@ -71,26 +71,28 @@ def test_notes_hold_facts_of_the_record_and_no_code() -> None:
     trace = f"{place.path}\n{place.wrong}\n{known.wrong.refuted_by}"
     note = (
         OracleModel(facts=(known,))
-        .invoke([HumanMessage(f"{prompt_text('summary')}\n{task.prompt}\n{trace}")])
+        .invoke([HumanMessage(f"{load_prompt('summary')}\n{task.prompt}\n{trace}")])
         .text
     )
     assert place.path in note
     assert known.wrong.refuted_by in note
     assert known.guide.command not in note
-    assert not any(mark in note for variant in ("base", "wrong", "right") for mark in place.marks(variant))
+    assert not any(
+        mark in note for variant in ("base", "wrong", "right") for mark in place.distinctive_lines(variant)
+    )
 
 
 def test_strangers_are_refused() -> None:
     model = OracleModel(facts=(facts(TASKS["ledger__ledger-12"]),))
-    with pytest.raises(ModelFailed, match="bundled tasks only"):
+    with pytest.raises(ModelError, match="bundled tasks only"):
         model.invoke([HumanMessage("Mend sympy.")])
 
 
 def test_its_replies_can_be_read_in_both_protocols() -> None:
     task = TASKS["ledger__ledger-12"]
     model = OracleModel(facts=(facts(task),))
-    textual = read_action(model.invoke([HumanMessage(task.prompt)]), "text", offer_handoff=False)
-    native = read_action(
+    textual = parse_action(model.invoke([HumanMessage(task.prompt)]), "text", offer_handoff=False)
+    native = parse_action(
         model.bind_tools([]).invoke([HumanMessage(task.prompt)]), "native", offer_handoff=False
     )
     assert textual == native

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from evals.models import BadModel, read_name
-from evals.models.replay import BadTrajectory, ReplayModel, read_trajectory
+from evals.models import ModelNameError, parse_model_name
+from evals.models.replay import ReplayModel, TrajectoryError, read_trajectory
 from graph import open_home, open_run
 from handoff import detectors
 from handoff.action import Action
@@ -18,7 +18,7 @@ from handoff.record import Notes
 from handoff.views import VIEWS
 from handoff.views.frame import Recipient
 from nodes import session
-from nodes.actions import read_action
+from nodes.actions import parse_action
 from sandbox.machine import SandboxSpec
 
 from ..run.test_measures import PREDECESSOR, record
@@ -49,7 +49,7 @@ def test_the_actions_that_were_run_are_played_in_order(tmp_path: Path) -> None:
     actions = []
     for _ in range(4):
         reply = model.invoke(conversation)
-        actions.append(read_action(reply, "text", offer_handoff=False))
+        actions.append(parse_action(reply, "text", offer_handoff=False))
         conversation += [reply, HumanMessage("ok")]
     assert actions[0] == Action("shell", {"command": "ls"})
     assert actions[1] == Action("shell", {"command": "(\ncd sub && export A=1\n)"})
@@ -68,7 +68,7 @@ def test_what_a_view_lets_the_predecessor_say_is_no_reply_of_the_successor(view:
     commands = []
     for _ in range(3):
         reply = model.invoke(conversation)
-        action = read_action(reply, "text", offer_handoff=False)
+        action = parse_action(reply, "text", offer_handoff=False)
         assert isinstance(action, Action)
         commands.append(action.arguments["command"])
         conversation = [*conversation, reply, HumanMessage("ok")]
@@ -77,18 +77,18 @@ def test_what_a_view_lets_the_predecessor_say_is_no_reply_of_the_successor(view:
 
 def test_a_tail_begins_where_it_is_told(tmp_path: Path) -> None:
     path = written(tmp_path, "```bash\none\n```", "```bash\ntwo\n```")
-    name = read_name(f"replay:{path}@1")
+    name = parse_model_name(f"replay:{path}@1")
     assert (name.file, name.start) == (path, 1)
-    assert read_name(f"replay:{path}").start is None
+    assert parse_model_name(f"replay:{path}").start is None
     reply = ReplayModel(turns=read_trajectory(path), start=1).invoke([HumanMessage("go")])
-    assert read_action(reply, "text", offer_handoff=False) == Action("shell", {"command": "two"})
+    assert parse_action(reply, "text", offer_handoff=False) == Action("shell", {"command": "two"})
 
 
 def test_native_calls_carry_the_same_action(tmp_path: Path) -> None:
     model = ReplayModel(turns=read_trajectory(written(tmp_path, "```bash\none\n```")))
     reply = model.bind_tools([]).invoke([HumanMessage("go")])
     assert isinstance(reply, AIMessage)
-    assert read_action(reply, "native", offer_handoff=False) == Action("shell", {"command": "one"})
+    assert parse_action(reply, "native", offer_handoff=False) == Action("shell", {"command": "one"})
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,14 @@ def test_native_calls_carry_the_same_action(tmp_path: Path) -> None:
 def test_bad_trajectories_are_named(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(content)
-    with pytest.raises(BadTrajectory, match=message):
+    with pytest.raises(TrajectoryError, match=message):
         read_trajectory(path)
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "openai:", "builtin:sage", ":x", ""])
 def test_unknown_models_are_refused(name: str) -> None:
-    with pytest.raises(BadModel, match="give openai:NAME"):
-        read_name(name)
+    with pytest.raises(ModelNameError, match="give openai:NAME"):
+        parse_model_name(name)
 
 
 def test_every_real_trajectory_can_be_read(shared: Path) -> None:
@@ -120,18 +120,18 @@ def test_every_real_trajectory_can_be_read(shared: Path) -> None:
 
 
 def test_a_replay_goes_on_where_the_record_of_its_own_trajectory_ends(tmp_path: Path) -> None:
-    from evals.models import _first_action
+    from evals.models import _find_first_action
 
     path = written(tmp_path, "```bash\none\n```")
     (tmp_path / "sub").mkdir()
     taken = record(PREDECESSOR).model_copy(update={"predecessor": f"replay:{path}"})
-    same = read_name(f"replay:{tmp_path / 'sub' / '..' / path.name}")
-    assert _first_action(same, taken) == len(PREDECESSOR) // 2
-    assert _first_action(read_name(f"replay:{path}@2"), taken) == 2
-    assert _first_action(read_name("replay:other.json"), taken) == 0
+    same = parse_model_name(f"replay:{tmp_path / 'sub' / '..' / path.name}")
+    assert _find_first_action(same, taken) == len(PREDECESSOR) // 2
+    assert _find_first_action(parse_model_name(f"replay:{path}@2"), taken) == 2
+    assert _find_first_action(parse_model_name("replay:other.json"), taken) == 0
     later = taken.model_copy(update={"predecessor": f"replay:{path}@3"})
-    assert _first_action(read_name(f"replay:{path}@3"), later) == 3 + len(PREDECESSOR) // 2
-    assert _first_action(same, None) == 0
+    assert _find_first_action(parse_model_name(f"replay:{path}@3"), later) == 3 + len(PREDECESSOR) // 2
+    assert _find_first_action(same, None) == 0
 
 
 BASE = "one\ntwo\nthree\n"
@@ -254,14 +254,14 @@ def test_a_recording_of_any_kind_is_carried_out_in_a_real_machine(kind: str, tmp
         open_home(tmp_path / "home") as home,
         open_run(home, "thread", model=ReplayModel(turns=()), sandbox=spec, snapshot_every="point") as run,
     ):
-        machine = run.session.enter(session.BASE)
+        machine = run.session.enter_state(session.BASE_STATE)
         model = ReplayModel(turns=read_trajectory(file, workspace=machine.workspace))
         run.context = run.context.model_copy(update={"model": model})
         state = run.start("t", "p").state
         assert machine.read_file("pkg/a.py").decode() == EDITED
     told = [Event.model_validate(event) for event in state["events"]]
     assert not any(event.refused for event in told)
-    assert [p.kind for p in detectors.points(told, ("pkg",))] == ["first_source_edit"]
+    assert [p.kind for p in detectors.list_points(told, ("pkg",))] == ["first_source_edit"]
 
 
 def test_one_of_several_runs_of_a_file(tmp_path: Path) -> None:
@@ -271,10 +271,10 @@ def test_one_of_several_runs_of_a_file(tmp_path: Path) -> None:
         for c in ("one", "two")
     ]
     path.write_text("\n".join(map(json.dumps, lines)))
-    name = read_name(f"replay:{path}#1@0")
+    name = parse_model_name(f"replay:{path}#1@0")
     assert (name.file, name.number, name.start) == (path, 1, 0)
     assert [turn.action for turn in read_trajectory(path, 1)] == [Action("shell", {"command": "two"})]
-    with pytest.raises(BadTrajectory, match="holds 2 run"):
+    with pytest.raises(TrajectoryError, match="holds 2 run"):
         read_trajectory(path, 2)
 
 
@@ -282,5 +282,5 @@ def test_an_edit_that_does_not_say_what_it_wrote_is_refused(tmp_path: Path) -> N
     path = tmp_path / "t.json"
     call = {"name": "multi_edit", "args": {"file_path": "/repo/a.py", "edits": []}, "id": "1"}
     path.write_text(json.dumps([{"type": "ai", "content": "", "tool_calls": [call]}]))
-    with pytest.raises(BadTrajectory, match="event 0: its editor's edit does not say"):
+    with pytest.raises(TrajectoryError, match="event 0: its editor's edit does not say"):
         read_trajectory(path)

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from ...conftest import missing
+from ...conftest import skip_missing
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
+def launch_chromium() -> Iterator[Browser]:
     """Debian's; nothing is downloaded."""
     found = shutil.which("chromium")
     if found is None:
-        missing("there is no chromium here; on Debian: apt-get install chromium")
+        skip_missing("there is no chromium here; on Debian: apt-get install chromium")
     # While it is open, this thread counts as one that runs an event loop, so nobody may keep it for long.
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
@@ -26,7 +26,7 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-class Opened(NamedTuple):
+class BrowserPage(NamedTuple):
     """A page, with what it asked for and what it complained of."""
 
     page: Page
@@ -35,7 +35,7 @@ class Opened(NamedTuple):
 
 
 @contextmanager
-def opened(browser: Browser, path: Path, address: str = "", **settings: Any) -> Iterator[Opened]:
+def open_page(browser: Browser, path: Path, address: str = "", **settings: Any) -> Iterator[BrowserPage]:
     """The file in a browser that has seen nothing before; it must neither complain nor ask for anything else."""
     context = browser.new_context(**settings)
     page = context.new_page()
@@ -46,7 +46,7 @@ def opened(browser: Browser, path: Path, address: str = "", **settings: Any) -> 
     page.on("console", lambda said: complaints.append(said.text))
     page.goto(f"{path.as_uri()}{address}")
     page.wait_for_selector("body[data-ready]")
-    yield Opened(page, requests, complaints)
+    yield BrowserPage(page, requests, complaints)
     context.close()
     assert complaints == []
     assert [url.partition("#")[0] for url in requests if not url.startswith("data:")] == [path.as_uri()]

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from evals.run.journal import Row
-from handoff.detectors import points
+from handoff.detectors import list_points
 from handoff.event import HandoffPoint, Usage
-from handoff.readers import read
-from handoff.record import Claim, HandoffRecord, Notes, TaskBrief, as_json
+from handoff.readers import read_traces
+from handoff.record import Claim, HandoffRecord, Notes, TaskBrief, to_json
 from handoff.trace import Continuation, Trace
 
 VIEWS = ("repository", "trace", "summary", "structured")
@@ -19,21 +19,23 @@ STATES = ("needs_completion", "already_solved", "behavior_broken")
 PREDECESSOR, SUCCESSOR = "openai:predecessor", "openai:successor"
 
 
-def recorded(shared: Path) -> list[Trace]:
+def load_recorded_traces(shared: Path) -> list[Trace]:
     """Recorded runs of real agents."""
-    found = (next(iter(read(path))) for path in sorted((shared / "trajectories").glob("mini-*/*.traj.json")))
+    found = (
+        next(iter(read_traces(path))) for path in sorted((shared / "trajectories").glob("mini-*/*.traj.json"))
+    )
     return [trace for trace in found if isinstance(trace, Trace)]
 
 
-def lay(
+def write_run(
     out: Path,
     traces: Sequence[Trace],
-    taken: Sequence[Trace],
+    successor_traces: Sequence[Trace],
     *,
     records: int,
     views: Sequence[str] = VIEWS,
     successor: str = SUCCESSOR,
-    called: Callable[[str], str] = str,
+    rename_task: Callable[[str], str] = str,
     patch: str | None = None,
 ) -> Path:
     """So many records of these predecessors' traces, each taken over under every view; one successor after another."""
@@ -46,16 +48,19 @@ def lay(
     while len(rows["labels"]) < records:
         trace = traces[number % len(traces)]
         name = f"{trace.id.removesuffix('.traj')}-{number}"
-        fired = points(trace.events, trace.base_directories, trace.workspace)
-        made = [_record(name, called(name), trace, point) for point in fired[: records - len(rows["labels"])]]
+        fired = list_points(trace.events, trace.base_directories, trace.workspace)
+        made = [
+            _make_record(name, rename_task(name), trace, point)
+            for point in fired[: records - len(rows["labels"])]
+        ]
         for record in made:
-            _save(out, record)
+            _save_record(out, record)
             state = STATES[len(rows["labels"]) % 3]
             rows["labels"].append({"record_id": record.id, "outcome": "graded", "handoff_state": state})
             for place, view in enumerate(views):
-                found = taken[(number + 7 * place + 1) % len(taken)]
-                rows["takeovers"].append(_takeover(out, record, view, successor, found, patch))
-        key = {"task_id": called(name), "predecessor": PREDECESSOR, "trace": name, "outcome": "run"}
+                found = successor_traces[(number + 7 * place + 1) % len(successor_traces)]
+                rows["takeovers"].append(_write_takeover(out, record, view, successor, found, patch))
+        key = {"task_id": rename_task(name), "predecessor": PREDECESSOR, "trace": name, "outcome": "run"}
         ids = [record.id for record in made]
         rows["predecessors"].append(
             key | {"records": ids, "stop_reason": "finished", "events": len(trace.events)}
@@ -66,7 +71,7 @@ def lay(
     return out
 
 
-def _record(name: str, task: str, trace: Trace, point: HandoffPoint) -> HandoffRecord:
+def _make_record(name: str, task: str, trace: Trace, point: HandoffPoint) -> HandoffRecord:
     said = " ".join(event.text for event in trace.events if event.kind == "action")[:4000]
     return HandoffRecord(
         id=f"{name}.{point.kind}",
@@ -92,18 +97,18 @@ def _record(name: str, task: str, trace: Trace, point: HandoffPoint) -> HandoffR
             summary_usage=Usage(),
             structured_usage=Usage(),
         ),
-    ).sealed()
+    ).seal()
 
 
-def _save(out: Path, record: HandoffRecord) -> None:
+def _save_record(out: Path, record: HandoffRecord) -> None:
     place = out / "records" / record.id
     place.mkdir()
-    (place / "record.json").write_text(as_json(record, exclude={"notes", "review", "envelope"}))
+    (place / "record.json").write_text(to_json(record, exclude={"notes", "review", "envelope"}))
     assert record.notes is not None
-    (place / "notes.json").write_text(as_json(record.notes.sealed_for(record.id)))
+    (place / "notes.json").write_text(to_json(record.notes.seal_for(record.id)))
 
 
-def _takeover(
+def _write_takeover(
     out: Path, record: HandoffRecord, view: str, successor: str, taken: Trace, patch: str | None
 ) -> Row:
     name = f"{record.id}.{view}.successor.1"

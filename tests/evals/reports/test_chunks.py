@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from evals.reports import timelines
-from evals.reports.chunks import LIMITS, Pool, packed, shown
-from evals.reports.page import MOST_BYTES, write
-from evals.run.results import load
+from evals.reports.chunks import TEXT_LIMITS, TextPool, escape_invisible, pack_chunks
+from evals.reports.page import MAX_PAGE_BYTES, write_page
+from evals.run.results import load_results
 
-from .laid import lay, recorded
+from .laid import load_recorded_traces, write_run
 
 
 def unpacked(chunk: str) -> dict[str, Any]:
@@ -40,17 +40,17 @@ def unpacked(chunk: str) -> dict[str, Any]:
     ],
 )
 def test_what_is_not_seen_is_shown_and_the_rest_stays(text: str, seen: str) -> None:
-    assert shown(text) == seen
-    pool = Pool()
+    assert escape_invisible(text) == seen
+    pool = TextPool()
     body = {"said": text, "text": pool(text)}
-    held = unpacked(packed([pool.chunk(body)], 10_000).chunks[0])
+    held = unpacked(pack_chunks([pool.build_chunk(body)], 10_000).chunks[0])
     assert held["body"]["said"] == held["strings"][held["body"]["text"]] == seen
 
 
 def test_equal_texts_are_held_once_and_whole_where_there_is_room() -> None:
-    pool = Pool()
+    pool = TextPool()
     assert pool("a" * 500) == pool("a" * 500) != pool("b")
-    found = packed([pool.chunk({})], 10_000)
+    found = pack_chunks([pool.build_chunk({})], 10_000)
     assert found.limit is None
     assert unpacked(found.chunks[0])["strings"] == ["a" * 500, "b"]
 
@@ -60,11 +60,11 @@ def test_texts_are_cut_in_the_middle_until_all_fit_and_roomy_ones_less() -> None
     texts = ["".join(noise.choices("abcdefgh \n", k=5000)) for _ in range(60)]
     chunks = []
     for number in range(0, 60, 2):
-        pool = Pool()
-        chunks.append(pool.chunk([pool(texts[number]), pool(texts[number + 1], roomy=True)]))
-    found = packed(chunks, 60_000)
+        pool = TextPool()
+        chunks.append(pool.build_chunk([pool(texts[number]), pool(texts[number + 1], roomy=True)]))
+    found = pack_chunks(chunks, 60_000)
     assert sum(map(len, found.chunks)) <= 60_000
-    assert found.limit in LIMITS
+    assert found.limit in TEXT_LIMITS
     for number, chunk in enumerate(found.chunks):
         plain, roomy = unpacked(chunk)["strings"]
         for text, cut, limit in zip(
@@ -75,27 +75,31 @@ def test_texts_are_cut_in_the_middle_until_all_fit_and_roomy_ones_less() -> None
             assert text.endswith(tail)
             assert len(head) + len(tail) == limit
             assert len(head) + left + len(tail) == 5000
-    longer = packed(chunks, 120_000)
+    longer = pack_chunks(chunks, 120_000)
     assert longer.limit is not None
     assert longer.limit > found.limit
 
 
 def test_a_text_beyond_what_is_ever_shown_says_how_much_is_left_out() -> None:
-    pool = Pool()
+    pool = TextPool()
     pool("x" * 1_000_000)
-    found = packed([pool.chunk(None)], 1_000_000)
+    found = pack_chunks([pool.build_chunk(None)], 1_000_000)
     head, left, tail = unpacked(found.chunks[0])["strings"][0]
-    assert (found.limit, len(head) + len(tail), left) == (LIMITS[0], LIMITS[0], 1_000_000 - LIMITS[0])
+    assert (found.limit, len(head) + len(tail), left) == (
+        TEXT_LIMITS[0],
+        TEXT_LIMITS[0],
+        1_000_000 - TEXT_LIMITS[0],
+    )
 
 
 @pytest.mark.slow
 def test_a_study_of_724_takeovers_is_below_five_megabytes(shared: Path, tmp_path: Path) -> None:
-    traces = recorded(shared)
-    results = load([lay(tmp_path / "out", traces, traces, records=181)])
+    traces = load_recorded_traces(shared)
+    results = load_results([write_run(tmp_path / "out", traces, traces, records=181)])
     assert len(results.takeovers) == 724
-    write(tmp_path / "report.html", results, [], [])
+    write_page(tmp_path / "report.html", results, [], [])
     page = (tmp_path / "report.html").read_text()
-    assert MOST_BYTES / 2 < len(page.encode()) < MOST_BYTES
+    assert MAX_PAGE_BYTES / 2 < len(page.encode()) < MAX_PAGE_BYTES
     assert "were cut in the middle" in page
     _, *parts = [part.partition("<")[0] for part in page.split('<script type="text/plain" id="')[1:]]
     stories = [unpacked(part.partition(">")[2]) for part in parts]
@@ -110,8 +114,8 @@ def test_a_study_of_724_takeovers_is_below_five_megabytes(shared: Path, tmp_path
 def test_several_processes_make_what_one_makes(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    traces = recorded(shared)[:6]
-    results = load([lay(tmp_path / "out", traces, traces, records=10)])
-    alone = timelines.chunks(results)
+    traces = load_recorded_traces(shared)[:6]
+    results = load_results([write_run(tmp_path / "out", traces, traces, records=10)])
+    alone = timelines.build_chunks(results)
     monkeypatch.setattr(timelines, "_MANY", 1)
-    assert timelines.chunks(results) == alone
+    assert timelines.build_chunks(results) == alone

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from evals.reports.page import MOST_BYTES, write
-from evals.run.measures import classified
-from evals.run.results import Results, load
+from evals.reports.page import MAX_PAGE_BYTES, write_page
+from evals.run.measures import classify_events
+from evals.run.results import Results, load_results
 from handoff.event import Event, FileRead
 from handoff.trace import Trace
-from handoff.views import named
+from handoff.views import find_view
 from sandbox.machine import FileChange
 
 from ..run.test_measures import EDIT, NEW, OLD, READ, steps
-from .browser import chromium, opened
-from .laid import lay
+from .browser import launch_chromium, open_page
+from .laid import write_run
 
 HOSTILE = (
     "</script><script>hacked = 1</script><!--<img src=x onerror='hacked = 1'><svg onload='hacked = 1'>"
@@ -63,7 +63,7 @@ TABLE = Table(
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as found:
+    with launch_chromium() as found:
         yield found
 
 
@@ -106,14 +106,14 @@ PATCH = "diff --git a/src/a.py b/src/a.py\n--- a/src/a.py\n+++ b/src/a.py\n@@ -1
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     out = tmp_path_factory.mktemp("laid") / "out"
-    lay(
+    write_run(
         out,
         [trace("mend", BEFORE)],
         [trace("one", AFTER), trace("two", steps(*TAKEN[3:]))],
         records=4,
         patch=PATCH,
     )
-    return load([out])
+    return load_results([out])
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def page_file(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Pat
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><script>parent.hacked = 1</script></svg>'
     )
     png.write_bytes(b"")
-    write(place / "report.html", results, [TABLE], [Picture("effort", "Events by view", svg, png)])
+    write_page(place / "report.html", results, [TABLE], [Picture("effort", "Events by view", svg, png)])
     return place / "report.html"
 
 
@@ -138,7 +138,7 @@ def address(results: Results, number: int = 0) -> str:
 
 
 def test_it_opens_from_disk_and_tells_what_the_run_was(browser: Browser, page_file: Path) -> None:
-    with opened(browser, page_file) as (page, _, _):
+    with open_page(browser, page_file) as (page, _, _):
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         assert "16" in texts(page, ".figures b")
         assert page.locator("#picture-effort img").evaluate("image => image.naturalWidth > 0")
@@ -150,7 +150,7 @@ def test_it_opens_from_disk_and_tells_what_the_run_was(browser: Browser, page_fi
 
 @pytest.mark.slow
 def test_a_column_sorts_up_and_down_with_the_unknown_last(browser: Browser, page_file: Path) -> None:
-    with opened(browser, page_file) as (page, _, _):
+    with open_page(browser, page_file) as (page, _, _):
         table = "#table-main tbody td:nth-child(3)"
         button = page.locator("#table-main").get_by_role("button", name="solved rate")
         button.click()
@@ -165,7 +165,7 @@ def test_a_column_sorts_up_and_down_with_the_unknown_last(browser: Browser, page
 @pytest.mark.slow
 def test_filters_pick_rows_of_every_table_that_has_the_column(browser: Browser, page_file: Path) -> None:
     shown_rows = "#rows tbody tr:not([hidden])"
-    with opened(browser, page_file) as (page, _, _):
+    with open_page(browser, page_file) as (page, _, _):
         page.get_by_label("view", exact=True).select_option("trace")
         assert page.locator(shown_rows).count() == 4
         assert texts(page, "#table-main tbody tr:not([hidden]) td:nth-child(2)") == ["trace"]
@@ -202,11 +202,11 @@ def test_every_event_is_a_mark_of_the_class_that_was_measured(
 ) -> None:
     kinds = set()
     for number, row in enumerate(results.takeovers):
-        record, taken = results.record(row), results.trace(row)
+        record, taken = results.load_record(row), results.load_trace(row)
         assert record is not None
         assert taken is not None
-        measured = [f"kind-{kind or 'new'}" for kind in classified(record, taken.events)]
-        with opened(browser, page_file, address(results, number)) as (page, _, _):
+        measured = [f"kind-{kind or 'new'}" for kind in classify_events(record, taken.events)]
+        with open_page(browser, page_file, address(results, number)) as (page, _, _):
             marks = page.locator(".lane.chosen .mark")
             classes = marks.evaluate_all("all => all.map((mark) => [...mark.classList])")
             before = page.locator(".lane.before .mark").count()
@@ -219,7 +219,7 @@ def test_every_event_is_a_mark_of_the_class_that_was_measured(
 @pytest.mark.slow
 def test_edits_results_and_refusals_are_seen(browser: Browser, page_file: Path, results: Results) -> None:
     longest = max(range(len(results.takeovers)), key=lambda number: results.takeovers[number]["events"])
-    with opened(browser, page_file, address(results, longest)) as (page, _, _):
+    with open_page(browser, page_file, address(results, longest)) as (page, _, _):
         lane = page.locator(".lane.chosen")
         assert lane.locator(".is-edit").count() == 1
         assert lane.locator(".is-failed").inner_text() == "✗"
@@ -234,7 +234,7 @@ def test_kinds_differ_in_colour_and_in_shape(browser: Browser, page_file: Path) 
       const style = getComputedStyle(mark, "::before");
       return [style.backgroundColor, style.backgroundImage, style.clipPath, style.borderRadius, style.width, style.height].join();
     })"""
-    with opened(browser, page_file, "#point=mend-0.first_source_edit") as (page, _, _):
+    with open_page(browser, page_file, "#point=mend-0.first_source_edit") as (page, _, _):
         styles = page.locator(".legend .is-action:not(.is-refused)").evaluate_all(told)
         shapes = {style.partition(")")[2] for style in styles}
     assert len(styles) == len(set(styles)) == len(shapes) == 5
@@ -246,7 +246,7 @@ def test_an_event_is_read_by_a_click(browser: Browser, page_file: Path, results:
         for n, row in enumerate(results.takeovers)
         if row["events"] == len(AFTER) and row["point"] == "first_validation"
     )
-    with opened(browser, page_file, address(results, number)) as (page, _, _):
+    with open_page(browser, page_file, address(results, number)) as (page, _, _):
         page.locator(".lane.chosen [data-event='9']").click()
         panel = page.locator("#reader-panel")
         expect(panel.locator("pre")).to_have_text("1 failed, 2 passed in 0.1s")
@@ -258,7 +258,7 @@ def test_an_event_is_read_by_a_click(browser: Browser, page_file: Path, results:
         page.get_by_role("tab", name="Final diff").click()
         assert [line.strip() for line in texts(page, ".diff .plus")] == ["+c"]
         assert page.locator(".diff .minus").count() == 1
-    with opened(browser, page_file, again[again.index("#") :]) as (page, _, _):
+    with open_page(browser, page_file, again[again.index("#") :]) as (page, _, _):
         expect(page.locator("#reader-panel pre")).to_have_text("1 failed, 2 passed in 0.1s")
         assert page.locator("[aria-selected='true'].mark").get_attribute("data-event") == "9"
 
@@ -268,10 +268,10 @@ def test_a_successor_shows_the_messages_it_was_given(
 ) -> None:
     for number in range(4):
         row = results.takeovers[number]
-        record = results.record(row)
+        record = results.load_record(row)
         assert record is not None
-        whole = "".join(message.text for message in named(row["view"])(record))
-        with opened(browser, page_file, address(results, number)) as (page, _, _):
+        whole = "".join(message.text for message in find_view(row["view"])(record))
+        with open_page(browser, page_file, address(results, number)) as (page, _, _):
             shown = page.locator(".message pre").evaluate_all("all => all.map((pre) => pre.textContent)")
             left = texts(page, ".message .cut")
         if row["view"] == "trace":
@@ -285,7 +285,7 @@ def test_a_successor_shows_the_messages_it_was_given(
 
 @pytest.mark.slow
 def test_the_keyboard_is_enough(browser: Browser, page_file: Path) -> None:
-    with opened(browser, page_file) as (page, _, _):
+    with open_page(browser, page_file) as (page, _, _):
         page.locator("#matrix a").first.focus()
         page.keyboard.press("Enter")
         page.wait_for_selector(".timeline")
@@ -317,7 +317,7 @@ def test_the_keyboard_is_enough(browser: Browser, page_file: Path) -> None:
 
 @pytest.mark.slow
 def test_roles_and_names_are_there_for_who_does_not_see(browser: Browser, page_file: Path) -> None:
-    with opened(browser, page_file, "#point=mend-0.first_validation") as (page, _, _):
+    with open_page(browser, page_file, "#point=mend-0.first_validation") as (page, _, _):
         grid = page.get_by_role("grid")
         assert grid.get_by_role("row").count() == 5
         cell = grid.get_by_role("gridcell", name=re.compile("event 9; observation, shell; exit code 1; test"))
@@ -332,12 +332,12 @@ def test_roles_and_names_are_there_for_who_does_not_see(browser: Browser, page_f
 @pytest.mark.slow
 def test_dark_is_what_the_system_or_the_reader_wants(browser: Browser, page_file: Path) -> None:
     colour = "() => getComputedStyle(document.documentElement).backgroundColor"
-    with opened(browser, page_file, color_scheme="light") as (page, _, _):
+    with open_page(browser, page_file, color_scheme="light") as (page, _, _):
         light = page.evaluate(colour)
         page.locator("#theme").click()
         page.locator("#theme").click()
         dark = page.evaluate(colour)
-    with opened(browser, page_file, color_scheme="dark") as (page, _, _):
+    with open_page(browser, page_file, color_scheme="dark") as (page, _, _):
         assert page.evaluate(colour) == dark != light
         page.locator("#theme").click()
         assert page.evaluate(colour) == light
@@ -345,7 +345,7 @@ def test_dark_is_what_the_system_or_the_reader_wants(browser: Browser, page_file
 
 @pytest.mark.slow
 def test_what_is_open_can_be_printed(browser: Browser, page_file: Path) -> None:
-    with opened(browser, page_file, "#point=mend-0.first_validation", color_scheme="dark") as (page, _, _):
+    with open_page(browser, page_file, "#point=mend-0.first_validation", color_scheme="dark") as (page, _, _):
         page.emulate_media(media="print", color_scheme="dark")
         assert page.locator(".bar").is_hidden()
         assert page.locator(".timeline").is_visible()
@@ -356,7 +356,7 @@ def test_what_is_open_can_be_printed(browser: Browser, page_file: Path) -> None:
 @pytest.mark.slow
 def test_nothing_overflows_a_narrow_window(browser: Browser, page_file: Path) -> None:
     for where in ("", "#point=mend-0.first_validation"):
-        with opened(browser, page_file, where, viewport={"width": 400, "height": 800}) as (page, _, _):
+        with open_page(browser, page_file, where, viewport={"width": 400, "height": 800}) as (page, _, _):
             assert page.evaluate("() => document.documentElement.scrollWidth") <= 400
 
 
@@ -370,20 +370,20 @@ def test_no_text_of_an_agent_is_more_than_text(browser: Browser, tmp_path: Path)
     changes = (FileChange(path=f"{HOSTILE}.txt", before=OLD, after=NEW),)
     said[1] = said[1].model_copy(update={"reads": reads, "changes": changes, "tool": HOSTILE})
     made = trace("bad", tuple(said), task=text)
-    out = lay(
+    out = write_run(
         tmp_path / "out",
         [made],
         [made],
         records=1,
         views=("repository", "trace", "summary", "structured", "transcript", "cited"),
         successor=f"openai:{HOSTILE}",
-        called=lambda name: f"{name} {HOSTILE}",
+        rename_task=lambda name: f"{name} {HOSTILE}",
         patch=f"+{text}\n-{text}",
     )
-    results = load([out])._replace(warnings=(text,))
+    results = load_results([out])._replace(warnings=(text,))
     table = Table(1, "hostile", text, (text, "view"), ((text, HOSTILE),), (text,))
-    write(tmp_path / "report.html", results, [table], [])
-    with opened(browser, tmp_path / "report.html") as (page, _, _):
+    write_page(tmp_path / "report.html", results, [table], [])
+    with open_page(browser, tmp_path / "report.html") as (page, _, _):
         assert HOSTILE in page.locator("#table-hostile td").first.inner_text()
         assert SHOWN in page.locator("#table-hostile h3").inner_text()
         assert HOSTILE in page.locator("#matrix a").first.inner_text()
@@ -404,7 +404,7 @@ def test_no_text_of_an_agent_is_more_than_text(browser: Browser, tmp_path: Path)
 
 
 def test_its_policy_lets_nothing_else_run(browser: Browser, page_file: Path) -> None:
-    with opened(browser, page_file) as (page, requests, complaints):
+    with open_page(browser, page_file) as (page, requests, complaints):
         page.evaluate(
             """() => {
               const script = document.createElement("script");
@@ -426,8 +426,8 @@ def test_its_policy_lets_nothing_else_run(browser: Browser, page_file: Path) -> 
 def test_rows_alone_say_so_and_still_tell_effort(browser: Browser, results: Results, tmp_path: Path) -> None:
     out = tmp_path / "published"
     shutil.copytree(results.sources[0].out, out, ignore=shutil.ignore_patterns("records", "traces"))
-    write(tmp_path / "report.html", load([out]), [], [])
-    with opened(browser, tmp_path / "report.html") as (page, _, _):
+    write_page(tmp_path / "report.html", load_results([out]), [], [])
+    with open_page(browser, tmp_path / "report.html") as (page, _, _):
         assert "neither traces nor records" in page.locator("#rows-only").inner_text()
         page.locator("#rows tbody a").first.click()
         assert "its trace was not at hand" in page.locator(".lane.chosen").inner_text()
@@ -440,11 +440,13 @@ def test_rows_alone_say_so_and_still_tell_effort(browser: Browser, results: Resu
 
 @pytest.mark.slow
 def test_one_takeover_is_enough(browser: Browser, tmp_path: Path) -> None:
-    out = lay(tmp_path / "out", [trace("m", BEFORE)], [trace("s", AFTER)], records=1, views=("repository",))
+    out = write_run(
+        tmp_path / "out", [trace("m", BEFORE)], [trace("s", AFTER)], records=1, views=("repository",)
+    )
     empty = Table(1, "empty", "Nothing", ("view", "n"), ())
     unknown = Table(2, "unknown", "Not known", ("view", "n"), (("trace", float("nan")), ("cited", None)))
-    write(tmp_path / "report.html", load([out]), [empty, unknown], [])
-    with opened(browser, tmp_path / "report.html") as (page, _, _):
+    write_page(tmp_path / "report.html", load_results([out]), [empty, unknown], [])
+    with open_page(browser, tmp_path / "report.html") as (page, _, _):
         assert page.locator("#table-empty tbody tr").count() == 0
         assert texts(page, "#table-unknown td:nth-child(2)") == ["–", "–"]
         assert page.locator("#count").inner_text() == "1 takeover"
@@ -459,19 +461,19 @@ def test_a_failed_takeover_says_why_and_an_unknown_point_that_there_is_none(
     failed = {name: results.takeovers[1][name] for name in kept}
     failed |= {"outcome": "infrastructure_failure", "resolved": None, "detail": "the endpoint is gone"}
     rows = (results.takeovers[0], failed, *results.takeovers[2:])
-    write(tmp_path / "report.html", results._replace(takeovers=rows), [], [])
-    with opened(browser, tmp_path / "report.html", "#point=nowhere") as (page, _, _):
+    write_page(tmp_path / "report.html", results._replace(takeovers=rows), [], [])
+    with open_page(browser, tmp_path / "report.html", "#point=nowhere") as (page, _, _):
         assert "no handoff point nowhere" in page.locator("#point").inner_text()
         page.get_by_role("link", name="See those there are.").click()
         page.get_by_text("1 infrastructure failure:").click()
         assert "the endpoint is gone" in page.locator(".failures li").inner_text()
     where = address(results, 1)
-    with opened(browser, tmp_path / "report.html", where) as (page, _, _):
+    with open_page(browser, tmp_path / "report.html", where) as (page, _, _):
         assert page.locator(".solved.infrastructure").count() > 0
 
 
 def test_a_page_of_a_small_run_is_small(page_file: Path) -> None:
-    assert page_file.stat().st_size < MOST_BYTES / 50
+    assert page_file.stat().st_size < MAX_PAGE_BYTES / 50
 
 
 @pytest.mark.slow
@@ -482,9 +484,9 @@ def test_runs_of_two_successors_are_lanes_of_one_point(
     shutil.copytree(results.sources[0].out, out, ignore=shutil.ignore_patterns("records"))
     path = out / "takeovers.jsonl"
     path.write_text(path.read_text().replace("openai:successor", "openai:other"))
-    write(tmp_path / "report.html", load([out, results.sources[0].out]), [], [])
+    write_page(tmp_path / "report.html", load_results([out, results.sources[0].out]), [], [])
     where = "#point=mend-0.first_validation&run=trace/openai:other/1&event=2"
-    with opened(browser, tmp_path / "report.html", where) as (page, _, _):
+    with open_page(browser, tmp_path / "report.html", where) as (page, _, _):
         assert page.locator(".lane[data-lane]").count() == 9
         assert "openai:other" in page.locator(".lane.chosen .head").inner_text()
         assert page.locator("[aria-selected='true'].mark").get_attribute("data-event") == "2"

@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from evals.reports import drawing, plots
-from evals.reports.collection import collected
-from evals.reports.plots import draw, drawn
-from evals.reports.tables import tables
-from evals.run.results import load
+from evals.reports.collection import collect_report_data
+from evals.reports.plots import draw_plots, draw_plots_with_omissions
+from evals.reports.tables import build_tables
+from evals.run.results import load_results
 from handoff.views import VIEWS
 
-from ..conftest import rewritten
+from ..conftest import rewrite_rows
 
 
 def drawn_points(figure: Figure) -> set[tuple[float, float]]:
@@ -34,7 +34,7 @@ def drawn_points(figure: Figure) -> set[tuple[float, float]]:
 
 @pytest.mark.slow
 def test_every_picture_is_a_vector_and_an_image(undisturbed: Path, tmp_path: Path) -> None:
-    pictures = draw(load([undisturbed]), tmp_path / "plots")
+    pictures = draw_plots(load_results([undisturbed]), tmp_path / "plots")
     assert [picture.name for picture in pictures] == [
         "accuracy_effort",
         "reductions",
@@ -56,8 +56,8 @@ def test_every_picture_is_a_vector_and_an_image(undisturbed: Path, tmp_path: Pat
 
 @pytest.mark.slow
 def test_pictures_are_the_same_each_time(undisturbed: Path, tmp_path: Path) -> None:
-    results = load([undisturbed])
-    first, second = (draw(results, tmp_path / name) for name in ("first", "second"))
+    results = load_results([undisturbed])
+    first, second = (draw_plots(results, tmp_path / name) for name in ("first", "second"))
     for one, other in zip(first, second, strict=True):
         assert one.svg.read_bytes() == other.svg.read_bytes()
         assert one.png.read_bytes() == other.png.read_bytes()
@@ -65,18 +65,18 @@ def test_pictures_are_the_same_each_time(undisturbed: Path, tmp_path: Path) -> N
 
 
 def test_runs_without_an_llm_say_so_in_the_picture(undisturbed: Path, published: Path) -> None:
-    with drawing.style():
+    with drawing.plot_style():
         for out, expected in ((undisturbed, True), (published, False)):
-            results = load([out])
-            said = plots.said_of(results)
+            results = load_results([out])
+            said = plots.short_caveats(results)
             assert any("No LLM: builtin:oracle" in line for line in said) == expected
 
 
 def test_reductions_are_those_of_the_table(published: Path) -> None:
-    results = load([published])
-    matched = {table.name: table for table in tables(results)}["matched"]
-    with drawing.style():
-        figure = plots.reductions(collected(results))
+    results = load_results([published])
+    matched = {table.name: table for table in build_tables(results)}["matched"]
+    with drawing.plot_style():
+        figure = plots.draw_reductions(collect_report_data(results))
     views = ["trace", "summary", "structured"]
     expected = {(round(float(row[5] or 0), 6), float(views.index(str(row[1])))) for row in matched.rows}
     assert drawn_points(figure) == expected
@@ -87,38 +87,38 @@ def test_reductions_are_those_of_the_table(published: Path) -> None:
 
 
 def test_accuracy_and_effort_are_those_of_the_table(published: Path) -> None:
-    results = load([published])
-    effects = {table.name: table for table in tables(results)}["effects"]
+    results = load_results([published])
+    effects = {table.name: table for table in build_tables(results)}["effects"]
     column = {name: place for place, name in enumerate(effects.columns)}
     expected = {
         (round(float(row[column[effort]] or 0), 6), round(float(row[column["solved %"]] or 0), 6))
         for row in effects.rows
         for effort in ("median events", "median prompt tokens")
     }
-    with drawing.style():
-        assert drawn_points(plots.accuracy(collected(results))) == expected
+    with drawing.plot_style():
+        assert drawn_points(plots.draw_accuracy(collect_report_data(results))) == expected
 
 
 def test_debt_is_against_the_best_informed_view(published: Path) -> None:
-    found = collected(load([published]))
-    assert found.reference == "trace"
-    with drawing.style():
-        figure = plots.debt(found)
+    found = collect_report_data(load_results([published]))
+    assert found.reference_view == "trace"
+    with drawing.plot_style():
+        figure = plots.draw_debt(found)
     heights = {y for _, y in drawn_points(figure)}
     assert 48.0 in heights  # the one point of the second predecessor, whose state nobody could tell
     assert -10.0 in heights  # beta needed less under summary than under trace
 
 
 def test_tokens_are_summed_up_call_by_call(undisturbed: Path) -> None:
-    results = load([undisturbed])
-    found = collected(results)
-    bands = plots.curves(results, found)
-    assert bands.estimated
-    assert bands.traces == len(found.takeovers)
+    results = load_results([undisturbed])
+    found = collect_report_data(results)
+    bands = plots.compute_curves(results, found)
+    assert bands.is_estimated
+    assert bands.trace_count == len(found.takeovers)
     for view in found.views:
         middle = bands.bands["builtin:oracle", view].middle
         assert middle == sorted(middle)
-        totals = sorted(row["prompt_tokens"] for row in found.of(view=view))
+        totals = sorted(row["prompt_tokens"] for row in found.select(view=view))
         assert middle[-1] == pytest.approx(totals[len(totals) // 2], rel=0.2)
 
 
@@ -126,10 +126,10 @@ def test_what_would_be_empty_is_left_out_with_its_reason(published: Path, tmp_pa
     stale = tmp_path / "plots" / "debt.svg"
     stale.parent.mkdir()
     stale.write_text("of an earlier report")
-    rewritten(published, lambda row: row if row["view"] == "repository" else None)
-    made = drawn(load([published]), tmp_path / "plots")
+    rewrite_rows(published, lambda row: row if row["view"] == "repository" else None)
+    made = draw_plots_with_omissions(load_results([published]), tmp_path / "plots")
     assert [picture.name for picture in made.pictures] == ["accuracy_effort", "first_prompts"]
-    assert made.left_out == (
+    assert made.omissions == (
         "reductions: no takeover under another view is matched with one under repository",
         "debt: no takeover under another view than repository was graded",
         "tokens: no trace at hand tells its tokens",
@@ -138,16 +138,16 @@ def test_what_would_be_empty_is_left_out_with_its_reason(published: Path, tmp_pa
 
 
 def test_nothing_graded_draws_nothing(published: Path, tmp_path: Path) -> None:
-    rewritten(published, lambda row: None)
-    made = drawn(load([published]), tmp_path / "plots")
+    rewrite_rows(published, lambda row: None)
+    made = draw_plots_with_omissions(load_results([published]), tmp_path / "plots")
     assert made.pictures == ()
-    assert len(made.left_out) == 5
+    assert len(made.omissions) == 5
 
 
 def test_a_single_takeover_can_be_drawn(published: Path, tmp_path: Path) -> None:
     kept = ("two__two-2.first_validation", "openai:alpha")
-    rewritten(published, lambda row: row if (row["record_id"], row["successor"]) == kept else None)
-    made = drawn(load([published]), tmp_path / "plots")
+    rewrite_rows(published, lambda row: row if (row["record_id"], row["successor"]) == kept else None)
+    made = draw_plots_with_omissions(load_results([published]), tmp_path / "plots")
     assert [picture.name for picture in made.pictures] == [
         "accuracy_effort",
         "reductions",
@@ -157,7 +157,7 @@ def test_a_single_takeover_can_be_drawn(published: Path, tmp_path: Path) -> None
 
 
 def test_views_differ_in_colour_marker_and_line() -> None:
-    looks = [drawing.look(view) for view in (*VIEWS, "another")]
+    looks = [drawing.view_style(view) for view in (*VIEWS, "another")]
     for part in ("color", "marker"):
         assert len({getattr(look, part) for look in looks}) == len(looks)
     assert len({str(look.line) for look in looks[:7]}) == 7
@@ -170,9 +170,9 @@ def test_views_differ_in_colour_marker_and_line() -> None:
 
 @pytest.mark.slow
 def test_the_legend_covers_no_panel(published: Path) -> None:
-    with drawing.style():
-        for make in (plots.accuracy, plots.debt):
-            figure = make(collected(load([published])))
+    with drawing.plot_style():
+        for make in (plots.draw_accuracy, plots.draw_debt):
+            figure = make(collect_report_data(load_results([published])))
             figure.suptitle("A title", x=0.01, ha="left")
             figure.draw_without_rendering()
             box = figure.legends[0].get_window_extent()

@@ -13,16 +13,16 @@ from statsmodels.stats.contingency_tables import mcnemar as by_statsmodels
 
 from evals.reports.statistics import (
     Pair,
-    against,
-    break_even,
-    interval,
-    known,
+    bootstrap_interval,
+    compute_break_even,
+    compute_median_change,
+    count_rediscovery,
+    estimate_reduction,
+    estimate_solved_delta,
     mcnemar,
-    median_change,
+    pair_with_baseline,
     quantile,
-    rediscovered,
-    reduction,
-    solved_delta,
+    read_measure,
 )
 
 
@@ -56,7 +56,7 @@ def resampled(values: list[float], statistic: Any, seed: int) -> tuple[float, fl
 def test_intervals_are_those_of_a_bootstrap_written_anew(statistic: Any, name: str) -> None:
     chance = random.Random(7)
     found = [chance.gauss(0.3, 0.2) for _ in range(60)]
-    low, high = interval(found, statistic) or (0, 0)
+    low, high = bootstrap_interval(found, statistic) or (0, 0)
     others = [resampled(found, statistic, seed) for seed in range(3)]
     assert low < float(statistic(found)) < high
     for other_low, other_high in others:
@@ -66,7 +66,7 @@ def test_intervals_are_those_of_a_bootstrap_written_anew(statistic: Any, name: s
 
 def test_the_interval_of_a_median_is_exact_where_it_can_be_counted() -> None:
     """The median of a resample of three is the largest where two or three of them are: 7 of 27, more than 2.5 %."""
-    assert interval([0.1, 0.2, 0.9], np.median) == (0.1, 0.9)
+    assert bootstrap_interval([0.1, 0.2, 0.9], np.median) == (0.1, 0.9)
 
 
 def test_intervals_are_the_same_each_time_and_whatever_order_the_rows_are_in() -> None:
@@ -75,12 +75,12 @@ def test_intervals_are_the_same_each_time_and_whatever_order_the_rows_are_in() -
         row(point, view, events=chance.randrange(5, 90), resolved=chance.random() < 0.5)
         for point, view in product(range(40), ("trace", "repository"))
     ]
-    first = against(rows, "trace")
+    first = pair_with_baseline(rows, "trace")
     chance.shuffle(rows)
-    second = against(rows, "trace")
-    assert reduction(first, "events") == reduction(second, "events")
-    assert solved_delta(first) == solved_delta(second)
-    assert reduction(first, "events").interval != reduction(first[:-1], "events").interval
+    second = pair_with_baseline(rows, "trace")
+    assert estimate_reduction(first, "events") == estimate_reduction(second, "events")
+    assert estimate_solved_delta(first) == estimate_solved_delta(second)
+    assert estimate_reduction(first, "events").interval != estimate_reduction(first[:-1], "events").interval
 
 
 @pytest.mark.parametrize(("gained", "lost"), [(0, 0), (1, 0), (0, 3), (2, 2), (3, 1), (11, 4), (40, 71)])
@@ -106,56 +106,56 @@ def test_reductions_are_of_matched_runs() -> None:
         *(row(5, "repository", events=10, successor="other"), row(5, "trace", events=1)),
         *(row(6, "repository", events=10, repeat=2), row(6, "trace", events=1)),
     ]
-    estimate = reduction(against(rows, "trace"), "events")
-    assert (estimate.pairs, estimate.left_out) == (2, 0)
+    estimate = estimate_reduction(pair_with_baseline(rows, "trace"), "events")
+    assert (estimate.pairs, estimate.excluded) == (2, 0)
     assert estimate.value == pytest.approx((0.75 + 0.2) / 2)
-    assert against(rows, "summary") == ()
+    assert pair_with_baseline(rows, "summary") == ()
 
 
 def test_what_nobody_counted_is_left_out_and_told() -> None:
     costs = [(50, 100), (None, 100), (math.nan, 100), (50, math.nan), (50, None), (50, 0), (30, 100)]
-    estimate = reduction(costing(*costs, measure="prompt_tokens"), "prompt_tokens")
-    assert (estimate.pairs, estimate.left_out) == (2, 5)
+    estimate = estimate_reduction(costing(*costs, measure="prompt_tokens"), "prompt_tokens")
+    assert (estimate.pairs, estimate.excluded) == (2, 5)
     assert estimate.value == pytest.approx(0.6)
-    assert known({"events": True}, "events") is None
-    assert known({"events": math.inf}, "events") is None
+    assert read_measure({"events": True}, "events") is None
+    assert read_measure({"events": math.inf}, "events") is None
 
 
 def test_one_pair_has_no_interval_and_none_no_value() -> None:
-    one = reduction(costing((5, 10)), "events")
+    one = estimate_reduction(costing((5, 10)), "events")
     assert (one.pairs, one.value, one.interval) == (1, 0.5, None)
-    assert reduction((), "events") == (0, 0, None, None)
-    assert solved_delta(()) == (0, 0, None, None)
-    assert median_change((), "events") is None
+    assert estimate_reduction((), "events") == (0, 0, None, None)
+    assert estimate_solved_delta(()) == (0, 0, None, None)
+    assert compute_median_change((), "events") is None
 
 
 def test_ties_have_an_interval_of_no_width() -> None:
-    assert reduction(costing(*[(8, 10)] * 6), "events").interval == pytest.approx((0.2, 0.2))
-    assert solved_delta(solved(*[(True, True)] * 6)) == (6, 0, 0.0, (0.0, 0.0))
+    assert estimate_reduction(costing(*[(8, 10)] * 6), "events").interval == pytest.approx((0.2, 0.2))
+    assert estimate_solved_delta(solved(*[(True, True)] * 6)) == (6, 0, 0.0, (0.0, 0.0))
 
 
 def test_the_change_of_medians_is_not_the_median_of_changes() -> None:
     pairs = costing((10, 10), (10, 20), (10, 90))
-    assert median_change(pairs, "events") == pytest.approx(-0.5)
-    assert reduction(pairs, "events").value == pytest.approx(0.5)
+    assert compute_median_change(pairs, "events") == pytest.approx(-0.5)
+    assert estimate_reduction(pairs, "events").value == pytest.approx(0.5)
     skewed = costing((10, 10), (19, 20), (80, 90))
-    assert median_change(skewed, "events") == pytest.approx(-0.05)
-    assert reduction(skewed, "events").value == pytest.approx(0.05)
-    assert median_change(costing((5, 0)), "events") is None
+    assert compute_median_change(skewed, "events") == pytest.approx(-0.05)
+    assert estimate_reduction(skewed, "events").value == pytest.approx(0.05)
+    assert compute_median_change(costing((5, 0)), "events") is None
 
 
 def test_notes_are_paid_by_what_takeovers_save() -> None:
     saving = [Pair(row(prompt_tokens=100 - saved), row()) for saved in (10, 20, 60)]
-    assert break_even(50.0, saving) == pytest.approx(2.5)
-    assert break_even(50.0, [Pair(row(prompt_tokens=101), row())]) is None
-    assert break_even(50.0, [Pair(row(), row())]) is None
-    assert break_even(None, saving) is None
-    assert break_even(50.0, [Pair(row(completion_tokens=None), row())]) is None
-    assert break_even(50.0, ()) is None
+    assert compute_break_even(50.0, saving) == pytest.approx(2.5)
+    assert compute_break_even(50.0, [Pair(row(prompt_tokens=101), row())]) is None
+    assert compute_break_even(50.0, [Pair(row(), row())]) is None
+    assert compute_break_even(None, saving) is None
+    assert compute_break_even(50.0, [Pair(row(completion_tokens=None), row())]) is None
+    assert compute_break_even(50.0, ()) is None
 
 
 def test_quantiles_and_rediscovery() -> None:
     assert quantile([1, 1, 2, 3, 4, 5, 6], 0.9) == pytest.approx(5.4)
     assert quantile([], 0.5) is None
     rows = [row(rediscovery={"read": 2, "search": 0, "command": 4}, verification_events=2), row()]
-    assert rediscovered(rows) == {"read": 2, "search": 0, "command": 4, "verification": 2}
+    assert count_rediscovery(rows) == {"read": 2, "search": 0, "command": 4, "verification": 2}

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 from evals.reports.table_files import (
     Table,
-    printed,
-    spreadsheet_safe,
-    spreadsheet_text,
+    escape_formula,
+    format_cell,
     to_csv,
     to_latex,
     to_markdown,
-    write,
+    unescape_formula,
+    write_tables,
 )
-from evals.reports.tables import tables
-from evals.run.results import load
+from evals.reports.tables import build_tables
+from evals.run.results import load_results
 
-from ..conftest import rewritten
+from ..conftest import rewrite_rows
 
 Rows = list[dict[str, Any]]
 
@@ -40,7 +40,7 @@ def told(out: Path) -> dict[str, Rows]:
 
 
 def notes_of(out: Path) -> tuple[Table, ...]:
-    return tables(load([out]))
+    return build_tables(load_results([out]))
 
 
 def only(rows: Rows, *named: str) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def test_debt_and_its_sources(published: Path) -> None:
 
 
 def test_deltas_need_a_baseline(published: Path) -> None:
-    rewritten(published, lambda row: row if row["view"] == "trace" else None)
+    rewrite_rows(published, lambda row: row if row["view"] == "trace" else None)
     effects, matched = notes_of(published)[1:3]
     row = dict(zip(effects.columns, only_view(effects, "trace"), strict=True))
     assert (row["median events"], row["Δ median events %"], row["pairs"]) == (12, None, None)
@@ -187,14 +187,14 @@ def only_view(table: Table, view: str) -> tuple[Any, ...]:
 
 
 def test_the_baseline_alone_is_told_as_such(published: Path) -> None:
-    rewritten(published, lambda row: row if row["view"] == "repository" else None)
+    rewrite_rows(published, lambda row: row if row["view"] == "repository" else None)
     found = {table.name: table for table in notes_of(published)}
     assert any("nothing to compare" in note for note in found["effects"].notes)
     assert any("no debt can be told" in note for note in found["debt"].notes)
 
 
 def test_a_single_point_of_one_successor(published: Path) -> None:
-    rewritten(
+    rewrite_rows(
         published,
         lambda row: (
             row
@@ -209,10 +209,10 @@ def test_a_single_point_of_one_successor(published: Path) -> None:
 
 
 def test_nothing_graded_makes_tables_all_the_same(published: Path, tmp_path: Path) -> None:
-    rewritten(published, lambda row: None)
+    rewrite_rows(published, lambda row: None)
     found = notes_of(published)
     assert len(found) == 9
-    write(tmp_path / "tables", found)
+    write_tables(tmp_path / "tables", found)
     assert len(list((tmp_path / "tables").iterdir())) == 27
 
 
@@ -224,7 +224,7 @@ def test_runs_without_an_llm_say_so_in_every_table(published: Path) -> None:
 
 
 def test_a_torn_line_and_two_versions_of_prompts_are_in_the_notes(published: Path) -> None:
-    rewritten(published, lambda row: row | {"prompts": "a" if row["view"] == "trace" else "b"})
+    rewrite_rows(published, lambda row: row | {"prompts": "a" if row["view"] == "trace" else "b"})
     path = published / "takeovers.jsonl"
     path.write_text(path.read_text()[:-9])
     for table in notes_of(published):
@@ -304,12 +304,12 @@ def test_no_cell_is_a_formula(text: str) -> None:
         for part in re.split(r"[;|\t\r\n]", cell)[text[0] in "\t\r\n" :]:
             assert not re.match(r"[\W_]*?[=+@＝＋＠－−-]", part.partition("'")[0]), cell
         assert cell[0] not in "\t\r\n"
-        assert spreadsheet_text(cell) == text
+        assert unescape_formula(cell) == text
 
 
 @pytest.mark.parametrize("text", HARMLESS, ids=ascii)
 def test_a_cell_that_is_no_formula_stays_as_it_is(text: str) -> None:
-    assert spreadsheet_safe(text) == text
+    assert escape_formula(text) == text
 
 
 @pytest.mark.parametrize("number", [-1.5, -3, 0, 2.25, None])
@@ -320,7 +320,7 @@ def test_a_number_stays_a_number(number: float | None) -> None:
 
 @given(st.text(alphabet=st.sampled_from("=+-@;|\t\r\n '\"a1.\u200b＝")))
 def test_every_cell_can_be_read_back(text: str) -> None:
-    assert spreadsheet_text(str(spreadsheet_safe(text))) == text
+    assert unescape_formula(str(escape_formula(text))) == text
 
 
 HOSTILE = r"50%_of $x^2 & {y} #1 ~ \input{/etc/passwd} | `a` <b> [c] *d*" + "\n\\\\ \x07end"
@@ -368,4 +368,4 @@ def test_wide_tables_fit_a_page(published: Path) -> None:
     ],
 )
 def test_numbers_are_printed_alike(column: str, value: float | None, text: str) -> None:
-    assert printed(column, value) == text
+    assert format_cell(column, value) == text

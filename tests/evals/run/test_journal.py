@@ -16,16 +16,16 @@ import pytest
 
 from evals.run.journal import (
     JOURNAL_FILE,
-    BadJournal,
     Journal,
-    OutInUse,
-    begin,
-    exported,
-    journals,
-    opened,
-    sole_user,
+    JournalError,
+    OutputInUseError,
+    create_journal,
+    get_journals,
+    lock_output,
+    open_journal,
+    read_export,
 )
-from handoff.ledger import LedgerUnusable
+from handoff.ledger import LedgerUnavailableError
 from handoff.ledger.database import Database
 
 _WRITER = """
@@ -43,7 +43,7 @@ with opened(Path(sys.argv[1])) as database:
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     url = request.getfixturevalue("postgres_database") if request.param == "postgres" else None
-    with opened(tmp_path, url) as found:
+    with open_journal(tmp_path, url) as found:
         yield found
 
 
@@ -60,13 +60,13 @@ def test_rows_survive_and_keys_are_unique(database: Database) -> None:
 
 def test_runs_and_stages_have_rows_of_their_own(database: Database) -> None:
     for run in ("one", "two"):
-        journals(database, run).labels.append({"record_id": run, "outcome": "graded"})
-    assert [row["record_id"] for row in journals(database, "two").labels.rows()] == ["two"]
-    assert len(journals(database, "two").notes) == 0
+        get_journals(database, run).labels.append({"record_id": run, "outcome": "graded"})
+    assert [row["record_id"] for row in get_journals(database, "two").labels.rows()] == ["two"]
+    assert len(get_journals(database, "two").notes) == 0
 
 
 def test_rows_of_failed_infrastructure_are_made_anew(database: Database) -> None:
-    labels = journals(database, "run").labels
+    labels = get_journals(database, "run").labels
     labels.append({"record_id": "a", "outcome": "graded"})
     labels.append({"record_id": "b", "outcome": "infrastructure_failure"})
     labels.drop_failures()
@@ -91,7 +91,7 @@ def test_rows_that_were_written_outlive_a_kill(tmp_path: Path) -> None:
     writer.send_signal(signal.SIGKILL)
     told += writer.stdout.readlines()
     writer.wait()
-    with opened(tmp_path) as database:
+    with open_journal(tmp_path) as database:
         found = [row["a"] for row in Journal(database, "run", "rows", "a").rows()]
     assert len(found) >= len([line for line in told if line.endswith("\n")]) >= 20
     assert found == list(range(len(found)))
@@ -99,35 +99,35 @@ def test_rows_that_were_written_outlive_a_kill(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("torn", ["{", '{"a": 2, "te', '{"a": 2}'])
 def test_a_torn_last_line_of_an_exported_file_does_not_count(tmp_path: Path, torn: str) -> None:
-    with opened(tmp_path) as database:
+    with open_journal(tmp_path) as database:
         journal = Journal(database, "run", "rows", "a")
         journal.append({"a": 1, "outcome": "x"})
         journal.export(tmp_path)
     path = tmp_path / "rows.jsonl"
-    assert exported(path) == ([{"a": 1, "outcome": "x"}], False)
+    assert read_export(path) == ([{"a": 1, "outcome": "x"}], False)
     with path.open("a") as file:
         file.write(torn)
-    assert exported(path) == ([{"a": 1, "outcome": "x"}], True)
+    assert read_export(path) == ([{"a": 1, "outcome": "x"}], True)
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"outcome": "x"}\nnonsense\n{"outcome": "x"}\n')
-    with pytest.raises(BadJournal, match=r"rows\.jsonl: line 2 is not JSON"):
-        exported(path)
+    with pytest.raises(JournalError, match=r"rows\.jsonl: line 2 is not JSON"):
+        read_export(path)
 
 
 def test_one_user_at_a_time(tmp_path: Path) -> None:
-    with sole_user(tmp_path), pytest.raises(OutInUse), sole_user(tmp_path):
+    with lock_output(tmp_path), pytest.raises(OutputInUseError), lock_output(tmp_path):
         pass
-    with sole_user(tmp_path):
+    with lock_output(tmp_path):
         pass
 
 
 def _journal(out: Path) -> Path:
     """A journal of a run with two rows; its file."""
-    begin(out, None, "run")
-    with opened(out, run="run") as database:
+    create_journal(out, None, "run")
+    with open_journal(out, run="run") as database:
         journal = Journal(database, "run", "rows", "a")
         for number in range(2):
             journal.append({"a": number, "outcome": "x", "text": "y" * 6000})
@@ -135,7 +135,7 @@ def _journal(out: Path) -> Path:
 
 
 def _read(out: Path) -> tuple[Any, Any]:
-    with opened(out, run="run") as database:
+    with open_journal(out, run="run") as database:
         journal = Journal(database, "run", "rows", "a")
         return journal.keys(), list(journal.rows())
 
@@ -225,7 +225,7 @@ def test_a_damaged_journal_is_one_typed_line(tmp_path: Path, kind: str) -> None:
     damage, said = _DAMAGED_JOURNALS[kind]
     file = _journal(tmp_path)
     damage(file)
-    with pytest.raises((BadJournal, LedgerUnusable), match=said) as raised:
+    with pytest.raises((JournalError, LedgerUnavailableError), match=said) as raised:
         _read(tmp_path)
     assert str(file) in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -244,7 +244,7 @@ def test_no_flip_of_a_bit_in_a_journal_changes_a_row(tmp_path: Path) -> None:
             Path(f"{file}{beside}").unlink(missing_ok=True)
         try:
             assert _read(tmp_path) == found
-        except (BadJournal, LedgerUnusable):
+        except (JournalError, LedgerUnavailableError):
             refused += 1
     assert refused > 10
 
@@ -252,7 +252,7 @@ def test_no_flip_of_a_bit_in_a_journal_changes_a_row(tmp_path: Path) -> None:
 def test_another_programs_database_is_left_unchanged(tmp_path: Path) -> None:
     file = tmp_path / JOURNAL_FILE
     _execute("CREATE TABLE bookmarks (a)")(file)
-    with pytest.raises(BadJournal), opened(tmp_path, run="run"):
+    with pytest.raises(JournalError), open_journal(tmp_path, run="run"):
         pass
     with contextlib.closing(sqlite3.connect(file)) as database:
         assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("bookmarks",)]
@@ -261,10 +261,10 @@ def test_another_programs_database_is_left_unchanged(tmp_path: Path) -> None:
 def test_a_damaged_row_can_be_deleted_and_made_again(tmp_path: Path) -> None:
     file = _journal(tmp_path)
     _execute("UPDATE takeover_rows SET row = '{}' WHERE number = 1")(file)
-    with pytest.raises(BadJournal) as raised:
+    with pytest.raises(JournalError) as raised:
         _read(tmp_path)
     _execute(str(raised.value).split('"')[1])(file)
-    with opened(tmp_path, run="run") as database:
+    with open_journal(tmp_path, run="run") as database:
         assert Journal(database, "run", "rows", "a").keys() == {(1,)}
 
 
@@ -275,23 +275,23 @@ def test_a_journal_of_schema_1_is_read_and_continued(tmp_path: Path) -> None:
         """INSERT INTO takeover_rows VALUES (1, 'run', 'rows', '[0]', 'x', '{"a": 0, "outcome": "x"}')""",
     )(tmp_path / JOURNAL_FILE)
     for number in (1, 2):
-        with opened(tmp_path, run="run") as database:
+        with open_journal(tmp_path, run="run") as database:
             journal = Journal(database, "run", "rows", "a")
             journal.append({"a": number, "outcome": "x"})
             assert [row["a"] for row in journal.rows()] == list(range(number + 1))
 
 
 def test_a_database_that_is_refused_is_closed(tmp_path: Path) -> None:
-    begin(tmp_path, None, "run")
+    create_journal(tmp_path, None, "run")
     newer = tmp_path / "newer.sqlite"
     with sqlite3.connect(newer) as connection:
         connection.execute("CREATE TABLE takeover_journal_schema (version INTEGER)")
         connection.execute("INSERT INTO takeover_journal_schema VALUES (99)")
     connection.close()
     # The caught errors hold what they were raised in.
-    with pytest.raises(BadJournal) as missing, opened(tmp_path, run="other"):
+    with pytest.raises(JournalError) as missing, open_journal(tmp_path, run="other"):
         pass
-    with pytest.raises(LedgerUnusable) as refused, opened(tmp_path, f"sqlite:///{newer}"):
+    with pytest.raises(LedgerUnavailableError) as refused, open_journal(tmp_path, f"sqlite:///{newer}"):
         pass
     assert "other" in str(missing.value)
     assert "schema 99" in str(refused.value)

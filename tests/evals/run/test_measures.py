@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evals.run.measures import rediscovery, tokens
+from evals.run.measures import count_rediscovery, count_tokens
 from handoff.event import Event, FileRead, HandoffPoint, Usage
 from handoff.record import HandoffRecord, TaskBrief
 from sandbox.machine import FileChange, Snapshot
@@ -71,32 +71,32 @@ PREDECESSOR = steps(
 
 
 def test_reading_the_same_content_is_rediscovery_and_new_content_is_not() -> None:
-    same = rediscovery(record(PREDECESSOR), steps({"command": "head src/a.py", "reads": [READ]}))
-    new = rediscovery(record(PREDECESSOR), steps({"command": "head src/a.py", "reads": [REREAD]}))
-    both = rediscovery(record(PREDECESSOR), steps({"command": "cat src/*.py", "reads": [READ, REREAD]}))
+    same = count_rediscovery(record(PREDECESSOR), steps({"command": "head src/a.py", "reads": [READ]}))
+    new = count_rediscovery(record(PREDECESSOR), steps({"command": "head src/a.py", "reads": [REREAD]}))
+    both = count_rediscovery(record(PREDECESSOR), steps({"command": "cat src/*.py", "reads": [READ, REREAD]}))
     assert (same["read"], new["read"], both["read"]) == (2, 0, 0)
 
 
 def test_the_same_command_counts_only_on_an_unchanged_tree() -> None:
-    on_base = rediscovery(record(PREDECESSOR), steps({"command": "ls   -l"}))
-    on_edit = rediscovery(record(PREDECESSOR), steps({"command": "ls -l", "tree": "edited"}))
+    on_base = count_rediscovery(record(PREDECESSOR), steps({"command": "ls   -l"}))
+    on_edit = count_rediscovery(record(PREDECESSOR), steps({"command": "ls -l", "tree": "edited"}))
     assert (on_base["command"], on_edit.total()) == (2, 0)
 
 
 def test_the_same_search_counts_on_any_tree() -> None:
     again = {"command": "grep -rn foo src", "tree": "edited"}
     other = {"command": "grep -rn bar src", "tree": "base"}
-    assert rediscovery(record(PREDECESSOR), steps(again, other))["search"] == 2
+    assert count_rediscovery(record(PREDECESSOR), steps(again, other))["search"] == 2
 
 
 def test_the_first_rerun_of_the_latest_validation_is_verification_and_the_second_is_debt() -> None:
     again = {"command": "python -m pytest -q", "tree": "edited"}
-    found = rediscovery(record(PREDECESSOR), steps(again, again))
+    found = count_rediscovery(record(PREDECESSOR), steps(again, again))
     assert (found["verification"], found["command"]) == (2, 2)
 
 
 def test_what_was_refused_found_nothing_out() -> None:
-    found = rediscovery(record(PREDECESSOR), steps({"command": "ls -l", "refused": True}))
+    found = count_rediscovery(record(PREDECESSOR), steps({"command": "ls -l", "refused": True}))
     assert found.total() == 0
 
 
@@ -105,9 +105,9 @@ def test_tokens_nobody_counted_stay_unknown() -> None:
     counted = Event(
         index=1, kind="action", tool="shell", text="", usage=Usage(prompt_tokens=5, completion_tokens=2)
     )
-    assert tokens([silent]) == (None, None, None)
-    assert tokens([silent, counted, counted]) == (10, None, 4)
+    assert count_tokens([silent]) == (None, None, None)
+    assert count_tokens([silent, counted, counted]) == (10, None, 4)
     guess = Usage(prompt_tokens=900, completion_tokens=90, estimated=True)
     guessed = Event(index=2, kind="action", tool="shell", text="", usage=guess)
-    assert tokens([guessed]) == (None, None, None)
-    assert tokens([guessed, counted]) == (5, None, 2)
+    assert count_tokens([guessed]) == (None, None, None)
+    assert count_tokens([guessed, counted]) == (5, None, 2)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from evals.run.config import BadUsage
-from evals.run.journal import BadJournal
-from evals.run.results import load
+from evals.run.config import RunUsageError
+from evals.run.journal import JournalError
+from evals.run.results import load_results
 from handoff.record import HandoffRecord
 from handoff.trace import Trace
 
@@ -32,11 +32,11 @@ def rewritten(out: Path, name: str, **changes: Any) -> None:
 
 
 def test_rows_lead_to_records_and_traces(undisturbed: Path) -> None:
-    results = load([undisturbed])
+    results = load_results([undisturbed])
     assert (len(results.predecessors), len(results.labels), len(results.notes)) == (2, 5, 5)
     assert len(results.takeovers) == 35
     for row in results.takeovers:
-        record, trace = results.record(row), results.trace(row)
+        record, trace = results.load_record(row), results.load_trace(row)
         assert isinstance(record, HandoffRecord)
         assert isinstance(trace, Trace)
         assert len(trace.events) == row["events"]
@@ -45,65 +45,65 @@ def test_rows_lead_to_records_and_traces(undisturbed: Path) -> None:
 
 
 def test_exported_files_tell_the_same(undisturbed: Path, published: Path) -> None:
-    journal, files = load([undisturbed]), load([published])
+    journal, files = load_results([undisturbed]), load_results([published])
     for ours, theirs in zip(journal.takeovers, files.takeovers, strict=True):
         assert {**ours, "out": ""} == {**theirs, "out": ""}
-    assert files.record(files.takeovers[0]) is None
-    assert files.trace(files.takeovers[0]) is None
+    assert files.load_record(files.takeovers[0]) is None
+    assert files.load_trace(files.takeovers[0]) is None
 
 
 def test_a_torn_last_line_is_told(published: Path) -> None:
     path = published / "takeovers.jsonl"
     path.write_text(path.read_text()[:-20])
-    results = load([published])
+    results = load_results([published])
     assert len(results.takeovers) == 34
     assert results.warnings == (f"{path}: its last line is torn off and does not count",)
 
 
 def test_runs_of_two_successors_are_one_table(undisturbed: Path, published: Path) -> None:
     rewritten(published, "takeovers", successor="openai:other")
-    results = load([undisturbed, published])
+    results = load_results([undisturbed, published])
     assert len(results.takeovers) == 70
     assert len(results.labels) == 5
     assert {row["out"] for row in results.takeovers} == {str(undisturbed), str(published)}
 
 
 def test_overlapping_runs_are_refused(undisturbed: Path, published: Path) -> None:
-    with pytest.raises(BadUsage, match=r"both have the takeover .*; leave one of them out"):
-        load([undisturbed, published])
+    with pytest.raises(RunUsageError, match=r"both have the takeover .*; leave one of them out"):
+        load_results([undisturbed, published])
 
 
 def test_other_records_of_the_same_name_are_refused(undisturbed: Path, published: Path) -> None:
     rewritten(published, "takeovers", successor="openai:other", digest="sha256:0")
-    with pytest.raises(BadUsage, match=r"different records .*evals\.compare"):
-        load([undisturbed, published])
+    with pytest.raises(RunUsageError, match=r"different records .*evals\.compare"):
+        load_results([undisturbed, published])
 
 
 def test_a_row_without_its_key_is_named(published: Path) -> None:
     rewritten(published, "labels", record_id=None)
-    with pytest.raises(BadJournal, match=r"labels\.jsonl: row 2 \(labels\): there is a row for"):
-        load([published])
+    with pytest.raises(JournalError, match=r"labels\.jsonl: row 2 \(labels\): there is a row for"):
+        load_results([published])
 
 
 def test_a_value_of_another_type_is_named(published: Path) -> None:
     rewritten(published, "takeovers", steps="many")
     with pytest.raises(
-        BadJournal,
+        JournalError,
         match=r"takeovers\.jsonl: row 1 \(takeovers\): field 'steps' holds 'many', not a number from 0 .*restore",
     ):
-        load([published])
+        load_results([published])
 
 
 def test_a_directory_without_rows_is_named(published: Path) -> None:
     (published / "takeovers.jsonl").unlink()
-    with pytest.raises(BadUsage, match="nothing to report on"):
-        load([published])
+    with pytest.raises(RunUsageError, match="nothing to report on"):
+        load_results([published])
 
 
 def test_a_torn_trace_is_none(undisturbed: Path, published: Path) -> None:
     shutil.copytree(undisturbed / "traces", published / "traces")
-    first, second = load([published]).takeovers[:2]
+    first, second = load_results([published]).takeovers[:2]
     path = published / "traces" / f"{first['trace']}.json"
     path.write_bytes(path.read_bytes()[:-100])
-    assert load([published]).trace(first) is None
-    assert isinstance(load([published]).trace(second), Trace)
+    assert load_results([published]).load_trace(first) is None
+    assert isinstance(load_results([published]).load_trace(second), Trace)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from evals.run.config import POINTS, BadUsage
-from evals.run.study import Point, chosen, read_shard, studies
+from evals.run.config import POINTS, RunUsageError
+from evals.run.study import ReachedPoint, choose_points, load_studies, read_shard
 from evals.tasks import Task
 
-from ..conftest import Run, refused, rows
+from ..conftest import RunCommand, assert_refused, read_rows
 
 
 @pytest.fixture
@@ -19,8 +19,11 @@ def verified(shared: Path) -> Path:
     return shared / "data" / "swebench_verified_v5.parquet"
 
 
-def points(*reached: tuple[int, str, str]) -> list[Point]:
-    return [Point(Task(id=f"t{n}", instance={}), model, f"t{n}.{model}.{kind}") for n, model, kind in reached]
+def points(*reached: tuple[int, str, str]) -> list[ReachedPoint]:
+    return [
+        ReachedPoint(Task(id=f"t{n}", instance={}), model, f"t{n}.{model}.{kind}")
+        for n, model, kind in reached
+    ]
 
 
 def planned(told: str) -> dict[str, str]:
@@ -29,7 +32,7 @@ def planned(told: str) -> dict[str, str]:
     return {stage.strip(): jobs.strip() for stage, jobs, *_ in lines}
 
 
-def test_the_main_study_is_what_the_paper_took(verified: Path, called: Run, tmp_path: Path) -> None:
+def test_the_main_study_is_what_the_paper_took(verified: Path, called: RunCommand, tmp_path: Path) -> None:
     done = called(
         "--study", "main", "--tasks", verified, "--dry-run", "--model", "openai:m", "--out", tmp_path / "o"
     )
@@ -45,26 +48,28 @@ def test_the_main_study_is_what_the_paper_took(verified: Path, called: Run, tmp_
 
 @pytest.mark.parametrize(("name", "takeovers"), [("repeats", "480"), ("predecessors", "240")])
 def test_the_robustness_studies(
-    verified: Path, called: Run, tmp_path: Path, name: str, takeovers: str
+    verified: Path, called: RunCommand, tmp_path: Path, name: str, takeovers: str
 ) -> None:
     models = [part for each in "abc" for part in ("--predecessor", f"openai:{each}")]
     given = models if name == "predecessors" else ()
     done = called("--study", name, "--tasks", verified, *given, "--dry-run", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert planned(done.stdout)["takeovers"] == takeovers
-    assert f"points: {studies()[name].max_points} (" in done.stdout
+    assert f"points: {load_studies()[name].max_points} (" in done.stdout
 
 
-def test_a_study_needs_its_own_tiers(called: Run, tmp_path: Path) -> None:
+def test_a_study_needs_its_own_tiers(called: RunCommand, tmp_path: Path) -> None:
     tasks = ("--task-ids", "galley__galley-31", "--tasks", "bundled")
-    refused(
+    assert_refused(
         called("--study", "main", *tasks, "--out", tmp_path / "out"),
         "task galley__galley-31 has difficulty '<15 min fix', but the study takes 15 min - 1 hour and 1-4 hours",
     )
-    refused(called("--study", "mian", "--out", tmp_path / "out"), "there are main, repeats, predecessors")
+    assert_refused(
+        called("--study", "mian", "--out", tmp_path / "out"), "there are main, repeats, predecessors"
+    )
 
 
-def test_tasks_are_listed_one_a_line(called: Run) -> None:
+def test_tasks_are_listed_one_a_line(called: RunCommand) -> None:
     done = called("--list-tasks", "--shard", "2/6")
     whole = called("--list-tasks").stdout.split()
     assert len(whole) == 12
@@ -77,7 +82,7 @@ def test_tasks_are_listed_one_a_line(called: Run) -> None:
 def test_shards(text: str, parts: set[int]) -> None:
     shard = read_shard(text)
     assert shard.parts == parts
-    assert shard.share(range(20)) == tuple(n for n in range(20) if n % shard.of + 1 in parts)
+    assert shard.select(range(20)) == tuple(n for n in range(20) if n % shard.total + 1 in parts)
 
 
 @pytest.mark.parametrize(
@@ -93,18 +98,18 @@ def test_shards(text: str, parts: set[int]) -> None:
     ],
 )
 def test_what_is_no_shard(text: str, told: str) -> None:
-    with pytest.raises(BadUsage, match=told):
+    with pytest.raises(RunUsageError, match=told):
         read_shard(text)
 
 
 def test_points_are_chosen_of_each_kind_in_turn() -> None:
     reached = points(*((n, "m", kind) for n in range(10) for kind in (POINTS if n < 4 else POINTS[:2])))
-    found = chosen(reached, 10)
+    found = choose_points(reached, 10)
     assert Counter(point.kind for point in found) == {POINTS[0]: 4, POINTS[1]: 3, POINTS[2]: 3}
     assert {point.task.id for point in found} == {"t0", "t1", "t2", "t3"}
-    assert chosen(reached, 10) == found
-    assert chosen(reached, None) == chosen(reached, 100) == tuple(reached)
-    assert len(chosen(reached, 23)) == 23
+    assert choose_points(reached, 10) == found
+    assert choose_points(reached, None) == choose_points(reached, 100) == tuple(reached)
+    assert len(choose_points(reached, 23)) == 23
 
 
 def test_points_that_all_predecessors_reached_come_first() -> None:
@@ -114,7 +119,7 @@ def test_points_that_all_predecessors_reached_come_first() -> None:
         *((2, model, POINTS[0]) for model in "ab"),
         *((3, model, POINTS[1]) for model in "abc"),
     )
-    found = chosen(reached, 6)
+    found = choose_points(reached, 6)
     assert Counter((point.task.id, point.kind) for point in found) == {
         ("t1", POINTS[0]): 3,
         ("t3", POINTS[1]): 3,
@@ -122,7 +127,7 @@ def test_points_that_all_predecessors_reached_come_first() -> None:
 
 
 @pytest.mark.slow
-def test_shards_together_are_the_whole(called: Run, tmp_path: Path) -> None:
+def test_shards_together_are_the_whole(called: RunCommand, tmp_path: Path) -> None:
     asked = (
         "--task-ids",
         "galley__galley-31,harbor__harbor-5",
@@ -133,11 +138,11 @@ def test_shards_together_are_the_whole(called: Run, tmp_path: Path) -> None:
     )
     for shard in ("1/2", "2/2"):
         assert called(*asked, "--shard", shard, "--out", tmp_path / shard[0]).returncode == 0
-    ids = [{row["task_id"] for row in rows(tmp_path / part)} for part in "12"]
+    ids = [{row["task_id"] for row in read_rows(tmp_path / part)} for part in "12"]
     assert ids == [{"galley__galley-31"}, {"harbor__harbor-5"}]
 
 
-def test_stages_are_done_one_by_one(called: Run, tmp_path: Path) -> None:
+def test_stages_are_done_one_by_one(called: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     one = (
         "--task-ids",
@@ -150,19 +155,24 @@ def test_stages_are_done_one_by_one(called: Run, tmp_path: Path) -> None:
         out,
     )
     assert called(*one, "--stages", "predecessors").returncode == 0
-    assert [len(rows(out, name)) for name in ("predecessors", "labels", "notes", "takeovers")] == [1, 0, 0, 0]
+    assert [len(read_rows(out, name)) for name in ("predecessors", "labels", "notes", "takeovers")] == [
+        1,
+        0,
+        0,
+        0,
+    ]
     left = called("--resume", "--out", out, "--dry-run")
     assert "points: 1 (1 first_source_edit)\n" in left.stdout
     assert "By medians of this run's own 1 first" in left.stdout
     assert called("--resume", "--out", out, "--stages", "notes,labels").returncode == 0
-    assert [len(rows(out, name)) for name in ("labels", "notes", "takeovers")] == [1, 1, 0]
+    assert [len(read_rows(out, name)) for name in ("labels", "notes", "takeovers")] == [1, 1, 0]
     assert called("--resume", "--out", out).returncode == 0
-    assert len(rows(out)) == 2
-    refused(called("--resume", "--out", out, "--stages", "some"), "--stages: there is no stage")
+    assert len(read_rows(out)) == 2
+    assert_refused(called("--resume", "--out", out, "--stages", "some"), "--stages: there is no stage")
 
 
 @pytest.mark.slow
-def test_an_earlier_runs_records_are_taken_over(called: Run, tmp_path: Path) -> None:
+def test_an_earlier_runs_records_are_taken_over(called: RunCommand, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     one = ("--task-ids", "galley__galley-31", "--view", "structured", "--notes-model", "builtin:oracle")
     assert called(*one, "--out", first).returncode == 0
@@ -173,26 +183,28 @@ def test_an_earlier_runs_records_are_taken_over(called: Run, tmp_path: Path) -> 
     assert "predecessors taken from" in done.stdout
     assert "predecessors: galley" not in done.stdout
     for stage in ("predecessors", "labels", "notes"):
-        assert rows(first, stage) == rows(second, stage)
-    assert {row["digest"] for row in rows(first)} == {row["digest"] for row in rows(second)}
-    assert len(rows(second)) == 2 * len(rows(first))
-    assert all(row["resolved"] for row in rows(second))
-    refused(
+        assert read_rows(first, stage) == read_rows(second, stage)
+    assert {row["digest"] for row in read_rows(first)} == {row["digest"] for row in read_rows(second)}
+    assert len(read_rows(second)) == 2 * len(read_rows(first))
+    assert all(row["resolved"] for row in read_rows(second))
+    assert_refused(
         called(*one, "--from", first, "--max-steps", "7", "--out", tmp_path / "third"),
         f"--from: {first} was run with --max-steps 500, this run with 7",
     )
-    refused(called(*one, "--from", tmp_path, "--out", tmp_path / "third"), f"--from: {tmp_path} holds no run")
+    assert_refused(
+        called(*one, "--from", tmp_path, "--out", tmp_path / "third"), f"--from: {tmp_path} holds no run"
+    )
 
 
 @pytest.mark.slow
-def test_several_predecessors_and_successors_in_one_run(called: Run, tmp_path: Path) -> None:
+def test_several_predecessors_and_successors_in_one_run(called: RunCommand, tmp_path: Path) -> None:
     out, models = tmp_path / "out", ("builtin:oracle", "builtin:oracle+0.001s")
     asked = [part for name in models for part in ("--predecessor", name, "--successor", name)]
     one = ("--task-ids", "galley__galley-31", "--view", "repository", "--points", "first_source_edit")
     assert called(*one, *asked, "--out", out).returncode == 0
-    assert {row["predecessor"] for row in rows(out, "predecessors")} == set(models)
-    assert len({row["record_id"] for row in rows(out, "labels")}) == 2
-    assert Counter((row["predecessor"], row["successor"]) for row in rows(out)) == {
+    assert {row["predecessor"] for row in read_rows(out, "predecessors")} == set(models)
+    assert len({row["record_id"] for row in read_rows(out, "labels")}) == 2
+    assert Counter((row["predecessor"], row["successor"]) for row in read_rows(out)) == {
         (one, other): 1 for one in models for other in models
     }
-    assert len({row["trace"] for row in rows(out)}) == 4
+    assert len({row["trace"] for row in read_rows(out)}) == 4

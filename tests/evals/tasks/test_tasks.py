@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from evals.tasks import BUNDLED, SUITE, BadTasks, load_tasks
+from evals.tasks import BUNDLED, SUITE, TaskSourceError, load_tasks
 from evals.tasks.grading import check_gradable
 from handoff.event import Event, HandoffPoint
 from handoff.fence import TASK
 from handoff.record import HandoffRecord, TaskBrief
 from handoff.views import VIEWS
 from sandbox.archive import content_digest
-from sandbox.host import unavailable
-from sandbox.layers import Stack
-from sandbox.workbench import Workbench
+from sandbox.host import unavailable_reason
+from sandbox.layers import LayerStack
+from sandbox.workbench import SandboxManager
 
-from ...conftest import missing
+from ...conftest import skip_missing
 
 ROW = {
     "instance_id": "a__a-1",
@@ -67,10 +67,10 @@ def test_jsonl_and_json(tmp_path: Path) -> None:
     whole.write_text(json.dumps([ROW]))
     (task,) = load_tasks(str(whole))
     assert "\r" not in task.prompt
-    assert task.spec("docker", "me", tmp_path).image == "a:latest"
-    assert task.spec("host", "me", tmp_path).image == "a:latest"
-    with pytest.raises(BadTasks, match="choose --sandbox docker or host"):
-        task.spec("process", "me", tmp_path)
+    assert task.build_spec("docker", "me", tmp_path).image == "a:latest"
+    assert task.build_spec("host", "me", tmp_path).image == "a:latest"
+    with pytest.raises(TaskSourceError, match="choose --sandbox docker or host"):
+        task.build_spec("process", "me", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_jsonl_and_json(tmp_path: Path) -> None:
 def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(BadTasks, match=message):
+    with pytest.raises(TaskSourceError, match=message):
         load_tasks(str(path))
 
 
@@ -108,7 +108,7 @@ def test_what_swebench_cannot_grade_is_refused_before_the_run(tmp_path: Path) ->
         ("FAIL_TO_PASS", "[", "cannot read it"),
     ):
         path.write_text(json.dumps({**ROW, field: value}) + "\n")
-        with pytest.raises(BadTasks, match=message):
+        with pytest.raises(TaskSourceError, match=message):
             check_gradable(load_tasks(str(path)))
 
 
@@ -120,7 +120,7 @@ def test_a_checkout_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_no_task_repo(tmp_path: Path) -> None:
-    with pytest.raises(BadTasks, match="it needs a directory tasks/"):
+    with pytest.raises(TaskSourceError, match="it needs a directory tasks/"):
         load_tasks(str(tmp_path))
 
 
@@ -129,7 +129,7 @@ def test_verified_from_parquet(shared: Path) -> None:
     assert len(load_tasks(source)) == 500
     ids = (shared / "data" / "selected_075.txt").read_text().split()
     assert [task.id for task in load_tasks(source, ids)] == ids
-    with pytest.raises(BadTasks, match="no task nobody__nothing-1; it has 500 tasks"):
+    with pytest.raises(TaskSourceError, match="no task nobody__nothing-1; it has 500 tasks"):
         load_tasks(source, ["nobody__nothing-1"])
 
 
@@ -155,26 +155,26 @@ def test_bundled_tasks_can_be_graded(tmp_path: Path) -> None:
     """Which runs take for granted: as anybody else's tasks, these would be looked at."""
     theirs = load_tasks(str(shutil.copytree(SUITE, tmp_path / "suite")))
     assert len(theirs) == len(load_tasks(BUNDLED))
-    assert not any(task.bundled for task in theirs)
+    assert not any(task.is_bundled for task in theirs)
     check_gradable(theirs)
 
 
 def test_a_bundled_task_sees_the_standard_library_only(tmp_path: Path) -> None:
     """What one host has installed and another has not must not tell in the results."""
-    reason = unavailable()
+    reason = unavailable_reason()
     if reason is not None:
-        missing(reason)
+        skip_missing(reason)
     task = load_tasks(BUNDLED, limit=1)[0]
     task.check_out(tmp_path)
-    spec = task.spec("host", "me", tmp_path)
+    spec = task.build_spec("host", "me", tmp_path)
     installed = [path for path in spec.hidden if path != SUITE and path.is_dir() and any(path.iterdir())]
     if not installed:
-        missing("nothing is installed for Python here, so that there is nothing to hide")
+        skip_missing("nothing is installed for Python here, so that there is nothing to hide")
     looked = "; ".join(f"ls -A {path}" for path in installed)
     seen = {}
     for name, hidden in (("bundled", spec.hidden), ("own", (SUITE,))):
-        with Workbench(spec.model_copy(update={"hidden": hidden})) as bench:
-            seen[name] = bench.machine().run(f"{looked}; python3 -c 'import json'", timeout_s=60)
+        with SandboxManager(spec.model_copy(update={"hidden": hidden})) as bench:
+            seen[name] = bench.sandbox().run(f"{looked}; python3 -c 'import json'", timeout_s=60)
     assert seen["own"].output.strip()
     assert seen["bundled"].output == ""
     assert seen["bundled"].exit_code == seen["own"].exit_code == 0
@@ -187,6 +187,6 @@ def test_every_checkout_is_the_same_base(tmp_path: Path) -> None:
         task.check_out(tmp_path / name)
         checkouts.append(tmp_path / name / task.id)
         time.sleep(1.1)  # a second later by every file system's clock
-    first, second = (content_digest((each,), Stack()) for each in checkouts)
+    first, second = (content_digest((each,), LayerStack()) for each in checkouts)
     assert first == second
     assert subprocess.run(["git", "-C", checkouts[0], "diff", "--quiet", "HEAD"]).returncode == 0

@@ -26,9 +26,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_who_reads_waits_for_no_writer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_S", 0.2)
     ledger, other = Ledger(url), Ledger(url)
-    machines.keep(acquire(ledger, "t"), "m", SNAPSHOT)
-    with ledger.writing() as connection:
-        connection.execute(store.machines.delete())
+    machines.save(acquire(ledger, "t"), "m", SNAPSHOT)
+    with ledger.write_transaction() as connection:
+        connection.execute(store.snapshots.delete())
         assert machines.find(other, "m") == SNAPSHOT
     assert machines.find(other, "m") is None
 
@@ -39,15 +39,15 @@ def test_twenty_who_file_at_once_all_do(url: str) -> None:
     within: list[int] = []
 
     def file(number: int) -> None:
-        with ledger.filing():
+        with ledger.lock_snapshots():
             within.append(number)
-            machines.keep(acquire(ledger, str(number)), str(number), SNAPSHOT)
+            machines.save(acquire(ledger, str(number)), str(number), SNAPSHOT)
             assert within == [number]
             within.clear()
 
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(file, range(20)))
-    assert len(machines.snapshots(ledger)) == 20
+    assert len(machines.list_snapshots(ledger)) == 20
 
 
 def test_eight_who_open_a_new_database_at_once_all_do(url: str) -> None:
@@ -72,9 +72,9 @@ def test_who_waits_to_file_can_be_interrupted(url: str, monkeypatch: pytest.Monk
         raise Interrupted
 
     ledger, other = Ledger(url), Ledger(url)
-    with other.filing():
+    with other.lock_snapshots():
         monkeypatch.setattr(time, "sleep", interrupted)
-        with pytest.raises(Interrupted), ledger.filing():
+        with pytest.raises(Interrupted), ledger.lock_snapshots():
             raise AssertionError("two file at once")
-    with ledger.filing():
+    with ledger.lock_snapshots():
         pass

@@ -20,27 +20,27 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from sqlalchemy import update
 
 from handoff.envelope import Envelope, Understanding
-from handoff.ledger import Fenced, HandedOver, Ledger, acquire, handoffs
+from handoff.ledger import FencedError, HandedOverError, Ledger, acquire, handoffs
 from handoff.ledger.handoffs import (
-    HELD,
+    ALLOWED_TRANSITIONS,
     KEY_LIFETIME_S,
-    LEGAL,
+    TRANSFERRED_STATES,
     Handoff,
-    IllegalTransition,
-    KeyReused,
-    NoSuchHandoff,
-    State,
-    every,
-    history,
+    HandoffNotFoundError,
+    HandoffState,
+    IllegalTransitionError,
+    KeyReusedError,
+    change_state,
+    list_handoffs,
+    list_transitions,
     load,
-    move,
     prepare,
 )
-from handoff.ledger.leases import BadThread
-from handoff.ledger.store import keys
+from handoff.ledger.leases import ThreadNameError
+from handoff.ledger.store import idempotency_keys
 
 UNDERSTOOD = Understanding(goal="Mend wrap().", next_step="Run the tests.", verify_first="That they fail.")
-PATHS: dict[State, tuple[State, ...]] = {
+PATHS: dict[HandoffState, tuple[HandoffState, ...]] = {
     "prepared": (),
     "offered": ("offered",),
     "rejected": ("offered", "rejected"),
@@ -79,29 +79,29 @@ def prepared(ledger: Ledger, name: str = "h1", **changes: Any) -> Handoff:
     return prepare(ledger, **said | changes)
 
 
-def brought(ledger: Ledger, state: State, name: str = "h1") -> Handoff:
+def brought(ledger: Ledger, state: HandoffState, name: str = "h1") -> Handoff:
     found = prepared(ledger, name)
     for step in PATHS[state]:
-        found = move(ledger, name, step, by="test")
+        found = change_state(ledger, name, step, by="test")
     return found
 
 
-@pytest.mark.parametrize("to", list(LEGAL))
-@pytest.mark.parametrize("state", list(LEGAL))
-def test_only_what_is_legal_can_be_written(ledger: Ledger, state: State, to: State) -> None:
+@pytest.mark.parametrize("to", list(ALLOWED_TRANSITIONS))
+@pytest.mark.parametrize("state", list(ALLOWED_TRANSITIONS))
+def test_only_what_is_legal_can_be_written(ledger: Ledger, state: HandoffState, to: HandoffState) -> None:
     before = brought(ledger, state)
-    if to in LEGAL[state]:
-        after = move(ledger, "h1", to, by="me", reason="because")
+    if to in ALLOWED_TRANSITIONS[state]:
+        after = change_state(ledger, "h1", to, by="me", reason="because")
         assert (after.state, after.version, after.reason) == (to, before.version + 1, "because")
-        last = history(ledger, "h1")[-1]
+        last = list_transitions(ledger, "h1")[-1]
         assert (last.version, last.before, last.after, last.by) == (after.version, state, to, "me")
     else:
         with pytest.raises(
-            IllegalTransition, match=f"h1 is {state}, which cannot become {to}; it can become"
+            IllegalTransitionError, match=f"h1 is {state}, which cannot become {to}; it can become"
         ):
-            move(ledger, "h1", to, by="me")
+            change_state(ledger, "h1", to, by="me")
         assert load(ledger, "h1") == before
-        assert len(history(ledger, "h1")) == before.version
+        assert len(list_transitions(ledger, "h1")) == before.version
 
 
 def test_one_of_many_at_once_wins(ledger: Ledger) -> None:
@@ -113,8 +113,8 @@ def test_one_of_many_at_once_wins(ledger: Ledger) -> None:
     def take(name: str) -> None:
         barrier.wait()
         try:
-            won.append(move(ledger, "h1", "accepted", by=name, understanding=UNDERSTOOD).id and name)
-        except IllegalTransition:
+            won.append(change_state(ledger, "h1", "accepted", by=name, understanding=UNDERSTOOD).id and name)
+        except IllegalTransitionError:
             lost.append(name)
 
     takers = [threading.Thread(target=take, args=(f"taker {n}",)) for n in range(8)]
@@ -123,82 +123,92 @@ def test_one_of_many_at_once_wins(ledger: Ledger) -> None:
     for taker in takers:
         taker.join()
     assert (len(won), len(lost)) == (1, 7)
-    assert history(ledger, "h1")[-1].by == won[0]
+    assert list_transitions(ledger, "h1")[-1].by == won[0]
 
 
 def test_a_key_asks_once(ledger: Ledger) -> None:
     first = prepared(ledger, key="k0")
     assert prepared(ledger, key="k0") == first
-    offered = move(ledger, "h1", "offered", by="a", key="k1")
-    move(ledger, "h1", "accepted", by="b", understanding=UNDERSTOOD, key="k2")
-    assert move(ledger, "h1", "offered", by="a", key="k1") == offered, "a late duplicate changes nothing"
+    offered = change_state(ledger, "h1", "offered", by="a", key="k1")
+    change_state(ledger, "h1", "accepted", by="b", understanding=UNDERSTOOD, key="k2")
+    assert change_state(ledger, "h1", "offered", by="a", key="k1") == offered, (
+        "a late duplicate changes nothing"
+    )
     assert load(ledger, "h1").state == "accepted"
-    with pytest.raises(KeyReused, match="k1"):
-        move(ledger, "h1", "active", by="a", key="k1")
-    with pytest.raises(KeyReused, match="h1 is there already"):
+    with pytest.raises(KeyReusedError, match="k1"):
+        change_state(ledger, "h1", "active", by="a", key="k1")
+    with pytest.raises(KeyReusedError, match="h1 is there already"):
         prepared(ledger, target="another")
-    with ledger.writing() as connection:
-        connection.execute(update(keys).values(expires_at=keys.c.expires_at - KEY_LIFETIME_S - 1))
-    assert move(ledger, "h1", "active", by="a", key="k1").state == "active", "an expired key is a new one"
+    with ledger.write_transaction() as connection:
+        connection.execute(
+            update(idempotency_keys).values(expires_at=idempotency_keys.c.expires_at - KEY_LIFETIME_S - 1)
+        )
+    assert change_state(ledger, "h1", "active", by="a", key="k1").state == "active", (
+        "an expired key is a new one"
+    )
 
 
 def test_the_source_is_fenced_off_from_acceptance_to_roll_back(ledger: Ledger) -> None:
     held = acquire(ledger, "thread-1")
     brought(ledger, "offered")
-    with ledger.reading() as connection:
+    with ledger.read_transaction() as connection:
         held.require(connection)
-    move(ledger, "h1", "accepted", by="tester", understanding=UNDERSTOOD)
-    with ledger.reading() as connection, pytest.raises(Fenced, match="handoff h1"):
+    change_state(ledger, "h1", "accepted", by="tester", understanding=UNDERSTOOD)
+    with ledger.read_transaction() as connection, pytest.raises(FencedError, match="handoff h1"):
         held.require(connection)
-    with pytest.raises(HandedOver, match="rollback h1"):
+    with pytest.raises(HandedOverError, match="rollback h1"):
         acquire(ledger, "thread-1")
     acquire(ledger, "thread-2").release()
-    move(ledger, "h1", "rolled_back", by="a person")
+    change_state(ledger, "h1", "rolled_back", by="a person")
     acquire(ledger, "thread-1").release()
 
 
 def test_what_cannot_be(ledger: Ledger) -> None:
-    with pytest.raises(NoSuchHandoff, match="there is none yet"):
+    with pytest.raises(HandoffNotFoundError, match="there is none yet"):
         load(ledger, "h1")
     prepared(ledger)
-    with pytest.raises(NoSuchHandoff, match="there are h1"):
-        move(ledger, "h2", "offered", by="a")
-    with pytest.raises(IllegalTransition):
-        move(ledger, "h1", "offered", by="a", version=7)
-    with pytest.raises(BadThread):
+    with pytest.raises(HandoffNotFoundError, match="there are h1"):
+        change_state(ledger, "h2", "offered", by="a")
+    with pytest.raises(IllegalTransitionError):
+        change_state(ledger, "h1", "offered", by="a", version=7)
+    with pytest.raises(ThreadNameError):
         prepared(ledger, "h\x1b[2J")
-    with pytest.raises(BadThread):
+    with pytest.raises(ThreadNameError):
         prepared(ledger, "h3", target="t" * 1000)
     with pytest.raises(ValueError, match="there is no state"):
-        move(ledger, "h1", "lost", by="a")  # type: ignore[arg-type]
+        change_state(ledger, "h1", "lost", by="a")  # type: ignore[arg-type]
 
 
 def test_two_handoffs_of_one_thread_cannot_both_be_taken(ledger: Ledger) -> None:
     brought(ledger, "offered")
-    move(ledger, prepared(ledger, "h2", target="other").id, "offered", by="writer")
-    move(ledger, "h1", "accepted", by="tester", successor="s1")
-    with pytest.raises(HandedOver, match="to tester by handoff h1"):
-        move(ledger, "h2", "accepted", by="other", successor="s2")
+    change_state(ledger, prepared(ledger, "h2", target="other").id, "offered", by="writer")
+    change_state(ledger, "h1", "accepted", by="tester", successor="s1")
+    with pytest.raises(HandedOverError, match="to tester by handoff h1"):
+        change_state(ledger, "h2", "accepted", by="other", successor="s2")
     assert load(ledger, "h2").state == "offered"
-    move(ledger, "h1", "timed_out", by="a watcher")
-    assert move(ledger, "h2", "accepted", by="other", successor="s2").state == "accepted"
-    with pytest.raises(HandedOver, match="to other by handoff h2"):
-        move(
-            ledger, move(ledger, "h1", "offered", by="a watcher").id, "accepted", by="tester", successor="s3"
+    change_state(ledger, "h1", "timed_out", by="a watcher")
+    assert change_state(ledger, "h2", "accepted", by="other", successor="s2").state == "accepted"
+    with pytest.raises(HandedOverError, match="to other by handoff h2"):
+        change_state(
+            ledger,
+            change_state(ledger, "h1", "offered", by="a watcher").id,
+            "accepted",
+            by="tester",
+            successor="s3",
         )
 
 
 def test_a_later_handoff_goes_first(ledger: Ledger) -> None:
     brought(ledger, "offered")
-    move(ledger, "h1", "accepted", by="tester", successor="s1")
+    change_state(ledger, "h1", "accepted", by="tester", successor="s1")
     prepared(ledger, "h2", thread="s1", source="tester", target="writer")
     for state in ("offered", "accepted"):
-        move(ledger, "h2", state, by="writer", successor="s2")  # type: ignore[arg-type]
-    with pytest.raises(IllegalTransition, match="was handed on by handoff h2; roll that back first"):
-        move(ledger, "h1", "rolled_back", by="a person")
+        change_state(ledger, "h2", state, by="writer", successor="s2")  # type: ignore[arg-type]
+    with pytest.raises(IllegalTransitionError, match="was handed on by handoff h2; roll that back first"):
+        change_state(ledger, "h1", "rolled_back", by="a person")
     assert load(ledger, "h1").state == "accepted"
     for name in ("h2", "h1"):
-        move(ledger, name, "rolled_back", by="a person")
+        change_state(ledger, name, "rolled_back", by="a person")
     acquire(ledger, "thread-1").release()
 
 
@@ -227,11 +237,13 @@ def test_an_interrupted_transition_is_whole_or_not_there(
 
     monkeypatch.setattr(handoffs, "_pass_on" if at == "after" else "_note", fails)
     with pytest.raises(KeyboardInterrupt):
-        move(ledger, "h1", "accepted", by="b", understanding=UNDERSTOOD, key="k")
+        change_state(ledger, "h1", "accepted", by="b", understanding=UNDERSTOOD, key="k")
     monkeypatch.undo()
     assert load(ledger, "h1").state == "offered"
-    assert [each.after for each in history(ledger, "h1")] == ["prepared", "offered"]
-    assert move(ledger, "h1", "accepted", by="b", understanding=UNDERSTOOD, key="k").state == "accepted"
+    assert [each.after for each in list_transitions(ledger, "h1")] == ["prepared", "offered"]
+    assert (
+        change_state(ledger, "h1", "accepted", by="b", understanding=UNDERSTOOD, key="k").state == "accepted"
+    )
 
 
 class Handoffs(RuleBasedStateMachine):
@@ -244,7 +256,7 @@ class Handoffs(RuleBasedStateMachine):
         super().__init__()
         self.place = tempfile.TemporaryDirectory()
         self.url = f"sqlite:///{self.place.name}/ledger.sqlite"
-        self.states: dict[str, State] = {}
+        self.states: dict[str, HandoffState] = {}
         self.versions: dict[str, int] = {}
         self.successors: dict[str, list[str]] = {}
         """Of each handoff, those who were ever accepted; the last of them may be at work."""
@@ -274,27 +286,27 @@ class Handoffs(RuleBasedStateMachine):
         self.states[name], self.versions[name], self.successors[name] = "prepared", 1, []
         return name
 
-    @rule(target=sent, name=names, to=st.sampled_from(list(LEGAL)))
-    def write_a_message(self, name: str, to: State) -> tuple[str, State, int, str]:
+    @rule(target=sent, name=names, to=st.sampled_from(list(ALLOWED_TRANSITIONS)))
+    def write_a_message(self, name: str, to: HandoffState) -> tuple[str, HandoffState, int, str]:
         """What somebody means to do by what they see now; it may arrive late, or twice."""
         return name, to, self.versions[name], f"{name}-{to}-{self.versions[name]}"
 
     @rule(target=sent, name=names, choice=st.integers(0, 3))
-    def write_what_can_be(self, name: str, choice: int) -> tuple[str, State, int, str]:
-        may = LEGAL[self.states[name]] or ("offered",)
+    def write_what_can_be(self, name: str, choice: int) -> tuple[str, HandoffState, int, str]:
+        may = ALLOWED_TRANSITIONS[self.states[name]] or ("offered",)
         return self.write_a_message(name, may[choice % len(may)])
 
     @rule(message=sent)
-    def it_arrives(self, message: tuple[str, State, int, str]) -> None:
+    def it_arrives(self, message: tuple[str, HandoffState, int, str]) -> None:
         name, to, version, key = message
-        legal = version == self.versions[name] and to in LEGAL[self.states[name]]
+        legal = version == self.versions[name] and to in ALLOWED_TRANSITIONS[self.states[name]]
         successor = f"next-{name}-{version}"
         try:
-            found = move(
+            found = change_state(
                 self.ledger, name, to, by="someone", version=version, key=key,
                 **({"understanding": UNDERSTOOD, "successor": successor} if to == "accepted" else {}),
             )  # fmt: skip
-        except IllegalTransition:
+        except IllegalTransitionError:
             assert not legal
             return
         if legal:
@@ -304,24 +316,24 @@ class Handoffs(RuleBasedStateMachine):
         assert (found.state, found.version) == (to, version + 1), "a duplicate gets what it came to"
 
     @rule(message=consumes(sent))
-    def it_is_lost(self, message: tuple[str, State, int, str]) -> None:
+    def it_is_lost(self, message: tuple[str, HandoffState, int, str]) -> None:
         pass
 
-    @rule(name=names, to=st.sampled_from(list(LEGAL)))
-    def a_process_dies_in_the_middle(self, name: str, to: State) -> None:
-        noting = handoffs._note
+    @rule(name=names, to=st.sampled_from(list(ALLOWED_TRANSITIONS)))
+    def a_process_dies_in_the_middle(self, name: str, to: HandoffState) -> None:
+        noting = handoffs._record_transition
 
         def dies(*given: Any) -> None:
             noting(*given)
             raise KeyboardInterrupt
 
-        handoffs._note = dies  # type: ignore[assignment]
+        handoffs._record_transition = dies  # type: ignore[assignment]
         try:
-            move(self.ledger, name, to, by="the dying")
-        except (KeyboardInterrupt, IllegalTransition):
+            change_state(self.ledger, name, to, by="the dying")
+        except (KeyboardInterrupt, IllegalTransitionError):
             pass
         finally:
-            handoffs._note = noting
+            handoffs._record_transition = noting
 
     @rule(by_s=st.floats(-1e6, 1e6))
     def the_clock_jumps(self, by_s: float) -> None:
@@ -334,32 +346,32 @@ class Handoffs(RuleBasedStateMachine):
 
     @invariant()
     def the_ledger_is_what_it_should_be(self) -> None:
-        found = {each.id: (each.state, each.version) for each in every(self.ledger)}
+        found = {each.id: (each.state, each.version) for each in list_handoffs(self.ledger)}
         assert found == {name: (state, self.versions[name]) for name, state in self.states.items()}
 
     @invariant()
     def every_history_is_whole_and_legal(self) -> None:
         for name, state in self.states.items():
-            told = history(self.ledger, name)
+            told = list_transitions(self.ledger, name)
             assert [each.version for each in told] == list(range(1, self.versions[name] + 1))
             assert told[0].after == "prepared"
             assert told[-1].after == state
             for before, after in itertools.pairwise(told):
                 assert after.before == before.after
-                assert after.after in LEGAL[before.after]
+                assert after.after in ALLOWED_TRANSITIONS[before.after]
 
     @invariant()
     def one_at_most_can_write(self) -> None:
         """The source where nobody has its work, else the last successor; no other one ever again."""
         for name, state in self.states.items():
             threads = [f"thread-{name}", *self.successors[name]]
-            may = threads[-1] if state in HELD else threads[0]
+            may = threads[-1] if state in TRANSFERRED_STATES else threads[0]
             assert [thread for thread in threads if self._can_write(thread)] == [may]
 
     def _can_write(self, thread: str) -> bool:
         try:
             acquire(self.ledger, thread).release()
-        except HandedOver:
+        except HandedOverError:
             return False
         return True
 

@@ -18,21 +18,21 @@ import pytest
 from sqlalchemy import select, text, update
 
 from handoff.ledger import (
-    Fenced,
+    FencedError,
     Lease,
     Ledger,
-    LedgerUnusable,
-    ThreadHeld,
+    LedgerUnavailableError,
+    ThreadHeldError,
     acquire,
     effects,
     leases,
     machines,
 )
-from handoff.ledger.effects import Effect, Key
+from handoff.ledger.effects import Effect, EffectKey
 from handoff.ledger.store import leases as rows
 from sandbox.machine import Snapshot
 
-from ...conftest import mounted, small_disk
+from ...conftest import mount, mount_small_disk
 
 _ROOT = Path(__file__).resolve().parents[3]
 _HOLDER = """
@@ -90,17 +90,17 @@ def python(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def row_of(ledger: Ledger, thread: str) -> Any:
-    with ledger.reading() as connection:
+    with ledger.read_transaction() as connection:
         return connection.execute(select(rows).where(rows.c.thread == thread)).one()
 
 
 def rewrite(ledger: Ledger, thread: str, **values: Any) -> None:
-    with ledger.writing() as connection:
+    with ledger.write_transaction() as connection:
         connection.execute(update(rows).where(rows.c.thread == thread).values(**values))
 
 
 def now(ledger: Ledger) -> float:
-    with ledger.reading() as connection:
+    with ledger.read_transaction() as connection:
         return ledger.now(connection)
 
 
@@ -112,12 +112,12 @@ def one_line(told: pytest.ExceptionInfo[BaseException]) -> str:
 
 def test_a_held_thread_names_its_holder_and_the_time_that_is_left(ledger: Ledger) -> None:
     acquire(ledger, "thread", ttl_s=100)
-    with pytest.raises(ThreadHeld) as told:
+    with pytest.raises(ThreadHeldError) as told:
         acquire(ledger, "thread")
     assert f"held by process {os.getpid()} on " in one_line(told)
     assert any(f"runs {left} s more" in str(told.value) for left in range(40, 101))
     other = acquire(ledger, "other")
-    assert leases.threads(ledger) == ("other", "thread")
+    assert leases.list_threads(ledger) == ("other", "thread")
     other.release()
 
 
@@ -127,20 +127,20 @@ def test_a_thread_that_was_let_go_is_had_at_once(ledger: Ledger) -> None:
     first.release()
     second = acquire(ledger, "thread")
     assert second.token > first.token
-    assert second.left == ""
+    assert second.previous_place == ""
     first.release()
-    with pytest.raises(ThreadHeld):
+    with pytest.raises(ThreadHeldError):
         acquire(ledger, "thread")
 
 
 def test_a_dead_holder_on_this_host_holds_nothing(ledger: Ledger, url: str) -> None:
     with python(_HOLDER, url, "thread") as holder:
-        with pytest.raises(ThreadHeld, match=f"process {holder.pid} "):
+        with pytest.raises(ThreadHeldError, match=f"process {holder.pid} "):
             acquire(ledger, "thread")
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         assert row_of(ledger, "thread").expires_at > now(ledger)
-        assert acquire(ledger, "thread").left == "host mine"
+        assert acquire(ledger, "thread").previous_place == "host mine"
 
 
 def test_a_holder_that_waits_to_be_reaped_is_dead(ledger: Ledger, url: str) -> None:
@@ -165,10 +165,10 @@ def test_a_holder_elsewhere_is_waited_for_until_its_lease_ends(ledger: Ledger) -
         "place": "docker theirs",
     }
     rewrite(ledger, "thread", **elsewhere, expires_at=now(ledger) + 50)
-    with pytest.raises(ThreadHeld, match="process 77 on elsewhere"):
+    with pytest.raises(ThreadHeldError, match="process 77 on elsewhere"):
         acquire(ledger, "thread")
     rewrite(ledger, "thread", expires_at=now(ledger) - 0.001)
-    assert acquire(ledger, "thread").left == "docker theirs"
+    assert acquire(ledger, "thread").previous_place == "docker theirs"
 
 
 def test_a_lease_is_renewed_while_its_holder_lives(ledger: Ledger) -> None:
@@ -184,27 +184,27 @@ def test_a_lease_is_renewed_while_its_holder_lives(ledger: Ledger) -> None:
 
 def test_a_lost_lease_allows_nothing_and_renews_nothing(ledger: Ledger) -> None:
     lost = acquire(ledger, "thread")
-    key = Key("thread", "task", "1")
+    key = EffectKey("thread", "task", "1")
     effects.begin(lost, key, "m0")
-    machines.keep(lost, "m1", SNAPSHOT)
+    machines.save(lost, "m1", SNAPSHOT)
     rewrite(ledger, "thread", expires_at=1.0)
     holder = acquire(ledger, "thread")
     before = row_of(ledger, "thread")
     deeds = (
         lambda: effects.begin(lost, key, "m0"),
         lambda: effects.end(lost, key, "m1", "{}"),
-        lambda: machines.keep(lost, "m2", SNAPSHOT),
-        lambda: machines.forget(lost, ["m1"]),
+        lambda: machines.save(lost, "m2", SNAPSHOT),
+        lambda: machines.remove(lost, ["m1"]),
         lambda: leases.answer_request(lost),
     )
     for deed in deeds:
-        with pytest.raises(Fenced, match=f"taken over by process {os.getpid()}"):
+        with pytest.raises(FencedError, match=f"taken over by process {os.getpid()}"):
             deed()
     lost.renew(1000.0)
     lost.release()
     assert row_of(ledger, "thread") == before
     assert effects.find(ledger, key) == Effect("m0", None, None)
-    assert machines.kept(ledger, "thread") == {"m1"}
+    assert machines.list_state_ids(ledger, "thread") == {"m1"}
     holder.release()
 
 
@@ -213,7 +213,7 @@ def test_of_many_who_ask_at_once_one_gets_the_thread(ledger: Ledger) -> None:
 
     def ask() -> None:
         together.wait()
-        with contextlib.suppress(ThreadHeld):
+        with contextlib.suppress(ThreadHeldError):
             got.append(acquire(ledger, "thread"))
 
     asking = [threading.Thread(target=ask) for _ in range(8)]
@@ -230,24 +230,24 @@ def test_a_handoff_is_asked_for_seen_and_answered(ledger: Ledger) -> None:
     assert not leases.request_handoff(ledger, "thread", "lunch")
     held = acquire(ledger, "thread")
     assert leases.request_handoff(ledger, "thread", "l" * 900)
-    with ledger.writing() as connection:
+    with ledger.write_transaction() as connection:
         held.require(connection)
-    assert held.asked == "l" * 500
+    assert held.handoff_request == "l" * 500
     leases.request_handoff(ledger, "thread", "")
     held.release()
     later = acquire(ledger, "thread")
-    with ledger.writing() as connection:
+    with ledger.write_transaction() as connection:
         later.require(connection)
-    assert later.asked == "requested"
+    assert later.handoff_request == "requested"
     leases.answer_request(later)
-    assert later.asked is None
+    assert later.handoff_request is None
     assert row_of(ledger, "thread").requested is None
     later.release()
 
 
 def test_an_effect_is_known_from_its_beginning_until_another_node_acts(ledger: Ledger) -> None:
     held = acquire(ledger, "thread")
-    one, two = Key("thread", "task", "1"), Key("thread", "task", "2")
+    one, two = EffectKey("thread", "task", "1"), EffectKey("thread", "task", "2")
     assert effects.find(ledger, one) is None
     assert effects.begin(held, one, "m0") is None
     assert effects.begin(held, one, "another") == Effect("m0", None, None)
@@ -256,28 +256,28 @@ def test_an_effect_is_known_from_its_beginning_until_another_node_acts(ledger: L
     effects.begin(held, two, "m1")
     assert effects.find(ledger, one) is not None
     other = acquire(ledger, "other")
-    effects.begin(other, Key("other", "task", "1"), "m9")
-    effects.begin(held, Key("thread", "next", "1"), "m1")
+    effects.begin(other, EffectKey("other", "task", "1"), "m9")
+    effects.begin(held, EffectKey("thread", "next", "1"), "m1")
     assert effects.find(ledger, one) is None
     assert effects.find(ledger, two) is None
-    assert effects.find(ledger, Key("other", "task", "1")) is not None
+    assert effects.find(ledger, EffectKey("other", "task", "1")) is not None
     held.release()
     other.release()
 
 
 def test_machines_are_kept_found_and_forgotten(ledger: Ledger) -> None:
     held, other = acquire(ledger, "thread"), acquire(ledger, "other")
-    machines.keep(held, "m1", SNAPSHOT)
-    machines.keep(held, "m1", SNAPSHOT.model_copy(update={"digest": "another"}))
-    machines.keep(held, "m2", SNAPSHOT.model_copy(update={"digest": "e"}))
-    machines.keep(other, "m3", SNAPSHOT)
+    machines.save(held, "m1", SNAPSHOT)
+    machines.save(held, "m1", SNAPSHOT.model_copy(update={"digest": "another"}))
+    machines.save(held, "m2", SNAPSHOT.model_copy(update={"digest": "e"}))
+    machines.save(other, "m3", SNAPSHOT)
     assert machines.find(ledger, "m1") == SNAPSHOT
     assert machines.find(ledger, "m4") is None
-    assert machines.kept(ledger, "thread") == {"m1", "m2"}
-    assert sorted(each.digest for each in machines.snapshots(ledger)) == ["d", "d", "e"]
-    machines.forget(held, ["m1", "m3"])
-    assert machines.kept(ledger, "thread") == {"m2"}
-    assert machines.kept(ledger, "other") == {"m3"}
+    assert machines.list_state_ids(ledger, "thread") == {"m1", "m2"}
+    assert sorted(each.digest for each in machines.list_snapshots(ledger)) == ["d", "d", "e"]
+    machines.remove(held, ["m1", "m3"])
+    assert machines.list_state_ids(ledger, "thread") == {"m2"}
+    assert machines.list_state_ids(ledger, "other") == {"m3"}
     held.release()
     other.release()
 
@@ -291,7 +291,7 @@ def test_processes_that_open_a_fresh_database_at_once_all_can(url: str) -> None:
             each.stdin.flush()
         assert [each.wait() for each in opening] == [0, 0, 0]
     found = Ledger(url)
-    assert leases.threads(found) == ("thread 0", "thread 1", "thread 2")
+    assert leases.list_threads(found) == ("thread 0", "thread 1", "thread 2")
     found.close()
 
 
@@ -312,9 +312,9 @@ def test_a_database_that_another_process_is_just_making_is_waited_for(tmp_path: 
 
 
 def test_a_database_that_a_newer_program_made_is_refused(ledger: Ledger, url: str) -> None:
-    with ledger.writing() as connection:
+    with ledger.write_transaction() as connection:
         connection.execute(text("UPDATE takeover_schema SET version = 99"))
-    with pytest.raises(LedgerUnusable, match="schema 99") as told:
+    with pytest.raises(LedgerUnavailableError, match="schema 99") as told:
         Ledger(url)
     assert "update the program" in one_line(told)
 
@@ -332,7 +332,7 @@ def test_a_database_that_a_newer_program_made_is_refused(ledger: Ledger, url: st
     ],
 )
 def test_a_database_that_cannot_be_had_is_told_in_one_line(wrong: str, said: str) -> None:
-    with pytest.raises(LedgerUnusable) as told:
+    with pytest.raises(LedgerUnavailableError) as told:
         Ledger(wrong)
     assert said in one_line(told)
     assert "hunter2" not in str(told.value)
@@ -340,7 +340,7 @@ def test_a_database_that_cannot_be_had_is_told_in_one_line(wrong: str, said: str
 
 def test_a_database_that_the_server_has_not_is_told_without_the_password(postgres_url: str) -> None:
     wrong = postgres_url.replace("postgres@", "postgres:hunter2@").rpartition("/")[0] + "/nowhere"
-    with pytest.raises(LedgerUnusable, match="nowhere") as told:
+    with pytest.raises(LedgerUnavailableError, match="nowhere") as told:
         Ledger(wrong)
     assert "hunter2" not in one_line(told)
 
@@ -348,11 +348,11 @@ def test_a_database_that_the_server_has_not_is_told_without_the_password(postgre
 def test_a_file_that_is_no_database_is_told_and_left_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("Not a database.\n" * 300)
-    with pytest.raises(LedgerUnusable, match="no SQLite database") as told:
+    with pytest.raises(LedgerUnavailableError, match="no SQLite database") as told:
         Ledger(f"sqlite:///{file}")
     assert str(file) in one_line(told)
     assert file.read_text() == "Not a database.\n" * 300
-    with pytest.raises(LedgerUnusable) as told:
+    with pytest.raises(LedgerUnavailableError) as told:
         Ledger(f"sqlite:///{tmp_path}")
     one_line(told)
 
@@ -361,16 +361,16 @@ def test_a_database_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     Ledger(f"sqlite:///{place}/there.sqlite").close()
-    with mounted("--bind", place, place):
+    with mount("--bind", place, place):
         subprocess.run(["mount", "-o", "remount,ro,bind", place], check=True)
         for name in ("there.sqlite", "new.sqlite"):
-            with pytest.raises(LedgerUnusable, match="must be a file that can be written to") as told:
+            with pytest.raises(LedgerUnavailableError, match="must be a file that can be written to") as told:
                 Ledger(f"sqlite:///{place}/{name}")
             one_line(told)
 
 
 def test_a_full_disk_is_told_and_no_transaction_is_half_there(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "place", "2m") as place:
+    with mount_small_disk(tmp_path / "place", "2m") as place:
         ledger = Ledger(f"sqlite:///{place}/ledger.sqlite")
         held = acquire(ledger, "thread", ttl_s=3600)
         big = SNAPSHOT.model_copy(update={"shell_state": "x" * 100_000})
@@ -379,14 +379,14 @@ def test_a_full_disk_is_told_and_no_transaction_is_half_there(tmp_path: Path) ->
         def fill() -> None:
             nonlocal number
             for number in range(100):
-                machines.keep(held, f"m{number}", big)
+                machines.save(held, f"m{number}", big)
 
-        with pytest.raises(LedgerUnusable, match="full; make room and go on") as told:
+        with pytest.raises(LedgerUnavailableError, match="full; make room and go on") as told:
             fill()
         one_line(told)
-        assert machines.kept(ledger, "thread") == {f"m{each}" for each in range(number)}
+        assert machines.list_state_ids(ledger, "thread") == {f"m{each}" for each in range(number)}
         subprocess.run(["mount", "-o", "remount,size=20m", place], check=True)
-        machines.keep(held, f"m{number}", big)
-        assert len(machines.kept(ledger, "thread")) == number + 1
+        machines.save(held, f"m{number}", big)
+        assert len(machines.list_state_ids(ledger, "thread")) == number + 1
         held.release()
         ledger.close()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from handoff.event import Event, FileRead, HandoffPoint, Usage
 from handoff.notes.evidence import Evidence
 from handoff.notes.fields import MODEL_FIELDS, NONE_OBSERVED, UNKNOWN
-from handoff.notes.note import BUDGET_TOKENS, SHRINK_ORDER, structured_note
-from handoff.notes.observed import observed
+from handoff.notes.note import BUDGET_TOKENS, SHRINK_ORDER, render_structured_note
+from handoff.notes.observed import build_observed_fields
 from handoff.record import Claim, HandoffRecord, Notes, TaskBrief
 from sandbox.machine import FileChange, Snapshot
 
@@ -58,7 +58,7 @@ class Run:
 
     @property
     def fields(self) -> dict[str, str]:
-        return {field.title: field.text for field in observed(Evidence(self.record()))}
+        return {field.title: field.text for field in build_observed_fields(Evidence(self.record()))}
 
 
 def change(path: str, before: str | None = A, after: str | None = B) -> FileChange:
@@ -196,7 +196,7 @@ def test_the_note_keeps_to_its_budget_and_gives_way_in_order() -> None:
         run.shell(f"echo {number} " + "y" * 2000, reads=read)
     long = tuple(Claim(text=f"claim {n} " + "z" * 500, events=(1,)) for n in range(12))
     told = notes(**dict.fromkeys(MODEL_FIELDS, long))
-    text = structured_note(run.record(told))
+    text = render_structured_note(run.record(told))
     assert len(text) < 4 * BUDGET_TOKENS + 600
     assert "- (95 more left out)" in text, "the files read give way first"
     assert "pkg/file_99.py" in text
@@ -204,7 +204,7 @@ def test_the_note_keeps_to_its_budget_and_gives_way_in_order() -> None:
     for kept in ("pkg/core.py", "python -m unittest", "FAILED (failures=1)", "changed_validation_failing"):
         assert kept in text
     assert "claim 0" in text
-    small = structured_note(run.record(notes(work_completed=Claim(text="Edited it", events=(0,)))))
+    small = render_structured_note(run.record(notes(work_completed=Claim(text="Edited it", events=(0,)))))
     assert "Edited it" in small
     shown = {title: small.count(f"**{title}:**") for title in SHRINK_ORDER}
     assert set(shown.values()) == {1}
@@ -243,10 +243,10 @@ def test_no_file_name_begins_a_line() -> None:
 
 def test_fields_that_the_model_did_not_fill_are_unknown() -> None:
     for written in (None, notes()):
-        text = structured_note(Run().record(written))
+        text = render_structured_note(Run().record(written))
         assert text.count(UNKNOWN) == len(MODEL_FIELDS)
     run = Run().shell("ls", "README")
-    text = structured_note(
+    text = render_structured_note(
         run.record(
             notes(work_completed=Claim(text="All of it.", events=(1,)), observed_failures=NONE_OBSERVED)
         )
@@ -259,7 +259,7 @@ def test_fields_that_the_model_did_not_fill_are_unknown() -> None:
 def test_what_a_model_wrote_changes_no_observed_field() -> None:
     run = Run().shell("sed -i s/a/b/ pkg/core.py", "", CORE)
     lying = run.record(notes(work_completed="Nothing was changed.", evidence_observed="All tests pass."))
-    assert observed(Evidence(lying)) == observed(Evidence(run.record()))
+    assert build_observed_fields(Evidence(lying)) == build_observed_fields(Evidence(run.record()))
 
 
 def test_pointers_name_the_events_that_entries_come_from() -> None:
@@ -267,8 +267,8 @@ def test_pointers_name_the_events_that_entries_come_from() -> None:
     run.shell("sed -i s/a/b/ pkg/core.py", "", CORE).shell("python -m unittest", FAILED, exit_code=1)
     told = notes(work_completed=Claim(text="Edited pkg/core.py", events=(2, 3)))
     with_pointers, without = (
-        structured_note(run.record(told), pointers=True),
-        structured_note(run.record(told)),
+        render_structured_note(run.record(told), pointers=True),
+        render_structured_note(run.record(told)),
     )
     for line in (
         "- pkg/core.py [e3]",

@@ -14,8 +14,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from handoff import prompts
 from handoff.event import Usage
 from handoff.notes.fields import MODEL_FIELDS, UNKNOWN
-from handoff.notes.reading import read_fields, without_repeats
-from handoff.notes.writing import SCHEMA, TooLong, write_notes
+from handoff.notes.reading import parse_fields, remove_repeats
+from handoff.notes.writing import NOTES_SCHEMA, PromptTooLongError, write_notes
 from handoff.record import Claim, Notes
 
 from .test_note import CORE, FAILED, Run
@@ -24,7 +24,7 @@ Schema = dict[str, Any] | None
 
 
 def said(reply: str) -> dict[str, list[str]]:
-    return {name: [claim.text for claim in claims] for name, claims in read_fields(reply).items()}
+    return {name: [claim.text for claim in claims] for name, claims in parse_fields(reply).items()}
 
 
 WHOLE = {name: [f"about {name}"] for name in MODEL_FIELDS}
@@ -92,7 +92,7 @@ def test_fields_are_read_from_whatever_came(reply: str, fields: dict[str, list[s
     ids=lambda reply: repr(reply[:20]),
 )
 def test_no_reply_is_too_strange(reply: str) -> None:
-    fields = read_fields(reply)
+    fields = parse_fields(reply)
     assert all(isinstance(claim, Claim) for claims in fields.values() for claim in claims)
     Notes(
         model="m", summary="", structured=fields, summary_usage=Usage(), structured_usage=Usage()
@@ -102,13 +102,13 @@ def test_no_reply_is_too_strange(reply: str) -> None:
 def test_a_loop_in_the_summary_is_cut_out() -> None:
     told = "## Edits\n\nI changed a.py.\n\n- ok\n- ok\n"
     looping = told + "I will run it again.\n\ni will run it again.\n\n" * 200 + "Cut he"
-    assert without_repeats(told) == told.rstrip()
+    assert remove_repeats(told) == told.rstrip()
     blocks = "Ran:\n```bash\npytest -q\n```\n" * 5
-    assert without_repeats(blocks) == blocks.rstrip()
-    assert without_repeats(looping) == (
+    assert remove_repeats(blocks) == blocks.rstrip()
+    assert remove_repeats(looping) == (
         told + "I will run it again.\n\ni will run it again.\n\nCut he\n[… 398 repetitions left out …]"
     )
-    assert without_repeats("    a.b()  # Why. What!\nSo it is.  " + "So it is. And so on? " * 50) == (
+    assert remove_repeats("    a.b()  # Why. What!\nSo it is.  " + "So it is. And so on? " * 50) == (
         "    a.b()  # Why. What!\nSo it is. So it is. And so on? And so on?\n[… 97 repetitions left out …]"
     )
 
@@ -116,7 +116,7 @@ def test_a_loop_in_the_summary_is_cut_out() -> None:
 @given(st.text('{}[]":,\\ work_completed`\n', max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_no_reply_raises(reply: str) -> None:
-    assert set(read_fields(reply)) <= set(MODEL_FIELDS)
+    assert set(parse_fields(reply)) <= set(MODEL_FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_no_reply_raises(reply: str) -> None:
 def test_a_statement_keeps_the_events_that_it_names(
     text: str, claims: list[tuple[str, tuple[int, ...]]]
 ) -> None:
-    found = read_fields(json.dumps({"work_completed": text}))["work_completed"]
+    found = parse_fields(json.dumps({"work_completed": text}))["work_completed"]
     assert [(claim.text, claim.events) for claim in found] == claims
 
 
@@ -158,13 +158,13 @@ def test_both_notes_are_asked_for_once() -> None:
     written = write_notes(Run().shell("ls", "README").record(), ask, "m")
     assert written == Notes(
         model="m",
-        prompts=prompts.version("handoff"),
+        prompts=prompts.compute_version("handoff"),
         summary="Summary.",
         structured={name: (Claim(text=texts[0]),) for name, texts in WHOLE.items()},
         summary_usage=Usage(prompt_tokens=1),
         structured_usage=Usage(prompt_tokens=2),
     )
-    assert ask.schemas == [None, SCHEMA]
+    assert ask.schemas == [None, NOTES_SCHEMA]
     assert all("Do it." in asked[0].text and "README" in asked[0].text for asked in ask.asked)
 
 
@@ -228,7 +228,7 @@ def test_a_prompt_that_is_too_long_is_halved_until_it_fits() -> None:
     def ask(messages: list[BaseMessage], schema: Schema) -> tuple[str, Usage]:
         sizes.append(len(messages[0].text))
         if sizes[-1] > 30_000:
-            raise TooLong
+            raise PromptTooLongError
         return ("Fits." if schema is None else json.dumps(WHOLE)), Usage()
 
     assert write_notes(run.record(), ask, "m").summary == "Fits."
@@ -244,7 +244,7 @@ def test_a_prompt_that_never_fits_ends_as_unknown() -> None:
 
     def ask(messages: list[BaseMessage], schema: Schema) -> tuple[str, Usage]:
         calls.append(len(messages[0].text))
-        raise TooLong
+        raise PromptTooLongError
 
     run = Run().shell("x", "y" * 1_000_000)
     written = write_notes(run.record(), ask, "m")
