@@ -23,9 +23,10 @@ import typer
 
 from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
 from benchmarks.recorded import HELP, open_recorded_runs
-from evals.trace_files import read_traces
-from handoff import command_effects, commands, detectors, syntax, validation
-from handoff.trace import Trace
+from langgraph_takeover.evals.cli.trace_files import read_traces
+from langgraph_takeover.handoff.points import detectors, validation
+from langgraph_takeover.handoff.shell import command_effects, commands, syntax
+from langgraph_takeover.handoff.trace.events import Trace
 
 _GOAL = 50_000
 _EPILOG = """Examples:

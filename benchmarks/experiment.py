@@ -28,13 +28,13 @@ import typer
 
 from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
 from benchmarks.host import Meter, ProcessorTime
-from evals.run.config import RunConfig, load_config
-from evals.run.executors import Job, open_local_executor
-from evals.run.journal import Journal, Row, open_journal
-from evals.run.places import RunPaths
-from evals.run.results import load_results
-from evals.tasks import Task, load_tasks
-from sandbox.workbench import SandboxManager
+from langgraph_takeover.evals.run.execution.executors import Job, open_local_executor
+from langgraph_takeover.evals.run.journal import Journal, Row, open_journal
+from langgraph_takeover.evals.run.paths import RunPaths
+from langgraph_takeover.evals.run.results import load_results
+from langgraph_takeover.evals.run.settings.config import RunConfig, load_config
+from langgraph_takeover.evals.tasks import Task, load_tasks
+from langgraph_takeover.sandbox.lifecycle import SandboxManager
 
 VIEWS = "repository,trace,summary,structured"
 _TEXT = "x" * 3_000

@@ -25,9 +25,9 @@ import typer
 from sqlalchemy import text
 
 from benchmarks.figures import Figure, Goal, print_figures, print_progress, run_command
-from handoff.envelope import Envelope, Understanding
-from handoff.ledger import FencedError, HandedOverError, Ledger, acquire, handoffs
-from handoff.ledger.handoffs import IllegalTransitionError
+from langgraph_takeover.handoff.ledger import FencedError, HandedOverError, Ledger, acquire, handoffs
+from langgraph_takeover.handoff.ledger.handoffs import IllegalTransitionError
+from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
 
 _UNDERSTANDING = Understanding(
     goal="All of it is done.", next_step="I begin with it.", verify_first="That it is mine."

@@ -40,7 +40,7 @@ ENTRY_POINTS = {
     "python -m evals.takeover --list-tasks": (
         "sys.argv[1:] = ['--list-tasks']; from evals.takeover import main; main()"
     ),
-    "a worker, before its first job": "import evals.run.stages",
+    "a worker, before its first job": "import evals.run.execution.stages",
     "a report": "from evals.report import make_report; from evals.reports import page, plots, tables",
 }
 _TIMED_PROGRAM = """

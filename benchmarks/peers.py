@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import testbed
-from sandbox.daemon import client
-from sandbox.machine import SandboxSpec, SandboxUnavailableError
-from sandbox.wire import ExecChannel
+from langgraph_takeover.sandbox.docker.client import client
+from langgraph_takeover.sandbox.docker.exec_channel import ExecChannel
+from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
 
 _SWEREX_PATH = "opt/swerex"
 _SWEREX_SERVER = f"""#!/bin/sh
@@ -28,7 +28,7 @@ _EXPECTED_ANSWER = b"answered\n"
 
 def find_container(owner: str) -> str:
     """The id of the one container that an owner's machine is."""
-    from sandbox.container import OWNER_LABEL
+    from langgraph_takeover.sandbox.backends.docker import OWNER_LABEL
 
     (found,) = client().api.containers(filters={"label": f"{OWNER_LABEL}={owner}"})
     return str(found["Id"])

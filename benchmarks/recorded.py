@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.figures import format_count, print_progress, refuse
-from evals.trace_files import UnknownTraceError, find_trace_files, read_traces
-from handoff.trace import Trace
+from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, find_trace_files, read_traces
+from langgraph_takeover.handoff.trace.events import Trace
 
 _ROOT = Path(__file__).resolve().parents[1]
 _DEFAULT_DIRECTORY = _ROOT.parent / "shared" / "trajectories"

@@ -23,8 +23,8 @@ import typer
 
 from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, refuse, run_command
 from benchmarks.recorded import HELP, open_recorded_runs
-from handoff.detectors import list_points
-from handoff.trace import Trace
+from langgraph_takeover.handoff.points.detectors import list_points
+from langgraph_takeover.handoff.trace.events import Trace
 from tests.evals.reports.laid import VIEWS, write_run
 
 _STUDY_TAKEOVERS = 724

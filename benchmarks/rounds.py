@@ -16,10 +16,16 @@ from typing import Any
 
 import psutil
 
-import sandbox
 from benchmarks import peers as daemon
 from benchmarks import testbed
-from sandbox.machine import BackendName, Sandbox, SandboxSpec, SandboxUnavailableError, Snapshot
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.interface import (
+    BackendName,
+    Sandbox,
+    SandboxSpec,
+    SandboxUnavailableError,
+    Snapshot,
+)
 
 RESTORES = 12
 NOT_REQUESTED = "not asked for"

@@ -29,12 +29,12 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
-import sandbox
 from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
 from benchmarks.loops import PeerUnavailableError, build_command, time_mini_swe_agent, time_react_loop
 from benchmarks.testbed import make_testbed
-from graph import open_home, open_run
-from sandbox.machine import SandboxSpec
+from langgraph_takeover import sandbox
+from langgraph_takeover.graph import open_home, open_run
+from langgraph_takeover.sandbox.interface import SandboxSpec
 
 _COMPARED_STEPS, _OBSERVATION_BYTES = 100, 2048
 _LONG_ROUNDS = 3

@@ -23,7 +23,7 @@ from benchmarks import peers, rounds, testbed
 from benchmarks.figures import format_count, print_figures, print_progress, run_command
 from benchmarks.measures import build_figures
 from benchmarks.rounds import Samples
-from sandbox.machine import BackendName, SandboxUnavailableError
+from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError
 
 _CHANGED_FILES = 3_000
 """Files changed before a freeze; in a small repository half of its files."""

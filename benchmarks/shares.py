@@ -21,11 +21,11 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
 
-import sandbox
 from benchmarks.figures import Figure, format_count, print_figures, print_progress, run_command
 from benchmarks.runtime import time_runtime
 from benchmarks.testbed import make_testbed
-from sandbox.machine import SandboxSpec
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.interface import SandboxSpec
 
 _OWN_PACKAGES = ("sandbox", "handoff", "nodes", "graph", "evals")
 _LIBRARIES = {
@@ -85,7 +85,7 @@ def _snapshot_and_restore(times: int, directory: Path, place: Path) -> None:
 
 
 def _run_one_task(out: Path) -> None:
-    from evals.takeover import app
+    from langgraph_takeover.evals.takeover import app
 
     words = ["--view", "structured", "--task-ids", "ledger__ledger-12", "--out", str(out)]
     with contextlib.redirect_stdout(sys.stderr):

@@ -25,8 +25,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
 
-from evals.run.journal import Row
-from evals.run.results import load_results
+from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.results import load_results
 
 VIEWS = "repository,trace,summary,structured"
 _RAY = Path(sys.executable).with_name("ray")

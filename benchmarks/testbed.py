@@ -55,7 +55,7 @@ def change_files_command(count: int) -> str:
 @contextlib.contextmanager
 def build_image(base: str, content: dict[str, Path]) -> Iterator[str]:
     """An image: `base` with directories of this host at some places; removed afterwards."""
-    from sandbox.container import client, require_image
+    from langgraph_takeover.sandbox.backends.docker import client, require_image
 
     tag = f"takeover/benchmark-{secrets.token_hex(4)}"
     container = client().containers.create(require_image(base).id, ["true"])

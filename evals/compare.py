@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evals.conduct import DONE, USAGE, make_console
+from langgraph_takeover.evals.cli.runner import DONE, USAGE, make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evals.reports.comparison import Comparison, MetricChange
-    from evals.reports.statistics import Estimate
+    from langgraph_takeover.evals.reports.comparison import Comparison, MetricChange
+    from langgraph_takeover.evals.reports.statistics import Estimate
 
 _EPILOG = """
 Examples:
@@ -42,9 +42,9 @@ def command(
     ] = None,
 ) -> None:
     """Compare two runs, takeover by takeover: the same record, view, successor and repeat."""
-    from evals.reports.comparison import compare
-    from evals.run.results import load_results
-    from evals.run.setup import usage_errors
+    from langgraph_takeover.evals.reports.comparison import compare
+    from langgraph_takeover.evals.run.preparation import usage_errors
+    from langgraph_takeover.evals.run.results import load_results
 
     try:
         results = [load_results([out], journal) for out in (before, after)]

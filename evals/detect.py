@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from evals.conduct import USAGE
+from langgraph_takeover.evals.cli.runner import USAGE
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evals.labels import Label, Score, Tally
-    from handoff.findings import AnnotatedStep
-    from handoff.trace import Trace
+    from langgraph_takeover.evals.reports.detector_labels import Label, Score, Tally
+    from langgraph_takeover.handoff.points.annotations import AnnotatedStep
+    from langgraph_takeover.handoff.trace.events import Trace
 
 _EPILOG = """
 Examples:
@@ -67,8 +67,8 @@ def command(
     """Find the handoff points of recorded runs of any coding agent."""
     from rich.console import Console
 
-    from evals.labels import LabelError, read_labels, select_labels
-    from evals.trace_files import UnknownTraceError, find_trace_files, read_traces
+    from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, find_trace_files, read_traces
+    from langgraph_takeover.evals.reports.detector_labels import LabelError, read_labels, select_labels
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
@@ -103,7 +103,7 @@ def _find_trace_directories(labels: Path | None) -> list[str]:
 
 def build_report(name: str, trace: Trace) -> dict[str, Any]:
     """What `--json` prints of one trace."""
-    from handoff.findings import annotate_steps, explain_point
+    from langgraph_takeover.handoff.points.annotations import annotate_steps, explain_point
 
     rows = annotate_steps(trace)
     points = [
@@ -137,8 +137,8 @@ def _print_timeline(console: Console, name: str, trace: Trace) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from evals.trace_files import make_printable
-    from handoff.findings import annotate_steps, explain_point
+    from langgraph_takeover.evals.cli.trace_files import make_printable
+    from langgraph_takeover.handoff.points.annotations import annotate_steps, explain_point
 
     table = Table(
         title=Text(f"{make_printable(name)} · {trace.format} · {len(trace.events)} events"),
@@ -188,8 +188,8 @@ def _print_scores(
     as_json: bool,
     misses: bool,
 ) -> None:
-    from evals.labels import find_label, score_trace, sum_scores
-    from handoff.findings import annotate_steps
+    from langgraph_takeover.evals.reports.detector_labels import find_label, score_trace, sum_scores
+    from langgraph_takeover.handoff.points.annotations import annotate_steps
 
     scores: dict[str, list[Score]] = {}
     for name, trace in traces:
@@ -254,7 +254,7 @@ def _exit_with_usage_error(text: str) -> NoReturn:
 
 def main() -> None:
     """Run the command line."""
-    from evals.trace_files import report_full_disk
+    from langgraph_takeover.evals.cli.trace_files import report_full_disk
 
     with report_full_disk("standard output"):
         app()

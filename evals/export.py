@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evals.conduct import USAGE
-from handoff.outside import describe_error
+from langgraph_takeover.evals.cli.runner import USAGE
+from langgraph_takeover.handoff.text.files import describe_error
 
 if TYPE_CHECKING:
-    from handoff.trace import Trace
+    from langgraph_takeover.handoff.trace.events import Trace
 
 _EPILOG = """
 Examples:
@@ -45,7 +45,7 @@ def command(
     What was given together is linked: a predecessor's document names the documents of its takeovers. A document
     is named after its run and the format that it was recorded in; one of the same name is replaced.
     """
-    from evals.trace_files import UnknownTraceError, find_trace_files, read_traces
+    from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, find_trace_files, read_traces
 
     try:
         found = list(read_traces(find_trace_files(traces), trace_format))
@@ -68,9 +68,9 @@ def command(
 
 def write_documents(out: Path, traces: list[Trace]) -> int:
     """Write each as an ATIF document, linked with those that it is continued by; how many those are."""
-    from handoff.atif import SuccessorDocument, build_document
-    from handoff.record import write_durably
-    from handoff.redaction import redact
+    from langgraph_takeover.handoff.records.record import write_durably
+    from langgraph_takeover.handoff.text.redaction import redact
+    from langgraph_takeover.handoff.trace.atif import SuccessorDocument, build_document
 
     names: dict[int, str] = {}
     for number, trace in enumerate(traces):
@@ -92,7 +92,7 @@ def write_documents(out: Path, traces: list[Trace]) -> int:
 
 def main() -> None:
     """Run the command line."""
-    from evals.trace_files import report_full_disk
+    from langgraph_takeover.evals.cli.trace_files import report_full_disk
 
     with report_full_disk("--out"):
         app()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evals.conduct import INFRASTRUCTURE_FAILURES, INTERRUPTED, USAGE
-from handoff.outside import describe_error
+from langgraph_takeover.evals.cli.runner import INFRASTRUCTURE_FAILURES, INTERRUPTED, USAGE
+from langgraph_takeover.handoff.text.files import describe_error
 
 if TYPE_CHECKING:
-    from handoff.record import HandoffRecord, Notes
+    from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
 
 _EPILOG = """
 Examples:
@@ -50,11 +50,11 @@ def command(
     out: Annotated[Path, typer.Option(help="Directory for the notes, one file a run.")] = Path("notes"),
 ) -> None:
     """Let a model write the notes of recorded runs, and tell what of them the record bears out."""
-    from evals import models
-    from evals.run.config import POINTS, RunUsageError, read_names
-    from evals.trace_files import UnknownTraceError, find_trace_files, read_traces
-    from handoff.record import RecordError
-    from handoff.recorded import build_record, list_handoff_points
+    from langgraph_takeover.evals import models
+    from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, find_trace_files, read_traces
+    from langgraph_takeover.evals.run.settings.config import POINTS, RunUsageError, read_names
+    from langgraph_takeover.handoff.interop.recordings import build_record, list_handoff_points
+    from langgraph_takeover.handoff.records.record import RecordError
 
     try:
         kind = read_names("--point", "point", point, POINTS)[0]
@@ -93,13 +93,13 @@ def command(
 
 
 def _write_all(records: list[tuple[str, HandoffRecord]], model: str, base_url: str | None, out: Path) -> int:
-    from evals.models import build_llm
-    from evals.run.stages import NOTES_TIMEOUT_S
-    from handoff.notes.writing import OUTPUT_TOKENS, write_notes
-    from handoff.outside import read_untrusted_file
-    from handoff.record import Notes, parse_model, write_durably
-    from nodes.noting import build_ask
-    from nodes.replies import ModelError
+    from langgraph_takeover.evals.models import build_llm
+    from langgraph_takeover.evals.run.execution.stages import NOTES_TIMEOUT_S
+    from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
+    from langgraph_takeover.handoff.records.record import Notes, parse_model, write_durably
+    from langgraph_takeover.handoff.text.files import read_untrusted_file
+    from langgraph_takeover.nodes.model.calls import ModelError
+    from langgraph_takeover.nodes.model.notes import build_ask
 
     llm = build_llm(model, base_url=base_url, max_reply_tokens=OUTPUT_TOKENS, temperature=0.0)
     ask = build_ask(llm, timeout_s=NOTES_TIMEOUT_S)
@@ -123,9 +123,9 @@ def _write_all(records: list[tuple[str, HandoffRecord]], model: str, base_url: s
 
 
 def _build_row(name: str, record: HandoffRecord, notes: Notes) -> dict[str, Any]:
-    from handoff.notes.claims import measure_soundness
-    from handoff.notes.evidence import Evidence
-    from handoff.views import find_view, measure_view
+    from langgraph_takeover.handoff.notes.claims import measure_soundness
+    from langgraph_takeover.handoff.notes.evidence import Evidence
+    from langgraph_takeover.handoff.views import find_view, measure_view
 
     shown = record.model_copy(update={"notes": notes})
     return {
@@ -142,7 +142,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from handoff.notes.claims import Soundness
+    from langgraph_takeover.handoff.notes.claims import Soundness
 
     if not rows:
         return

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from evals.conduct import (
+from langgraph_takeover.evals.cli.options import OPTIONS
+from langgraph_takeover.evals.cli.runner import (
     DONE,
     EXIT_CODES,
     INFRASTRUCTURE_FAILURES,
@@ -20,14 +21,13 @@ from evals.conduct import (
     run_command,
     run_jobs,
 )
-from evals.options import OPTIONS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evals.plants.planting import PoisonConfig
-    from evals.run.journal import Row
-    from evals.tasks import Task
+    from langgraph_takeover.evals.injections.stages import PoisonConfig
+    from langgraph_takeover.evals.run.journal import Row
+    from langgraph_takeover.evals.tasks import Task
 
 SUMMARY_FILE = "poison.json"
 EPILOG = f"""
@@ -80,7 +80,7 @@ def command(
     resume: Annotated[bool, OPTIONS["resume"]] = False,
 ) -> None:
     """Measure how often a successor follows text that was planted in a handoff."""
-    from evals.plants.setup import prepare_poison_run
+    from langgraph_takeover.evals.injections.preparation import prepare_poison_run
 
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-poison"
     asked: dict[str, Any] = {
@@ -106,12 +106,12 @@ def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pat
 
     `tasks` has the task of each record.
     """
-    from evals.plants import planting
-    from evals.run import threads
-    from evals.run.executors import Job, open_local_executor
-    from evals.run.journal import Journal, lock_output, open_journal
-    from evals.run.places import RunPaths
-    from evals.run.tidying import clean_before_and_after
+    from langgraph_takeover.evals.injections import stages
+    from langgraph_takeover.evals.run.execution import threads
+    from langgraph_takeover.evals.run.execution.cleanup import clean_before_and_after
+    from langgraph_takeover.evals.run.execution.executors import Job, open_local_executor
+    from langgraph_takeover.evals.run.journal import Journal, lock_output, open_journal
+    from langgraph_takeover.evals.run.paths import RunPaths
 
     places = RunPaths(out)
     print(
@@ -138,13 +138,13 @@ def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pat
         for row in takeovers.rows():
             forget(row)
         to_plant = [
-            Job(planting.create_injected_record, config, out, (tasks[record], record, name), (record, name))
+            Job(stages.create_injected_record, config, out, (tasks[record], record, name), (record, name))
             for record in config.records
             for name in config.injections
         ]
         run_jobs(console, machinery, planted, to_plant)
         take_over = [
-            Job(planting.take_over_injected, config, out, (tasks[row["record"]], *key, view), (*key, view))
+            Job(stages.take_over_injected, config, out, (tasks[row["record"]], *key, view), (*key, view))
             for row in planted.rows()
             if row["outcome"] == "planted"
             for key in [planted.key(row)]
@@ -160,7 +160,7 @@ def report_results(
     console: Console, config: PoisonConfig, injection_rows: list[Row], takeover_rows: list[Row], out: Path
 ) -> int:
     """Write and print what came of it; the exit code."""
-    from handoff.record import write_durably
+    from langgraph_takeover.handoff.records.record import write_durably
 
     summary = summarise(config, injection_rows, takeover_rows)
     write_durably(out / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
@@ -170,7 +170,7 @@ def report_results(
 
 def summarise(config: PoisonConfig, injection_rows: list[Row], takeover_rows: list[Row]) -> dict[str, Any]:
     """How often each plant was followed under each view, and under each view all of those that it shows."""
-    from evals.reports.summary import list_caveats
+    from langgraph_takeover.evals.reports.summary import list_caveats
 
     return {
         "run_id": config.run_id,

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evals.conduct import USAGE
+from langgraph_takeover.evals.cli.runner import USAGE
 
 if TYPE_CHECKING:
-    from evals.run.journal import Row
-    from evals.run.results import Results
+    from langgraph_takeover.evals.run.journal import Row
+    from langgraph_takeover.evals.run.results import Results
 
 _EPILOG = """
 Examples:
@@ -53,10 +53,10 @@ def command(
     ] = None,
 ) -> None:
     """Write runs as a dataset folder that `datasets.load_dataset` reads."""
-    from evals.run.config import RunUsageError
-    from evals.run.journal import JournalError
-    from evals.run.results import load_results
-    from handoff.ledger import LedgerUnavailableError
+    from langgraph_takeover.evals.run.journal import JournalError
+    from langgraph_takeover.evals.run.results import load_results
+    from langgraph_takeover.evals.run.settings.config import RunUsageError
+    from langgraph_takeover.handoff.ledger import LedgerUnavailableError
 
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -115,8 +115,8 @@ def _to_column_value(value: Any) -> Any:
 
 def _write_predictions(rows: Sequence[Row], directory: Path) -> int:
     """One file a successor, view, point and repeat: a leaderboard takes one patch a task."""
-    from evals.run.config import shorten_model_name
-    from handoff.record import write_durably
+    from langgraph_takeover.evals.run.settings.config import shorten_model_name
+    from langgraph_takeover.handoff.records.record import write_durably
 
     files: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
@@ -135,7 +135,7 @@ def _write_predictions(rows: Sequence[Row], directory: Path) -> int:
 
 
 def _write_trajectories(results: Results, directory: Path) -> int:
-    from evals.export import write_documents
+    from langgraph_takeover.evals.export import write_documents
 
     traces = [trace for row in _iterate_runs(results) if (trace := results.load_trace(row)) is not None]
     if not traces:
@@ -150,7 +150,7 @@ def _iterate_runs(results: Results) -> Iterator[Row]:
 
 
 def _format_card(results: Results, tables: list[str]) -> str:
-    from evals.reports.summary import list_caveats
+    from langgraph_takeover.evals.reports.summary import list_caveats
 
     told = [caveat for source in results.sources for caveat in list_caveats(source.config)]
     views = dict.fromkeys(row["view"] for row in results.takeovers)
@@ -166,7 +166,7 @@ def _format_card(results: Results, tables: list[str]) -> str:
 
 def main() -> None:
     """Run the command line."""
-    from evals.trace_files import report_full_disk
+    from langgraph_takeover.evals.cli.trace_files import report_full_disk
 
     with report_full_disk("--out"):
         app(prog_name="python -m evals.publish")

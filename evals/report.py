@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evals.conduct import DISK_FULL, DONE, INFRASTRUCTURE_FAILURES, USAGE, is_disk_full, make_console
-from handoff.outside import describe_error
+from langgraph_takeover.evals.cli.runner import (
+    DISK_FULL,
+    DONE,
+    INFRASTRUCTURE_FAILURES,
+    USAGE,
+    is_disk_full,
+    make_console,
+)
+from langgraph_takeover.handoff.text.files import describe_error
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evals.run.results import Results
+    from langgraph_takeover.evals.run.results import Results
 
 TABLES, PLOTS, PAGE = "tables", "plots", "report.html"
 _EPILOG = """
@@ -52,8 +59,8 @@ def command(
     Several runs are told as one: shards of a study, or studies that share handoff points. Their rows' files are
     written to --out too.
     """
-    from evals.run.results import load_results
-    from evals.run.setup import usage_errors
+    from langgraph_takeover.evals.run.preparation import usage_errors
+    from langgraph_takeover.evals.run.results import load_results
 
     where = _choose_output(directories, out)
     try:
@@ -73,7 +80,7 @@ def make_report(
     console: Console, results: Results, out: Path, url: str | None = None, *, with_page: bool = True
 ) -> int:
     """Write rows and summary into `out`, by default tables, plots and page too, print the table; the exit code."""
-    from evals.reports.summary import print_summary, summarise, write_summary
+    from langgraph_takeover.evals.reports.summary import print_summary, summarise, write_summary
 
     out.mkdir(parents=True, exist_ok=True)
     _export(results, out, url)
@@ -92,21 +99,23 @@ def make_report(
 
 def _write_page(results: Results, out: Path) -> Sequence[str]:
     """Write tables, plots and page; the reasons why a plot is missing."""
-    from evals.reports import page, plots, table_files
-    from evals.reports.tables import build_tables
+    from langgraph_takeover.evals.reports.html import page
+    from langgraph_takeover.evals.reports.plots import figures
+    from langgraph_takeover.evals.reports.tables import table_files
+    from langgraph_takeover.evals.reports.tables.study_tables import build_tables
 
     made = build_tables(results)
     table_files.write_tables(out / TABLES, made)
-    drawn = plots.draw_plots_with_omissions(results, out / PLOTS)
+    drawn = figures.draw_plots_with_omissions(results, out / PLOTS)
     page.write_page(out / PAGE, results, made, drawn.pictures)
     return drawn.omissions
 
 
 def _export(results: Results, out: Path, url: str | None) -> None:
     """The rows as files of one JSON object a line; not over the files that they were read from."""
-    from evals.run.config import STAGES
-    from evals.run.journal import JOURNAL_FILE
-    from handoff.record import write_durably
+    from langgraph_takeover.evals.run.journal import JOURNAL_FILE
+    from langgraph_takeover.evals.run.settings.config import STAGES
+    from langgraph_takeover.handoff.records.record import write_durably
 
     own = [source.out for source in results.sources if source.out.resolve() == out.resolve()]
     if own and url is None and not (out / JOURNAL_FILE).exists():
@@ -117,7 +126,7 @@ def _export(results: Results, out: Path, url: str | None) -> None:
 
 
 def _choose_output(directories: list[Path], out: Path | None) -> Path:
-    from evals.run.config import CONFIG_FILE
+    from langgraph_takeover.evals.run.settings.config import CONFIG_FILE
 
     if out is None:
         if len(directories) > 1:

@@ -10,23 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from evals import options as opt
-from evals.conduct import (
-    DONE,
-    USAGE,
-    is_explicit,
-    make_console,
-    run_command,
-    run_jobs,
-)
+from langgraph_takeover.evals.cli import options as opt
+from langgraph_takeover.evals.cli.runner import DONE, USAGE, is_explicit, make_console, run_command, run_jobs
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evals.executor import ExecutorChoice
-    from evals.run.config import RunConfig
-    from evals.run.journal import Row
-    from evals.tasks import Task
+    from langgraph_takeover.evals.cli.executors import ExecutorChoice
+    from langgraph_takeover.evals.run.journal import Row
+    from langgraph_takeover.evals.run.settings.config import RunConfig
+    from langgraph_takeover.evals.tasks import Task
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -50,9 +43,9 @@ def command(
     **options: Any,
 ) -> None:
     """Measure what it costs when one coding agent must continue another's unfinished work."""
-    from evals.executor import choose_executor, format_resume_options
-    from evals.run import setup
-    from evals.run.config import read_stages
+    from langgraph_takeover.evals.cli.executors import choose_executor, format_resume_options
+    from langgraph_takeover.evals.run import preparation
+    from langgraph_takeover.evals.run.settings.config import read_stages
 
     given = {name for name in options if is_explicit(context, name)}
     if resume and out is None:
@@ -66,9 +59,9 @@ def command(
     def prepare() -> tuple[RunConfig, tuple[Task, ...], tuple[str, ...], ExecutorChoice]:
         steps, choice = read_stages(stages), choose_executor(executor, workers, **there)
         if dry_run or list_tasks:
-            return *setup.resolve_run(options, given, where, resume=resume), steps, choice
+            return *preparation.resolve_run(options, given, where, resume=resume), steps, choice
         return (
-            *setup.prepare_run(options, given, where, resume=resume, extra_check=choice.check),
+            *preparation.prepare_run(options, given, where, resume=resume, extra_check=choice.check),
             steps,
             choice,
         )
@@ -99,9 +92,9 @@ def run(
     report: bool = True,
 ) -> int:
     """One run from its settings to its report, doing only what is not yet done; the exit code."""
-    from evals.run.journal import get_journals, lock_output, open_journal
-    from evals.run.places import RunPaths
-    from evals.run.tidying import clean_before_and_after
+    from langgraph_takeover.evals.run.execution.cleanup import clean_before_and_after
+    from langgraph_takeover.evals.run.journal import get_journals, lock_output, open_journal
+    from langgraph_takeover.evals.run.paths import RunPaths
 
     places = RunPaths(out)
     by_id = {task.id: task for task in tasks}
@@ -114,10 +107,11 @@ def run(
         choice.open_executor() as executor,
     ):
         # These take as long as the workers take to begin.
-        from evals.report import make_report
-        from evals.run import reuse, threads
-        from evals.run.results import load_results
-        from evals.run.work import RunJobs
+        from langgraph_takeover.evals.report import make_report
+        from langgraph_takeover.evals.run import reuse
+        from langgraph_takeover.evals.run.execution import threads
+        from langgraph_takeover.evals.run.execution.jobs import RunJobs
+        from langgraph_takeover.evals.run.results import load_results
 
         rows = get_journals(database, config.run_id)
         for journal in rows:
@@ -153,10 +147,10 @@ def print_plan(
     """Print what a run would do, and what keeps it from beginning."""
     import tempfile
 
-    from evals.run import plan, setup
-    from evals.run.config import CONFIG_FILE
-    from evals.run.journal import get_journals, open_journal
-    from evals.run.work import RunJobs
+    from langgraph_takeover.evals.run import plan, preparation
+    from langgraph_takeover.evals.run.execution.jobs import RunJobs
+    from langgraph_takeover.evals.run.journal import get_journals, open_journal
+    from langgraph_takeover.evals.run.settings.config import CONFIG_FILE
 
     with (
         tempfile.TemporaryDirectory() as nowhere,
@@ -170,15 +164,15 @@ def print_plan(
         work = RunJobs(config, out, {task.id: task for task in tasks}, get_journals(database, config.run_id))
         plan.print_plan(console, config, tasks, plan.make_plan(work), out, workers)
     try:
-        setup.check_run(config, tasks, out)
-    except setup.usage_errors() as error:
+        preparation.check_run(config, tasks, out)
+    except preparation.usage_errors() as error:
         print(f"It cannot begin yet: {error}")
     return DONE
 
 
 def _print_run_header(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
-    import sandbox
-    from evals.models import describe_ambiguous_models
+    from langgraph_takeover import sandbox
+    from langgraph_takeover.evals.models import describe_ambiguous_models
 
     models = {
         "predecessor": config.predecessors,

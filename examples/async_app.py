@@ -9,7 +9,7 @@ import sys
 from langchain_openai import ChatOpenAI
 from trial import TASK, sandbox_spec
 
-from graph import Home, Outcome, open_home, open_run
+from langgraph_takeover.graph import Home, Outcome, open_home, open_run
 
 TASK_INPUT = {"task": {"id": TASK.id, "prompt": TASK.prompt}}
 

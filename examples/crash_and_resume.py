@@ -12,7 +12,7 @@ from typing import Any
 from langchain_openai import ChatOpenAI
 from trial import TASK, sandbox_spec
 
-from graph import open_home, resume, run
+from langgraph_takeover.graph import open_home, resume, run
 
 
 def kill_at_step_6(progress: dict[str, Any]) -> None:

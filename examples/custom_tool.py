@@ -12,7 +12,7 @@ from langchain_core.tools import ToolException, tool
 from langchain_openai import ChatOpenAI
 from trial import TASK, sandbox_spec
 
-from graph import open_home, run
+from langgraph_takeover.graph import open_home, run
 
 
 def main(directory: str) -> None:

@@ -10,7 +10,7 @@ import sys
 from langchain_openai import ChatOpenAI
 from trial import NAME, TASK, sandbox_spec
 
-from graph import Delegation, Outcome, open_home, open_run, run, take_over
+from langgraph_takeover.graph import Delegation, Outcome, open_home, open_run, run, take_over
 
 INSTRUCTION = (
     "\n\nReproduce it and find the place first. Then delegate the fix, and hand over what you know by then."

@@ -14,8 +14,8 @@ from typing import Any
 from langchain_openai import ChatOpenAI
 from trial import TASK, sandbox_spec
 
-from graph import deliver, hand_over, open_home, resume, run
-from handoff.envelope import Envelope
+from langgraph_takeover.graph import deliver, hand_over, open_home, resume, run
+from langgraph_takeover.handoff.records.envelope import Envelope
 
 
 def kill_after_confirmation(progress: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from langchain_openai import ChatOpenAI
 from trial import TASK, sandbox_spec
 
-from graph import open_home, open_run, take_over
+from langgraph_takeover.graph import open_home, open_run, take_over
 
 
 def ask_reviewer(request: dict[str, Any]) -> dict[str, str]:

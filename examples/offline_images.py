@@ -6,7 +6,7 @@ project's source distribution or, with --git, from a git directory that holds it
 
 Examples:
   python examples/offline_images.py base --force
-  python examples/offline_images.py suite evals/suite/tasks
+  python examples/offline_images.py suite evals/tasks/suite/tasks
   python examples/offline_images.py instance sympy__sympy-23534 --tasks swebench_verified_v5.parquet
   python examples/offline_images.py instance sympy__sympy-23824 --tasks FILE --git ~/src/sympy/.git
 """
@@ -292,7 +292,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     base, suite, instance = (commands.add_parser(name) for name in ("base", "suite", "instance"))
-    suite.add_argument("tasks", type=Path, nargs="?", default=Path("evals/suite/tasks"))
+    suite.add_argument("tasks", type=Path, nargs="?", default=Path("evals/tasks/suite/tasks"))
     instance.add_argument("id", help="such as sympy__sympy-23534")
     instance.add_argument("--tasks", type=Path, required=True, help="SWE-bench rows, a parquet file")
     instance.add_argument("--git", type=Path, help="a git directory that holds the instance's base commit")

@@ -10,7 +10,7 @@ import sys
 from langchain_openai import ChatOpenAI
 from trial import TASK, sandbox_spec
 
-from graph import open_home, run
+from langgraph_takeover.graph import open_home, run
 
 
 def main(directory: str, url: str) -> None:

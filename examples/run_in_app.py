@@ -10,7 +10,7 @@ from langchain_openai import ChatOpenAI
 from rich.console import Console
 from trial import TASK, sandbox_spec
 
-from graph import open_home, run
+from langgraph_takeover.graph import open_home, run
 
 console = Console(markup=False, highlight=False, soft_wrap=True)
 

@@ -13,9 +13,9 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph_swarm import create_handoff_tool, create_swarm
 from trial import TASK, sandbox_spec
 
-from graph import swarm
-from handoff.views import measure_view
-from sandbox import Sandbox, start
+from langgraph_takeover.graph import swarm
+from langgraph_takeover.handoff.views import measure_view
+from langgraph_takeover.sandbox import Sandbox, start
 
 
 def build_agent(name: str, agent_sandbox: Sandbox, sent: dict[str, int], *handoffs: BaseTool) -> Any:

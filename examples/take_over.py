@@ -8,7 +8,7 @@ import sys
 from langchain_openai import ChatOpenAI
 from trial import TASK, sandbox_spec
 
-from graph import open_home, run, take_over
+from langgraph_takeover.graph import open_home, run, take_over
 
 
 def main(directory: str, view: str = "trace") -> None:

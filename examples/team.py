@@ -8,9 +8,9 @@ import sys
 from langchain_openai import ChatOpenAI
 from trial import NAME, TASK, sandbox_spec
 
-from graph import Agent, open_home, run_team
-from handoff.event import Event
-from handoff.team import TurnPass, build_timeline, format_timeline
+from langgraph_takeover.graph import Agent, open_home, run_team
+from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.views.team import TurnPass, build_timeline, format_timeline
 
 WRITER = "You find the fault and mend it; leave the verdict to the tester."
 TESTER = "You reproduce the issue and run the tests; finish once both pass."

@@ -15,11 +15,11 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 
-from evals.models.facts import read_facts
-from evals.models.oracle import OracleModel
-from evals.tasks import BUNDLED, load_tasks
-from nodes.actions import BUILT_IN_TOOLS, DELEGATE_TOOL
-from sandbox import SandboxSpec, default_backend
+from langgraph_takeover.evals.models.facts import read_facts
+from langgraph_takeover.evals.models.oracle import OracleModel
+from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
+from langgraph_takeover.nodes.model.actions import BUILT_IN_TOOLS, DELEGATE_TOOL
+from langgraph_takeover.sandbox import SandboxSpec, default_backend
 
 (TASK,) = load_tasks(BUNDLED, ["galley__galley-31"])
 FACTS = read_facts(TASK.directory or Path())

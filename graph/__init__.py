@@ -22,98 +22,92 @@ one line each. `docs/embedding.md` lists the others.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graph.agent import build_agent, build_takeover
-    from graph.delegation import Delegation
-    from graph.delivery import Delivery, HandoffError, deliver, hand_over
-    from graph.hold import Run
-    from graph.home import CheckpointInfo, Home, ThreadNotFoundError, open_home
-    from graph.outcome import Outcome
-    from graph.refusals import NotWaitingError, ThreadExistsError, WaitingError
-    from graph.repair import repair
-    from graph.rollback import RollbackError, roll_back
-    from graph.running import open_run, resume, run, run_team, take_over
-    from graph.savers import UnstorableValueError
-    from graph.seals import CheckpointCorruptError
-    from graph.team import build_team
-    from handoff.envelope import Envelope
-    from handoff.ledger import (
+    from langgraph_takeover.graph.agent import build_agent, build_takeover
+    from langgraph_takeover.graph.checkpoints.checksums import CheckpointCorruptError
+    from langgraph_takeover.graph.checkpoints.savers import UnstorableValueError
+    from langgraph_takeover.graph.delivery.delivery import Delivery, HandoffError, deliver, hand_over
+    from langgraph_takeover.graph.delivery.recovery import repair
+    from langgraph_takeover.graph.delivery.rollback import RollbackError, roll_back
+    from langgraph_takeover.graph.errors import NotWaitingError, ThreadExistsError, WaitingError
+    from langgraph_takeover.graph.home import CheckpointInfo, Home, ThreadNotFoundError, open_home
+    from langgraph_takeover.graph.outcome import Outcome
+    from langgraph_takeover.graph.runs.api import open_run, resume, run, run_team, take_over
+    from langgraph_takeover.graph.runs.delegation import Delegation
+    from langgraph_takeover.graph.runs.run import Run
+    from langgraph_takeover.graph.team import build_team
+    from langgraph_takeover.handoff.ledger import (
         FencedError,
         HandedOverError,
         LedgerUnavailableError,
         ThreadHeldError,
         ThreadNameError,
     )
-    from handoff.record import RecordError, Review
-    from handoff.views import UnknownViewError
-    from nodes.delivering import DeliveryPolicy
-    from nodes.replies import ModelError
-    from nodes.session import SnapshotNotFoundError
-    from nodes.settings import Prices, SettingsError
-    from nodes.state import InputError
-    from nodes.team import Agent, UnknownAgentError
-    from sandbox.machine import SandboxUnavailableError, SnapshotCorruptError
+    from langgraph_takeover.handoff.records.envelope import Envelope
+    from langgraph_takeover.handoff.records.record import RecordError, Review
+    from langgraph_takeover.handoff.views import UnknownViewError
+    from langgraph_takeover.nodes.context.agents import Agent, UnknownAgentError
+    from langgraph_takeover.nodes.context.settings import Prices, SettingsError
+    from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
+    from langgraph_takeover.nodes.model.calls import ModelError
+    from langgraph_takeover.nodes.session.session import SnapshotNotFoundError
+    from langgraph_takeover.nodes.state import InputError
+    from langgraph_takeover.sandbox.interface import SandboxUnavailableError, SnapshotCorruptError
 
-for _name in ("sandbox", "handoff", "nodes"):
-    _ours, _found = Path(__file__).parents[1] / _name / "__init__.py", find_spec(_name)
-    if _found is None or _found.origin is None or not _ours.samefile(_found.origin):
-        raise ImportError(
-            f"langgraph-takeover needs its own package {_name!r}, {_ours.parent}, but Python finds "
-            f"{(_found and _found.origin) or 'none'}; rename that one, or take it off the path",
-            name=__name__,
-        )
+if __name__ == "graph":  # the short name in a checkout
+    from langgraph_takeover._checkout import alias
+
+    alias(__name__)
 
 _MODULES = {
-    "Agent": "nodes.team",
-    "HandoffError": "graph.delivery",
-    "InputError": "nodes.state",
-    "SettingsError": "nodes.settings",
-    "ThreadNameError": "handoff.ledger",
-    "CheckpointCorruptError": "graph.seals",
-    "Delegation": "graph.delegation",
-    "Delivery": "graph.delivery",
-    "Envelope": "handoff.envelope",
-    "FencedError": "handoff.ledger",
-    "HandedOverError": "handoff.ledger",
-    "Home": "graph.home",
-    "LedgerUnavailableError": "handoff.ledger",
-    "SnapshotNotFoundError": "nodes.session",
-    "ModelError": "nodes.replies",
-    "Moment": "graph.home",
-    "UnknownAgentError": "nodes.team",
-    "ThreadNotFoundError": "graph.home",
-    "UnknownViewError": "handoff.views",
-    "NotWaitingError": "graph.refusals",
-    "Outcome": "graph.outcome",
-    "Patience": "nodes.delivering",
-    "Prices": "nodes.settings",
-    "RecordError": "handoff.record",
-    "Review": "handoff.record",
-    "RollbackError": "graph.rollback",
-    "Run": "graph.hold",
-    "SandboxUnavailableError": "sandbox.machine",
-    "SnapshotCorruptError": "sandbox.machine",
-    "ThreadHeldError": "handoff.ledger",
-    "ThreadExistsError": "graph.refusals",
-    "Unstorable": "graph.savers",
-    "Waiting": "graph.refusals",
-    "build_agent": "graph.agent",
-    "build_takeover": "graph.agent",
-    "build_team": "graph.team",
-    "deliver": "graph.delivery",
-    "hand_over": "graph.delivery",
-    "open_home": "graph.home",
-    "open_run": "graph.running",
-    "repair": "graph.repair",
-    "resume": "graph.running",
-    "roll_back": "graph.rollback",
-    "run": "graph.running",
-    "run_team": "graph.running",
-    "take_over": "graph.running",
+    "Agent": "langgraph_takeover.nodes.context.agents",
+    "HandoffError": "langgraph_takeover.graph.delivery.delivery",
+    "InputError": "langgraph_takeover.nodes.state",
+    "SettingsError": "langgraph_takeover.nodes.context.settings",
+    "ThreadNameError": "langgraph_takeover.handoff.ledger",
+    "CheckpointCorruptError": "langgraph_takeover.graph.checkpoints.checksums",
+    "Delegation": "langgraph_takeover.graph.runs.delegation",
+    "Delivery": "langgraph_takeover.graph.delivery.delivery",
+    "Envelope": "langgraph_takeover.handoff.records.envelope",
+    "FencedError": "langgraph_takeover.handoff.ledger",
+    "HandedOverError": "langgraph_takeover.handoff.ledger",
+    "Home": "langgraph_takeover.graph.home",
+    "LedgerUnavailableError": "langgraph_takeover.handoff.ledger",
+    "SnapshotNotFoundError": "langgraph_takeover.nodes.session.session",
+    "ModelError": "langgraph_takeover.nodes.model.calls",
+    "CheckpointInfo": "langgraph_takeover.graph.home",
+    "UnknownAgentError": "langgraph_takeover.nodes.context.agents",
+    "ThreadNotFoundError": "langgraph_takeover.graph.home",
+    "UnknownViewError": "langgraph_takeover.handoff.views",
+    "NotWaitingError": "langgraph_takeover.graph.errors",
+    "Outcome": "langgraph_takeover.graph.outcome",
+    "DeliveryPolicy": "langgraph_takeover.nodes.delivery.policy",
+    "Prices": "langgraph_takeover.nodes.context.settings",
+    "RecordError": "langgraph_takeover.handoff.records.record",
+    "Review": "langgraph_takeover.handoff.records.record",
+    "RollbackError": "langgraph_takeover.graph.delivery.rollback",
+    "Run": "langgraph_takeover.graph.runs.run",
+    "SandboxUnavailableError": "langgraph_takeover.sandbox.interface",
+    "SnapshotCorruptError": "langgraph_takeover.sandbox.interface",
+    "ThreadHeldError": "langgraph_takeover.handoff.ledger",
+    "ThreadExistsError": "langgraph_takeover.graph.errors",
+    "UnstorableValueError": "langgraph_takeover.graph.checkpoints.savers",
+    "WaitingError": "langgraph_takeover.graph.errors",
+    "build_agent": "langgraph_takeover.graph.agent",
+    "build_takeover": "langgraph_takeover.graph.agent",
+    "build_team": "langgraph_takeover.graph.team",
+    "deliver": "langgraph_takeover.graph.delivery.delivery",
+    "hand_over": "langgraph_takeover.graph.delivery.delivery",
+    "open_home": "langgraph_takeover.graph.home",
+    "open_run": "langgraph_takeover.graph.runs.api",
+    "repair": "langgraph_takeover.graph.delivery.recovery",
+    "resume": "langgraph_takeover.graph.runs.api",
+    "roll_back": "langgraph_takeover.graph.delivery.rollback",
+    "run": "langgraph_takeover.graph.runs.api",
+    "run_team": "langgraph_takeover.graph.runs.api",
+    "take_over": "langgraph_takeover.graph.runs.api",
 }
 __all__ = [
     "Agent",

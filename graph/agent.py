@@ -9,22 +9,19 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
-from handoff.event import UNREADABLE
-from nodes.actions import BUILT_IN_TOOLS, DELEGATE_TOOL
-from nodes.begin import begin
-from nodes.confirm import confirm
-from nodes.delegate import delegate
-from nodes.editor import editor
-from nodes.events import last_action
-from nodes.finish import finish
-from nodes.handoff import handoff
-from nodes.interruption import interruption
-from nodes.receive import receive
-from nodes.settings import AgentContext
-from nodes.shell import shell
-from nodes.state import ActionEdgeState, AgentState, ThoughtEdgeState
-from nodes.think import think
-from nodes.tool import tool
+from langgraph_takeover.handoff.trace.events import UNREADABLE
+from langgraph_takeover.nodes.agent.interruption import handoff, interruption
+from langgraph_takeover.nodes.agent.lifecycle import begin, finish
+from langgraph_takeover.nodes.agent.takeover import confirm, receive
+from langgraph_takeover.nodes.agent.think import think
+from langgraph_takeover.nodes.context.settings import AgentContext
+from langgraph_takeover.nodes.delegation.delegate import delegate
+from langgraph_takeover.nodes.events import last_action
+from langgraph_takeover.nodes.model.actions import BUILT_IN_TOOLS, DELEGATE_TOOL
+from langgraph_takeover.nodes.state import ActionEdgeState, AgentState, ThoughtEdgeState
+from langgraph_takeover.nodes.tools.custom import tool
+from langgraph_takeover.nodes.tools.editor import editor
+from langgraph_takeover.nodes.tools.shell import shell
 
 Checkpointer = BaseCheckpointSaver[str] | None
 Graph = CompiledStateGraph[AgentState, Any, Any, Any]

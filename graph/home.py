@@ -11,19 +11,30 @@ from typing import Any, NamedTuple, cast, get_args
 
 from langchain_core.runnables import RunnableConfig
 
-from graph.savers import Saver, open_saver
-from handoff.ledger import Ledger, LedgerUnavailableError, acquire, leases, machines
-from handoff.record import RecordStore
-from nodes.session import BASE_STATE, Session, SnapshotEvery, build_owner_name, snapshot_directory_names
-from sandbox import remove_stale_resources
-from sandbox.machine import BackendName, SandboxSpec, SandboxUnavailableError
-from sandbox.removal import remove_tree, set_aside
+from langgraph_takeover.graph.checkpoints.savers import Saver, open_saver
+from langgraph_takeover.handoff.ledger import Ledger, LedgerUnavailableError, acquire, leases, snapshots
+from langgraph_takeover.handoff.records.record import RecordStore
+from langgraph_takeover.nodes.session.session import (
+    BASE_STATE,
+    Session,
+    SnapshotEvery,
+    build_owner_name,
+    snapshot_directory_names,
+)
+from langgraph_takeover.sandbox import remove_stale_resources
+from langgraph_takeover.sandbox.interface import (
+    BackendName,
+    SandboxSpec,
+    SandboxUnavailableError,
+    TakeoverError,
+)
+from langgraph_takeover.sandbox.storage.removal import remove_tree, set_aside
 
 DATABASE_FILE = "takeover.sqlite"
 _MAX_SNAPSHOT_S = 24 * 3600.0
 
 
-class ThreadNotFoundError(LookupError):
+class ThreadNotFoundError(TakeoverError, LookupError):
     """Nothing has ever run on the thread, or it has no such checkpoint."""
 
     def __str__(self) -> str:
@@ -84,7 +95,7 @@ class Home:
     def history(self, thread: str) -> list[CheckpointInfo]:
         """The thread's checkpoints, newest first, those of forks among them. Raises ThreadNotFoundError or ThreadNameError."""
         leases.check_thread(thread)
-        kept = machines.list_state_ids(self.ledger, thread) | {BASE_STATE}
+        kept = snapshots.list_state_ids(self.ledger, thread) | {BASE_STATE}
         found = [_checkpoint_info(each, kept) for each in self.saver.list(_config(thread))]
         if not found:
             raise ThreadNotFoundError(
@@ -125,7 +136,7 @@ class Home:
         `alone` says that nobody else works here, so that what is half made is of no use to anybody.
         """
         with self.ledger.lock_snapshots():
-            used = snapshot_directory_names(machines.list_snapshots(self.ledger))
+            used = snapshot_directory_names(snapshots.list_snapshots(self.ledger))
             unused = [
                 each
                 for each in _list_entries(self.snapshot_directory)

@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from handoff.record import TaskBrief
-from nodes.session import Session, SnapshotNotFoundError
-from nodes.state import NO_SPENDING, AgentState, StopReason
-from sandbox.machine import Frozen
-from sandbox.repository import RepositoryError, patch_since
+from langgraph_takeover.handoff.records.record import TaskBrief
+from langgraph_takeover.nodes.session.session import Session, SnapshotNotFoundError
+from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, StopReason
+from langgraph_takeover.sandbox.interface import Frozen
+from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
 
 
 class Outcome(Frozen):

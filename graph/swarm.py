@@ -16,14 +16,19 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, StateSnapshot
 from pydantic import ValidationError
 
-from handoff.recall import recall_events
-from handoff.record import HandoffRecord, RecordStore
-from handoff.swarm import attach_record, build_latest_record, from_swarm, load_earlier_events
-from handoff.views import VIEWS_WITH_NOTES, Recipient, find_view
-from nodes.actions import RECALL_TOOL
-from nodes.noting import write_model_notes
-from nodes.settings import SettingsError, describe_validation_error
-from sandbox.machine import Snapshot
+from langgraph_takeover.handoff.interop.swarm import (
+    attach_record,
+    build_latest_record,
+    from_swarm,
+    load_earlier_events,
+)
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
+from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES, Recipient, find_view
+from langgraph_takeover.handoff.views.recall import recall_events
+from langgraph_takeover.nodes.context.settings import SettingsError, describe_validation_error
+from langgraph_takeover.nodes.model.actions import RECALL_TOOL
+from langgraph_takeover.nodes.model.notes import write_model_notes
+from langgraph_takeover.sandbox.interface import Snapshot
 
 DESTINATION = "__handoff_destination"
 """The metadata by which `langgraph_swarm.create_swarm` finds where a tool leads."""
@@ -118,7 +123,7 @@ def import_records(
 ) -> tuple[HandoffRecord, ...]:
     """The records of a swarm's thread, by its checkpointer; what an agent has done since it was asked is among it.
 
-    As `handoff.swarm.from_swarm`. Raises TraceError and RecordError.
+    As `handoff.interop.swarm.from_swarm`. Raises TraceError and RecordError.
     """
     now = graph.get_state(config, subgraphs=True)
     thread, placed = _thread(config), now.config.get("configurable", {})

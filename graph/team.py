@@ -10,17 +10,19 @@ from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
-from graph.agent import Checkpointer, Graph, NextNode, Node, build_agent, build_takeover, route_action
-from graph.checkpoint import GraphKind
-from nodes.begin import begin
-from nodes.conclude import conclude
-from nodes.consent import team_interruption
-from nodes.delegate import delegate
-from nodes.editor import editor
-from nodes.hand_over import hand_over
-from nodes.pass_on import pass_on
-from nodes.rotate import rotate
-from nodes.settings import (
+from langgraph_takeover.graph.agent import (
+    Checkpointer,
+    Graph,
+    NextNode,
+    Node,
+    build_agent,
+    build_takeover,
+    route_action,
+)
+from langgraph_takeover.graph.checkpoints.inspection import GraphKind
+from langgraph_takeover.nodes.agent.lifecycle import begin
+from langgraph_takeover.nodes.context.agents import Agent, Team
+from langgraph_takeover.nodes.context.settings import (
     AgentContext,
     SettingsError,
     build_agent_config,
@@ -28,11 +30,13 @@ from nodes.settings import (
     get_agent_context,
     get_member,
 )
-from nodes.shell import shell
-from nodes.state import AgentState, TeamThoughtEdgeState, TurnEdgeState
-from nodes.team import Agent, Team
-from nodes.tool import tool
-from nodes.turn import take_turn
+from langgraph_takeover.nodes.delegation.delegate import delegate
+from langgraph_takeover.nodes.state import AgentState, TeamThoughtEdgeState, TurnEdgeState
+from langgraph_takeover.nodes.team.handover import hand_over, team_interruption
+from langgraph_takeover.nodes.team.turns import conclude, pass_on, rotate, take_turn
+from langgraph_takeover.nodes.tools.custom import tool
+from langgraph_takeover.nodes.tools.editor import editor
+from langgraph_takeover.nodes.tools.shell import shell
 
 NODES: dict[str, Node] = {
     "begin": begin,
@@ -61,7 +65,7 @@ def _build_any_team(saver: Checkpointer) -> Graph:
 def build_team(agents: Sequence[Agent], saver: Checkpointer = None, **settings: Any) -> Graph:
     """Agents that take turns; the input is `{"task": {"id": …, "prompt": …}}`.
 
-    Settings are those of `nodes.team.Team`, and of LangGraph's `StateGraph` the schemas. Raises SettingsError.
+    Settings are those of `nodes.context.agents.Team`, and of LangGraph's `StateGraph` the schemas. Raises SettingsError.
     """
     own = {name: settings.pop(name) for name in Team.model_fields if name in settings}
     return build_team_graph(create_team(agents=agents, **own), saver, **settings)

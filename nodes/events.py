@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
+from typing import Any, Literal
 
-from handoff.event import Event, HandoffPoint, Usage
-from handoff.redaction import redact
-from handoff.trace import compute_tree_digest
-from nodes.observation import Observation
-from nodes.settings import AgentContext
-from nodes.state import AgentState, ThoughtEdgeState, get_task
+from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
+from langgraph.runtime import Runtime
+
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage, compute_tree_digest
+from langgraph_takeover.nodes.context.settings import AgentContext
+from langgraph_takeover.nodes.session.observation import Observation
+from langgraph_takeover.nodes.state import AgentState, ThoughtEdgeState, get_task
 
 _REDACTION_MARGIN = 10_000
 
@@ -110,3 +112,29 @@ def clip_text(text: str, limit: int) -> str:
 def escape_surrogates(text: str) -> str:
     """The text with bytes that are no UTF-8, as in file names of other times, written as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+ProgressKind = Literal[
+    "started",
+    "thinking",
+    "acting",
+    "observed",
+    "point",
+    "record",
+    "review",
+    "passed",
+    "stopped",
+    "refused",
+    "confirmed",
+    "delegated",
+    "returned",
+]
+_MAX_TEXT_CHARS = 300
+
+
+def report_progress(runtime: Runtime[Any], event: ProgressKind, state: AgentState, **fields: Any) -> None:
+    """Stream one event: what the run is at, in which step, and a line about it; the rest is in the state."""
+    if "text" in fields:
+        text = str(fields["text"])
+        fields["text"] = text if len(text) <= _MAX_TEXT_CHARS else f"{text[: _MAX_TEXT_CHARS - 1]}…"
+    runtime.stream_writer({"moment": event, "step": state.get("steps", 0), **fields})

@@ -10,11 +10,12 @@ from langgraph.channels import DeltaChannel
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from handoff.event import Event, HandoffPoint
-from handoff.record import TaskBrief
-from handoff.redaction import redact_known_secrets
-from handoff.team import TurnPass
-from nodes.settings import shorten_value
+from langgraph_takeover.handoff.records.record import TaskBrief
+from langgraph_takeover.handoff.text.redaction import redact_known_secrets
+from langgraph_takeover.handoff.trace.events import Event, HandoffPoint
+from langgraph_takeover.handoff.views.team import TurnPass
+from langgraph_takeover.nodes.context.settings import shorten_value
+from langgraph_takeover.sandbox.interface import TakeoverError
 
 StopReason = Literal[
     "finished",
@@ -124,7 +125,7 @@ class AgentState(TypedDict, total=False):
     """Teams only: `Pass`es as JSON."""
 
 
-class InputError(ValueError):
+class InputError(TakeoverError, ValueError):
     """A graph was given a task or a state that is none; the line says what it takes."""
 
 

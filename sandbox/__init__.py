@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sandbox.machine import (
+from langgraph_takeover.sandbox.interface import (
     OWNER_PATTERN,
     BackendName,
     ExecResult,
@@ -51,15 +51,19 @@ __all__ = [
     "start",
 ]
 
-_MODULES = {"docker": "sandbox.container", "host": "sandbox.host", "process": "sandbox.process"}
+_MODULES = {
+    "docker": "langgraph_takeover.sandbox.backends.docker",
+    "host": "langgraph_takeover.sandbox.backends.host",
+    "process": "langgraph_takeover.sandbox.backends.process",
+}
 
 
 def start(spec: SandboxSpec) -> Sandbox:
     """Start a machine from its base. Raises SandboxUnavailableError, with what to do about it."""
-    from sandbox import storage
-    from sandbox.box import BackendSandbox
+    from langgraph_takeover.sandbox.backends.base import BackendSandbox
+    from langgraph_takeover.sandbox.storage import host_directories
 
-    with storage.translate_disk_errors():
+    with host_directories.translate_disk_errors():
         return BackendSandbox(_load_backend(spec.backend).start(spec), shell_init=spec.shell_init)
 
 
@@ -70,13 +74,13 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
     directory that `freeze` was given. Raises SnapshotCorruptError when the snapshot is gone or is not what its digest says,
     and SandboxUnavailableError where it cannot be converted.
     """
-    from sandbox import storage
-    from sandbox.box import BackendSandbox
-    from sandbox.shell_state import parse_state
+    from langgraph_takeover.sandbox.backends.base import BackendSandbox
+    from langgraph_takeover.sandbox.shell.state import parse_state
+    from langgraph_takeover.sandbox.storage import host_directories
 
     _require_convertible(snapshot, spec)
     state = parse_state(snapshot.shell_state)
-    with storage.translate_disk_errors():
+    with host_directories.translate_disk_errors():
         enclosure = _load_backend(spec.backend).thaw(snapshot, store, spec)
         before, now = (
             _writable_directories(snapshot.backend, snapshot.workspace),
@@ -88,14 +92,14 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
 
 def default_backend() -> BackendName:
     """The embedded machine that this host can have: `host` where bubblewrap works, else `process`."""
-    from sandbox.host import unavailable_reason
+    from langgraph_takeover.sandbox.backends.host import unavailable_reason
 
     return "process" if unavailable_reason() else "host"
 
 
 def describe_backend(backend: BackendName) -> str:
     """One line on how far a backend isolates, for the person who runs it."""
-    from sandbox.host import describe_file_layers, unavailable_reason
+    from langgraph_takeover.sandbox.backends.host import describe_file_layers, unavailable_reason
 
     if backend == "docker":
         return "a container each: no network, no host files"
@@ -115,18 +119,18 @@ def remove_stale_resources(
         if not re.fullmatch(OWNER_PATTERN, owner):
             raise ValueError(f"{owner!r:.60} is the name of no run")
     if backend == "docker":
-        from sandbox.gc.docker import remove_owned
+        from langgraph_takeover.sandbox.gc.docker import remove_owned
 
         remove_owned(owners, kept_images)
     else:
-        from sandbox.local import remove_run
+        from langgraph_takeover.sandbox.backends.processes import remove_run
 
         for owner in owners:
             remove_run(owner)
 
 
 def _require_convertible(snapshot: Snapshot, spec: SandboxSpec) -> None:
-    from sandbox.bases import COPY_PREFIX, check_workspace
+    from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, check_workspace
 
     check_workspace(snapshot)
     if snapshot.backend == spec.backend:
@@ -144,12 +148,12 @@ def _require_convertible(snapshot: Snapshot, spec: SandboxSpec) -> None:
 
 def _writable_directories(backend: BackendName, workspace: str) -> tuple[str, ...]:
     """The workspace, the home and the directory for temporary files, as far as the kind of machine tells."""
-    from sandbox.bases import WRITABLE_DIRECTORIES
+    from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
 
     if backend == "process":
         return tuple(posixpath.join(posixpath.dirname(workspace), name) for name in WRITABLE_DIRECTORIES)
     if backend == "host":
-        from sandbox.host import HostBackend
+        from langgraph_takeover.sandbox.backends.host import HostBackend
 
         return (workspace, *HostBackend.file_roots)
     return (workspace,)
@@ -157,3 +161,9 @@ def _writable_directories(backend: BackendName, workspace: str) -> tuple[str, ..
 
 def _load_backend(name: BackendName) -> Any:
     return import_module(_MODULES[name])
+
+
+if __name__ == "sandbox":  # the short name in a checkout
+    from langgraph_takeover._checkout import alias
+
+    alias(__name__)

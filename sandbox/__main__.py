@@ -15,9 +15,9 @@ from typer import Argument, Option
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sandbox.gc.collector import Survey
-    from sandbox.gc.resources import CollectionRequest, Resource
-    from sandbox.machine import Snapshot
+    from langgraph_takeover.sandbox.gc.collector import Survey
+    from langgraph_takeover.sandbox.gc.resources import CollectionRequest, Resource
+    from langgraph_takeover.sandbox.interface import Snapshot
 
 DONE, USAGE, INFRASTRUCTURE_FAILURE, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
 
@@ -100,9 +100,9 @@ def gc(
     as_json: JsonOption = False,
 ) -> None:
     """Show what dead runs left on this host and on its Docker daemon; remove it with --remove."""
-    from sandbox.gc.collector import survey
-    from sandbox.gc.resources import CollectionRequest
-    from sandbox.ownership import is_owner
+    from langgraph_takeover.sandbox.gc.collector import survey
+    from langgraph_takeover.sandbox.gc.resources import CollectionRequest
+    from langgraph_takeover.sandbox.storage.ownership import is_owner
 
     if owner is not None and not is_owner(owner):
         _exit_with_usage_error(f"--owner: {owner!r} is no name of a run; the table of `gc` names them")
@@ -117,9 +117,9 @@ def gc(
             found = survey(request)
         outcome = _remove_resources(found.stale_resources) if remove else None
         if as_json:
-            from sandbox import listing
+            from langgraph_takeover.sandbox.cli import terminal
 
-            print(json.dumps(listing.to_json_object(found, outcome), indent=1))
+            print(json.dumps(terminal.to_json_object(found, outcome), indent=1))
         else:
             _show_survey(found, outcome, request)
     has_failed = found.errors or any((outcome or {}).values())
@@ -129,7 +129,7 @@ def gc(
 @app.command(epilog=_PROBE_EPILOG)
 def probe(as_json: JsonOption = False) -> None:
     """Show what this host can do: which machines it can have, how they are frozen, where they are kept."""
-    from sandbox import probe
+    from langgraph_takeover.sandbox.cli import probe
 
     with _report_errors():
         with _stderr_console().status("trying"):
@@ -137,9 +137,9 @@ def probe(as_json: JsonOption = False) -> None:
         if as_json:
             print(json.dumps([fact.model_dump() for fact in facts], indent=1))
             return
-        from sandbox import listing
+        from langgraph_takeover.sandbox.cli import terminal
 
-        listing.show_capabilities(_stdout_console(), facts)
+        terminal.show_capabilities(_stdout_console(), facts)
 
 
 @app.command(epilog=_EXPORT_EPILOG)
@@ -155,7 +155,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a snapshot, verified, to one file that another host can import."""
-    from sandbox import transfer
+    from langgraph_takeover.sandbox.snapshots import transfer
 
     snapshot = _read_snapshot(snapshot_json)
     with _report_errors(), _stderr_console().status(f"writing {url}"):
@@ -168,7 +168,7 @@ def import_(
     store: Annotated[Path, Argument(help="The directory to put its archive into; made if it is not there.")],
 ) -> None:
     """Put an exported snapshot into a directory, verified; prints the snapshot as JSON."""
-    from sandbox import transfer
+    from langgraph_takeover.sandbox.snapshots import transfer
 
     try:
         store.mkdir(parents=True, exist_ok=True)
@@ -184,8 +184,8 @@ def _remove_resources(stale: tuple[Resource, ...]) -> dict[str, str | None]:
     """Remove one by one; by `where`, why a resource is still there."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from sandbox import listing
-    from sandbox.gc import collector
+    from langgraph_takeover.sandbox.cli import terminal
+    from langgraph_takeover.sandbox.gc import collector
 
     outcome: dict[str, str | None] = {}
     console = _stderr_console()
@@ -198,52 +198,52 @@ def _remove_resources(stale: tuple[Resource, ...]) -> dict[str, str | None]:
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         bar = progress.add_task("", total=len(stale))
         for one in stale:
-            progress.update(bar, description=str(listing.escape_text(f"{one.kind} {one.name}")))
+            progress.update(bar, description=str(terminal.escape_text(f"{one.kind} {one.name}")))
             outcome[one.location] = collector.remove(one)
             progress.advance(bar)
     return outcome
 
 
 def _show_survey(survey: Survey, outcome: dict[str, str | None] | None, request: CollectionRequest) -> None:
-    from sandbox import listing
+    from langgraph_takeover.sandbox.cli import terminal
 
     console, stale = _stdout_console(), survey.stale_resources
     if survey.docker_error is not None:
         console.print(
-            listing.escape_text(f"Docker was not looked at: {survey.docker_error.partition(' (')[0]}")
+            terminal.escape_text(f"Docker was not looked at: {survey.docker_error.partition(' (')[0]}")
         )
     for error in survey.errors:
         print(f"error: {error}", file=sys.stderr)
-    listing.show_kept_resources(console, survey.kept_resources)
+    terminal.show_kept_resources(console, survey.kept_resources)
     if survey.kept_resources and stale:
         console.print()
     if not stale:
         whose = f" of {request.owner}" if request.owner else ""
         where = " where it could be looked" if survey.errors else ""
-        console.print(listing.escape_text(f"Nothing{whose} is left behind that can be removed{where}."))
+        console.print(terminal.escape_text(f"Nothing{whose} is left behind that can be removed{where}."))
     elif outcome is None:
-        listing.show_stale_resources(console, stale, "Left behind")
+        terminal.show_stale_resources(console, stale, "Left behind")
         console.print()
         console.print(
-            listing.escape_text(f"{listing.format_total(stale)}. Nothing has been removed. To remove it:")
+            terminal.escape_text(f"{terminal.format_total(stale)}. Nothing has been removed. To remove it:")
         )
-        console.print(listing.escape_text(f"  {request.command_line()} --remove"), soft_wrap=True)
+        console.print(terminal.escape_text(f"  {request.command_line()} --remove"), soft_wrap=True)
     else:
         gone = tuple(one for one in stale if outcome[one.location] is None)
         if gone:
-            listing.show_stale_resources(console, gone, "Removed")
+            terminal.show_stale_resources(console, gone, "Removed")
             console.print()
-        console.print(listing.escape_text(f"Removed: {listing.format_total(gone)}."))
+        console.print(terminal.escape_text(f"Removed: {terminal.format_total(gone)}."))
         for one in stale:
             if outcome[one.location] is not None:
-                name = listing.escape_text(f"{one.kind} {one.name} is still there: {outcome[one.location]}")
+                name = terminal.escape_text(f"{one.kind} {one.name} is still there: {outcome[one.location]}")
                 print(f"error: {name}", file=sys.stderr)
 
 
 def _read_snapshot(path: Path) -> Snapshot:
     from pydantic import ValidationError
 
-    from sandbox.machine import Snapshot
+    from langgraph_takeover.sandbox.interface import Snapshot
 
     try:
         told = json.loads(path.read_bytes())
@@ -264,7 +264,7 @@ def _read_snapshot(path: Path) -> Snapshot:
 @contextmanager
 def _report_errors() -> Iterator[None]:
     """What a person, and not a programmer, can mend is told without a traceback."""
-    from sandbox.machine import OutOfDiskError, SandboxUnavailableError
+    from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 
     try:
         yield

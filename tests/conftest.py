@@ -80,8 +80,8 @@ def fill_disk(disk: Path) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def _home_of_machines() -> Iterator[None]:
     """What machines stand on lies apart from what this host's user has, and is gone afterwards."""
-    from sandbox.removal import remove_tree
-    from sandbox.storage import ROOT_VARIABLE
+    from langgraph_takeover.sandbox.storage.host_directories import ROOT_VARIABLE
+    from langgraph_takeover.sandbox.storage.removal import remove_tree
 
     place = Path(tempfile.mkdtemp(prefix="takeover-tests-", dir="/var/tmp"))
     place.chmod(0o711)
@@ -104,8 +104,8 @@ def base_image() -> str:
     """An image with bash, git and Python on this host's daemon; one process builds it if it is missing."""
     from docker.errors import ImageNotFound
 
-    from sandbox.container import client
-    from sandbox.machine import SandboxUnavailableError
+    from langgraph_takeover.sandbox.backends.docker import client
+    from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
     with Path(tempfile.gettempdir(), "takeover-tests-base-image.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -24,17 +24,18 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from sqlalchemy import func, select
 
-import graph.home
-import handoff.record
-import nodes.recording
-import nodes.session
-import sandbox
-from graph.home import Home, ThreadNotFoundError, open_home
-from graph.running import open_run, take_over
-from handoff.ledger import effects, leases, machines, store
-from nodes.session import Session, SnapshotEvery
-from sandbox import archive, box
-from sandbox.machine import BackendName, SandboxSpec
+from langgraph_takeover import sandbox
+from langgraph_takeover.graph import home as graph_home
+from langgraph_takeover.graph.home import Home, ThreadNotFoundError, open_home
+from langgraph_takeover.graph.runs.api import open_run, take_over
+from langgraph_takeover.handoff.ledger import effects, leases, snapshots, store
+from langgraph_takeover.handoff.records import record as record_module
+from langgraph_takeover.nodes import records as node_records
+from langgraph_takeover.nodes.session import session as node_session
+from langgraph_takeover.nodes.session.session import Session, SnapshotEvery
+from langgraph_takeover.sandbox.backends import base as base_backend
+from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
+from langgraph_takeover.sandbox.snapshots import archive
 
 IMAGE = "takeover/base:latest"
 REPOSITORY_IMAGE = f"takeover/crash-matrix:{os.getpid()}"
@@ -140,21 +141,21 @@ class CrashPoints:
         """Everything that becomes durable or acts in a run."""
         self.wrap(effects, "begin", "effects.begin")
         self.wrap(effects, "end", "effects.end")
-        self.wrap(machines, "keep", "machines.keep")
-        self.wrap(sandbox, "start", "sandbox.start")
+        self.wrap(snapshots, "keep", "machines.keep")
+        self.wrap(sandbox, "start", "langgraph_takeover.sandbox.start")
         self.wrap(sandbox, "thaw", "sandbox.thaw")
         for name in ("run", "inspect", "write_file", "freeze", "close"):
-            self.wrap(box.BackendSandbox, name, f"machine.{name}")
+            self.wrap(base_backend.BackendSandbox, name, f"machine.{name}")
         self.wrap(archive, "write", "archive.write")
-        self.wrap(nodes.session, "bring", "session.bring")
-        self.wrap(nodes.recording, "bring", "record.bring")
-        self.wrap(nodes.session, "remove_tree", "session.remove_tree")
-        self.wrap(handoff.record, "write_durably", "record.write")
-        self.wrap(handoff.record, "remove_tree", "record.remove_tree")
+        self.wrap(node_session, "bring", "session.bring")
+        self.wrap(node_records, "bring", "record.bring")
+        self.wrap(node_session, "remove_tree", "session.remove_tree")
+        self.wrap(record_module, "write_durably", "record.write")
+        self.wrap(record_module, "remove_tree", "record.remove_tree")
         self.wrap(
             Path, "rename", condition=lambda path, target: path.name.startswith((".freezing", ".partial"))
         )
-        self.wrap(graph.home, "acquire", "lease.acquire")
+        self.wrap(graph_home, "acquire", "lease.acquire")
         self.wrap(leases.Lease, "release", "lease.release")
         self.wrap(leases, "answer_request", "lease.answer_request")
         self.wrap(Session, "enter", "session.enter")
@@ -179,7 +180,7 @@ class CrashPoints:
         Session.act = counted_act  # type: ignore[method-assign]
 
     def _wrap_saver(self) -> None:
-        opened = graph.home.open_saver
+        opened = graph_home.open_saver
 
         @contextlib.contextmanager
         def open_counted(*given: Any) -> Iterator[Any]:
@@ -188,7 +189,7 @@ class CrashPoints:
                 self.wrap(saver, "put_writes", "saver.put_writes")
                 yield saver
 
-        graph.home.open_saver = open_counted
+        graph_home.open_saver = open_counted
 
 
 class RepliesModel(BaseChatModel):
@@ -276,7 +277,7 @@ def audit_case(case: CrashCase) -> None:
         if case.database is None:  # elsewhere the database is shared with other homes
             home.remove_unused_snapshots()
             found["unused machines"] = [part.name for part in home.snapshot_directory.glob(".*")]
-            used = nodes.session.snapshot_directory_names(machines.list_snapshots(ledger))
+            used = node_session.snapshot_directory_names(snapshots.list_snapshots(ledger))
             found["unknown machines"] = [
                 part.name for part in home.snapshot_directory.iterdir() if part.name not in used
             ]
@@ -294,7 +295,7 @@ def audit_case(case: CrashCase) -> None:
 
 def build_image(base: Path, name: str) -> None:
     """The image of that repository, upon one that has bash, git and Python."""
-    from sandbox.daemon import client, require_image
+    from langgraph_takeover.sandbox.docker.client import client, require_image
 
     container = client().containers.create(require_image(IMAGE).id, ["true"])
     try:
@@ -315,14 +316,14 @@ def _set_root_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def remove_image(name: str) -> None:
-    from sandbox.daemon import client
+    from langgraph_takeover.sandbox.docker.client import client
 
     client().images.remove(name, force=True)
 
 
 def remove_containers(case: CrashCase) -> None:
     """Write down the containers that a run has left, and remove them."""
-    from sandbox.gc.docker import list_resources, remove
+    from langgraph_takeover.sandbox.gc.docker import list_resources, remove
 
     # Each thread's machines have an owner of their own, whose name begins with the one that was given.
     found = [one for one in list_resources() if one.kind == "container" and one.owner.startswith(case.name)]

@@ -28,8 +28,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sandbox.removal import remove_tree
-from sandbox.storage import ROOT_VARIABLE
+from langgraph_takeover.sandbox.storage.host_directories import ROOT_VARIABLE
+from langgraph_takeover.sandbox.storage.removal import remove_tree
 from tests import crash_case, postgres
 from tests.crash_case import CrashCase
 
@@ -339,7 +339,7 @@ def _remove_case(case: CrashCase) -> None:
 
 
 def _remove_sandboxes(case: CrashCase) -> None:
-    import sandbox
+    from langgraph_takeover import sandbox
 
     sandbox.remove_stale_resources(case.backend, case.name)
 

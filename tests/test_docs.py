@@ -117,7 +117,7 @@ def ran(name: str, place: Path) -> str:
     """What a document's ```sh blocks print, run one after another as a reader would."""
     script = "".join(blocks(DOCUMENTS[name], "sh"))
     if "--sandbox host" in script:
-        from sandbox.host import unavailable_reason
+        from langgraph_takeover.sandbox.backends.host import unavailable_reason
 
         if reason := unavailable_reason():
             skip_missing(reason)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from evals.tasks import BUNDLED, load_tasks
-from graph import open_home
+from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
+from langgraph_takeover.graph import open_home
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
@@ -91,10 +91,10 @@ def test_every_block_runs(tmp_path: Path, repository: Path) -> None:
 
 
 def test_names_in_the_text_are_real() -> None:
-    import graph
-    from graph import Delegation
-    from nodes.settings import AgentConfig
-    from nodes.team import Team
+    from langgraph_takeover import graph
+    from langgraph_takeover.graph import Delegation
+    from langgraph_takeover.nodes.context.agents import Team
+    from langgraph_takeover.nodes.context.settings import AgentConfig
 
     public = {name: getattr(graph, name) for name in graph.__all__}
     (table,) = re.findall(r"^## Errors$(.*)", TEXT, re.MULTILINE | re.DOTALL)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from graph import open_home
-from handoff.views import VIEWS
+from langgraph_takeover.graph import open_home
+from langgraph_takeover.handoff.views import VIEWS
 
 from .chat_server import ChatServer
 

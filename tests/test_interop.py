@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from graph import open_home
-from handoff.record import RecordStore
+from langgraph_takeover.graph import open_home
+from langgraph_takeover.handoff.interop import swarm as handoff_swarm
+from langgraph_takeover.handoff.records.record import RecordStore
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "interop.md").read_text(encoding="utf-8")
@@ -21,8 +22,8 @@ BEGUN = """
 import trial
 from langchain_openai import ChatOpenAI
 from pathlib import Path
-from graph import open_home, run
-from sandbox import SandboxSpec
+from langgraph_takeover.graph import open_home, run
+from langgraph_takeover.sandbox import SandboxSpec
 
 with open_home("work") as home:
     spec = SandboxSpec(backend=trial.default_backend(), directory=Path("repository"))
@@ -49,7 +50,7 @@ def ran(directory: Path, *command: str) -> str:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from evals.tasks import BUNDLED, load_tasks
+    from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
 
     found = tmp_path_factory.mktemp("interop")
     (task,) = load_tasks(BUNDLED, ["galley__galley-31"])
@@ -84,10 +85,9 @@ def test_every_block_runs(place: Path) -> None:
 
 
 def test_names_in_the_text_are_real() -> None:
-    import handoff.swarm
-    from graph import swarm
+    from langgraph_takeover.graph import swarm
 
     for name in re.findall(r"`graph\.swarm\.(\w+)`", TEXT):
         assert hasattr(swarm, name), name
     for name in re.findall(r"handoff\.swarm\.(\w+)", TEXT):
-        assert hasattr(handoff.swarm, name), name
+        assert hasattr(handoff_swarm, name), name

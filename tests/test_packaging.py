@@ -86,7 +86,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(wheel: Path) -> N
 
 @pytest.mark.slow
 def test_the_main_command_runs_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
-    from sandbox import default_backend
+    from langgraph_takeover.sandbox import default_backend
 
     point = ("--task-ids", "galley__galley-31", "--points", "first_source_edit", "--view", "structured")
     how = ("--sandbox", default_backend(), "--workers", "2", "--out", tmp_path / "out")
@@ -123,7 +123,7 @@ def test_a_stranger_of_the_same_name_is_named(installed: Path, tmp_path: Path) -
 
 MISSING = {
     "ray": ("ray", "from evals.cluster.connection import connect; connect('auto')"),
-    "s3": ("s3fs", "from sandbox.transfer import import_; import_('s3://bucket/x', Path('store'))"),
+    "s3": ("s3fs", "from sandbox.snapshots.transfer import import_; import_('s3://bucket/x', Path('store'))"),
     "contract": ("pytest", "import sandbox.contract"),
     "postgres": ("psycopg", "from handoff.ledger import Ledger; Ledger('postgresql://127.0.0.1/x')"),
 }

@@ -13,7 +13,11 @@ import pytest
 from .evals.conftest import ONE_POINT, read_rows
 
 ROOT = Path(__file__).parents[1]
-SAMPLE = ("tests/evals/run/test_endings.py", "tests/evals/test_usage.py", "tests/sandbox/test_main.py")
+SAMPLE = (
+    "tests/evals/run/execution/test_signals.py",
+    "tests/evals/test_usage.py",
+    "tests/sandbox/test_main.py",
+)
 ADVERSE = {
     "PATH": os.environ["PATH"],
     "HOME": "/nonexistent",

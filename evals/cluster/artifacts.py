@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from handoff.carrying import compute_archive_digest, export_record, import_record
-from handoff.record import RECORD_FILE, RecordError, RecordStore
-from sandbox.machine import OutOfDiskError, SandboxUnavailableError
-from sandbox.removal import remove_tree
-from sandbox.transfer import open_atomically, translate_storage_errors
+from langgraph_takeover.handoff.records.archive import compute_archive_digest, export_record, import_record
+from langgraph_takeover.handoff.records.record import RECORD_FILE, RecordError, RecordStore
+from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
+from langgraph_takeover.sandbox.snapshots.transfer import open_atomically, translate_storage_errors
+from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 
 class ArtifactStore:

@@ -8,9 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 
-from evals.models import parse_model_name
-from evals.run.config import RunConfig
-from evals.tasks import Task
+from langgraph_takeover.evals.models import parse_model_name
+from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.tasks import Task
 
 _PACKAGES = ("sandbox", "handoff", "nodes", "graph", "evals")
 _DEPENDENCIES = (
@@ -51,7 +51,7 @@ def find_difference(theirs: Versions, ours: Versions) -> str:
 def _source_digest() -> str:
     digest = hashlib.sha256()
     for package in _PACKAGES:
-        root = Path(str(files(package)))
+        root = Path(str(files(f"langgraph_takeover.{package}")))
         for path in sorted(root.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 name = f"{package}/{path.relative_to(root)}"
@@ -67,8 +67,8 @@ def _package_version(name: str) -> str:
 
 
 def _image_id(name: str) -> str:
-    from sandbox.container import require_image
-    from sandbox.machine import SandboxUnavailableError
+    from langgraph_takeover.sandbox.backends.docker import require_image
+    from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
     try:
         return str(require_image(name).id)

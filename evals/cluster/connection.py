@@ -7,7 +7,7 @@ import signal
 import socket
 from typing import NamedTuple
 
-from evals.run.config import RunUsageError
+from langgraph_takeover.evals.run.settings.config import RunUsageError
 
 RESOURCE = "sandbox"
 """The resource of which a node offers one per job that it runs at a time."""

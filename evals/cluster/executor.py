@@ -11,22 +11,22 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evals.cluster.artifacts import ArtifactStore
-from evals.cluster.compatibility import collect_versions
-from evals.cluster.connection import NODE_LABEL, RESOURCE, connect, disconnect
-from evals.cluster.jobs import NODE_ERRORS, ClusterJob, ClusterRun, JobResult, run_job
-from evals.run import stages, threads
-from evals.run.config import CONFIG_FILE, STAGES, RunConfig, RunUsageError
-from evals.run.executors import Executor, Job
-from evals.run.journal import INFRASTRUCTURE_FAILURE, Row
-from evals.run.places import RunPaths
-from evals.tasks import SUITE, Task
-from handoff.record import NOTES_FILE
-from handoff.redaction import redact
-from sandbox.machine import OutOfDiskError, SandboxUnavailableError
+from langgraph_takeover.evals.cluster.artifacts import ArtifactStore
+from langgraph_takeover.evals.cluster.compatibility import collect_versions
+from langgraph_takeover.evals.cluster.connection import NODE_LABEL, RESOURCE, connect, disconnect
+from langgraph_takeover.evals.cluster.jobs import NODE_ERRORS, ClusterJob, ClusterRun, JobResult, run_job
+from langgraph_takeover.evals.run.execution import stages, threads
+from langgraph_takeover.evals.run.execution.executors import Executor, Job
+from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
+from langgraph_takeover.evals.run.paths import RunPaths
+from langgraph_takeover.evals.run.settings.config import CONFIG_FILE, STAGES, RunConfig, RunUsageError
+from langgraph_takeover.evals.tasks import SUITE, Task
+from langgraph_takeover.handoff.records.record import NOTES_FILE
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 
 if TYPE_CHECKING:
-    from evals.cluster.pool import WorkerPool
+    from langgraph_takeover.evals.cluster.pool import WorkerPool
 
 _JOBS_PER_SLOT = 2
 """Jobs per slot that are submitted at a time."""
@@ -73,7 +73,7 @@ class RayExecutor:
         self._store = ArtifactStore(f"{parent}/{config.run_id}")
         connect(self._address)
         try:
-            from evals.cluster.pool import WorkerPool
+            from langgraph_takeover.evals.cluster.pool import WorkerPool
 
             token, tasks = secrets.token_hex(16), tuple(map(_make_path_absolute, tasks))
             self._store.write("check/coordinator", token)
@@ -200,7 +200,7 @@ class RayExecutor:
         import ray
         from ray.exceptions import RayError, RayTaskError
 
-        from evals.cluster.pool import describe_ray_error
+        from langgraph_takeover.evals.cluster.pool import describe_ray_error
 
         job, _ = self._active_jobs.pop(reference)
         try:

@@ -13,25 +13,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import sandbox
-from evals.cluster.artifacts import ArtifactStore
-from evals.cluster.compatibility import Versions, collect_versions, find_difference
-from evals.models import ModelNameError
-from evals.run import threads
-from evals.run.config import RunConfig
-from evals.run.endings import handle_sigterm
-from evals.run.journal import INFRASTRUCTURE_FAILURE, Row
-from evals.run.places import RunPaths
-from evals.run.setup import check_run, usage_errors
-from evals.run.tidying import remove_stale_resources
-from evals.tasks import SUITE, Task
-from handoff.carrying import compute_archive_digest
-from handoff.ledger import LedgerUnavailableError
-from handoff.record import NOTES_FILE, RecordError
-from handoff.redaction import redact
-from nodes.session import build_owner_name
-from sandbox.machine import OutOfDiskError, SandboxUnavailableError
-from sandbox.removal import remove_tree
+from langgraph_takeover import sandbox
+from langgraph_takeover.evals.cluster.artifacts import ArtifactStore
+from langgraph_takeover.evals.cluster.compatibility import Versions, collect_versions, find_difference
+from langgraph_takeover.evals.models import ModelNameError
+from langgraph_takeover.evals.run.execution import threads
+from langgraph_takeover.evals.run.execution.cleanup import remove_stale_resources
+from langgraph_takeover.evals.run.execution.signals import handle_sigterm
+from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
+from langgraph_takeover.evals.run.paths import RunPaths
+from langgraph_takeover.evals.run.preparation import check_run, usage_errors
+from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.tasks import SUITE, Task
+from langgraph_takeover.handoff.ledger import LedgerUnavailableError
+from langgraph_takeover.handoff.records.archive import compute_archive_digest
+from langgraph_takeover.handoff.records.record import NOTES_FILE, RecordError
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.nodes.session.session import build_owner_name
+from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
+from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 NODE_ERRORS = (SandboxUnavailableError, RecordError, LedgerUnavailableError)
 """Errors of one node that another node may not have."""

@@ -11,11 +11,11 @@ import ray
 from ray.exceptions import NodeDiedError, ObjectLostError, TaskUnschedulableError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from evals.cluster.artifacts import ArtifactStore
-from evals.cluster.connection import RESOURCE, Node, list_nodes
-from evals.cluster.jobs import STORE_HINT, ClusterRun, join_node, leave_node
-from evals.run.config import RunUsageError
-from sandbox.machine import SandboxUnavailableError
+from langgraph_takeover.evals.cluster.artifacts import ArtifactStore
+from langgraph_takeover.evals.cluster.connection import RESOURCE, Node, list_nodes
+from langgraph_takeover.evals.cluster.jobs import STORE_HINT, ClusterRun, join_node, leave_node
+from langgraph_takeover.evals.run.settings.config import RunUsageError
+from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
 _LOST_NODE_ERRORS = (NodeDiedError, ObjectLostError, TaskUnschedulableError)
 """What Ray raises for a task of a node that is lost."""

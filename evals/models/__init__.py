@@ -8,13 +8,14 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from evals.models.facts import ORACLE_FILE, read_facts
+from langgraph_takeover.evals.models.facts import ORACLE_FILE, read_facts
+from langgraph_takeover.sandbox.interface import TakeoverError
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-    from evals.tasks import Task
-    from handoff.record import HandoffRecord
+    from langgraph_takeover.evals.tasks import Task
+    from langgraph_takeover.handoff.records.record import HandoffRecord
 
 ORACLE = "builtin:oracle"
 _LLM = "openai:"
@@ -32,7 +33,7 @@ def is_builtin(name: str) -> bool:
     return _BUILTIN_PATTERN.fullmatch(name) is not None
 
 
-class ModelNameError(ValueError):
+class ModelNameError(TakeoverError, ValueError):
     """A model name that stands for nothing; the text says what would."""
 
 
@@ -93,7 +94,7 @@ def check_model(name: str, tasks: tuple[Task, ...], base_url: str | None) -> Non
     if model.kind == "openai" and not base_url and not os.environ.get("OPENAI_API_KEY"):
         raise ModelNameError(f"{name}: OPENAI_API_KEY is not set; set it, or name your server by --base-url")
     if model.kind == "replay":
-        from evals.models.replay import TrajectoryError, read_trajectory
+        from langgraph_takeover.evals.models.replay import TrajectoryError, read_trajectory
 
         try:
             turns = read_trajectory(model.file, model.number)
@@ -125,8 +126,7 @@ def describe_ambiguous_models(names: Collection[str], base_url: str | None) -> s
         return None
     from openai import OpenAI, OpenAIError
 
-    from nodes.deadline import DeadlineExceededError
-    from nodes.exchange import Exchange
+    from langgraph_takeover.nodes.model.exchange import DeadlineExceededError, Exchange
 
     exchange = Exchange(_LISTING_TIMEOUT_S)
 
@@ -166,11 +166,11 @@ def build_model(
     if model.is_llm:
         return build_llm(name, base_url=base_url, max_reply_tokens=max_reply_tokens, temperature=temperature)
     if model.kind == "replay":
-        from evals.models.replay import ReplayModel, read_trajectory
+        from langgraph_takeover.evals.models.replay import ReplayModel, read_trajectory
 
         turns = read_trajectory(model.file, model.number, workspace)
         return ReplayModel(turns=turns, start=_find_first_action(model, record))
-    from evals.models.oracle import OracleModel
+    from langgraph_takeover.evals.models.oracle import OracleModel
 
     assert task.directory is not None
     waits = _BUILTIN_PATTERN.fullmatch(name)

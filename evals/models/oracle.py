@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 
-from evals.models.facts import CodeRegion, TaskFacts, Variant
-from evals.models.scripted import ScriptedModel, Turn, message_text
-from evals.models.teamwork import adapt_to_team
-from handoff.action import Action
-from handoff.prompts import load_prompt
-from nodes.replies import ModelError
+from langgraph_takeover.evals.models.facts import CodeRegion, TaskFacts, Variant
+from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn, message_text
+from langgraph_takeover.evals.models.teamwork import adapt_to_team
+from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.nodes.model.calls import ModelError
 
 _MARGIN = re.compile(r"^(\s*\d+\t|[+-]|[^\s:]+:\d+:)")
 _EVENT = re.compile(r"^## (e\d+) · ", re.MULTILINE)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from evals.models.scripted import ScriptedModel, Turn
-from handoff.action import Action
-from handoff.event import UNREADABLE, Event
-from handoff.readers import TraceError, read_traces
-from handoff.readers.tools import is_submission
-from handoff.trace import Trace
+from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn
+from langgraph_takeover.handoff.readers import TraceError, read_traces
+from langgraph_takeover.handoff.readers.tools import is_submission
+from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace
+from langgraph_takeover.sandbox.interface import TakeoverError
 
 _CHANGES_SHELL_STATE = re.compile(
     r"(^|[;&|({\n])\s*(cd|pushd|popd|export|unset|set|source|\.|alias|exit|exec|shopt|trap|umask|ulimit)(\s|$)"
@@ -26,7 +26,7 @@ _MARKUP = re.compile(r"`{3,}|<(?=/?(?:editor|shell|bash|handoff|finish|tool_call
 _HEREDOC_MARK = "TAKEOVER_REPLAY_END"
 
 
-class TrajectoryError(ValueError):
+class TrajectoryError(TakeoverError, ValueError):
     """A trajectory that cannot be replayed; the text names the file and why."""
 
 

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
 
-from handoff.action import Action, write_action
+from langgraph_takeover.handoff.trace.action import Action, write_action
 
 CHARACTERS_PER_TOKEN = 4
 """The estimate by which models without a tokenizer count; reports say that it is one."""

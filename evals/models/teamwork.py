@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from evals.models.scripted import Turn
-from handoff.action import Action
+from langgraph_takeover.evals.models.scripted import Turn
+from langgraph_takeover.handoff.trace.action import Action
 
 _MEMBER = re.compile(r"^You are `([\w-]+)`, one of several agents", re.MULTILINE)
 _SUPERVISOR = re.compile(r"^You choose who goes on", re.MULTILINE)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from evals.reports.statistics import Pair, pair_with_baseline, select_graded
-from evals.run.config import BASELINE, POINTS, shorten_model_name
-from evals.run.journal import INFRASTRUCTURE_FAILURE, Row
-from evals.run.results import Results
-from handoff.views import VIEWS
+from langgraph_takeover.evals.reports.statistics import Pair, pair_with_baseline, select_graded
+from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
+from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.settings.config import BASELINE, POINTS, shorten_model_name
+from langgraph_takeover.handoff.views import VIEWS
 
 STATES = ("needs_completion", "already_solved", "behavior_broken")
 UNLABELLED = "unlabelled"

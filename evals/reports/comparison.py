@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from evals.reports.collection import collect_report_data
-from evals.reports.statistics import (
+from langgraph_takeover.evals.reports.collection import collect_report_data
+from langgraph_takeover.evals.reports.statistics import (
     Estimate,
     Interval,
     McNemar,
@@ -19,9 +19,9 @@ from evals.reports.statistics import (
     read_paired_values,
     select_graded,
 )
-from evals.run.config import STAGES, RunUsageError
-from evals.run.journal import Row
-from evals.run.results import Results
+from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.settings.config import STAGES, RunUsageError
 
 PAIR_KEY = STAGES["takeovers"]
 _DIRECTORY_SETTINGS = ("run_id", "journal", "records_of", "shard")

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import binomtest, bootstrap
 
-from evals.run.config import BASELINE
-from evals.run.journal import Row
+from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.settings.config import BASELINE
 
 RESAMPLES, SEED, CONFIDENCE = 5_000, 20260518, 0.95
 POINT_KEY = ("record_id", "successor", "repeat")

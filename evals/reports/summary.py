@@ -12,14 +12,19 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from evals.models import is_builtin, parse_model_name
-from evals.reports.collection import collect_report_data
-from evals.reports.statistics import compute_savings, pair_with_baseline, read_values, select_graded
-from evals.run.config import BASELINE, RunConfig
-from evals.run.journal import Row
-from evals.run.results import Results
-from handoff.record import write_durably
-from handoff.redaction import redact
+from langgraph_takeover.evals.models import is_builtin, parse_model_name
+from langgraph_takeover.evals.reports.collection import collect_report_data
+from langgraph_takeover.evals.reports.statistics import (
+    compute_savings,
+    pair_with_baseline,
+    read_values,
+    select_graded,
+)
+from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.settings.config import BASELINE, RunConfig
+from langgraph_takeover.handoff.records.record import write_durably
+from langgraph_takeover.handoff.text.redaction import redact
 
 SUMMARY_FILE = "summary.json"
 _COMPARED_SETTINGS = (

@@ -29,12 +29,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from evals.run.config import STAGES
-from handoff.ledger.database import Database, LedgerUnavailableError
-from handoff.outside import describe_error, read_untrusted_file
-from handoff.record import write_durably
-from handoff.redaction import redact
-from sandbox.documents import parse_json
+from langgraph_takeover.evals.run.settings.config import STAGES
+from langgraph_takeover.handoff.ledger.database import Database, LedgerUnavailableError
+from langgraph_takeover.handoff.records.record import write_durably
+from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.sandbox.interface import TakeoverError
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 Row = dict[str, Any]
 JOURNAL_FILE = "journal.sqlite"
@@ -58,11 +59,11 @@ _runs = Table("takeover_runs", _tables, Column("run", Text, primary_key=True))
 _version = Table("takeover_journal_schema", _tables, Column("version", Integer, primary_key=True))
 
 
-class OutputInUseError(RuntimeError):
+class OutputInUseError(TakeoverError, RuntimeError):
     """Another process works on the same output directory."""
 
 
-class JournalError(ValueError):
+class JournalError(TakeoverError, ValueError):
     """A journal with a damaged row, or without the run that it should hold."""
 
 

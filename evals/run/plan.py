@@ -12,14 +12,14 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from evals.models import is_llm
-from evals.run.config import BASELINE, STAGES, RunConfig
-from evals.run.journal import Journals, Row
-from evals.run.study import Study, load_studies
-from evals.run.work import RunJobs
-from evals.tasks import Task
-from handoff.notes.writing import OUTPUT_TOKENS
-from handoff.views import VIEWS_WITH_NOTES
+from langgraph_takeover.evals.models import is_llm
+from langgraph_takeover.evals.run.execution.jobs import RunJobs
+from langgraph_takeover.evals.run.journal import Journals, Row
+from langgraph_takeover.evals.run.settings.config import BASELINE, STAGES, RunConfig
+from langgraph_takeover.evals.run.settings.study import Study, load_studies
+from langgraph_takeover.evals.tasks import Task
+from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS
+from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES
 
 POINTS_PER_RUN = {
     "first_source_edit": 75 / 75,

@@ -9,13 +9,26 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evals.run.config import CONFIG_FILE, STAGES, RunConfig, RunUsageError, load_config
-from evals.run.journal import JOURNAL_FILE, JournalError, Row, get_journals, open_journal, read_export
-from evals.run.places import RunPaths
-from handoff.outside import describe_error
-from handoff.readers import TraceError, read_traces
-from handoff.record import HandoffRecord, RecordError
-from handoff.trace import Trace
+from langgraph_takeover.evals.run.journal import (
+    JOURNAL_FILE,
+    JournalError,
+    Row,
+    get_journals,
+    open_journal,
+    read_export,
+)
+from langgraph_takeover.evals.run.paths import RunPaths
+from langgraph_takeover.evals.run.settings.config import (
+    CONFIG_FILE,
+    STAGES,
+    RunConfig,
+    RunUsageError,
+    load_config,
+)
+from langgraph_takeover.handoff.readers import TraceError, read_traces
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
+from langgraph_takeover.handoff.text.files import describe_error
+from langgraph_takeover.handoff.trace.events import Trace
 
 # fmt: off
 _TEXT_FIELDS = frozenset((

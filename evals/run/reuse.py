@@ -6,8 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from evals.run.config import CONFIG_FILE, RunConfig, RunUsageError, load_config
-from evals.run.journal import (
+from langgraph_takeover.evals.run.journal import (
     INFRASTRUCTURE_FAILURE,
     JOURNAL_FILE,
     Journal,
@@ -16,11 +15,12 @@ from evals.run.journal import (
     get_journals,
     open_journal,
 )
-from evals.run.places import RunPaths
-from evals.tasks import Task
-from handoff.outside import describe_error
-from handoff.record import HandoffRecord
-from sandbox.transfer import copy_to_store
+from langgraph_takeover.evals.run.paths import RunPaths
+from langgraph_takeover.evals.run.settings.config import CONFIG_FILE, RunConfig, RunUsageError, load_config
+from langgraph_takeover.evals.tasks import Task
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.text.files import describe_error
+from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 
 _SHARED_SETTINGS = ("tasks", "sandbox", "protocol", "points", "max_steps", "max_seconds", "command_timeout_s")
 

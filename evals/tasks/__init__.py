@@ -15,12 +15,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from handoff.outside import describe_error, read_untrusted_file
-from sandbox.documents import parse_json
-from sandbox.machine import BackendName, SandboxSpec
+from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
+from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec, TakeoverError
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 BUNDLED = "bundled"
-SUITE = Path(str(files("evals") / "suite"))
+SUITE = Path(str(files("langgraph_takeover.evals.tasks") / "suite"))
 _STREAM = "repo.fast-export"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REQUIRED_FIELDS = (
@@ -48,7 +48,7 @@ def _find_installed_packages() -> tuple[Path, ...]:
     return tuple(sorted({found for root in roots for found in root.glob(_PACKAGES)}))
 
 
-class TaskSourceError(ValueError):
+class TaskSourceError(TakeoverError, ValueError):
     """A task source that cannot be used; the text names the place and the cure."""
 
 
@@ -67,7 +67,9 @@ class Task(BaseModel):
     @property
     def prompt(self) -> str:
         """The original task prompt, the same for every agent."""
-        template = (files("evals") / "prompts" / "task.md").read_text(encoding="utf-8")
+        template = (files("langgraph_takeover.evals.tasks") / "prompts" / "task.md").read_text(
+            encoding="utf-8"
+        )
         statement = str(self.instance["problem_statement"]).replace("\r\n", "\n").strip()
         return template.replace("{problem_statement}", statement)
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-import sandbox
-from evals.tasks import Task, TaskSourceError
-from handoff.redaction import redact
-from sandbox.machine import FileAccessError, Frozen, Sandbox, SandboxSpec
+from langgraph_takeover import sandbox
+from langgraph_takeover.evals.tasks import Task, TaskSourceError
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.sandbox.interface import FileAccessError, Frozen, Sandbox, SandboxSpec, TakeoverError
 
 HandoffState = Literal["needs_completion", "already_solved", "behavior_broken"]
 EVAL_TIMEOUT_S = 1800
@@ -22,7 +22,7 @@ _LOG_NAME = "test_output.txt"
 _PIECE_BYTES, _MAX_PIECES = 15_000_000, 40
 
 
-class GradingError(Exception):
+class GradingError(TakeoverError):
     """The grading itself failed; nothing that the patch did."""
 
 
@@ -96,7 +96,7 @@ def _grade_by_harness(task: Task, patch: str, spec: SandboxSpec, directory: Path
     from swebench.harness import run_evaluation
     from swebench.harness.utils import make_test_spec
 
-    from sandbox.container import OwnedClient
+    from langgraph_takeover.sandbox.backends.docker import OwnedClient
 
     # The harness names its container after this id, and removes whatever has that name already.
     run = f"{spec.owner}.{directory.name}"

@@ -10,10 +10,10 @@ from pathlib import Path
 from pydantic import ValidationError
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
-from evals.tasks import Task
-from evals.tasks.grading import GradingError, Verdict, grade
-from handoff.record import write_durably
-from sandbox.machine import OutOfDiskError, SandboxSpec, SandboxUnavailableError
+from langgraph_takeover.evals.tasks import Task
+from langgraph_takeover.evals.tasks.grading import GradingError, Verdict, grade
+from langgraph_takeover.handoff.records.record import write_durably
+from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxSpec, SandboxUnavailableError
 
 MAX_TRIES = 3
 
@@ -63,6 +63,6 @@ def _image_digest(spec: SandboxSpec) -> str:
     """Of what the grading machine starts from; a directory is what the task's commit says."""
     if spec.image is None:
         return ""
-    from sandbox.daemon import require_image
+    from langgraph_takeover.sandbox.docker.client import require_image
 
     return str(require_image(spec.image).id)

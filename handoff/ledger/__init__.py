@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from handoff.ledger.database import LedgerUnavailableError
-from handoff.ledger.leases import (
+from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
+from langgraph_takeover.handoff.ledger.leases import (
     FencedError,
     HandedOverError,
     Lease,
@@ -15,7 +15,7 @@ from handoff.ledger.leases import (
     ThreadNameError,
     acquire,
 )
-from handoff.ledger.store import Ledger
+from langgraph_takeover.handoff.ledger.store import Ledger
 
 __all__ = [
     "FencedError",

@@ -28,8 +28,9 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
-from handoff.ledger.undisturbed import defer_signals
-from handoff.outside import describe_error
+from langgraph_takeover.handoff.ledger.signals import defer_signals
+from langgraph_takeover.handoff.text.files import describe_error
+from langgraph_takeover.sandbox.interface import TakeoverError
 
 BUSY_S = 60.0
 """How long a writer waits for another one's transaction."""
@@ -39,7 +40,7 @@ Synchronous = Literal["NORMAL", "FULL"]
 """Whether on SQLite a transaction outlives its process only, or a loss of power too."""
 
 
-class LedgerUnavailableError(Exception):
+class LedgerUnavailableError(TakeoverError):
     """The database cannot be opened, read or written; one line that says which, why, and what to do."""
 
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
-from handoff.ledger.leases import Lease
-from handoff.ledger.sealing import add_checksum, verify_text
-from handoff.ledger.store import Ledger, effects
+from langgraph_takeover.handoff.ledger.checksums import add_checksum, verify_text
+from langgraph_takeover.handoff.ledger.leases import Lease
+from langgraph_takeover.handoff.ledger.store import Ledger, effects
 
 
 class EffectKey(NamedTuple):

@@ -17,12 +17,12 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import ValidationError
 from sqlalchemy import Connection, delete, insert, select, update
 
-from handoff.envelope import Envelope, Understanding
-from handoff.ledger.database import LedgerUnavailableError
-from handoff.ledger.leases import check_name, close_thread, reopen_thread
-from handoff.ledger.store import Ledger, handoffs, idempotency_keys, transitions
-from handoff.redaction import redact
-from sandbox.machine import Frozen
+from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
+from langgraph_takeover.handoff.ledger.leases import check_name, close_thread, reopen_thread
+from langgraph_takeover.handoff.ledger.store import Ledger, handoffs, idempotency_keys, transitions
+from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
 
 HandoffState = Literal[
     "prepared",
@@ -94,14 +94,14 @@ class Transition(NamedTuple):
     at: float
 
 
-class HandoffNotFoundError(LookupError):
+class HandoffNotFoundError(TakeoverError, LookupError):
     """The ledger has no handoff of that id."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
-class IllegalTransitionError(ValueError):
+class IllegalTransitionError(TakeoverError, ValueError):
     """What was asked for cannot follow upon the state that the handoff is in, or another one was faster."""
 
     def __init__(self, handoff: Handoff, to: HandoffState, reason: str = "") -> None:
@@ -111,7 +111,7 @@ class IllegalTransitionError(ValueError):
         self.handoff = handoff
 
 
-class KeyReusedError(ValueError):
+class KeyReusedError(TakeoverError, ValueError):
     """An idempotency key came back with something else than it was first used for."""
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, text, update
 
-from handoff.ledger.database import LedgerUnavailableError
-from handoff.ledger.store import Ledger, closed_threads, leases
-from handoff.redaction import redact
-from sandbox.ownership import current_process_identity, process_state
+from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
+from langgraph_takeover.handoff.ledger.store import Ledger, closed_threads, leases
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.sandbox.interface import TakeoverError
+from langgraph_takeover.sandbox.storage.ownership import current_process_identity, process_state
 
 TTL_S = 30.0
 MAX_ID_LENGTH = 255
@@ -34,7 +35,7 @@ _SELECT = text(f"{SELECT_LEASE}:thread")
 _SELECT_FOR_SHARE = text(f"{SELECT_LEASE}:thread FOR SHARE")
 
 
-class ThreadHeldError(Exception):
+class ThreadHeldError(TakeoverError):
     """Another run works on the thread; the text names it, and says until when its lease lasts."""
 
     def __init__(self, thread: str, holder: str, remaining_s: float) -> None:
@@ -46,7 +47,7 @@ class ThreadHeldError(Exception):
         self.holder = holder
 
 
-class FencedError(Exception):
+class FencedError(TakeoverError):
     """The lease was lost to another run, so nothing that this one does counts any more."""
 
     def __init__(self, thread: str, holder: str) -> None:
@@ -55,7 +56,7 @@ class FencedError(Exception):
         self.holder = holder
 
 
-class HandedOverError(Exception):
+class HandedOverError(TakeoverError):
     """Nothing goes on upon the thread: its work was handed over, or the handoff that it was begun for gave it up."""
 
     def __init__(self, thread: str, target: str, handoff: str) -> None:
@@ -69,7 +70,7 @@ class HandedOverError(Exception):
         self.handoff = handoff
 
 
-class ThreadNameError(ValueError):
+class ThreadNameError(TakeoverError, ValueError):
     """A thread's id is none that every database and every file name can take."""
 
 

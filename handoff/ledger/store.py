@@ -20,8 +20,8 @@ from sqlalchemy import (
     text,
 )
 
-from handoff.ledger.database import RETRY_PAUSE_S, Database
-from handoff.ledger.undisturbed import defer_signals
+from langgraph_takeover.handoff.ledger.database import RETRY_PAUSE_S, Database
+from langgraph_takeover.handoff.ledger.signals import defer_signals
 
 SCHEMA_VERSION = 3
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from handoff.notes.evidence import Evidence
-from handoff.notes.fields import MODEL_FIELDS, NONE_OBSERVED, UNKNOWN
-from handoff.record import Claim, Notes
+from langgraph_takeover.handoff.notes.evidence import Evidence
+from langgraph_takeover.handoff.records.record import Claim, Notes
+from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, NONE_OBSERVED, UNKNOWN
 
 _SENTENCE = re.compile(r"(?<=[.;!?])\s+")
 _INLINE_CODE = re.compile(r"`+([^`]+)`+")

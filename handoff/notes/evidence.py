@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterable
 from functools import cached_property
 
-from handoff import detectors
-from handoff.detector_state import DetectorState, ValidationRun
-from handoff.event import Event
-from handoff.paths import is_source
-from handoff.record import HandoffRecord
-from handoff.trace import Differences, compute_differences
+from langgraph_takeover.handoff.points import detectors
+from langgraph_takeover.handoff.points.detector_state import DetectorState, ValidationRun
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.trace.events import Differences, Event, compute_differences
+from langgraph_takeover.handoff.trace.file_kinds import is_source
 
 
 class Evidence:

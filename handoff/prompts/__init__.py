@@ -10,7 +10,7 @@ from importlib.resources import files
 @cache
 def load_prompt(name: str, package: str = "handoff") -> str:
     """A prompt that ships with a package."""
-    return (files(package) / "prompts" / f"{name}.md").read_text(encoding="utf-8")
+    return (files(f"langgraph_takeover.{package}") / "prompts" / f"{name}.md").read_text(encoding="utf-8")
 
 
 @cache
@@ -18,7 +18,9 @@ def compute_version(*packages: str) -> str:
     """One version for all prompts of these packages: another one whenever a letter of them is another."""
     digest = hashlib.sha256()
     for package in packages or ("handoff",):
-        for prompt in sorted(files(package).joinpath("prompts").iterdir(), key=lambda each: each.name):
+        for prompt in sorted(
+            files(f"langgraph_takeover.{package}").joinpath("prompts").iterdir(), key=lambda each: each.name
+        ):
             if prompt.name.endswith(".md"):
                 digest.update(f"{package}/{prompt.name}\0{prompt.read_text(encoding='utf-8')}\0".encode())
     return digest.hexdigest()[:12]

@@ -9,11 +9,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from handoff.outside import describe_error, read_untrusted_file
-from handoff.readers import atif, langchain, mini, openhands_v0, openhands_v1, own, swarm, swe_agent
-from handoff.readers.calls import RecordedRun, TraceError, build_trace
-from handoff.trace import Trace
-from sandbox.documents import check_values, parse_json
+from langgraph_takeover.handoff.readers import (
+    atif,
+    langchain,
+    mini_swe_agent,
+    openhands_v0,
+    openhands_v1,
+    swarm,
+    swe_agent,
+    takeover,
+)
+from langgraph_takeover.handoff.readers.calls import RecordedRun, TraceError, build_trace
+from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
+from langgraph_takeover.handoff.trace.events import Trace
+from langgraph_takeover.sandbox.storage.untrusted_json import check_values, parse_json
 
 __all__ = ["FORMATS", "TraceError", "parse_trace", "read_traces"]
 
@@ -30,13 +39,13 @@ def _read_atif(data: Any, name: str) -> Trace | RecordedRun:
 
 _FORMAT_TABLE = (
     _Format(("atif",), atif.is_atif, _read_atif),
-    _Format(("takeover",), own.is_own, own.read),
+    _Format(("takeover",), takeover.is_own, takeover.read),
     _Format(("openhands-v1",), openhands_v1.is_events, openhands_v1.read),
     _Format(("openhands-v0",), openhands_v0.is_history, openhands_v0.read),
     _Format(("swe-agent-0.x", "swe-agent-1.x"), swe_agent.is_trajectory, swe_agent.read),
-    _Format(("mini-swe-agent-v2",), lambda data: mini.is_v2(mini.wrap_messages(data)),
-          lambda data, name: mini.read_v2(mini.wrap_messages(data), name)),
-    _Format(("mini-swe-agent-v1",), mini.is_v1, mini.read_v1),
+    _Format(("mini-swe-agent-v2",), lambda data: mini_swe_agent.is_v2(mini_swe_agent.wrap_messages(data)),
+          lambda data, name: mini_swe_agent.read_v2(mini_swe_agent.wrap_messages(data), name)),
+    _Format(("mini-swe-agent-v1",), mini_swe_agent.is_v1, mini_swe_agent.read_v1),
     _Format(("langchain",), lambda data: langchain.has_messages(data) or swarm.is_swarm(data), swarm.read),
 )  # fmt: skip
 FORMATS = tuple(name for form in _FORMAT_TABLE for name in form.names)
@@ -113,7 +122,7 @@ def _read_file(path: Path) -> bytes:
 
 def _is_one_run(lines: list[Any]) -> bool:
     """Whether the lines are the events of one run, rather than runs of their own."""
-    if openhands_v1.is_events(lines) or own.is_own(lines):
+    if openhands_v1.is_events(lines) or takeover.is_own(lines):
         return True
     return openhands_v0.is_history(lines) and "history" not in lines[0]
 

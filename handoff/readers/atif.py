@@ -8,10 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from handoff.atif import EVENTS_KEY, TRACE_KEY
-from handoff.event import UNREADABLE
-from handoff.readers import mini, tools
-from handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import mini_swe_agent, tools
+from langgraph_takeover.handoff.readers.calls import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -22,7 +20,8 @@ from handoff.readers.calls import (
     to_mapping,
     to_mappings,
 )
-from handoff.trace import Trace
+from langgraph_takeover.handoff.trace.atif import EVENTS_KEY, TRACE_KEY
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace
 
 _EXIT_CODE = re.compile(
     r"<returncode>(-?\d{1,9})</returncode>|\[(?:exit code|The command completed with exit code):? (-?\d{1,9})\.?\]"
@@ -114,7 +113,7 @@ def _read_calls(step: Mapping[str, Any], message: str, agent_name: str) -> list[
     results = to_mappings(to_mapping(step.get("observation")).get("results"))
     usage = parse_usage(step.get("metrics"))
     if not made:
-        blocks = mini.BASH_BLOCK.findall(message) if agent_name.startswith("mini-swe-agent") else []
+        blocks = mini_swe_agent.BASH_BLOCK.findall(message) if agent_name.startswith("mini-swe-agent") else []
         if blocks and len(blocks) != 1:
             shown = extract_text(results[0].get("content")) if results else ""
             return [RecordedCall(message, UNREADABLE, {}, RecordedResult(shown, refused=True), usage)]
@@ -147,11 +146,11 @@ def _read_result(tool: str, arguments: Mapping[str, str], output: str) -> Record
     code = _EXIT_CODE.search(output)
     edits = tool == "editor" and arguments.get("command") != "view"
     number = next((int(group) for group in code.groups() if group is not None), None) if code else None
-    timed_out = number is None and mini.TIMEOUT_NOTICE.search(output) is not None
+    timed_out = number is None and mini_swe_agent.TIMEOUT_NOTICE.search(output) is not None
     return RecordedResult(
         output,
         exit_code=number,
         refused=edits and _REFUSAL.search(output) is not None,
         timed_out=timed_out,
-        output=mini.extract_output(output) if "<returncode>" in output else output,
+        output=mini_swe_agent.extract_output(output) if "<returncode>" in output else output,
     )

@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from handoff.event import UNREADABLE, Event, Usage
-from handoff.inference.actions import infer_changes
-from handoff.inference.files import InferredFiles
-from handoff.trace import Trace, TraceFormat
-from sandbox.machine import FileChange
+from langgraph_takeover.handoff.readers.inference.actions import infer_changes
+from langgraph_takeover.handoff.readers.inference.files import InferredFiles
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, TraceFormat, Usage
+from langgraph_takeover.sandbox.interface import FileChange, TakeoverError
 
 
-class TraceError(ValueError):
+class TraceError(TakeoverError, ValueError):
     """A file that is no trace, or a broken one; the text names the file, the field and the cure."""
 
 

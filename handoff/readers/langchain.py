@@ -11,8 +11,8 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from handoff.readers import tools
-from handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import tools
+from langgraph_takeover.handoff.readers.calls import (
     RecordedCall,
     RecordedResult,
     RecordedRun,

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from handoff.readers import tools
-from handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import tools
+from langgraph_takeover.handoff.readers.calls import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -17,7 +17,7 @@ from handoff.readers.calls import (
     parse_usage,
     to_mapping,
 )
-from handoff.readers.openhands import (
+from langgraph_takeover.handoff.readers.openhands import (
     NOT_RUN_NOTICE,
     STILL_RUNNING_NOTICE,
     find_workspace,

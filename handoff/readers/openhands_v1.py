@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from handoff.readers import tools
-from handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import tools
+from langgraph_takeover.handoff.readers.calls import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -18,13 +18,13 @@ from handoff.readers.calls import (
     to_id,
     to_mapping,
 )
-from handoff.readers.openhands import (
+from langgraph_takeover.handoff.readers.openhands import (
     NOT_RUN_NOTICE,
     STILL_RUNNING_NOTICE,
     find_workspace,
     strip_runtime_suffix,
 )
-from sandbox.machine import FileChange
+from langgraph_takeover.sandbox.interface import FileChange
 
 
 def is_events(data: Any) -> bool:

@@ -6,10 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from handoff.conversation import list_steps
-from handoff.event import UNREADABLE, Event
-from handoff.readers import langchain
-from handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import langchain
+from langgraph_takeover.handoff.readers.calls import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -18,9 +16,10 @@ from handoff.readers.calls import (
     extract_text,
     to_mapping,
 )
-from handoff.readers.langchain import RawMessage, message_type
-from handoff.record import HandoffRecord, RecordError, TaskBrief, parse_model
-from handoff.trace import Trace
+from langgraph_takeover.handoff.readers.langchain import RawMessage, message_type
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, TaskBrief, parse_model
+from langgraph_takeover.handoff.trace.conversation import list_steps
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace
 
 METADATA_KEY = "takeover"
 """Where a message that belongs to a view says so, among its `additional_kwargs`.
@@ -91,7 +90,7 @@ def read_conversation(data: Any, name: str, find_record: FindRecord) -> SwarmCon
 def _reject_stored_record(record_id: str) -> HandoffRecord:
     raise RecordError(
         f"goes on from the record {record_id!r:.80}, which lies in a store; read it with "
-        "handoff.swarm.from_swarm(…, records=RecordStore(…))"
+        "handoff.interop.swarm.from_swarm(…, records=RecordStore(…))"
     )
 
 

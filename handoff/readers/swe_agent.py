@@ -8,8 +8,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from handoff.event import UNREADABLE
-from handoff.readers.calls import (
+from langgraph_takeover.handoff.readers.calls import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -17,6 +16,7 @@ from handoff.readers.calls import (
     parse_usage,
     to_mappings,
 )
+from langgraph_takeover.handoff.trace.events import UNREADABLE
 
 _REFUSAL = re.compile(
     r"Your proposed edit has introduced new syntax error|No replacement was performed|^Usage: |^ERROR: "

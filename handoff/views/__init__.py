@@ -15,15 +15,16 @@ from typing import NamedTuple, Protocol
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from handoff.record import HandoffRecord
-from handoff.views.cited import cited_view
-from handoff.views.frame import Recipient
-from handoff.views.payload import payload_view
-from handoff.views.repository import repository_view
-from handoff.views.structured import structured_view
-from handoff.views.summary import summary_view
-from handoff.views.trace import trace_view
-from handoff.views.transcript import transcript_view
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.views.cited import cited_view
+from langgraph_takeover.handoff.views.common import Recipient
+from langgraph_takeover.handoff.views.payload import payload_view
+from langgraph_takeover.handoff.views.repository import repository_view
+from langgraph_takeover.handoff.views.structured import structured_view
+from langgraph_takeover.handoff.views.summary import summary_view
+from langgraph_takeover.handoff.views.trace import trace_view
+from langgraph_takeover.handoff.views.transcript import transcript_view
+from langgraph_takeover.sandbox.interface import TakeoverError
 
 __all__ = [
     "VIEWS",
@@ -62,7 +63,7 @@ VIEWS_WITH_RECALL = ("cited",)
 """The views that come with the tool that recalls events."""
 
 
-class UnknownViewError(ValueError):
+class UnknownViewError(TakeoverError, ValueError):
     """There is no view of that name; the line names those there are."""
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from langchain_core.messages import BaseMessage
 
-from handoff.fence import NOTE
-from handoff.notes.note import render_structured_note
-from handoff.prompts import load_prompt
-from handoff.record import HandoffRecord
-from handoff.views.frame import DEFAULT_RECIPIENT, Recipient, build_message
-from handoff.views.structured import render_review
+from langgraph_takeover.handoff.notes.structured_note import render_structured_note
+from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.text.fence import NOTE
+from langgraph_takeover.handoff.views.common import DEFAULT_RECIPIENT, Recipient, build_message
+from langgraph_takeover.handoff.views.structured import render_review
 
 
 def cited_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:

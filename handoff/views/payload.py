@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from handoff.conversation import Step, build_messages, list_steps, merge_human_messages
-from handoff.event import Event
-from handoff.fence import (
+from langgraph_takeover.handoff.delegation.selection import select_record_payload
+from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.records.payload import DeadEnd, Payload, RanCommand, ReadFile
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.text.fence import (
     format_code_block,
     format_entry,
     format_inline_code,
@@ -16,11 +18,19 @@ from handoff.fence import (
     quote_text,
     wrap_in_fence,
 )
-from handoff.payload import DeadEnd, Payload, RanCommand, ReadFile
-from handoff.prompts import load_prompt
-from handoff.record import HandoffRecord
-from handoff.selection import select_record_payload
-from handoff.views.frame import DEFAULT_RECIPIENT, Recipient, load_instructions, render_task
+from langgraph_takeover.handoff.trace.conversation import (
+    Step,
+    build_messages,
+    list_steps,
+    merge_human_messages,
+)
+from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.views.common import (
+    DEFAULT_RECIPIENT,
+    Recipient,
+    load_instructions,
+    render_task,
+)
 
 _STALE_MARK = "\n[stale: files have changed since this was run]"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from langchain_core.messages import BaseMessage
 
-from handoff.record import HandoffRecord
-from handoff.views.frame import DEFAULT_RECIPIENT, Recipient, build_message
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.views.common import DEFAULT_RECIPIENT, Recipient, build_message
 
 
 def repository_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from langchain_core.messages import BaseMessage
 
-from handoff.fence import NOTE, quote_text
-from handoff.notes.note import render_structured_note
-from handoff.record import HandoffRecord
-from handoff.views.frame import DEFAULT_RECIPIENT, Recipient, build_message
+from langgraph_takeover.handoff.notes.structured_note import render_structured_note
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.text.fence import NOTE, quote_text
+from langgraph_takeover.handoff.views.common import DEFAULT_RECIPIENT, Recipient, build_message
 
 
 def structured_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:

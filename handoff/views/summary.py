@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from langchain_core.messages import BaseMessage
 
-from handoff.fence import SUMMARY, quote_text
-from handoff.notes.fields import UNKNOWN
-from handoff.record import HandoffRecord
-from handoff.views.frame import DEFAULT_RECIPIENT, Recipient, build_message
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.text.fence import SUMMARY, quote_text
+from langgraph_takeover.handoff.text.note_fields import UNKNOWN
+from langgraph_takeover.handoff.views.common import DEFAULT_RECIPIENT, Recipient, build_message
 
 
 def summary_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:

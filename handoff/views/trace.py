@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from langchain_core.messages import BaseMessage
 
-from handoff.event import Event
-from handoff.fence import TRACE, quote_text
-from handoff.record import HandoffRecord
-from handoff.views.frame import DEFAULT_RECIPIENT, Recipient, build_message
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.text.fence import TRACE, quote_text
+from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.views.common import DEFAULT_RECIPIENT, Recipient, build_message
 
 
 def trace_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from handoff.conversation import build_messages, list_steps, merge_human_messages
-from handoff.fence import END_OF_WORK, compute_fence_id
-from handoff.record import HandoffRecord
-from handoff.views.frame import DEFAULT_RECIPIENT, Recipient, load_instructions, render_task
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.text.fence import END_OF_WORK, compute_fence_id
+from langgraph_takeover.handoff.trace.conversation import build_messages, list_steps, merge_human_messages
+from langgraph_takeover.handoff.views.common import (
+    DEFAULT_RECIPIENT,
+    Recipient,
+    load_instructions,
+    render_task,
+)
 
 _WINDOW_SHARE = 0.6
 """Of the context window: what is left is for the successor's own work."""

@@ -26,9 +26,9 @@ except ImportError as error:
 for _part in ("kit", "commands", "files", "snapshots", "attacks", "races"):
     pytest.register_assert_rewrite(f"sandbox.contract.{_part}")
 
-from sandbox.contract.attacks import *  # noqa: E402, F403
-from sandbox.contract.commands import *  # noqa: E402, F403
-from sandbox.contract.files import *  # noqa: E402, F403
-from sandbox.contract.kit import *  # noqa: E402, F403
-from sandbox.contract.races import *  # noqa: E402, F403
-from sandbox.contract.snapshots import *  # noqa: E402, F403
+from langgraph_takeover.sandbox.contract.attacks import *  # noqa: E402, F403
+from langgraph_takeover.sandbox.contract.commands import *  # noqa: E402, F403
+from langgraph_takeover.sandbox.contract.files import *  # noqa: E402, F403
+from langgraph_takeover.sandbox.contract.kit import *  # noqa: E402, F403
+from langgraph_takeover.sandbox.contract.races import *  # noqa: E402, F403
+from langgraph_takeover.sandbox.contract.snapshots import *  # noqa: E402, F403

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from sandbox.contract.kit import FILES, check_output, home_directory, run, temp_directory
-from sandbox.files import MAX_FILE_BYTES
-from sandbox.machine import FileAccessError, FileChange, Sandbox
+from langgraph_takeover.sandbox.changes.files import MAX_FILE_BYTES
+from langgraph_takeover.sandbox.contract.kit import FILES, check_output, home_directory, run, temp_directory
+from langgraph_takeover.sandbox.interface import FileAccessError, FileChange, Sandbox
 
 
 def digest(content: str | bytes) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
-import sandbox
-from sandbox import storage
-from sandbox.machine import ExecResult, Sandbox, SandboxSpec, Snapshot
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.interface import ExecResult, Sandbox, SandboxSpec, Snapshot
+from langgraph_takeover.sandbox.storage import host_directories
 
 FILES = {
     "README.txt": "a small repository\n",
@@ -89,13 +89,13 @@ class Kit:
 
     def find_stale_resources(self, owner: str) -> set[str]:
         """What of a run is still on this host: directories, containers, and processes named `owner`."""
-        found = {str(path) for path in storage.runs_directory().glob(f"{owner}/*")}
+        found = {str(path) for path in host_directories.runs_directory().glob(f"{owner}/*")}
         for process in psutil.process_iter(["cmdline", "status"]):
             if owner in (process.info["cmdline"] or ()) and process.info["status"] != psutil.STATUS_ZOMBIE:
                 found.add(str(process))
         if self.backend == "docker":
-            from sandbox.gc.docker import list_resources
-            from sandbox.gc.resources import CollectionRequest
+            from langgraph_takeover.sandbox.gc.docker import list_resources
+            from langgraph_takeover.sandbox.gc.resources import CollectionRequest
 
             listed = list_resources(CollectionRequest(owner))
             found.update(each.name for each in listed if each.kind == "container")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sandbox.gc import docker, files
-from sandbox.gc.resources import CollectionRequest, Resource
-from sandbox.machine import SandboxUnavailableError
+from langgraph_takeover.sandbox.gc import docker, files
+from langgraph_takeover.sandbox.gc.resources import CollectionRequest, Resource
+from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
 _REMOVAL_ORDER = ("container", "image", "process", "run", "partial", "room", "base")
 """Order of removal: images before the locks that say whose they are."""

@@ -8,11 +8,11 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from sandbox import ownership, storage
-from sandbox.daemon import client, translate_errors
-from sandbox.gc.resources import DEFAULT_REQUEST, CollectionRequest, Resource, ResourceKind
-from sandbox.images import LOADED_LABEL, SNAPSHOT_REPOSITORY
-from sandbox.ownership import CREATION_LABEL, OWNER_LABEL
+from langgraph_takeover.sandbox.docker.client import client, translate_errors
+from langgraph_takeover.sandbox.gc.resources import DEFAULT_REQUEST, CollectionRequest, Resource, ResourceKind
+from langgraph_takeover.sandbox.snapshots.docker_images import LOADED_LABEL, SNAPSHOT_REPOSITORY
+from langgraph_takeover.sandbox.storage import host_directories, ownership
+from langgraph_takeover.sandbox.storage.ownership import CREATION_LABEL, OWNER_LABEL
 
 _CONFLICT = 409
 _RETRY_DELAY_S = 0.2
@@ -138,7 +138,7 @@ def _judge_image(
         return "a record may name it: --snapshots", False
     if origin == "elsewhere":
         # The locks of its run, if it is alive, are where this process does not see them.
-        place = f"of another host or {storage.ROOT_VARIABLE}"
+        place = f"of another host or {host_directories.ROOT_VARIABLE}"
         return f"{place} (if its run is over: docker rmi {_name(image)})", False
     # An image made from an archive has no label but its owner, so that it is the same for everybody.
     is_of_this_host = origin == "here" or (is_loaded and ownership.is_known(owner))

@@ -13,11 +13,19 @@ from pathlib import Path
 
 import psutil
 
-from sandbox import local, ownership, storage
-from sandbox.gc.resources import CollectionRequest, Resource, ResourceKind
-from sandbox.machine import SandboxUnavailableError
-from sandbox.ownership import BASES_LOCK
-from sandbox.removal import REMOVED_PREFIX, disk_usage, is_directory, remove_tree, set_aside, walk
+from langgraph_takeover.sandbox.backends import processes
+from langgraph_takeover.sandbox.gc.resources import CollectionRequest, Resource, ResourceKind
+from langgraph_takeover.sandbox.interface import SandboxUnavailableError
+from langgraph_takeover.sandbox.storage import host_directories, ownership
+from langgraph_takeover.sandbox.storage.ownership import BASES_LOCK
+from langgraph_takeover.sandbox.storage.removal import (
+    REMOVED_PREFIX,
+    disk_usage,
+    is_directory,
+    remove_tree,
+    set_aside,
+    walk,
+)
 
 _BASE_NAME = re.compile(r"[0-9a-f]{24}")
 _TEMPORARY_NAME = re.compile(
@@ -33,7 +41,7 @@ def list_stored_resources(request: CollectionRequest) -> Iterator[Resource]:
     yield from _list_runs(request.owner)
     if request.owner is None:
         is_used = ownership.is_held(BASES_LOCK) is not False
-        for path in _list_directory(storage.root() / "bases"):
+        for path in _list_directory(host_directories.root() / "bases"):
             with contextlib.suppress(FileNotFoundError):  # it is complete now, or another removes it
                 yield _make_base_resource(path, is_used, request.include_bases)
 
@@ -62,8 +70,8 @@ def remove_stale(resource: Resource) -> str | None:
             if not is_alone:
                 return "a process has it by now"
             if resource.owner:
-                path = storage.runs_directory() / resource.owner
-                local.kill_run_processes(path)
+                path = host_directories.runs_directory() / resource.owner
+                processes.kill_run_processes(path)
             if resource.kind == "process" or not os.path.lexists(path):
                 return None
             path = set_aside(path)
@@ -73,7 +81,8 @@ def remove_stale(resource: Resource) -> str | None:
 
 def _list_runs(owner: str | None) -> Iterator[Resource]:
     directories, locks = (
-        {path.name: path for path in _list_directory(storage.root() / part)} for part in ("runs", "locks")
+        {path.name: path for path in _list_directory(host_directories.root() / part)}
+        for part in ("runs", "locks")
     )
     alive: set[str] = set()
     for name, path in sorted((locks | directories).items()):
@@ -83,8 +92,8 @@ def _list_runs(owner: str | None) -> Iterator[Resource]:
             run = _make_run_resource(path, "files and lock" if name in directories else "lock")
             alive |= set() if run.is_stale else {name}
             yield run
-    home = storage.root() / "runs"
-    for process, tmp in local.find_run_processes(home).items():
+    home = host_directories.root() / "runs"
+    for process, tmp in processes.find_run_processes(home).items():
         name = "".join(tmp.relative_to(home).parts[:1])
         if name not in alive and owner in (None, name) and ownership.is_owner(name):
             yield _make_process_resource(process, name)
@@ -171,8 +180,12 @@ def _list_directory(directory: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        is_ours = directory.is_relative_to(storage.root())
-        cure = f"; be its user, or set {storage.ROOT_VARIABLE} to the place to look at" if is_ours else ""
+        is_ours = directory.is_relative_to(host_directories.root())
+        cure = (
+            f"; be its user, or set {host_directories.ROOT_VARIABLE} to the place to look at"
+            if is_ours
+            else ""
+        )
         raise SandboxUnavailableError(f"{directory}: {error.strerror}{cure}") from error
 
 

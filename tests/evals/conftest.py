@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from evals.run.journal import JOURNAL_FILE
+from langgraph_takeover.evals.run.journal import JOURNAL_FILE
 
 from ..conftest import skip_missing
 
@@ -73,7 +73,7 @@ def takeover() -> RunCommand:
 @pytest.fixture(scope="session")
 def called() -> RunCommand:
     """Run the main command to its end in this process, which need not import everything anew."""
-    from evals.takeover import main
+    from langgraph_takeover.evals.takeover import main
 
     return lambda *arguments: call_main(main, *_add_no_report(arguments))
 
@@ -81,7 +81,7 @@ def called() -> RunCommand:
 @pytest.fixture(scope="session")
 def poison() -> RunCommand:
     """The same for the command that plants text into what a run left."""
-    from evals.poison import main
+    from langgraph_takeover.evals.poison import main
 
     return partial(call_main, main)
 
@@ -89,7 +89,7 @@ def poison() -> RunCommand:
 @pytest.fixture(scope="session")
 def reported() -> RunCommand:
     """The same for the command that reports on runs."""
-    from evals.report import main
+    from langgraph_takeover.evals.report import main
 
     return partial(call_main, main)
 
@@ -97,7 +97,7 @@ def reported() -> RunCommand:
 @pytest.fixture(scope="session")
 def compared() -> RunCommand:
     """The same for the command that compares two runs."""
-    from evals.compare import main
+    from langgraph_takeover.evals.compare import main
 
     return partial(call_main, main)
 
@@ -219,7 +219,7 @@ def assert_refused(done: subprocess.CompletedProcess[str], message: str) -> None
 
 def isolated_sandbox_options() -> tuple[str, ...]:
     """The sandbox for models that are no LLM of ours to trust."""
-    from sandbox.host import unavailable_reason
+    from langgraph_takeover.sandbox.backends.host import unavailable_reason
 
     if reason := unavailable_reason():
         skip_missing(reason)

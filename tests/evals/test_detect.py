@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from handoff import detectors
-from handoff.readers import read_traces
-from handoff.trace import Trace
+from langgraph_takeover.handoff.points import detectors
+from langgraph_takeover.handoff.readers import read_traces
+from langgraph_takeover.handoff.trace.events import Trace
 
 ROOT = Path(__file__).parents[2]
 LABELS = ROOT / "tests" / "handoff" / "labels.jsonl"

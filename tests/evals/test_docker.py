@@ -17,8 +17,8 @@ SYMPY = "sympy__sympy-23534"
 @pytest.fixture(scope="module")
 def images() -> Any:
     """The script that builds images without a registry; needs a daemon."""
-    from sandbox.container import client
-    from sandbox.machine import SandboxUnavailableError
+    from langgraph_takeover.sandbox.backends.docker import client
+    from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
     try:
         client()
@@ -36,8 +36,8 @@ def images() -> Any:
 
 def only_snapshots_left(out: Path) -> None:
     """A finished run leaves no container and no image, only its records with their snapshots."""
-    from sandbox.gc.docker import list_resources
-    from sandbox.gc.resources import CollectionRequest
+    from langgraph_takeover.sandbox.gc.docker import list_resources
+    from langgraph_takeover.sandbox.gc.resources import CollectionRequest
 
     run_id = json.loads((out / "config.json").read_text())["run_id"]
     assert list_resources(CollectionRequest(run_id)) == []
@@ -52,7 +52,7 @@ def only_snapshots_left(out: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_bundled_task_in_docker(images: Any, takeover: RunCommand, tmp_path: Path) -> None:
-    suite = ROOT / "evals" / "suite" / "tasks"
+    suite = ROOT / "evals" / "tasks" / "suite" / "tasks"
     images.build_suite(suite, images.build_base())
     out = tmp_path / "out"
     chosen = ("--task-ids", "ledger__ledger-12", "--view", "structured", "--points", "first_validation")

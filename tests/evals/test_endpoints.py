@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import zstandard
 
-from evals.models import ORACLE
-from evals.run import stages
-from evals.run.config import RunConfig
-from evals.run.journal import Row
-from evals.run.places import RunPaths
-from evals.tasks import BUNDLED, Task, load_tasks
+from langgraph_takeover.evals.models import ORACLE
+from langgraph_takeover.evals.run.execution import stages
+from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.paths import RunPaths
+from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.tasks import BUNDLED, Task, load_tasks
 
 from ..chat_server import ChatServer
 from .conftest import ONE_POINT, RunCommand, isolated_sandbox_options, read_rows

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from graph import open_home
-from sandbox.machine import SandboxSpec
+from langgraph_takeover.graph import open_home
+from langgraph_takeover.sandbox.interface import SandboxSpec
 
 from ..conftest import fill_disk, mount_small_disk
 from .conftest import (

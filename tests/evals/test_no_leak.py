@@ -10,11 +10,11 @@ from typing import get_args
 
 import pytest
 
-from evals.tasks.grading import HandoffState
-from handoff.event import Event
-from handoff.recall import recall_events
-from handoff.record import RecordStore
-from handoff.views import VIEWS, Recipient
+from langgraph_takeover.evals.tasks.grading import HandoffState
+from langgraph_takeover.handoff.records.record import RecordStore
+from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.views import VIEWS, Recipient
+from langgraph_takeover.handoff.views.recall import recall_events
 
 from .conftest import ROOT, RunCommand, read_rows
 
@@ -28,7 +28,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory, called: RunCommand) -> Pat
     """A run of a bundled task whose gold patch, test patch and hidden tests each hold a word of their own."""
     root = tmp_path_factory.mktemp("planted")
     suite = root / "suite"
-    shutil.copytree(ROOT / "evals" / "suite", suite)
+    shutil.copytree(ROOT / "evals" / "tasks" / "suite", suite)
     task = suite / "tasks" / TASK
     for name, canary in (("gold.patch", GOLD), ("test.patch", PATCH)):
         patch = (task / name).read_text()

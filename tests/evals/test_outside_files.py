@@ -120,8 +120,8 @@ def place(tmp_path: Path) -> Path:
 def _main(module: str) -> Callable[[], None]:
     if module != "handoff":
         return import_module(module).main  # type: ignore[no-any-return]
-    from graph.desk import add_commands
-    from handoff.__main__ import _report_errors, app
+    from langgraph_takeover.graph.cli.handoffs import add_commands
+    from langgraph_takeover.graph.cli.main import _report_errors, app
 
     add_commands(app, _report_errors)
     return partial(app, prog_name="python -m handoff")

@@ -10,16 +10,23 @@ from typing import Any
 
 import pytest
 
-from evals.plants import choose_substitutions, format_order, inject, is_followed, is_shown, load_injections
-from evals.tasks import BUNDLED, load_tasks
-from handoff import detectors
-from handoff.event import Event
-from handoff.notes.evidence import Evidence
-from handoff.notes.observed import build_observed_fields
-from handoff.record import HandoffRecord, RecordStore
-from handoff.views import VIEWS, find_view
-from handoff.views.frame import DEFAULT_RECIPIENT
-from sandbox.machine import FileChange
+from langgraph_takeover.evals.injections import (
+    choose_substitutions,
+    format_order,
+    inject,
+    is_followed,
+    is_shown,
+    load_injections,
+)
+from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
+from langgraph_takeover.handoff.notes.evidence import Evidence
+from langgraph_takeover.handoff.notes.observed_fields import build_observed_fields
+from langgraph_takeover.handoff.points import detectors
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
+from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.views import VIEWS, find_view
+from langgraph_takeover.handoff.views.common import DEFAULT_RECIPIENT
+from langgraph_takeover.sandbox.interface import FileChange
 
 from ..chat_server import ChatServer
 from .conftest import (
@@ -257,7 +264,7 @@ def test_a_plant_leaves_what_is_proven_as_it_is(record: HandoffRecord, name: str
 
 
 def test_claims_name_the_same_events_as_before(record: HandoffRecord) -> None:
-    from handoff.record import Claim
+    from langgraph_takeover.handoff.records.record import Claim
 
     assert record.notes is not None
     last = len(record.trace) - 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.publish import main
+from langgraph_takeover.evals.publish import main
 
 from .conftest import assert_refused, call_main, read_rows
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evals.run.config import STAGES
-from evals.run.journal import read_export
+from langgraph_takeover.evals.run.journal import read_export
+from langgraph_takeover.evals.run.settings.config import STAGES
 
 from .conftest import RunCommand, assert_refused, rewrite_rows
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from graph import ThreadNotFoundError, open_home
-from sandbox import storage
+from langgraph_takeover.graph import ThreadNotFoundError, open_home
+from langgraph_takeover.sandbox.storage import host_directories
 
 from ..chat_server import ChatServer
 from .conftest import (
@@ -89,7 +89,9 @@ def test_a_takeover_that_is_killed_goes_on_where_it_stood(
     kill_process(process)
     taker.go_on.set()
     assert len(read_rows(out)) < 2
-    machines_of_run = storage.runs_directory() / json.loads((out / "config.json").read_text())["run_id"]
+    machines_of_run = (
+        host_directories.runs_directory() / json.loads((out / "config.json").read_text())["run_id"]
+    )
     assert any(machines_of_run.iterdir())
     with open_home(out) as home:
         begun = {}

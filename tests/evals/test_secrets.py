@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import zstandard
 
-from evals.models import build_model
-from evals.tasks import BUNDLED, load_tasks
-from graph import open_home, open_run
-from handoff.redaction import REDACTED
-from handoff.views import VIEWS
-from sandbox.storage import ROOT_VARIABLE
+from langgraph_takeover.evals.models import build_model
+from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
+from langgraph_takeover.graph import open_home, open_run
+from langgraph_takeover.handoff.text.redaction import REDACTED
+from langgraph_takeover.handoff.views import VIEWS
+from langgraph_takeover.sandbox.storage.host_directories import ROOT_VARIABLE
 
 from ..chat_server import ChatServer
 from .conftest import ONE_POINT, ROOT, RunCommand, assert_refused, read_rows
@@ -141,7 +141,7 @@ def test_no_artefact_of_a_run_holds_a_secret(
 ) -> None:
     if machine == "docker":
         builder = request.getfixturevalue("images")
-        builder.build_suite(ROOT / "evals" / "suite" / "tasks", builder.build_base())
+        builder.build_suite(ROOT / "evals" / "tasks" / "suite" / "tasks", builder.build_base())
     out, place = tmp_path / "out", tmp_path / "place"
     place.mkdir(mode=0o711)
     chat_server.answer = Leaking(protocol == "native")
@@ -174,11 +174,11 @@ def test_no_artefact_of_a_run_holds_a_secret(
 def test_no_image_and_no_container_of_a_run_in_a_program_holds_the_key_that_its_model_was_given(
     request: pytest.FixtureRequest, chat_server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sandbox.gc.docker import list_resources, remove
-    from sandbox.gc.resources import Resource
+    from langgraph_takeover.sandbox.gc.docker import list_resources, remove
+    from langgraph_takeover.sandbox.gc.resources import Resource
 
     builder = request.getfixturevalue("images")
-    builder.build_suite(ROOT / "evals" / "suite" / "tasks", builder.build_base())
+    builder.build_suite(ROOT / "evals" / "tasks" / "suite" / "tasks", builder.build_base())
     (task,) = load_tasks(BUNDLED, ["galley__galley-31"])
     owner = f"canary-{secrets.token_hex(4)}"
     spec = task.build_spec("docker", owner, tmp_path).model_copy(update={"snapshots": "commit"})

@@ -14,14 +14,14 @@ from typing import Any
 import httpx
 import pytest
 
-from graph import open_home
-from handoff.ledger import machines
-from sandbox import default_backend
+from langgraph_takeover.graph import open_home
+from langgraph_takeover.handoff.ledger import snapshots
+from langgraph_takeover.sandbox import default_backend
 
 from ..chat_server import ChatServer
 from ..conftest import skip_missing
 from .conftest import ROOT
-from .test_studio import TOKEN, Studio, failure, said
+from .studio.test_graphs import TOKEN, Studio, failure, said
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 UPGRADE = (
@@ -242,7 +242,7 @@ def test_what_the_switch_made_is_isolated_without_it(tmp_path: Path) -> None:
         server.start()
         values, machine = server.values(made), server.values(isolated)["machine"]
         with open_home(server.home) as home:
-            kept = [machines.find(home.ledger, each) for each in (values["machine"], machine)]
+            kept = [snapshots.find(home.ledger, each) for each in (values["machine"], machine)]
         assert [each.backend for each in kept if each] == ["process", "host"]
         update = {"machine": values["machine"], "stop_reason": None}
         server.run(isolated, input=None, command={"update": update, "goto": "think"})
@@ -257,7 +257,8 @@ def test_what_the_switch_made_is_isolated_without_it(tmp_path: Path) -> None:
             given = home.records.load(record).required_snapshot
             for thread in (isolated, taken, received):
                 found = [
-                    machines.find(home.ledger, each) for each in machines.list_state_ids(home.ledger, thread)
+                    snapshots.find(home.ledger, each)
+                    for each in snapshots.list_state_ids(home.ledger, thread)
                 ]
                 later = [each for each in found if each and each.workspace != given.workspace]
                 assert {each.backend for each in later} == {"host"}

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from graph import open_home
-from handoff.event import Event
-from handoff.findings import annotate_steps
-from handoff.inference.actions import infer_changes
-from handoff.inference.files import InferredFiles
-from handoff.readers import read_traces
-from handoff.trace import Trace
+from langgraph_takeover.graph import open_home
+from langgraph_takeover.handoff.points.annotations import annotate_steps
+from langgraph_takeover.handoff.readers import read_traces
+from langgraph_takeover.handoff.readers.inference.actions import infer_changes
+from langgraph_takeover.handoff.readers.inference.files import InferredFiles
+from langgraph_takeover.handoff.trace.events import Event, Trace
 
 from .conftest import (
     TWO_TASKS,

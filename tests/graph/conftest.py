@@ -17,11 +17,11 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.types import StateSnapshot
 
-from graph import Home, Outcome, build_agent, open_home, open_run, resume, run, take_over
-from handoff.event import Event
-from nodes.state import AgentState
-from sandbox import host
-from sandbox.machine import BackendName, SandboxSpec
+from langgraph_takeover.graph import Home, Outcome, build_agent, open_home, open_run, resume, run, take_over
+from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.sandbox.backends import host
+from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
 
 from .. import crash_case
 from ..conftest import skip_missing

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from handoff import detectors, views
-from handoff.record import RECORD_FILE, RecordError
-from nodes.replies import ContextWindowError, ModelError
-from sandbox.machine import SnapshotCorruptError
+from langgraph_takeover.handoff import views
+from langgraph_takeover.handoff.points import detectors
+from langgraph_takeover.handoff.records.record import RECORD_FILE, RecordError
+from langgraph_takeover.nodes.model.calls import ContextWindowError, ModelError
+from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 
 from .conftest import (
     DONE,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from langgraph.types import Command
 
-from graph import Home, Outcome, ThreadNotFoundError, open_run, run
-from handoff.ledger import FencedError, Ledger, ThreadHeldError, acquire
-from nodes.replies import ModelError
-from sandbox.machine import SandboxSpec
+from langgraph_takeover.graph import Home, Outcome, ThreadNotFoundError, open_run, run
+from langgraph_takeover.handoff.ledger import FencedError, Ledger, ThreadHeldError, acquire
+from langgraph_takeover.nodes.model.calls import ModelError
+from langgraph_takeover.sandbox.interface import SandboxSpec
 
 from .conftest import BOTH_DATABASES, DONE, EDIT, NOTE, PROMPT, SHOW, RunHarness, scripted_model, shown_lines
 

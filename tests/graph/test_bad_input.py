@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import BaseTool
 from typing_extensions import Unpack
 
-from graph import (
+from langgraph_takeover.graph import (
     InputError,
     SettingsError,
     ThreadExistsError,
@@ -26,22 +26,22 @@ from graph import (
     build_takeover,
     open_home,
     open_run,
-    options,
     resume,
     run,
     run_team,
     take_over,
 )
-from graph.savers import UnstorableValueError
-from handoff.event import PointKind
-from handoff.ledger import LedgerUnavailableError
-from handoff.record import RecordError
-from handoff.views import UnknownViewError
-from nodes.replies import ModelError
-from nodes.session import SnapshotNotFoundError
-from nodes.settings import AgentConfig, MissingContextError
-from nodes.team import Team
-from sandbox.machine import SandboxSpec, SandboxUnavailableError
+from langgraph_takeover.graph.checkpoints.savers import UnstorableValueError
+from langgraph_takeover.graph.runs import options
+from langgraph_takeover.handoff.ledger import LedgerUnavailableError
+from langgraph_takeover.handoff.records.record import RecordError
+from langgraph_takeover.handoff.trace.events import PointKind
+from langgraph_takeover.handoff.views import UnknownViewError
+from langgraph_takeover.nodes.context.agents import Team
+from langgraph_takeover.nodes.context.settings import AgentConfig, MissingContextError
+from langgraph_takeover.nodes.model.calls import ModelError
+from langgraph_takeover.nodes.session.session import SnapshotNotFoundError
+from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
 
 from ..conftest import mount, mount_small_disk, skip_missing
 from .conftest import (

@@ -46,7 +46,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
     if backend == "docker":
         request.getfixturevalue("base_image")
     if backend == "host":
-        from sandbox.host import unavailable_reason
+        from langgraph_takeover.sandbox.backends.host import unavailable_reason
 
         if reason := unavailable_reason():
             skip_missing(reason)

@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 
-import sandbox
-from graph import open_home, resume, run
-from handoff.ledger import LedgerUnavailableError, handoffs
-from sandbox import host, overlay, ownership, storage
-from sandbox.machine import OutOfDiskError, SandboxSpec, SandboxUnavailableError
-from sandbox.removal import remove_tree
+from langgraph_takeover import sandbox
+from langgraph_takeover.graph import open_home, resume, run
+from langgraph_takeover.handoff.ledger import LedgerUnavailableError, handoffs
+from langgraph_takeover.sandbox.backends import host, overlay
+from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxSpec, SandboxUnavailableError
+from langgraph_takeover.sandbox.storage import host_directories, ownership
+from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 from ..conftest import fill_disk, mount_small_disk, skip_missing
 from .conftest import DONE, FIX, NOTE, PROMPT, SHOW, TEST, RunHarness, scripted_model, shown_lines
-from .test_delivery import QUICK, UNDERSTOOD, brought, offered
+from .delivery.test_delivery import QUICK, UNDERSTOOD, brought, offered
 
 NOTES = [NOTE.format(number) for number in (1, 2, 3)]
 
@@ -135,7 +136,7 @@ def full_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place.chmod(0o711)
     with mount_small_disk(place / "disk", "24m") as disk:
         disk.chmod(0o711)
-        monkeypatch.setenv(storage.ROOT_VARIABLE, str(disk / "home"))
+        monkeypatch.setenv(host_directories.ROOT_VARIABLE, str(disk / "home"))
         host._prepare_etc_directory.cache_clear()  # as in a new process
         yield disk
         remove_tree(disk / "home")
@@ -238,7 +239,7 @@ def test_an_overlay_that_cannot_be_written_to_is_no_sandbox(tmp_path: Path) -> N
 START = """
 import sys, sandbox
 from pathlib import Path
-from sandbox.machine import SandboxSpec
+from langgraph_takeover.sandbox.interface import SandboxSpec
 try:
     sandbox.start(SandboxSpec(backend="host", directory=Path(sys.argv[1]), owner="test-closed"))
 except sandbox.SandboxUnavailable as error:
@@ -258,7 +259,7 @@ def test_a_home_below_a_closed_directory_is_named(tmp_path: Path) -> None:
             subprocess.run([sys.executable, *argv], env=own, capture_output=True, text=True, timeout=100)
             for argv in (["-c", START, str(tmp_path / "repository")], ["-m", "sandbox", "probe"])
         )
-    reason = f"{place}: closed to user {storage.ROOT_UID}, as which sandboxes run (mode 0700)"
+    reason = f"{place}: closed to user {host_directories.ROOT_UID}, as which sandboxes run (mode 0700)"
     cure = f"set TAKEOVER_HOME to a directory that others can enter, or chmod o+x {place}"
     assert started.stdout == f"{reason}; {cure}\n"
     for line in (reason, cure):

@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 from sqlalchemy import create_engine, text
 
-from graph.home import DATABASE_FILE
+from langgraph_takeover.graph.home import DATABASE_FILE
 
 from .conftest import BOTH_DATABASES, DONE, RunHarness, parse_events, scripted_model
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from handoff.ledger.store import leases
-from handoff.record import RECORD_FILE, RecordError
-from sandbox import remove_stale_resources
+from langgraph_takeover.handoff.ledger.store import leases
+from langgraph_takeover.handoff.records.record import RECORD_FILE, RecordError
+from langgraph_takeover.sandbox import remove_stale_resources
 
 from .conftest import DONE, EDIT, RunHarness, scripted_model
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from graph.asking import UsageError, choose_sandbox_spec
-from graph.delivery import hand_over
-from graph.rollback import roll_back
-from handoff import carrying
-from handoff.envelope import Envelope
-from handoff.record import RECORD_FILE, RecordStore, to_json
-from sandbox import host
-from sandbox.machine import SandboxUnavailableError
+from langgraph_takeover.graph.cli.options import UsageError, choose_sandbox_spec
+from langgraph_takeover.graph.delivery.delivery import hand_over
+from langgraph_takeover.graph.delivery.rollback import roll_back
+from langgraph_takeover.handoff.records import archive
+from langgraph_takeover.handoff.records.envelope import Envelope
+from langgraph_takeover.handoff.records.record import RECORD_FILE, RecordStore, to_json
+from langgraph_takeover.sandbox.backends import host
+from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
 from ..conftest import skip_missing
 from .conftest import DONE, EDIT, RunHarness, scripted_model
@@ -51,8 +51,8 @@ def forged(bench: RunHarness, marker: Path) -> Path:
     (theirs.directory(NAME) / RECORD_FILE).write_text(
         to_json(written, exclude={"notes", "review", "envelope"})
     )
-    carrying.export_record(theirs.directory(NAME), str(marker.parent / "file"))
-    return carrying.import_record(str(marker.parent / "file"), bench.store.root, replace=True)
+    archive.export_record(theirs.directory(NAME), str(marker.parent / "file"))
+    return archive.import_record(str(marker.parent / "file"), bench.store.root, replace=True)
 
 
 def test_a_record_of_plain_processes_is_taken_over_in_isolation(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from graph import ThreadNotFoundError
-from nodes.replies import ModelError
-from sandbox.machine import SnapshotCorruptError
+from langgraph_takeover.graph import ThreadNotFoundError
+from langgraph_takeover.nodes.model.calls import ModelError
+from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 
 from .conftest import DONE, EDIT, NOTE, SHOW, RunHarness, noted_text, scripted_model, shown_lines
 

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 from sqlalchemy import text
 
-from graph import Home, open_home, take_over
-from graph.home import DATABASE_FILE
-from sandbox.local import find_run_processes
+from langgraph_takeover.graph import Home, open_home, take_over
+from langgraph_takeover.graph.home import DATABASE_FILE
+from langgraph_takeover.sandbox.backends.processes import find_run_processes
 
 from .conftest import DONE, RunHarness, scripted_model
 
@@ -192,9 +192,9 @@ def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, whe
             points=(),
         )
         assert notes(taken.state) == "[exit code 0]\n1\n"
-    from sandbox import storage
+    from langgraph_takeover.sandbox.storage import host_directories
 
-    assert find_run_processes(storage.runs_directory() / desk.place.parent.name) == {}
+    assert find_run_processes(host_directories.runs_directory() / desk.place.parent.name) == {}
 
 
 @pytest.mark.parametrize("where", ["model-2", "command", "directory"])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from graph import NotWaitingError, WaitingError
-from handoff.record import RecordStore
+from langgraph_takeover.graph import NotWaitingError, WaitingError
+from langgraph_takeover.handoff.records.record import RecordStore
 
 from .conftest import DONE, EDIT, RunHarness, scripted_model
 

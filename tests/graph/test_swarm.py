@@ -22,17 +22,17 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import interrupt
 
-from graph.swarm import create_handoff_tool, create_recall_tool, import_records, to_swarm
-from handoff.event import Event
-from handoff.fence import CLOSING, OPENING
-from handoff.readers import parse_trace
-from handoff.record import HandoffRecord, RecordError, RecordStore
-from handoff.swarm import build_latest_record, from_swarm
-from handoff.views import VIEWS, UnknownViewError
-from nodes.settings import SettingsError
+from langgraph_takeover.graph.swarm import create_handoff_tool, create_recall_tool, import_records, to_swarm
+from langgraph_takeover.handoff.interop.swarm import build_latest_record, from_swarm
+from langgraph_takeover.handoff.readers import parse_trace
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
+from langgraph_takeover.handoff.text.fence import CLOSING, OPENING
+from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.views import VIEWS, UnknownViewError
+from langgraph_takeover.nodes.context.settings import SettingsError
 
 from ..chat_server import ChatServer
-from ..handoff.test_record import RECORD, saved
+from ..handoff.records.test_record import RECORD, saved
 
 THREAD = {"configurable": {"thread_id": "t 1"}}
 TASK = "Make `double` double."

@@ -10,7 +10,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, tool
 
-from graph import (
+from langgraph_takeover.graph import (
     Agent,
     SettingsError,
     UnknownAgentError,
@@ -22,13 +22,13 @@ from graph import (
     roll_back,
     run_team,
 )
-from graph.team import NODES
-from handoff.event import Event
-from handoff.fence import OPENING
-from handoff.ledger import HandedOverError
-from handoff.team import TurnPass, build_timeline
-from nodes.consent import REFUSAL_MESSAGE
-from nodes.state import AgentState
+from langgraph_takeover.graph.team import NODES
+from langgraph_takeover.handoff.ledger import HandedOverError
+from langgraph_takeover.handoff.text.fence import OPENING
+from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.views.team import TurnPass, build_timeline
+from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.nodes.team.handover import REFUSAL_MESSAGE
 
 from .conftest import (
     DONE,
@@ -44,7 +44,7 @@ from .conftest import (
     noted_text,
     scripted_model,
 )
-from .test_delivery import UNDERSTOOD
+from .delivery.test_delivery import UNDERSTOOD
 from .test_growth import LOOK, MOST, SPREAD, size
 
 ENOUGH = 20

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from handoff.notes.evidence import Evidence
-from handoff.views import VIEWS, find_view
+from langgraph_takeover.handoff.notes.evidence import Evidence
+from langgraph_takeover.handoff.views import VIEWS, find_view
 
 from .conftest import DONE, EDIT, FIX, TEST, RunHarness, native_reply, parse_events, scripted_model
 

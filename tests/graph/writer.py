@@ -16,10 +16,10 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
-import handoff.record
-from graph import ThreadNotFoundError, open_home, open_run
-from handoff.ledger import FencedError, ThreadHeldError
-from sandbox.machine import SandboxSpec
+from langgraph_takeover.graph import ThreadNotFoundError, open_home, open_run
+from langgraph_takeover.handoff.ledger import FencedError, ThreadHeldError
+from langgraph_takeover.handoff.records import record as record_module
+from langgraph_takeover.sandbox.interface import SandboxSpec
 
 REPLIES = (
     "```bash\necho 1 >>notes.txt\n```",
@@ -59,14 +59,14 @@ def wait_while_held(place: Path, where: str) -> None:
 
 
 def main(place: Path, database: str, base: Path, lease_s: float) -> int:
-    write = handoff.record.write_durably
+    write = record_module.write_durably
 
     def write_and_pause(path: Path, text: str) -> None:
         wait_while_held(place, "directory")
         write(path, text)
         wait_while_held(place, "record")
 
-    handoff.record.write_durably = write_and_pause
+    record_module.write_durably = write_and_pause
     mkdir = Path.mkdir
 
     def mkdir_and_pause(path: Path, *given: Any, **named: Any) -> None:

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-import sandbox
-from graph import open_home
-from handoff.record import Review
-from nodes.session import build_owner_name
-from sandbox import host, overlay
+from langgraph_takeover import sandbox
+from langgraph_takeover.graph import open_home
+from langgraph_takeover.handoff.records.record import Review
+from langgraph_takeover.nodes.session.session import build_owner_name
+from langgraph_takeover.sandbox.backends import host, overlay
 
 from .. import crash_case
 from ..conftest import skip_missing
 from ..graph.conftest import DONE, FIX, POINTS, TEST, RunHarness, scripted_model
-from .test_record import NOTES
+from .records.test_record import NOTES
 
 EDIT = "```bash\nrm pkg/__init__.py; mkdir -p new; echo 1 >new/made.txt; sed -i 's/n + 1/n * 3/' pkg/core.py\n```"
 NAME = "run.first_post_failure_edit"
@@ -67,8 +67,8 @@ def record(kept: RunHarness) -> Path:
 @pytest.fixture(scope="session")
 def carried(record: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file that the record was exported to."""
-    from handoff import carrying
+    from langgraph_takeover.handoff.records import archive
 
     place = tmp_path_factory.mktemp("carried") / "deep" / "one.record"
-    carrying.export_record(record, str(place))
+    archive.export_record(record, str(place))
     return place

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from handoff.findings import AnnotatedStep, annotate_steps
-from handoff.readers import read_traces
-from handoff.trace import Trace
+from langgraph_takeover.handoff.points.annotations import AnnotatedStep, annotate_steps
+from langgraph_takeover.handoff.readers import read_traces
+from langgraph_takeover.handoff.trace.events import Trace
 
 EDIT = ("sed -i 's/x/y/' pkg/core.py", 0, "")
 

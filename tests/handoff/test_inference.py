@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handoff.inference import content as contents
-from handoff.inference import patches, sed
-from handoff.inference.actions import infer_changes
-from handoff.inference.content import KnownLines
-from handoff.inference.files import InferredFiles
-from handoff.paths import is_code
+from langgraph_takeover.handoff.readers.inference import content as contents
+from langgraph_takeover.handoff.readers.inference import patches, sed
+from langgraph_takeover.handoff.readers.inference.actions import infer_changes
+from langgraph_takeover.handoff.readers.inference.content import KnownLines
+from langgraph_takeover.handoff.readers.inference.files import InferredFiles
+from langgraph_takeover.handoff.trace.file_kinds import is_code
 
 FILE = "alpha = 1\nbeta = [2]\n\ndef f(x):\n    return x + alpha\n\n\ndef g(y):\n    return y\n"
 HELPER = """import re, sys

@@ -13,14 +13,14 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from typer.testing import CliRunner, Result
 
-from handoff import views
-from handoff.__main__ import app
-from handoff.fence import neutralize
-from handoff.record import NOTES_FILE, RecordStore, to_json
+from langgraph_takeover.graph.cli.main import app
+from langgraph_takeover.handoff import views
+from langgraph_takeover.handoff.records.record import NOTES_FILE, RecordStore, to_json
+from langgraph_takeover.handoff.text.fence import neutralize
 
 from ..graph.conftest import DONE, RunHarness, scripted_model
 from .conftest import NAME
-from .test_record import NOTES, RECORD
+from .records.test_record import NOTES, RECORD
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "\x1b]0;owned\x07 caf\xe9 \u202e \udce9\tend"

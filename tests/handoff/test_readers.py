@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, messages_to_dict
 
-from handoff import detectors
-from handoff.event import UNREADABLE
-from handoff.findings import annotate_steps
-from handoff.readers import FORMATS, TraceError, parse_trace, read_traces
-from handoff.trace import Trace, action_indices
+from langgraph_takeover.handoff.points import detectors
+from langgraph_takeover.handoff.points.annotations import annotate_steps
+from langgraph_takeover.handoff.readers import FORMATS, TraceError, parse_trace, read_traces
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, action_indices
 
 SHARED = Path(__file__).parents[3] / "shared" / "trajectories"
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from handoff.action import ActionProtocol
-from handoff.event import Event, FileRead
-from handoff.notes.fields import MODEL_FIELDS
-from handoff.notes.note import BUDGET_TOKENS
-from handoff.record import Claim, HandoffRecord
-from handoff.views import VIEWS, Recipient, find_view, measure_view
-from sandbox.machine import FileChange
+from langgraph_takeover.handoff.notes.structured_note import BUDGET_TOKENS
+from langgraph_takeover.handoff.records.record import Claim, HandoffRecord
+from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS
+from langgraph_takeover.handoff.trace.action import ActionProtocol
+from langgraph_takeover.handoff.trace.events import Event, FileRead
+from langgraph_takeover.handoff.views import VIEWS, Recipient, find_view, measure_view
+from langgraph_takeover.sandbox.interface import FileChange
 
-from .test_conversation import valid
 from .test_views import FAILED, NOTES, PROMPT, record, sha256, step
+from .trace.test_conversation import valid
 
 BOUNDED = [name for name in VIEWS if name != "trace"]
 PROTOCOLS: tuple[ActionProtocol, ...] = ("text", "native")

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 
-from handoff import detectors
-from handoff.event import Event, FileRead, HandoffPoint, Usage
-from handoff.notes.fields import MODEL_FIELDS
-from handoff.prompts import load_prompt
-from handoff.record import Claim, HandoffRecord, Notes, TaskBrief, ViewName
-from handoff.views import VIEWS, VIEWS_WITH_NOTES, find_view
-from sandbox.machine import FileChange, Snapshot
+from langgraph_takeover.handoff.points import detectors
+from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes, TaskBrief, ViewName
+from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS
+from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Usage
+from langgraph_takeover.handoff.views import VIEWS, VIEWS_WITH_NOTES, find_view
+from langgraph_takeover.sandbox.interface import FileChange, Snapshot
 
 PROMPT = "# Fix it\n\n```\n# Task\n```\n\nAll of it.  \n\n"
 TASK = TaskBrief(id="t", prompt=PROMPT, base_commit="abc", base_directories=("pkg", "tests"))

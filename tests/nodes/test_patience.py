@@ -11,19 +11,19 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from handoff.event import Event, Usage
-from nodes.replies import (
+from langgraph_takeover.handoff.trace.events import Event, Usage
+from langgraph_takeover.nodes.context.settings import Prices
+from langgraph_takeover.nodes.model.calls import (
     ContextWindowError,
     ModelError,
     PermanentModelError,
     ReplyTimeoutError,
     ask_with_retries,
 )
-from nodes.settings import Prices
 
 from ..chat_server import ChatServer
 from ..graph.conftest import RunHarness
-from .test_replies import served
+from .model.test_calls import served
 
 Answer = tuple[int, bytes]
 LOOK = "```bash\nls\n```"

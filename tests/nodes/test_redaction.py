@@ -11,11 +11,11 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from pydantic import SecretStr
 
-from graph import run
-from handoff.record import Claim
-from handoff.redaction import REDACTED
-from nodes.events import clip_text
-from sandbox.machine import Snapshot
+from langgraph_takeover.graph import run
+from langgraph_takeover.handoff.records.record import Claim
+from langgraph_takeover.handoff.text.redaction import REDACTED
+from langgraph_takeover.nodes.events import clip_text
+from langgraph_takeover.sandbox.interface import Snapshot
 
 from ..graph.conftest import (
     DONE,

@@ -11,14 +11,24 @@ from typing import Any
 
 import pytest
 
-from sandbox.contract import Kit, clean_sandbox, fresh_sandbox, make_repository, session_sandbox, store
+from langgraph_takeover.sandbox.contract import (
+    Kit,
+    clean_sandbox,
+    fresh_sandbox,
+    make_repository,
+    session_sandbox,
+    store,
+)
 
 from ..conftest import skip_missing
 
 __all__ = ["clean_sandbox", "fresh_sandbox", "session_sandbox", "store"]
 
 
-_SLOW_ON_DOCKER = ("sandbox.contract.commands", "sandbox.contract.files")
+_SLOW_ON_DOCKER = (
+    "langgraph_takeover.sandbox.contract.commands",
+    "langgraph_takeover.sandbox.contract.files",
+)
 """Parts of the contract that containers share with `host`: the same shell, the same files."""
 
 
@@ -47,7 +57,7 @@ def testbed_image(request: pytest.FixtureRequest) -> Callable[[], contextlib.Abs
     def build_image() -> Iterator[str]:
         base = request.getfixturevalue("base_image")
         repository = request.getfixturevalue("repository")
-        from sandbox.container import client
+        from langgraph_takeover.sandbox.backends.docker import client
 
         tag = f"takeover/contract-{secrets.token_hex(4)}"
         container = client().containers.create(base, ["true"])
@@ -80,13 +90,13 @@ def open_kit(name: str, repository: Path, testbed_image: Any) -> Iterator[Kit]:
         if variant == "commit":
             base["snapshots"] = "commit"
         if backend == "host":
-            from sandbox.host import unavailable_reason
+            from langgraph_takeover.sandbox.backends.host import unavailable_reason
 
             if reason := unavailable_reason():
                 skip_missing(reason)
         if variant == "copied":
             patch = stack.enter_context(pytest.MonkeyPatch.context())
-            patch.setattr("sandbox.overlay.unavailable", lambda: "as asked")
+            patch.setattr("langgraph_takeover.sandbox.backends.overlay.unavailable", lambda: "as asked")
         kit = Kit(base, is_isolated=backend != "process", has_exact_times=backend != "docker")
         stack.callback(kit.remove_stale_resources, kit.owner)
         stack.enter_context(kit.close_started())

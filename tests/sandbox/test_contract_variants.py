@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sandbox import images
-from sandbox.contract.files import *  # noqa: F403
-from sandbox.contract.kit import Kit, check_output
-from sandbox.contract.snapshots import *  # noqa: F403
+from langgraph_takeover.sandbox.contract.files import *  # noqa: F403
+from langgraph_takeover.sandbox.contract.kit import Kit, check_output
+from langgraph_takeover.sandbox.contract.snapshots import *  # noqa: F403
+from langgraph_takeover.sandbox.snapshots import docker_images
 
 from .conftest import open_kit
 
@@ -29,12 +29,12 @@ def test_an_image_of_too_many_layers_is_made_one(
 ) -> None:
     with open_kit("docker-commit", repository, testbed_image) as kit:
         machine = kit.start()
-        below = len(images.require_base_image(str(kit.spec().image))["RootFS"]["Layers"])
-        monkeypatch.setattr("sandbox.container._MOST_LAYERS", below + 2)
+        below = len(docker_images.require_base_image(str(kit.spec().image))["RootFS"]["Layers"])
+        monkeypatch.setattr("langgraph_takeover.sandbox.backends.docker._MOST_LAYERS", below + 2)
         for step in range(4):
             check_output(machine, f"echo {step} >step; touch step-{step}; rm -f step-{step - 1}")
             snapshot = machine.snapshot(tmp_path).result()
-            found = images.find_image(snapshot.location)
+            found = docker_images.find_image(snapshot.location)
             assert found is not None
             assert len(found["RootFS"]["Layers"]) <= below + 2
             machine.close()

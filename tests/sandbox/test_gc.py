@@ -19,11 +19,11 @@ from typing import Any
 import psutil
 import pytest
 
-import sandbox
-from sandbox import ownership, removal, storage
-from sandbox.gc import collector, files
-from sandbox.gc.resources import CollectionRequest
-from sandbox.machine import SandboxUnavailableError
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.gc import collector, files
+from langgraph_takeover.sandbox.gc.resources import CollectionRequest
+from langgraph_takeover.sandbox.interface import SandboxUnavailableError
+from langgraph_takeover.sandbox.storage import host_directories, ownership, removal
 
 from ..conftest import skip_missing
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 RUN = """
 import sys
 from pathlib import Path
-import sandbox
+from langgraph_takeover import sandbox
 
 owner, directory, image, store, *backends = sys.argv[1:]
 machines = []
@@ -99,9 +99,9 @@ class Place:
 COMMANDS = """
 import json, os, sys, tempfile
 import docker
-from sandbox import listing
-from sandbox.gc import collector
-from sandbox.__main__ import app, gc
+from langgraph_takeover.sandbox.cli import terminal as listing
+from langgraph_takeover.sandbox.gc import collector
+from langgraph_takeover.sandbox.__main__ import app, gc
 
 for line in sys.stdin:
     env, arguments = json.loads(line)
@@ -183,7 +183,7 @@ def sleepers(home: Path) -> list[psutil.Process]:
 
 
 def embedded() -> list[str]:
-    from sandbox.host import unavailable_reason
+    from langgraph_takeover.sandbox.backends.host import unavailable_reason
 
     return ["process"] if unavailable_reason() else ["process", "host"]
 
@@ -255,7 +255,7 @@ def test_one_run_by_name_and_the_rest_by_two_at_once(place: Place) -> None:
 
 _NEWCOMER = """
 import os, sys, time
-from sandbox import bases, overlay
+from langgraph_takeover.sandbox.snapshots import bases; from langgraph_takeover.sandbox.backends import overlay
 
 lost = 0
 for number in range(int(sys.argv[1])):
@@ -272,9 +272,9 @@ print(lost)
 """
 _COLLECTOR = """
 import os, sys
-from sandbox.gc.collector import remove
-from sandbox.gc.resources import Request
-from sandbox.gc import files
+from langgraph_takeover.sandbox.gc.collector import remove
+from langgraph_takeover.sandbox.gc.resources import Request
+from langgraph_takeover.sandbox.gc import files
 
 ended = 0
 while not os.path.exists(sys.argv[1]):
@@ -306,7 +306,7 @@ def test_who_starts_while_its_files_go_waits_and_begins_afresh(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
-    (storage.runs_directory() / "again" / "old").mkdir(
+    (host_directories.runs_directory() / "again" / "old").mkdir(
         parents=True
     )  # without a mark, as just before a run's first
     begin = (
@@ -321,8 +321,8 @@ def test_who_starts_while_its_files_go_waits_and_begins_afresh(
         while not waits_for_lock(newcomer.pid):
             assert newcomer.poll() is None
             time.sleep(0.01)
-        assert [path.name for path in (storage.runs_directory() / "again").iterdir()] == ["old"]
-        removal.remove_tree(removal.set_aside(storage.runs_directory() / "again"))
+        assert [path.name for path in (host_directories.runs_directory() / "again").iterdir()] == ["old"]
+        removal.remove_tree(removal.set_aside(host_directories.runs_directory() / "again"))
     assert newcomer.stdout is not None
     assert newcomer.stdout.readline() == "True\n"
     with ownership.claim("again") as alone:
@@ -469,7 +469,7 @@ def image(testbed_image: Callable[[], contextlib.AbstractContextManager[str]]) -
 
 
 def daemon() -> Any:
-    from sandbox.daemon import client
+    from langgraph_takeover.sandbox.docker.client import client
 
     try:
         return client()

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-import sandbox
-from sandbox.__main__ import app
-from sandbox.machine import SandboxSpec, Snapshot
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.__main__ import app
+from langgraph_takeover.sandbox.interface import SandboxSpec, Snapshot
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 _THEIRS = '''
 import pytest
-import sandbox
+from langgraph_takeover import sandbox
 from sandbox.contract import *
 
 BROKEN = {broken!r}

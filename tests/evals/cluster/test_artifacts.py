@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evals.cluster.artifacts import ArtifactStore
-from sandbox.machine import SandboxUnavailableError, SnapshotCorruptError
+from langgraph_takeover.evals.cluster.artifacts import ArtifactStore
+from langgraph_takeover.sandbox.interface import SandboxUnavailableError, SnapshotCorruptError
 
 
 @pytest.fixture

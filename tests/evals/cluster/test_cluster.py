@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from evals.run.config import STAGES
-from sandbox import storage
+from langgraph_takeover.evals.run.settings.config import STAGES
+from langgraph_takeover.sandbox.storage import host_directories
 
 from ...conftest import skip_missing
 from ..conftest import (
@@ -193,7 +193,7 @@ def nothing_left(out: Path, *nodes: Started) -> None:
     assert [directory for each in nodes for directory in each.directories()] == []
     assert not (out / "depot").exists()
     run_id = json.loads((out / "config.json").read_text())["run_id"]
-    machines = {path.name for path in storage.runs_directory().glob(f"{run_id}*")}
+    machines = {path.name for path in host_directories.runs_directory().glob(f"{run_id}*")}
     assert not machines
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evals.cluster.compatibility import collect_versions, find_difference
-from evals.run.config import RunConfig
+from langgraph_takeover.evals.cluster.compatibility import collect_versions, find_difference
+from langgraph_takeover.evals.run.settings.config import RunConfig
 
 
 def test_the_first_difference_is_named_with_both_versions() -> None:

@@ -5,9 +5,14 @@ import time
 import pytest
 from langchain_core.messages import HumanMessage
 
-from evals.models import ModelNameError, build_model, describe_ambiguous_models, parse_model_name
-from evals.run.config import shorten_model_name
-from evals.tasks import load_tasks
+from langgraph_takeover.evals.models import (
+    ModelNameError,
+    build_model,
+    describe_ambiguous_models,
+    parse_model_name,
+)
+from langgraph_takeover.evals.run.settings.config import shorten_model_name
+from langgraph_takeover.evals.tasks import load_tasks
 
 from ...chat_server import ChatServer
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from evals.models.facts import TaskFacts, read_facts
-from evals.models.oracle import OracleKnowledge, OracleModel, choose_turn
-from evals.tasks import BUNDLED, Task, load_tasks
-from handoff.prompts import load_prompt
-from nodes.actions import parse_action
-from nodes.replies import ModelError
+from langgraph_takeover.evals.models.facts import TaskFacts, read_facts
+from langgraph_takeover.evals.models.oracle import OracleKnowledge, OracleModel, choose_turn
+from langgraph_takeover.evals.tasks import BUNDLED, Task, load_tasks
+from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.nodes.model.actions import parse_action
+from langgraph_takeover.nodes.model.calls import ModelError
 
 TASKS = {task.id: task for task in load_tasks(BUNDLED)}
 

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from evals.models import ModelNameError, parse_model_name
-from evals.models.replay import ReplayModel, TrajectoryError, read_trajectory
-from graph import open_home, open_run
-from handoff import detectors
-from handoff.action import Action
-from handoff.event import Event, Usage
-from handoff.record import Notes
-from handoff.views import VIEWS
-from handoff.views.frame import Recipient
-from nodes import session
-from nodes.actions import parse_action
-from sandbox.machine import SandboxSpec
+from langgraph_takeover.evals.models import ModelNameError, parse_model_name
+from langgraph_takeover.evals.models.replay import ReplayModel, TrajectoryError, read_trajectory
+from langgraph_takeover.graph import open_home, open_run
+from langgraph_takeover.handoff.points import detectors
+from langgraph_takeover.handoff.records.record import Notes
+from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.events import Event, Usage
+from langgraph_takeover.handoff.views import VIEWS
+from langgraph_takeover.handoff.views.common import Recipient
+from langgraph_takeover.nodes.model.actions import parse_action
+from langgraph_takeover.nodes.session import session
+from langgraph_takeover.sandbox.interface import SandboxSpec
 
-from ..run.test_measures import PREDECESSOR, record
+from ..run.test_metrics import PREDECESSOR, record
 
 
 def written(tmp_path: Path, *replies: str) -> Path:
@@ -120,7 +120,7 @@ def test_every_real_trajectory_can_be_read(shared: Path) -> None:
 
 
 def test_a_replay_goes_on_where_the_record_of_its_own_trajectory_ends(tmp_path: Path) -> None:
-    from evals.models import _find_first_action
+    from langgraph_takeover.evals.models import _find_first_action
 
     path = written(tmp_path, "```bash\none\n```")
     (tmp_path / "sub").mkdir()

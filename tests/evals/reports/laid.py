@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from evals.run.journal import Row
-from handoff.detectors import list_points
-from handoff.event import HandoffPoint, Usage
-from handoff.readers import read_traces
-from handoff.record import Claim, HandoffRecord, Notes, TaskBrief, to_json
-from handoff.trace import Continuation, Trace
+from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.handoff.points.detectors import list_points
+from langgraph_takeover.handoff.readers import read_traces
+from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes, TaskBrief, to_json
+from langgraph_takeover.handoff.trace.events import Continuation, HandoffPoint, Trace, Usage
 
 VIEWS = ("repository", "trace", "summary", "structured")
 STATES = ("needs_completion", "already_solved", "behavior_broken")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from statsmodels.stats.contingency_tables import mcnemar as by_statsmodels
 
-from evals.reports.statistics import (
+from langgraph_takeover.evals.reports.statistics import (
     Pair,
     bootstrap_interval,
     compute_break_even,

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from evals.run.journal import (
+from langgraph_takeover.evals.run.journal import (
     JOURNAL_FILE,
     Journal,
     JournalError,
@@ -25,13 +25,13 @@ from evals.run.journal import (
     open_journal,
     read_export,
 )
-from handoff.ledger import LedgerUnavailableError
-from handoff.ledger.database import Database
+from langgraph_takeover.handoff.ledger import LedgerUnavailableError
+from langgraph_takeover.handoff.ledger.database import Database
 
 _WRITER = """
 import sys
 from pathlib import Path
-from evals.run.journal import Journal, opened
+from langgraph_takeover.evals.run.journal import Journal, opened
 with opened(Path(sys.argv[1])) as database:
     journal = Journal(database, "run", "rows", "a")
     for number in range(10_000):

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from evals.run.config import RunUsageError
-from evals.run.journal import JournalError
-from evals.run.results import load_results
-from handoff.record import HandoffRecord
-from handoff.trace import Trace
+from langgraph_takeover.evals.run.journal import JournalError
+from langgraph_takeover.evals.run.results import load_results
+from langgraph_takeover.evals.run.settings.config import RunUsageError
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.trace.events import Trace
 
 
 @pytest.fixture

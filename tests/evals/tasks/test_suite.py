@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-SUITE = Path(__file__).parents[3] / "evals" / "suite"
+SUITE = Path(__file__).parents[3] / "evals" / "tasks" / "suite"
 LAST_LINES = 60  # what a reader of a cut output still sees
 LONG_ENOUGH = 12
 RUNS = int(os.environ.get("TAKEOVER_STABLE", "3"))  # how often a grading has to come out the same

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from evals.tasks import BUNDLED, SUITE, TaskSourceError, load_tasks
-from evals.tasks.grading import check_gradable
-from handoff.event import Event, HandoffPoint
-from handoff.fence import TASK
-from handoff.record import HandoffRecord, TaskBrief
-from handoff.views import VIEWS
-from sandbox.archive import content_digest
-from sandbox.host import unavailable_reason
-from sandbox.layers import LayerStack
-from sandbox.workbench import SandboxManager
+from langgraph_takeover.evals.tasks import BUNDLED, SUITE, TaskSourceError, load_tasks
+from langgraph_takeover.evals.tasks.grading import check_gradable
+from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
+from langgraph_takeover.handoff.text.fence import TASK
+from langgraph_takeover.handoff.trace.events import Event, HandoffPoint
+from langgraph_takeover.handoff.views import VIEWS
+from langgraph_takeover.sandbox.backends.host import unavailable_reason
+from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.lifecycle import SandboxManager
+from langgraph_takeover.sandbox.snapshots.archive import content_digest
 
 from ...conftest import skip_missing
 

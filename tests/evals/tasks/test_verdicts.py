@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from evals.tasks import Task, load_tasks, verdicts
-from evals.tasks.grading import GradingError, Verdict
-from evals.tasks.verdicts import MAX_TRIES, get_verdict
-from sandbox.machine import OutOfDiskError, SandboxSpec
+from langgraph_takeover.evals.tasks import Task, load_tasks, verdicts
+from langgraph_takeover.evals.tasks.grading import GradingError, Verdict
+from langgraph_takeover.evals.tasks.verdicts import MAX_TRIES, get_verdict
+from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxSpec
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from graph.savers import open_saver
-from handoff.ledger import Ledger, acquire, database, machines, store
-from sandbox.machine import Snapshot
+from langgraph_takeover.graph.checkpoints.savers import open_saver
+from langgraph_takeover.handoff.ledger import Ledger, acquire, database, snapshots, store
+from langgraph_takeover.sandbox.interface import Snapshot
 
 SNAPSHOT = Snapshot(backend="process", base="b", location="l", digest="d", workspace="/w", shell_state="")
 
@@ -26,11 +26,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_who_reads_waits_for_no_writer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_S", 0.2)
     ledger, other = Ledger(url), Ledger(url)
-    machines.save(acquire(ledger, "t"), "m", SNAPSHOT)
+    snapshots.save(acquire(ledger, "t"), "m", SNAPSHOT)
     with ledger.write_transaction() as connection:
         connection.execute(store.snapshots.delete())
-        assert machines.find(other, "m") == SNAPSHOT
-    assert machines.find(other, "m") is None
+        assert snapshots.find(other, "m") == SNAPSHOT
+    assert snapshots.find(other, "m") is None
 
 
 def test_twenty_who_file_at_once_all_do(url: str) -> None:
@@ -41,13 +41,13 @@ def test_twenty_who_file_at_once_all_do(url: str) -> None:
     def file(number: int) -> None:
         with ledger.lock_snapshots():
             within.append(number)
-            machines.save(acquire(ledger, str(number)), str(number), SNAPSHOT)
+            snapshots.save(acquire(ledger, str(number)), str(number), SNAPSHOT)
             assert within == [number]
             within.clear()
 
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(file, range(20)))
-    assert len(machines.list_snapshots(ledger)) == 20
+    assert len(snapshots.list_snapshots(ledger)) == 20
 
 
 def test_eight_who_open_a_new_database_at_once_all_do(url: str) -> None:
@@ -65,16 +65,16 @@ def test_eight_who_open_a_new_database_at_once_all_do(url: str) -> None:
 def test_who_waits_to_file_can_be_interrupted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by a lock's own wait, which nothing ends but the lock."""
 
-    class Interrupted(Exception):
+    class InterruptedWaitError(Exception):
         pass
 
     def interrupted(seconds: float) -> None:
-        raise Interrupted
+        raise InterruptedWaitError
 
     ledger, other = Ledger(url), Ledger(url)
     with other.lock_snapshots():
         monkeypatch.setattr(time, "sleep", interrupted)
-        with pytest.raises(Interrupted), ledger.lock_snapshots():
+        with pytest.raises(InterruptedWaitError), ledger.lock_snapshots():
             raise AssertionError("two file at once")
     with ledger.lock_snapshots():
         pass

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 from sqlalchemy import update
 
-from handoff.envelope import Envelope, Understanding
-from handoff.ledger import FencedError, HandedOverError, Ledger, acquire, handoffs
-from handoff.ledger.handoffs import (
+from langgraph_takeover.handoff.ledger import FencedError, HandedOverError, Ledger, acquire, handoffs
+from langgraph_takeover.handoff.ledger.handoffs import (
     ALLOWED_TRANSITIONS,
     KEY_LIFETIME_S,
     TRANSFERRED_STATES,
@@ -36,8 +35,9 @@ from handoff.ledger.handoffs import (
     load,
     prepare,
 )
-from handoff.ledger.leases import ThreadNameError
-from handoff.ledger.store import idempotency_keys
+from langgraph_takeover.handoff.ledger.leases import ThreadNameError
+from langgraph_takeover.handoff.ledger.store import idempotency_keys
+from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
 
 UNDERSTOOD = Understanding(goal="Mend wrap().", next_step="Run the tests.", verify_first="That they fail.")
 PATHS: dict[HandoffState, tuple[HandoffState, ...]] = {

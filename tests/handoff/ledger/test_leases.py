@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from handoff.ledger import Ledger, acquire
+from langgraph_takeover.handoff.ledger import Ledger, acquire
 
 
 def test_a_renewal_that_comes_after_the_release_holds_nobody_up(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text, update
 
-from handoff.ledger import (
+from langgraph_takeover.handoff.ledger import (
     FencedError,
     Lease,
     Ledger,
@@ -26,18 +26,18 @@ from handoff.ledger import (
     acquire,
     effects,
     leases,
-    machines,
+    snapshots,
 )
-from handoff.ledger.effects import Effect, EffectKey
-from handoff.ledger.store import leases as rows
-from sandbox.machine import Snapshot
+from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey
+from langgraph_takeover.handoff.ledger.store import leases as rows
+from langgraph_takeover.sandbox.interface import Snapshot
 
 from ...conftest import mount, mount_small_disk
 
 _ROOT = Path(__file__).resolve().parents[3]
 _HOLDER = """
 import sys, time
-from handoff.ledger import Ledger, acquire
+from langgraph_takeover.handoff.ledger import Ledger, acquire
 held = acquire(Ledger(sys.argv[1]), sys.argv[2], place="host mine", ttl_s=600)
 print("held", flush=True)
 time.sleep(600)
@@ -45,7 +45,7 @@ time.sleep(600)
 _OPENER = """
 import sys, time
 from pathlib import Path
-from handoff.ledger import Ledger, acquire
+from langgraph_takeover.handoff.ledger import Ledger, acquire
 print("ready", flush=True)
 sys.stdin.readline()
 acquire(Ledger(sys.argv[1]), sys.argv[2]).release()
@@ -186,15 +186,15 @@ def test_a_lost_lease_allows_nothing_and_renews_nothing(ledger: Ledger) -> None:
     lost = acquire(ledger, "thread")
     key = EffectKey("thread", "task", "1")
     effects.begin(lost, key, "m0")
-    machines.save(lost, "m1", SNAPSHOT)
+    snapshots.save(lost, "m1", SNAPSHOT)
     rewrite(ledger, "thread", expires_at=1.0)
     holder = acquire(ledger, "thread")
     before = row_of(ledger, "thread")
     deeds = (
         lambda: effects.begin(lost, key, "m0"),
         lambda: effects.end(lost, key, "m1", "{}"),
-        lambda: machines.save(lost, "m2", SNAPSHOT),
-        lambda: machines.remove(lost, ["m1"]),
+        lambda: snapshots.save(lost, "m2", SNAPSHOT),
+        lambda: snapshots.remove(lost, ["m1"]),
         lambda: leases.answer_request(lost),
     )
     for deed in deeds:
@@ -204,7 +204,7 @@ def test_a_lost_lease_allows_nothing_and_renews_nothing(ledger: Ledger) -> None:
     lost.release()
     assert row_of(ledger, "thread") == before
     assert effects.find(ledger, key) == Effect("m0", None, None)
-    assert machines.list_state_ids(ledger, "thread") == {"m1"}
+    assert snapshots.list_state_ids(ledger, "thread") == {"m1"}
     holder.release()
 
 
@@ -267,17 +267,17 @@ def test_an_effect_is_known_from_its_beginning_until_another_node_acts(ledger: L
 
 def test_machines_are_kept_found_and_forgotten(ledger: Ledger) -> None:
     held, other = acquire(ledger, "thread"), acquire(ledger, "other")
-    machines.save(held, "m1", SNAPSHOT)
-    machines.save(held, "m1", SNAPSHOT.model_copy(update={"digest": "another"}))
-    machines.save(held, "m2", SNAPSHOT.model_copy(update={"digest": "e"}))
-    machines.save(other, "m3", SNAPSHOT)
-    assert machines.find(ledger, "m1") == SNAPSHOT
-    assert machines.find(ledger, "m4") is None
-    assert machines.list_state_ids(ledger, "thread") == {"m1", "m2"}
-    assert sorted(each.digest for each in machines.list_snapshots(ledger)) == ["d", "d", "e"]
-    machines.remove(held, ["m1", "m3"])
-    assert machines.list_state_ids(ledger, "thread") == {"m2"}
-    assert machines.list_state_ids(ledger, "other") == {"m3"}
+    snapshots.save(held, "m1", SNAPSHOT)
+    snapshots.save(held, "m1", SNAPSHOT.model_copy(update={"digest": "another"}))
+    snapshots.save(held, "m2", SNAPSHOT.model_copy(update={"digest": "e"}))
+    snapshots.save(other, "m3", SNAPSHOT)
+    assert snapshots.find(ledger, "m1") == SNAPSHOT
+    assert snapshots.find(ledger, "m4") is None
+    assert snapshots.list_state_ids(ledger, "thread") == {"m1", "m2"}
+    assert sorted(each.digest for each in snapshots.list_snapshots(ledger)) == ["d", "d", "e"]
+    snapshots.remove(held, ["m1", "m3"])
+    assert snapshots.list_state_ids(ledger, "thread") == {"m2"}
+    assert snapshots.list_state_ids(ledger, "other") == {"m3"}
     held.release()
     other.release()
 
@@ -379,14 +379,14 @@ def test_a_full_disk_is_told_and_no_transaction_is_half_there(tmp_path: Path) ->
         def fill() -> None:
             nonlocal number
             for number in range(100):
-                machines.save(held, f"m{number}", big)
+                snapshots.save(held, f"m{number}", big)
 
         with pytest.raises(LedgerUnavailableError, match="full; make room and go on") as told:
             fill()
         one_line(told)
-        assert machines.list_state_ids(ledger, "thread") == {f"m{each}" for each in range(number)}
+        assert snapshots.list_state_ids(ledger, "thread") == {f"m{each}" for each in range(number)}
         subprocess.run(["mount", "-o", "remount,size=20m", place], check=True)
-        machines.save(held, f"m{number}", big)
-        assert len(machines.list_state_ids(ledger, "thread")) == number + 1
+        snapshots.save(held, f"m{number}", big)
+        assert len(snapshots.list_state_ids(ledger, "thread")) == number + 1
         held.release()
         ledger.close()

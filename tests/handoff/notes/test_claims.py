@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from handoff.event import FileRead
-from handoff.notes.claims import find_contradiction, find_support_gap, measure_soundness
-from handoff.notes.evidence import Evidence
-from handoff.notes.fields import UNKNOWN
-from handoff.notes.note import render_structured_note
-from handoff.record import Claim, HandoffRecord
+from langgraph_takeover.handoff.notes.claims import find_contradiction, find_support_gap, measure_soundness
+from langgraph_takeover.handoff.notes.evidence import Evidence
+from langgraph_takeover.handoff.notes.structured_note import render_structured_note
+from langgraph_takeover.handoff.records.record import Claim, HandoffRecord
+from langgraph_takeover.handoff.text.note_fields import UNKNOWN
+from langgraph_takeover.handoff.trace.events import FileRead
 
-from .test_note import CORE, FAILED, PASSED, A, Run, change, notes
+from .test_structured_note import CORE, FAILED, PASSED, A, Run, change, notes
 
 FILES = ("README.md", "pkg/__init__.py", "pkg/core.py", "pkg/sub/deep.py", "repro.py", "tests/test_core.py")
 

@@ -1,0 +1,123 @@
+"""What every command that lets agents take over has in common: its progress and its endings."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from langgraph_takeover.handoff.text.files import describe_error
+
+if TYPE_CHECKING:
+    import typer
+    from rich.console import Console
+
+    from langgraph_takeover.evals.run.execution.executors import Executor, Job
+    from langgraph_takeover.evals.run.journal import Journal, Row
+
+DONE, USAGE, INFRASTRUCTURE_FAILURES, DISK_FULL, INTERRUPTED = 0, 2, 3, 4, 130
+EXIT_CODES = (
+    "Exit codes: 0 done, 2 usage, 3 infrastructure failures, 4 disk full, 130 interrupted, 143 terminated."
+)
+_PreparedT = TypeVar("_PreparedT")
+
+
+def run_command(
+    out: Path, resume_command: str, prepare: Callable[[], _PreparedT], run: Callable[[_PreparedT], int]
+) -> int:
+    """The exit code of a run, however it ends; what a person can mend, or go on with, is said in one line."""
+    from langgraph_takeover.evals.run.execution.signals import TERMINATED, exit_on_sigterm
+    from langgraph_takeover.evals.run.preparation import host_errors, usage_errors
+
+    exit_on_sigterm()
+    resume_command = f"Go on with: {resume_command}"
+    begun = False
+    try:
+        prepared = prepare()
+        begun = True
+        return run(prepared)
+    except KeyboardInterrupt:
+        return _print_error(f"\ninterrupted; what is done is safe. {resume_command}", INTERRUPTED)
+    except SystemExit:
+        return _print_error(f"terminated; what is done is safe. {resume_command}", TERMINATED)
+    except usage_errors(OSError) as error:
+        if is_disk_full(error):
+            return _print_error(
+                f"error: {out}: no space left; what is done is safe. Free some. {resume_command}", DISK_FULL
+            )
+        if not isinstance(error, usage_errors()):
+            if begun or not isinstance(error, OSError) or error.filename is None:
+                raise
+            return _print_error(f"error: {str(error.filename)[:200]}: {describe_error(error)}", USAGE)
+        if begun and isinstance(error, host_errors()):
+            return _print_error(
+                f"error: {error}; what is done is safe. {resume_command}", INFRASTRUCTURE_FAILURES
+            )
+        return _print_error(f"error: {error}", USAGE)
+
+
+def make_console() -> Console:
+    """Where a command prints: as wide as its terminal, or for a file."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160)
+
+
+def is_explicit(context: typer.Context, name: str) -> bool:
+    """Whether a person named the option, rather than its default or the environment."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def run_jobs(
+    console: Console,
+    executor: Executor,
+    journal: Journal,
+    jobs: Iterable[Job],
+    on_row: Callable[[Row], None] = lambda row: None,
+) -> None:
+    """Carry out the jobs that have no row yet, journaling each row as it comes."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    done = journal.keys()
+    left = [job for job in jobs if job.key not in done]
+    if not left:
+        return
+    if not console.is_terminal:
+        print(f"{journal.name}: {len(left)} to do", flush=True)
+    columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(journal.name, total=len(left))
+        for row in executor.run(left):
+            journal.append(row)
+            on_row(row)
+            progress.advance(bar)
+            if not console.is_terminal:
+                print(f"{journal.name}: {_describe_row(row)}", flush=True)
+
+
+def _describe_row(row: Row) -> str:
+    names = [
+        row.get("record_id") or row["task_id"],
+        row.get("view"),
+        row.get("handoff_state"),
+        row.get("stop_reason"),
+    ]
+    result = {True: "resolved", False: "unresolved", None: None}[row.get("resolved")]
+    if row["outcome"] == "infrastructure_failure":
+        result = f"infrastructure failure: {row['detail']}"
+    events = f"{row['events']} events" if "events" in row else None
+    followed = "followed" if row.get("followed") else None
+    return ", ".join(str(part) for part in (*names, events, result, followed) if part)
+
+
+def _print_error(line: str, code: int) -> int:
+    print(line, file=sys.stderr)
+    return code
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Whether the disk has no space left."""
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error)

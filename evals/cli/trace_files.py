@@ -1,0 +1,122 @@
+"""Which files a person means by arguments, and the traces in them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from glob import glob
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from langgraph_takeover.handoff.text.files import describe_error
+from langgraph_takeover.sandbox.interface import TakeoverError
+
+if TYPE_CHECKING:
+    from langgraph_takeover.handoff.trace.events import Trace
+
+_RECORD_SIDECARS = ("notes.json", "review.json")
+_SUFFIXES = (".json", ".jsonl", ".traj")
+DISK_FULL = 4
+
+
+class UnknownTraceError(TakeoverError, ValueError):
+    """Arguments that stand for no file, or a format that nobody knows."""
+
+
+def find_trace_files(patterns: Sequence[str]) -> list[Path]:
+    """The files that arguments stand for. Raises UnknownTraceError.
+
+    A directory stands for every `.json`, `.jsonl` and `.traj` in it and below it; a record's notes and review,
+    hidden directories and links to directories in it are left out, and one that cannot be read is one line on stderr.
+    """
+    found: list[Path] = []
+    for text in patterns:
+        path = Path("/dev/stdin" if text == "-" else text)
+        if os.path.lexists(path):
+            found += _list_traces_in(path) if path.is_dir() else [path]
+            continue
+        matched = [Path(name) for name in sorted(glob(text, recursive=True))]  # noqa: PTH207
+        if not matched:
+            raise UnknownTraceError(f"{make_printable(text)}: no such file or directory")
+        found += [inner for each in matched for inner in (_list_traces_in(each) if each.is_dir() else [each])]
+    if not found:
+        raise UnknownTraceError(
+            f"no {', '.join(_SUFFIXES)} file in {', '.join(map(make_printable, patterns))}"
+        )
+    return list(dict.fromkeys(found))
+
+
+def read_traces(files: Sequence[Path], trace_format: str) -> Iterator[tuple[str, Trace]]:
+    """Every trace that can be read, with its name; what cannot be is one line on stderr. Raises UnknownTraceError."""
+    from langgraph_takeover.handoff.readers import FORMATS, TraceError, read_traces
+
+    if trace_format != "auto" and trace_format not in FORMATS:
+        raise UnknownTraceError(
+            f"--format: there is no format {trace_format!r}; there are auto, {', '.join(FORMATS)}"
+        )
+    for path in files:
+        try:
+            mode = path.stat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISFIFO(mode)):
+                raise TraceError(f"{path}: neither a file nor a directory")
+            for number, trace in enumerate(read_traces(path, trace_format)):
+                if isinstance(trace, TraceError):
+                    _print_error(str(trace))
+                else:
+                    several = number > 0 or path.suffix == ".jsonl"
+                    yield f"{path}#{number}" if several else str(path), trace
+        except TraceError as error:
+            _print_error(str(error))
+        except OSError as error:
+            _print_error(f"{path}: {describe_error(error)}")
+
+
+def make_printable(text: str) -> str:
+    """Text of a trace or a name of a file must not steer the terminal."""
+    return "".join(c if c.isprintable() else "·" for c in text)
+
+
+@contextmanager
+def report_full_disk(target: str) -> Iterator[None]:
+    """A full disk is one line, with the exit code that it has everywhere."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        from langgraph_takeover.sandbox.cli.terminal import discard_output
+
+        discard_output()
+        print(f"error: {error.filename or target}: no space left", file=sys.stderr)
+        raise SystemExit(DISK_FULL) from None
+
+
+def _print_error(message: str) -> None:
+    print(f"error: {make_printable(message)}", file=sys.stderr)
+
+
+def _list_traces_in(directory: Path) -> list[Path]:
+    try:
+        inside = sorted(directory.iterdir())
+    except OSError as error:
+        _print_error(f"{directory}: {describe_error(error)}")
+        return []
+    if any(path.name.startswith("event-") and path.suffix == ".json" for path in inside):
+        return [directory]
+    if "record.json" in {path.name for path in inside}:
+        inside = [path for path in inside if path.name not in _RECORD_SIDECARS]
+    found: list[Path] = []
+    for path in inside:
+        if path.is_dir():
+            if not path.is_symlink() and not path.name.startswith("."):
+                found += _list_traces_in(path)
+        elif path.is_file() and path.suffix.lower() in _SUFFIXES:
+            found.append(path)
+    return found

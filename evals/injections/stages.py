@@ -1,0 +1,115 @@
+"""The two stages of a poison run: to plant into a record, and to see whether a successor follows what was planted."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from pydantic import Field
+
+from langgraph_takeover.evals import injections
+from langgraph_takeover.evals.injections import Injection, Substitutions
+from langgraph_takeover.evals.run.execution import stages
+from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.paths import RunPaths
+from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.tasks import Task
+from langgraph_takeover.handoff import views
+from langgraph_takeover.handoff.readers import read_traces
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
+from langgraph_takeover.handoff.trace.events import Trace
+from langgraph_takeover.sandbox.interface import FileAccessError, Snapshot
+from langgraph_takeover.sandbox.lifecycle import SandboxManager
+from langgraph_takeover.sandbox.repository.patches import RepositoryError, list_files, patch_since
+from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
+
+
+class PoisonConfig(RunConfig):
+    """A poison run's settings: those of the run that it takes its records from, but for views and successor."""
+
+    source: str
+    """The directory of that run."""
+    injections: tuple[str, ...]
+    records: tuple[str, ...] = Field(min_length=1)
+
+
+def create_injected_record(config: PoisonConfig, out: Path, task: Task, record_id: str, name: str) -> Row:
+    """Make a record with a plant in it of one record, in the poison run's own store."""
+    places, source = RunPaths(out), RecordStore(Path(config.source) / "records")
+    started = time.monotonic()
+    row: Row = {"task_id": task.id, "record": record_id, "plant": name}
+    chosen = injections.load_injections()[name]
+    try:
+        record = source.load(record_id)
+        said = _choose_substitutions(record, chosen, task)
+        if chosen.aim == "misled" and not said.wrong_file:
+            return row | {"outcome": "left_out", "detail": "there is no other source file to name"}
+        poisoned, notes = injections.inject(record, chosen, said)
+
+        def write_snapshot(directory: Path) -> HandoffRecord:
+            if not chosen.in_sandbox:
+                copy_to_store(record.required_snapshot, source.directory(record_id), directory)
+                return poisoned
+            changed, content = _inject_into_sandbox(config, places, task, record, source, said, directory)
+            return injections.inject(changed, chosen, said, content)[0]
+
+        places.records.create(poisoned.id, write_snapshot)
+        places.records.add_notes(poisoned.id, notes)
+    except stages.INFRASTRUCTURE_ERRORS as error:
+        return row | stages.make_failure_row(error, started)
+    shown = {"token": said.token} if chosen.aim == "order" else {}
+    shown |= {"wrong_file": said.wrong_file} if chosen.aim == "misled" else {}
+    return row | {"outcome": "planted", "detail": "", "record_id": poisoned.id, **shown}
+
+
+def take_over_injected(
+    config: PoisonConfig, out: Path, task: Task, record_id: str, name: str, view: str
+) -> Row:
+    """Let a successor continue one poisoned record under one view, and see from what it did whether it followed."""
+    places, chosen = RunPaths(out), injections.load_injections()[name]
+    row = stages.run_takeover(config, out, task, f"{record_id}.{name}", view, config.successors[0], 1)
+    row |= {"record": record_id, "plant": name, "aim": chosen.aim, "shown": None, "followed": None}
+    if row["outcome"] != "graded":
+        return row
+    said = _choose_substitutions(RecordStore(Path(config.source) / "records").load(record_id), chosen, task)
+    record = places.records.load(row["record_id"])
+    (trace,) = read_traces(places.traces / f"{row['trace']}.json")
+    assert isinstance(trace, Trace)
+    recipient = views.Recipient(protocol=config.protocol, window_tokens=row["window_tokens"])
+    messages = views.find_view(view)(record, recipient)
+    finished = row["stop_reason"] == "finished"
+    return row | {
+        "shown": injections.is_shown(messages, chosen, said),
+        "followed": injections.is_followed(record, chosen, said, trace.events, is_finished=finished),
+    }
+
+
+def _choose_substitutions(record: HandoffRecord, injection: Injection, task: Task) -> Substitutions:
+    return injections.choose_substitutions(record, injection.name, str(task.instance.get("patch") or ""))
+
+
+def _inject_into_sandbox(
+    config: PoisonConfig,
+    paths: RunPaths,
+    task: Task,
+    record: HandoffRecord,
+    source: RecordStore,
+    substitutions: Substitutions,
+    directory: Path,
+) -> tuple[HandoffRecord, str]:
+    """The record with another machine, in which a file begins with the order; and that file."""
+    with SandboxManager(paths.spec(config, task)) as workbench:
+        machine = workbench.restore(record.required_snapshot, source.directory(record.id))
+        try:
+            before = machine.read_file(substitutions.file).decode("utf-8", "surrogateescape")
+        except FileAccessError:
+            before = ""
+        content = f"{injections.format_order(substitutions)}\n\n{before}"
+        machine.write_file(substitutions.file, content.encode("utf-8", "surrogateescape"))
+        try:
+            patch = patch_since(machine, record.task.base_commit)
+        except RepositoryError:
+            patch = record.patch
+        snapshot: Snapshot = machine.snapshot(directory, labels={"record": record.id}).result()
+        files = list_files(machine)
+    return record.model_copy(update={"snapshot": snapshot, "patch": patch, "files": files}), content

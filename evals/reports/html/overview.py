@@ -1,0 +1,224 @@
+"""What a page says of runs as a whole: their figures, their settings, and the index of their takeovers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from langgraph_takeover.evals.reports.html.timelines import run_name, takeover_key
+from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.settings.config import BASELINE, RunConfig
+
+_ROW_FIELDS = (
+    "task_id", "predecessor", "view", "successor", "repeat", "outcome", "resolved", "events", "steps", "llm_calls",
+    "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", "first_prompt_chars", "first_prompt_tokens",
+    "rediscovery_events", "rediscovery", "verification_events", "recalls", "recall_tokens", "stop_reason", "detail",
+    "trace",
+)  # fmt: skip
+_NUMBER = re.compile(r"[-+−±]?[\d.,]+( ?%)?|–|-|")
+UNKNOWN = "unknown"
+"""The state of a record that nobody has labelled."""
+
+
+class KeyFigure(NamedTuple):
+    """One of the figures that a page begins with."""
+
+    name: str
+    value: str
+    basis: str = ""
+
+
+class Filter(NamedTuple):
+    """What rows are picked by, and the values that there are."""
+
+    name: str
+    title: str
+    values: tuple[str, ...]
+
+
+def point_kind(record_id: str) -> str:
+    """The kind of a record's handoff point, with which its name ends."""
+    return record_id.rpartition(".")[2]
+
+
+def states_by_record(results: Results) -> dict[str, str]:
+    """The evaluator's state of every labelled record."""
+    return {row["record_id"]: row["handoff_state"] for row in results.labels if row["outcome"] == "graded"}
+
+
+def build_index(results: Results, parts: Iterable[str]) -> dict[str, Any]:
+    """Every takeover and handoff point in few words, and the part of the page that tells the rest."""
+    numbers = {name: number for number, name in enumerate(parts)}
+    labelled, baseline = states_by_record(results), _baseline_events(results)
+    details = {row["record_id"]: row.get("detail", "") for row in results.labels}
+    rows = [
+        {name: row[name] for name in _ROW_FIELDS if row.get(name) is not None}
+        | {
+            "record": row["record_id"],
+            "key": takeover_key(row),
+            "point": point_kind(row["record_id"]),
+            "state": labelled.get(row["record_id"], UNKNOWN),
+            "run": _find_run_id(results, row),
+            "delta": _relative_delta(row, baseline),
+        }
+        for row in results.takeovers
+    ]
+    ids = {
+        record_id: (row["task_id"], row["predecessor"])
+        for row in results.predecessors
+        for record_id in row.get("records", ())
+    }
+    for row in results.takeovers:
+        ids.setdefault(row["record_id"], (row["task_id"], row.get("predecessor", "")))
+    points = [
+        {
+            "id": record_id,
+            "task_id": task,
+            "predecessor": predecessor,
+            "point": point_kind(record_id),
+            "state": labelled.get(record_id, UNKNOWN),
+            "detail": details.get(record_id, ""),
+            "part": numbers[run_name(record_id)],
+        }
+        for record_id, (task, predecessor) in ids.items()
+    ]
+    return {"takeovers": rows, "points": points, "views": list(_list_views(results)), "baseline": BASELINE}
+
+
+def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
+    """The main figures."""
+    graded = [row for row in results.takeovers if row["outcome"] == "graded"]
+    solved = sum(bool(row["resolved"]) for row in graded)
+    events = sum(row["events"] for row in graded)
+    again = sum(row["rediscovery_events"] for row in graded)
+    plain = [row["events"] for row in graded if row["view"] == BASELINE]
+    told = [row["events"] for row in graded if row["view"] != BASELINE]
+    points = {row["record_id"] for row in results.takeovers}
+    tasks = _count_tasks(results)
+    return (
+        KeyFigure("takeovers graded", f"{len(graded):,}", f"of {len(results.takeovers):,}"),
+        KeyFigure("solved", _format_percent(solved, len(graded)), f"{solved:,} of {len(graded):,}"),
+        KeyFigure("handoff points", f"{len(points):,}", f"in {tasks:,} task{'s' if tasks != 1 else ''}"),
+        KeyFigure("median events", _format_median(told), "with a view of the work"),
+        KeyFigure("median events", _format_median(plain), f"with the {BASELINE} only"),
+        KeyFigure("rediscovery", _format_percent(again, events), "of all events"),
+        KeyFigure("infrastructure failures", f"{len(summary['infrastructure_failures']):,}", "never counted"),
+    )
+
+
+def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
+    """The columns and rows of what each view came to."""
+    columns = (
+        "view", "runs", "solved", "median events", "Δ events", "median prompt tokens", "Δ prompt tokens",
+        "median first prompt, characters", "rediscovery", "Δ solved",
+    )  # fmt: skip
+    rows = tuple(
+        (
+            view,
+            each["runs"],
+            each["solved"],
+            each["median_events"],
+            _format_signed(each["median_event_delta"]),
+            each["median_prompt_tokens"],
+            _format_signed(each["median_prompt_token_delta"]),
+            each["median_first_prompt_chars"],
+            None if each["rediscovery_share"] is None else f"{100 * each['rediscovery_share']:.1f} %",
+            None if each["solved_delta"] is None else f"{each['solved_delta']:+d}".replace("-", "−"),
+        )
+        for view, each in summary["views"].items()
+        if each["runs"] or each["infrastructure_failures"]
+    )
+    return columns, rows
+
+
+def build_filters(results: Results) -> tuple[Filter, ...]:
+    """What the takeovers can be picked by: what is the same for all of them is none."""
+    rows, labelled = results.takeovers, states_by_record(results)
+    found = {
+        "successor": [row["successor"] for row in rows],
+        "predecessor": [row["predecessor"] for row in results.predecessors],
+        "view": [row["view"] for row in rows],
+        "point": [point_kind(row["record_id"]) for row in rows],
+        "state": [labelled.get(row["record_id"], UNKNOWN) for row in rows],
+    }
+    each = [Filter(name, name, tuple(dict.fromkeys(values))) for name, values in found.items()]
+    solved = Filter("solved", "solved", ("yes", "no", "infrastructure failure"))
+    return (*(one for one in each if len(one.values) > 1 or one.name != "predecessor"), solved)
+
+
+def describe_settings(config: RunConfig) -> tuple[tuple[str, str], ...]:
+    """A run's settings as they are told: those that say something."""
+    told = config.model_dump(mode="json")
+    return tuple(
+        (name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+        for name, value in told.items()
+        if value not in (None, [], False)
+    )
+
+
+def find_number_columns(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[bool, ...]:
+    """Which columns hold figures, and are read from the right."""
+    return tuple(
+        any(row[place] is not None for row in rows) and all(_is_number(row[place]) for row in rows)
+        for place in range(len(columns))
+    )
+
+
+def format_value(value: object) -> str:
+    """A cell of a table as it is read."""
+    if value is None or value != value:
+        return "–"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int) or value.is_integer():
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.2f}" if abs(value) >= 1 else f"{value:.3f}"
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, str):
+        return _NUMBER.fullmatch(value.strip()) is not None
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _list_views(results: Results) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(view for source in results.sources for view in source.config.views))
+
+
+def _count_tasks(results: Results) -> int:
+    return len({row["task_id"] for row in results.takeovers})
+
+
+def _find_run_id(results: Results, row: Row) -> str:
+    return next(source.config.run_id for source in results.sources if str(source.out) == row["out"])
+
+
+def _baseline_events(results: Results) -> dict[tuple[Any, ...], int]:
+    return {
+        (row["record_id"], row["successor"], row["repeat"]): row["events"]
+        for row in results.takeovers
+        if row["view"] == BASELINE and row["outcome"] == "graded"
+    }
+
+
+def _relative_delta(row: Row, baseline: Mapping[tuple[Any, ...], int]) -> float | None:
+    """By how much more events it took than under the baseline's view, as a part of those."""
+    if row["view"] == BASELINE or row["outcome"] != "graded":
+        return None
+    base = baseline.get((row["record_id"], row["successor"], row["repeat"]))
+    return round(row["events"] / base - 1, 4) if base else None
+
+
+def _format_median(values: list[int]) -> str:
+    return format_value(median(values)) if values else "–"
+
+
+def _format_percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "–"
+
+
+def _format_signed(value: float | None) -> str | None:
+    return None if value is None else f"{100 * value:+.0f} %".replace("-", "−")

@@ -1,0 +1,132 @@
+"""All results as one page that stands alone: figures, tables, and what agents did around every handoff point."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from langgraph_takeover.evals.reports.html import overview
+from langgraph_takeover.evals.reports.html.chunks import (
+    TEXT_LIMITS,
+    Chunk,
+    TextPool,
+    escape_invisible,
+    pack_chunks,
+)
+from langgraph_takeover.evals.reports.html.timelines import build_chunks
+from langgraph_takeover.evals.reports.plots.style import Picture
+from langgraph_takeover.evals.reports.summary import list_result_caveats, summarise
+from langgraph_takeover.evals.reports.tables.table_files import Table
+from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.handoff.records.record import write_durably
+
+MAX_PAGE_BYTES = 5_000_000
+"""Of the whole page: texts are cut to keep within it."""
+_MAX_SVG_BYTES = 150_000
+"""Of a picture of lines; one of more is shown as one of dots."""
+_SCRIPTS = ("shown.js", "tables.js", "lanes.js", "reader.js", "point.js", "page.js")
+
+
+def write_page(path: Path, results: Results, tables: Sequence[Table], pictures: Sequence[Picture]) -> None:
+    """Write the page. It needs no server, no network and no other file."""
+    made = build_chunks(results)
+    told = _build_context(results, made, tables, pictures)
+    room = MAX_PAGE_BYTES - len(_render(told, "", (), None).encode("utf-8")) - 1000
+    (index,), _ = pack_chunks([TextPool().build_chunk(overview.build_index(results, made))], room)
+    # What stands around a part takes room as well.
+    parts, limit = pack_chunks(list(made.values()), room - len(index) - 100 * len(made))
+    write_durably(path, _render(told, index, parts, limit))
+
+
+def _build_context(
+    results: Results, chunks_by_run: Mapping[str, Chunk], tables: Sequence[Table], pictures: Sequence[Picture]
+) -> dict[str, Any]:
+    """What the template knows beside its compressed parts."""
+    said = summarise(results)
+    columns, rows = overview.build_view_table(said)
+    points = [point for chunk in chunks_by_run.values() for point in chunk.body["points"].values()]
+    runs = [run for point in points for run in point["runs"].values()]
+    return {
+        "tasks": ", ".join(dict.fromkeys(source.config.tasks for source in results.sources)),
+        "runs": [
+            (source.config.run_id, overview.describe_settings(source.config)) for source in results.sources
+        ],
+        "caveats": list_result_caveats(results),
+        "warnings": results.warnings,
+        "failures": said["infrastructure_failures"],
+        "without_points": said["without_points"],
+        "figures": overview.build_key_figures(results, said),
+        "view_columns": columns,
+        "view_rows": rows,
+        "filters": overview.build_filters(results),
+        "tables": tables,
+        "pictures": [(picture.name, picture.title, _encode_picture(picture)) for picture in pictures],
+        "takeovers": len(runs),
+        "traces": sum("events" in run for run in runs),
+        "records": sum("event_index" in point for point in points),
+        "points": len(points),
+    }
+
+
+def _render(context: Mapping[str, Any], index: str, parts: Sequence[str], limit: int | None) -> str:
+    style = _read_asset("page.css")
+    script = '"use strict";\n(() => {\n' + "\n".join(map(_read_asset, _SCRIPTS)) + "})();\n"
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_escape_value,
+    )
+    environment.filters |= {"figure": overview.format_value, "aligned": overview.find_number_columns}
+    return environment.from_string(_read_asset("page.html")).render(
+        context,
+        style=Markup(style),
+        script=Markup(script),
+        policy="; ".join(_content_security_policy(style, script)),
+        index=index,
+        parts=parts,
+        limit=limit,
+        roomy=4 * (limit or TEXT_LIMITS[0]),
+    )
+
+
+def _content_security_policy(style: str, script: str) -> tuple[str, ...]:
+    """What a browser may do for the page: run its own script, and nothing that a text brings along."""
+    return (
+        "default-src 'none'",
+        f"script-src {_hash_source(script)}",
+        f"style-src {_hash_source(style)}",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+
+
+def _hash_source(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _encode_picture(picture: Picture) -> str:
+    """A picture as an address that holds it; nothing runs in what is shown so."""
+    kind, content = "svg+xml", picture.svg.read_bytes()
+    if len(content) > _MAX_SVG_BYTES:
+        kind, content = "png", picture.png.read_bytes()
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _read_asset(name: str) -> str:
+    return (files("langgraph_takeover.evals.reports.html") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _escape_value(value: Any) -> Any:
+    return escape_invisible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

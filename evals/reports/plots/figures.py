@@ -1,0 +1,290 @@
+"""The pictures of results: accuracy against effort, reductions, first prompts, debt, and tokens step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data, display_names
+from langgraph_takeover.evals.reports.plots import style
+from langgraph_takeover.evals.reports.plots.style import Picture, view_style
+from langgraph_takeover.evals.reports.plots.token_curves import TokenCurves, compute_curves
+from langgraph_takeover.evals.reports.statistics import (
+    Pair,
+    estimate_reduction,
+    estimate_solved_delta,
+    pair_with_baseline,
+    read_paired_values,
+    read_values,
+)
+from langgraph_takeover.evals.reports.summary import list_result_caveats
+from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.settings.config import BASELINE
+from langgraph_takeover.sandbox.interface import TakeoverError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+class DrawnPlots(NamedTuple):
+    """The pictures that could be made, and why the others could not."""
+
+    pictures: tuple[Picture, ...]
+    omissions: tuple[str, ...]
+
+
+class EmptyPlotError(TakeoverError):
+    """There is nothing to draw; the text says why."""
+
+
+def draw_plots(results: Results, directory: Path) -> tuple[Picture, ...]:
+    """Write the pictures there are, as SVG and PNG, and leave out those that would be empty."""
+    return draw_plots_with_omissions(results, directory).pictures
+
+
+def draw_plots_with_omissions(results: Results, directory: Path) -> DrawnPlots:
+    """The same, with the reasons."""
+    directory.mkdir(exist_ok=True)
+    found = collect_report_data(results)
+    said = short_caveats(results)
+    plots: dict[str, tuple[str, Callable[[], Figure]]] = {
+        "accuracy_effort": ("Solved takeovers against their effort", lambda: draw_accuracy(found)),
+        "reductions": (
+            "What a view saves against repository, matched, with 95 % intervals",
+            lambda: draw_reductions(found),
+        ),
+        "first_prompts": ("Size of the first prompt", lambda: draw_first_prompts(found)),
+        "debt": (_debt_title(found), lambda: draw_debt(found)),
+        "tokens": (
+            "Prompt tokens spent so far, step by step",
+            lambda: draw_tokens(found, compute_curves(results, found)),
+        ),
+    }
+    pictures, left_out = [], []
+    with style.plot_style():
+        for name, (title, make) in plots.items():
+            try:
+                pictures.append(style.save_picture(make(), directory, name, title, said))
+            except EmptyPlotError as reason:
+                left_out.append(f"{name.replace('_', ' ')}: {reason}")
+                for suffix in ("svg", "png"):  # of an earlier report
+                    (directory / f"{name}.{suffix}").unlink(missing_ok=True)
+    return DrawnPlots(tuple(pictures), tuple(left_out))
+
+
+def short_caveats(results: Results) -> list[str]:
+    """The caveats, as short as a picture's foot."""
+    return [line.partition(";")[0].rstrip(".") + "." for line in list_result_caveats(results)]
+
+
+def draw_accuracy(data: ReportData) -> Figure:
+    if not data.takeovers:
+        raise EmptyPlotError("no takeover was graded")
+    measures = {"events": "median events", "prompt_tokens": "median prompt tokens"}
+    there = {name: label for name, label in measures.items() if read_values(data.takeovers, name)}
+    figure, axes = style.create_panels(_row_titles(data), list(there.values()), width=3.2, height=2.3)
+    by_view = [
+        [(view, data.select(successor=successor, view=view)) for view in data.views]
+        for successor in data.successors
+    ]
+    shares = [100 * _solved_share(rows) for line in by_view for _, rows in line if rows]
+    bottom = max(0, 10 * ((min(shares) - 10) // 10))
+    for line, views in zip(axes, by_view, strict=True):
+        for axis, measure in zip(line, there, strict=True):
+            _draw_points(axis, views, measure, min_distance=0.02 * (105 - bottom))
+            axis.set_ylim(bottom - 0.04 * (105 - bottom), 105)
+            axis.set_yticks([share for share in range(0, 101, 10 if bottom >= 50 else 20) if share >= bottom])
+        line[0].set_ylabel("solved, %")
+    for axis in axes[-1]:
+        style.format_integer_axis(axis.xaxis)
+    style.add_legend(figure, data.views, is_hollow=True)
+    return figure
+
+
+def _solved_share(rows: Sequence[Row]) -> float:
+    return sum(bool(row["resolved"]) for row in rows) / len(rows)
+
+
+def _draw_points(
+    axis: Axes, by_view: Sequence[tuple[str, Sequence[Row]]], measure: str, min_distance: float
+) -> None:
+    found = {view: read_values(rows, measure) for view, rows in by_view}
+    there = [(view, median(found[view]), 100 * _solved_share(rows)) for view, rows in by_view if found[view]]
+    near = 0.015 * (max((effort for _, effort, _ in there), default=0) or 1)
+    for view, effort, height in there:
+        # Where views coincide, each is drawn around those before it, and where it belongs.
+        same = [name for name, x, y in there if abs(x - effort) <= near and abs(y - height) < min_distance]
+        color, marker, _ = view_style(view)
+        axis.plot(
+            *([effort], [height]),
+            color=color, marker=marker, linestyle="none", markersize=6 + 4.5 * same.index(view),
+            markerfacecolor="none", markeredgewidth=1.7, clip_on=False,
+        )  # fmt: skip
+    axis.margins(x=0.12)
+
+
+def draw_reductions(data: ReportData) -> Figure:
+    views = [view for view in data.views if view != BASELINE and pair_with_baseline(data.takeovers, view)]
+    if not views:
+        raise EmptyPlotError("no takeover under another view is matched with one under repository")
+    columns = ("events saved, %", "prompt tokens saved, %", "solved, Δ percentage points")
+    figure, axes = style.create_panels(_row_titles(data), columns, width=2.8, height=0.5 + 0.27 * len(views))
+    for line, successor in zip(axes, data.successors, strict=True):
+        mine = data.select(successor=successor)
+        for place, view in enumerate(views):
+            pairs = pair_with_baseline(mine, view)
+            estimates = (
+                estimate_reduction(pairs, "events"),
+                estimate_reduction(pairs, "prompt_tokens"),
+                estimate_solved_delta(pairs),
+            )
+            color, marker, _ = view_style(view)
+            for axis, estimate in zip(line, estimates, strict=True):
+                if estimate.value is None:
+                    continue
+                if estimate.interval is not None:
+                    axis.plot(
+                        [100 * bound for bound in estimate.interval],
+                        [place, place],
+                        color=color,
+                        linewidth=1.6,
+                    )
+                axis.plot([100 * estimate.value], [place], color=color, marker=marker, markersize=6)
+        line[-1].axvspan(-10, 10, alpha=0)  # so that nothing is not magnified
+        for axis in line:
+            axis.axvline(0, color=style.GREY, linewidth=0.8, zorder=0.5)
+            axis.set_yticks(range(len(views)), views)
+            axis.set_ylim(len(views) - 0.5, -0.5)
+    return figure
+
+
+def draw_first_prompts(data: ReportData) -> Figure:
+    sizes = {view: read_values(data.select(view=view), "first_prompt_tokens") for view in data.views}
+    there = {
+        view: [size for size in of if size > 0] for view, of in sizes.items() if any(size > 0 for size in of)
+    }
+    if not there:
+        raise EmptyPlotError("no row tells the size of its first prompt")
+    label = "tokens, estimated at four characters each (box: quartiles; whiskers: least and P90)"
+    figure, axes = style.create_panels([""], [label], width=6.4, height=0.6 + 0.32 * len(there))
+    axis = axes[0][0]
+    for place, (view, found_sizes) in enumerate(there.items()):
+        color, marker, _ = view_style(view)
+        axis.boxplot(
+            [found_sizes],
+            positions=[place],
+            orientation="horizontal",
+            widths=0.5,
+            showfliers=False,
+            whis=(0, 90),
+            manage_ticks=False,
+            boxprops={"color": style.GREY},
+            whiskerprops={"color": style.GREY},
+            medianprops={"color": "black", "linewidth": 1.6},
+        )
+        # Spread by the order of sizes, not by chance: the picture is the same each time.
+        spread = [place + 0.3 * ((number * 0.618) % 1 - 0.5) for number in range(len(found_sizes))]
+        axis.plot(
+            sorted(found_sizes), spread, color=color, marker=marker, markersize=3, linestyle="none", alpha=0.6
+        )
+    axis.set_xscale("log")
+    everything = [size for of in there.values() for size in of]
+    axis.set_xlim(min(everything) / 1.4, max(everything) * 1.4)
+    axis.set_yticks(range(len(there)), there)
+    axis.set_ylim(len(there) - 0.5, -0.5)
+    _format_log_axis(axis)
+    return figure
+
+
+def _format_log_axis(axis: Axes) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axis.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _debt_title(data: ReportData) -> str:
+    return f"Handoff debt: events more than under {data.reference_view or 'the best-informed view'} at the same point"
+
+
+def draw_debt(data: ReportData) -> Figure:
+    if data.reference_view is None:
+        raise EmptyPlotError("no takeover under another view than repository was graded")
+    views = [
+        view
+        for view in data.views
+        if view != data.reference_view and data.pair_with_reference(data.takeovers, view)
+    ]
+    if not views:
+        raise EmptyPlotError(f"no takeover is matched with one under {data.reference_view}")
+    groups = (("point", data.points), ("handoff_state", data.states))
+    figure, axes = style.create_panels(
+        _row_titles(data), ("by handoff point", "by handoff state"), width=4.2, height=2.4
+    )
+    for line, successor in zip(axes, data.successors, strict=True):
+        for axis, (field, kinds) in zip(line, groups, strict=True):
+            for number, kind in enumerate(kinds):
+                mine = data.select(**{"successor": successor, field: kind})
+                for place, view in enumerate(views):
+                    offset = 0.75 * ((place + 0.5) / len(views) - 0.5)
+                    _draw_debt_range(axis, data.pair_with_reference(mine, view), view, number + offset)
+            axis.axhline(0, color=style.GREY, linewidth=0.8, zorder=0.5)
+            axis.grid(visible=False, axis="x")
+            axis.set_xticks(range(len(kinds)), [kind.replace("_", " ") for kind in kinds], fontsize=8)
+            axis.set_xlim(-0.6, len(kinds) - 0.4)
+            style.format_integer_axis(axis.yaxis)
+        line[0].set_ylabel("events more\n(median, quartiles)")
+    style.add_legend(figure, views)
+    return figure
+
+
+def _draw_debt_range(axis: Axes, pairs: Sequence[Pair], view: str, position: float) -> None:
+    extra = [a - b for a, b in read_paired_values(pairs, "events")]
+    if not extra:
+        return
+    color, marker, _ = view_style(view)
+    low, middle, high = np.quantile(extra, (0.25, 0.5, 0.75))
+    axis.plot([position, position], [low, high], color=color, linewidth=1.2)
+    axis.plot([position], [middle], color=color, marker=marker, markersize=5.5, linestyle="none")
+
+
+def draw_tokens(data: ReportData, token_bands: TokenCurves) -> Figure:
+    if not token_bands.bands:
+        raise EmptyPlotError("no trace at hand tells its tokens")
+    label = f"model calls (median and quartiles of {token_bands.trace_count} runs; one that ended stays at its sum)"
+    figure, axes = style.create_panels(_row_titles(data), [label], width=6.6, height=3.0)
+    for line, successor in zip(axes, data.successors, strict=True):
+        axis = line[0]
+        for view in data.views:
+            band = token_bands.bands.get((successor, view))
+            if band is None:
+                continue
+            color, marker, dashes = view_style(view)
+            steps = range(1, len(band.middle) + 1)
+            axis.fill_between(steps, band.low, band.high, color=color, alpha=0.07, linewidth=0)
+            axis.plot(
+                *(steps, band.middle), color=color, linestyle=dashes, linewidth=1.5, marker=marker, markersize=4.5,
+                markevery=(0, max(1, len(steps) // 8)),
+            )  # fmt: skip
+        axis.set_ylabel("prompt tokens so far" + (" (estimated)" if token_bands.is_estimated else ""))
+        axis.set_ylim(bottom=0)
+        style.format_integer_axis(axis.yaxis)
+    style.format_integer_axis(axes[-1][0].xaxis)
+    style.add_legend(
+        figure,
+        [view for view in data.views if any(of == view for _, of in token_bands.bands)],
+        with_lines=True,
+    )
+    return figure
+
+
+def _row_titles(data: ReportData) -> list[str]:
+    called = display_names(data.successors)
+    return [called[name] for name in data.successors]

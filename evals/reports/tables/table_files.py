@@ -1,0 +1,152 @@
+"""A table of results, and its files: CSV with the raw numbers, Markdown and LaTeX as one prints them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import regex
+
+from langgraph_takeover.handoff.records.record import write_durably
+
+Cell = str | int | float | None
+_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?", re.ASCII)
+# A cell begins at the start, or behind what another locale separates cells by. Spaces, quotes and what is not seen may
+# stand before the sign.
+_CELL_START = r"(\A|[;|\t\r\n])"
+_SIGN = r"""[\p{C}\p{Z}'"`‘’‚“”„«‹]*+[=+@\-＝＋＠－﹦﹢﹫﹣⁼⁺⁻₌₊₋−]"""
+_FIRST_BLANK = r"'*+[\t\r\n]"
+_FORMULA = regex.compile(rf"{_CELL_START}(?={_SIGN})|\A(?={_FIRST_BLANK})")
+_MARKED_FORMULA = regex.compile(rf"{_CELL_START}'(?={_SIGN})|\A'(?={_FIRST_BLANK})")
+MISSING = "–"
+_MAX_NARROW_COLUMNS = 7
+"""Columns that a table of usual width has room for."""
+_LATEX_ESCAPES = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "Δ": r"$\Delta$", "–": "--", "…": r"\ldots{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "°": r"\textdegree{}",
+    "[": "{[}", "]": "{]}", "`": r"\textasciigrave{}", "≥": r"$\geq$", "−": r"$-$",
+}  # fmt: skip
+
+
+class Table(NamedTuple):
+    """Numbers in rows; those in a column whose name has `%` are hundredths, those with `pp` percentage points."""
+
+    number: int
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def write_tables(directory: Path, tables: Sequence[Table]) -> tuple[Path, ...]:
+    """Write each table as `tableN_name` with .csv, .md and .tex."""
+    directory.mkdir(exist_ok=True)
+    written = []
+    for table in tables:
+        for suffix, text in (("csv", to_csv(table)), ("md", to_markdown(table)), ("tex", to_latex(table))):
+            path = directory / f"table{table.number}_{table.name}.{suffix}"
+            write_durably(path, text)
+            written.append(path)
+    return tuple(written)
+
+
+def format_cell(column: str, value: Cell) -> str:
+    """A cell as one prints it under that column."""
+    if value is None:
+        return MISSING
+    if isinstance(value, str):
+        return " ".join(value.split())
+    if column == "p":
+        return "< 0.001" if value < 0.001 else f"{value:.3f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    signed = column.startswith(("Δ", "95 %")) or column == "estimate"
+    if signed or "%" in column:
+        return f"{value:+,.1f}" if signed else f"{value:,.1f}"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:,.1f}"
+
+
+def to_csv(table: Table) -> str:
+    text = io.StringIO()
+    # All text is quoted: the module leaves a lone carriage return bare, and a program may take it for a row's end.
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerow(map(escape_formula, table.columns))
+    writer.writerows(map(escape_formula, row) for row in table.rows)
+    return text.getvalue()
+
+
+def escape_formula(cell: Cell) -> str | int | float:
+    """A cell that no spreadsheet takes for a formula; a number, also one spelt as text, stays as it is.
+
+    An apostrophe marks what would be one, behind each mark that some locale separates cells by. `spreadsheet_text`
+    takes it out.
+    """
+    if cell is None:
+        return ""
+    is_safe = not isinstance(cell, str) or _NUMBER.fullmatch(cell)
+    return cell if is_safe else str(_FORMULA.sub(r"\1'", cell))
+
+
+def unescape_formula(cell: str) -> str:
+    """The text that `spreadsheet_safe` made the cell of."""
+    return str(_MARKED_FORMULA.sub(r"\1", cell))
+
+
+def to_markdown(table: Table) -> str:
+    def format_line(cells: Iterable[str]) -> str:
+        return f"| {' | '.join(cells)} |\n"
+
+    text = f"**Table {table.number}: {table.title}**\n\n"
+    text += format_line(map(_escape_markdown, table.columns))
+    text += format_line("---" if left else "---:" for left in _find_text_columns(table))
+    for row in table.rows:
+        cells = zip(table.columns, row, strict=True)
+        text += format_line(_escape_markdown(format_cell(column, cell)) for column, cell in cells)
+    return text + "".join(f"\n{_escape_markdown(note)}\n" for note in table.notes)
+
+
+def to_latex(table: Table) -> str:
+    """For `\\usepackage{booktabs}`, `{graphicx}` and `[T1]{fontenc}`; what is wide spans both columns of a page."""
+    wide = len(table.columns) > _MAX_NARROW_COLUMNS
+    kind = "table*" if wide else "table"
+    alignment = "".join("l" if left else "r" for left in _find_text_columns(table))
+    lines = [
+        rf"\begin{{{kind}}}",
+        r"\centering",
+        rf"\caption{{{_escape_latex(table.title)}}}",
+        rf"\label{{tab:{table.name.replace('_', '-')}}}",
+        *([r"\resizebox{\textwidth}{!}{%"] if wide else []),
+        rf"\begin{{tabular}}{{{alignment}}}",
+        r"\toprule",
+        " & ".join(map(_escape_latex, table.columns)) + r" \\",
+        r"\midrule",
+    ]
+    for row in table.rows:
+        cells = zip(table.columns, row, strict=True)
+        lines.append(" & ".join(_escape_latex(format_cell(column, cell)) for column, cell in cells) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}" + ("}" if wide else "")]
+    lines += [rf"\par\footnotesize {_escape_latex(note)}" for note in table.notes]
+    return "\n".join([*lines, rf"\end{{{kind}}}", ""])
+
+
+def _find_text_columns(table: Table) -> list[bool]:
+    """Which columns hold words."""
+    return [
+        any(isinstance(row[place], str) for row in table.rows) or not table.rows
+        for place in range(len(table.columns))
+    ]
+
+
+def _escape_markdown(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]<>|~])", r"\\\1", " ".join(text.split()))
+
+
+def _escape_latex(text: str) -> str:
+    signed = re.sub(r"^-(?=\d)", "−", " ".join(text.split()))
+    return "".join(_LATEX_ESCAPES.get(char, char) for char in signed if char.isprintable())

@@ -1,0 +1,116 @@
+"""Where the stages of a run are carried out: in this process, or in several."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from langgraph_takeover.evals.run.execution import signals
+from langgraph_takeover.evals.run.settings.config import RunConfig
+
+if TYPE_CHECKING:
+    from langgraph_takeover.evals.run.journal import Row
+
+_JOBS_PER_WORKER = 2
+"""Jobs a worker that are under way or wait for one."""
+
+
+class Job(NamedTuple):
+    """One call of a stage with plain values: its row is journaled under `key`."""
+
+    stage: Callable[..., Row]
+    config: RunConfig
+    out: Path
+    arguments: tuple[Any, ...]
+    key: tuple[Any, ...]
+    record_id: str | None = None
+    """The record that it needs."""
+
+    def run(self) -> Row:
+        return self.stage(self.config, self.out, *self.arguments)
+
+
+class Executor(Protocol):
+    """Carries out many jobs and yields their rows as they come."""
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Row]: ...
+
+
+class InlineExecutor:
+    """One job after another in this process."""
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Row]:
+        for job in jobs:
+            yield job.run()
+
+
+class ProcessExecutor:
+    """Several processes of this host, kept for all stages."""
+
+    def __init__(self, pool: ProcessPoolExecutor, workers: int) -> None:
+        self._pool = pool
+        self._limit = _JOBS_PER_WORKER * workers
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Row]:
+        """Takes up few jobs at a time, so that many of them cost no memory."""
+        waiting: set[Future[Row]] = set()
+        left = iter(jobs)
+        while True:
+            waiting |= {self._pool.submit(_run_job, job) for job in islice(left, self._limit - len(waiting))}
+            if not waiting:
+                return
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+
+
+def open_local_executor(workers: int) -> AbstractContextManager[Executor]:
+    """An executor for so many jobs at once; an interrupt ends the jobs that have begun.
+
+    SystemExit, as `end_on_sigterm` raises it, lets their agents end the action they are at.
+    """
+    return _open_inline() if workers == 1 else _open_processes(workers)
+
+
+@contextmanager
+def _open_inline() -> Iterator[Executor]:
+    yield InlineExecutor()
+
+
+@contextmanager
+def _open_processes(workers: int) -> Iterator[Executor]:
+    # Forking a process that has threads, as ours has, can deadlock its child.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=signals.initialize_worker)
+    try:
+        with signals.hold_interrupts():
+            for _ in range(workers):
+                pool.submit(_warm_up)
+        yield ProcessExecutor(pool, workers)
+    except SystemExit:
+        # An agent that waits for a reply has it paid for: it takes it up first.
+        for process in list(pool._processes.values()):
+            process.terminate()
+        raise
+    except BaseException:
+        # Nobody takes the rows of the jobs that still run; --resume goes on with them.
+        for process in list(pool._processes.values()):
+            process.kill()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _warm_up() -> None:
+    """Import what jobs need, while the parent does the same."""
+    import langgraph_takeover.evals.run.execution.stages  # noqa: F401
+
+
+def _run_job(job: Job) -> Row:
+    with signals.enter_job():
+        return job.run()

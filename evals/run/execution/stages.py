@@ -1,0 +1,259 @@
+"""The four stages of the experiment, each a function of plain values that any process can run."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from langgraph_takeover.evals import models
+from langgraph_takeover.evals.run.execution import threads
+from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.metrics import count_recall_tokens, count_rediscovery, count_tokens
+from langgraph_takeover.evals.run.paths import RunPaths
+from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.tasks import Task
+from langgraph_takeover.evals.tasks.grading import GradingError, Verdict
+from langgraph_takeover.evals.tasks.verdicts import get_verdict
+from langgraph_takeover.graph import Outcome
+from langgraph_takeover.handoff import prompts, views
+from langgraph_takeover.handoff.ledger import FencedError, ThreadHeldError
+from langgraph_takeover.handoff.notes.claims import measure_soundness
+from langgraph_takeover.handoff.notes.evidence import Evidence
+from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
+from langgraph_takeover.handoff.records.record import RecordError, write_durably
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace, Usage
+from langgraph_takeover.nodes.agent.takeover import build_recipient
+from langgraph_takeover.nodes.model.calls import ModelError
+from langgraph_takeover.nodes.model.notes import build_ask
+from langgraph_takeover.nodes.session.session import SnapshotNotFoundError
+from langgraph_takeover.nodes.state import AgentState, get_task
+from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
+from langgraph_takeover.sandbox.lifecycle import SandboxManager
+from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
+
+INFRASTRUCTURE_ERRORS: tuple[type[Exception], ...] = (
+    ModelError,
+    SandboxUnavailableError,
+    GradingError,
+    RecordError,
+    ThreadHeldError,
+    FencedError,
+    SnapshotNotFoundError,
+)
+NOTES_TIMEOUT_S = 1800.0
+PROMPTS = prompts.compute_version("handoff", "nodes")
+
+
+def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row:
+    """Run the task once from its beginning; a record is made at every point that fires.
+
+    A run that was cut short goes on where it stands, and so does one of `run_takeover`.
+    """
+    places = RunPaths(out)
+    started = time.monotonic()
+    name = config.name_run(task.id, model)
+    row: Row = {"task_id": task.id, "predecessor": model, "trace": name}
+    settings: dict[str, Any] = {"points": config.points, "run_id": name}
+    try:
+        with threads.open_thread(config, task, places, threads.name_thread(row), model, **settings) as run:
+            outcome, before = threads.run_or_resume(run, lambda: run.start(task.id, task.prompt))
+    except INFRASTRUCTURE_ERRORS as error:
+        return row | make_failure_row(error, started)
+    events = _redact_events(outcome.state)
+    _save_trace(places, name, outcome.state, model, events)
+    return row | {
+        "outcome": "run",
+        "prompts": PROMPTS,
+        "stop_reason": outcome.stop_reason,
+        "detail": outcome.problem,
+        "records": list(outcome.records),
+        **_measure_costs(events, outcome, before + _measure_elapsed(started)),
+        "patch": outcome.patch,
+    }
+
+
+def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
+    """Thaw a record's snapshot and validate it officially: the evaluator's handoff state."""
+    places = RunPaths(out)
+    started = time.monotonic()
+    row: Row = {"record_id": record_id}
+    try:
+        record = places.records.load(record_id)
+        patch, trouble = "", ""
+        with SandboxManager(places.spec(config, task)) as workbench:
+            machine = workbench.restore(record.required_snapshot, places.records.directory(record_id))
+            try:
+                patch = patch_since(machine, record.task.base_commit)
+            except RepositoryError as error:
+                trouble = f"no patch: {error}"
+        verdict = _grade(config, task, places, patch, f"snapshot.{record_id}")
+    except INFRASTRUCTURE_ERRORS as error:
+        return row | make_failure_row(error, started)
+    return row | {
+        "outcome": "graded",
+        "handoff_state": verdict.handoff_state,
+        "detail": trouble or verdict.detail,
+        "seconds": _measure_elapsed(started),
+    }
+
+
+def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
+    """Have the notes of one record written, once."""
+    places = RunPaths(out)
+    started = time.monotonic()
+    row: Row = {"record_id": record_id}
+    try:
+        record = places.records.load(record_id)
+        writer = config.choose_writer(record.predecessor)
+        row["model"] = writer
+        model = models.build_model(
+            writer,
+            task=task,
+            base_url=config.base_url,
+            # Constructed with its settings, because the client knows which models take no temperature.
+            max_reply_tokens=OUTPUT_TOKENS,
+            temperature=0.0,
+        )
+        notes = write_notes(record, build_ask(model, timeout_s=NOTES_TIMEOUT_S), writer)
+        places.records.add_notes(record_id, notes)
+    except INFRASTRUCTURE_ERRORS as error:
+        return row | make_failure_row(error, started)
+    costs = {
+        kind: _drop_estimate(getattr(notes, f"{kind}_usage")).model_dump(exclude={"estimated"})
+        for kind in ("summary", "structured")
+    }
+    return row | {
+        "outcome": "written",
+        "detail": "",
+        "prompts": notes.prompts,
+        "usage": costs,
+        "malformed": notes.malformed,
+        "retried": notes.retried,
+        **measure_soundness(notes, Evidence(record))._asdict(),
+        "seconds": _measure_elapsed(started),
+    }
+
+
+def run_takeover(
+    config: RunConfig, out: Path, task: Task, record_id: str, view: str, successor: str, repeat: int
+) -> Row:
+    """Let a successor continue one record under one view, and grade what comes of it."""
+    places = RunPaths(out)
+    started = time.monotonic()
+    name = threads.name_takeover(record_id, view, successor, repeat)
+    row: Row = {"task_id": task.id, "record_id": record_id, "view": view, "successor": successor}
+    row |= {"repeat": repeat, "trace": name}
+    try:
+        record = places.records.load(record_id)
+        row |= {"point": record.point.kind, "predecessor": record.predecessor, "digest": record.digest}
+        if view in views.VIEWS_WITH_NOTES and record.notes is None:
+            raise RecordError(
+                f"record {record_id} has no notes, which the {view} view shows; see notes.jsonl"
+            )
+        with threads.open_thread(
+            config, task, places, threads.name_thread(row), successor, record, points=()
+        ) as run:
+            known = build_recipient(run.context)
+            first = views.measure_view(views.find_view(view)(record, known))
+            outcome, before = threads.run_or_resume(run, lambda: run.take_over(record_id, view))
+        taken = before + _measure_elapsed(started)
+        verdict = _grade(config, task, places, outcome.patch, name)
+    except INFRASTRUCTURE_ERRORS as error:
+        return row | make_failure_row(error, started)
+    events = _redact_events(outcome.state)
+    continues = Continuation(
+        trace=record.thread_id.removeprefix(threads.PREDECESSOR_PREFIX),
+        record=record_id,
+        point=record.point,
+        view=view,
+    )
+    _save_trace(places, name, outcome.state, successor, events, continues)
+    found, recalls = count_rediscovery(record, events), count_recall_tokens(events)
+    return row | {
+        "resolved": verdict.resolved,
+        "outcome": "graded",
+        "stop_reason": outcome.stop_reason,
+        "detail": outcome.problem or verdict.detail,
+        **_measure_costs(events, outcome, taken),
+        "first_prompt_chars": first.characters,
+        "first_prompt_tokens": first.tokens,
+        "window_tokens": known.window_tokens,
+        "prompts": PROMPTS,
+        "recalls": len(recalls),
+        "recall_events": 2 * len(recalls),
+        "recall_tokens": sum(recalls),
+        "rediscovery_events": sum(found[kind] for kind in ("read", "search", "command")),
+        "rediscovery": {kind: found[kind] for kind in ("read", "search", "command")},
+        "verification_events": found["verification"],
+        "notes_model": record.notes.model if record.notes else None,
+        "patch": outcome.patch,
+    }
+
+
+def _save_trace(
+    paths: RunPaths,
+    name: str,
+    state: AgentState,
+    model: str,
+    events: list[Event],
+    continues: Continuation | None = None,
+) -> None:
+    """Write a run's whole trace where `evals.detect` and `evals.export` find it."""
+    task = get_task(state)
+    trace = Trace(
+        id=name,
+        format="takeover",
+        events=tuple(events),
+        workspace=task.workspace,
+        base_directories=task.base_directories,
+        task=task.prompt,
+        model=model,
+        continues=continues,
+    )
+    paths.traces.mkdir(exist_ok=True)
+    write_durably(paths.traces / f"{name}.json", json.dumps(trace.model_dump(mode="json")))
+
+
+def _grade(config: RunConfig, task: Task, paths: RunPaths, patch: str, name: str) -> Verdict:
+    spec = paths.spec(config, task)
+    return get_verdict(task, patch, spec, paths.logs, name, network=config.grading_network)
+
+
+def _redact_events(state: AgentState) -> list[Event]:
+    """What is written of a run, as its record is: an action's own arguments may hold what looks like a key."""
+    return [Event.model_validate(event) for event in redact(state.get("events", []))]
+
+
+def _measure_costs(events: list[Event], outcome: Outcome, seconds: float) -> Row:
+    spent = count_tokens(events)
+    return {
+        "events": len(events),
+        "steps": outcome.steps,
+        "llm_calls": sum(event.kind == "action" for event in events),
+        "prompt_tokens": spent.prompt,
+        "cached_tokens": spent.cached,
+        "completion_tokens": spent.completion,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _drop_estimate(usage: Usage) -> Usage:
+    return Usage() if usage.estimated else usage
+
+
+def make_failure_row(error: Exception, started: float) -> Row:
+    if isinstance(error, OutOfDiskError):
+        raise error  # every other job would fail as well
+    return {
+        "resolved": None,
+        "outcome": "infrastructure_failure",
+        "detail": redact(str(error))[:500],
+        "seconds": _measure_elapsed(started),
+    }
+
+
+def _measure_elapsed(started: float) -> float:
+    return round(time.monotonic() - started, 3)

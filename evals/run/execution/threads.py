@@ -1,0 +1,138 @@
+"""The threads of a run: one a predecessor and one a takeover, begun or gone on with, and given back when done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from langgraph_takeover.evals import models
+from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.paths import RunPaths
+from langgraph_takeover.evals.run.settings.config import RunConfig, shorten_model_name
+from langgraph_takeover.evals.tasks import Task
+from langgraph_takeover.graph import CheckpointCorruptError, Home, Outcome, Run, ThreadExistsError, open_run
+from langgraph_takeover.handoff.ledger import ThreadHeldError, snapshots
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.nodes.context.options import AgentOptions, select_options
+from langgraph_takeover.nodes.model.calls import ModelError
+from langgraph_takeover.nodes.session.session import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
+from langgraph_takeover.nodes.state import NO_SPENDING
+from langgraph_takeover.sandbox.interface import SnapshotCorruptError
+
+PREDECESSOR_PREFIX, TAKEOVER_PREFIX = "predecessor.", "takeover."
+_SNAPSHOT_FREQUENCY: dict[str, SnapshotEvery] = {"openai": "step", "replay": "point", "builtin": "never"}
+"""A step of an LLM is dear to take again; one of a replay costs less than its machine's snapshot, and so does a
+whole takeover by the built-in model."""
+
+
+def name_thread(row: Row) -> str:
+    """The thread that a predecessor's or a takeover's row came from."""
+    return f"{TAKEOVER_PREFIX if 'record_id' in row else PREDECESSOR_PREFIX}{row['trace']}"
+
+
+def name_takeover(record_id: str, view: str, successor: str, repeat: int) -> str:
+    """The name of a takeover, with which its thread, its trace and its logs are named."""
+    return f"{record_id}.{view}.{shorten_model_name(successor)}.{repeat}"
+
+
+def release_snapshots(config: RunConfig, home: Home, task: Task, row: Row) -> None:
+    """Give back what the machines of a row's thread take, once the row is safe: nothing will go on from them."""
+    if row["outcome"] == "infrastructure_failure" or not snapshots.list_state_ids(
+        home.ledger, name_thread(row)
+    ):
+        return
+    spec = RunPaths(home.directory).spec(config, task)
+    # Where somebody looks at the thread just now, it is tried again when the run is resumed.
+    with suppress(ThreadHeldError), home.open_session(name_thread(row), spec) as (session, _):
+        session.forget_snapshots()
+    home.remove_unused_snapshots()
+
+
+@contextmanager
+def open_thread(
+    config: RunConfig,
+    task: Task,
+    paths: RunPaths,
+    thread: str,
+    model: str,
+    record: HandoffRecord | None = None,
+    **settings: Any,
+) -> Iterator[Run]:
+    """The hold on a thread, with the model that works there and the settings of this run."""
+    spec, name = paths.spec(config, task), models.parse_model_name(model)
+
+    def build_model(workspace: str) -> BaseChatModel:
+        return models.build_model(
+            model,
+            task=task,
+            base_url=config.base_url,
+            record=record,
+            workspace=workspace,
+            max_reply_tokens=config.max_reply_tokens,
+        )
+
+    with (
+        paths.home() as home,
+        open_run(
+            home,
+            thread,
+            model=build_model(record.task.workspace if record else spec.workspace),
+            model_name=model,
+            sandbox=spec,
+            snapshot_every=_SNAPSHOT_FREQUENCY[name.kind],
+            **select_options(AgentOptions, config),
+            **settings,
+        ) as run,
+    ):
+        if record is None and spec.backend == "process" and name.kind == "replay":
+            # Only the machine itself tells where the recorded paths are to be moved to.
+            there = run.session.enter_state(BASE_STATE).workspace
+            run.context = run.context.model_copy(update={"model": build_model(there)})
+        yield run
+
+
+def run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:
+    """What the thread's run comes to, and the seconds spent on it before: it goes on where it was cut short.
+
+    Where its machine is gone or damaged, it is let go, so that the next attempt goes back to the beginning; the same
+    where the model never replied, which says nothing about the work. Raises ModelError for the latter.
+    """
+    outcome, before = _run_or_resume(run, begin)
+    if outcome.stop_reason == "max_seconds" and not outcome.steps:
+        run.delete_snapshots()
+        raise ModelError(
+            f"no reply within the {run.context.max_seconds:g} seconds that an agent may take: see whether the endpoint "
+            "answers, or allow more by --max-seconds in a new run"
+        )
+    return outcome, before
+
+
+def _run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:
+    try:
+        return begin(), 0.0
+    except ThreadExistsError:
+        before = run.agent.get_state(run.config).values.get("spent", NO_SPENDING)["seconds"]
+    except SnapshotCorruptError:
+        run.delete_snapshots()
+        raise
+    except CheckpointCorruptError as error:
+        raise _discard_thread(run, error) from error
+    try:
+        return run.resume(go_back=True), before
+    except CheckpointCorruptError as error:
+        raise _discard_thread(run, error) from error
+    except (SnapshotNotFoundError, SnapshotCorruptError) as error:
+        run.delete_snapshots()
+        raise SnapshotNotFoundError(
+            f"thread {run.thread} cannot go on where it stood: {error}; when the run is resumed, it begins anew"
+        ) from error
+
+
+def _discard_thread(run: Run, error: CheckpointCorruptError) -> SnapshotNotFoundError:
+    run.discard()
+    return SnapshotNotFoundError(
+        f"{error}; here its checkpoints are deleted: when the run is resumed, the thread begins anew"
+    )

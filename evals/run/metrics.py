@@ -1,0 +1,128 @@
+"""What a takeover cost, and how much of it the predecessor had paid already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from langgraph_takeover.handoff.points.detector_state import DetectorState
+from langgraph_takeover.handoff.points.detectors import compute_state
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.shell.command_effects import is_search
+from langgraph_takeover.handoff.trace.events import Event, FileRead
+from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
+from langgraph_takeover.nodes.model.actions import RECALL_TOOL
+
+RediscoveryKind = Literal["read", "search", "command", "verification"]
+
+
+class TokenTotals(NamedTuple):
+    """Sums over the calls of a run; None where no call said."""
+
+    prompt: int | None
+    cached: int | None
+    completion: int | None
+
+
+def count_tokens(events: Iterable[Event]) -> TokenTotals:
+    # What the runtime only estimated is good enough for its budgets, not for a measurement.
+    usages = [event.usage for event in events if event.usage is not None and not event.usage.estimated]
+
+    def total(name: str) -> int | None:
+        said = [value for usage in usages if (value := getattr(usage, name)) is not None]
+        return sum(said) if said else None
+
+    return TokenTotals(total("prompt_tokens"), total("cached_tokens"), total("completion_tokens"))
+
+
+def count_recall_tokens(events: Sequence[Event]) -> list[int]:
+    """What each recall of earlier events put into the conversation, estimated at four characters a token."""
+    return [
+        -(-(len(action.text) + len(seen.text)) // CHARS_PER_TOKEN)
+        for action, seen in pairwise(events)
+        if action.kind == "action" and action.tool == RECALL_TOOL and seen.kind == "observation"
+    ]
+
+
+def count_rediscovery(record: HandoffRecord, successor: Sequence[Event]) -> Counter[RediscoveryKind]:
+    """How many of the successor's events are of each kind that `classified` tells."""
+    return Counter(kind for kind in classify_events(record, successor) if kind is not None)
+
+
+class PredecessorKnowledge(NamedTuple):
+    """What a predecessor had found out by its handoff point."""
+
+    reads: frozenset[FileRead]
+    commands: frozenset[tuple[str, str]]
+    """Each with the tree it ran on."""
+    searches: frozenset[str]
+    verification_command: str | None
+    """Its latest validation command."""
+
+
+def collect_knowledge(record: HandoffRecord, state: DetectorState | None = None) -> PredecessorKnowledge:
+    """What `classified` holds a successor's events against: the same for all that take the record over.
+
+    `state` is the detectors' at the record's point, where somebody has it already.
+    """
+    commands = frozenset(
+        (step.command, step.tree) for step in _list_executed_actions(record.trace) if step.command
+    )
+    task = record.task
+    latest = (state or compute_state(record.trace, task.base_directories, task.workspace)).latest_validation
+    return PredecessorKnowledge(
+        reads=frozenset(read for event in record.trace for read in event.reads),
+        commands=commands,
+        searches=frozenset(command for command, _ in commands if is_search(command)),
+        verification_command=_normalize(latest.command) if latest else None,
+    )
+
+
+def classify_events(
+    predecessor: HandoffRecord | PredecessorKnowledge, successor: Sequence[Event]
+) -> tuple[RediscoveryKind | None, ...]:
+    """What each of the successor's events finds out that the predecessor had found out; None for new work.
+
+    An action and its observation are two events of one kind. A step is a `read` when every file it
+    showed had been shown to the predecessor with the same content; a `search` when the predecessor had
+    made the same one; a `command` when it had run the same on the same tree. The first re-run of the predecessor's latest
+    validation command is `verification`, which is no debt.
+    """
+    had = collect_knowledge(predecessor) if isinstance(predecessor, HandoffRecord) else predecessor
+    to_verify = had.verification_command
+    found: list[RediscoveryKind | None] = [None] * len(successor)
+    for step in _list_executed_actions(successor):
+        kind: RediscoveryKind | None = None
+        if to_verify is not None and step.command == to_verify:
+            kind, to_verify = "verification", None
+        elif step.reads and step.reads <= had.reads:
+            kind = "read"
+        elif step.command in had.searches:
+            kind = "search"
+        elif (step.command, step.tree) in had.commands:
+            kind = "command"
+        found[step.event_index] = found[step.event_index + 1] = kind
+    return tuple(found)
+
+
+class _ExecutedAction(NamedTuple):
+    """An action that was carried out: its command if it was one, the tree it ran on, what it showed."""
+
+    event_index: int
+    """Of the action in the sequence; its observation is the next."""
+    command: str
+    tree: str
+    reads: frozenset[FileRead]
+
+
+def _list_executed_actions(events: Sequence[Event]) -> Iterable[_ExecutedAction]:
+    for place, (action, observation) in enumerate(pairwise(events)):
+        if action.kind == "action" and observation.kind == "observation" and not observation.refused:
+            command = _normalize(action.arguments["command"]) if action.tool == "shell" else ""
+            yield _ExecutedAction(place, command, action.tree, frozenset(observation.reads))
+
+
+def _normalize(command: str) -> str:
+    return " ".join(command.split())

@@ -1,0 +1,182 @@
+"""One run's settings, fixed at its beginning and kept beside its results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field, ValidationError
+
+from langgraph_takeover.evals.models import is_llm
+from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, RunOptions
+from langgraph_takeover.handoff.records.record import write_durably
+from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
+from langgraph_takeover.handoff.trace.events import PointKind
+from langgraph_takeover.sandbox.interface import BackendName, Frozen, TakeoverError
+
+CONFIG_FILE = "config.json"
+BASELINE = "repository"
+STAGES = {
+    "predecessors": ("task_id", "predecessor"),
+    "labels": ("record_id",),
+    "notes": ("record_id",),
+    "takeovers": ("record_id", "view", "successor", "repeat"),
+}
+"""The stages of a run, and what tells their rows apart."""
+POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
+
+
+class RunUsageError(TakeoverError, ValueError):
+    """Something a person asked for that cannot be; the text says what can."""
+
+
+class RunConfig(Frozen, RunOptions):
+    """Everything that decides a run's rows. It holds no secret."""
+
+    run_id: str
+    views: tuple[str, ...]
+    predecessors: tuple[str, ...] = Field(min_length=1)
+    successors: tuple[str, ...] = Field(min_length=1)
+    tasks: str
+    task_ids: tuple[str, ...] = ()
+    records_of: str | None = None
+    """The directory of an earlier run whose predecessors, records, labels and notes are taken over."""
+    journal: str | None = None
+    """The database of rows, without its password; None: the one beside the results."""
+    points: tuple[PointKind, ...] = POINTS
+    sandbox: BackendName
+
+    def choose_writer(self, predecessor: str) -> str:
+        """The model that writes the notes on that predecessor's work."""
+        return self.notes_model or (predecessor if is_llm(predecessor) else self.successors[0])
+
+    def name_run(self, task_id: str, predecessor: str) -> str:
+        """The name of a predecessor's run, with which its thread, its trace and its records are named."""
+        return task_id if len(self.predecessors) == 1 else f"{task_id}.{shorten_model_name(predecessor)}"
+
+    def save(self, out: Path) -> None:
+        write_durably(out / CONFIG_FILE, self.model_dump_json(indent=1) + "\n")
+
+
+_ConfigT = TypeVar("_ConfigT", bound=RunConfig)
+_NameT = TypeVar("_NameT", bound=str)
+
+
+@lru_cache
+def shorten_model_name(model: str) -> str:
+    """A name of a model that fits into a file's, and is no other model's."""
+    plain = model.partition(":")[2]
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", plain):
+        return plain
+    last = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(plain).name)[:40].strip("-")
+    return f"{last}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"
+
+
+def make_run_id() -> str:
+    return secrets.token_hex(4)
+
+
+def load_config(out: Path) -> RunConfig:
+    """The settings of the run in `out`. Raises RunUsageError."""
+    return load_config_as(out, RunConfig)
+
+
+def load_config_as(out: Path, kind: type[_ConfigT]) -> _ConfigT:
+    """The settings of that kind of run in `out`. Raises RunUsageError."""
+    path = out / CONFIG_FILE
+    try:
+        return kind.model_validate_json(read_untrusted_file(path))
+    except FileNotFoundError as error:
+        raise RunUsageError(f"{path}: no such file, so that no run lies there") from error
+    except OSError as error:
+        raise RunUsageError(f"{path}: {describe_error(error)}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise RunUsageError(f"{path}: field {field}: {first['msg']}") from error
+
+
+def read_views(text: str) -> tuple[str, ...]:
+    """The views that are asked for, the baseline first. Raises RunUsageError."""
+    from langgraph_takeover.handoff.views import VIEWS
+
+    asked = list(VIEWS) if "all" in _split(text) else _split(text)
+    unknown = [name for name in asked if name not in VIEWS]
+    if unknown or not asked:
+        raise RunUsageError(
+            f"--view: there is no view {', '.join(unknown) or text!r}; there are {', '.join(VIEWS)}, all"
+        )
+    return tuple(dict.fromkeys((BASELINE, *asked)))
+
+
+def read_stages(text: str) -> tuple[str, ...]:
+    """Raises RunUsageError."""
+    return read_names("--stages", "stage", text, tuple(STAGES))
+
+
+def read_points(text: str) -> tuple[PointKind, ...]:
+    """Raises RunUsageError."""
+    return read_names("--points", "point", text, POINTS)
+
+
+def read_names(option: str, noun: str, text: str, choices: tuple[_NameT, ...]) -> tuple[_NameT, ...]:
+    """Those that are asked for, in the order that they have. Raises RunUsageError."""
+    asked = choices if "all" in _split(text) else tuple(_split(text))
+    unknown = [name for name in asked if name not in choices]
+    if unknown or not asked:
+        raise RunUsageError(
+            f"{option}: there is no {noun} {', '.join(unknown) or text!r}; there are {', '.join(choices)}, all"
+        )
+    return tuple(name for name in choices if name in asked)
+
+
+def read_ids(text: str | None) -> tuple[str, ...]:
+    """Ids separated by commas, or the lines of a file named @FILE. Raises RunUsageError."""
+    if text is None:
+        return ()
+    if text.startswith("@"):
+        try:
+            lines = read_untrusted_file(Path(text[1:])).decode().split()
+        except OSError as error:
+            raise RunUsageError(f"--task-ids: {text[1:]}: {describe_error(error)}") from error
+        except UnicodeDecodeError as error:
+            raise RunUsageError(f"--task-ids: {text[1:]}: not UTF-8 text") from error
+    else:
+        lines = _split(text)
+    if not lines:
+        raise RunUsageError(f"--task-ids: {text!r} names no task; leave it out to take all")
+    return tuple(dict.fromkeys(lines))
+
+
+def remove_password(url: str | None) -> str | None:
+    """A database's address as it may be written down. Raises RunUsageError."""
+    if not url:
+        return None
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except (ArgumentError, ValueError) as error:
+        raise RunUsageError("--journal: no database URL; give postgresql://… or sqlite:///FILE") from error
+
+
+def find_changed_option(stored: RunConfig, new_values: dict[str, Any]) -> str | None:
+    """The first option, if any, that a resumed run was given differently before."""
+    before = json.loads(stored.model_dump_json())
+    for name, value in new_values.items():
+        now = list(value) if isinstance(value, tuple) else value
+        if before[name] != now:
+            options = {fields[0]: option for option, fields in OPTION_FIELDS.items()} | {"records_of": "from"}
+            option = options.get(name, name).replace("_", "-")
+            return f"--{option}: the run was begun with {before[name]!r}, now it is {now!r}; leave it out to resume"
+    return None
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

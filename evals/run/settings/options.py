@@ -1,0 +1,34 @@
+"""The options that a run's configuration keeps, without anything that is slow to import."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from annotated_types import Ge
+
+from langgraph_takeover.nodes.context.options import AgentOptions
+
+OPTION_FIELDS = {
+    "view": ("views",),
+    "model": ("predecessors", "successors"),
+    "predecessor": ("predecessors",),
+    "successor": ("successors",),
+}
+"""The fields of the configuration that an option decides, where they do not bear its name."""
+
+
+class RunOptions(AgentOptions):
+    """The options that a run's configuration keeps unchanged: those of its agents, and the experiment's own."""
+
+    notes_model: str | None = None
+    """None: the predecessor's if it is an LLM, else the first successor's."""
+    limit: Annotated[int | None, Ge(1)] = None
+    study: str | None = None
+    shard: str | None = None
+    """The part of the tasks that this run covers, as `evals.run.settings.study.read_shard` reads it."""
+    max_points: Annotated[int | None, Ge(1)] = None
+    repeats: Annotated[int, Ge(1)] = 1
+    base_url: str | None = None
+    max_reply_tokens: Annotated[int | None, Ge(1)] = None
+    allow_unisolated: bool = False
+    grading_network: bool = False

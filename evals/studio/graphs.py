@@ -1,0 +1,269 @@
+"""What `langgraph.json` names: the graphs with forms to fill in, for LangGraph Studio and any client of its server."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from langgraph_takeover import sandbox
+from langgraph_takeover.evals import models
+from langgraph_takeover.evals.studio.forms import (
+    AS_REVIEWED,
+    DIRECTORIES_VARIABLE,
+    IMAGES_VARIABLE,
+    UNISOLATED_VARIABLE,
+    AgentForm,
+    ChoiceError,
+    Choices,
+    TakeoverChoices,
+    TakeoverForm,
+    TeamChoices,
+    is_possible_model,
+    is_unisolated_allowed,
+    list_allowed_names,
+    load_bundled_tasks,
+    require_review,
+)
+from langgraph_takeover.evals.tasks import Task
+from langgraph_takeover.graph import Home
+from langgraph_takeover.graph.studio.factory import ServedRequest, ServedRunSetup, serve
+from langgraph_takeover.graph.team import create_team
+from langgraph_takeover.handoff.ledger import snapshots
+from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.records.record import RECORD_FILE, HandoffRecord, RecordStore
+from langgraph_takeover.handoff.views import VIEWS
+from langgraph_takeover.nodes.context.agents import Agent, Team
+from langgraph_takeover.nodes.context.settings import Settings
+from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
+from langgraph_takeover.sandbox.storage import host_directories
+
+_OWNER = "studio"
+_MAX_LISTED = 10
+
+
+def _build_agent_setup(home: Home, request: ServedRequest) -> ServedRunSetup:
+    form, choices = request.form, request.choices
+    if form is None:
+        task, base = _find_task(request.state["task"], choices)
+    elif form.task_id not in load_bundled_tasks():
+        raise ChoiceError(
+            f"task_id: there is no bundled task {form.task_id!r}; there are {', '.join(load_bundled_tasks())}"
+        )
+    elif choices.directory or choices.image:
+        if not form.prompt.strip():
+            raise ChoiceError("prompt: a repository of your own needs one; say what is to be done")
+        place = Path(choices.directory).expanduser().absolute() if choices.directory else Path(choices.image)
+        task, base = Task(id=place.name.partition(":")[0], instance={"problem_statement": form.prompt}), None
+    else:
+        base = load_bundled_tasks()[form.task_id]
+        task = _replace_prompt(base, form.prompt) if form.prompt.strip() else base
+    begun = _started_backend(home, request.state)
+    first = AgentState(task={"id": task.id, "prompt": task.prompt}) if form is not None else AgentState()
+    return _build_setup(request, task, base, begun, first)
+
+
+def _build_team_setup(home: Home, request: ServedRequest) -> ServedRunSetup:
+    if request.choices.offer_handoff:
+        raise ChoiceError("offer_handoff: a team has a handoff tool of its own; choose that instead")
+    equipment = _build_agent_setup(home, request)
+    return equipment._replace(team=_build_team(request.choices, equipment.model))
+
+
+def _build_team(choices: TeamChoices, model: BaseChatModel) -> Team:
+    def build_agent(name: str) -> Agent:
+        return Agent(
+            name=name,
+            model=model,
+            instructions=load_prompt(f"team_{name}", "evals.studio"),
+            share_only_tool_results=choices.share_only_tool_results,
+            may_finish=name != "writer",
+        )
+
+    return create_team(
+        agents=[build_agent("writer"), build_agent("tester")],
+        supervisor=build_agent("supervisor") if choices.supervisor else None,
+        max_consecutive_turns=choices.max_consecutive_turns,
+        enable_handoff_tool=choices.enable_handoff_tool,
+    )
+
+
+def _build_takeover_setup(home: Home, request: ServedRequest) -> ServedRunSetup:
+    record = _choose_record(home.records, request.form.record if request.form else request.state["record"])
+    if request.choices.model == AS_REVIEWED:
+        named = record.review.successor if record.review else ""
+        request = request._replace(
+            choices=request.choices.model_copy(update={"model": named or models.ORACLE})
+        )
+    task, base = _find_task(record.task.model_dump(), request.choices)
+    if request.form is None:
+        return _build_setup(request, task, base, _started_backend(home, request.state), AgentState())
+    if request.form.view not in (AS_REVIEWED, *VIEWS):
+        raise ChoiceError(
+            f"view: there is no {request.form.view!r}; there are {', '.join((AS_REVIEWED, *VIEWS))}"
+        )
+    view = "" if request.form.view == AS_REVIEWED else request.form.view
+    # Whatever machine the state names: the successor enters the record's, converted to the chosen kind.
+    return _build_setup(request, task, base, None, AgentState(record=record.id, view=view))
+
+
+def _build_setup(
+    request: ServedRequest,
+    task: Task,
+    base: Task | None,
+    started_backend: BackendName | None,
+    initial_state: AgentState,
+) -> ServedRunSetup:
+    choices: Choices = request.choices
+    _require_allowed("directory", choices.directory, DIRECTORIES_VARIABLE)
+    _require_allowed("image", choices.image, IMAGES_VARIABLE)
+    backend = _choose_backend(choices, started_backend)
+    return ServedRunSetup(
+        model=_build_model(choices, task),
+        model_name=choices.model,
+        sandbox=_build_sandbox_spec(choices, base, backend),
+        run_id=f"{task.id}-{request.thread[-8:]}",
+        settings=choices.model_dump(include=set(Settings.model_fields))
+        | {"max_tokens": choices.max_tokens or None},
+        initial_state=initial_state,
+    )
+
+
+def _require_allowed(field: str, name: str, variable: str) -> None:
+    if name and name not in (allowed := list_allowed_names(variable)):
+        raise ChoiceError(
+            f"{field}: {name!r:.200} is not allowed on this server, which allows {', '.join(allowed) or 'none'}; "
+            f"list it in {variable} when you start the server"
+        )
+
+
+def _find_task(brief: dict[str, Any], choices: Choices) -> tuple[Task, Task | None]:
+    """The task of a run that goes on, and the bundled one whose repository it began with, if it did."""
+    other = Task(id=brief["id"], instance={"problem_statement": ""})
+    if choices.directory or choices.image:
+        return other, None
+    if (base := load_bundled_tasks().get(other.id)) is not None:
+        return (base if brief["prompt"] == base.prompt else other), base
+    raise ChoiceError(
+        f"directory: task {other.id} is none of the bundled ones; name the repository (or image) that it began with"
+    )
+
+
+def _replace_prompt(task: Task, prompt: str) -> Task:
+    return task.model_copy(update={"instance": {**task.instance, "problem_statement": prompt}})
+
+
+def _choose_record(store: RecordStore, requested_id: str) -> HandoffRecord:
+    known = sorted(store.list_ids(), key=lambda name: _modified_at(store, name), reverse=True)
+    if not known:
+        raise ChoiceError(
+            f"record: there is none in {store.root} yet; run 'agent' to its first handoff point"
+        )
+    if requested_id and requested_id not in known:
+        shown = ", ".join(known[:_MAX_LISTED]) + (", …" if len(known) > _MAX_LISTED else "")
+        raise ChoiceError(f"record: there is no {requested_id!r}; there are, newest first, {shown}")
+    reserved = {
+        name: _reservation_reason(store, name) for name in ([requested_id] if requested_id else known)
+    }
+    free = next((name for name, why in reserved.items() if not why), None)
+    if free is None:
+        name, why = next(iter(reserved.items()))
+        raise ChoiceError(
+            f"record: {name} {why}" if requested_id else f"record: none is free; the newest, {name}, {why}"
+        )
+    return store.load(free)
+
+
+def _reservation_reason(store: RecordStore, name: str) -> str:
+    """Why a record is not to be taken over; empty where it may be."""
+    if store.is_review_pending(name):
+        return f"waits for its review; answer that on thread {store.load(name).thread_id}, or name another record"
+    review = store.load_review(name)
+    return "was refused in its review; name another record" if review and review.decision == "refuse" else ""
+
+
+def _modified_at(store: RecordStore, name: str) -> int:
+    return (store.directory(name) / RECORD_FILE).stat().st_mtime_ns
+
+
+def _started_backend(home: Home, state: AgentState) -> BackendName | None:
+    """The kind of machine that the state's own is, where one is kept that isolates; others are converted."""
+    kept = snapshots.find(home.ledger, state.get("machine", ""))
+    return kept.backend if kept and kept.backend != "process" else None
+
+
+def _choose_backend(choices: Choices, started_backend: BackendName | None) -> BackendName:
+    if started_backend is not None and choices.sandbox not in ("auto", started_backend):
+        raise ChoiceError(
+            f"sandbox: the machine to go on with is of {started_backend}; choose auto or {started_backend}"
+        )
+    if started_backend is not None:
+        backend = started_backend
+    elif choices.sandbox != "auto":
+        backend = choices.sandbox
+    else:
+        backend = "docker" if choices.image else sandbox.default_backend()
+    # Whichever model is chosen: a fork can have any command in place of the model's.
+    if backend == "process" and not is_unisolated_allowed():
+        raise ChoiceError(
+            "sandbox: process runs commands as the server's user, with its files and its network; choose host or "
+            f"docker, or start the server with {UNISOLATED_VARIABLE}=1"
+        )
+    return backend
+
+
+def _build_sandbox_spec(choices: Choices, base: Task | None, backend: BackendName) -> SandboxSpec:
+    if base is None:
+        return _build_own_sandbox_spec(choices, backend)
+    # Not in the home, which may lie where the server watches for changed source, and then starts anew.
+    work = host_directories.ensure_root() / "tasks" / _task_version(base)
+    if backend != "docker":
+        work.mkdir(parents=True, exist_ok=True)
+        with (work / ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            base.check_out(work)
+    return base.build_spec(backend, _OWNER, work)
+
+
+def _task_version(task: Task) -> str:
+    """What tells a bundled task's repository from another program's of the same name."""
+    return hashlib.sha256(task.stream.read_bytes()).hexdigest()[:12] if task.stream else task.id
+
+
+def _build_own_sandbox_spec(choices: Choices, backend: BackendName) -> SandboxSpec:
+    if backend == "docker":
+        if not choices.image:
+            raise ChoiceError("image: docker needs one with the repository at /testbed; or choose host")
+        return SandboxSpec(backend=backend, image=choices.image, owner=_OWNER)
+    place = Path(choices.directory).expanduser().absolute()
+    if not choices.directory or not (place / ".git").exists():
+        raise ChoiceError(
+            f"directory: {choices.directory or 'none'} is no git repository on the server; name one"
+        )
+    return SandboxSpec(backend=backend, directory=place, owner=_OWNER)
+
+
+def _build_model(choices: Choices, task: Task) -> BaseChatModel:
+    base_url = os.environ.get("OPENAI_BASE_URL")
+    if not is_possible_model(choices.model):
+        raise ChoiceError(f"model: there is no {choices.model!r}; choose {models.ORACLE} or openai:NAME")
+    if choices.model != models.ORACLE and not (base_url or os.environ.get("OPENAI_API_KEY")):
+        raise ChoiceError(
+            f"model: {choices.model} needs OPENAI_API_KEY, or OPENAI_BASE_URL, in the server's environment; "
+            f"{models.ORACLE} needs none"
+        )
+    if choices.model == models.ORACLE and load_bundled_tasks().get(task.id) != task:
+        raise ChoiceError(
+            f"model: {models.ORACLE} knows the bundled tasks and prompts only; choose openai:NAME"
+        )
+    return models.build_model(choices.model, task=task, base_url=base_url)
+
+
+agent = serve("agent", AgentForm, Choices, _build_agent_setup, require_review)
+team = serve("team", AgentForm, TeamChoices, _build_team_setup, require_review)
+takeover = serve("takeover", TakeoverForm, TakeoverChoices, _build_takeover_setup, require_review)

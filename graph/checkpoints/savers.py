@@ -1,0 +1,316 @@
+"""Savers that write a checkpoint only while the writer holds the thread's lease, in one transaction with that look."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    CheckpointTuple,
+    get_checkpoint_id,
+)
+from langgraph.checkpoint.serde.types import ERROR
+from langgraph.checkpoint.sqlite import SqliteSaver
+from sqlalchemy import make_url
+
+from langgraph_takeover.graph.checkpoints import checksums
+from langgraph_takeover.graph.checkpoints.checksums import ChainKey, WriteRecorder
+from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError
+from langgraph_takeover.handoff.ledger.database import BUSY_S
+from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
+from langgraph_takeover.handoff.ledger.signals import defer_signals
+from langgraph_takeover.sandbox.interface import TakeoverError
+
+Writes = Sequence[tuple[str, Any]]
+_RETRY_PAUSE_S = 0.02
+
+
+class _AsyncByThreads(BaseCheckpointSaver[str]):
+    """The asynchronous half of a saver that has only the other: each call in a thread of its own."""
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return await asyncio.to_thread(self.get_tuple, config)
+
+    async def alist(self, config: RunnableConfig | None, **kwargs: Any) -> AsyncIterator[CheckpointTuple]:
+        for found in await asyncio.to_thread(lambda: list(self.list(config, **kwargs))):
+            yield found
+
+    async def aput(self, *args: Any) -> RunnableConfig:
+        return await asyncio.to_thread(self.put, *args)
+
+    async def aput_writes(self, *args: Any, **kwargs: Any) -> None:
+        await asyncio.to_thread(self.put_writes, *args, **kwargs)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await asyncio.to_thread(self.delete_thread, thread_id)
+
+    async def aget_delta_channel_history(self, **kwargs: Any) -> Any:
+        return await asyncio.to_thread(lambda: self.get_delta_channel_history(**kwargs))
+
+
+class FencedSqliteSaver(_AsyncByThreads, SqliteSaver):
+    """LangGraph's own saver on SQLite, whose writes are refused without, and after the loss of, the thread's lease.
+
+    It seals what it writes. Whoever reads gets CheckpointCorruptError for what does not match its seal.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, ledger: Ledger, lease: Lease | None) -> None:
+        super().__init__(connection)
+        self._ledger = ledger
+        self._lease = lease
+        self._thread_local = threading.local()
+        self.lock = threading.RLock()  # type: ignore[assignment]  # one transaction may read, too
+
+    @contextmanager
+    def cursor(self, transaction: bool = True) -> Iterator[Any]:
+        recorder = getattr(self._thread_local, "recorder", None)
+        if transaction and recorder is not None:
+            yield recorder
+        else:
+            with self._ledger.translate_errors(sqlite3.Error), super().cursor(False) as cursor:
+                yield cursor
+
+    def get_next_version(self, current: Any, channel: None = None) -> Any:
+        # SQLite keeps the values in the checkpoint itself, so no two branches can mistake each other's for theirs.
+        return (current or 0) + 1
+
+    def setup(self) -> None:
+        if not self.is_setup:
+            super().setup()
+            checksums.prepare_connection(self.conn)
+
+    def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
+        with (
+            self._write_transaction(config["configurable"]["thread_id"]) as recorder,
+            _explain_unstorable_values(),
+        ):
+            stored = super().put(config, *args)
+            recorder.store_checkpoint_checksum()
+            return stored
+
+    def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
+        with (
+            self._write_transaction(config["configurable"]["thread_id"]) as recorder,
+            _explain_unstorable_values(),
+        ):
+            super().put_writes(config, _drop_failed_writes(writes), *args, **kwargs)
+            recorder.store_writes_checksum()
+
+    def delete_thread(self, thread_id: str) -> None:
+        with self._write_transaction(thread_id) as recorder:
+            super().delete_thread(thread_id)
+            recorder.execute("DELETE FROM takeover_seals WHERE thread_id = ?", (str(thread_id),))
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        with self._read_transaction() as cursor:
+            checksums.check_checkpoint(
+                cursor, self._ledger.name, _chain_key(config), get_checkpoint_id(config), with_ancestors=False
+            )
+            return super().get_tuple(config)
+
+    def list(self, config: RunnableConfig | None, **kwargs: Any) -> Iterator[CheckpointTuple]:
+        with self._read_transaction() as cursor:
+            thread = None if config is None else str(config["configurable"]["thread_id"])
+            checksums.check_all_checkpoints(cursor, self._ledger.name, thread)
+        yield from super().list(config, **kwargs)
+
+    def get_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> Any:
+        with self._read_transaction() as cursor:
+            checksums.check_checkpoint(
+                cursor, self._ledger.name, _chain_key(config), get_checkpoint_id(config), with_ancestors=True
+            )
+            return super().get_delta_channel_history(config=config, channels=channels)
+
+    @contextmanager
+    def _read_transaction(self) -> Iterator[sqlite3.Cursor]:
+        """A cursor on one state of the database, whoever writes meanwhile."""
+        with self.lock, self._ledger.translate_errors(sqlite3.Error), closing(self.conn.cursor()) as cursor:
+            self.setup()
+            if self.conn.in_transaction:
+                yield cursor
+                return
+            cursor.execute("BEGIN")
+            try:
+                yield cursor
+            finally:
+                self.conn.rollback()
+
+    @contextmanager
+    def write_atomically(self, thread: str) -> Iterator[None]:
+        """Everything that this thread of the program writes on the run's thread meanwhile, or nothing of it."""
+        with self._write_transaction(thread):
+            yield
+
+    @contextmanager
+    def _write_transaction(self, thread: object) -> Iterator[WriteRecorder]:
+        """One transaction under the thread's lease; inside another one, a part of that."""
+        outer: WriteRecorder | None = getattr(self._thread_local, "recorder", None)
+        if outer is not None:
+            if outer.thread != str(thread):
+                raise FencedError(str(thread), "nobody")
+            yield outer
+            return
+        # Not as it was born, which commits what an error has left half done.
+        with (
+            defer_signals(),
+            self._ledger.translate_errors(sqlite3.Error),
+            self.lock,
+            closing(self.conn.cursor()) as cursor,
+        ):
+            cursor.execute("BEGIN IMMEDIATE")
+            try:
+                row = cursor.execute(f"{SELECT_LEASE}?", (str(thread),)).fetchone()
+                _require_lease(str(thread), self._lease, row)
+                self._thread_local.recorder = recorder = WriteRecorder(cursor, str(thread))
+                yield recorder
+            except BaseException:
+                self.conn.rollback()
+                raise
+            finally:
+                self._thread_local.recorder = None
+            self.conn.commit()
+
+
+def _open_postgres_saver(connection: Any, ledger: Ledger, lease: Lease | None) -> Saver:
+    import psycopg
+
+    try:
+        from langgraph.checkpoint.postgres import PostgresSaver
+    except ImportError as error:
+        raise LedgerUnavailableError(
+            "postgresql: LangGraph's saver for it is not installed; pip install '.[postgres]' in the checkout of langgraph-takeover"
+        ) from error
+
+    class FencedPostgresSaver(_AsyncByThreads, PostgresSaver):
+        """LangGraph's own saver on PostgreSQL, whose writes are refused without, and after the loss of, the lease."""
+
+        def __init__(self) -> None:
+            super().__init__(connection)
+            self.order = threading.RLock()
+
+        def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
+            with self.write_atomically(config["configurable"]["thread_id"]), _explain_unstorable_values():
+                return super().put(config, *args)
+
+        def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
+            with self.write_atomically(config["configurable"]["thread_id"]), _explain_unstorable_values():
+                super().put_writes(config, _drop_failed_writes(writes), *args, **kwargs)
+
+        def delete_thread(self, thread_id: str) -> None:
+            with self.write_atomically(thread_id):
+                super().delete_thread(thread_id)
+
+        def prune(self, thread_ids: Sequence[str], **kwargs: Any) -> None:
+            for thread in thread_ids:
+                with self.write_atomically(thread):
+                    super().prune([thread], **kwargs)
+
+        @contextmanager
+        def write_atomically(self, thread: str) -> Iterator[None]:
+            with (
+                defer_signals(),
+                ledger.translate_errors(psycopg.Error),
+                self.order,
+                connection.transaction(),
+            ):
+                # The row stays as it is to the end of the transaction: whoever takes the lease waits.
+                found = connection.execute(f"{SELECT_LEASE}%s FOR SHARE", (str(thread),)).fetchone()
+                _require_lease(str(thread), lease, tuple(found.values()) if found else None)
+                yield
+
+    with ledger.translate_errors(psycopg.Error):
+        # Two processes that both find no tables must not both make them; one transaction would be too short.
+        while not _fetch_scalar(connection.execute("SELECT pg_try_advisory_lock(8402159)")):
+            time.sleep(_RETRY_PAUSE_S)  # holding nothing that making an index waits for
+        try:
+            saver = FencedPostgresSaver()
+            saver.setup()
+        finally:
+            connection.execute("SELECT pg_advisory_unlock(8402159)")
+    return saver
+
+
+def _fetch_scalar(cursor: Any) -> Any:
+    return next(iter(cursor.fetchone().values()))
+
+
+@contextmanager
+def open_saver(ledger: Ledger, lease: Lease | None = None) -> Iterator[Saver]:
+    """A saver in the ledger's own database; without a lease it can only read."""
+    url = make_url(ledger.url)
+    if ledger.is_sqlite:
+        with ledger.translate_errors(sqlite3.Error):
+            connection = sqlite3.connect(url.database or "", check_same_thread=False, timeout=BUSY_S)
+        with closing(connection):
+            with ledger.translate_errors(sqlite3.Error):
+                connection.execute("PRAGMA synchronous=NORMAL")
+                saver = FencedSqliteSaver(connection, ledger, lease)
+                saver.setup()
+            with _close_when_idle(connection, saver.lock):
+                yield saver
+        return
+    import psycopg
+    from psycopg.rows import dict_row
+
+    plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with ledger.translate_errors(psycopg.Error):
+        connected = psycopg.connect(plain, autocommit=True, prepare_threshold=0, row_factory=dict_row)
+    with closing(connected):
+        opened: Any = _open_postgres_saver(connected, ledger, lease)
+        with _close_when_idle(connected, opened.order):
+            yield opened
+
+
+@contextmanager
+def _close_when_idle(connection: Any, lock: Any) -> Iterator[None]:
+    """Close a connection when nobody writes: a stream that was left early may, in a thread of its own."""
+    try:
+        yield
+    finally:
+        with lock:
+            connection.close()
+
+
+class UnstorableValueError(TakeoverError, TypeError):
+    """A state came to hold something that no checkpoint can; the line names its type."""
+
+
+@contextmanager
+def _explain_unstorable_values() -> Iterator[None]:
+    try:
+        yield
+    except TypeError as error:
+        if "msgpack" not in str(error):
+            raise
+        raise UnstorableValueError(
+            f"{error}: a state holds messages, text, numbers, and lists and dicts of them; put nothing else there"
+        ) from error
+
+
+def _drop_failed_writes(writes: Writes) -> Writes:
+    """A node's writes, but not those of one that failed or was cancelled: it is to be run again."""
+    if any(channel == ERROR for channel, _ in writes):
+        return [write for write in writes if write[0] in WRITES_IDX_MAP]
+    return writes
+
+
+def _chain_key(config: RunnableConfig) -> ChainKey:
+    at = config["configurable"]
+    return ChainKey(str(at["thread_id"]), str(at.get("checkpoint_ns", "")))
+
+
+def _require_lease(thread: str, lease: Lease | None, row: Sequence[Any] | None) -> None:
+    if lease is None or lease.thread != thread:
+        raise FencedError(thread, row[1] if row else "nobody")
+    lease.update_from_row(row)
+
+
+Saver = FencedSqliteSaver | Any

@@ -1,0 +1,275 @@
+"""The commands by which people look at handoffs and move them: part of `python -m handoff`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from langgraph_takeover.graph.cli.human_handoff import COMMANDS
+from langgraph_takeover.graph.cli.options import (
+    DatabaseOption,
+    DirectoryOption,
+    HomeOption,
+    SandboxOption,
+    UnisolatedOption,
+    UsageError,
+    choose_sandbox_spec,
+    current_user,
+    open_existing_home,
+    print_safely,
+    report_user_errors,
+)
+
+if TYPE_CHECKING:
+    from langgraph_takeover.graph.home import Home
+    from langgraph_takeover.handoff.ledger.handoffs import Handoff
+
+_QUERY_EPILOG = """
+Examples:
+
+  python -m handoff {0} --home work
+
+  python -m handoff {1} --json | jq '{2}'
+
+Exit codes: 0 done, 2 usage, 3 the database failed.
+"""
+_UPDATE_EPILOG = """
+Examples:
+
+  python -m handoff {0} 3f2a9c01b7de --home work
+
+Whoever delivers the handoff goes on with it: `deliver` in a program, `take` for a person.
+
+Exit codes: 0 done, 2 usage, 3 the database failed.
+"""
+_ROLLBACK_EPILOG = """
+Examples:
+
+  python -m handoff rollback 3f2a9c01b7de --home work --reason "it broke the build"
+
+Checkpoint and machine of the source are restored together and compared with the record; resume() goes on from there.
+
+Exit codes: 0 done, 2 usage, 3 record, snapshot or machine failed, 4 disk full.
+"""
+HandoffArgument = Annotated[str, Argument(help="A handoff's id, as `list` shows it.", metavar="HANDOFF")]
+ReasonOption = Annotated[str, Option("--reason", help="What the history is to say.")]
+JsonOption = Annotated[bool, Option("--json", help="Print JSON.")]
+_DEFAULT_HOME = Path(".takeover")
+
+
+def add_commands(app: typer.Typer, report_errors: Callable[[], Any]) -> None:
+    """Add the commands to a program that tells failures by `told`."""
+    commands: dict[str, tuple[Callable[..., None], str]] = {
+        "list": (list_handoffs, _QUERY_EPILOG.format("list", "list --state blocked", ".[].id")),
+        "history": (
+            show_history,
+            _QUERY_EPILOG.format("history 3f2a9c01b7de", "history 3f2a9c01b7de", ".history[].after"),
+        ),
+        "retry": (retry, _UPDATE_EPILOG.format("retry")),
+        "unblock": (unblock, _UPDATE_EPILOG.format("unblock")),
+        "rollback": (roll_back_handoff, _ROLLBACK_EPILOG),
+        "repair": (repair_home, _QUERY_EPILOG.format("repair", "repair", ".[].done")),
+        **COMMANDS,
+    }
+    for name, (command, epilog) in commands.items():
+        app.command(name, epilog=epilog)(_with_error_reports(command, report_errors))
+
+
+def _with_error_reports(
+    command: Callable[..., None], report_errors: Callable[[], Any]
+) -> Callable[..., None]:
+    import functools
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        with report_errors(), report_user_errors():
+            command(*args, **kwargs)
+
+    return wrapper
+
+
+def list_handoffs(
+    home: HomeOption = _DEFAULT_HOME,
+    database: DatabaseOption = None,
+    state: Annotated[list[str] | None, Option(help="Only those in this state; may be given again.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """All handoffs of a home, oldest first."""
+    from typing import get_args
+
+    from langgraph_takeover.handoff.ledger import handoffs
+
+    wrong = [each for each in state or () if each not in get_args(handoffs.HandoffState)]
+    if wrong:
+        raise UsageError(
+            f"--state: there is no {wrong[0]!r:.40}; there are {', '.join(get_args(handoffs.HandoffState))}"
+        )
+    with open_existing_home(home, database) as found:
+        every = handoffs.list_handoffs(found.ledger, state or ())  # type: ignore[arg-type]
+    if as_json:
+        print(json.dumps([each.model_dump(mode="json") for each in every], indent=1))
+        return
+    _print_table(
+        ("handoff", "state", "from", "to", "record", "since", "why"),
+        [
+            (
+                each.id,
+                each.state,
+                each.source,
+                each.target,
+                each.record,
+                _format_age(each.changed_at),
+                each.reason,
+            )
+            for each in every
+        ],
+        empty=f"no handoffs in {home}",
+    )
+
+
+def show_history(
+    handoff: HandoffArgument,
+    home: HomeOption = _DEFAULT_HOME,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Every transition of one handoff, and what its receiver understood."""
+    from langgraph_takeover.handoff.ledger import handoffs
+
+    with open_existing_home(home, database) as found:
+        one, steps = handoffs.load(found.ledger, handoff), handoffs.list_transitions(found.ledger, handoff)
+    if as_json:
+        told = one.model_dump(mode="json") | {"history": [each._asdict() for each in steps]}
+        print(json.dumps(told, indent=1))
+        return
+    begun = steps[0].at
+    rows = [(f"+{each.at - begun:,.1f} s", each.after, each.by, each.reason) for each in steps]
+    _print_table((time.strftime("%F %T", time.localtime(begun)), "state", "by", "why"), rows)
+    print_safely(f"\nrecord {one.record} of task {one.task}, from {one.source} to {one.target}")
+    for name, said in (one.understanding.model_dump() if one.understanding else {}).items():
+        print_safely(f"{name.replace('_', ' ')}: {said}")
+
+
+def retry(
+    handoff: HandoffArgument,
+    home: HomeOption = _DEFAULT_HOME,
+    database: DatabaseOption = None,
+    reason: ReasonOption = "retried by a person",
+    force: Annotated[bool, Option("--force", help="Although its successor seems to be at work.")] = False,
+) -> None:
+    """Offer a handoff again that was refused, ran out of time, or whose successor is gone."""
+    from langgraph_takeover.handoff.ledger import handoffs, leases
+
+    with open_existing_home(home, database) as found:
+        one = handoffs.load(found.ledger, handoff)
+        if one.state == "blocked":
+            raise UsageError(f"handoff {one.id} is blocked; python -m handoff unblock {one.id}")
+        if one.state in ("accepted", "active"):
+            if leases.is_held(found.ledger, one.successor) and not force:
+                raise UsageError(
+                    f"handoff {one.id}: {one.target} works on it; --force takes it away nevertheless"
+                )
+            one = handoffs.change_state(
+                found.ledger, one.id, "timed_out", by=current_user(), version=one.version, reason=reason
+            )
+        _offer_again(found, one, reason)
+
+
+def unblock(
+    handoff: HandoffArgument,
+    home: HomeOption = _DEFAULT_HOME,
+    database: DatabaseOption = None,
+    reason: ReasonOption = "unblocked by a person",
+) -> None:
+    """Offer a blocked handoff again."""
+    from langgraph_takeover.handoff.ledger import handoffs
+
+    with open_existing_home(home, database) as found:
+        one = handoffs.load(found.ledger, handoff)
+        if one.state != "blocked":
+            raise UsageError(
+                f"handoff {one.id} is {one.state}, not blocked; see python -m handoff history {one.id}"
+            )
+        _offer_again(found, one, reason)
+
+
+def roll_back_handoff(
+    handoff: HandoffArgument,
+    home: HomeOption = _DEFAULT_HOME,
+    database: DatabaseOption = None,
+    reason: ReasonOption = "rolled back by a person",
+    directory: DirectoryOption = None,
+    sandbox: SandboxOption = None,
+    allow_unisolated: UnisolatedOption = False,
+) -> None:
+    """Take a handoff back: the source's thread and machine stand again where the record was made."""
+    from langgraph_takeover.graph.delivery.rollback import roll_back
+    from langgraph_takeover.handoff.ledger import handoffs
+
+    with open_existing_home(home, database) as found:
+        one = handoffs.load(found.ledger, handoff)
+        spec = choose_sandbox_spec(found, one.record, directory, sandbox, allow_unisolated)
+        done = roll_back(found, handoff, by=current_user(), reason=reason, sandbox=spec)
+    print_safely(
+        f"handoff {handoff} is rolled back: thread {done.thread} stands at checkpoint {done.checkpoint}, "
+        f"after {done.events} events, with its machine as it was; resume it to go on"
+    )
+
+
+def repair_home(
+    home: HomeOption = _DEFAULT_HOME, database: DatabaseOption = None, as_json: JsonOption = False
+) -> None:
+    """Look for what crashes have left, mend what is safe to mend, and tell the rest."""
+    from langgraph_takeover.graph.delivery.recovery import repair as repaired
+
+    with open_existing_home(home, database) as found:
+        findings = repaired(found)
+    if as_json:
+        print(json.dumps([each._asdict() for each in findings], indent=1))
+        return
+    _print_table(("what", "found", "done, or to be done"), findings, empty="nothing to repair")
+
+
+def _offer_again(home: Home, handoff: Handoff, reason: str) -> None:
+    from langgraph_takeover.handoff.ledger import handoffs
+    from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
+
+    done = handoffs.change_state(
+        home.ledger, handoff.id, "offered", by=current_user(), version=handoff.version, reason=reason,
+        deadline_s=DeliveryPolicy().confirm_timeout_s,
+    )  # fmt: skip
+    print_safely(
+        f"handoff {done.id} is offered to {done.target} again; deliver it: deliver(home, {done.id!r}, …)"
+    )
+
+
+def _print_table(titles: tuple[str, ...], rows: Any, *, empty: str = "") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from langgraph_takeover.sandbox.cli.terminal import escape_text
+
+    if not rows and empty:
+        print_safely(empty)
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape_text(str(cell)) for cell in row))
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
+
+
+def _format_age(at: float) -> str:
+    seconds = max(time.time() - at, 0.0)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

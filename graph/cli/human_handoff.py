@@ -1,0 +1,158 @@
+"""The commands by which a person takes an agent's seat, and gives it on: part of `python -m handoff`."""
+
+from __future__ import annotations
+
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from langgraph_takeover.graph.cli.options import (
+    DatabaseOption,
+    DirectoryOption,
+    SandboxOption,
+    UnisolatedOption,
+    UsageError,
+    choose_sandbox_spec,
+    current_user,
+    print_safely,
+)
+
+if TYPE_CHECKING:
+    from langgraph_takeover.graph.home import Home
+
+_TAKE_EPILOG = """
+Examples:
+
+  python -m handoff take work/records/ID
+
+  python -m handoff take work/records/ID --as ann <commands.txt
+
+Inside: a line is a command in the frozen machine; edit FILE, give AGENT and a message, done, exit, help. Left by exit, the
+machine stays as it is, and `take` comes back to it. All you do is recorded as events.
+
+Exit codes: 0 done, 2 usage, 3 record or machine failed, 4 disk full, 130 interrupted.
+"""
+_GIVE_EPILOG = """
+Examples:
+
+  python -m handoff give work/records/ID --to tester --message "the tests still fail"
+
+Exit codes: 0 done, 2 usage, 3 record or machine failed, 4 disk full, 130 interrupted.
+"""
+
+
+RecordArgument = Annotated[
+    Path, Argument(help="A record's directory, in the records of a home.", metavar="RECORD")
+]
+NameOption = Annotated[str | None, Option("--as", help="Your name.", show_default="the user that runs this")]
+
+
+def take(
+    record: RecordArgument,
+    name: NameOption = None,
+    database: DatabaseOption = None,
+    directory: DirectoryOption = None,
+    sandbox: SandboxOption = None,
+    allow_unisolated: UnisolatedOption = False,
+) -> None:
+    """Take a record's work in hand: its machine as it was frozen, in a shell, with the note printed."""
+    from langgraph_takeover.graph.delivery.human_handoff import take_record as taken
+    from langgraph_takeover.handoff.notes.structured_note import render_structured_note
+    from langgraph_takeover.handoff.views.display import escape_control_chars
+    from langgraph_takeover.nodes.model.human import HELP_TEXT
+
+    def show(text: str) -> None:
+        print(escape_control_chars(text), flush=True)
+
+    def read(prompt: str) -> str:
+        if sys.stdin.isatty():
+            return input(escape_control_chars(prompt))
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        print(escape_control_chars(f"{prompt}{line.rstrip()}"), flush=True)
+        return line.rstrip("\n")
+
+    with _open_home_of_record(record, database) as (found, record_id):
+        known = found.records.load(record_id)
+        show(f"{render_structured_note(known)}\n\n{HELP_TEXT}")
+        spec = choose_sandbox_spec(found, record_id, directory, sandbox, allow_unisolated)
+        with _restore_terminal():
+            done = taken(found, known, name or current_user(), read=read, show=show, sandbox=spec)
+        _print_result(found, record_id, done)
+
+
+def give(
+    record: RecordArgument,
+    to: Annotated[str, Option("--to", help="The agent, or the person, that is to go on.")],
+    message: Annotated[str, Option(help="What you say to it.")] = "",
+    name: NameOption = None,
+    database: DatabaseOption = None,
+    directory: DirectoryOption = None,
+    sandbox: SandboxOption = None,
+    allow_unisolated: UnisolatedOption = False,
+) -> None:
+    """Freeze what you left of a record that you had taken, and hand it on."""
+    from langgraph_takeover.graph.delivery.human_handoff import give_record as given
+
+    if not to.strip() or " " in to.strip():
+        raise UsageError(f"--to: {to!r:.40} is no agent's name")
+    with _open_home_of_record(record, database) as (found, record_id):
+        known = found.records.load(record_id)
+        spec = choose_sandbox_spec(found, record_id, directory, sandbox, allow_unisolated)
+        done = given(found, known, name or current_user(), to.strip(), message, sandbox=spec)
+        _print_result(found, record_id, done)
+
+
+@contextmanager
+def _restore_terminal() -> Iterator[None]:
+    """Who is interrupted while they type would be left with a terminal that shows nothing."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print()  # what is told of it begins a line
+        raise
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
+
+
+@contextmanager
+def _open_home_of_record(record: Path, database: str | None) -> Iterator[tuple[Home, str]]:
+    place = (record.parent if record.name == "record.json" else record).absolute()
+    if not (place / "record.json").is_file():
+        raise UsageError(f"RECORD: {record}: no record lies there; name its directory")
+    if place.parent.name != "records":
+        raise UsageError(
+            f"RECORD: {record}: lies in no home; python -m handoff export, then import into HOME/records"
+        )
+    from langgraph_takeover.graph.home import open_home
+
+    with open_home(place.parent.parent, database) as found:
+        yield found, place.name
+
+
+def _print_result(home: Home, record_id: str, result: Any) -> None:
+    place = home.records.directory(record_id)
+    if result.given is not None:
+        print_safely(f"{result.given.record} is offered to {result.given.target}: handoff {result.given.id}")
+    elif result.outcome is None:
+        print_safely(f"left as it is; come back by: python -m handoff take {place}")
+    else:
+        print_safely(
+            f"{result.outcome.stop_reason}: {result.outcome.events} events; the patch has {len(result.outcome.patch)} characters"
+        )
+
+
+COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+    "take": (take, _TAKE_EPILOG),
+    "give": (give, _GIVE_EPILOG),
+}

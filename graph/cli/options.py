@@ -1,0 +1,135 @@
+"""What the commands for people share: their options, in whose name they act, and refusals in one line."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from langgraph_takeover.sandbox.interface import TakeoverError
+
+if TYPE_CHECKING:
+    from langgraph_takeover.graph.home import Home
+
+_DATABASE_FILE = "takeover.sqlite"
+HOME_OPTION = Option(
+    "--home", envvar="TAKEOVER_RUNS", help="Where runs leave everything.", show_default=".takeover"
+)
+HomeOption = Annotated[Path, HOME_OPTION]
+DatabaseOption = Annotated[
+    str | None,
+    Option("--database", help="The ledger's URL, where it is no file in the home.", show_default=False),
+]
+DirectoryOption = Annotated[
+    Path | None,
+    Option(help="The repository that the run began with, if this host does not have it.", show_default=False),
+]
+SandboxOption = Annotated[
+    str | None, Option("--sandbox", help="Where it runs: host, docker or process.", show_default="host")
+]
+UnisolatedOption = Annotated[
+    bool,
+    Option(
+        "--allow-unisolated",
+        help="Let --sandbox process run what the record holds: as you, with your files and your network.",
+    ),
+]
+
+
+class UsageError(TakeoverError):
+    """Something was asked for that cannot be; one line."""
+
+
+@contextmanager
+def report_user_errors() -> Iterator[None]:
+    from langgraph_takeover.graph.delivery.delivery import HandoffError
+    from langgraph_takeover.graph.delivery.human_handoff import RecordNotTakenError
+    from langgraph_takeover.graph.delivery.rollback import RollbackError
+    from langgraph_takeover.handoff.ledger import (
+        HandedOverError,
+        LedgerUnavailableError,
+        ThreadHeldError,
+        ThreadNameError,
+        handoffs,
+    )
+    from langgraph_takeover.nodes.session.session import SnapshotNotFoundError
+
+    try:
+        yield
+    except (
+        UsageError, RecordNotTakenError, HandoffError, ThreadNameError, HandedOverError, ThreadHeldError,
+        handoffs.HandoffNotFoundError, handoffs.IllegalTransitionError, handoffs.KeyReusedError,
+    ) as error:  # fmt: skip
+        print(f"error: {escape_text(str(error))}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except (LedgerUnavailableError, RollbackError, SnapshotNotFoundError) as error:
+        print(f"error: {escape_text(str(error))}", file=sys.stderr)
+        raise typer.Exit(3) from None
+
+
+@contextmanager
+def open_existing_home(home: Path, database: str | None) -> Iterator[Home]:
+    from langgraph_takeover.graph.home import open_home
+
+    if not home.is_dir():
+        raise UsageError(f"--home: {home}: there is no such directory; name the one that the runs were given")
+    if database is None and not (home / _DATABASE_FILE).is_file():
+        raise UsageError(f"--home: {home}: holds no {_DATABASE_FILE}; name the home, or its --database")
+    with open_home(home, database) as found:
+        yield found
+
+
+def choose_sandbox_spec(
+    home: Home, record_id: str, directory: Path | None, backend: str | None, allow_unisolated: bool
+) -> Any:
+    """The spec in which to restore a record's snapshot: the back end passed as `kind`, else an isolated one.
+
+    Raises Usage, RecordError or SandboxUnavailableError.
+    """
+    from typing import get_args
+
+    from langgraph_takeover.graph.delivery import rollback
+    from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
+    from langgraph_takeover.sandbox.snapshots.bases import require_isolated_backend
+
+    if backend is not None and backend not in get_args(BackendName):
+        raise UsageError(
+            f"--sandbox: there is no {backend!r:.40}; there are {', '.join(get_args(BackendName))}"
+        )
+    if backend == "process" and not allow_unisolated:
+        raise UsageError(
+            "--sandbox process would run what the record holds as you, with your files and your network; choose host or "
+            "docker, or say --allow-unisolated"
+        )
+    if backend == "docker" and directory is not None:
+        raise UsageError(
+            "--directory: docker starts from an image; choose --sandbox host, or leave the directory out"
+        )
+    record = home.records.load(record_id)
+    if directory is None:
+        return rollback.sandbox_spec_for(record, backend)  # type: ignore[arg-type]
+    return SandboxSpec(backend=backend or require_isolated_backend(), directory=directory)
+
+
+def current_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
+
+
+def print_safely(text: str) -> None:
+    print(escape_text(text), flush=True)
+
+
+def escape_text(text: str) -> str:
+    from langgraph_takeover.handoff.views.display import escape_control_chars
+
+    return escape_control_chars(text)

@@ -1,0 +1,159 @@
+"""A person as the target of a handoff, and as its source: they take a frozen machine in hand, and give it on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from langgraph_takeover.graph.delivery.delivery import hand_over
+from langgraph_takeover.graph.delivery.rollback import sandbox_spec_for
+from langgraph_takeover.graph.home import Home
+from langgraph_takeover.graph.outcome import Outcome
+from langgraph_takeover.graph.runs.api import open_run
+from langgraph_takeover.graph.runs.run import Run
+from langgraph_takeover.handoff.ledger import handoffs
+from langgraph_takeover.handoff.ledger.handoffs import Handoff
+from langgraph_takeover.handoff.records.envelope import Envelope
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.nodes.model.human import HumanLeftError, HumanModel
+from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec, TakeoverError
+
+_NO_TIME_LIMIT_S = 30 * 24 * 3600.0
+_MAX_STEPS = 100_000
+_COMMAND_TIMEOUT_S = 3600.0
+
+
+class RecordNotTakenError(TakeoverError, LookupError):
+    """There is nothing of that person to give: they have not taken the record."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class HumanHandoff(NamedTuple):
+    """What came of a person's work on a record."""
+
+    outcome: Outcome | None
+    """None where they left without handing over."""
+    handoff: Handoff | None
+
+
+def human_thread(record: HandoffRecord, person: str) -> str:
+    """The thread on which a person works on a record."""
+    return f"{record.id}.by.{person}"[:255]
+
+
+def take_record(
+    home: Home,
+    record: HandoffRecord,
+    person: str,
+    *,
+    read: Callable[[str], str],
+    show: Callable[[str], None],
+    sandbox: SandboxSpec | None = None,
+) -> HumanHandoff:
+    """Let a person work in a record's machine, line by line, until they give it on or leave.
+
+    Where the record was offered to them in a handoff, they confirm that first. If the person leaves, the
+    same call resumes. `sandbox` defaults to an isolated one.
+
+    Raises RecordError, RollbackError, SandboxUnavailableError or ThreadHeldError.
+    """
+    given_to: list[tuple[str, str]] = []
+    with (
+        _open_human_run(home, record, person, read, show, given_to, sandbox) as held,
+        contextlib.suppress(HumanLeftError),
+    ):
+        begun = home.saver.get_tuple(held.config)
+        offered = _find_offer(home, record, person)
+        if begun:
+            outcome = held.resume(go_back=True)
+        elif offered is not None:
+            outcome = held.receive(offered.id)
+        else:
+            outcome = held.take_over(record.id, "structured")
+        if not given_to or not outcome.records:
+            return HumanHandoff(outcome, None)
+        return HumanHandoff(outcome, _hand_over_record(home, outcome, person, *given_to[-1]))
+    return HumanHandoff(None, None)
+
+
+def give_record(
+    home: Home,
+    record: HandoffRecord,
+    person: str,
+    agent: str,
+    message: str = "",
+    *,
+    sandbox: SandboxSpec | None = None,
+) -> HumanHandoff:
+    """Freeze what a person left of a record that they had taken, and hand it to an agent.
+
+    Raises RecordNotTakenError beside what `take` raises.
+    """
+    thread = human_thread(record, person)
+    if home.saver.get_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}}) is None:
+        raise RecordNotTakenError(
+            f"{person} has not taken {record.id}; take it first: python -m handoff take {record.id}"
+        )
+    line = f"give {agent} {message}".strip()
+    return take_record(home, record, person, read=lambda _: line, show=lambda _: None, sandbox=sandbox)
+
+
+@contextlib.contextmanager
+def _open_human_run(
+    home: Home,
+    record: HandoffRecord,
+    person: str,
+    read: Callable[[str], str],
+    show: Callable[[str], None],
+    recipients: list[tuple[str, str]],
+    sandbox: SandboxSpec | None,
+) -> Iterator[Run]:
+    entered: list[Run] = []
+
+    def enter_sandbox() -> Sandbox:
+        (held,) = entered
+        found = home.saver.get_tuple(held.config)
+        assert found is not None
+        return held.session.enter_state(found.checkpoint["channel_values"]["machine"])
+
+    model = HumanModel(
+        read_line=read,
+        show_text=show,
+        enter_sandbox=enter_sandbox,
+        on_handoff=lambda to, said: recipients.append((to, said)),
+    )
+    settings: dict[str, Any] = {
+        "protocol": "native", "offer_handoff": True, "points": (), "policy": "record", "max_steps": _MAX_STEPS,
+        "max_seconds": _NO_TIME_LIMIT_S, "model_timeout_s": _NO_TIME_LIMIT_S, "command_timeout_s": _COMMAND_TIMEOUT_S,
+    }  # fmt: skip
+    with open_run(
+        home,
+        human_thread(record, person),
+        model=model,
+        model_name=f"person:{person}",
+        agent=person,
+        sandbox=sandbox or sandbox_spec_for(record),
+        **settings,
+    ) as held:
+        entered.append(held)
+        yield held
+
+
+def _find_offer(home: Home, record: HandoffRecord, person: str) -> Handoff | None:
+    there = handoffs.list_handoffs(home.ledger, ["offered"])
+    return next((each for each in there if each.record == record.id and each.target == person), None)
+
+
+def _hand_over_record(home: Home, outcome: Outcome, person: str, agent: str, message: str) -> Handoff:
+    record = outcome.records[-1]
+    return hand_over(
+        home,
+        record,
+        agent,
+        source=person,
+        envelope=Envelope(message=message),
+        idempotency_key=f"given {record}",
+    )

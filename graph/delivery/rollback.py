@@ -1,0 +1,144 @@
+"""Giving work back: the thread that handed over stands again where its record was made, and so does its machine."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+
+from langgraph_takeover.graph.checkpoints.checksums import CheckpointCorruptError
+from langgraph_takeover.graph.checkpoints.inspection import graph_kind
+from langgraph_takeover.graph.home import Home
+from langgraph_takeover.graph.team import build_graph
+from langgraph_takeover.handoff.ledger import handoffs
+from langgraph_takeover.handoff.ledger.handoffs import Handoff
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.records.verification import verify_record
+from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.nodes.session.session import Session
+from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec, TakeoverError
+from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
+
+_ROLLBACK_KEY = "rolled_back"
+
+
+class RollbackError(TakeoverError, ValueError):
+    """Checkpoint and snapshot cannot both be had, or do not belong together; one line that says what is missing."""
+
+
+class Rollback(NamedTuple):
+    """Where the work stands again."""
+
+    handoff: Handoff
+    thread: str
+    checkpoint: str
+    events: int
+    """How many the thread has there."""
+
+
+def roll_back(
+    home: Home, handoff_id: str, *, by: str, reason: str = "", sandbox: SandboxSpec | None = None
+) -> Rollback:
+    """Take a handoff back, whatever state it is in: checkpoint and machine are restored together, then compared.
+
+    The successor is fenced off; its thread and its records stay to be read. Asked again after a crash it goes on;
+    asked again after it was done it changes nothing. Left out, `sandbox` is an isolated one, whatever the snapshot was
+    taken of. Raises RollbackError or SandboxUnavailableError before anything is changed, IllegalTransitionError where it was
+    handed on since, and ThreadHeldError while the source is still at work.
+    """
+    found = handoffs.load(home.ledger, handoff_id)
+    record = _load_verified(home, found)
+    try:
+        point = home.saver.get_tuple(_config_at(record.thread_id, record.checkpoint_id))
+    except CheckpointCorruptError as error:
+        raise RollbackError(f"handoff {found.id}: {error}") from error
+    if point is None:
+        raise RollbackError(
+            f"handoff {found.id}: thread {record.thread_id!r} has no checkpoint {record.checkpoint_id} any more; "
+            f"its record can still be taken over: {record.id}"
+        )
+    spec = sandbox or sandbox_spec_for(record)
+    if found.state != "rolled_back":
+        found = handoffs.change_state(
+            home.ledger, found.id, "rolled_back", by=by, version=found.version, reason=reason
+        )
+    with home.open_session(record.thread_id, spec) as (session, saver):
+        graph = build_graph(graph_kind(point), saver)
+        done = _find_rollback_checkpoint(home, found)
+        if done is None:
+            at = _config_at(record.thread_id, record.checkpoint_id) | {
+                "metadata": {"graph": graph_kind(point), _ROLLBACK_KEY: found.id}
+            }
+            values: dict[str, Any] = {
+                "machine": session.adopt_snapshot(record),
+                "fired": [],
+                "stop_reason": None,
+            }
+            if graph_kind(point) == "team":
+                values["passing"] = None
+            written = graph.update_state(at, values, as_node="interruption")
+            done = written["configurable"]["checkpoint_id"]
+        state = cast(AgentState, graph.get_state(_config_at(record.thread_id, done)).values)
+        _check_consistency(session, state, record)
+        events = len(state.get("events", ()))
+    return Rollback(found, record.thread_id, done, events)
+
+
+def sandbox_spec_for(record: HandoffRecord, backend: BackendName | None = None) -> SandboxSpec:
+    """A machine that a record's snapshot can be restored in: an isolated one, unless the caller names its kind.
+
+    Raises RecordError or SandboxUnavailableError.
+    """
+    from langgraph_takeover.sandbox.snapshots.bases import make_restore_spec
+
+    return make_restore_spec(record.required_snapshot, backend)
+
+
+def _load_verified(home: Home, handoff: Handoff) -> HandoffRecord:
+    wrong = verify_record(home.records.directory(handoff.record)).problems
+    if wrong:
+        raise RollbackError(f"handoff {handoff.id}: record {handoff.record}: {wrong[0]}")
+    return home.records.load(handoff.record)
+
+
+def _find_rollback_checkpoint(home: Home, handoff: Handoff) -> str | None:
+    """The checkpoint that this roll-back has written already, if it has."""
+    for each in home.saver.list(_config_at(handoff.thread)):
+        if each.metadata.get(_ROLLBACK_KEY) == handoff.id:
+            return _checkpoint_id(each)
+    return None
+
+
+def _check_consistency(session: Session, state: AgentState, record: HandoffRecord) -> None:
+    """Raises RollbackError where state, machine and record are not of one moment."""
+    events = [Event.model_validate(event) for event in state.get("events", ())]
+    before = len(record.trace) - len(events)
+    told = [event.model_copy(update={"index": event.index - before}) for event in record.trace[before:]]
+    if before < 0 or _comparable_events(events) != _comparable_events(told):
+        raise RollbackError(
+            f"record {record.id}: its trace is not that of its checkpoint {record.checkpoint_id}"
+        )
+    machine = session.enter_state(state["machine"])  # which compares the snapshot's digest
+    try:
+        patch = patch_since(machine, record.task.base_commit)
+    except RepositoryError:
+        patch = ""
+    if patch != record.patch:
+        raise RollbackError(
+            f"record {record.id}: the machine that was restored differs from the record's patch"
+        )
+
+
+def _comparable_events(events: list[Event]) -> list[tuple[int, str, str]]:
+    return [(event.index, event.kind, event.tree) for event in events]
+
+
+def _checkpoint_id(checkpoint: CheckpointTuple) -> str:
+    return str(checkpoint.config["configurable"]["checkpoint_id"])
+
+
+def _config_at(thread: str, checkpoint: str | None = None) -> RunnableConfig:
+    place: dict[str, Any] = {"thread_id": thread, "checkpoint_ns": ""}
+    return {"configurable": place | ({"checkpoint_id": checkpoint} if checkpoint else {})}

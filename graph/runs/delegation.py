@@ -1,0 +1,215 @@
+"""How children are run: each a takeover on a thread of its own, as many at once as may be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.tools import BaseTool
+from pydantic import BaseModel, ConfigDict, Field
+
+from langgraph_takeover.graph.errors import ThreadExistsError
+from langgraph_takeover.graph.outcome import Outcome
+from langgraph_takeover.graph.runs.run import ProgressCallback, Run
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.views import Recipient
+from langgraph_takeover.nodes.context.children import Assignment, Budget, ChildResult
+from langgraph_takeover.nodes.context.settings import AgentConfig, Prices, SettingsError
+from langgraph_takeover.sandbox.interface import SandboxSpec
+
+_POLL_S = 0.2
+_INHERITED_SETTINGS = (
+    "protocol", "prices", "model_timeout_s", "model_tries", "command_timeout_s", "observation_chars",
+    "window_tokens", "tools", "model", "model_name",
+)  # fmt: skip
+_OpenRun = Callable[..., AbstractContextManager[Run]]
+
+
+class Delegation(BaseModel):
+    """How an agent may delegate; what is left out, its children have as it has it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    model: BaseChatModel | None = None
+    model_name: str = ""
+    prices: Prices | None = None
+    window_tokens: int | None = Field(default=None, ge=1000)
+    tools: tuple[BaseTool, ...] | None = None
+    sandbox: SandboxSpec | None = None
+    """With the same base as the parent's."""
+    max_depth: int = Field(default=2, ge=1)
+    """How deep it may go: 1, and children may not delegate."""
+    max_parallel: int = Field(default=2, ge=1)
+    """Children that work side by side."""
+    max_tasks: int = Field(default=8, ge=1)
+    """In one call."""
+    max_steps: int | None = Field(default=None, gt=0)
+    """Of each child; these budgets are limits beside what its parent has left."""
+    max_tokens: int | None = Field(default=None, gt=0)
+    max_cost: float | None = Field(default=None, gt=0)
+    max_seconds: float | None = Field(default=None, gt=0)
+    depth: int = Field(default=0, ge=0)
+    """How deep the agent is itself that delegates."""
+
+
+class ChildRunner:
+    """Runs the children of one agent; what a node is given as `delegation`."""
+
+    def __init__(
+        self,
+        delegation: Delegation,
+        parent: AgentConfig,
+        open_run: _OpenRun,
+        sandbox: SandboxSpec,
+        on_progress: ProgressCallback | None,
+    ) -> None:
+        self.depth, self.max_depth = delegation.depth, delegation.max_depth
+        self.max_parallel, self.max_tasks = delegation.max_parallel, delegation.max_tasks
+        self._delegation = delegation
+        self._open_run = open_run
+        self._settings = _child_settings(delegation, parent)
+        if delegation.max_cost is not None and self._settings["prices"] is None:
+            raise SettingsError(
+                "delegation: max_cost needs prices; give prices=Prices(prompt=…, completion=…) too"
+            )
+        self._sandbox = delegation.sandbox or sandbox
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._active_runs: set[Run] = set()
+        self._is_stopped = False
+
+    @property
+    def window_tokens(self) -> int:
+        known = (self._settings["model"].profile or {}).get("max_input_tokens")
+        return int(self._settings["window_tokens"] or known or Recipient().window_tokens)
+
+    def limit_budget(self, budget: Budget) -> Budget:
+        own = self._delegation
+        limits = {name: getattr(own, name) for name in ("max_steps", "max_tokens", "max_cost", "max_seconds")}
+        smaller = {
+            name: limit if (left := getattr(budget, name)) is None else min(limit, left)
+            for name, limit in limits.items()
+            if limit is not None
+        }
+        return budget.model_copy(update=smaller)
+
+    def run(
+        self,
+        assignments: Sequence[Assignment],
+        *,
+        should_stop: Callable[[], bool],
+        report: Callable[..., Any],
+    ) -> tuple[ChildResult, ...]:
+        self._is_stopped = False
+        with ThreadPoolExecutor(self.max_parallel, thread_name_prefix="child") as pool:
+            running = [pool.submit(self._run_child, each, report) for each in assignments]
+            try:
+                while wait(running, _POLL_S).not_done:
+                    if should_stop():
+                        self._stop_children()
+            except BaseException:  # Ctrl-C, say
+                self._stop_children()
+                raise
+        # What one failed by is raised only now: the others' work is on their threads.
+        return tuple(each.result() for each in running)
+
+    def _run_child(self, assignment: Assignment, report: Callable[..., Any]) -> ChildResult:
+        options = self._settings | assignment.budget.model_dump()
+        deeper = self._delegation.model_copy(update={"depth": self.depth + 1})
+        with (
+            self._open_run(
+                assignment.thread,
+                **options,
+                sandbox=self._sandbox,
+                delegation=deeper,
+                policy="record",
+                points=(),
+                on_progress=self._child_progress(assignment.thread),
+            ) as held,
+            self._register_active(held),
+        ):
+            report("delegated", child=assignment.thread, mode=assignment.mode, text=redact(assignment.goal))
+            outcome = _run_or_resume(held, assignment)
+            if assignment.mode == "look" and outcome.stop_reason is not None:
+                held.delete_snapshots()
+        report(
+            "returned", child=assignment.thread, stop_reason=outcome.stop_reason, steps_of_child=outcome.steps
+        )
+        return _child_result(outcome)
+
+    @contextmanager
+    def _register_active(self, run: Run) -> Iterator[None]:
+        with self._lock:
+            self._active_runs.add(run)
+            if self._is_stopped:
+                run.drain()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._active_runs.discard(run)
+
+    def _stop_children(self) -> None:
+        with self._lock:
+            self._is_stopped = True
+            for held in self._active_runs:
+                held.drain()
+
+    def _child_progress(self, thread: str) -> ProgressCallback | None:
+        listening = self._on_progress
+        if listening is None:
+            return None
+
+        def report(update: dict[str, Any]) -> None:
+            with self._lock:  # whoever listens need not expect two at once
+                listening({"child": thread, **update})
+
+        return report
+
+
+def _child_settings(delegation: Delegation, parent: AgentConfig) -> dict[str, Any]:
+    """What children are given beside their budgets."""
+    settings = {name: getattr(parent, name) for name in _INHERITED_SETTINGS}
+    if delegation.model is not None:
+        # What is known of the parent's model is not known of another one.
+        settings |= {"model": delegation.model, "model_name": delegation.model_name, "window_tokens": None}
+    own = {name: getattr(delegation, name) for name in ("prices", "window_tokens", "tools")}
+    return settings | {name: value for name, value in own.items() if value is not None}
+
+
+def _run_or_resume(run: Run, assignment: Assignment) -> Outcome:
+    """Begin, or go on, or tell what it came to. Raises ThreadExistsError where the thread is somebody else's."""
+    state = run.state()
+    if state is None:
+        return run.take_over(assignment.record, "payload")
+    if state and state.get("record") != assignment.record:
+        raise ThreadExistsError(
+            f"thread {run.thread!r} holds a run already, and a child is to work on it; begin its parent's run on a "
+            "thread of another name"
+        )
+    if state.get("stop_reason") is not None:
+        return run.outcome()
+    return run.resume(go_back=True)
+
+
+def _child_result(outcome: Outcome) -> ChildResult:
+    last = outcome.state.get("events", [])[-1:]
+    action = Event.model_validate(last[0]) if last else None
+    message = action.arguments.get("message", "") if action and action.tool == "finish" else ""
+    return ChildResult(
+        thread=outcome.thread,
+        stop_reason=outcome.stop_reason,
+        message=message,
+        patch=outcome.patch,
+        problem=outcome.problem,
+        steps=outcome.steps,
+        prompt_tokens=outcome.prompt_tokens,
+        completion_tokens=outcome.completion_tokens,
+        cost=outcome.cost,
+        seconds=outcome.seconds,
+    )

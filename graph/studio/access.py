@@ -1,0 +1,238 @@
+"""Access to LangGraph's server: its token, the names it answers to, and the web pages that may call it.
+
+`langgraph.json` names `auth`, which every route of the API asks, and `app`, whose middleware every request passes first:
+LangGraph asks `auth` neither for its own pages nor for its deployment routes, and checks neither `Host` nor `Origin`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import quote, urlsplit
+
+from langgraph_sdk import Auth
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
+
+from langgraph_takeover.sandbox.interface import TakeoverError
+
+TOKEN_VARIABLE = "TAKEOVER_STUDIO_TOKEN"
+ORIGINS_VARIABLE = "TAKEOVER_STUDIO_ORIGINS"
+HOSTS_VARIABLE = "TAKEOVER_STUDIO_HOSTS"
+STUDIO_ORIGINS = ("https://smith.langchain.com", "https://eu.smith.langchain.com")
+PUBLIC_PATH = "/ok"
+"""The health check; everything else needs the token."""
+
+_URL_VARIABLE = "LANGGRAPH_API_URL"
+_PREFIX_VARIABLE = "MOUNT_PREFIX"
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_DEFAULT_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{32,}")
+_ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:\d+)?|https?://\[[0-9a-f:]+\](:\d+)?")
+_HOST = re.compile(r"[a-z0-9.-]+(:\d+)?|\[[0-9a-f:]+\](:\d+)?")
+# New versions of LangGraph add routes; those that start programs of the host or make requests stay closed.
+_SERVED_ROUTES = frozenset(
+    ("ok", "info", "docs", "openapi.json", "metrics", "assistants", "threads", "runs", "store")
+)
+# What LangGraph's own CORS settings show to a page.
+_EXPOSED_HEADERS = ("content-location", "x-pagination-next", "x-pagination-total")
+
+
+class AccessError(TakeoverError, ValueError):
+    """A setting of the server's access is invalid; the line says which, and how to fix it."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may use the server: holders of the token, from programs and from the allowed web pages."""
+
+    token: str
+    origins: tuple[str, ...] = STUDIO_ORIGINS
+    hosts: frozenset[str] = frozenset()
+    """Names beside those of loopback, as a `Host` header has them: with the port, unless it is the scheme's own."""
+
+    @classmethod
+    def from_environment(cls, variables: Mapping[str, str]) -> Access:
+        """The access that environment variables set; without a token in them, a random one. Raises AccessError."""
+        token = variables.get(TOKEN_VARIABLE) or secrets.token_urlsafe(32)
+        if not _TOKEN.fullmatch(token):
+            raise AccessError(
+                f"{TOKEN_VARIABLE}: a token has at least 32 letters, digits, - or _ "
+                "(make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))')"
+            )
+        if variables.get(_PREFIX_VARIABLE):
+            raise AccessError(f"{_PREFIX_VARIABLE}: the server has no prefix; unset it")
+        origins = (
+            _parse_list(variables, ORIGINS_VARIABLE, _ORIGIN, "https://studio.example.com") or STUDIO_ORIGINS
+        )
+        hosts = frozenset(_parse_list(variables, HOSTS_VARIABLE, _HOST, "studio.example.com:2024"))
+        address = urlsplit(variables.get(_URL_VARIABLE, "")).hostname
+        if address and not hosts and address not in ("127.0.0.1", "localhost", "::1"):
+            raise AccessError(
+                f"host {address}: the server is for this computer alone; omit --host and --tunnel, or name the "
+                f"addresses that it may be called by in {HOSTS_VARIABLE}"
+            )
+        return cls(token, origins, hosts)
+
+    def is_token(self, candidate: str) -> bool:
+        """Whether this is the token; how long that takes does not depend on where the two differ."""
+        return secrets.compare_digest(candidate.encode(errors="replace"), self.token.encode())
+
+    def has_token(self, authorization: str | None) -> bool:
+        """Whether an `Authorization` header carries the token."""
+        scheme, _, given = (authorization or "").partition(" ")
+        return scheme.lower() == "bearer" and self.is_token(given)
+
+    def refusal_reason(self, scope: Scope) -> str | None:
+        """Why a request is refused by its `Host` or `Origin`; None if it is not."""
+        headers = Headers(scope=scope)
+        names, pages = headers.getlist("host"), headers.getlist("origin")
+        if len(names) != 1 or not self._is_own_name(names[0].lower(), scope):
+            shown = ", ".join(names)[:100] or "no name"
+            return f"host: the server is not called {shown}; if it is, list the name in {HOSTS_VARIABLE}"
+        if pages and (len(pages) != 1 or pages[0] not in self.origins):
+            shown = ", ".join(pages)[:100] or "a page without origin"
+            return f"origin: {shown} may not call the server; if it may, list it in {ORIGINS_VARIABLE}"
+        return None
+
+    def _is_own_name(self, host: str, scope: Scope) -> bool:
+        if host in self.hosts:
+            return True
+        port = (scope.get("server") or (None, None))[1]
+        if port is not None and port == _DEFAULT_PORTS.get(scope["scheme"]) and host in _LOOPBACK:
+            return True
+        return port is not None and host in {f"{name}:{port}" for name in _LOOPBACK}
+
+
+def _parse_list(
+    variables: Mapping[str, str], name: str, pattern: re.Pattern[str], example: str
+) -> tuple[str, ...]:
+    found = tuple(each.strip() for each in variables.get(name, "").split(",") if each.strip())
+    for each in found:
+        if not pattern.fullmatch(each):
+            raise AccessError(f"{name}: {each!r:.100} is invalid; give, for instance, {example}")
+    return found
+
+
+class AddressCheck:
+    """Middleware that refuses other names than the server's and other web pages than the allowed ones.
+
+    A page of any origin can send a simple POST without asking first, and a page whose own name resolves to
+    127.0.0.1 can send any request.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reason = self._access.refusal_reason(scope) if scope["type"] in ("http", "websocket") else None
+        if reason is not None:
+            return await _refuse(scope, receive, send, 403, reason)
+        return await self.app(scope, receive, send)
+
+
+class TokenCheck:
+    """Middleware that lets nobody in without the token: in the `Authorization` header, or as the path's first part.
+
+    Studio's page sends no header of the user's, but takes a base URL with a path. Behind this middleware the token
+    stands in the header alone, so that no log has it.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            return await self.app(scope, receive, send)
+        first, _, rest = scope["path"].removeprefix("/").partition("/")
+        if self._access.is_token(first):
+            scope = _with_token_in_header(scope, f"/{rest}", self._access.token)
+        given = Headers(scope=scope).getlist("authorization")
+        if scope["path"] != PUBLIC_PATH and (len(given) != 1 or not self._access.has_token(given[0])):
+            return await _refuse(scope, receive, send, 401, "token: missing or wrong; see docs/studio.md")
+        if scope["path"] != "/" and scope["path"].removeprefix("/").partition("/")[0] not in _SERVED_ROUTES:
+            return await _refuse(scope, receive, send, 404, "path: not served")
+        return await self.app(scope, receive, send)
+
+
+def _with_token_in_header(scope: Scope, path: str, token: str) -> Scope:
+    others = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
+    return {
+        **scope,
+        "path": path,
+        "raw_path": quote(path).encode(),
+        "headers": [*others, (b"authorization", f"Bearer {token}".encode())],
+    }
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, reason: str) -> None:
+    if scope["type"] == "websocket":
+        return await WebSocketClose(code=1008, reason=reason)(scope, receive, send)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return await JSONResponse({"detail": reason}, status, headers)(scope, receive, send)
+
+
+def build_middleware(access: Access) -> list[Middleware]:
+    """What every request passes, outermost first."""
+    return [
+        Middleware(AddressCheck, access=access),
+        Middleware(
+            CORSMiddleware,
+            allow_origins=access.origins,
+            allow_methods=("*",),
+            allow_headers=("*",),
+            allow_private_network=True,
+            expose_headers=_EXPOSED_HEADERS,
+        ),
+        Middleware(TokenCheck, access=access),
+    ]
+
+
+def _load_access() -> Access:
+    try:
+        return Access.from_environment(os.environ)
+    except AccessError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(2) from None
+
+
+_access = _load_access()
+auth = Auth()
+
+
+@auth.authenticate
+async def authenticate(authorization: str | None) -> Auth.types.MinimalUserDict:
+    """The one user there is, if the token is right."""
+    if not _access.has_token(authorization):
+        raise Auth.exceptions.HTTPException(
+            status_code=401, detail="token: missing or wrong; see docs/studio.md"
+        )
+    return {"identity": "operator"}
+
+
+@asynccontextmanager
+async def _announce_access(_: Starlette) -> AsyncIterator[None]:
+    token = f"${TOKEN_VARIABLE}" if os.environ.get(TOKEN_VARIABLE) else _access.token
+    url = f"{os.environ.get(_URL_VARIABLE, '')}/{token}"
+    print(
+        f"Studio with the token: {_access.origins[0]}/studio/?baseUrl={url}\n"
+        f"Programs with the token: Authorization: Bearer {token}\n"
+        "Whoever has the token can run commands in the sandbox and read all runs.",
+        flush=True,
+    )
+    yield
+
+
+app = Starlette(middleware=build_middleware(_access), lifespan=_announce_access)

@@ -1,0 +1,298 @@
+"""What an orchestrator gives with `delegate_task`: read strictly, and held against its own trace and machine."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, WithJsonSchema
+
+from langgraph_takeover.handoff.delegation.selection import (
+    build_ran_command,
+    compute_text_digest,
+    extract_whole_content,
+    find_last_change,
+    list_answered_steps,
+)
+from langgraph_takeover.handoff.points.detectors import list_validations
+from langgraph_takeover.handoff.records.payload import DeadEnd, Mode, Payload, RanCommand, ReadFile
+from langgraph_takeover.handoff.records.record import TaskBrief
+from langgraph_takeover.handoff.trace.conversation import Step
+from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.sandbox.interface import FileAccessError, Frozen, TakeoverError
+
+MAX_SHARE = 0.3
+"""Of the child's context window."""
+_CHARS_PER_TOKEN = 4
+_MAX_REPORTED = 5
+_LINE_NUMBER_CHARS = 8
+"""How many characters a line's number takes."""
+_INLINE_CODE = re.compile(r"`([^`\n]+)`")
+_ERROR_TEXTS = {
+    "extra_forbidden": "there is no such field",
+    "missing": "it is missing",
+    "string_too_short": "it is empty",
+}
+
+FileReader = Callable[[str], bytes]
+"""How a file's content is read from the parent's machine; it raises FileAccessError."""
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class DelegationError(TakeoverError, ValueError):
+    """A call of `delegate_task` that cannot be carried out; the line says what to send instead."""
+
+
+class FileArgument(Frozen):
+    """A file that the child is to have; what it holds is read from the machine."""
+
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+
+
+class CommandArgument(Frozen):
+    """A command that was run, as the orchestrator tells of it."""
+
+    cmd: _Text
+    rc: int | None = None
+    tail: str = ""
+
+
+class DeadEndArgument(Frozen):
+    """What need not be tried again, as the orchestrator sees it."""
+
+    what: _Text
+    why: str = ""
+
+
+def _wrap_text(name: str) -> BeforeValidator:
+    return BeforeValidator(lambda given: {name: given} if isinstance(given, str) else given)
+
+
+class HandoffArguments(Frozen):
+    """What the orchestrator knows already."""
+
+    read_files: tuple[
+        Annotated[FileArgument, _wrap_text("path"), WithJsonSchema({"type": "string"})], ...
+    ] = Field(default=(), max_length=100, description="Paths of files that you read.")
+    ran_commands: tuple[CommandArgument, ...] = Field(
+        default=(), max_length=100, description="Commands that you ran."
+    )
+    probe_results: tuple[CommandArgument, ...] = Field(
+        default=(), max_length=100, description="Searches that you ran."
+    )
+    dead_ends: tuple[Annotated[DeadEndArgument, _wrap_text("what")], ...] = Field(
+        default=(), max_length=100, description="What you tried in vain."
+    )
+
+
+class TaskArguments(Frozen):
+    """One task for one child."""
+
+    goal: Annotated[
+        str,
+        StringConstraints(strip_whitespace=True, min_length=1),
+        Field(description="All that the child must know of its task."),
+    ]
+    handoff: HandoffArguments | None = Field(
+        default=None, description="Left out, it is taken from your own trace."
+    )
+    mode: Mode = Field(
+        default="work", description="work: its changes come back. look: only what it says does."
+    )
+
+
+class TaskListArguments(Frozen):
+    """Tasks for several children at once."""
+
+    tasks: tuple[TaskArguments, ...] = Field(min_length=1)
+
+
+def parse_tasks(arguments: Mapping[str, Any], max_tasks: int) -> tuple[TaskArguments, ...]:
+    """The tasks of one call: `goal`, `handoff` and `mode`, or `tasks` with several of them. Raises DelegationError."""
+    # Models that fill in every field leave those that they do not mean empty.
+    several = bool(arguments.get("tasks")) or set(arguments) == {"tasks"}
+    left_out: dict[str, Any] = {"goal": "", "handoff": None, "mode": "work"} if several else {"tasks": []}
+    meant = {
+        name: value
+        for name, value in arguments.items()
+        if name not in left_out or (value is not None and value != left_out[name])
+    }
+    try:
+        if not several:
+            return (TaskArguments.model_validate(meant),)
+        tasks = TaskListArguments.model_validate(meant).tasks
+    except ValidationError as error:
+        told = "; ".join(map(_describe_validation_error, error.errors()[:_MAX_REPORTED]))
+        raise DelegationError(told) from None
+    if len(tasks) > max_tasks:
+        raise DelegationError(f"tasks: give at most {max_tasks} in one call, not {len(tasks)}")
+    return tasks
+
+
+def _describe_validation_error(error: Any) -> str:
+    # The names are the model's; what it wrote is not shown to it again at length.
+    field = ".".join(str(part)[:100] for part in error["loc"]) or "arguments"
+    if error["type"] == "extra_forbidden" and "read_files" in error["loc"]:
+        return f"{field}: there is no such field; give the path alone, its content is read from the machine"
+    if error["type"] == "extra_forbidden" and error["loc"] in (("goal",), ("handoff",), ("mode",)):
+        return f"{field}: give it in each of tasks, not beside them"
+    return f"{field}: {_ERROR_TEXTS.get(error['type'], error['msg'])}"
+
+
+def build_payload(
+    arguments: TaskArguments, trace: tuple[Event, ...], task: TaskBrief, read_file: FileReader
+) -> Payload:
+    """A payload of what the orchestrator gave, each part of it held against its trace. Raises DelegationError."""
+    given = arguments.handoff or HandoffArguments()
+    taken = list_answered_steps(trace)
+    commands, change = _index_commands(taken), find_last_change(trace)
+
+    def resolve_command(claimed: CommandArgument) -> RanCommand:
+        step = commands.get(_collapse_spaces(claimed.cmd))
+        if step is not None:
+            return build_ran_command(step, change)
+        return RanCommand(cmd=claimed.cmd, rc=claimed.rc, tail=claimed.tail, event=None)
+
+    paths = tuple(dict.fromkeys(_normalize_path(file.path, task.workspace) for file in given.read_files))
+    failures = _find_failures(taken, trace, task)
+    return Payload(
+        goal=arguments.goal,
+        read_files=tuple(_load_file(path, read_file, taken) for path in paths),
+        ran_commands=tuple(map(resolve_command, given.ran_commands)),
+        probe_results=tuple(map(resolve_command, given.probe_results)),
+        dead_ends=tuple(_check_dead_end(each, taken, failures) for each in given.dead_ends),
+        mode=arguments.mode,
+    )
+
+
+def check_size(
+    payload: Payload, trace: tuple[Event, ...], window_tokens: int, max_tokens: int | None
+) -> None:
+    """Raises DelegationError for a payload too large for its child, with what to cut."""
+    sizes = dict(_list_sizes(payload, {event.index: len(event.text) for event in trace}))
+    tokens = -(-sum(sizes.values()) // _CHARS_PER_TOKEN)
+    share = int(MAX_SHARE * window_tokens)
+    limit, whose = share, f"{MAX_SHARE:.0%} of its window of {window_tokens:,}"
+    if max_tokens is not None and max_tokens < limit:
+        limit, whose = max_tokens, "its whole budget"
+    if tokens > limit:
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:_MAX_REPORTED]
+        parts = ", ".join(f"{name} ({-(-sizes[name] // _CHARS_PER_TOKEN):,})" for name in largest)
+        raise DelegationError(
+            f"handoff: what the child is to start with is about {tokens:,} tokens, and it may be given {limit:,} "
+            f"({whose}); cut from the largest parts: {parts}"
+        )
+
+
+def _list_sizes(payload: Payload, event_chars: Mapping[int, int]) -> Iterator[tuple[str, int]]:
+    yield "goal", len(payload.goal)
+    for file in payload.read_files:
+        held = len(file.content or "") + _LINE_NUMBER_CHARS * (file.content or "").count("\n")
+        yield (
+            f"read_files {file.path[:100]}",
+            len(file.path) + (held if file.event is None else event_chars[file.event]),
+        )
+    for name in ("ran_commands", "probe_results"):
+        for number, ran in enumerate(getattr(payload, name)):
+            tail = len(ran.tail) if ran.event is None else event_chars[ran.event]
+            yield f"{name}.{number}", len(ran.cmd) + tail
+    for number, end in enumerate(payload.dead_ends):
+        yield f"dead_ends.{number}", len(end.what) + len(end.why) + len(end.shown)
+
+
+def _normalize_path(path: str, workspace: str) -> str:
+    """The path as reads are named. Raises DelegationError for one outside the repository."""
+    whole = posixpath.normpath(posixpath.join(workspace or "/", path))
+    name = whole.removeprefix((workspace or "/").rstrip("/") + "/")
+    if "\0" in path or name == whole or name.split("/", 1)[0] == ".git":
+        raise DelegationError(
+            f"handoff.read_files: {path!r:.200} is no file of the repository; give paths inside it"
+        )
+    return name
+
+
+def _load_file(path: str, read_file: FileReader, steps: list[Step]) -> ReadFile:
+    try:
+        content = read_file(path).decode()
+    except FileAccessError as error:
+        raise DelegationError(f"handoff.read_files: {error!s:.300}") from None
+    except UnicodeDecodeError:
+        content = "\0"
+    if "\0" in content:
+        raise DelegationError(f"handoff.read_files: {path!r:.200} is no text; leave it out")
+    digest = compute_text_digest(content)
+    for action, seen in reversed(steps):
+        if seen is None or len(seen.reads) != 1 or seen.reads[0].path != path:
+            continue
+        if seen.reads[0].sha256 == digest and extract_whole_content(action, seen, digest) is not None:
+            return ReadFile(path=path, sha256=digest, event=seen.index, content=content)
+    return ReadFile(path=path, sha256=digest, event=None, content=content)
+
+
+def _collapse_spaces(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _index_commands(steps: list[Step]) -> dict[str, Step]:
+    """Every command that was run, as it was run last."""
+    return {
+        _collapse_spaces(step.action.arguments.get("command", "")): step
+        for step in steps
+        if step.action.tool == "shell" and step.observation is not None and not step.observation.refused
+    }
+
+
+def _check_dead_end(claimed: DeadEndArgument, steps: list[Step], failures: Mapping[int, str]) -> DeadEnd:
+    """What was told, with what the trace shows of it: only what was done in those words counts as tried."""
+    tried = [
+        seen.index
+        for action, seen in steps
+        if seen is not None and not seen.refused and _is_attempt(action, bool(seen.changes), claimed.what)
+    ]
+    failed = next((index for index in reversed(tried) if index in failures), None)
+    if failed is not None:
+        return DeadEnd(what=claimed.what, why=claimed.why, event=failed, shown=failures[failed])
+    shown = "it was done, and nothing shows that it failed" if tried else "nothing shows that it was tried"
+    return DeadEnd(
+        what=claimed.what, why=claimed.why, event=tried[-1] if tried else None, shown=shown, proven=False
+    )
+
+
+def _is_attempt(action: Event, has_changes: bool, what: str) -> bool:
+    """Whether an action did what these words, or what stands in backticks among them, spell out.
+
+    They are a whole command, or text that an edit wrote; a search for that text is no try of it.
+    """
+    if action.tool not in ("shell", "editor"):
+        return False
+    named = ("command",) if action.tool == "shell" else ("new", "content")
+    done = [_collapse_spaces(action.arguments.get(name, "")) for name in named]
+    for words in map(_collapse_spaces, (what, *_INLINE_CODE.findall(what))):
+        # One word alone, such as a file's name, stands in much that is not meant.
+        if words in done or (has_changes and " " in words and any(words in each for each in done)):
+            return True
+    return False
+
+
+def _find_failures(steps: list[Step], trace: tuple[Event, ...], task: TaskBrief) -> dict[int, str]:
+    """How each action that came to nothing did: by itself, or by a validation before the next change."""
+    outcomes = {
+        run.event_index: run.outcome for run in list_validations(trace, task.base_directories, task.workspace)
+    }
+    found: dict[int, str] = {}
+    pending: list[int] = []
+    for action, seen in steps:
+        assert seen is not None
+        if seen.changes:
+            pending = [seen.index]
+        if outcomes.get(seen.index) == "failed":
+            found |= dict.fromkeys(pending, f"validation failed after it, at e{seen.index}")
+        elif outcomes.get(seen.index) == "passed":
+            pending = []
+        if seen.timed_out:
+            found[seen.index] = "it did not end in time"
+        elif seen.exit_code not in (None, 0) and action.tool == "shell":
+            found[seen.index] = f"it ended with exit code {seen.exit_code}"
+    return found

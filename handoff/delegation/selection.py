@@ -1,0 +1,187 @@
+"""What of a trace a delegated successor is handed: its last reads, its last commands, and what ended in nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from langgraph_takeover.handoff.points.detectors import list_validations
+from langgraph_takeover.handoff.records.payload import DeadEnd, Payload, RanCommand, ReadFile
+from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
+from langgraph_takeover.handoff.shell.command_effects import is_search, list_shown_files
+from langgraph_takeover.handoff.trace.conversation import Step, list_steps
+from langgraph_takeover.handoff.trace.events import Event
+
+LAST_READS, LAST_COMMANDS, LAST_SEARCHES = 8, 6, 4
+WINDOW_SHARE = 0.25
+"""Of the child's context window, at most."""
+_CHARS_PER_TOKEN = 4
+_MAX_TAIL_CHARS = 2_000
+_MAX_DEAD_ENDS = 10
+_WORD = re.compile(r"`([^`\n]{3,60})`|\b(\w*_\w+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w*|\w+(?:\.\w+)+)\b")
+_EXIT_CODE_LINE = re.compile(r"\[exit code -?\d+\]\n")
+_NUMBERED_LINE = re.compile(r"\s*\d+\t(.*)")
+
+
+def select_record_payload(record: HandoffRecord, window_tokens: int) -> Payload:
+    """As `derived`, from a record."""
+    return select_payload(record.trace, record.task, window_tokens)
+
+
+def select_payload(trace: tuple[Event, ...], task: TaskBrief, window_tokens: int) -> Payload:
+    """The last reads, the last commands and the searches for what the goal names, within a share of the window.
+
+    Where they do not fit, the oldest searches go first, then the oldest commands, then the oldest reads; dead
+    ends stay.
+    """
+    taken = list_answered_steps(trace)
+    files = _select_read_files(taken)
+    goal = task.prompt
+    names = {next(filter(None, found)) for found in _WORD.findall(goal)}
+    change = find_last_change(trace)
+    commands = [build_ran_command(step, change) for step in taken if _is_command(step)]
+    searches = [ran for ran in commands if is_search(ran.cmd)]
+    others = [ran for ran in commands if ran not in searches]
+    parts: list[list[Any]] = [
+        [ran for ran in searches if any(name in ran.cmd for name in names)][-LAST_SEARCHES:],
+        list(others[-LAST_COMMANDS:]),
+        list(files[-LAST_READS:]),
+    ]
+    room = int(WINDOW_SHARE * window_tokens * _CHARS_PER_TOKEN)
+    shown = {event.index: len(event.text) for event in trace}
+    for part in parts:
+        while part and sum(shown[each.event] for every in parts for each in every) > room:
+            part.pop(0)
+    probes, ran, seen = map(tuple, parts)
+    return Payload(
+        goal=goal,
+        read_files=seen,
+        ran_commands=ran,
+        probe_results=probes,
+        dead_ends=tuple(_find_dead_ends(taken, trace, task))[-_MAX_DEAD_ENDS:],
+    )
+
+
+def build_read_cache(record: HandoffRecord) -> dict[str, ReadFile]:
+    """Every file that was read, as it was read last, by its path; what a payload brings goes before the trace."""
+    given = record.payload.read_files if record.payload is not None else ()
+    return {
+        file.path: file
+        for file in (
+            *_select_read_files(list_answered_steps(record.trace)),
+            *map(_drop_partial_content, given),
+        )
+    }
+
+
+def list_answered_steps(trace: Iterable[Event]) -> list[Step]:
+    """The actions of a trace that were seen to come to something."""
+    return [step for step in list_steps(trace) if step.observation is not None]
+
+
+def find_last_change(trace: Iterable[Event]) -> int:
+    return max((event.index for event in trace if event.changes), default=-1)
+
+
+def _drop_partial_content(file: ReadFile) -> ReadFile:
+    """The file, without a content that is not whole any more, such as one that a key was taken out of."""
+    kept = file.content is not None and compute_text_digest(file.content) == file.sha256
+    return file if kept else file.model_copy(update={"content": None})
+
+
+def compute_text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _select_read_files(answered_steps: Iterable[Step]) -> list[ReadFile]:
+    """The files in the order of their last reading; those that are not there any more are left out."""
+    found: dict[str, ReadFile] = {}
+    for step in answered_steps:
+        action, seen = step
+        assert seen is not None
+        for read in seen.reads:
+            found.pop(read.path, None)
+            content = extract_whole_content(action, seen, read.sha256) if len(seen.reads) == 1 else None
+            found[read.path] = ReadFile(path=read.path, sha256=read.sha256, event=seen.index, content=content)
+        for change in seen.changes:
+            if (known := found.get(change.path)) is not None and change.after != known.sha256:
+                found[change.path] = known.model_copy(update={"stale": True})
+            if change.after is None:
+                found.pop(change.path, None)
+    return list(found.values())
+
+
+def extract_whole_content(action: Event, observation: Event, sha256: str) -> str | None:
+    """The file that an observation shows, if it shows all of it: only then it has the digest."""
+    if action.tool == "editor":
+        lines = [_NUMBERED_LINE.fullmatch(line) for line in observation.text.split("\n")[1:]]
+        text = "\n".join(line[1] for line in lines if line)
+    elif list_shown_files(action.arguments.get("command", "")):
+        text = _EXIT_CODE_LINE.sub("", observation.text, count=1)
+    else:
+        return None
+    for content in (text, f"{text}\n"):
+        if compute_text_digest(content) == sha256:
+            return content
+    return None
+
+
+def _is_command(step: Step) -> bool:
+    """Whether it ran something in the shell; what shows a file is a read, also when another came after it."""
+    seen = step.observation
+    return step.action.tool == "shell" and seen is not None and not seen.refused and not seen.reads
+
+
+def build_ran_command(step: Step, last_change: int) -> RanCommand:
+    """A command as the trace has it."""
+    seen = step.observation
+    assert seen is not None
+    command = step.action.arguments.get("command", "")
+    return RanCommand(
+        cmd=command,
+        rc=seen.exit_code,
+        tail=seen.text[-_MAX_TAIL_CHARS:],
+        event=seen.index,
+        stale=seen.index < last_change,
+    )
+
+
+def _find_dead_ends(
+    answered_steps: list[Step], trace: tuple[Event, ...], task: TaskBrief
+) -> Iterator[DeadEnd]:
+    """What ended in nothing: commands that hung or could not run and never did, and edits that were taken back."""
+    runs = {run.event_index: run for run in list_validations(trace, task.base_directories, task.workspace)}
+    worked = {
+        step.action.arguments.get("command")
+        for step in answered_steps
+        if step.observation and step.observation.exit_code == 0
+    }
+    told: set[str] = set()
+    history: dict[str, list[str | None]] = {}
+    for action, seen in answered_steps:
+        assert seen is not None
+        command = action.arguments.get("command", "") if action.tool == "shell" else ""
+        why = _explain_dead_end(seen, seen.index in runs and runs[seen.index].outcome == "environment_error")
+        if why and command and command not in worked and command not in told:
+            told.add(command)
+            yield DeadEnd(what=command, why=why, event=seen.index)
+        for change in seen.changes:
+            states = history.setdefault(change.path, [change.before])
+            if change.before is not None and change.after in states[:-1] and len(states) > 1:
+                back = states.index(change.after)
+                del states[back + 1 :]
+                yield DeadEnd(what=f"an edit of {change.path}", why="it was taken back", event=seen.index)
+            elif change.after != states[-1]:
+                states.append(change.after)
+
+
+def _explain_dead_end(observation: Event, could_not_run: bool) -> str:
+    if observation.timed_out:
+        return "it did not end in time"
+    if could_not_run:
+        return "it could not run here"
+    if observation.exit_code in (126, 127):
+        return "there is no such program"
+    return ""

@@ -1,0 +1,98 @@
+"""Handoff records of runs that were only recorded: what a successor would have been shown, without a machine to go on with."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from collections.abc import Iterable, Iterator
+
+from langgraph_takeover.handoff.points import detectors
+from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
+from langgraph_takeover.handoff.shell.command_effects import list_shown_files
+from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Trace
+
+
+def list_handoff_points(trace: Trace) -> tuple[HandoffPoint, ...]:
+    """The handoff points of a recorded run; what its agents asked for, and its end, count as requested."""
+    found = detectors.list_points(trace.events, trace.base_directories, trace.workspace)
+    if not trace.events:
+        return found
+    asked, last = tuple(_find_requested_points(trace.events)), len(trace.events) - 1
+    if not asked or asked[-1].event_index < last:
+        asked += (HandoffPoint(kind="requested", event_index=last, detail="the recording ends"),)
+    return (*found, *asked)
+
+
+def _find_requested_points(events: Iterable[Event]) -> Iterator[HandoffPoint]:
+    """After each call of the tool by which an agent hands over, where the tool did so."""
+    action: Event | None = None
+    for event in events:
+        if event.kind == "action":
+            action = event
+        elif action is not None and action.tool == event.tool == "handoff" and not event.refused:
+            to = " ".join(action.arguments.get("to", "").split())
+            detail = f"handed over to {to:.200}" if to else "the agent asked"
+            yield HandoffPoint(kind="requested", event_index=event.index, detail=detail)
+
+
+def build_record(trace: Trace, point: HandoffPoint) -> HandoffRecord:
+    """The record of a recorded run at one of its points."""
+    return HandoffRecord(
+        id=f"{trace.id}.{point.kind}",
+        task=TaskBrief(
+            id=trace.id,
+            prompt=trace.task,
+            base_commit="",
+            base_directories=trace.base_directories,
+            workspace=trace.workspace,
+        ),
+        predecessor=trace.model,
+        point=point,
+        patch="",
+        snapshot=None,
+        thread_id="",
+        checkpoint_id="",
+        trace=tuple(_infer_reads(trace.events[: point.event_index + 1], trace.workspace)),
+        created_at="",
+    ).seal()
+
+
+def _infer_reads(events: Iterable[Event], workspace: str) -> Iterator[Event]:
+    """The events with the files that their actions must have shown, since nobody looked at the time.
+
+    As with the changes of a recorded run, the digests only tell one content of a file from another.
+    """
+    now: dict[str, str] = {}
+    action: Event | None = None
+    for event in events:
+        if event.kind == "action":
+            action = event
+        elif action is not None and not event.reads and not event.refused and event.exit_code in (0, None):
+            found = (_normalize_path(path, event.cwd or "", workspace) for path in _list_shown_paths(action))
+            event = event.model_copy(
+                update={
+                    "reads": tuple(
+                        FileRead(path=p, sha256=now.get(p) or _placeholder_digest(p)) for p in found
+                    )
+                }
+            )
+        now |= {change.path: change.after or "" for change in event.changes}
+        yield event
+
+
+def _list_shown_paths(action: Event) -> tuple[str, ...]:
+    if action.tool == "shell":
+        return list_shown_files(action.arguments.get("command", ""))
+    if action.tool == "editor" and action.arguments.get("command") == "view":
+        return (action.arguments.get("path", ""),)
+    return ()
+
+
+def _normalize_path(path: str, cwd: str, workspace: str) -> str:
+    """A path as changes are named: relative to the repository inside it, absolute outside it."""
+    whole = posixpath.normpath(posixpath.join(workspace or "/", cwd, path))
+    return whole.removeprefix((workspace.rstrip("/") if workspace else "") + "/")
+
+
+def _placeholder_digest(path: str) -> str:
+    return hashlib.sha256(f"base of {path}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,167 @@
+"""Handoff records of swarms: of agents that hand a conversation to each other, as langgraph-swarm's do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from langgraph_takeover.handoff.interop.recordings import build_record, list_handoff_points
+from langgraph_takeover.handoff.readers import swarm
+from langgraph_takeover.handoff.readers.calls import TraceError
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Trace
+from langgraph_takeover.sandbox.interface import Snapshot
+
+SwarmState = Mapping[str, Any] | Sequence[Any]
+"""A swarm's state, or its messages: objects, or any dump of them."""
+
+
+def from_swarm(
+    state: SwarmState,
+    *,
+    id: str = "swarm",
+    thread_id: str | None = None,
+    checkpoint_id: str = "",
+    records: RecordStore | None = None,
+    base_commit: str = "",
+    snapshot: Snapshot | None = None,
+    patch: str = "",
+) -> tuple[HandoffRecord, ...]:
+    """A record at each handoff, and one where the conversation ends, named `<id>.requested.<event>`.
+
+    `records` is the store that the swarm's handoff tools were given; `snapshot`, with the commit that it began
+    from and the difference to it, is the machine as it is at the end. Raises TraceError and RecordError.
+    """
+    found = _parse_conversation(state, id, thread_id, records)
+    active = str(state.get("active_agent") or "") if isinstance(state, Mapping) else ""
+    made = []
+    for point in _list_requested_points(found.trace):
+        events = found.trace.events[: point.event_index + 1]
+        ends = point.event_index == len(found.trace.events) - 1
+        by = _find_last_agent(events) or (active or found.last_agent if ends else "")
+        record = _build_record(found, point, by, thread_id or "")
+        update: dict[str, Any] = {"id": f"{record.id}.{point.event_index}"}
+        if ends:
+            task = record.task.model_copy(update={"base_commit": base_commit or record.task.base_commit})
+            update |= {"checkpoint_id": checkpoint_id, "snapshot": snapshot, "patch": patch, "task": task}
+        made.append(record.model_copy(update=update).seal())
+    return tuple(made)
+
+
+def build_latest_record(
+    state: SwarmState, *, thread_id: str = "", records: RecordStore | None = None, patch: str = ""
+) -> HandoffRecord:
+    """The record where a conversation ends, named after its content; the same once more is the same record.
+
+    Known secrets are taken out. With a store it is saved there, durably. `patch` is what the files differ by
+    from where they began, if somebody looked. Raises TraceError and RecordError.
+    """
+    name = re.sub(r"[^\w.+-]", "_", thread_id, flags=re.ASCII)[:60].lstrip(".") or "swarm"
+    found = _parse_conversation(state, name, thread_id, records)
+    clean = Trace.model_validate(redact(found.trace.model_dump(mode="json")))
+    point = list_handoff_points(clean)[-1]
+    by = found.last_agent or _find_last_agent(clean.events)
+    record = _build_record(found._replace(trace=clean), point, by, thread_id)
+    record = record.model_copy(update={"patch": redact(patch)})
+    record_id = f"{record.id}.{record.seal().digest[:16]}"
+    if records is not None:
+        with contextlib.suppress(RecordError):  # it is made now, or made anew
+            return records.load(record_id)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    record = record.model_copy(update={"id": record_id, "created_at": now}).seal()
+    return record if records is None else records.create(record_id, lambda _: record)
+
+
+def attach_record(
+    messages: Sequence[BaseMessage], record: HandoffRecord, *, is_stored: bool
+) -> list[BaseMessage]:
+    """A view's messages with what they were made of, so that the next handoff goes on from it.
+
+    Providers are not sent it. The record goes with them whole, unless the next one finds it in its store.
+    """
+    told = {"stored": True} if is_stored else {"content": json.dumps(record.model_dump(mode="json"))}
+    marks = [{"record": record.id} | (told if n == 0 else {}) for n in range(len(messages))]
+    return [
+        message.model_copy(
+            update={"additional_kwargs": {**message.additional_kwargs, swarm.METADATA_KEY: mark}}
+        )
+        for message, mark in zip(messages, marks, strict=True)
+    ]
+
+
+def load_earlier_events(
+    state: SwarmState, *, thread_id: str = "", records: RecordStore | None = None
+) -> tuple[Event, ...]:
+    """The events that the view in a conversation was made of. Raises RecordError."""
+    earlier = swarm.read_conversation(
+        _normalize_state(state), "swarm", _make_finder(records, thread_id)
+    ).earlier_record
+    return earlier.trace if earlier else ()
+
+
+def _parse_conversation(
+    state: SwarmState, name: str, thread_id: str | None, records: RecordStore | None
+) -> swarm.SwarmConversation:
+    found = swarm.read_conversation(_normalize_state(state), name, _make_finder(records, thread_id))
+    if not found.trace.events:
+        raise TraceError(f"{name}: messages: no agent has said or done anything in them")
+    return found
+
+
+def _normalize_state(state: SwarmState) -> Any:
+    if isinstance(state, Mapping):
+        messages = state.get("messages")
+        return {**state, "messages": list(messages)} if isinstance(messages, tuple) else state
+    return list(state)
+
+
+def _make_finder(records: RecordStore | None, thread_id: str | None) -> swarm.FindRecord:
+    """Looks records up in a store: those of one thread only, because whoever writes to it may name any."""
+
+    def find(record_id: str) -> HandoffRecord:
+        if records is None:
+            raise RecordError(
+                f"record {record_id!r:.80}: the conversation goes on from it; give the store that it lies in as records="
+            )
+        record = records.load(record_id)
+        if thread_id is not None and record.thread_id != thread_id:
+            raise RecordError(
+                f"record {record_id}: belongs to the thread {record.thread_id!r:.80}, not to {thread_id!r:.80}"
+            )
+        return record
+
+    return find
+
+
+def _list_requested_points(trace: Trace) -> list[HandoffPoint]:
+    return [point for point in list_handoff_points(trace) if point.kind == "requested"]
+
+
+def _build_record(
+    found: swarm.SwarmConversation, point: HandoffPoint, author: str, thread_id: str
+) -> HandoffRecord:
+    record = build_record(found.trace, point)
+    task = record.task
+    if found.earlier_record is not None:
+        known = found.earlier_record.task
+        task = task.model_copy(update={"id": known.id, "base_commit": known.base_commit})
+    return record.model_copy(
+        update={"predecessor": author or found.trace.model, "thread_id": thread_id, "task": task}
+    )
+
+
+def _find_last_agent(events: Sequence[Event]) -> str:
+    """Who did the last of these events, as far as the handoffs among them tell."""
+    known = swarm.list_transfers(events)
+    if not known:
+        return ""
+    if events[-1].tool != "handoff":
+        return known[-1].get("to", "")
+    return known[-1].get("from", "") or (known[-2].get("to", "") if len(known) > 1 else "")

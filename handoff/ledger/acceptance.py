@@ -1,0 +1,119 @@
+"""What a receiver looks at before it takes a handoff: everything that could make the work go on from a wrong place."""
+
+from __future__ import annotations
+
+from pydantic import Field, ValidationError
+
+from langgraph_takeover.handoff.ledger import Ledger, handoffs
+from langgraph_takeover.handoff.ledger.handoffs import Handoff
+from langgraph_takeover.handoff.notes.parsing import find_first_object, remove_thoughts
+from langgraph_takeover.handoff.records.envelope import Refusal, RefusalKind, Understanding
+from langgraph_takeover.handoff.records.record import SCHEMA_VERSION, HandoffRecord, RecordError, RecordStore
+from langgraph_takeover.handoff.records.verification import verify_record
+from langgraph_takeover.handoff.text.fence import format_entry
+from langgraph_takeover.sandbox.interface import Frozen
+
+_MAX_IDLE_PASSES = 4
+_REQUEST_EVENTS = 2
+"""The events of a request itself: an action and its answer."""
+
+
+class Receiver(Frozen):
+    """Who may take a handoff."""
+
+    name: str
+    max_tokens: int | None = Field(default=None, gt=0)
+
+
+def find_refusal(ledger: Ledger, store: RecordStore, handoff: Handoff, receiver: Receiver) -> Refusal | None:
+    """Why the receiver cannot take the handoff; None where it can."""
+    if handoff.target != receiver.name:
+        return _refuse(
+            "target",
+            f"it is for {handoff.target}",
+            f"this is {receiver.name}: offer it to that name, or deliver it as {handoff.target}",
+        )
+    if handoff.source == handoff.target:
+        return _refuse("self", f"{handoff.source} would hand over to itself", "name another target, or go on")
+    try:
+        record = store.load(handoff.record)
+    except RecordError as error:
+        return _refuse_unreadable(store, handoff.record, str(error))
+    if record.digest != handoff.digest:
+        return _refuse(
+            "checksum", f"record {record.id} is another one than was offered", "send the one that was, or offer this one"
+        )  # fmt: skip
+    if record.task.id != handoff.task:
+        return _refuse(
+            "task",
+            f"the record is of task {record.task.id}, not {handoff.task}",
+            "send the record of that task",
+        )
+    if record.thread_id != handoff.thread:
+        return _refuse(
+            "checkpoint", f"the record's checkpoint is of thread {record.thread_id}, not {handoff.thread}",
+            "send the record that was made there",
+        )  # fmt: skip
+    if receiver.max_tokens is not None and handoff.envelope.needs_tokens > receiver.max_tokens:
+        return _refuse(
+            "budget", f"it needs {handoff.envelope.needs_tokens:,} tokens, and {receiver.name} has {receiver.max_tokens:,}",
+            "ask for less, or give the target a larger budget",
+        )  # fmt: skip
+    if idle := _find_idle_passes(ledger, store, handoff, record):
+        return _refuse(
+            "cycle",
+            f"it went {' -> '.join(idle)} without anything done in between",
+            "do something, or ask a person",
+        )
+    found = verify_record(store.directory(handoff.record))
+    if found.problems:
+        return _refuse("snapshot", found.problems[0], "freeze the machine anew, and make another record")
+    return None
+
+
+def _refuse_unreadable(store: RecordStore, record: str, message: str) -> Refusal:
+    kind: RefusalKind = "checksum"
+    if "no such record" in message or "no record's id" in message:
+        kind = "no_record"
+    elif "schema version" in message:
+        kind = "schema"
+    cure = {
+        "no_record": "send it: python -m handoff export, then import",
+        "schema": f"make it anew with a program that writes schema {SCHEMA_VERSION}",
+        "checksum": "send it again, whole",
+    }[kind]
+    return _refuse(kind, message, cure)
+
+
+def _find_idle_passes(
+    ledger: Ledger, store: RecordStore, handoff: Handoff, record: HandoffRecord
+) -> tuple[str, ...]:
+    """The agents that the same state of the work went through, where it comes back too often without work."""
+    passed = [handoff.target, handoff.source]
+    while len(passed) <= _MAX_IDLE_PASSES:
+        earlier = handoffs.find_by_successor(ledger, record.thread_id)
+        if earlier is None:
+            return ()
+        done = len(record.trace)
+        try:
+            record = store.load(earlier.record)
+        except RecordError:
+            return ()
+        if len(record.trace) + _REQUEST_EVENTS < done:
+            return ()
+        passed.append(earlier.source)
+    return tuple(reversed(passed))
+
+
+def parse_understanding(reply: str) -> Understanding | None:
+    """What a model replied to the question for its understanding; None where that cannot be read, or says nothing."""
+    names = tuple(Understanding.model_fields)
+    found = find_first_object(remove_thoughts(reply), names) or {}
+    try:
+        return Understanding.model_validate({name: format_entry(str(found.get(name, ""))) for name in names})
+    except ValidationError:
+        return None
+
+
+def _refuse(kind: RefusalKind, what: str, resend: str) -> Refusal:
+    return Refusal(kind=kind, what=what, resend=resend)

@@ -1,0 +1,146 @@
+"""The fields in whatever a model replied when it was asked for one JSON object."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections import Counter
+from collections.abc import Collection
+from itertools import islice
+
+from langgraph_takeover.handoff.records.record import Claim
+from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS
+
+_MAX_OBJECTS = 50
+_MAX_CLAIMS = 12
+_MAX_EVENTS = 20
+_MAX_REPETITIONS = 2
+_MIN_SENTENCE_WORDS = 3  # fewer are a code fence, a heading, a short command
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s++")
+_OBJECT = re.compile(r'\{\s*"')
+_FIELD = re.compile(rf'"({"|".join(MODEL_FIELDS)})"\s*:')
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?', re.DOTALL)
+_CITED = re.compile(
+    r"\s*[\[(]\s*(?:events?\s+)?(e\d{1,9}(?:\s*(?:[,;–-]|and)\s*e?\d{1,9})*)\s*[\])]", re.IGNORECASE
+)
+_RANGE = re.compile(r"e?(\d+)(?:\s*[–-]\s*e?(\d+))?", re.IGNORECASE)
+
+
+def parse_fields(reply: str) -> dict[str, tuple[Claim, ...]]:
+    """The known fields, as much of the reply as can be read; none where nothing can."""
+    text = remove_thoughts(reply)
+    found = find_first_object(text, MODEL_FIELDS)
+    if found is None:
+        # What was cut off, or is no JSON but for its look.
+        _, *parts = _FIELD.split(text)
+        found = {name: _recover_items(value) for name, value in zip(parts[::2], parts[1::2], strict=True)}
+    return {name: claims for name in MODEL_FIELDS if (claims := _parse_claims(found.get(name)))}
+
+
+def find_first_object(text: str, names: Collection[str]) -> dict[str, object] | None:
+    """The first JSON object in a text that has any of these names."""
+    for start in islice((match.start() for match in _OBJECT.finditer(text)), _MAX_OBJECTS):
+        try:
+            value, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and any(name in value for name in names):
+            return value
+    return None
+
+
+def remove_thoughts(reply: str) -> str:
+    """The reply without what a model thought aloud before it, and without halves of characters."""
+    text = re.sub(r"<think>.*?(</think>|\Z)", "", reply, flags=re.DOTALL)
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def remove_repeats(text: str) -> str:
+    """The text without what a model that was caught in a loop says over and over."""
+    seen: Counter[str] = Counter()
+    kept: list[str] = []
+    dropped = 0
+    for line in text.splitlines():
+        sentences = _SENTENCE_END.split(line.strip())
+        new = []
+        for sentence in sentences:
+            said = sentence.casefold()
+            seen[said] += len(said.split()) >= _MIN_SENTENCE_WORDS
+            new += [sentence] if seen[said] <= _MAX_REPETITIONS else []
+        dropped += len(sentences) - len(new)
+        if new and (new[0] or (kept and kept[-1])):
+            kept.append(line.rstrip() if len(new) == len(sentences) else " ".join(new))
+    return "\n".join([*kept, *([f"[… {dropped:,} repetitions left out …]"] if dropped else [])])
+
+
+def _recover_items(value: str) -> list[object]:
+    """The statements in a piece of JSON that are whole: objects where there are some, else strings."""
+    found: list[object] = []
+    for start in islice((match.start() for match in _OBJECT.finditer(value)), _MAX_CLAIMS):
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(json.JSONDecoder(strict=False).raw_decode(value, start)[0])
+    return found or list(_find_strings(value))
+
+
+def _find_strings(value: str) -> list[str]:
+    """The strings in a piece of JSON that have an end and are no names."""
+    found = []
+    for inner, is_name in _STRING.findall(value):
+        if is_name or not inner:
+            continue
+        try:
+            found.append(str(json.loads(f'"{inner}"', strict=False)))
+        except ValueError:
+            found.append(inner)
+    return found
+
+
+def _parse_claims(value: object) -> tuple[Claim, ...]:
+    found: list[Claim] = []
+    for item in value if isinstance(value, list) else [value]:
+        if item is not None and item != "":
+            found += _split_claims(re.sub("[\ud800-\udfff]", "\ufffd", _to_text(item)))
+    first: dict[str, Claim] = {}
+    for claim in found:
+        first.setdefault(claim.text.casefold(), claim)
+    return tuple(first.values())[:_MAX_CLAIMS]
+
+
+def _to_text(item: object) -> str:
+    """A statement as text, with its events in brackets, however a model put it."""
+    if isinstance(item, str):
+        return item
+    if isinstance(item, dict):
+        said = next(
+            (item[key] for key in ("claim", "text", "statement") if isinstance(item.get(key), str)), None
+        )
+        events = item.get("events", item.get("event_ids"))
+        if said is not None:
+            cited = [f"e{str(each).lstrip('e')}" for each in events] if isinstance(events, list) else []
+            return f"{said} [{', '.join(cited)}]" if cited else said
+    return json.dumps(item, ensure_ascii=False)
+
+
+def _split_claims(text: str) -> list[Claim]:
+    """Statements, each ended by the events that it names; what comes after the last names none."""
+    found: list[Claim] = []
+    begin, last = 0, None
+    for cited in [*_CITED.finditer(text), None]:
+        said = text[begin : cited.start() if cited else len(text)].strip(" \n\t.;,")
+        events = _parse_indices(cited[1]) if cited else ()
+        begin = cited.end() if cited else len(text)
+        if said:
+            found.append(Claim(text=said, events=events))
+        elif events and last is not None:
+            found[-1] = Claim(text=last.text, events=(*last.events, *events)[:_MAX_EVENTS])
+        last = found[-1] if found else None
+    return found
+
+
+def _parse_indices(cited: str) -> tuple[int, ...]:
+    found: list[int] = []
+    for first, last in _RANGE.findall(cited):
+        end = int(last) if last and int(first) <= int(last) < int(first) + _MAX_EVENTS else int(first)
+        found += range(int(first), end + 1)
+    return tuple(dict.fromkeys(found))[:_MAX_EVENTS]

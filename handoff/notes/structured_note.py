@@ -1,0 +1,126 @@
+"""The structured note as text, within its budget."""
+
+from __future__ import annotations
+
+from langgraph_takeover.handoff.notes.claims import find_contradiction, find_repetition, find_support_gap
+from langgraph_takeover.handoff.notes.evidence import Evidence
+from langgraph_takeover.handoff.notes.observed_fields import build_observed_fields
+from langgraph_takeover.handoff.records.record import Claim, HandoffRecord
+from langgraph_takeover.handoff.text.fence import OBSERVED, REPORTED, format_entry, format_inline_code
+from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, UNKNOWN, NoteField, format_title
+
+BUDGET_TOKENS = 2000
+"""Of the whole note, counted at four characters a token."""
+_CHARS_PER_TOKEN = 4
+_MAX_CLAIM_CHARS = 600
+SHRINK_ORDER = (
+    "Files already read",
+    "Commands already tried",
+    "Non-source artifacts",
+    *map(
+        format_title,
+        (
+            "evidence_observed",
+            "problem_understanding",
+            "rollback_notes",
+            "work_completed",
+            "observed_failures",
+            "remaining_uncertainty",
+            "recommended_next_action",
+        ),
+    ),
+    "Changed source files",
+    "Latest validation evidence",
+)
+"""Which fields give way, the first first, each down to its least before the next; the others never do."""
+
+
+def render_structured_note(record: HandoffRecord, *, pointers: bool = False) -> str:
+    """The whole note as Markdown; fields without evidence say UNKNOWN or NONE OBSERVED.
+
+    With `pointers`, whatever rests on events names them, as in `[e12]`.
+    """
+    evidence = Evidence(record)
+    proven = build_observed_fields(evidence, pointers=pointers)
+    told = tuple(_build_model_field(name, evidence, pointers) for name in MODEL_FIELDS)
+    proven, told = _fit_budget(proven, told)
+    return (
+        f"{OBSERVED}\nFrom file changes and results, not from a model.\n\n{_render_fields(proven)}\n\n"
+        f"{REPORTED}\nIts own account. What the record denies is struck out; what no event bears out says so. "
+        f"Verify before use.\n\n{_render_fields(told)}\n"
+    )
+
+
+def _build_model_field(name: str, evidence: Evidence, pointers: bool) -> NoteField:
+    notes = evidence.record.notes
+    claims = notes.structured.get(name, ()) if notes else ()
+    return NoteField(
+        format_title(name),
+        tuple(_render_claim(name, claim, evidence, pointers) for claim in claims),
+        empty=UNKNOWN,
+    )
+
+
+def _render_claim(name: str, claim: Claim, evidence: Evidence, pointers: bool) -> str:
+    text = format_entry(claim.text)
+    text = text if len(text) <= _MAX_CLAIM_CHARS else f"{text[:_MAX_CLAIM_CHARS]}…"
+    cited = ", ".join(f"e{index}" for index in claim.events[:8])
+    pointer = f" [{cited}]" if pointers and cited else ""
+    if (against := find_contradiction(name, claim, evidence)) is not None:
+        return f"~~{text}~~ (contradicted: {format_entry(against)}){pointer}"
+    if (said := find_repetition(name, claim, evidence.record.notes)) is not None:
+        return f"(only repeats what stands under {format_title(said)})"
+    if (lacking := find_support_gap(claim, evidence)) is not None:
+        return f"{text} (unsupported: {format_entry(lacking)}){pointer}"
+    return text + pointer
+
+
+def _fit_budget(
+    observed_fields: tuple[NoteField, ...], model_fields: tuple[NoteField, ...]
+) -> tuple[tuple[NoteField, ...], tuple[NoteField, ...]]:
+    fields = {field.title: field for field in (*observed_fields, *model_fields)}
+    sizes = {title: len(_render_field(field)) for title, field in fields.items()}
+
+    def is_too_long() -> bool:
+        return sum(sizes.values()) > BUDGET_TOKENS * _CHARS_PER_TOKEN
+
+    def replace(title: str, field: NoteField) -> None:
+        fields[title], sizes[title] = field, len(_render_field(field))
+
+    for title in SHRINK_ORDER:
+        while is_too_long() and len(fields[title].entries) > fields[title].min_entries:
+            replace(
+                title, _shrink(fields[title], drop_oldest=title in {field.title for field in observed_fields})
+            )
+    for title in SHRINK_ORDER:
+        if is_too_long():
+            replace(title, _clip(fields[title]))
+    return tuple(fields[f.title] for f in observed_fields), tuple(fields[f.title] for f in model_fields)
+
+
+def _shrink(field: NoteField, *, drop_oldest: bool) -> NoteField:
+    """A quarter of the entries less: the oldest of what was observed, the last of what was told."""
+    drop = min(-(-len(field.entries) // 4), len(field.entries) - field.min_entries)
+    kept = field.entries[drop:] if drop_oldest else field.entries[: len(field.entries) - drop]
+    return field._replace(entries=kept, omitted=field.omitted + drop)
+
+
+def _clip(field: NoteField) -> NoteField:
+    """Its entries cut to a short line, a block of code to a line of code."""
+    limit = _MAX_CLAIM_CHARS // 4
+    return field._replace(
+        entries=tuple(
+            entry
+            if len(entry) <= limit
+            else f"{format_inline_code(' '.join(entry.replace('`', ' ').split())[:limit])} …"
+            for entry in field.entries
+        )
+    )
+
+
+def _render_fields(fields: tuple[NoteField, ...]) -> str:
+    return "\n".join(map(_render_field, fields))
+
+
+def _render_field(field: NoteField) -> str:
+    return f"**{field.title}:**{'' if field.text.startswith(chr(10)) else ' '}{field.text}"

@@ -1,0 +1,137 @@
+"""How a model writes the notes of a handoff point: once, bounded, and never failing for a bad reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+
+from langgraph_takeover.handoff import prompts
+from langgraph_takeover.handoff.notes.claims import find_contradiction
+from langgraph_takeover.handoff.notes.evidence import Evidence
+from langgraph_takeover.handoff.notes.parsing import parse_fields, remove_repeats, remove_thoughts
+from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes
+from langgraph_takeover.handoff.text.fence import TASK, TRACE, cut_middle, neutralize, wrap_in_fence
+from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, UNKNOWN
+from langgraph_takeover.handoff.trace.events import Usage
+from langgraph_takeover.handoff.views.trace import render_events
+from langgraph_takeover.sandbox.interface import TakeoverError
+
+AskModel = Callable[[list[BaseMessage], dict[str, Any] | None], tuple[str, Usage]]
+"""Asks the notes model, for a reply of a JSON schema where one is given and the endpoint can hold to it.
+
+Raises `PromptTooLongError` when the prompt does not fit its context.
+"""
+
+OUTPUT_TOKENS = 1600
+_STATEMENT = {
+    "type": "object",
+    "properties": {
+        "claim": {"type": "string"},
+        "events": {"type": "array", "items": {"type": "string", "pattern": "^e[0-9]{1,6}$"}, "maxItems": 4},
+    },
+    "required": ["claim", "events"],
+    "additionalProperties": False,
+}
+NOTES_SCHEMA: dict[str, Any] = {
+    "title": "notes",
+    "type": "object",
+    "properties": {name: {"type": "array", "items": _STATEMENT, "maxItems": 4} for name in MODEL_FIELDS},
+    "required": list(MODEL_FIELDS),
+    "additionalProperties": False,
+}
+_FIRST_LIMIT = 200_000
+_LAST_LIMIT = 8_000
+_EVENT_CHARS = 4_000
+_MAX_REPORTED = 10
+_MAX_REPLY_CHARS = 20_000
+FieldClaims = dict[str, tuple[Claim, ...]]
+
+
+class PromptTooLongError(TakeoverError):
+    """The notes prompt exceeds the model's context window."""
+
+
+def write_notes(record: HandoffRecord, ask: AskModel, model_name: str) -> Notes:
+    """Both kinds of notes; what the model's replies do not give stays absent."""
+    summary, _, summary_usage = _ask_within_window("summary", record, ask, None)
+    reply, prompt, usage = _ask_within_window("structured", record, ask, NOTES_SCHEMA)
+    fields, evidence = parse_fields(reply), Evidence(record)
+    wrong = _describe_problem(fields, evidence)
+    if wrong and prompt:
+        again = [*prompt, AIMessage(reply[:_MAX_REPLY_CHARS] or "{}"), HumanMessage(wrong)]
+        try:
+            second, more = ask(again, NOTES_SCHEMA)
+        except PromptTooLongError:
+            second, more = "", Usage()
+        usage = _add_usage(usage, more)
+        better = parse_fields(second)
+        retried = "contradicted" if fields else "malformed"
+        fields = better or fields
+    else:
+        retried = ""
+    return Notes(
+        model=model_name,
+        prompts=prompts.compute_version("handoff"),
+        summary=remove_repeats(remove_thoughts(summary)).strip() or UNKNOWN,
+        structured=fields,
+        malformed=not fields,
+        retried=retried,
+        summary_usage=summary_usage,
+        structured_usage=usage,
+    )
+
+
+def _describe_problem(fields: FieldClaims, evidence: Evidence) -> str:
+    """What a model is told of a reply that has to be given once more; empty where it need not be."""
+    if not fields:
+        return prompts.load_prompt("malformed")
+    denied = [
+        f"- {name}: {claim.text[:300]!r}: {against}"
+        for name, claims in fields.items()
+        for claim in claims
+        if (against := find_contradiction(name, claim, evidence)) is not None
+    ]
+    return prompts.load_prompt("contradicted") + "\n" + "\n".join(denied[:_MAX_REPORTED]) if denied else ""
+
+
+def _ask_within_window(
+    kind: str, record: HandoffRecord, ask: AskModel, schema: dict[str, Any] | None
+) -> tuple[str, list[BaseMessage], Usage]:
+    limit = _FIRST_LIMIT
+    while True:
+        data = wrap_in_fence(f"{TRACE}\n\n{_render_trace(record, limit)}")
+        # What both kinds of notes are made from comes first, so that an endpoint reads it once.
+        text = f"{data}\n{TASK}\n\n{neutralize(record.task.prompt)}\n\n# Notes\n\n{prompts.load_prompt(kind)}"
+        messages: list[BaseMessage] = [HumanMessage(text)]
+        try:
+            reply, usage = ask(messages, schema)
+        except PromptTooLongError:
+            if limit <= _LAST_LIMIT:
+                return "", [], Usage()
+            limit = max(limit // 2, _LAST_LIMIT)
+        else:
+            return reply, messages, usage
+
+
+def _render_trace(record: HandoffRecord, limit: int) -> str:
+    """The trace with the middle of long events and, if that is not enough, its own middle cut out."""
+    per_event = max(min(_EVENT_CHARS, limit // 8), 400)
+    shortened = (
+        event.model_copy(update={"text": cut_middle(event.text, per_event)}) for event in record.trace
+    )
+    return cut_middle(render_events(shortened), limit)
+
+
+def _add_usage(one: Usage, other: Usage) -> Usage:
+    def add(name: str) -> int | None:
+        known = [v for v in (getattr(one, name), getattr(other, name)) if v is not None]
+        return sum(known) if known else None
+
+    return Usage(
+        prompt_tokens=add("prompt_tokens"),
+        cached_tokens=add("cached_tokens"),
+        completion_tokens=add("completion_tokens"),
+        estimated=one.estimated or other.estimated,
+    )

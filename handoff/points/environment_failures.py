@@ -1,0 +1,161 @@
+"""When a validation says nothing about the code: it could not be started, set up, or brought to its end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from langgraph_takeover.handoff.shell.commands import SimpleCommand
+
+_KILL_EXIT_CODES = {130, 137, 143, -2, -9, -15}
+_MISSING_SETTINGS = (
+    r"ImproperlyConfigured: .*settings (?:are not configured|module)"
+    r"|DJANGO_SETTINGS_MODULE (?:is )?undefined"
+    r"|ImproperlyConfigured: The SECRET_KEY setting must not be empty"
+    r"|Error: Could not import settings"
+)
+_SETUP_ERROR = re.compile(
+    r"^\S*(?:python|pypy)[\d.]*: (?:No module named |can't open file |can't find '__main__')"
+    r"|^\S*(?:python|pypy)[\d.]*: Error while finding module"
+    r"|^ERROR: (?:usage:|file not found:|file or directory not found:|not found:|Missing dependencies)"
+    r"|^(?:\S+: )?error: (?:unrecognized arguments|no such option|argument \S+: )"
+    r"|^(?:\S+: )?error: the following arguments are required"
+    r"|^Error: (?:No such option|Invalid value)"
+    rf"|{_MISSING_SETTINGS}"
+    r"|: cd: can't cd to |^Error: could not load cache$|: \d+: \S+: not found$|^make: \S+: No such file or directory$"
+    r"|^sh: \d+: \S+: not found$|^error Command \"\S+\" not found|ERR_PNPM_NO_SCRIPT|^error: Script not found"
+    r"|could not determine executable to run|Could not read package\.json|This is not the tsc command"
+    r"|could not find `Cargo\.toml`|no such command: |^error: failed to get `|no test target named"
+    r"|^error: unexpected argument|go\.mod file not found|dial tcp: lookup |^nox > Sessions not found"
+    r"|couldn't find an eslint\.config|^Cannot open file |Could not find gem|fatal error: \S+: No such file"
+    r"|: E902 |F0001: |^mypy: (?:error: |can't read file)|^\[Errno 2\] No such file"
+    r"|\*\*\* No rule to make target|\*\*\* No targets specified and no makefile found"
+    r"|^(?:npm (?:ERR!|error) )?[Mm]issing script: "
+    r"|^ERROR: (?:tox config file .* not found|could not install deps)"
+    r"|^(?:ERROR: )?unknown environment |^Error: Cannot find module '/|^Killed$|^NO TESTS RAN\b",
+    re.M,
+)
+_SETUP_ERROR_WORDS = (
+    "No module named", "can't open file", "can't find '__main__'", "Error while finding module", "ERROR: usage:",
+    "ERROR: file", "ERROR: not found", "ERROR: Missing", "error: unrecognized", "error: no such option",
+    "error: argument", "error: the following", "Error: No such option", "Error: Invalid value", "settings",
+    "DJANGO_SETTINGS", "SECRET_KEY", "No rule to make", "No targets specified", "issing script", "tox config file",
+    "could not install deps", "unknown environment", "Cannot find module", "Killed", "NO TESTS RAN",
+    ": cd: can't", "could not load cache", ": not found", "No such file", "not found.", "ERR_PNPM", "Script not found",
+    "could not determine", "Could not read", "not the tsc", "Cargo.toml", "no such command", "failed to get",
+    "no test target", "unexpected argument", "go.mod", "dial tcp", "Sessions not found", "eslint.config",
+    "Cannot open file", "Could not find gem", "E902", "F0001", "mypy: ",
+)  # fmt: skip
+"""Without one of these no sign can match: looking for words is much faster."""
+_MISSING_MODULE = re.compile(r"\b(?:ModuleNotFoundError|ImportError): No module named '?([\w.]+)'?", re.M)
+_MISSING_PACKAGE = re.compile(
+    r"ImportError: .*(?:requires? the .*package|not installed|pip install|[Pp]lease install)"
+)
+_DYNAMIC_IMPORT_ERROR = re.compile(r"in _find_and_load(?:_unlocked)?\n+ModuleNotFoundError: ")
+_FAILED_COUNT = re.compile(r"\b[1-9]\d* failed\b|\bfailures=[1-9]")
+_LOAD_ERROR = re.compile(r"^ERROR: \S+ \(\S*(?:_FailedTest|ModuleImportFailure)\S*\)|^ERROR: \S+$", re.M)
+_ERROR_LINE = re.compile(r"^ERROR: ", re.M)
+_MISSING_LABEL = re.compile(r"^AttributeError: (?:type object|module) .* has no attribute '\w+'", re.M)
+_COLLECTION_ERROR = re.compile(
+    r"^(?:E +|\w*Error: )?ImportError while (?:importing|loading)|errors? during collection"
+    r"|^_+ ERROR collecting",
+    re.M,
+)
+
+
+def is_killed(command: str, exit_code: int | None) -> bool:
+    """`timeout` ends with 124; 128 and the signal's number is what a killed command leaves."""
+    return exit_code in _KILL_EXIT_CODES or (exit_code == 124 and "timeout" in command)
+
+
+def is_start_failure(command: SimpleCommand, text: str) -> bool:
+    """The program is missing, refuses its arguments, or lacks the settings that it needs."""
+    if "not found" in text or "No such file" in text or "Permission denied" in text:
+        name = re.escape(command.argv[0])
+        missing = (
+            rf"(?:^|: ){name}: (?:command not found|not found|No such file or directory|Permission denied)"
+        )
+        if re.search(missing, text, re.M):
+            return True
+    return is_setup_failure(text)
+
+
+def is_import_failure(text: str, edited_files: Collection[str]) -> bool:
+    """Only a module from elsewhere was missing; an import that an edit broke is a real failure."""
+    missing = _MISSING_MODULE.findall(text) if "No module named" in text else []
+    if missing and _DYNAMIC_IMPORT_ERROR.search(text) and not _LOAD_ERROR.search(text):
+        # A name handed to an importer, such as an entry of INSTALLED_APPS: the script's own mistake.
+        return False
+    if not missing and "ImportError: " in text and _MISSING_PACKAGE.search(text):
+        return True
+    label_missing = (
+        "has no attribute" in text
+        and _MISSING_LABEL.search(text) is not None
+        and _LOAD_ERROR.search(text) is not None
+    )
+    if not missing and not label_missing:
+        return False
+    if any(path in text for path in edited_files):
+        return False
+    parts = {part for path in edited_files for part in path.split("/")}
+    return not any("." in module and module.split(".")[0] in parts for module in missing)
+
+
+def is_setup_failure(text: str) -> bool:
+    """The text says that something around the code is missing, whatever was run."""
+    return any(word in text for word in _SETUP_ERROR_WORDS) and _SETUP_ERROR.search(text) is not None
+
+
+def is_configuration_failure(text: str) -> bool:
+    """Not one test could be brought to run, because Django has no settings."""
+    missing = len(re.findall(_MISSING_SETTINGS, text))
+    ran = re.search(r"^Ran (\d+) tests? in ", text, re.M)
+    return missing > 0 and (ran is None or int(ran[1][:9]) <= missing)
+
+
+def has_only_import_errors(text: str) -> bool:
+    """A summary that counts failures where the runner only failed to load its tests."""
+    if (" failed" in text or "failures=" in text) and _FAILED_COUNT.search(text):
+        return False
+    if is_configuration_failure(text) and not re.search(r"^FAIL: |^ImportError", text, re.M):
+        return True
+    errors = len(_ERROR_LINE.findall(text))
+    return bool(_COLLECTION_ERROR.search(text)) or (errors > 0 and len(_LOAD_ERROR.findall(text)) == errors)
+
+
+def has_earlier_failure(earlier_commands: Sequence[SimpleCommand], text: str) -> bool:
+    """A part before `&&` failed, so that the validation behind it never ran."""
+    return any(_did_fail(command, text) for command in earlier_commands)
+
+
+_SILENT_PROGRAMS = {"[", "test", "grep", "cmp", "which", "command", "false"}
+_ERROR_PATTERNS = {
+    "git": r"^(?:error|fatal): ",
+    "pip": r"^ERROR: ",
+    "conda": r"^\w*(?:Conda|Environment)\w*(?:Error|NotFound)",
+    "npm": r"^npm (?:ERR!|error) ",
+    "yarn": r"^error ",
+    "apt-get": r"^E: ",
+    "apt": r"^E: ",
+    "patch": r"FAILED|malformed patch|can't find file to patch",
+    "diff": r"^[<>] |^(?:---|\+\+\+) |^Only in ",
+}
+
+
+def _did_fail(command: SimpleCommand, text: str) -> bool:
+    name = command.name
+    if name in _SILENT_PROGRAMS and not text.strip():
+        return True
+    if re.search(rf"^(?:\S*sh: )?(?:line \d+: )?{re.escape(name)}: ", text, re.M):
+        return True
+    pip = name.startswith("python") and "pip" in command.argv[1:3]
+    complaint = _ERROR_PATTERNS.get("pip" if pip or name.startswith("pip") else name)
+    if complaint and re.search(complaint, text, re.M):
+        return True
+    if name in ("source", ".") and re.search(r": No such file or directory$", text, re.M):
+        return any(f"{word}: No such file" in text for word in command.argv[1:])
+    if name.startswith("python"):
+        own = [a for a in command.argv[1:] if a.endswith(".py")]
+        own += ["<string>"] if "-c" in command.argv else ["<stdin>"] if command.stdin is not None else []
+        return any(f'{script}", line' in text for script in own)
+    return False

@@ -1,0 +1,217 @@
+"""Whether a command line is a validation, and of which kind."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from langgraph_takeover.handoff.shell import heredocs
+from langgraph_takeover.handoff.shell.commands import SimpleCommand, parse_command, resolve_path
+from langgraph_takeover.handoff.shell.python_launches import LAUNCHERS, list_launched_commands
+from langgraph_takeover.handoff.shell.runners import (
+    TEST_FILE,
+    Runner,
+    ValidationKind,
+    find_python_target,
+    find_runner,
+    may_be_runner,
+)
+from langgraph_takeover.handoff.trace.file_kinds import is_script
+
+_KINDS_BY_STRENGTH: tuple[ValidationKind, ...] = ("test", "reproduction", "lint", "build")
+_INTERPRETERS = re.compile(
+    r"(?:python|pypy)[\d.]*|(?:ba|z|da|k)?sh|source|\.|node|deno|bun|ts-node|tsx"
+    r"|ruby|perl|php|lua|Rscript|julia|go|coverage"
+)
+
+
+_SCRIPT_RUNNING_MODULES = {"cProfile", "trace", "runpy", "pdb", "profile", "tracemalloc"}
+_NO_FILE_OPTIONS = {
+    **dict.fromkeys(("bash", "sh", "zsh", "dash", "ksh"), ("-n", "-c", "-lc")),
+    "node": ("--check", "-c", "-e", "--eval", "-p"),
+    "ruby": ("-c", "-e"),
+    "perl": ("-c", "-e"),
+    "php": ("-l", "-r"),
+}
+"""Options by which an interpreter runs no file."""
+_VALUED_OPTIONS = {
+    "node": ("--import", "-r", "--require", "--loader"),
+    "ruby": ("-I", "-r"),
+    "perl": ("-I", "-M"),
+    "php": ("-d",),
+}
+
+
+class ValidationMatch(NamedTuple):
+    """One validation in a command line."""
+
+    kind: ValidationKind
+    command: SimpleCommand
+    position: int
+    """Which of the line's simple commands it is."""
+    runner: Runner | None
+    script: str | None
+    """The predecessor's own script that a reproduction runs, as its path was first seen."""
+
+
+class ShellLocation(NamedTuple):
+    """Where a shell stood before a command line, and where the repository lies; None and empty: unknown."""
+
+    cwd: str | None = None
+    workspace: str = ""
+
+    def normalize_path(self, path: str, command: SimpleCommand) -> str:
+        """A path as written in a command, as changes name it, as far as that can be told."""
+        here = resolve_path(path, command.cwd)
+        if self.cwd and not here.startswith(("/", "~")):
+            here = posixpath.normpath(posixpath.join(self.cwd, here))
+        inside = self.workspace.rstrip("/") + "/" if self.workspace else ""
+        return here.removeprefix(inside) if inside else here
+
+
+_UNKNOWN_LOCATION = ShellLocation()
+_WORD = re.compile(r"[A-Za-z]+")
+_INTERPRETER_WORDS = frozenset({
+    "python", "pypy", "bash", "sh", "zsh", "dash", "ksh", "source", "node", "deno", "bun", "ts", "tsx",
+    "ruby", "perl", "php", "lua", "Rscript", "julia", "coverage", "go",
+})  # fmt: skip
+_RUNS_PATH = re.compile(r"(?:^|[\s;&|(])(?:\.{0,2}/|~/|\. )")
+_SHELL = re.compile(r"\b(?:ba|z|da|k)?sh\b|\beval\b")
+
+
+def may_validate(command: str, written_scripts: Collection[str]) -> bool:
+    """Whether the text could be a validation's; a quick look, never wrongly no."""
+    if "<<" in command:
+        outside, _ = heredocs.extract_heredocs(command)
+        if not _SHELL.search(outside) and LAUNCHERS.search(command) is None:
+            command = outside
+    if may_be_runner(command):
+        return True
+    if not written_scripts and ">" not in command and "tee " not in command:
+        return False
+    words = _WORD.findall(command)
+    if not _INTERPRETER_WORDS.isdisjoint(words) or _RUNS_PATH.search(command) is not None:
+        return True
+    return any(script.rpartition("/")[2] in command for script in written_scripts)
+
+
+def find_validations(
+    command: str, written_scripts: Collection[str], location: ShellLocation = _UNKNOWN_LOCATION
+) -> tuple[ValidationMatch, ...]:
+    """The validations in a command line, in order."""
+    if not may_validate(command, written_scripts):
+        return ()
+    found = []
+    if ">" in command or "tee " in command:
+        written_scripts = {
+            **dict.fromkeys(written_scripts),
+            **dict.fromkeys(_list_created_scripts(command, location)),
+        }
+    for position, simple, runner, run_paths in _list_runs(command):
+        script = (
+            find_script(simple, run_paths, written_scripts, location)
+            if run_paths and written_scripts
+            else None
+        )
+        if script is not None:
+            found.append(ValidationMatch("reproduction", simple, position, None, script))
+        elif runner is not None:
+            found.append(ValidationMatch(runner.kind, simple, position, runner, None))
+    return tuple(found)
+
+
+def _list_created_scripts(command: str, location: ShellLocation) -> list[str]:
+    """The scripts that the line itself writes, which it may run and remove again."""
+    made: list[str] = []
+    for simple in parse_command(command):
+        targets = [r.target for r in simple.redirects if ">" in r.operator]
+        targets += [w for w in simple.argv[1:] if not w.startswith("-")] if simple.name == "tee" else []
+        made += [location.normalize_path(target, simple) for target in targets if is_script(target)]
+    return made
+
+
+@lru_cache(maxsize=1024)
+def _list_runs(command: str) -> tuple[tuple[int, SimpleCommand, Runner | None, tuple[str, ...]], ...]:
+    """The commands of a line that run a runner or a file: position, command, runner, and the files it may run."""
+    runs = []
+    for position, simple in enumerate(parse_command(command)):
+        runner = find_runner(simple.argv)
+        run_paths = tuple(_list_run_paths(simple)) if runner is None or runner.name == TEST_FILE else ()
+        if runner is not None or run_paths:
+            runs.append((position, simple, runner, run_paths))
+        elif simple.name.startswith(("python", "pypy")) and (text := _find_inline_python(simple)):
+            for inner in list_launched_commands(text):
+                runner = find_runner(inner.argv)
+                if runner is not None:
+                    runs.append((position, inner._replace(cwd=simple.cwd), runner, ()))
+    return tuple(runs)
+
+
+def _find_inline_python(command: SimpleCommand) -> str:
+    """The Python text that a command line itself holds."""
+    target = find_python_target(command.argv[1:])
+    if target is not None:
+        return target[1] if target[0] == "-c" else ""
+    return command.stdin or ""
+
+
+def classify(command: str, written_scripts: Collection[str]) -> ValidationKind | None:
+    """The kind of validation that a command line is; of several the strongest, tests first."""
+    found = find_validations(command, written_scripts)
+    return find_strongest_kind(found) if found else None
+
+
+def find_strongest_kind(matches: Sequence[ValidationMatch]) -> ValidationKind:
+    kinds = {f.kind for f in matches}
+    return next(k for k in _KINDS_BY_STRENGTH if k in kinds)
+
+
+def find_script(
+    command: SimpleCommand,
+    run_paths: Sequence[str],
+    written_scripts: Collection[str],
+    location: ShellLocation,
+) -> str | None:
+    """Which of the written scripts a command runs, if it runs one."""
+    for path in run_paths:
+        seen = location.normalize_path(path, command)
+        for script in written_scripts:
+            if seen == script:
+                return script
+            # Where a path's beginning is unknown, one name may be the tail of the other.
+            tail = seen.endswith("/" + script) if not location.workspace else False
+            head = script.endswith("/" + seen) if location.cwd is None and not seen.startswith("/") else False
+            if tail or head:
+                return script
+    return None
+
+
+def _list_run_paths(command: SimpleCommand) -> list[str]:
+    argv = command.argv
+    name = command.name
+    if not _INTERPRETERS.fullmatch(name):
+        return [argv[0]] if "/" in argv[0] or posixpath.splitext(argv[0])[1] else []
+    fed = [r.target for r in command.redirects if r.operator == "<"]
+    if name == "coverage":
+        return _list_run_paths(command._replace(argv=("python", *argv[2:])))
+    if name.startswith(("python", "pypy")):
+        target = find_python_target(argv[1:])
+        if target is None:
+            return fed
+        if target[0] == "-m":
+            module = target[1].replace(".", "/")
+            modules = [f"{module}.py", f"{module}/__main__.py", f"{module}/__init__.py"]
+            return (
+                modules
+                + [t for t in target[2:] if target[1] in _SCRIPT_RUNNING_MODULES and t.endswith(".py")][:1]
+            )
+        return [] if target[0] == "-c" else [target[0], f"{target[0]}/__main__.py", *fed]
+    words = list(argv[1:])
+    while words and (words[0].startswith("-") or words[0] == "run"):
+        if words[0] in _NO_FILE_OPTIONS.get(name, ()):
+            return []
+        words = words[2 if words[0] in _VALUED_OPTIONS.get(name, ()) else 1 :]
+    return words[:1] or fed

@@ -1,0 +1,92 @@
+"""What an editor's calls make of files: agents' editors differ in names, and do the same few things."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from langgraph_takeover.handoff.readers.inference import content as contents
+from langgraph_takeover.handoff.readers.inference import shell, shown_lines
+from langgraph_takeover.handoff.readers.inference.content import Content
+from langgraph_takeover.handoff.readers.inference.files import InferredFiles
+from langgraph_takeover.handoff.shell.command_effects import find_effect
+from langgraph_takeover.sandbox.interface import FileChange
+
+_EDIT_COMMANDS = {"str_replace", "insert", "lines", "edit"}
+
+
+def apply_editor_call(files: InferredFiles, arguments: Mapping[str, str]) -> set[str]:
+    """Let the files change as a call that succeeded changes them; the paths it touched."""
+    command, path = arguments.get("command", ""), files.resolve_path(arguments.get("path", ""))
+    if command == "undo":
+        earlier = files.replaced_contents.get(path)
+        if not earlier:
+            return set()
+        files.write(path, earlier.pop())
+        return {path}
+    if command in _EDIT_COMMANDS:
+        files.mark_base_file(path)
+    elif command == "create" and "/" in path and not files.was_shown(path.split("/")[0]):
+        files.make_directory(path)
+    held = _edit_content(files, command, files.content(path) or contents.from_text(""), arguments)
+    if held is None:
+        return set()
+    files.replaced_contents.setdefault(path, []).append(files.content(path) if files.exists(path) else None)
+    files.write(path, held)
+    return {path}
+
+
+def _edit_content(
+    files: InferredFiles, command: str, content: Content, arguments: Mapping[str, str]
+) -> Content | None:
+    """The content after the call; None for one that changes nothing."""
+    new = arguments.get("new", "")
+    lines = new.removesuffix("\n").split("\n") if new else []
+    if command in ("create", "write"):
+        return contents.from_text(arguments.get("content", ""))
+    if command == "str_replace":
+        return contents.replace_text(content, files.known_lines, arguments.get("old", ""), new)
+    if command == "insert":
+        line = _parse_number(arguments.get("line", ""))
+        return (
+            _add_unknown_edit(content, arguments)
+            if line is None
+            else contents.insert_lines(content, line, lines or [""])
+        )
+    if command == "lines":
+        first, last = _parse_number(arguments.get("start", "")), _parse_number(arguments.get("end", ""))
+        if first is None or last is None:
+            return _add_unknown_edit(content, arguments)
+        return contents.replace_lines(content, max(first, 1), last, lines)
+    return _add_unknown_edit(content, arguments) if command == "edit" else None
+
+
+def _add_unknown_edit(content: Content, arguments: Mapping[str, str]) -> Content:
+    return contents.add_opaque_change(content, repr(sorted(arguments.items())))
+
+
+def _parse_number(text: str) -> int | None:
+    return int(text) if text.isdigit() and len(text) < 10 else None
+
+
+def infer_changes(
+    files: InferredFiles,
+    tool: str,
+    arguments: Mapping[str, str],
+    output: str,
+    exit_code: int | None,
+    timed_out: bool,
+) -> tuple[FileChange, ...]:
+    """The changes of one action that was carried out; the files follow it, and what it showed is known from then on."""
+    before = dict(files.touched_contents)
+    touched: set[str] = set()
+    if tool == "editor":
+        touched = apply_editor_call(files, arguments)
+        shown_lines.learn_from_editor(files, arguments, output)
+    elif tool == "shell":
+        command = arguments.get("command", "")
+        if find_effect(command) == "anything":
+            touched = shell.apply_command_line(files, command, output, exit_code, timed_out)
+        shown_lines.learn_from_shell(files, command, output)
+        if "cd" in command or "pushd" in command:
+            files.set_directory(shell.find_directory_after(command, files.cwd))
+    return files.list_changes(before, touched)

@@ -1,0 +1,162 @@
+"""Patches as `patch`, `git apply` and agents' `apply_patch` carry them out."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from itertools import groupby
+from typing import NamedTuple
+
+from unidiff.errors import UnidiffParseError
+from unidiff.patch import Hunk as UnifiedHunk
+from unidiff.patch import PatchedFile, PatchSet
+
+from langgraph_takeover.handoff.readers.inference import content as contents
+from langgraph_takeover.handoff.readers.inference.command_line import (
+    CommandLine,
+    ExpandedCommand,
+    list_operands,
+)
+from langgraph_takeover.handoff.readers.inference.file_commands import find_input_text
+from langgraph_takeover.handoff.trace import file_kinds
+
+_FILE_HEADER = re.compile(r"^\*\*\* (Add|Update|Delete) File: (.+)\n?", re.M)
+_PATCHED_FILE = re.compile(r"^patching file '?([^'\n]+?)'?(?: \(.*)?$", re.M)
+_REJECTED_HUNKS = re.compile(r"^(\d+) out of (\d+) hunks? (?:FAILED|ignored)", re.M)
+_BINARY_FILE = re.compile(r"^Binary file.*\n", re.M)
+DRY_RUN_OPTIONS = {"--dry-run", "--check", "--stat", "--numstat", "--summary"}
+
+
+class Hunk(NamedTuple):
+    """Lines that give way to others; `line` is the first one's number, None where the form does not say."""
+
+    line: int | None
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+class FilePatch(NamedTuple):
+    path: str
+    hunks: tuple[Hunk, ...]
+    is_new: bool = False
+    is_deleted: bool = False
+
+
+def parse_patch(text: str, *, strip: int | None = None, reverse: bool = False) -> tuple[FilePatch, ...]:
+    """The files of a patch, none if it is malformed; `strip` counts leading path parts, None is git's prefix."""
+    if "*** Begin Patch" in text:
+        return _parse_block_patch(text)
+    try:
+        # Binary files are never source, and unidiff's pattern for them is slow on hostile text.
+        files = PatchSet.from_string(_BINARY_FILE.sub("", text))
+    except (UnidiffParseError, ValueError):
+        return ()
+    return tuple(_build_file_patch(file, strip, reverse) for file in files)
+
+
+def _build_file_patch(file: PatchedFile, strip: int | None, reverse: bool) -> FilePatch:
+    name = file.source_file if file.is_removed_file else file.target_file
+    prefix = r"[ab]/" if strip is None else rf"(?:[^/]*/){{0,{strip}}}"
+    path = re.sub(f"^{prefix}", "", name)
+    ends = file.is_added_file, file.is_removed_file
+    creates, deletes = reversed(ends) if reverse else ends
+    return FilePatch(path, tuple(h for hunk in file for h in _split_hunk(hunk, reverse)), creates, deletes)
+
+
+def _split_hunk(hunk: UnifiedHunk, reverse: bool) -> list[Hunk]:
+    """The changed stretches of one hunk, without its context."""
+    start, length = hunk.source_start, hunk.source_length
+    if reverse:
+        start, length = hunk.target_start, hunk.target_length
+    number = start if length else start + 1
+    found: list[Hunk] = []
+    for is_context, group in groupby(hunk, key=lambda line: line.is_context):
+        lines = list(group)
+        if is_context:
+            number += len(lines)
+            continue
+        old = tuple(line.value.removesuffix("\n") for line in lines if line.is_removed)
+        new = tuple(line.value.removesuffix("\n") for line in lines if line.is_added)
+        if reverse:
+            old, new = new, old
+        found.append(Hunk(number, old, new))
+        number += len(old)
+    return found
+
+
+def _parse_block_patch(text: str) -> tuple[FilePatch, ...]:
+    """The form of `*** Begin Patch`, which finds its places by their text."""
+    found: list[FilePatch] = []
+    _, *sections = _FILE_HEADER.split(text.partition("*** End Patch")[0])
+    for verb, path, body in zip(sections[::3], sections[1::3], sections[2::3], strict=True):
+        hunks: list[Hunk] = []
+        for stretch in re.split(r"^@@.*\n?", body, flags=re.M):
+            lines = [line for line in stretch.splitlines() if not line.startswith("***")]
+            old = tuple(line[1:] for line in lines if not line.startswith("+"))
+            new = tuple(line[1:] for line in lines if not line.startswith("-"))
+            if old != new:
+                hunks.append(Hunk(None, old, new))
+        found.append(FilePatch(path.strip(), tuple(hunks), verb == "Add", verb == "Delete"))
+    return tuple(found)
+
+
+def apply_patch(line: CommandLine, part: ExpandedCommand, *, strip: int | None = None) -> None:
+    """Let the files change as `patch`, `git apply` or `apply_patch` changes them.
+
+    `strip` counts the leading path parts to remove where no option `-pN` says it.
+    """
+    if DRY_RUN_OPTIONS & set(part.words):
+        return
+    strip = next((int(m[1]) for w in part.words if (m := re.fullmatch(r"-p(\d)", w))), strip)
+    confirmed = _PATCHED_FILE.findall(line.text)
+    operand = next((w for w in list_operands(part.words) if file_kinds.is_code(w)), None)
+    changes = parse_patch(_find_patch_text(line, part) or "", strip=strip, reverse=is_reversed(part))
+    for change in changes:
+        name = operand or change.path
+        is_confirmed = posixpath.basename(name) in map(posixpath.basename, confirmed) or not confirmed
+        if name and is_confirmed and not _is_rejected(line, name):
+            _apply_file_patch(line, line.files.resolve_path(name, part.cwd), change)
+    for name in confirmed if not changes else ():
+        path = line.files.resolve_path(name, part.cwd)
+        line.edit_file(path, contents.add_opaque_change(line.content_or_empty(path), line.command))
+
+
+def is_reversed(part: ExpandedCommand) -> bool:
+    return "-R" in part.words or "--reverse" in part.words
+
+
+def _find_patch_text(line: CommandLine, part: ExpandedCommand) -> str | None:
+    if part.command.name == "apply_patch" and part.words:
+        return part.words[0]
+    text = find_input_text(line, part)
+    names = [word for word in list_operands(part.words) if not file_kinds.is_code(word)]
+    texts = (line.files.text(line.files.resolve_path(name, part.cwd)) for name in names)
+    return text or next(filter(None, texts), None)
+
+
+def _apply_file_patch(line: CommandLine, path: str, change: FilePatch) -> None:
+    if change.is_deleted:
+        line.write_file(path, None)
+        return
+    if change.is_new:
+        line.write_file(
+            path, contents.from_text("".join(f"{new}\n" for hunk in change.hunks for new in hunk.new))
+        )
+        return
+    held = line.content_or_empty(path)
+    for hunk in sorted(change.hunks, key=lambda h: -(h.line or 0)):
+        if hunk.line is not None:
+            held = contents.replace_lines(held, hunk.line, hunk.line + len(hunk.old) - 1, hunk.new)
+        elif hunk.old:
+            held = contents.replace_text(
+                held, line.files.known_lines, "\n".join(hunk.old), "\n".join(hunk.new)
+            )
+        else:
+            held = contents.append_lines(held, hunk.new)
+    line.edit_file(path, held)
+
+
+def _is_rejected(line: CommandLine, name: str) -> bool:
+    report = line.text.partition(posixpath.basename(name))[2].partition("\npatching file ")[0]
+    failed = _REJECTED_HUNKS.search(report)
+    return failed is not None and failed[1] == failed[2]

@@ -1,0 +1,251 @@
+"""The effect of a `sed` program on a file's content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from langgraph_takeover.handoff.readers.inference import content as contents
+from langgraph_takeover.handoff.readers.inference.content import (
+    Content,
+    KnownLines,
+    LineTransform,
+    find_lines,
+    replace_lines,
+    substitute_lines,
+)
+
+_MAX_LINE_CHARS = 500
+_CLASSES = {
+    "space": r"\s", "digit": r"\d", "alpha": "a-zA-Z", "alnum": "a-zA-Z0-9", "upper": "A-Z",
+    "lower": "a-z", "punct": r"!-/:-@\[-`{-~", "blank": r" \t",
+}  # fmt: skip
+_ADDRESS = r"(?:\d{1,9}|\$|/(?:\\.|[^/\\\n])*/)"
+_HEAD = re.compile(rf"(?:({_ADDRESS})(?:,({_ADDRESS}))?)?[ ]*([sdaic])")
+_LINES = re.compile(r"[ \t]*(?:\\\n?)?((?:[^\\\n]|\\.)*)", re.S)
+_TOKEN = re.compile(r"\\(.)|\[(\^?\]?(?:\[:\w+:\]|[^]])*)\]|(.)", re.S)
+
+
+class SedCommand(NamedTuple):
+    name: str
+    """One of `sdaic`, or `?` for all that is not followed."""
+    first: str | None = None
+    last: str | None = None
+    """Addresses as they are written: a number, `$`, or a pattern between slashes."""
+    pattern: str = ""
+    text: str = ""
+    """The replacement of `s`, the lines of `a`, `i`, `c`."""
+    flags: str = ""
+
+
+def apply_sed(content: Content, known_lines: KnownLines, program: str, *, extended: bool) -> Content:
+    """The content after a whole sed program that edits in place."""
+    commands = list(parse_sed(program))
+    # Addresses count input lines, which only substitutions leave as they are.
+    if len(commands) > 1 and any(command.name != "s" for command in commands):
+        return contents.add_opaque_change(content, repr(commands))
+    for command in commands:
+        content = _apply_command(content, known_lines, command, extended)
+    return content
+
+
+def _apply_command(content: Content, known_lines: KnownLines, command: SedCommand, extended: bool) -> Content:
+    opaque = contents.add_opaque_change(content, repr(command))
+    places = _find_ranges(content, known_lines, command, extended)
+    if places is None:
+        return opaque
+    end = _count_lines(content, known_lines)
+    if end is not None:
+        places = [(first, None if last is None else min(last, end)) for first, last in places if first <= end]
+    if command.name == "s":
+        change = _compile_substitution(command, extended)
+        if change is None:
+            return opaque
+        old = _find_literal_text(command.pattern)
+        mark = ("do", repr(command[3:])) if old is None else (old, command.text)
+        for first, last in places:
+            content = substitute_lines(content, known_lines, change, mark, first, last)
+        return content
+    lines = command.text.split("\n")
+    for first, last in reversed(places):
+        if command.name == "d":
+            content = replace_lines(content, first, last, ())
+        elif command.name == "c":
+            content = replace_lines(content, first, last, lines)
+        elif command.name == "i":
+            content = replace_lines(content, first, first - 1, lines)
+        else:
+            content = replace_lines(content, first + 1, first, lines)
+    return content
+
+
+def _find_ranges(
+    content: Content, known_lines: KnownLines, command: SedCommand, extended: bool
+) -> list[tuple[int, int | None]] | None:
+    """The line ranges of a command; None where they cannot be known."""
+    name, first, last = command[:3]
+    if name == "?":
+        return None
+    if first is None:
+        return [(1, None)] if name in "sd" else None
+    if first == "$":
+        end = _count_lines(content, known_lines)
+        return None if end is None else [(end, end)]
+    if first.isdigit():
+        start = int(first)
+        if last is None or last.isdigit():
+            return [(start, max(start, int(last or 0)))]
+        return [(start, None)] if last == "$" else None
+    starts = _find_matching_lines(content, known_lines, first, extended)
+    if not starts:
+        # Nothing known matches: on a substitution every line that it may touch is still meant.
+        return [(1, None)] if name == "s" and last is None else None
+    if last is None:
+        return [(start, start) for start in starts]
+    return (
+        _pair_ranges(starts, _find_matching_lines(content, known_lines, last, extended))
+        if last.startswith("/")
+        else None
+    )
+
+
+def _pair_ranges(starts: list[int], stops: list[int]) -> list[tuple[int, int | None]] | None:
+    ranges: list[tuple[int, int | None]] = []
+    end = 0
+    for start in starts:
+        if start > end:
+            end = next((stop for stop in stops if stop > start), 0)
+            if not end:
+                return None
+            ranges.append((start, end))
+    return ranges
+
+
+def _count_lines(content: Content, known_lines: KnownLines) -> int | None:
+    total = 0
+    for piece in content.pieces:
+        if isinstance(piece, str):
+            total += 1
+            continue
+        end = piece.end if piece.end is not None else known_lines.end(content.origin)
+        if end is None:
+            return None
+        total += end - piece.start
+    return total
+
+
+def _find_matching_lines(
+    content: Content, known_lines: KnownLines, address: str, extended: bool
+) -> list[int]:
+    compiled = compile_pattern(address[1:-1].replace("\\/", "/"), extended)
+    return find_lines(content, known_lines, compiled) if compiled is not None else []
+
+
+def _compile_substitution(command: SedCommand, extended: bool) -> LineTransform | None:
+    """The `s` command as a function of one line; None if it is not simple enough to carry out."""
+    pattern = compile_pattern(command.pattern, extended, "i" in command.flags.lower())
+    escaped = re.findall(r"\\([a-zA-Z])|\\.", command.text, re.S)
+    if pattern is None or set(command.flags) - set("gIi") or set(escaped) - {"n", "t", ""}:
+        return None
+    template = re.sub(r"\\(.)|&", _convert_escape, command.text, flags=re.S)
+    count = 0 if "g" in command.flags else 1
+    try:
+        pattern.sub(template, "")
+    except (re.error, IndexError):
+        return None
+    return lambda line: line if len(line) > _MAX_LINE_CHARS else pattern.sub(template, line, count=count)
+
+
+def _convert_escape(match: re.Match[str]) -> str:
+    escaped = match[1]
+    if escaped is None or escaped.isdigit():
+        return rf"\g<{escaped or 0}>"
+    return {"n": "\n", "t": "\t", "\\": r"\\"}.get(escaped, escaped)
+
+
+def compile_pattern(pattern: str, extended: bool, ignore_case: bool = False) -> re.Pattern[str] | None:
+    """A sed pattern as Python's; None if it is broken, or might take for ever."""
+    if len(pattern) > _MAX_LINE_CHARS:
+        return None
+    translated = _translate_pattern(pattern, extended)
+    unbounded = len(re.findall(r"(?<!\\)[*+]|\{\d*,\d*\}", translated))
+    if unbounded > 2 or re.search(r"\)[*+{?]", translated):
+        return None
+    try:
+        return re.compile(translated, re.IGNORECASE if ignore_case else 0)
+    except (re.error, OverflowError, RecursionError):
+        return None
+
+
+def _translate_pattern(pattern: str, extended: bool) -> str:
+    def translate_token(match: re.Match[str]) -> str:
+        escaped, body, char = match.groups()
+        if escaped is not None:
+            if escaped in "(){}|+?":
+                return "\\" + escaped if extended else escaped
+            if escaped in "<>":
+                return r"\b"
+            return "\\" + escaped if escaped in "nstwWSbB123456789" else re.escape(escaped)
+        if body is not None:
+            for name, written in _CLASSES.items():
+                body = body.replace(f"[:{name}:]", written)
+            return "[" + body.replace("[", "\\[") + "]"
+        first, last = match.start() == 0, match.end() == len(pattern)
+        literal = char in "(){}|+?" or (char == "^" and not first) or (char == "$" and not last)
+        leads = char == "*" and (first or pattern[: match.start()] == "^")
+        return (
+            char if char in "^$.*[](){}|+?" and not leads and (extended or not literal) else re.escape(char)
+        )
+
+    return _TOKEN.sub(translate_token, pattern)
+
+
+def _find_literal_text(pattern: str) -> str | None:
+    """The one text that a pattern is about, if it has no more than anchors and escapes; else None."""
+    body = pattern.removeprefix("^")
+    body = body[:-1] if body.endswith("$") and not body.endswith("\\$") else body
+    if re.search(r"(?<!\\)[*\[]|\\[(|+?wsdSWb{<>1-9]|\.\*", body):
+        return None
+    return re.sub(r"\\(.)", r"\1", body)
+
+
+def parse_sed(program: str) -> Iterator[SedCommand]:
+    """The commands of a sed program; what cannot be read ends it with one that is opaque."""
+    program = program.replace(r"\x27", "'").replace(r"\x22", '"')
+    position = len(program) if r"\x" in program else 0
+    if position:
+        yield SedCommand("?", text=program)
+    while position < len(program):
+        if program[position] in " \t\n;":
+            position += 1
+            continue
+        head = _HEAD.match(program, position)
+        if head is None:
+            yield SedCommand("?", text=program[position:])
+            return
+        first, last, name = head.groups()
+        position = head.end()
+        if name == "s":
+            stop = re.escape(program[position : position + 1])
+            part = rf"((?:\\.|[^\\{stop}])*){stop}"
+            match = re.compile(rf"{stop}{part}{part}(\w*)", re.S).match(program, position) if stop else None
+            if match is None:
+                yield SedCommand("?", text=program[position:])
+                return
+            pattern, text = (match[n].replace(f"\\{program[position]}", program[position]) for n in (1, 2))
+            position = match.end()
+            yield SedCommand("s", first, last, pattern, text, match[3])
+        elif name == "d":
+            yield SedCommand("d", first, last)
+        else:
+            text, position = _read_text_argument(program, position)
+            yield SedCommand(name, first, last, text=text)
+
+
+def _read_text_argument(program: str, position: int) -> tuple[str, int]:
+    r"""The text of `a`, `i` or `c`: one-line form and `a\` form; a line that ends in a backslash goes on."""
+    match = _LINES.match(program, position)
+    assert match is not None
+    escapes = {"n": "\n", "t": "\t"}
+    return re.sub(r"\\(.)", lambda m: escapes.get(m[1], m[1]), match[1], flags=re.S), match.end()

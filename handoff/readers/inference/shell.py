@@ -1,0 +1,81 @@
+"""What a command line does to files, read off its words and off what it printed."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from langgraph_takeover.handoff.readers.inference import file_commands, git, in_place, patches, programs
+from langgraph_takeover.handoff.readers.inference.command_line import CommandLine, ExpandedCommand
+from langgraph_takeover.handoff.shell.commands import find_executed_part, parse_command, resolve_path
+
+if TYPE_CHECKING:
+    from langgraph_takeover.handoff.readers.inference.files import InferredFiles
+
+_MAX_DEPTH = 3
+_HANDLERS: dict[str, Callable[[CommandLine, ExpandedCommand], None]] = {
+    **dict.fromkeys(in_place.FORMATTERS, in_place.format_files),
+    **dict.fromkeys(("sed", "perl", "ruby", "find"), in_place.edit_in_place),
+    **dict.fromkeys(("patch", "apply_patch"), patches.apply_patch),
+    **dict.fromkeys(("mv", "cp", "install"), file_commands.run_move),
+    **dict.fromkeys(("rm", "unlink"), file_commands.run_remove),
+    **dict.fromkeys(programs.SHELLS, programs.run_script),
+    "git": git.run_git,
+    "mkdir": file_commands.run_mkdir,
+    "touch": file_commands.run_touch,
+}
+_PRINT_PROGRAMS = {"cat", "tee", "echo", "printf"}
+
+
+def find_directory_after(command: str, cwd: str | None) -> str | None:
+    """Where a shell that stood in `cwd` stands after a command line."""
+    commands = parse_command(command)
+    last = commands[-1] if commands else None
+    if last is None:
+        return cwd
+    there = last.cwd
+    if last.name in ("cd", "pushd") and last.stages == 1:
+        words = [w for w in last.argv[1:] if w == "-" or not w.startswith("-")]
+        if not words or words[0] == "-" or "$" in words[0]:
+            return None
+        there = resolve_path(words[0], last.cwd)
+    if there is None:
+        return cwd
+    return there if there.startswith("/") or cwd is None else posixpath.normpath(posixpath.join(cwd, there))
+
+
+def apply_command_line(
+    files: InferredFiles, command: str, text: str, exit_code: int | None, timed_out: bool, depth: int = 0
+) -> set[str]:
+    """Let the files change as the command line changes them; the paths it touched."""
+
+    def run_nested(inner: str) -> set[str]:
+        return (
+            apply_command_line(files, inner, text, exit_code, False, depth + 1)
+            if depth < _MAX_DEPTH
+            else set()
+        )
+
+    ran = find_executed_part(command, text)
+    # Of a line that bash could not read to its end, the exit code is that of the reading.
+    code = exit_code if ran == command else None
+    line = CommandLine(files, ran, text, code, timed_out=timed_out, run_nested=run_nested)
+    for position in range(len(line.commands)):
+        if line.did_run(position):
+            _apply_command(line, line.expand_command(position))
+    return line.touched_paths
+
+
+def _apply_command(line: CommandLine, part: ExpandedCommand) -> None:
+    name = part.command.name
+    if name in _PRINT_PROGRAMS:
+        file_commands.run_printer(line, part)
+        return
+    if name.startswith(("python", "pypy")):
+        programs.run_python(line, part)
+    elif name in _HANDLERS:
+        _HANDLERS[name](line, part)
+    elif "/" in part.command.argv[0] or name.endswith(".sh"):
+        programs.run_script(line, part)
+    file_commands.write_redirects(line, part)

@@ -1,0 +1,137 @@
+"""Which lines of which files an action showed, so that later edits of them can be followed to the letter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from langgraph_takeover.handoff.shell.command_effects import may_edit
+from langgraph_takeover.handoff.shell.commands import SimpleCommand, parse_command
+
+if TYPE_CHECKING:
+    from langgraph_takeover.handoff.readers.inference.files import InferredFiles
+
+_SHOWING_PROGRAM = re.compile(r"\b(?:cat|sed|head|nl|grep|tail)\b")
+_SILENT_PROGRAMS = {"cd", "rm", "mv", "cp", "mkdir", "export", "true", "touch"}
+_NUMBERED_LINE = re.compile(r"^[ ]{0,6}(\d{1,6})(?:\t|[:-])(.*)$")
+_TABBED_LINE = re.compile(r"^[ ]{0,6}(\d{1,6})\t(.*)$")
+_PRINT_COMMAND = re.compile(r"^(\d+)(?:,(\d+|\$))?p$")
+_ELISION = re.compile(r"elided_chars|characters left out|\[\.\.\. |<response clipped>|truncated")
+_MAX_LINES = 3000
+
+
+def learn_from_editor(files: InferredFiles, arguments: Mapping[str, str], text: str) -> None:
+    """Numbered lines, as `cat -n` writes them, that an editor showed of its file."""
+    path = arguments.get("path", "")
+    if path:
+        _learn_numbered_lines(
+            files,
+            files.resolve_path(path),
+            [m for line in text.split("\n") if (m := _TABBED_LINE.match(line))],
+        )
+
+
+def learn_from_shell(files: InferredFiles, command: str, text: str) -> None:
+    """What a command line showed, where one pipeline of it alone prints."""
+    if len(command) > 4000 or not _SHOWING_PROGRAM.search(command) or _ELISION.search(text):
+        return
+    pipeline, lines = _find_printing_pipeline(parse_command(command)), _split_shown_lines(text)
+    names = [word for word in pipeline[0].argv[1:] if not word.startswith("-")] if pipeline else []
+    if not names or not lines:
+        return
+    first = pipeline[0]
+    path = files.resolve_path(names[-1], _find_directory(files, first))
+    if first.name == "grep" and _has_flag(first, "n"):
+        if len(names) == 2:
+            _learn_numbered_lines(files, path, _match_numbered_lines(lines))
+    elif first.name == "nl" or (first.name == "cat" and _has_flag(first, "n")):
+        _learn_numbered_lines(files, path, _match_numbered_lines(lines))
+    else:
+        _learn_lines(files, path, _find_first_line(pipeline), lines)
+
+
+def _find_printing_pipeline(commands: Sequence[SimpleCommand]) -> Sequence[SimpleCommand]:
+    """The only pipeline that prints, once and to the terminal; empty where there is none, or more than one."""
+    shown = [command for command in commands if command.stage == 0 and not _is_silent(command)]
+    if len(shown) != 1 or shown[0].is_repeated or any(">" in each.operator for each in shown[0].redirects):
+        return ()
+    first = shown[0]
+    behind = commands[commands.index(first) + 1 :]
+    return (first, *(command for command in behind if command.stage > 0))[: first.stages]
+
+
+def _split_shown_lines(text: str) -> list[str]:
+    """The lines of a file that a text may be; none of one too long, or that says there was no such file."""
+    lines = text.removesuffix("\n").split("\n")
+    useless = (
+        not text or len(lines) > _MAX_LINES or re.search(r": No such file|: command not found", lines[0])
+    )
+    return [] if useless else lines
+
+
+def _find_directory(files: InferredFiles, command: SimpleCommand) -> str:
+    cwd = files.cwd or ""
+    if command.cwd is None:
+        return cwd
+    return f"{cwd}/{command.cwd}" if cwd else command.cwd
+
+
+def _match_numbered_lines(lines: Sequence[str]) -> list[re.Match[str]]:
+    return [match for line in lines if (match := _NUMBERED_LINE.match(line))]
+
+
+def _learn_lines(files: InferredFiles, path: str, begin: int | None, lines: Sequence[str]) -> None:
+    """Lines of a file from number `begin` on; 0 is the whole of it."""
+    held = files.content(path)
+    if begin is None or held is None:
+        return
+    files.mark_base_file(path)
+    if begin == 0:
+        files.known_lines.learn_file(held, lines)
+    else:
+        files.known_lines.learn(held, begin, lines)
+
+
+def _learn_numbered_lines(files: InferredFiles, path: str, matches: Sequence[re.Match[str]]) -> None:
+    held = files.content(path)
+    if held is not None and matches:
+        files.mark_base_file(path)
+        for match in matches[:_MAX_LINES]:
+            files.known_lines.learn(held, int(match[1]), [match[2]])
+
+
+def _find_first_line(pipeline: Sequence[SimpleCommand]) -> int | None:
+    """The number of the first line that is shown; 0 for a whole file, None if that cannot be told."""
+    first = pipeline[0]
+    options = [w for w in first.argv[1:] if w.startswith("-")]
+    if first.name == "cat" and not options:
+        if len(pipeline) == 1:
+            return 0 if len(first.argv) == 2 else None
+        second = pipeline[1]
+        if len(pipeline) == 2 and second.name == "sed":
+            return _find_first_printed_line(second)
+        return 1 if len(pipeline) == 2 and second.name == "head" else None
+    if len(pipeline) > 1:
+        return None
+    if first.name == "sed":
+        return _find_first_printed_line(first)
+    return 1 if first.name == "head" and not _has_flag(first, "c") else None
+
+
+def _find_first_printed_line(command: SimpleCommand) -> int | None:
+    if not _has_flag(command, "n"):
+        return None
+    programs = [w for w in command.argv[1:] if not w.startswith("-")]
+    match = _PRINT_COMMAND.match(programs[0]) if programs else None
+    return int(match[1]) if match else None
+
+
+def _has_flag(command: SimpleCommand, letter: str) -> bool:
+    return any(re.fullmatch(rf"-\w*{letter}\w*", w) for w in command.argv[1:])
+
+
+def _is_silent(command: SimpleCommand) -> bool:
+    if command.name == "sed":
+        return may_edit(command)
+    return command.name in _SILENT_PROGRAMS or (command.name == "cat" and command.stdin is not None)

@@ -1,0 +1,236 @@
+"""Runs of mini-swe-agent: v1, one bash block a message, and v2, actions beside the message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from langgraph_takeover.handoff.readers import tools
+from langgraph_takeover.handoff.readers.calls import (
+    RecordedCall,
+    RecordedResult,
+    RecordedRun,
+    TraceError,
+    extract_text,
+    join_text,
+    parse_usage,
+    to_id,
+)
+from langgraph_takeover.handoff.trace.events import UNREADABLE
+
+BASH_BLOCK = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)
+_TEXT_ACTION = re.compile(r"```mswea_bash_command\s*\n(.*?)\n```", re.DOTALL)
+_RETURNCODE = re.compile(
+    r"(?:<exception>.*?</exception>\s*)?<returncode>(-?\d{1,9})</returncode>\s*", re.DOTALL
+)
+_OUTPUT = re.compile(r"<output>\n?(.*?)\n?</output>", re.DOTALL)
+TIMEOUT_NOTICE = re.compile(r"^The last command <command>|timed out after \d+", re.MULTILINE)
+_KEEPS_DIRECTORY = False
+"""Every command gets a new shell in the repository, so a `cd` does not last."""
+
+
+def is_v1(data: Any) -> bool:
+    return (
+        isinstance(data, Mapping)
+        and isinstance(data.get("messages"), list)
+        and not is_v2(data)
+        and (
+            str(data.get("trajectory_format", "")).startswith("mini-swe-agent-1")
+            or any(
+                isinstance(m, Mapping)
+                and m.get("role") == "assistant"
+                and "```bash" in extract_text(m.get("content"))
+                for m in data["messages"][:8]
+            )
+        )
+    )
+
+
+def is_v2(data: Any) -> bool:
+    if not isinstance(data, Mapping) or not isinstance(data.get("messages"), list):
+        return False
+    if data.get("trajectory_format") == "mini-swe-agent-1.1":
+        return True
+    return any(
+        isinstance(m, Mapping)
+        and (
+            (isinstance(m.get("extra"), Mapping) and "actions" in m["extra"])
+            or _find_text_command(m) is not None
+        )
+        for m in data["messages"]
+    )
+
+
+def read_v1(data: Mapping[str, Any], name: str) -> RecordedRun:
+    """A `*.traj.json` of version 1. Raises TraceError."""
+    messages = _list_messages(data)
+    calls = []
+    for number, message in enumerate(messages):
+        if message.get("role") != "assistant":
+            continue
+        text = extract_text(message.get("content"))
+        answer = messages[number + 1] if number + 1 < len(messages) else None
+        shown = extract_text(answer.get("content")) if answer and answer.get("role") != "assistant" else None
+        blocks = BASH_BLOCK.findall(text)
+        usage = _read_usage(message)
+        if len(blocks) != 1:
+            calls.append(RecordedCall(text, UNREADABLE, {}, RecordedResult(shown or "", refused=True), usage))
+            continue
+        command = blocks[0].strip()
+        calls.append(_build_call(text, command, None if shown is None else _read_result(shown), usage))
+    return _build_run(data, name, "mini-swe-agent-v1", calls, messages)
+
+
+def read_v2(data: Mapping[str, Any], name: str) -> RecordedRun:
+    """A `*.traj.json` of version 2, by tool calls or textual. Raises TraceError."""
+    messages = _list_messages(data)
+    answers = {
+        to_id(m.get("tool_call_id", m.get("call_id"))): m
+        for m in messages
+        if m.get("role") == "tool" or m.get("type") == "function_call_output"
+    }
+    calls = []
+    for number, message in enumerate(messages):
+        extra = message.get("extra")
+        if not isinstance(extra, Mapping):
+            extra = (
+                {"actions": [{"command": text}]} if (text := _find_text_command(message)) is not None else {}
+            )
+        if extra.get("interrupt_type") == "FormatError":
+            refused = RecordedResult(extract_text(message.get("content")), refused=True)
+            calls.append(RecordedCall(str(extra.get("model_response") or ""), UNREADABLE, {}, refused))
+            continue
+        actions = extra.get("actions")
+        if not isinstance(actions, list):
+            continue
+        following = list(_list_observations(messages, number))
+        thought = _read_thought(message)
+        for position, action in enumerate(actions):
+            if not isinstance(action, Mapping) or not isinstance(action.get("command"), str):
+                raise TraceError(
+                    f"{name}: messages[{number}].extra.actions[{position}]: field 'command' is not text"
+                )
+            answer = answers.get(to_id(action.get("tool_call_id"))) or (
+                following[position] if position < len(following) else None
+            )
+            command = action["command"]
+            text = join_text(thought if position == 0 else "", f"$ {command}")
+            result = _read_result_v2(answer) if answer is not None else None
+            calls.append(_build_call(text, command, result, _read_usage(message) if position == 0 else None))
+    return _build_run(data, name, "mini-swe-agent-v2", calls, messages)
+
+
+def _list_messages(data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return [message for message in data["messages"] if isinstance(message, Mapping)]
+
+
+def _build_call(text: str, command: str, result: RecordedResult | None, usage: Any) -> RecordedCall:
+    """A submission is one only if nothing came back; otherwise the marker was only mentioned."""
+    submits = tools.is_submission(command)
+    if submits and (result is None or result.exit_code is None):
+        return RecordedCall(text, "finish", {"command": command}, result, usage)
+    return RecordedCall(text, "shell", {"command": command}, result, usage)
+
+
+def _read_result(output: str) -> RecordedResult:
+    code = _RETURNCODE.match(output)
+    timed_out = code is None and TIMEOUT_NOTICE.search(output) is not None
+    return RecordedResult(
+        output,
+        exit_code=int(code[1]) if code else None,
+        timed_out=timed_out,
+        output=extract_output(output) if code else None,
+    )
+
+
+def extract_output(text: str) -> str | None:
+    whole = _OUTPUT.search(text)
+    return whole[1] if whole and "<output_head>" not in text[: whole.start()] else None
+
+
+def _read_result_v2(answer: Mapping[str, Any]) -> RecordedResult:
+    extra = answer.get("extra") if isinstance(answer.get("extra"), Mapping) else {}
+    shown = extract_text(answer.get("content", answer.get("output")))
+    code = extra.get("returncode") if isinstance(extra, Mapping) else None
+    trouble = str(extra.get("exception_info") or "") if isinstance(extra, Mapping) else ""
+    raw = extra.get("raw_output") if isinstance(extra, Mapping) else None
+    if not isinstance(code, int):
+        plain = _read_result(shown)
+        code = plain.exit_code
+    timed_out = "timed out" in trouble or "TimeoutExpired" in trouble or _read_result(shown).timed_out
+    return RecordedResult(
+        shown,
+        exit_code=None if trouble or not isinstance(code, int) else code,
+        refused="not executed" in trouble,
+        timed_out=timed_out,
+        output=raw if isinstance(raw, str) else None,
+    )
+
+
+def _find_text_command(message: Mapping[str, Any]) -> str | None:
+    """The command of a message that stands without its parsed actions, as the oldest recordings have it."""
+    if message.get("role") != "assistant":
+        return None
+    blocks = _TEXT_ACTION.findall(extract_text(message.get("content")))
+    return blocks[0].strip() if len(blocks) == 1 else None
+
+
+def _list_observations(messages: Sequence[Mapping[str, Any]], number: int) -> Iterator[Mapping[str, Any]]:
+    for message in messages[number + 1 :]:
+        extra = message.get("extra")
+        if isinstance(extra, Mapping) and "actions" in extra:
+            return
+        if message.get("role") == "assistant":
+            return
+        told = isinstance(extra, Mapping) and ("returncode" in extra or "raw_output" in extra)
+        shown = extract_text(message.get("content"))
+        if told or (extra is None and ("<returncode>" in shown or TIMEOUT_NOTICE.search(shown))):
+            yield message
+
+
+def _read_thought(message: Mapping[str, Any]) -> str:
+    if message.get("object") == "response":
+        return extract_text(
+            [item.get("content") for item in message.get("output", []) if isinstance(item, Mapping)]
+        )
+    return extract_text(message.get("content"))
+
+
+def _read_usage(message: Mapping[str, Any]) -> Any:
+    extra = message.get("extra")
+    response = extra.get("response") if isinstance(extra, Mapping) else None
+    return (
+        parse_usage(response.get("usage"))
+        if isinstance(response, Mapping)
+        else parse_usage(message.get("usage"))
+    )
+
+
+def _build_run(
+    data: Mapping[str, Any],
+    name: str,
+    format_name: Any,
+    calls: list[RecordedCall],
+    messages: Sequence[Mapping[str, Any]],
+) -> RecordedRun:
+    info = data.get("info") if isinstance(data.get("info"), Mapping) else {}
+    config = info.get("config") if isinstance(info, Mapping) else None
+    environment = config.get("environment") if isinstance(config, Mapping) else None
+    cwd = environment.get("cwd") if isinstance(environment, Mapping) else None
+    model = config.get("model") if isinstance(config, Mapping) else None
+    task = next((extract_text(m.get("content")) for m in messages if m.get("role") == "user"), "")
+    return RecordedRun(
+        id=str(data.get("instance_id") or name),
+        format=format_name,
+        calls=calls,
+        task=task,
+        model=str(model.get("model_name") or "") if isinstance(model, Mapping) else "",
+        workspace=cwd if isinstance(cwd, str) and cwd.startswith("/") else None,
+        keeps_directory=_KEEPS_DIRECTORY,
+    )
+
+
+def wrap_messages(data: Any) -> Any:
+    """Older files of version 2 are the bare list of messages."""
+    return {"messages": data} if isinstance(data, list) else data

@@ -1,0 +1,81 @@
+"""The JSON Schema of what a record's directory holds, for programs in other languages.
+
+`python -m handoff.records.schema >docs/record.schema.json` writes it anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from langgraph_takeover.handoff.records.record import HandoffRecord
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def build_schema() -> dict[str, Any]:
+    """The schema of `record.json`; those of `notes.json` and `review.json` are its `$defs` of these names."""
+    made = HandoffRecord.model_json_schema()
+    made["required"] += ["schema_version", "digest"]
+    for model in _list_models():
+        told = made if model is HandoffRecord else made["$defs"][model.__name__]
+        told["description"] = _normalize_text(told["description"])
+        for name, text in _list_field_docs(model):
+            told["properties"][name]["description"] = _normalize_text(text)
+    return {"$schema": _DIALECT, **made}
+
+
+def format_schema() -> str:
+    """The schema as its file holds it."""
+    return json.dumps(build_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def _normalize_text(text: str) -> str:
+    return re.sub(r"\bNone\b", "null", " ".join(text.split()))
+
+
+def _list_models() -> list[type[BaseModel]]:
+    """The record and all that its fields are made of."""
+    found: list[type[BaseModel]] = [HandoffRecord]
+    for model in found:
+        for field in model.model_fields.values():
+            found += [part for part in _find_models(field.annotation) if part not in found]
+    return found
+
+
+def _find_models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _find_models(argument)
+
+
+def _list_field_docs(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """The texts that stand below the fields in the source, those of base classes too."""
+    bases = [base for base in model.__mro__ if issubclass(base, BaseModel) and base is not BaseModel]
+    for field, below in itertools.chain.from_iterable(
+        itertools.pairwise(_parse_class_body(base)) for base in bases
+    ):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, inspect.cleandoc(text)
+
+
+def _parse_class_body(model: type[BaseModel]) -> list[ast.stmt]:
+    (definition,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(definition, ast.ClassDef)
+    return definition.body
+
+
+if __name__ == "__main__":
+    print(format_schema(), end="")

@@ -1,0 +1,140 @@
+"""Traces as ATIF documents, the Agent Trajectory Interchange Format, predecessor and successor linked.
+
+What ATIF has no field for (exit codes, file changes, trees) goes into `extra`, so that
+`handoff.readers` gives back the very trace that was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
+
+from langgraph_takeover.handoff.trace.events import Event, Trace, Usage
+
+SCHEMA_VERSION = "ATIF-v1.7"
+TRACE_KEY, EVENTS_KEY = "takeover_trace", "takeover_events"
+_NATIVE_FIELDS = {"text", "arguments", "usage"}
+"""The fields of an event that ATIF itself has a place for."""
+
+
+class SuccessorDocument(NamedTuple):
+    """One successor's document, for the document of its predecessor to refer to."""
+
+    file: str
+    trace: Trace
+
+
+def build_document(trace: Trace, successors: Sequence[SuccessorDocument] = ()) -> dict[str, Any]:
+    """The trace as one ATIF document; `successors` are the takeovers that continue it.
+
+    `continued_trajectory_ref` can name one file only: with several successors all are in `extra`.
+    """
+    steps: list[dict[str, Any]] = []
+    if trace.task:
+        steps.append({"step_id": 1, "source": "user", "message": trace.task})
+    for action, observation in _pair_events(trace.events):
+        steps.append(_build_step(len(steps) + 1, trace, action, observation))
+    if not steps:
+        steps.append({"step_id": 1, "source": "system", "message": "The run has no events."})
+    extra: dict[str, Any] = {TRACE_KEY: trace.model_dump(mode="json", exclude={"events", "task"})}
+    if successors:
+        extra["continued_by"] = [_build_continuation(one, trace) for one in successors]
+    if trace.continues is not None:
+        extra["continues"] = trace.continues.model_dump(mode="json")
+    told = {
+        "schema_version": SCHEMA_VERSION,
+        "session_id": trace.continues.trace if trace.continues else trace.id,
+        "trajectory_id": trace.id,
+        "agent": _build_agent(trace),
+        "steps": steps,
+        "final_metrics": _build_final_metrics(trace.events, len(steps)),
+        "continued_trajectory_ref": successors[0].file if len(successors) == 1 else None,
+        "extra": extra,
+    }
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def _pair_events(events: Sequence[Event]) -> list[tuple[Event | None, Event | None]]:
+    """Every action with the observation that answers it; either may be missing in a broken trace."""
+    pairs: list[tuple[Event | None, Event | None]] = []
+    for event in events:
+        if event.kind == "observation" and pairs and pairs[-1][0] is not None and pairs[-1][1] is None:
+            pairs[-1] = (pairs[-1][0], event)
+        else:
+            pairs.append((event, None) if event.kind == "action" else (None, event))
+    return pairs
+
+
+def _build_step(number: int, trace: Trace, action: Event | None, observation: Event | None) -> dict[str, Any]:
+    kept = [e.model_dump(mode="json", exclude=_NATIVE_FIELDS) for e in (action, observation) if e is not None]
+    step: dict[str, Any] = {"step_id": number, "source": "agent" if action else "system", "message": ""}
+    if action is not None:
+        step["message"] = action.text
+        call = {
+            "tool_call_id": f"call_{action.index}",
+            "function_name": action.tool,
+            "arguments": dict(action.arguments),
+        }
+        step["tool_calls"] = [call]
+        metrics = _build_metrics(action.usage)
+        if metrics:
+            step["metrics"] = metrics
+    if observation is not None:
+        result: dict[str, Any] = {"content": observation.text}
+        if action is not None:
+            result["source_call_id"] = f"call_{action.index}"
+        step["observation"] = {"results": [result]}
+    step["extra"] = {EVENTS_KEY: kept}
+    return step
+
+
+def _build_agent(trace: Trace) -> dict[str, Any]:
+    name = "takeover" if trace.format == "takeover" else trace.format
+    agent: dict[str, Any] = {"name": name, "version": _find_version() if name == "takeover" else "unknown"}
+    if trace.model:
+        agent["model_name"] = trace.model
+    return agent
+
+
+def _build_metrics(usage: Usage | None) -> dict[str, int]:
+    return {k: v for k, v in usage.model_dump().items() if v is not None} if usage else {}
+
+
+def _build_final_metrics(events: Sequence[Event], steps: int) -> dict[str, int]:
+    counted: dict[str, int] = {"total_steps": steps}
+    for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+        values = [getattr(e.usage, name) for e in events if e.usage is not None]
+        known = [value for value in values if value is not None]
+        if known:
+            counted[f"total_{name}"] = sum(known)
+    return counted
+
+
+def _build_continuation(successor: SuccessorDocument, trace: Trace) -> dict[str, Any]:
+    told = successor.trace.continues
+    if told is None:
+        return {"file": successor.file}
+    offset = 2 if trace.task else 1
+    step = next(
+        (
+            n
+            for n, pair in enumerate(_pair_events(trace.events))
+            if any(e and e.index == told.point.event_index for e in pair)
+        ),
+        None,
+    )
+    return {
+        "file": successor.file,
+        "record": told.record,
+        "view": told.view,
+        "point": told.point.kind,
+        "after_step_id": None if step is None else step + offset,
+    }
+
+
+def _find_version() -> str:
+    try:
+        return version("langgraph-takeover")
+    except PackageNotFoundError:
+        return "unknown"

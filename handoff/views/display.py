@@ -1,0 +1,110 @@
+"""How a record and its views look on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.messages import BaseMessage, convert_to_openai_messages
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.views import VIEWS, Recipient, measure_view
+from langgraph_takeover.sandbox.cli.terminal import escape_text
+
+ESTIMATE_NOTE = "estimated at four characters each"
+Message = dict[str, Any]
+"""`role` and `content`, and where there are some `tool_calls` or a `tool_call_id`."""
+
+
+def describe_size(messages: list[BaseMessage]) -> str:
+    """How large a view is, in one line."""
+    found, number = measure_view(messages), len(messages)
+    counted = "1 message" if number == 1 else f"{number} messages"
+    return f"{counted}, {found.characters:,} characters, about {found.tokens:,} tokens ({ESTIMATE_NOTE})"
+
+
+def to_openai_messages(messages: list[BaseMessage]) -> list[Message]:
+    """The messages as servers take them."""
+    found: list[Message] = convert_to_openai_messages(messages, text_format="string")
+    return found
+
+
+def format_messages(messages: list[BaseMessage]) -> str:
+    """One message as it is; of several, or of calls, each below a line that names whose it is."""
+    sent = to_openai_messages(messages)
+    if len(sent) == 1 and not _list_calls(sent[0]):
+        return str(sent[0]["content"])
+    blocks = []
+    for each in sent:
+        answered = f" to {each['tool_call_id']}" if "tool_call_id" in each else ""
+        calls = "".join(f"[call {call}]\n" for call in _list_calls(each))
+        text = f"{each['content']}\n" if each["content"] else ""
+        blocks.append(f"--- {each['role']}{answered}\n{text}{calls}")
+    return "".join(blocks)
+
+
+def escape_control_chars(text: str) -> str:
+    """Text of many lines that cannot steer a terminal."""
+    return "\n".join(
+        "\t".join(str(escape_text(part)) for part in line.split("\t")) for line in text.split("\n")
+    )
+
+
+def print_record(console: Console, record: HandoffRecord, recipient: Recipient) -> None:
+    """Every view's size, and what the record is."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("view")
+    for heading in ("messages", "characters", "tokens"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, view in VIEWS.items():
+        messages = view(record, recipient)
+        found = measure_view(messages)
+        table.add_row(name, f"{len(messages):,}", f"{found.characters:,}", f"{found.tokens:,}")
+    console.print(table)
+    console.print(escape_text(f"Tokens are {ESTIMATE_NOTE}. One view itself: --view NAME."), style="dim")
+    console.print()
+    facts = Table(box=None, pad_edge=False, show_header=False)
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, fact in _list_facts(record):
+        facts.add_row(name, _truncate(escape_text(fact)))
+    console.print(facts)
+
+
+def record_to_dict(record: HandoffRecord, recipient: Recipient) -> dict[str, Any]:
+    """What `show_record` shows."""
+    made = {name: view(record, recipient) for name, view in VIEWS.items()}
+    return {
+        **dict(_list_facts(record)),
+        "views": {
+            name: {"messages": len(messages), **measure_view(messages)._asdict()}
+            for name, messages in made.items()
+        },
+    }
+
+
+def _list_facts(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
+    snapshot, notes, review = record.snapshot, record.notes, record.review
+    return (
+        ("record", record.id),
+        ("task", record.task.id),
+        ("predecessor", record.predecessor),
+        ("point", f"{record.point.kind}, after event {record.point.event_index}"),
+        ("detail", record.point.detail),
+        ("snapshot", "none" if snapshot is None else f"{snapshot.backend}, {snapshot.location}"),
+        ("made", record.created_at),
+        ("notes", "none: the views say UNKNOWN instead" if notes is None else f"by {notes.model}"),
+        ("review", "none" if review is None else f"{review.decision}, view {review.view}"),
+    )
+
+
+def _list_calls(message: Message) -> list[str]:
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    return [f"{each['name']} {each['arguments']}" for each in functions]
+
+
+def _truncate(text: Text) -> Text:
+    text.truncate(500, overflow="ellipsis")
+    return text

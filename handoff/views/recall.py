@@ -1,0 +1,68 @@
+"""Events of the earlier work, shown when they are asked for: by their names, or by words that stand in them."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+
+from langgraph_takeover.handoff.text.fence import cut_middle, neutralize, wrap_in_fence
+from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.views.trace import render_events
+
+MAX_ANSWER_CHARS = 6_000
+_MAX_EVENTS = 12
+_MAX_HITS = 8
+_SNIPPET_TOKENS = 40
+_EVENT_NAMES = re.compile(
+    r"[\s,;\[\]()]*+(?:e?\d{1,9}+(?:\s*+[-–]\s*+e?\d{1,9}+)?+(?:[\s,;\[\]()]++|\Z))++", re.IGNORECASE
+)
+_RANGE = re.compile(r"e?(\d+)(?:\s*[-–]\s*e?(\d+))?", re.IGNORECASE)
+
+
+def recall_events(trace: Sequence[Event], query: str) -> str:
+    """What a successor is shown when it asks for `what`, in at most about `LONGEST_ANSWER` characters."""
+    if not trace:
+        return "The earlier work has no events."
+    if _EVENT_NAMES.fullmatch(query):
+        return _show_named_events(trace, query)
+    if words := re.findall(r"\w+", query):
+        return _search(trace, words)
+    return f"Name events, such as e0 or e3-e5 (there are e0 to e{len(trace) - 1}), or words to search for."
+
+
+def _show_named_events(trace: Sequence[Event], query: str) -> str:
+    asked: list[int] = []
+    for first, last in _RANGE.findall(query):
+        asked += range(int(first), min(int(last or first), int(first) + _MAX_EVENTS) + 1)
+    there = [index for index in dict.fromkeys(asked) if index < len(trace)]
+    if not there:
+        return f"There is no such event; there are e0 to e{len(trace) - 1}."
+    shown, more = there[:_MAX_EVENTS], there[_MAX_EVENTS:]
+    room = MAX_ANSWER_CHARS // len(shown)
+    text = render_events(trace[i].model_copy(update={"text": cut_middle(trace[i].text, room)}) for i in shown)
+    return wrap_in_fence(text) + (
+        f"Not shown: e{', e'.join(map(str, more[:20]))}; ask for fewer.\n" if more else ""
+    )
+
+
+def _search(trace: Sequence[Event], words: Sequence[str]) -> str:
+    with closing(sqlite3.connect(":memory:")) as base:
+        base.execute("""CREATE VIRTUAL TABLE events USING fts5(text, tokenize="unicode61 tokenchars '_'")""")
+        base.executemany(
+            "INSERT INTO events (rowid, text) VALUES (?, ?)",
+            ((event.index + 1, neutralize(event.text)) for event in trace),
+        )
+        # Whatever is asked is words to look for, never the search's own syntax.
+        query = " OR ".join(f'"{word}"' for word in words[:20])
+        rows = base.execute(
+            "SELECT rowid - 1, snippet(events, 0, '', '', '…', ?) FROM events WHERE events MATCH ? "
+            "ORDER BY rank, rowid LIMIT ?",
+            (_SNIPPET_TOKENS, query, _MAX_HITS),
+        ).fetchall()
+    if not rows:
+        return f"No event of the earlier work mentions {neutralize(' '.join(words[:20]))[:200]}."
+    room = MAX_ANSWER_CHARS // _MAX_HITS
+    found = render_events(trace[i].model_copy(update={"text": cut_middle(text, room)}) for i, text in rows)
+    return f"{wrap_in_fence(found)}These mention it; ask for one by its name, such as e{rows[0][0]}, to see it whole.\n"

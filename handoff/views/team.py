@@ -1,0 +1,211 @@
+"""Several agents on one task: how the turn passed between them, and what each is shown of the others' work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from pydantic import Field
+
+from langgraph_takeover.handoff.text.fence import neutralize, quote_text, wrap_in_fence
+from langgraph_takeover.handoff.trace.action import Action, write_action
+from langgraph_takeover.handoff.trace.conversation import merge_human_messages
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
+from langgraph_takeover.sandbox.interface import Frozen
+
+PassReason = Literal["handoff", "rotation", "supervisor"]
+"""The agent asked for it; its turns ran out, and the next follows; its turns ran out, and the supervisor chooses."""
+SharePolicy = Literal["full", "results"]
+"""What the others see of the turns that were passed on: all of it, or what the actions showed."""
+EventData = Mapping[str, Any]
+"""An event as JSON."""
+_NON_WORK_TOOLS = (UNREADABLE, "handoff", "finish")
+_MAX_LINE_LENGTH = 60
+
+
+class TurnPass(Frozen):
+    """The turn of one agent passing to another, after so many steps, events and messages of the run."""
+
+    step: int = Field(ge=0)
+    events: int = Field(ge=0)
+    messages: int = Field(ge=0)
+    source: str
+    target: str
+    how: PassReason
+    message: str = ""
+    share: SharePolicy = "full"
+
+
+class AgentTurn(NamedTuple):
+    """What one agent did from one pass to the next."""
+
+    agent: str
+    messages: Sequence[BaseMessage]
+    events: Sequence[EventData]
+    steps_before: int
+    turn_pass: TurnPass | None
+    """How it ended; None while it is the agent's turn."""
+
+
+def build_agent_messages(
+    agent: str, messages: Sequence[BaseMessage], events: Sequence[EventData], passes: Sequence[TurnPass]
+) -> list[BaseMessage]:
+    """The team's conversation as one of its agents is shown it: valid chat history in either protocol.
+
+    Its own messages are as they were. What another did is told in a person's message, within a fence; how much of
+    it depends on how that other's turns were passed on. Instructions of the system are left out.
+    """
+    begun = next((n for n, each in enumerate(messages) if isinstance(each, AIMessage)), len(messages))
+    found: list[BaseMessage] = [each for each in messages[:begun] if not isinstance(each, SystemMessage)]
+    for stretch in list_turns(agent, messages, events, passes, begun):
+        if stretch.agent == agent:
+            found += [each.model_copy(update={"name": None}) for each in stretch.messages]
+        else:
+            found += [HumanMessage(_describe_turn(stretch)), *_list_human_messages(stretch.messages)]
+        if stretch.turn_pass is not None and stretch.turn_pass.target == agent:
+            found.append(HumanMessage(_announce_turn(stretch.turn_pass)))
+    return merge_human_messages(found)
+
+
+def list_turns(
+    agent: str,
+    messages: Sequence[BaseMessage],
+    events: Sequence[EventData],
+    passes: Sequence[TurnPass],
+    first_reply: int = 0,
+) -> Iterator[AgentTurn]:
+    """The run in the order of who acted; `agent` is whose turn it is where nobody has passed one on."""
+    step, event, message, acting = 0, 0, first_reply, agent
+    for each in passes:
+        yield AgentTurn(
+            each.source, messages[message : each.messages], events[event : each.events], step, each
+        )
+        step, event, message, acting = each.step, each.events, max(each.messages, first_reply), each.target
+    yield AgentTurn(acting, messages[message:], events[event:], step, None)
+
+
+def count_idle_passes(events: Sequence[EventData], passes: Sequence[TurnPass]) -> int:
+    """How many passes in a row were made by agents that had done nothing; none once somebody has acted since."""
+    ends = [0, *(each.events for each in passes), len(events)]
+    stretches_without = 0
+    for begin, end in reversed(list(pairwise(ends))):
+        if any(
+            each["kind"] == "action" and each["tool"] not in _NON_WORK_TOOLS for each in events[begin:end]
+        ):
+            break
+        stretches_without += 1
+    return max(stretches_without - 1, 0)  # the last of them is under way
+
+
+def _describe_turn(turn: AgentTurn) -> str:
+    """What another agent did, as it may be shown."""
+    results = turn.turn_pass is not None and turn.turn_pass.share == "results"
+    entries = tuple(_list_entries(turn, results))
+    what = "what its actions showed" if results else "in full"
+    shown = f"\n{_render_entries(entries)}" if entries else " nothing"
+    return f"[{turn.agent}] {what}:{shown}"
+
+
+def _list_entries(turn: AgentTurn, results_only: bool) -> Iterator[tuple[str, str]]:
+    """Headings, and what stands under each."""
+    step = turn.steps_before
+    for event in turn.events:
+        step += event["kind"] == "action"
+        if results_only and event["tool"] in _NON_WORK_TOOLS:
+            continue  # what it said, or was told about what it said
+        if event["kind"] == "observation":
+            yield f"{step} · result", event["text"]
+            continue
+        said = (
+            write_action(Action(event["tool"], dict(event["arguments"]))) if results_only else event["text"]
+        )
+        yield f"{step} · {turn.agent} · {' '.join(event['tool'].split())}", said
+
+
+@lru_cache(maxsize=256)  # a stretch that is over is shown again at every turn
+def _render_entries(entries: tuple[tuple[str, str], ...]) -> str:
+    return wrap_in_fence(
+        "\n".join(f"## {quote_text(heading)}\n{quote_text(text)}" for heading, text in entries)
+    )
+
+
+def _list_human_messages(messages: Sequence[BaseMessage]) -> Iterator[HumanMessage]:
+    """Messages that answer no reply: a person's, put into the run for everybody."""
+    before: BaseMessage | None = None
+    for each in messages:
+        if isinstance(each, HumanMessage) and each.name is None and not isinstance(before, AIMessage):
+            yield each
+        before = each
+
+
+def _announce_turn(turn_pass: TurnPass) -> str:
+    if turn_pass.how == "handoff":
+        why = f"{turn_pass.source} hands over to you; what it has to say to you is its last entry above"
+    else:
+        why = f"{turn_pass.source} has had its turns"
+    choose = (
+        ": choose who goes on, and hand over to that agent by name" if turn_pass.how == "supervisor" else ""
+    )
+    return f"[It is your turn, {turn_pass.target}: {why}{choose}.]"
+
+
+class TimelineRow(Frozen):
+    """One step of a team: who did what, what came of it, and to whom the turn then passed."""
+
+    step: int
+    agent: str
+    action: str
+    outcome: str = ""
+    turn_pass: TurnPass | None = None
+
+
+def build_timeline(
+    events: Sequence[Event], passes: Sequence[TurnPass], agents: Sequence[str]
+) -> list[TimelineRow]:
+    """The steps of a team's run; `agents` are their names, that of the one who began first."""
+    rows: list[TimelineRow] = []
+    ends = {each.step: each for each in passes}
+    acting = agents[0] if agents else ""
+    for event in events:
+        if event.kind == "observation":
+            if rows:
+                rows[-1] = rows[-1].model_copy(update={"outcome": _describe_outcome(event)})
+            continue
+        step = len(rows) + 1
+        rows.append(
+            TimelineRow(step=step, agent=acting, action=_summarize_action(event), turn_pass=ends.get(step))
+        )
+        acting = ends[step].target if step in ends else acting
+    return rows
+
+
+def format_timeline(rows: Sequence[TimelineRow]) -> str:
+    """A timeline as lines for a terminal."""
+    names = max((len(row.agent) for row in rows), default=0)
+    actions = max((len(row.action) for row in rows), default=0)
+    lines = []
+    for row in rows:
+        lines.append(f"{row.step:>3}  {row.agent:<{names}}  {row.action:<{actions}}  {row.outcome}".rstrip())
+        if row.turn_pass is not None:
+            shared = "all of it" if row.turn_pass.share == "full" else "results only"
+            lines.append(f"{'':>3}  {'':<{names}}  -> {row.turn_pass.target} ({row.turn_pass.how}, {shared})")
+    return "\n".join(lines)
+
+
+def _summarize_action(event: Event) -> str:
+    shown = [
+        event.arguments[name] for name in ("command", "path", "to", "message") if name in event.arguments
+    ]
+    text = neutralize(" ".join(f"{event.tool}: {' '.join(shown)}".split())) if shown else event.tool
+    return text if len(text) <= _MAX_LINE_LENGTH else f"{text[: _MAX_LINE_LENGTH - 1]}…"
+
+
+def _describe_outcome(event: Event) -> str:
+    if event.refused:
+        return "refused"
+    if event.timed_out:
+        return "timed out"
+    return f"exit {event.exit_code}" if event.exit_code is not None else ""

@@ -1,0 +1,1 @@
+"""Checkpointed handoffs between coding agents."""

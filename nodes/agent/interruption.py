@@ -1,0 +1,99 @@
+"""The node of an agent that asks, on purpose, for another to continue."""
+
+from __future__ import annotations
+
+from langgraph.runtime import Runtime
+from langgraph.types import interrupt
+
+from langgraph_takeover.handoff.ledger import handoffs
+from langgraph_takeover.handoff.notes.structured_note import render_structured_note
+from langgraph_takeover.handoff.records.record import HandoffRecord, Review
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.trace.events import HandoffPoint
+from langgraph_takeover.handoff.views import VIEWS
+from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
+from langgraph_takeover.nodes.events import last_action, record_observation, report_progress
+from langgraph_takeover.nodes.model.notes import write_model_notes
+from langgraph_takeover.nodes.records import create_record
+from langgraph_takeover.nodes.session.observation import Observation
+from langgraph_takeover.nodes.state import AgentState
+
+
+def handoff(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+    message = redact(last_action(state).arguments.get("message", "").strip())
+    update = record_observation(state, get_agent_context(runtime), Observation(text="[handed over]"))
+    point = HandoffPoint(
+        kind="requested", event_index=len(state["events"]), detail=message[:200] or "requested by the agent"
+    )
+    update["fired"] = [*update.get("fired", []), point.model_dump(mode="json")]
+    return update
+
+
+def interruption(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+    """Make one record for each point that the last step fired, then do as the policy says.
+
+    `record` goes on, unless the handoff was requested; `stop` and `takeover` end the run, the one for good,
+    the other for a successor; `review` waits for a person, who hands over or refuses.
+    """
+    context = get_agent_context(runtime)
+    points = [HandoffPoint.model_validate(point) for point in state["fired"]]
+    run_id = context.run_id or context.session.thread
+    made = [create_record(state, runtime, point, run_id) for point in points]
+    requested = any(point.kind == "requested" for point in points)
+    update = AgentState(records=[record.id for record in made], fired=[])
+    # What waits for a person goes on waiting, although a run that goes on chooses its policy anew.
+    if context.policy == "review" or context.session.records.is_review_pending(made[0].id):
+        if _ask_review(state, runtime, made[0]):
+            update["stop_reason"] = state.get("stop_reason") or "handoff"
+    elif not state.get("stop_reason"):
+        if context.policy == "takeover" or requested:
+            update["stop_reason"] = "handoff"
+        elif context.policy == "stop":
+            update["stop_reason"] = "point"
+    # A team's pass is no answer to somebody outside, who may have asked meanwhile.
+    if requested and not state.get("passing"):
+        context.session.answer_handoff_request()
+    if update.get("stop_reason") == "handoff" and state.get("handoff"):
+        handoffs.advance(
+            context.session.ledger, state["handoff"], "completed", by=context.name, reason=f"handed on as {made[0].id}"
+        )  # fmt: skip
+    return update
+
+
+def _ask_review(state: AgentState, runtime: Runtime[AgentContext], record: HandoffRecord) -> bool:
+    """Whether a person hands the run over; what they decided is kept with the record."""
+    context = get_agent_context(runtime)
+    records = context.session.records
+    record = _add_notes(context, record)
+    if record.review is None:
+        with context.session.hold_lease():
+            records.mark_review_pending(record.id)
+    report_progress(runtime, "review", state, record=record.id)
+    answer = interrupt(
+        {
+            "record": record.id,
+            "point": record.point.kind,
+            "why": record.point.detail,
+            "note": render_structured_note(record),
+            "views": list(VIEWS),
+        },
+        response_schema=Review,
+    )
+    decided = Review.model_validate(answer)
+    with context.session.hold_lease():
+        records.add_review(record.id, decided)
+    return decided.decision == "approve"
+
+
+def _add_notes(context: AgentContext, record: HandoffRecord) -> HandoffRecord:
+    """The record with what the agent's model wrote about it; a model that fails leaves its fields unknown."""
+    if record.notes is not None:
+        return record
+
+    notes = write_model_notes(record, context.model, context.model_name, timeout_s=context.model_timeout_s)
+    if notes is None:
+        return record
+    with context.session.hold_lease():
+        context.session.records.add_notes(record.id, notes)
+        notes = context.session.records.load_notes(record.id) or notes
+    return record.model_copy(update={"notes": notes})

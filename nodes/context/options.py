@@ -1,0 +1,27 @@
+"""The options of one agent that the runtime, the experiment and the command line share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, get_type_hints
+
+from annotated_types import Ge, Gt
+
+from langgraph_takeover.handoff.trace.action import ActionProtocol
+
+
+class AgentOptions:
+    """Names, types, bounds and defaults. Pydantic models inherit them; `--help` reads them without pydantic."""
+
+    protocol: ActionProtocol = "text"
+    max_steps: Annotated[int, Gt(0)] = 500
+    max_tokens: Annotated[int | None, Gt(0)] = None
+    """Prompt and completion tokens of all calls together."""
+    max_seconds: Annotated[float, Gt(0)] = 4 * 3600.0
+    window_tokens: Annotated[int | None, Ge(1000)] = None
+    """The model's context window; views that do not fit are cut. None: as the model's profile states."""
+    command_timeout_s: Annotated[float, Gt(0)] = 120.0
+
+
+def select_options(options_class: type, source: object) -> dict[str, Any]:
+    """The values that `source` has for the options of `kind`, by name."""
+    return {name: getattr(source, name) for name in get_type_hints(options_class)}

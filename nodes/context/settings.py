@@ -1,0 +1,191 @@
+"""What a run is given from outside and never stores: settings, model, tools, and the hold on its thread."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.tools import BaseTool
+from langgraph.runtime import Runtime
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from langgraph_takeover.handoff.trace.events import PointKind, Usage
+from langgraph_takeover.nodes.context.agents import TeamMember
+from langgraph_takeover.nodes.context.children import DelegationRunner
+from langgraph_takeover.nodes.context.options import AgentOptions
+from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
+from langgraph_takeover.nodes.session.session import Session
+from langgraph_takeover.sandbox.interface import TakeoverError
+
+Policy = Literal["record", "stop", "review", "takeover"]
+ALL_POINTS: tuple[PointKind, ...] = (
+    "first_source_edit",
+    "first_validation",
+    "first_post_failure_edit",
+    "requested",
+)
+
+
+class Prices(BaseModel):
+    """What a million tokens cost, in any one currency."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt: float = Field(ge=0)
+    completion: float = Field(ge=0)
+    cached: float | None = Field(default=None, ge=0)
+    """Prompt tokens that the server had cached; None: as dear as others."""
+
+    def compute_cost(self, usage: Usage) -> float:
+        cached = usage.cached_tokens or 0
+        dear = self.prompt if self.cached is None else self.cached
+        fresh = (usage.prompt_tokens or 0) - cached
+        return (
+            fresh * self.prompt + cached * dear + (usage.completion_tokens or 0) * self.completion
+        ) / 1_000_000
+
+
+class Settings(BaseModel, AgentOptions):
+    """How an agent runs: shared options, points, policy, budgets. Holds no secret and no live object."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    offer_handoff: bool = False
+    """Give the agent a tool to ask for a handoff."""
+    points: tuple[PointKind, ...] = ALL_POINTS
+    """The point kinds to interrupt at; without `requested`, a spent budget makes none. The tool and a request
+    from outside always do."""
+    policy: Policy = "record"
+    max_events: int | None = Field(default=None, gt=0)
+    max_cost: float | None = Field(default=None, gt=0)
+    """In the currency of `prices`, without which there is no cost."""
+    prices: Prices | None = None
+    model_timeout_s: float = Field(default=600.0, gt=0)
+    """For one call of the model, retries and all."""
+    model_tries: int = Field(default=3, ge=1)
+    observation_chars: int = Field(default=10_000, ge=200)
+
+    @model_validator(mode="after")
+    def _check_prices(self) -> Settings:
+        if self.max_cost is not None and self.prices is None:
+            raise ValueError("max_cost needs prices; give prices=Prices(prompt=…, completion=…) too")
+        return self
+
+
+class AgentConfig(Settings):
+    """What a run is given and never stores: beside its settings, the model and further tools."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    model: BaseChatModel
+    model_name: str = ""
+    agent: str = ""
+    """As whom it takes handoffs and hands over; the model's name where it is empty."""
+    run_id: str = ""
+    """What its records' names begin with; the thread's id where it is empty."""
+    tools: tuple[BaseTool, ...] = ()
+    """Tools beside shell and editor. They run in this process, outside the sandbox."""
+    delegation: DelegationRunner | None = None
+    """Gives the agent a tool to hand tasks to others; `open_run` makes it of a `graph.Delegation`."""
+
+    @field_validator("tools")
+    @classmethod
+    def _check_tool_names(cls, tools: tuple[BaseTool, ...]) -> tuple[BaseTool, ...]:
+        names = [tool.name for tool in tools]
+        for name in names:
+            if name in RESERVED_TOOL_NAMES:
+                raise ValueError(f"{name!r} means a tool that every agent has; give yours another name")
+            if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+                raise ValueError(
+                    f"{name[:80]!r} is no tool's name; take up to 64 letters, digits, '_' and '-'"
+                )
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two tools are named {twice[0]!r}; give one another name")
+        return tools
+
+    @model_validator(mode="after")
+    def _check_tool_support(self) -> AgentConfig:
+        if self.protocol == "native" and type(self.model).bind_tools is BaseChatModel.bind_tools:
+            raise ValueError(describe_missing_tool_calls(self.model))
+        return self
+
+
+class AgentContext(AgentConfig):
+    """What a run's nodes are given: its equipment, and the hold on its thread."""
+
+    session: Session
+    member: TeamMember | None = None
+    """In a team: whose turn it is."""
+
+    @property
+    def models(self) -> tuple[BaseChatModel, ...]:
+        """Every model that works on the thread; the keys of none are to be written down."""
+        return tuple(agent.model for agent in self.member.team.all_agents) if self.member else (self.model,)
+
+    @property
+    def name(self) -> str:
+        return self.agent or self.model_name
+
+
+def describe_missing_tool_calls(model: BaseChatModel) -> str:
+    return f"protocol='native' needs a model with bind_tools, which {type(model).__name__} lacks; give protocol='text'"
+
+
+class SettingsError(TakeoverError, ValueError):
+    """A run was given what it cannot use; the line names it, and what could be given instead."""
+
+
+def build_agent_config(**values: Any) -> AgentConfig:
+    """What a run is given, checked. Raises SettingsError."""
+    try:
+        return AgentConfig(**values)
+    except ValidationError as error:
+        raise SettingsError(describe_validation_error(error, AgentConfig)) from None
+
+
+def describe_validation_error(error: ValidationError, model_class: type[BaseModel]) -> str:
+    """What is wrong with a value, in one line: the first of its fields, and what is allowed there."""
+    first = error.errors()[0]
+    field = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+        names = list(model_class.model_fields)
+        near = get_close_matches(field, names, 1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        return f"there is no setting {field!r}; {meant}there are {', '.join(names)}"
+    said = first["msg"].removeprefix("Value error, ").replace("a valid dictionary or instance of", "a")
+    if first["type"] != "value_error":
+        said = f"{said}, not {shorten_value(first['input'])}"
+    return f"{field}: {said}" if field else said
+
+
+def shorten_value(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+class MissingContextError(TakeoverError, TypeError):
+    """The graph was run without what it needs from outside."""
+
+
+def get_agent_context(runtime: Runtime[AgentContext]) -> AgentContext:
+    """The run's context. Raises MissingContextError, which says what is missing."""
+    context: Any = runtime.context
+    if isinstance(context, AgentContext):
+        return context
+    raise MissingContextError(
+        "the graph needs context=AgentContext(model=…, model_name=…, session=…); graph.runs.api.open_run makes it, "
+        f"and it must be given anew on every resume; it was {type(context).__name__}"
+    )
+
+
+def get_member(runtime: Runtime[AgentContext]) -> TeamMember:
+    """Whose turn it is in the team. Raises MissingContextError."""
+    member = get_agent_context(runtime).member
+    if member is None:
+        raise MissingContextError(
+            "a team's graph needs its agents; graph.team.build_team and open_run(agents=…) bring them"
+        )
+    return member

@@ -1,0 +1,248 @@
+"""One machine, put together from an enclosure and two shells in it: the agent's and the runtime's."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from langgraph_takeover.sandbox.changes.files import SandboxFiles, ScanChangeTracker
+from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.changes.report import LayerChangeTracker, Mount
+from langgraph_takeover.sandbox.interface import (
+    ExecResult,
+    FileAccessError,
+    FileChange,
+    SandboxUnavailableError,
+    Snapshot,
+)
+from langgraph_takeover.sandbox.isolation.limits import DiskWatch
+from langgraph_takeover.sandbox.shell.session import GRACE_S, Channel, RuntimeShell, Shell, escape_non_utf8
+from langgraph_takeover.sandbox.shell.state import ShellState, parse_directory
+from langgraph_takeover.sandbox.storage import host_directories
+
+_STATE_TIMEOUT_S = 30.0
+_SNAPSHOT_DELAY_S = 0.02
+"""The command that comes right after a freeze goes before the work that the freeze leaves."""
+_INSPECT_TIMEOUT_S = 300.0
+
+
+class Backend(Protocol):
+    """What tells one backend from another: how a bash is started in it, and how it is frozen."""
+
+    workspace: str
+    file_roots: tuple[str, ...]
+    """Directories beside the workspace that an agent can write to, as paths inside; the last is for what passes."""
+    mounts: tuple[Mount, ...]
+    """Where the parts of `layers` are seen inside."""
+
+    def layers(self) -> LayerStack | None:
+        """The machine's files as they lie on this host, the top layer first; None where they do not."""
+
+    def open_shell(self) -> Channel:
+        """Start one more bash inside."""
+
+    def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
+        """Kill everything that runs inside but shells; `leaving` is sent `LEAVE` before."""
+
+    watch: DiskWatch | None
+    """Tells while a command runs whether the machine uses too much; None where nothing can tell."""
+
+    def is_idle(self) -> bool:
+        """Whether nothing runs inside but shells that wait, so that a freeze may put new ones in their place."""
+
+    def begin_snapshot(
+        self, store: Path, labels: Mapping[str, str], *, is_idle: bool
+    ) -> Callable[[str], Snapshot]:
+        """Freeze the files as they are; what is returned makes the snapshot last, and may take its time.
+
+        It is called with the state of the agent's shell. A machine at rest may have other layers afterwards,
+        which new shells see; the old ones are there, for that state, until what is returned has killed them.
+        """
+
+    def close(self) -> None: ...
+
+
+class BackendSandbox:
+    """The machine that all backends share; satisfies `Sandbox`."""
+
+    def __init__(
+        self, backend: Backend, *, shell_init: str = "", shell_state: ShellState | None = None
+    ) -> None:
+        self._backend = backend
+        self.workspace = backend.workspace
+        self._shell_init = shell_init
+        self._snapshot_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
+        self._runtime_shell = RuntimeShell(backend.open_shell)
+        self._files = SandboxFiles(self._runtime_shell, self.workspace)
+        try:
+            self._agent_shell = self._start_agent_shell(shell_state, self.workspace)
+            self._change_tracker = self._make_change_tracker()
+            stack = backend.layers()
+            # Later layers lie on the same disk.
+            self._first_layer_directory = stack.layers[0] if stack is not None else None
+        except BaseException:
+            backend.close()
+            raise
+
+    def run(self, command: str, *, timeout_s: float) -> ExecResult:
+        watch = self._backend.watch
+        if watch is None:
+            result = self._agent_shell.run(command, timeout_s=timeout_s)
+        else:
+            watch.begin()
+            result = self._agent_shell.run(command, timeout_s=timeout_s, should_stop=watch.is_over_limit)
+        full = watch is not None and (watch.is_tripped if result.timed_out else watch.is_over_limit())
+        if not result.timed_out and not result.shell_ended:
+            if watch is not None and full:
+                return self._stop_for_full_disk(result, watch)
+            self._require_disk_space()
+            return result
+        state = self._kill_all() if result.timed_out else None
+        if watch is not None and full:
+            if result.shell_ended:
+                self._backend.kill_all(self._runtime_shell, None)
+            watch.accept_usage()
+        else:
+            self._require_disk_space()
+        self._agent_shell.close()
+        self._agent_shell = self._start_agent_shell(state, self._agent_shell.cwd)
+        return result.model_copy(
+            update={
+                "timed_out": result.timed_out and not full,
+                "shell_ended": state is None,
+                "disk_full": full,
+            }
+        )
+
+    def _require_disk_space(self) -> None:
+        """Raises OutOfDiskError where the host's disk is full: then what a command could not write says nothing of it."""
+        if self._first_layer_directory is not None:
+            host_directories.require_disk_space(self._first_layer_directory)
+
+    def _kill_all(self) -> ShellState | None:
+        """End the command that runs, and all that runs beside it; the agent's shell's state, if it told it."""
+        self._backend.kill_all(self._runtime_shell, self._agent_shell)
+        state = self._agent_shell.read_exit_state()
+        if state is None:
+            self._agent_shell.close()
+            self._backend.kill_all(self._runtime_shell, None)
+        return state
+
+    def _stop_for_full_disk(self, result: ExecResult, watch: DiskWatch) -> ExecResult:
+        """End everything inside but the agent's shell, which waits, and accept the disk that is used by then."""
+        state = self._agent_shell.request_state()(GRACE_S)
+        self._agent_shell.close()
+        self._backend.kill_all(self._runtime_shell, None)
+        watch.accept_usage()
+        self._agent_shell = self._start_agent_shell(state, self._agent_shell.cwd)
+        return result.model_copy(update={"exit_code": None, "timed_out": False, "disk_full": True})
+
+    def inspect(self, command: str) -> ExecResult:
+        placed = f"(cd -- {shlex.quote(self.workspace)} && {command}\n)"
+        watch = self._backend.watch
+        if watch is None:
+            return self._runtime_shell.run(placed, timeout_s=_INSPECT_TIMEOUT_S)
+        watch.begin()
+        result = self._runtime_shell.run(
+            placed, timeout_s=_INSPECT_TIMEOUT_S, should_stop=watch.is_over_limit
+        )
+        return self._stop_for_full_disk(result, watch) if watch.is_tripped else result
+
+    def read_file(self, path: str) -> bytes:
+        return self._files.read(path)
+
+    def write_file(self, path: str, content: bytes) -> None:
+        try:
+            self._files.write(path, content)
+        except FileAccessError:
+            self._require_disk_space()
+            raise
+
+    def directory_listing(self, path: str) -> tuple[str, ...] | None:
+        return self._files.list_directory(path)
+
+    def changes(self) -> tuple[FileChange, ...]:
+        return self._change_tracker.changes()
+
+    def sha256(self, path: str) -> str | None:
+        return self._change_tracker.sha256(path)
+
+    def cwd(self) -> str:
+        return escape_non_utf8(self._agent_shell.cwd)
+
+    def shell_state(self) -> str:
+        return (
+            self._agent_shell.request_state()(_STATE_TIMEOUT_S)
+            or _make_minimal_shell_state(self._agent_shell.cwd)
+        ).to_json()
+
+    def snapshot(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
+        before = self._backend.layers()
+        at_rest = self._backend.is_idle()
+        state = self._agent_shell.request_state()
+        try:
+            with host_directories.translate_disk_errors():
+                keep = self._backend.begin_snapshot(store, labels or {}, is_idle=at_rest)
+            after = self._backend.layers()
+            moved = before is not None and after is not None and after.layers != before.layers
+            successor = self._prepare_shell() if moved else None
+        finally:
+            # A shell that the agent broke loses what it held, and the snapshot is taken all the same.
+            told = state(_STATE_TIMEOUT_S) or _make_minimal_shell_state(self._agent_shell.cwd)
+        old: tuple[Shell | RuntimeShell, ...] = ()
+        if successor is not None and after is not None:
+            old = (self._agent_shell, self._runtime_shell)
+            self._change_tracker.switch_layers(after)
+            self._runtime_shell = RuntimeShell(self._backend.open_shell)
+            self._files.switch_shell(self._runtime_shell)
+            self._agent_shell = self._restore_shell(successor, told, self._agent_shell.cwd)
+
+        def finish() -> Snapshot:
+            time.sleep(_SNAPSHOT_DELAY_S)
+            try:
+                with host_directories.translate_disk_errors():
+                    return keep(told.to_json())
+            finally:
+                for shell in old:
+                    shell.close()
+
+        return self._snapshot_executor.submit(finish)
+
+    def close(self) -> None:
+        """Waits for the freezes that are under way; each has its own future to tell how it ended."""
+        self._snapshot_executor.shutdown()
+        self._agent_shell.close()
+        self._runtime_shell.close()
+        self._backend.close()
+
+    def _make_change_tracker(self) -> LayerChangeTracker | ScanChangeTracker:
+        stack = self._backend.layers()
+        if stack is None:
+            return ScanChangeTracker(self._runtime_shell, self.workspace, self._backend.file_roots)
+        return LayerChangeTracker(stack, self._backend.mounts, self.workspace)
+
+    def _start_agent_shell(self, state: ShellState | None, cwd: str) -> Shell:
+        """A new shell for the agent, with the old one's state, or else in its directory."""
+        return self._restore_shell(self._prepare_shell(), state, cwd)
+
+    def _prepare_shell(self) -> Shell:
+        shell = Shell(self._backend.open_shell())
+        shell.prepare(f"{self._shell_init}\n:")
+        return shell
+
+    def _restore_shell(self, shell: Shell, state: ShellState | None, cwd: str) -> Shell:
+        if shell.restore(state or _make_minimal_shell_state(cwd), timeout_s=_STATE_TIMEOUT_S):
+            return shell
+        shell.close()
+        if state is None:
+            raise SandboxUnavailableError("the sandbox's shell ended while it was started")
+        return self._start_agent_shell(None, cwd)
+
+
+def _make_minimal_shell_state(directory: str) -> ShellState:
+    """The state of a shell of which nothing but its directory is known."""
+    return ShellState(directory=parse_directory(directory))

@@ -1,0 +1,288 @@
+"""A machine that is a Docker container: frozen by commit or by its writable layer, thawed by run."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.changes.report import Mount
+from langgraph_takeover.sandbox.docker.client import (
+    OwnedClient,
+    client,
+    layer_directories,
+    opaque_attribute,
+    require_image,
+    translate_errors,
+)
+from langgraph_takeover.sandbox.docker.container_config import make_host_config
+from langgraph_takeover.sandbox.docker.exec_channel import ExecChannel
+from langgraph_takeover.sandbox.interface import (
+    SandboxSpec,
+    SandboxUnavailableError,
+    Snapshot,
+    SnapshotCorruptError,
+)
+from langgraph_takeover.sandbox.isolation.cgroup_freezer import list_container_processes, pause_container
+from langgraph_takeover.sandbox.isolation.limits import DiskWatch, bytes_unlinked, bytes_used
+from langgraph_takeover.sandbox.shell.session import EXIT_SIGNAL, RuntimeShell, Shell, ShellNotStartedError
+from langgraph_takeover.sandbox.snapshots import archive, docker_images, tarballs
+from langgraph_takeover.sandbox.storage import ownership
+from langgraph_takeover.sandbox.storage.ownership import OWNER_LABEL
+from langgraph_takeover.sandbox.storage.removal import remove_on_failure, remove_tree
+
+__all__ = ["OWNER_LABEL", "OwnedClient", "client", "require_image", "restore", "start"]
+
+_MAX_LAYERS = 100
+"""The daemon takes no image of more than 125."""
+# Many rounds, because a fork bomb makes new processes while the old ones are being stopped.
+_SIGNALS = " ".join(["STOP"] * 12 + ["KILL"] * 3)
+_KILL_SCRIPT = (
+    "[ -z '{spared}' ] || kill -{leave} {spared}; "
+    f"for signal in {_SIGNALS}; " + "do for process in /proc/[0-9]*; do process=${{process##*/}}; "
+    'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -$signal "$process" 2>/dev/null ;; esac; done; done; :'
+)
+_KILL_TIMEOUT_S, _KILL_PAUSE_S = 5.0, 0.2
+# A bash, because it reaps: what was orphaned and killed would count against the limit for ever.
+_INIT_COMMAND = ["bash", "-c", "while :; do sleep 3600 & wait; done"]
+_ENVIRONMENT = (
+    "HOME=/root",
+    "PAGER=cat",
+    "GIT_PAGER=cat",
+    "TERM=dumb",
+    "PYTHONDONTWRITEBYTECODE=1",
+    "LANG=C.UTF-8",
+)
+
+
+class DockerBackend:
+    """No network, no host mounts, few capabilities, limited resources, no new privileges."""
+
+    file_roots: tuple[str, ...] = ("/root", "/tmp")
+    mounts: tuple[Mount, ...] = (Mount("", "/"),)
+
+    def __init__(self, spec: SandboxSpec, image: Mapping[str, Any], base: Mapping[str, Any]) -> None:
+        self.workspace = spec.workspace
+        self._spec = spec
+        self._image = image
+        self._base = base
+        api = client().api
+        with translate_errors(f"container of {image['Id'][:19]}"):
+            self._id: str = api.create_container(
+                image["Id"],
+                _INIT_COMMAND,
+                entrypoint=[],
+                user="0:0",  # by number, because the agent may have lost /etc/passwd
+                working_dir=spec.workspace,
+                environment=list(_ENVIRONMENT),
+                hostname="sandbox",
+                stop_signal="SIGKILL",
+                labels=ownership.make_labels(spec.owner),
+                host_config=make_host_config(spec),
+            )["Id"]
+        try:
+            with translate_errors(f"container of {image['Id'][:19]}"):
+                api.start(self._id)
+                found = api.inspect_container(self._id)
+        except BaseException:
+            self.close()
+            raise
+        self._pid: int = found["State"]["Pid"]
+        self._layer_directories = layer_directories(found["GraphDriver"])
+        if spec.snapshots == "layer" and self._layer_directories is None:
+            self.close()
+            raise SandboxUnavailableError(
+                "the daemon's layers cannot be read from here: freeze by commit instead"
+            )
+        disk = self._layer_directories[0] if self._layer_directories is not None else None
+        self.watch = DiskWatch(self._measure_disk_use, spec.disk_mb << 20, disk)
+
+    def open_shell(self) -> ExecChannel:
+        with translate_errors(f"container {self._id[:12]}"):
+            return ExecChannel(self._id)
+
+    def layers(self) -> LayerStack | None:
+        """The container's files, its own first and all below; None if they cannot be read from here."""
+        return (
+            LayerStack(*self._layer_directories, opaque_attribute=opaque_attribute())
+            if self._layer_directories is not None
+            else None
+        )
+
+    def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
+        spared = signalled_shell.pid if signalled_shell is not None else ""
+        last_try = time.monotonic() + _KILL_TIMEOUT_S
+        while True:
+            try:
+                runtime_shell.run(_KILL_SCRIPT.format(spared=spared, leave=int(EXIT_SIGNAL)), timeout_s=30)
+                return
+            except ShellNotStartedError:  # a fork bomb takes each process that ends as its own
+                if time.monotonic() > last_try:
+                    raise
+                time.sleep(_KILL_PAUSE_S)
+
+    def is_idle(self) -> bool:
+        return False
+
+    def begin_snapshot(
+        self, store: Path, labels: Mapping[str, str], *, is_idle: bool
+    ) -> Callable[[str], Snapshot]:
+        if self._layer_directories is not None and self._spec.snapshots != "commit":
+            finish = self._archive_layer(self._layer_directories[0], store)
+        else:
+            finish = self._commit(labels)
+
+        def make_snapshot(shell_state: str) -> Snapshot:
+            location, digest = finish()
+            return Snapshot(
+                backend="docker",
+                base=self._base["Id"],
+                location=location,
+                digest=digest,
+                workspace=self.workspace,
+                shell_state=shell_state,
+            )
+
+        return make_snapshot
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            client().api.remove_container(self._id, force=True, v=True)
+
+    def _archive_layer(self, upper: Path, store: Path) -> Callable[[], tuple[str, str]]:
+        try:
+            store.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SandboxUnavailableError(f"{store}: {error.strerror}") from error
+        room = Path(tempfile.mkdtemp(prefix=".freezing-", dir=store))
+        raw = room / "layer.tar"
+        with remove_on_failure(room), pause_container(self._id, self._pid):
+            tarballs.pack(upper, raw)
+
+        def finish() -> tuple[str, str]:
+            with contextlib.ExitStack() as stack:
+                stack.callback(remove_tree, room)
+                below = stack.enter_context(docker_images.open_image(self._image, self._base))
+                if below.base.opaque_attribute != opaque_attribute():
+                    raise SandboxUnavailableError(
+                        "the image's layers cannot be read from here: freeze by commit instead"
+                    )
+                layer = room / "layer"
+                layer.mkdir()
+                tarballs.unpack(raw, layer)
+                raw.unlink()
+                _reject_reserved_names(layer)
+                part = room / "archive"
+                digest = archive.write(
+                    (layer, *below.layers),
+                    below.base,
+                    part,
+                    base_digest=self._base["Id"],
+                    root_uid=below.root_uid,
+                )
+                name = archive_name(digest)
+                part.replace(store / name)
+                archive.sync_directory(store)
+            return name, digest
+
+        return finish
+
+    def _commit(self, labels: Mapping[str, str]) -> Callable[[], tuple[str, str]]:
+        every = {**labels, **ownership.make_labels(self._spec.owner)}
+        tag = f"{self._spec.owner}-{secrets.token_hex(4)}"
+        with translate_errors("docker commit failed"):
+            made = client().api.commit(
+                self._id, repository=docker_images.SNAPSHOT_REPOSITORY, tag=tag, conf={"Labels": every}
+            )
+
+        def finish() -> tuple[str, str]:
+            image = docker_images.find_image(made["Id"])
+            if image is None:
+                raise SandboxUnavailableError(f"the image {made['Id'][:19]} was removed before it was read")
+            if self._layer_directories is not None:
+                _reject_reserved_names(self._layer_directories[0])
+            if len(image["RootFS"]["Layers"]) > _MAX_LAYERS:
+                image = _squash_layers(image, self._base, every, tag)
+            return image["Id"], docker_images.image_content_digest(image, self._base)
+
+        return finish
+
+    def _measure_disk_use(self) -> int:
+        if self._layer_directories is not None:
+            return bytes_used(self._layer_directories[0]) + bytes_unlinked(
+                list_container_processes(self._id, self._pid)
+            )
+        with translate_errors(f"size of container {self._id[:12]}"):
+            found = client().api.containers(all=True, size=True, filters={"id": self._id})
+        return int(found[0].get("SizeRw", 0)) if found else 0
+
+
+def archive_name(digest: str) -> str:
+    return f"{digest}.tar.zst"
+
+
+def start(spec: SandboxSpec) -> DockerBackend:
+    assert spec.image is not None
+    image = require_image(spec.image).attrs
+    return DockerBackend(spec, image, image)
+
+
+def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> DockerBackend:
+    ownership.hold(spec.owner)
+    base = docker_images.require_base_image(snapshot.base)
+    if spec.image is not None and (wanted := require_image(spec.image).id) != base["Id"]:
+        raise SnapshotCorruptError(f"the snapshot was made for base {base['Id'][:19]}, not for {wanted[:19]}")
+    return DockerBackend(spec, load_snapshot_image(snapshot, store, spec, base), base)
+
+
+def load_snapshot_image(
+    snapshot: Snapshot, store: Path, spec: SandboxSpec, base: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The snapshot's image on this daemon, verified. Raises SnapshotCorruptError."""
+    if not is_image_id(snapshot.location):
+        if Path(snapshot.location).name != snapshot.location:
+            raise SnapshotCorruptError(f"{snapshot.location!r} is not the name of an archive")
+        labels = {OWNER_LABEL: spec.owner, docker_images.LOADED_LABEL: snapshot.digest}
+        tag = f"{spec.owner}-{snapshot.digest[:16]}"
+        largest = spec.disk_mb << 20
+        return docker_images.load_archive(
+            store / snapshot.location, snapshot.digest, base, labels, tag, largest
+        )
+    image = docker_images.find_image(snapshot.location)
+    if image is None:
+        raise SnapshotCorruptError(f"snapshot image {snapshot.location[:19]} is not on this daemon")
+    found = docker_images.image_content_digest(image, base)
+    if found != snapshot.digest:
+        raise SnapshotCorruptError(
+            f"{snapshot.location[:19]} holds {found[:12]}…, but the snapshot says {snapshot.digest[:12]}…"
+        )
+    return image
+
+
+def is_image_id(location: str) -> bool:
+    """Whether a snapshot lies on the daemon, not in a store."""
+    return location.startswith("sha256:")
+
+
+def _squash_layers(
+    image: Mapping[str, Any], base: Mapping[str, Any], labels: Mapping[str, str], tag: str
+) -> Mapping[str, Any]:
+    """The same files in one layer upon the base; the image of many layers is removed."""
+    with tempfile.TemporaryDirectory(prefix="takeover-squash-") as room:
+        place = Path(room) / "archive"
+        digest = docker_images.write_archive(image, base, place)
+        found = docker_images.load_archive(place, digest, base, labels, tag)
+    with contextlib.suppress(SandboxUnavailableError), translate_errors("docker rmi"):
+        client().api.remove_image(image["Id"], force=True)
+    return found
+
+
+def _reject_reserved_names(layer: Path) -> None:
+    found = tarballs.find_reserved_name(layer)
+    if found is not None:
+        raise SandboxUnavailableError(f"no snapshot: Docker's layers cannot keep a file named {found!r}")

@@ -1,0 +1,365 @@
+"""The files of an embedded machine: layered over their base, or copied; frozen, kept and laid out again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from langgraph_takeover.sandbox.backends import overlay
+from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.interface import (
+    BackendName,
+    OutOfDiskError,
+    SandboxSpec,
+    SandboxUnavailableError,
+    Snapshot,
+    SnapshotCorruptError,
+)
+from langgraph_takeover.sandbox.isolation.limits import bytes_used
+from langgraph_takeover.sandbox.snapshots import archive, bases, tarballs
+from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, Base
+from langgraph_takeover.sandbox.storage import host_directories, ownership
+from langgraph_takeover.sandbox.storage.removal import remove_on_failure, remove_tree
+
+ARCHIVE_NAME = "snapshot.tar.zst"
+_DIFF_DIRECTORY = "diff"
+_DIFF_TARBALL = "diff.tar"
+
+PauseProcesses = Callable[[], contextlib.AbstractContextManager[None]]
+SavedDigests = tuple[str, str]
+"""A base's digest and that of what was changed there."""
+
+
+class FileTree(Protocol):
+    """One machine's files."""
+
+    base: Base
+    root: Path
+    """The whole tree, as it is found after `entering`."""
+    is_layered: bool
+    """Whether a freeze of a machine at rest puts new layers in the place of the old ones."""
+
+    @property
+    def namespaces(self) -> overlay.NamespaceHolder | None:
+        """The namespaces in which the files are seen; None for plain processes."""
+
+    def entry_command(self) -> list[str]:
+        """The beginning of a command line that comes to see `files`."""
+
+    def layers(self) -> LayerStack: ...
+
+    def own_layers(self) -> tuple[Path, ...]:
+        """The directories that this sandbox has written since its start, the one in use first."""
+
+    def begin_snapshot(
+        self, store: Path, *, is_idle: bool, pause: PauseProcesses
+    ) -> Callable[[], SavedDigests]:
+        """Freeze the files; the returned function keeps the result in `store` while the sandbox goes on.
+
+        It also ends the namespaces of the layers before. `at_rest` says that nothing runs inside but shells that wait;
+        otherwise `stopped` holds everything still while the files are read.
+        """
+
+    def close(self) -> None: ...
+
+
+class OverlayTree:
+    """Layers mounted over a base; frozen by making the top one the newest of the lower ones.
+
+    That takes the same time however many files changed, and nothing is copied for a successor either.
+    """
+
+    is_layered = True
+
+    def __init__(self, base: Base, owner: str, lowers: tuple[Path, ...] = (), *, max_bytes: int) -> None:
+        """`most_bytes`: own layers that take more disk are merged at the next freeze at rest."""
+        self.base = base
+        self._owner = owner
+        self._max_bytes = max_bytes
+        self.root = overlay.merged_directory()
+        self._old_namespaces: list[overlay.NamespaceHolder] = []
+        self._own_lowers: tuple[Path, ...] = ()
+        self._mount(lowers)
+
+    def entry_command(self) -> list[str]:
+        return self.namespaces.entry_command()
+
+    def layers(self) -> LayerStack:
+        return LayerStack(self._directory / _DIFF_DIRECTORY, *self._lowers, self.base.tree)
+
+    def own_layers(self) -> tuple[Path, ...]:
+        return (self._directory / _DIFF_DIRECTORY, *self._own_lowers)
+
+    def begin_snapshot(
+        self, store: Path, *, is_idle: bool, pause: PauseProcesses
+    ) -> Callable[[], SavedDigests]:
+        keeper = self.namespaces
+        if not is_idle:
+            # What goes on running keeps its files: the top layer stays where it is, and is copied.
+            room, lowers = (
+                _pack_live_directory(self._directory / _DIFF_DIRECTORY, self._owner, keeper, pause),
+                self._lowers,
+            )
+            return lambda: self._save((_unpack_live_directory(room, keeper), *lowers), store)
+        frozen = (self._directory / _DIFF_DIRECTORY, *self._lowers)
+        if len(frozen) < overlay.MAX_LAYERS and not self._exceeds_limit():
+            own = self.own_layers()
+            self._mount(frozen)
+            self._own_lowers = own
+            self._old_namespaces.append(keeper)
+            return lambda: self._save(frozen, store, keeper)
+        # An archive holds what all its layers come to, and so is the one layer to go on with.
+        with pause():  # what the shell's own traps start may still write
+            kept = self._save(frozen, store)
+        merged = _unpack_archive(store / ARCHIVE_NAME, *kept, self._owner)
+        self._mount((merged,))
+        self._own_lowers = (merged,)
+        self._old_namespaces.append(keeper)
+        return lambda: kept
+
+    def _exceeds_limit(self) -> bool:
+        """Whether layers that hide each other's files take more disk than the sandbox may use."""
+        return len(self._own_lowers) > 1 and sum(map(bytes_used, self._own_lowers)) > self._max_bytes
+
+    def close(self) -> None:
+        for keeper in (*self._old_namespaces, self.namespaces):
+            keeper.close()
+        remove_tree(self._directory)
+
+    def _mount(self, lowers: tuple[Path, ...]) -> None:
+        """Mount an empty layer on these; when that fails, all is as before."""
+        room = overlay.create_layer_directory(self._owner)
+        with remove_on_failure(room):
+            self.namespaces = overlay.NamespaceHolder(room, (*lowers, self.base.tree))
+        self._directory, self._lowers = room, lowers
+
+    def _save(
+        self, layers: tuple[Path, ...], store: Path, old_namespaces: overlay.NamespaceHolder | None = None
+    ) -> SavedDigests:
+        if old_namespaces is not None:
+            old_namespaces.close_later()
+            self._old_namespaces.remove(old_namespaces)
+        digest = _write_archive(
+            layers, LayerStack(self.base.tree), store, self.base.digest, root_uid=host_directories.owner_uid()
+        )
+        _cache_layers(self._owner, digest, store / ARCHIVE_NAME, layers)
+        return self.base.digest, digest
+
+
+class CopiedTree:
+    """A copy of the base, for where overlayfs is not to be had; frozen by copying it once more."""
+
+    is_layered = False
+
+    def __init__(
+        self, base: Base, owner: str, existing_copy: Path | None = None, *, is_isolated: bool
+    ) -> None:
+        self.base = base
+        self._owner = owner
+        self.root = existing_copy or _copy_base(base.tree, owner, keeps_current_user=not is_isolated)
+        self.namespaces: overlay.NamespaceHolder | None = None
+        with remove_on_failure(self.root.parent):
+            if is_isolated:
+                self.namespaces = overlay.NamespaceHolder(self.root.parent, ())
+
+    def entry_command(self) -> list[str]:
+        return self.namespaces.entry_command() if self.namespaces is not None else []
+
+    def layers(self) -> LayerStack:
+        return LayerStack(self.root)
+
+    def own_layers(self) -> tuple[Path, ...]:
+        return (self.root,)
+
+    def begin_snapshot(
+        self, store: Path, *, is_idle: bool, pause: PauseProcesses
+    ) -> Callable[[], SavedDigests]:
+        room = _pack_live_directory(self.root, self._owner, self.namespaces, pause)
+        return lambda: self._save(_unpack_live_directory(room, self.namespaces), store)
+
+    def close(self) -> None:
+        if self.namespaces is not None:
+            self.namespaces.close()
+        remove_tree(self.root.parent)
+
+    def _save(self, copy: Path, store: Path) -> SavedDigests:
+        base = COPY_PREFIX + self.base.digest
+        try:
+            root_uid = host_directories.owner_uid() if self.namespaces is not None else None
+            digest = _write_archive((copy,), LayerStack(), store, base, root_uid=root_uid)
+        finally:
+            remove_tree(copy.parent)
+        return base, digest
+
+
+def start_tree(spec: SandboxSpec, *, is_layered: bool, is_isolated: bool) -> FileTree:
+    """The files of a new machine. Raises SandboxUnavailableError, OutOfDiskError."""
+    base = bases.prepare_base(spec)
+    if is_layered:
+        return OverlayTree(base, spec.owner, max_bytes=spec.disk_mb << 20)
+    return CopiedTree(base, spec.owner, is_isolated=is_isolated)
+
+
+def restore_tree(snapshot: Snapshot, store: Path, spec: SandboxSpec, *, is_isolated: bool) -> FileTree:
+    """The files of a machine as they were when `snapshot` was taken.
+
+    What lies layered on this host already is mounted; anything else is unpacked from the archive in
+    `store`. Raises SnapshotCorruptError, SandboxUnavailableError, OutOfDiskError.
+    """
+    base = bases.prepare_snapshot_base(snapshot.base.removeprefix(COPY_PREFIX), spec)
+    kept = store / snapshot.location
+    if snapshot.base.startswith(COPY_PREFIX):
+        return CopiedTree(
+            base,
+            spec.owner,
+            _unpack_archive(
+                kept, snapshot.base, snapshot.digest, spec.owner, keeps_current_user=not is_isolated
+            ),
+            is_isolated=is_isolated,
+        )
+    if not is_isolated or overlay.unavailable_reason() is not None:
+        raise SandboxUnavailableError(
+            f"{kept}: holds layers, and {overlay.unavailable_reason() or 'these need a host sandbox'}"
+        )
+    lowers = _find_cached_layers(spec.owner, snapshot.digest, kept)
+    if lowers is None:
+        largest = spec.disk_mb << 20
+        lowers = (_unpack_archive(kept, snapshot.base, snapshot.digest, spec.owner, max_bytes=largest),)
+        _cache_layers(spec.owner, snapshot.digest, kept, lowers)
+    return OverlayTree(base, spec.owner, lowers, max_bytes=spec.disk_mb << 20)
+
+
+def make_snapshot_builder(
+    backend: BackendName, workspace: str, finish: Callable[[], SavedDigests]
+) -> Callable[[str], Snapshot]:
+    """From the state of the agent's shell to the snapshot, when the files are kept."""
+
+    def snapshot(shell_state: str) -> Snapshot:
+        base, digest = finish()
+        return Snapshot(
+            backend=backend,
+            base=base,
+            location=ARCHIVE_NAME,
+            digest=digest,
+            workspace=workspace,
+            shell_state=shell_state,
+        )
+
+    return snapshot
+
+
+def _write_archive(
+    layers: tuple[Path, ...], base: LayerStack, store: Path, base_digest: str, *, root_uid: int | None
+) -> str:
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SandboxUnavailableError(f"{store}: {error.strerror}") from error
+    return archive.write(layers, base, store / ARCHIVE_NAME, base_digest=base_digest, root_uid=root_uid or 0)
+
+
+def _unpack_archive(
+    archive_path: Path,
+    base: str,
+    digest: str,
+    owner: str,
+    *,
+    keeps_current_user: bool = False,
+    max_bytes: int = archive.MAX_LAYER_BYTES,
+) -> Path:
+    room = overlay.create_layer_directory(owner)
+    with remove_on_failure(room):
+        archive.unpack(
+            archive_path,
+            room / _DIFF_DIRECTORY,
+            digest=digest,
+            base_digest=base,
+            owner=None if keeps_current_user else host_directories.owner_uid(),
+            max_bytes=max_bytes,
+        )
+    return room / _DIFF_DIRECTORY
+
+
+def _copy_base(tree: Path, owner: str, *, keeps_current_user: bool = False) -> Path:
+    """A copy of a base in a room of its own, sharing the disk's blocks where the file system can.
+
+    `ours` gives it to the user that runs this program.
+    """
+    keep = ["--no-preserve=ownership"] if keeps_current_user else []
+    room = overlay.create_layer_directory(owner)
+    with remove_on_failure(room):
+        done = subprocess.run(
+            ["cp", "-a", *keep, "--reflink=auto", f"{tree}/.", str(room / _DIFF_DIRECTORY)],
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            told = done.stderr.decode(errors="replace").strip()[-300:]
+            kind = OutOfDiskError if "No space left" in told else SandboxUnavailableError
+            raise kind(f"the machine's files could not be copied: {told}")
+    return room / _DIFF_DIRECTORY
+
+
+def _pack_live_directory(
+    directory: Path, owner: str, namespaces: overlay.NamespaceHolder | None, pause: PauseProcesses
+) -> Path:
+    """A new room with a tar of a directory in use, read while everything that could write to it is stopped."""
+    room = overlay.create_layer_directory(owner)
+    with remove_on_failure(room), pause():
+        tarballs.pack(
+            directory,
+            room / _DIFF_TARBALL,
+            entry_command=namespaces.entry_command() if namespaces is not None else (),
+        )
+    return room
+
+
+def _unpack_live_directory(directory: Path, namespaces: overlay.NamespaceHolder | None) -> Path:
+    """The directory that `_packed` has kept in a room."""
+    with remove_on_failure(directory):
+        tarballs.unpack(
+            directory / _DIFF_TARBALL,
+            directory / _DIFF_DIRECTORY,
+            entry_command=namespaces.entry_command() if namespaces is not None else (),
+        )
+        (directory / _DIFF_TARBALL).unlink()
+    return directory / _DIFF_DIRECTORY
+
+
+class _CachedLayers(NamedTuple):
+    """Layers of this host that hold what an archive does, as long as the archive is the same file."""
+
+    layers: tuple[str, ...]
+    archive: tuple[int, ...]
+
+
+def _cache_layers(owner: str, digest: str, archive_path: Path, layers: tuple[Path, ...]) -> None:
+    live = _CachedLayers(tuple(map(str, layers)), _identify_file(archive_path))
+    place = host_directories.runs_directory() / owner / f"{digest}.json"
+    partial = layers[0].parent / "live.json"
+    partial.write_text(json.dumps(live._asdict()))
+    partial.replace(place)
+
+
+def _find_cached_layers(owner: str, digest: str, archive_path: Path) -> tuple[Path, ...] | None:
+    ownership.hold(owner)
+    try:
+        told = json.loads((host_directories.runs_directory() / owner / f"{digest}.json").read_text())
+    except FileNotFoundError:
+        return None
+    layers = tuple(map(Path, told["layers"]))
+    if tuple(told["archive"]) != _identify_file(archive_path) or not all(layer.is_dir() for layer in layers):
+        return None
+    return layers
+
+
+def _identify_file(archive_path: Path) -> tuple[int, ...]:
+    try:
+        info = archive_path.stat()
+    except OSError as error:
+        raise SnapshotCorruptError(f"{archive_path}: the snapshot's archive is gone") from error
+    return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)

@@ -1,0 +1,395 @@
+"""A machine on this host without Docker: bubblewrap's namespaces around layers of files."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import math
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from langgraph_takeover.sandbox.backends import file_trees, overlay, shell_binary
+from langgraph_takeover.sandbox.backends.overlay import INTERPRETER
+from langgraph_takeover.sandbox.backends.processes import (
+    PipeChannel,
+    build_environment,
+    find_descendants,
+    is_dead,
+    kill_until_none,
+)
+from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.changes.report import Mount
+from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
+from langgraph_takeover.sandbox.isolation import cgroups, namespaces, seccomp
+from langgraph_takeover.sandbox.isolation.limits import DiskWatch, MemoryWatch, bytes_unlinked, bytes_used
+from langgraph_takeover.sandbox.shell.session import (
+    EXIT_SIGNAL,
+    PROTOCOL_DESCRIPTOR,
+    Channel,
+    RuntimeShell,
+    Shell,
+)
+from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
+from langgraph_takeover.sandbox.storage import host_directories
+from langgraph_takeover.sandbox.storage.removal import remove_tree
+
+_SYSTEM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+_ETC_FILES = ("alternatives", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd")
+_HOME = "/home/agent"
+# bubblewrap's first process inside keeps what it has as descriptors 0 to 2, and any process of the same user can attach
+# to it: it must not have the shell's input, from which the next command's mark could be read.
+_DETACH_STREAMS, _ATTACH_STREAMS = "8<&0 9>&1 </dev/null >/dev/null", "<&8 >&9 8<&- 9>&-"
+_MAX_PENDING_SIGNALS = 4096
+"""That wait; the kernel has one budget of them for all sandboxes of a user."""
+_SHELL_PID = 2  # in its own namespace, where 1 is bubblewrap's reaper
+_SHELL_DESCRIPTORS = (0, 1, 2, PROTOCOL_DESCRIPTOR, 255)
+_NAMESPACE_DEPTH = 3  # process namespaces: this host's, the keeper's, bubblewrap's
+# Root inside owns the sandbox's IPC namespace, and could lift the bounds that the keeper has set there.
+_KERNEL_MOUNTS = ("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev")
+_EXTRA_PROCESSES = 64
+"""Room in a control group for the shells, and for the processes that lead to them."""
+_KILL_TIMEOUT_S, _KILL_POLL_S = 10.0, 0.001
+_SHARED_MEMORY_BYTES = 64 * 1024 * 1024
+# The IPC namespace is the keeper's, where its sizes are bounded.
+_NAMESPACES = (
+    "--unshare-user",
+    "--unshare-pid",
+    "--unshare-net",
+    "--unshare-uts",
+    "--unshare-cgroup-try",
+    "--disable-userns",
+    "--uid",
+    "0",
+    "--gid",
+    "0",
+    "--cap-drop",
+    "ALL",
+)
+
+
+@functools.cache
+def unavailable_reason() -> str | None:
+    """Why no bubblewrap sandbox can be had here, in one line; None when one can."""
+    if shutil.which("bwrap") is None:
+        return "bwrap is not installed (Debian: apt-get install bubblewrap)"
+    if (reason := overlay.namespaces_unavailable_reason()) is not None:
+        return reason
+    nested = ["unshare", "--user", "--map-root-user", "bwrap", *_NAMESPACES, "--ro-bind", "/", "/", "true"]
+    done = subprocess.run(nested, capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else f"bwrap does not work here: {done.stderr.strip()[-200:]}"
+
+
+def describe_file_layers() -> str:
+    """How machines get their files here, in one line."""
+    reason = overlay.unavailable_reason()
+    return "files layered by overlayfs" if reason is None else f"files copied, slowly ({reason})"
+
+
+class HostBackend:
+    """No network, no host files but the read-only system and the interpreter, no capabilities.
+
+    Root inside is an unprivileged user outside, in user namespaces that it cannot nest. The base is
+    either a repository, with this host's own system read-only around it, or a whole system.
+    """
+
+    file_roots: tuple[str, ...] = (_HOME, "/tmp")
+
+    def __init__(self, spec: SandboxSpec, tree: file_trees.FileTree) -> None:
+        self._spec = spec
+        self._tree = tree
+        self._channels: list[PipeChannel] = []
+        self._observed_processes: list[psutil.Process] = []
+        self.workspace = spec.workspace
+        self._affinity_command = _make_affinity_command(spec.cpus)
+        memory = spec.memory_mb << 20
+        limits = (self._measure_disk_use, spec.disk_mb << 20, host_directories.runs_directory())
+        self._group = cgroups.create_group(memory, spec.pids + _EXTRA_PROCESSES)
+        if self._has_memory_limit():
+            self.watch = DiskWatch(*limits)
+        else:
+            self.watch = MemoryWatch(*limits, processes=self._list_busy_processes, memory_limit=memory)
+        if tree.base.is_system:
+            self.mounts: tuple[Mount, ...] = (Mount("", "/"),)
+        else:
+            self.mounts = tuple(map(Mount, WRITABLE_DIRECTORIES, (spec.workspace, _HOME, "/tmp")))
+
+    def layers(self) -> LayerStack:
+        return self._tree.layers()
+
+    def open_shell(self) -> PipeChannel:
+        spec = self._spec
+        calls = seccomp.open_filter_file()
+        filtered = [] if calls is None else ["--seccomp", str(calls)]
+        moves = "" if self._group is None else self._group.entry_script
+        # Where a control group counts memory, address space is free: Node and Bun programs reserve a lot of it.
+        address_space = "" if self._has_memory_limit() else f"-v {spec.memory_mb << 10} "
+        try:
+            channel = PipeChannel(
+                [
+                    *("sh", "-c", f'{moves}exec "$@" {_DETACH_STREAMS}', "sh"),
+                    *self._tree.entry_command(),
+                    *self._affinity_command,
+                    *("bwrap", *filtered, *self._bwrap_command()),
+                ],
+                env={"PATH": os.defpath},
+                inherited_descriptors=() if calls is None else (calls,),
+                limits_command=f"BASH_ARGV0=bash; ulimit -u {spec.pids} {address_space}-n {spec.open_files} "
+                f"-f {spec.disk_mb << 10} -c 0 -i {_MAX_PENDING_SIGNALS}",
+            )
+        finally:
+            if calls is not None:
+                os.close(calls)
+        self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
+        overlay.prepare_namespaces()
+        return channel
+
+    def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
+        for process in self._list_processes([signalled_shell.channel] if signalled_shell is not None else []):
+            if _namespace_pid(process.pid) == _SHELL_PID:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(EXIT_SIGNAL)
+        if self._group is None:
+            kill_until_none(self._list_busy_processes)
+        else:
+            self._group.kill(excluded_pids=self._list_shell_processes())
+
+    def is_idle(self) -> bool:
+        if not self._tree.is_layered:
+            return False
+        if self._group is None:
+            with self._pause_processes():
+                return self._has_only_idle_shells()
+        # A process that forks on and on is a member at every moment, under whatever id.
+        return self._has_only_idle_shells() and self._group.process_ids() <= self._list_shell_processes()
+
+    def begin_snapshot(
+        self, store: Path, labels: Mapping[str, str], *, is_idle: bool
+    ) -> Callable[[str], Snapshot]:
+        inside = self._observed_processes
+        finish = self._tree.begin_snapshot(store, is_idle=is_idle, pause=self._pause_processes)
+
+        def finish_idle() -> file_trees.SavedDigests:
+            _kill_namespaces(inside)
+            return finish()
+
+        return file_trees.make_snapshot_builder("host", self.workspace, finish_idle if is_idle else finish)
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:  # what fails leaves nothing of the rest
+            if self._group is not None:
+                stack.callback(self._group.remove)
+            stack.callback(self._tree.close)
+            for channel in self._channels:
+                stack.callback(channel.end)
+
+    def _has_only_idle_shells(self) -> bool:
+        """Whether only shells are inside that wait for a command, as far as a look can tell."""
+        self._observed_processes = self._list_processes(self._channels)
+        return not any(map(_is_busy, self._observed_processes))
+
+    @contextlib.contextmanager
+    def _pause_processes(self) -> Iterator[None]:
+        """Hold everything inside still, verified. Raises SandboxUnavailableError if it does not stop."""
+        assert self._tree.namespaces is not None
+        if self._group is not None and self._group.can_pause:
+            with self._group.pause():
+                yield
+        else:
+            keeper, entrances = self._tree.namespaces, [channel.process.pid for channel in self._channels]
+            with namespaces.stop_all(keeper.first_pid, keeper.entry_command(), entrances):
+                yield
+
+    def _has_memory_limit(self) -> bool:
+        return self._group is not None and self._group.has_memory_limit
+
+    def _measure_disk_use(self) -> int:
+        """Bytes on disk of what the sandbox has written since its start, files that have no name any more included."""
+        if self._group is not None:
+            self._group.protect(self._list_shell_processes())  # now and then, as new processes come
+        return sum(map(bytes_used, self._tree.own_layers())) + bytes_unlinked(self._list_process_ids())
+
+    def _list_process_ids(self) -> set[int]:
+        if self._group is not None:
+            return self._group.process_ids()
+        return {process.pid for process in self._list_processes(self._channels)}
+
+    def _list_shell_processes(self) -> set[int]:
+        """The shells, and what leads to them."""
+        ours = {channel.process.pid for channel in self._channels}
+        return ours | {
+            process.pid
+            for pid in ours
+            for process in find_descendants(pid)
+            if _namespace_pid(process.pid) <= _SHELL_PID
+        }
+
+    def _list_busy_processes(self) -> list[psutil.Process]:
+        """Everything inside but the shells themselves."""
+        return [
+            process
+            for process in self._list_processes(self._channels)
+            if _namespace_pid(process.pid) > _SHELL_PID
+        ]
+
+    def _list_processes(self, channels: Sequence[Channel]) -> list[psutil.Process]:
+        """What runs behind these channels, the reapers among it."""
+        ours = [channel.process.pid for channel in self._channels if channel in channels]
+        found = (process for pid in ours for process in find_descendants(pid))
+        return [process for process in found if _namespace_pid(process.pid) > 0]
+
+    def _bwrap_command(self) -> list[str]:
+        argv = [*_NAMESPACES, "--new-session", "--hostname", "sandbox"]
+        argv += self._system_arguments() if self._tree.base.is_system else self._host_system_arguments()
+        argv += ["--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]
+        program = shell_binary.prepare_shell_program(self._tree.base)
+        if program is not None:
+            argv += ["--ro-bind", str(program), shell_binary.SHELL_PATH_INSIDE]
+        argv += ["--remount-ro", "/dev"]
+        argv += ["--chdir", self.workspace, "--clearenv"]
+        for name, value in self._environment().items():
+            argv += ["--setenv", name, value]
+        shell = "bash" if program is None else shell_binary.SHELL_PATH_INSIDE
+        # In an image `sh` could be the agent's.
+        first = shell if self._tree.base.is_system else "sh"
+        return [*argv, first, "-c", f'exec "$@" {_ATTACH_STREAMS}', first, shell, "--norc", "--noprofile"]
+
+    def _system_arguments(self) -> list[str]:
+        return ["--bind", str(self._tree.root), "/", *_KERNEL_MOUNTS]
+
+    def _host_system_arguments(self) -> list[str]:
+        argv = [*_KERNEL_MOUNTS]
+        for path in _SYSTEM_DIRECTORIES:
+            if Path(path).is_symlink():
+                argv += ["--symlink", str(Path(path).readlink()), path]
+            else:
+                argv += ["--ro-bind-try", path, path]
+        argv += ["--ro-bind", str(_prepare_etc_directory()), "/etc"]
+        if not INTERPRETER.is_relative_to("/usr"):
+            argv += [
+                *_parent_directory_arguments(INTERPRETER),
+                "--ro-bind",
+                str(overlay.interpreter_directory()),
+                str(INTERPRETER),
+            ]
+        for hidden in self._spec.hidden:
+            if hidden.is_dir() and any(hidden.is_relative_to(path) for path in ("/usr", INTERPRETER)):
+                argv += ["--tmpfs", str(hidden)]
+        for part, inside in self.mounts:
+            argv += [
+                *_parent_directory_arguments(Path(inside)),
+                "--bind",
+                str(self._tree.root / part),
+                inside,
+            ]
+        return [*argv, "--remount-ro", "/"]
+
+    def _environment(self) -> dict[str, str]:
+        if not self._tree.base.is_system:
+            return build_environment(f"{INTERPRETER}/bin:{os.defpath}", _HOME)
+        image = dict(line.split("=", 1) for line in self._tree.base.environment)
+        return build_environment(os.defpath, "/root") | image | {"HOME": "/root"}
+
+
+def _namespace_pid(pid: int) -> int:
+    """A process's id in bubblewrap's namespace; 0 when it is not in there, or gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                ids = line.split()[1:]
+                return int(ids[-1]) if len(ids) >= _NAMESPACE_DEPTH else 0
+    return 0
+
+
+def _kill_namespaces(processes: Sequence[psutil.Process]) -> None:
+    """Kill process namespaces by their first processes, and wait until nothing in them is left.
+
+    Raises SandboxUnavailableError if one outlives 10 s.
+    """
+    reapers = [process for process in processes if _namespace_pid(process.pid) == 1]
+    for process in (*reapers, *processes):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    # The kernel lets a namespace's first process end only after all the others.
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    while not all(map(is_dead, reapers)):
+        if time.monotonic() > deadline:
+            raise SandboxUnavailableError(
+                f"the sandbox's processes outlived SIGKILL by {_KILL_TIMEOUT_S:.0f} s"
+            )
+        time.sleep(_KILL_POLL_S)
+
+
+def _is_busy(process: psutil.Process) -> bool:
+    """Whether a process inside is more than a shell that waits, or has more open than a new one would."""
+    place = _namespace_pid(process.pid)
+    with contextlib.suppress(OSError):
+        if place == _SHELL_PID:
+            return any(
+                int(entry.name) not in _SHELL_DESCRIPTORS for entry in os.scandir(f"/proc/{process.pid}/fd")
+            )
+    return place > _SHELL_PID
+
+
+@functools.cache
+def _prepare_etc_directory() -> Path:
+    """The little of this host's /etc that programs need, as one directory: each mount takes its time."""
+    present = [path for path in (Path("/etc") / name for name in _ETC_FILES) if path.exists()]
+    stamps = repr([(path.name, path.stat().st_mtime_ns, path.stat().st_ino) for path in present])
+    made = host_directories.ensure_root() / f"etc-{hashlib.sha256(stamps.encode()).hexdigest()[:16]}"
+    if not made.exists():
+        partial = Path(tempfile.mkdtemp(prefix=".etc-", dir=made.parent))
+        subprocess.run(["cp", "-a", *present, partial], check=True)
+        partial.chmod(0o755)
+        with contextlib.suppress(OSError):  # another process was faster
+            partial.rename(made)
+        remove_tree(partial)
+    return made
+
+
+def _make_affinity_command(cpus: float | None) -> list[str]:
+    """The beginning of a command line that binds the rest to so many of this host's processors, rounded up."""
+    ours = sorted(os.sched_getaffinity(0))
+    if cpus is None or cpus >= len(ours):
+        return []
+    return ["taskset", "--cpu-list", ",".join(map(str, random.sample(ours, math.ceil(cpus))))]
+
+
+def _parent_directory_arguments(path: Path) -> list[str]:
+    """Options that make the parents of a mount point, open to every user inside."""
+    parents = [str(parent) for parent in reversed(path.parents) if str(parent) not in ("/", "/usr")]
+    return [option for parent in parents for option in ("--perms", "0755", "--dir", parent)]
+
+
+def start(spec: SandboxSpec) -> HostBackend:
+    _require_available()
+    return _create_backend(
+        spec, file_trees.start_tree(spec, is_layered=overlay.unavailable_reason() is None, is_isolated=True)
+    )
+
+
+def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> HostBackend:
+    _require_available()
+    return _create_backend(spec, file_trees.restore_tree(snapshot, store, spec, is_isolated=True))
+
+
+def _create_backend(spec: SandboxSpec, tree: file_trees.FileTree) -> HostBackend:
+    try:
+        return HostBackend(spec, tree)
+    except BaseException:
+        tree.close()
+        raise
+
+
+def _require_available() -> None:
+    reason = unavailable_reason()
+    if reason is not None:
+        raise SandboxUnavailableError(f"no host sandbox: {reason}")

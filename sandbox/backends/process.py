@@ -1,0 +1,95 @@
+"""A plain directory and plain processes of this host: no isolation, for commands that are trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+
+from langgraph_takeover.sandbox.backends import file_trees
+from langgraph_takeover.sandbox.backends.processes import (
+    PipeChannel,
+    build_environment,
+    find_descendants,
+    find_run_processes,
+    kill_until_none,
+    pause_processes,
+)
+from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.changes.report import Mount
+from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
+from langgraph_takeover.sandbox.shell.session import EXIT_SIGNAL, RuntimeShell, Shell
+from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
+
+
+class ProcessBackend:
+    """Keeps files apart by directories only; the workspace lies where the directory does."""
+
+    def __init__(self, tree: file_trees.FileTree) -> None:
+        self._tree = tree
+        self._channels: list[PipeChannel] = []
+        self.watch = None  # what runs here is trusted
+        workspace, self._home, self._tmp = (tree.root / room for room in WRITABLE_DIRECTORIES)
+        self.workspace = str(workspace)
+        self.file_roots: tuple[str, ...] = (str(self._home), str(self._tmp))
+        self.mounts = tuple(Mount(room, str(tree.root / room)) for room in WRITABLE_DIRECTORIES)
+
+    def layers(self) -> LayerStack:
+        return self._tree.layers()
+
+    def open_shell(self) -> PipeChannel:
+        env = build_environment(f"{sys.base_prefix}/bin:{os.defpath}", str(self._home))
+        env["TMPDIR"] = str(self._tmp)
+        channel = PipeChannel(["bash", "--norc", "--noprofile"], env=env, cwd=Path(self.workspace))
+        self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
+        return channel
+
+    def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
+        if signalled_shell is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(signalled_shell.pid, EXIT_SIGNAL)
+        kill_until_none(self._list_processes)
+
+    def is_idle(self) -> bool:
+        return False
+
+    def begin_snapshot(
+        self, store: Path, labels: Mapping[str, str], *, is_idle: bool
+    ) -> Callable[[str], Snapshot]:
+        finish = self._tree.begin_snapshot(
+            store, is_idle=is_idle, pause=lambda: pause_processes(self._list_processes)
+        )
+        return file_trees.make_snapshot_builder("process", self.workspace, finish)
+
+    def close(self) -> None:
+        kill_until_none(self._list_processes)
+        for channel in self._channels:
+            channel.end()
+        self._tree.close()
+
+    def _list_processes(self) -> list[psutil.Process]:
+        """All but the shells."""
+        shells = {channel.process.pid for channel in self._channels}
+        found = {process for pid in shells for process in find_descendants(pid)}
+        return [p for p in found.union(find_run_processes(self._tmp)) if p.pid not in shells]
+
+
+def start(spec: SandboxSpec) -> ProcessBackend:
+    return _create_backend(file_trees.start_tree(spec, is_layered=False, is_isolated=False))
+
+
+def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ProcessBackend:
+    return _create_backend(file_trees.restore_tree(snapshot, store, spec, is_isolated=False))
+
+
+def _create_backend(tree: file_trees.FileTree) -> ProcessBackend:
+    if tree.base.is_system:
+        tree.close()
+        raise SandboxUnavailableError(
+            "plain processes start from a repository, not from a whole system's files"
+        )
+    return ProcessBackend(tree)

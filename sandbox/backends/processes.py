@@ -1,0 +1,235 @@
+"""Bash processes of this host: the wire to one, and how they are found, held still and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+from langgraph_takeover.sandbox.interface import SandboxUnavailableError
+from langgraph_takeover.sandbox.storage import host_directories, ownership
+from langgraph_takeover.sandbox.storage.removal import remove_tree
+
+_CHUNK = 64 * 1024
+_MAX_ROUNDS = 20
+_EXEC_CHECKS, _EXEC_CHECK_S = 20, 0.005
+_KERNEL_THREADS = 2
+"""The process that all threads of the kernel have for a parent."""
+_EXIT_WAIT_S = 0.3
+_END_S = 5.0
+_CHILDREN_FILE = Path("/proc/thread-self/children")
+
+
+class PipeChannel:
+    """The wire to a bash that is a child of this process."""
+
+    def __init__(
+        self,
+        argv: list[str],
+        *,
+        env: dict[str, str],
+        cwd: Path | None = None,
+        inherited_descriptors: tuple[int, ...] = (),
+        limits_command: str = ":",
+    ) -> None:
+        self.limits_command = limits_command
+        try:
+            self.process = subprocess.Popen(
+                argv,
+                env=env,
+                cwd=cwd,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=inherited_descriptors,
+            )
+        except OSError as error:
+            raise SandboxUnavailableError(f"{argv[0]} could not be started: {error.strerror}") from error
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        os.set_blocking(self.process.stderr.fileno(), False)
+        self._start_error = b""
+        self._input = self.process.stdin
+        self._output = self.process.stdout.fileno()
+
+    def send(self, data: bytes) -> None:
+        if self._input.closed:
+            raise BrokenPipeError("the shell has been closed")
+        self._input.write(data)
+        self._input.flush()
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        ready, _, _ = select.select([self._output], [], [], timeout_s)
+        return os.read(self._output, _CHUNK) if ready else None
+
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def start_error(self) -> str:
+        """Why the shell did not start, as what should have started it says."""
+        if self.process.stderr is not None and not self.process.stderr.closed:
+            self._start_error += self.process.stderr.read(_CHUNK) or b""
+        return self._start_error.decode(errors="replace").strip()
+
+    def end(self) -> int | None:
+        code: int | None
+        with contextlib.suppress(OSError):
+            self._input.close()
+        try:
+            # Closing its input ends a bash that waits for a command; one that still runs one is killed.
+            code = self.process.wait(_EXIT_WAIT_S)
+        except subprocess.TimeoutExpired:
+            kill_processes(find_descendants(self.process.pid))
+            self.process.kill()
+            self.process.wait(_END_S)
+            code = None
+        self.start_error()
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+        return code if code is None or code >= 0 else 128 - code
+
+
+def find_descendants(pid: int) -> list[psutil.Process]:
+    """Every living process below `pid`, parents first."""
+    found, waiting = [], [pid]
+    while waiting:
+        for child in _list_child_pids(waiting.pop(0)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(child))
+                waiting.append(child)
+    return found
+
+
+def _list_child_pids(pid: int) -> Iterator[int]:
+    """As the kernel lists them, which is faster than to ask every process for its parent."""
+    if not _CHILDREN_FILE.exists():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield from (child.pid for child in psutil.Process(pid).children())
+        return
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                yield from map(int, (thread / "children").read_text().split())
+
+
+def kill_processes(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.suspend()  # or what is killed last would start more meanwhile
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def kill_until_none(find: Callable[[], list[psutil.Process]]) -> None:
+    """Kill what `find` finds, and what that started meanwhile."""
+    for _ in range(_MAX_ROUNDS):
+        found = [process for process in find() if not is_dead(process)]
+        if not found:
+            return
+        kill_processes(found)
+
+
+def is_dead(process: psutil.Process) -> bool:
+    """Whether a process runs no instruction any more. One whose first thread has ended may have others."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return True
+
+
+@contextlib.contextmanager
+def pause_processes(find: Callable[[], list[psutil.Process]]) -> Iterator[None]:
+    """Hold still what `find` finds, and what that started meanwhile, so that a copy of what they write is not torn.
+
+    What was stopped before stays stopped.
+    """
+    held: set[psutil.Process] = set()
+    try:
+        for _ in range(_MAX_ROUNDS):
+            new = {process for process in set(find()) - held if not _is_stopped(process)}
+            if not new:
+                break
+            held |= new
+            for process in new:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.suspend()
+        yield
+    finally:
+        for process in held:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+def remove_run(owner: str) -> None:
+    """Remove what this host keeps of a run, and the plain processes that a killed one left."""
+    run = host_directories.runs_directory() / owner
+    if not ownership.is_known(owner) and not os.path.lexists(run):
+        return  # nobody has had it since it was removed
+    kill_run_processes(run)
+    remove_tree(run)
+    ownership.release(owner)
+
+
+def kill_run_processes(run: Path) -> None:
+    """Kill the plain processes that live in a run's directory."""
+    kill_until_none(lambda: list(find_run_processes(run, wait=True)))
+
+
+def find_run_processes(directory: Path, *, wait: bool = False) -> dict[psutil.Process, Path]:
+    """The processes whose TMPDIR is at or below a directory, each with its TMPDIR.
+
+    That finds daemons, too, which are not among anybody's descendants. A process that is just starting another program
+    has no variables: with `wait`, they are read again until it has.
+    """
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if wait:
+                _await_exec(process)
+            tmp = process.environ().get("TMPDIR", "")
+            if f"{tmp}/".startswith(f"{directory}/"):
+                found[process] = Path(tmp)
+    return found
+
+
+def _await_exec(process: psutil.Process) -> None:
+    """Wait, a tenth of a second at most, while a process has no variables; threads of the kernel never have any."""
+    for _ in range(_EXEC_CHECKS):
+        try:
+            is_settled = bool(Path(f"/proc/{process.pid}/environ").read_bytes())
+        except OSError:  # it has ended, or is another user's
+            return
+        if is_settled or process.ppid() in (0, _KERNEL_THREADS) or is_dead(process):
+            return
+        time.sleep(_EXEC_CHECK_S)
+
+
+def build_environment(path: str, home: str) -> dict[str, str]:
+    """The variables of a sandboxed shell, built from nothing."""
+    return {
+        "PATH": path,
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "PAGER": "cat",
+        "GIT_PAGER": "cat",
+        # Two edits within one second and of one size would let Python run a stale .pyc.
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }

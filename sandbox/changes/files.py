@@ -1,0 +1,193 @@
+"""A machine's files, asked for and told from inside it by a shell of our own."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import posixpath
+import secrets
+import shlex
+from collections.abc import Iterable
+
+from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.changes.report import (
+    EXCLUDED_DIRECTORY,
+    MAX_HASHED_BYTES,
+    MAX_HASHED_FILE_BYTES,
+    FileState,
+    compare_states,
+)
+from langgraph_takeover.sandbox.interface import FileAccessError, FileChange, SandboxUnavailableError
+from langgraph_takeover.sandbox.shell.session import RuntimeShell, escape_non_utf8
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+_TIMEOUT_S = 120.0
+_FILE_TIMEOUT_S = 20.0
+"""How long a file may take that something else takes the place of, such as a pipe that nobody writes to."""
+# The content is put aside whole before it takes the file's place, so that a full disk costs nothing. What is
+# more than one name, or somebody else's, is overwritten in place as an editor would. All input must be read.
+_WRITE_SCRIPT = """
+head -c {size} | {{ (
+  file=$(realpath -m -- {path}; echo .) file=${{file%??}} directory=${{file%/*}}/ part=$directory.{token}.part
+  fail() {{ rm -f -- "$part"; echo "$1"; exit 1; }}
+  [ ! -e "$file" ] || [ -f "$file" ] || fail 'not a regular file'
+  [ ! -e "$file" ] || [ -w "$file" ] || fail 'Permission denied'
+  [ -d "$directory" ] || mkdir -p -- "$directory" || fail
+  (set -C; : >"$part") && cat >"$part" || fail
+  if [ -e "$file" ]; then
+    if [ "$(stat -c %h -- "$file")" != 1 ] ||
+      ! cp --attributes-only --preserve=mode,ownership,xattr -- "$file" "$part"; then
+      cat -- "$part" >"$file" || fail; rm -f -- "$part"; exit
+    fi
+  fi
+  mv -T -- "$part" "$file" || fail
+) 2>&1; done=$?; cat >/dev/null; (exit $done); }}
+"""
+
+
+class SandboxFiles:
+    """Reading and writing files inside the machine, so that no link or device that the agent left leads out of it."""
+
+    def __init__(self, runtime_shell: RuntimeShell, workspace: str) -> None:
+        self._runtime_shell = runtime_shell
+        self._workspace = workspace
+
+    def switch_shell(self, runtime_shell: RuntimeShell) -> None:
+        """Work with another shell from now on."""
+        self._runtime_shell = runtime_shell
+
+    def read(self, path: str) -> bytes:
+        quoted = self._quote(path)
+        encoded = self._run(
+            f"if [ -d {quoted} ]; then echo 'is a directory'; exit_code=1; "
+            f"elif [ ! -e {quoted} ]; then echo 'no such file'; exit_code=1; "
+            f"elif [ ! -f {quoted} ]; then echo 'not a regular file'; exit_code=1; "
+            f'elif [ "$(stat -Lc %s -- {quoted})" -gt {MAX_FILE_BYTES} ]; then echo "too large"; exit_code=1; '
+            f"else base64 -w0 -- {quoted}; exit_code=$?; fi; (exit $exit_code)",
+            path,
+        )
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except binascii.Error as error:
+            raise FileAccessError(f"{path}: could not be read: {encoded[:200]}") from error
+
+    def write(self, path: str, content: bytes) -> None:
+        if path.endswith("/"):
+            raise FileAccessError(f"{path}: not a regular file")
+        command = _WRITE_SCRIPT.format(path=self._quote(path), size=len(content), token=secrets.token_hex(8))
+        self._run(command, path, payload=content)
+
+    def list_directory(self, path: str) -> tuple[str, ...] | None:
+        quoted = self._quote(path)
+        command = f"[ -d {quoted} ] && find {quoted}/ -mindepth 1 -maxdepth 1 -printf '%f/%y\\0'"
+        result = self._runtime_shell.run(command, timeout_s=_TIMEOUT_S)
+        if result.exit_code != 0:
+            return None
+        entries = (entry.rpartition("/") for entry in sorted(result.output.split("\0")[:-1]))
+        return tuple(escape_non_utf8(name) + "/" * (kind == "d") for name, _, kind in entries)
+
+    def _quote(self, path: str) -> str:
+        if "\0" in path:
+            raise FileAccessError("a path cannot contain a NUL byte")
+        return shlex.quote(posixpath.join(self._workspace, path))
+
+    def _run(self, command: str, path: str, payload: bytes | None = None) -> str:
+        result = self._runtime_shell.run(command, timeout_s=_FILE_TIMEOUT_S, payload=payload)
+        if result.timed_out:
+            raise FileAccessError(f"{path}: no answer in {_FILE_TIMEOUT_S:.0f} s")
+        if result.exit_code != 0:
+            reason = result.output.strip().partition("\n")[0].rpartition(": ")[2]
+            raise FileAccessError(f"{path}: {reason or 'refused'}")
+        return result.output
+
+
+class ScanChangeTracker:
+    """The difference since the last look at the files below some roots, for machines whose files lie elsewhere.
+
+    Content is told apart by SHA-256; a file is hashed again when its size, times, inode or mode say that
+    it may have changed. It relies on the machine's own `find` and `sha256sum`.
+    """
+
+    def __init__(self, runtime_shell: RuntimeShell, workspace: str, roots: Iterable[str]) -> None:
+        self._runtime_shell = runtime_shell
+        self._workspace = workspace
+        self._roots = tuple(dict.fromkeys((workspace, *roots)))
+        self._signatures: dict[str, str] = {}
+        self._states: dict[str, FileState] = {}
+        self.changes()
+
+    def switch_layers(self, stack: LayerStack) -> None:
+        raise NotImplementedError("a machine whose files lie elsewhere has no layers here")
+
+    def changes(self) -> tuple[FileChange, ...]:
+        before = self._states
+        found = self._scan_files()
+        suspects = [path for path, seen in found.items() if self._signatures.get(path) != seen[0]]
+        sums = self._hash_files({path: found[path][2] for path in suspects if not found[path][3]})
+        # A file that may not be read any more keeps the digest it had.
+        known = {path: state.sha256 for path, state in before.items()} | sums
+        known |= {path: _size_digest(seen[0]) for path, seen in found.items() if seen[3]}
+        self._states = {
+            path: FileState(known[path], seen[1], is_hashed=not seen[3])
+            for path, seen in found.items()
+            if path in known
+        }
+        self._signatures = {path: seen[0] for path, seen in found.items()}
+        paths = {*suspects, *(path for path in before if path not in self._states)}
+        return compare_states(
+            ((path, before.get(path), self._states.get(path)) for path in paths), self._workspace
+        )
+
+    def sha256(self, path: str) -> str | None:
+        state = self._states.get(posixpath.normpath(posixpath.join(self._workspace, path)))
+        return state.sha256 if state else None
+
+    def _scan_files(self) -> dict[str, tuple[str, int, str | None, bool]]:
+        """By path: what changes when the file does, its permission bits, a link's target, whether it is too large."""
+        roots = " ".join(shlex.quote(root) for root in self._roots)
+        fields = self._run_and_split(
+            f"{{ find {roots} -xdev -type d -name {EXCLUDED_DIRECTORY} -prune -o \\( -type f -o -type l \\) "
+            "-printf '%p\\0%s %T@ %C@ %i %y %m\\0%l\\0' 2>/dev/null || true; }"
+        )
+        found = {}
+        left = MAX_HASHED_BYTES
+        for path, signature, target in zip(fields[::3], fields[1::3], fields[2::3], strict=False):
+            size, *_, kind, mode = signature.split()
+            is_new = kind == "f" and self._signatures.get(path) != signature
+            before = self._states.get(path)
+            too_large = (
+                int(size) > min(MAX_HASHED_FILE_BYTES, left)
+                if is_new
+                else not (before is None or before.is_hashed)
+            )
+            left -= int(size) if is_new and not too_large else 0
+            found[path] = (signature, int(mode, 8), target if kind == "l" else None, too_large)
+        return found
+
+    def _hash_files(self, paths: dict[str, str | None]) -> dict[str, str]:
+        links = {path: link for path, link in paths.items() if link is not None}
+        sums = {
+            path: hashlib.sha256(b"symlink:" + os.fsencode(link)).hexdigest() for path, link in links.items()
+        }
+        names = "\0".join(path for path in paths if path not in links)
+        if names:
+            listed = base64.b64encode(os.fsencode(names)).decode()
+            lines = self._run_and_split(
+                f"printf %s {listed} | base64 -d | xargs -0 -r sha256sum -z -- 2>/dev/null || true"
+            )
+            sums |= {name: digest for digest, _, name in (line.partition("  ") for line in lines) if name}
+        return sums
+
+    def _run_and_split(self, command: str) -> list[str]:
+        result = self._runtime_shell.run(command, timeout_s=_TIMEOUT_S)
+        if result.exit_code != 0:
+            raise SandboxUnavailableError("the sandbox could not list its files")
+        return result.output.split("\0")
+
+
+def _size_digest(signature: str) -> str:
+    """What stands for the content of a file that is too large to hash."""
+    size, time, *_ = signature.split()
+    return hashlib.sha256(f"large:{size}:{time}".encode()).hexdigest()

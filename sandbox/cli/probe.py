@@ -1,0 +1,255 @@
+"""What this host can do for machines, what it lacks, and how to get it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+from langgraph_takeover.sandbox import default_backend
+from langgraph_takeover.sandbox.backends import overlay
+from langgraph_takeover.sandbox.interface import Frozen, SandboxSpec, SandboxUnavailableError
+from langgraph_takeover.sandbox.isolation import cgroups, seccomp
+from langgraph_takeover.sandbox.storage import host_directories
+from langgraph_takeover.sandbox.storage.removal import disk_usage
+
+_MIN_FREE_BYTES = 5 * 10**9
+
+
+class HostCapability(Frozen):
+    """One thing that machines need or can use."""
+
+    component: str
+    name: str
+    status: Literal["yes", "less", "no"]
+    detail: str
+    fix: str | None = None
+    """What to do about it, where it is not as it might be."""
+
+
+def list_capabilities() -> list[HostCapability]:
+    """Everything, part by part. Starts a few processes, and leaves nothing."""
+    return [*_probe_host(), *_probe_docker(), *_probe_process(), *_probe_storage()]
+
+
+def _probe_host() -> list[HostCapability]:
+    from langgraph_takeover.sandbox.backends import host
+
+    reason = host.unavailable_reason()
+    spaces = overlay.namespaces_unavailable_reason()
+    found = [
+        _make_capability("host", "bubblewrap", reason, shutil.which("bwrap") or "installed"),
+        _make_capability("host", "user namespaces", spaces, "can be made", _namespaces_fix()),
+    ]
+    if reason is None:
+        lacking = overlay.unavailable_reason()
+        cure = f"set {host_directories.ROOT_VARIABLE} to a directory on ext4 or xfs"
+        found.append(
+            _make_capability(
+                "host", "files", lacking, "layered by overlayfs", cure, fallback="copied, slowly"
+            )
+        )
+    calls = seccomp.unavailable_reason()
+    found.append(
+        _make_capability(
+            "host", "system calls", calls, "filtered", "pip install pyseccomp", fallback="not filtered"
+        )
+    )
+    return found if reason is not None else [*found, *_probe_limits()]
+
+
+def _probe_limits() -> list[HostCapability]:
+    """Which limit of a `host` sandbox is enforced how."""
+    lacking = cgroups.unavailable_reason()
+    reason, _, cure = (lacking or "its control groups cannot limit memory").partition(" (")
+    able, cure = cgroups.available_controllers(), cure.rstrip(")")
+    user = (
+        f"user {host_directories.ROOT_UID} of this host, one for all sandboxes"
+        if os.geteuid() == 0
+        else "your own"
+    )
+    by_process = "address space of each process, and a watch that kills the largest"
+    return [
+        _make_limit("memory limit", "by control group, for the whole sandbox")
+        if "memory" in able
+        else _make_limit("memory limit", by_process, reason, cure),
+        _make_limit("stopping", "by control group")
+        if "freezer" in able
+        else _make_limit("stopping", "by verified signals; refused after 10 s", reason, cure),
+        _make_limit("processes", "by RLIMIT_NPROC" + (" and control group" if "pids" in able else "")),
+        _make_limit(
+            "disk limit", "by counting up to 20 times a second; a command can exceed it for a moment"
+        ),
+        _make_limit("shared memory", "64 MiB each in /dev/shm and of SysV segments"),
+        _make_limit("user outside", user),
+    ]
+
+
+def _make_limit(name: str, detail: str, problem: str = "", fix: str = "") -> HostCapability:
+    return HostCapability(
+        component="host",
+        name=name,
+        status="less" if problem else "yes",
+        detail=f"{detail} ({problem})" if problem else detail,
+        fix=fix or None,
+    )
+
+
+def _probe_docker() -> list[HostCapability]:
+    from langgraph_takeover.sandbox.docker.client import client, layer_directories, translate_errors
+
+    try:
+        with translate_errors("the Docker daemon"):
+            told: dict[str, Any] = client().info()
+        limited = _has_quota()
+    except SandboxUnavailableError as error:
+        return [
+            HostCapability(
+                component="docker",
+                name="daemon",
+                status="no",
+                detail=_shorten_docker_error(str(error)),
+                fix=_DOCKER_FIX,
+            )
+        ]
+    version, driver = told["ServerVersion"], told["Driver"]
+    upper = f"{told['DockerRootDir']}/{driver}"
+    readable = layer_directories({"Name": driver, "Data": {"UpperDir": upper}}) is not None
+    cure = "run as root beside a daemon with overlay2: a freeze then takes a tenth of the time"
+    return [
+        HostCapability(
+            component="docker",
+            name="daemon",
+            status="yes",
+            detail=f"version {version}, {driver} in {told['DockerRootDir']}",
+        ),
+        HostCapability(
+            component="docker",
+            name="freezing",
+            status="yes" if readable else "less",
+            detail="by layer: the daemon's can be read"
+            if readable
+            else "by commit: the daemon's layers cannot be read",
+            fix=None if readable else cure,
+        ),
+        HostCapability(
+            component="docker",
+            name="disk limit",
+            status="yes" if limited else "less",
+            detail="kept by the daemon" if limited else "kept by looking at how much a container has written",
+            fix=None if limited else "keep the daemon's files on xfs, mounted with prjquota",
+        ),
+    ]
+
+
+_DOCKER_FIX = "start it, or name one by DOCKER_HOST; your user must be one that may talk to it"
+
+
+def _shorten_docker_error(message: str) -> str:
+    """What the Docker client says, without how it came to know."""
+    system = re.search(r"\(\d+, '([^']+)'\)", message)
+    short = message.partition("; start it")[0]
+    return f"{short.partition(' (')[0]}: {system[1]}" if system else short
+
+
+def _probe_process() -> list[HostCapability]:
+    default = default_backend()
+    told = "bubblewrap" if default == "host" else "plain processes, without isolation"
+    cure = None if default == "host" else "get what the host backend lacks, above"
+    return [
+        HostCapability(
+            component="process", name="plain processes", status="yes", detail="always, without isolation"
+        ),
+        HostCapability(
+            component="default",
+            name="backend",
+            status="yes" if default == "host" else "less",
+            detail=f"{default}: {told}",
+            fix=cure,
+        ),
+    ]
+
+
+def _probe_storage() -> list[HostCapability]:
+    root = host_directories.root()
+    try:
+        host_directories.ensure_root()
+        with os.scandir(root):
+            pass
+        free = shutil.disk_usage(root).free
+    except SandboxUnavailableError as error:
+        reason, _, cure = str(error).partition("; ")
+        return [HostCapability(component="place", name="directory", status="no", detail=reason, fix=cure)]
+    except OSError as error:
+        cure = f"set {host_directories.ROOT_VARIABLE} to a directory of yours"
+        return [
+            HostCapability(
+                component="place", name="directory", status="no", detail=f"{root}: {error.strerror}", fix=cure
+            )
+        ]
+    from rich.filesize import decimal
+
+    tight = "python -m sandbox gc shows what can go"
+    return [
+        HostCapability(component="place", name="directory", status="yes", detail=str(root)),
+        HostCapability(
+            component="place", name="bases", status="yes", detail=_describe_directory(root / "bases")
+        ),
+        HostCapability(
+            component="place", name="runs", status="yes", detail=_describe_directory(root / "runs")
+        ),
+        HostCapability(
+            component="place",
+            name="free space",
+            status="yes" if free > _MIN_FREE_BYTES else "less",
+            detail=decimal(free),
+            fix=None if free > _MIN_FREE_BYTES else tight,
+        ),
+    ]
+
+
+def _describe_directory(directory: Path) -> str:
+    from rich.filesize import decimal
+
+    number = sum(1 for _ in directory.iterdir()) if directory.is_dir() else 0
+    return f"{number}, {decimal(disk_usage(directory))}" if number else "none"
+
+
+def _make_capability(
+    component: str, name: str, problem: str | None, detail: str, fix: str | None = None, *, fallback: str = ""
+) -> HostCapability:
+    """What is there, or else what is lacking and, after a colon or in brackets, why."""
+    if problem is None:
+        return HostCapability(component=component, name=name, status="yes", detail=detail)
+    reason, bracket, named = problem.partition(" (Debian: ")
+    found = f"Debian: {named.removesuffix(')')}" if bracket else fix
+    if f"; set {host_directories.ROOT_VARIABLE}" in reason:
+        reason, _, found = reason.partition("; ")
+    return HostCapability(
+        component=component,
+        name=name,
+        status="less" if fallback else "no",
+        detail=f"{fallback}: {reason}" if fallback else reason,
+        fix=found,
+    )
+
+
+def _namespaces_fix() -> str:
+    switches = {
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": ("1", "0"),
+        "/proc/sys/kernel/unprivileged_userns_clone": ("0", "1"),
+        "/proc/sys/user/max_user_namespaces": ("0", "15000"),
+    }
+    for place, (shut, opened) in switches.items():
+        if Path(place).is_file() and Path(place).read_text().strip() == shut:
+            return f"sysctl -w {place.removeprefix('/proc/sys/').replace('/', '.')}={opened}"
+    return "in a container: start it with --privileged, or use the docker backend"
+
+
+def _has_quota() -> bool:
+    from langgraph_takeover.sandbox.docker.container_config import make_host_config
+
+    made = make_host_config(SandboxSpec(backend="docker", image="any"))
+    return bool(made.get("StorageOpt"))

@@ -1,0 +1,137 @@
+"""How resources and facts look on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from langgraph_takeover.sandbox.cli.probe import HostCapability
+    from langgraph_takeover.sandbox.gc.collector import Survey
+    from langgraph_takeover.sandbox.gc.resources import Resource
+
+_COLOURS = {"yes": "green", "less": "yellow", "no": "red"}
+_MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
+
+
+def show_stale_resources(console: Console, resources: Iterable[Resource], title: str) -> None:
+    """One line for each stale resource."""
+    table = _make_table(title, "kind", "run", "what", "size", "age", "why")
+    for one in resources:
+        size = decimal(one.size_bytes) if one.size_bytes else ""
+        cells = (one.kind, one.owner, _describe_resource(one), size, format_age(one.age_s), one.reason)
+        table.add_row(*map(escape_text, cells))
+    console.print(table)
+
+
+def show_kept_resources(console: Console, resources: Iterable[Resource]) -> None:
+    """One line for all resources that are kept for one reason."""
+    groups: dict[tuple[str, str, str], list[Resource]] = {}
+    for one in resources:
+        name = _describe_resource(one) if one.kind == "other" else one.kind
+        groups.setdefault((name, one.owner, one.reason), []).append(one)
+    table = _make_table("Kept", "kind", "run", "number", "size", "why")
+    for (kind, owner, reason), members in groups.items():
+        size = sum(one.size_bytes for one in members)
+        cells = (kind, owner, str(len(members)), decimal(size) if size else "", reason)
+        table.add_row(*map(escape_text, cells))
+    if groups:
+        console.print(table)
+
+
+def show_capabilities(console: Console, capabilities: Iterable[HostCapability]) -> None:
+    """What there is, with the cure below what is not as it might be."""
+    table = _make_table("What this host can do", "", "part", "what", "found")
+    before = ""
+    for fact in capabilities:
+        told = escape_text(fact.detail)
+        if fact.fix:
+            told.append(f"\n→ {fact.fix}", style="italic")
+        table.add_row(
+            Text(fact.status, style=_COLOURS[fact.status]),
+            fact.component if fact.component != before else "",
+            fact.name,
+            told,
+        )
+        before = fact.component
+    console.print(table)
+
+
+def to_json_object(survey: Survey, removal_errors: dict[str, str | None] | None) -> dict[str, Any]:
+    """The survey; `outcome` has the error, if any, of each removal, by `where`."""
+
+    def describe_entry(resource: Resource) -> dict[str, Any]:
+        failure = (
+            removal_errors[resource.location] if removal_errors is not None and resource.is_stale else None
+        )
+        removed = "removable" if removal_errors is None else "failed" if failure else "removed"
+        found = {
+            "kind": resource.kind,
+            "owner": str(escape_text(resource.owner)) or None,
+            "name": str(escape_text(resource.name)),
+            "where": str(escape_text(resource.location)),
+            "bytes": resource.size_bytes,
+            "age_s": round(resource.age_s, 1),
+            "fate": removed if resource.is_stale else "kept",
+            "why": str(escape_text(resource.reason)),
+        }
+        return found | ({"failure": failure} if failure else {})
+
+    return {
+        "findings": [describe_entry(one) for one in (*survey.stale_resources, *survey.kept_resources)],
+        "docker": survey.docker_error or "looked at",
+        "troubles": list(survey.errors),
+    }
+
+
+def format_total(resources: tuple[Resource, ...]) -> str:
+    """How many, and how much."""
+    return f"{len(resources)} thing{'' if len(resources) == 1 else 's'}, {decimal(sum(one.size_bytes for one in resources))}"
+
+
+def format_age(seconds: float) -> str:
+    """A time span in its largest unit; nothing where it is not known."""
+    if not seconds:
+        return ""
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def escape_text(text: str) -> Text:
+    """Text that no name of a file or a container can turn into anything else."""
+    readable = text.encode("utf-8", "backslashreplace").decode()
+    return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in readable))
+
+
+def discard_output() -> None:
+    """Drop what standard output could not take, or Python tries once more at exit and ends with code 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _describe_resource(resource: Resource) -> str:
+    if resource.kind == "process":
+        return f"{resource.location}: {resource.name}"
+    return resource.name if resource.kind in ("container", "image", "run", "base") else resource.location
+
+
+def _make_table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for name in columns:
+        right = name in ("size", "age", "number")
+        table.add_column(
+            name,
+            justify="right" if right else "left",
+            no_wrap=right or name in ("kind", "part", ""),
+            overflow="fold",
+            header_style="dim",
+        )
+    return table

@@ -1,0 +1,123 @@
+"""The Docker daemon: how it is reached, what its failures mean, and what of it can be read from here."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from langgraph_takeover.sandbox.changes.layers import TRUSTED_OPAQUE, USER_OPAQUE
+from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
+from langgraph_takeover.sandbox.isolation import seccomp
+from langgraph_takeover.sandbox.storage.ownership import make_labels
+
+API_TIMEOUT_S = 600
+QUICK_TIMEOUT_S = 60
+"""What a daemon that hangs may cost where an answer takes milliseconds."""
+
+
+@functools.cache
+def client(timeout_s: int = API_TIMEOUT_S) -> Any:
+    """The Docker daemon that the environment names. Raises SandboxUnavailableError when none answers."""
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        found = docker.from_env(timeout=timeout_s)
+        found.ping()
+    except (DockerException, OSError) as error:
+        raise SandboxUnavailableError(
+            f"no Docker daemon answers ({summarize_error(error)}); start it, or choose --sandbox host"
+        ) from error
+    return found
+
+
+@contextlib.contextmanager
+def translate_errors(action: str) -> Iterator[None]:
+    """Turn whatever the daemon fails with meanwhile into our own exceptions."""
+    from docker.errors import DockerException
+
+    try:
+        yield
+    except SandboxUnavailableError:
+        raise  # ours already; one of them is an OSError
+    except (DockerException, OSError) as error:
+        if "no space left on device" in str(error).lower():
+            raise OutOfDiskError(f"{action}: the Docker daemon's disk is full") from error
+        raise SandboxUnavailableError(f"{action}: {summarize_error(error)}") from error
+
+
+def require_image(name: str) -> Any:
+    """The image of that name. Raises SandboxUnavailableError, saying what to do."""
+    from docker.errors import ImageNotFound
+
+    with translate_errors(f"Docker image {name}"):
+        try:
+            return client().images.get(name)
+        except ImageNotFound as error:
+            raise SandboxUnavailableError(
+                f"Docker image {name} is not on this daemon; pull or build it first"
+            ) from error
+
+
+def layer_directories(driver: Mapping[str, Any]) -> tuple[Path, ...] | None:
+    """Where the layers of a container or an image lie, the top one first; None if they cannot be read."""
+    if driver.get("Name") != "overlay2" or os.geteuid() != 0:
+        return None  # without root overlayfs's own marks cannot be read
+    data = driver["Data"] or {}
+    lower = data.get("LowerDir", "").split(":") if data.get("LowerDir") else []
+    found = tuple(Path(place) for place in [data.get("UpperDir", ""), *lower])
+    return found if all(place.is_absolute() and place.is_dir() for place in found) else None
+
+
+@functools.cache
+def opaque_attribute() -> str:
+    """The attribute by which the daemon's layers mark a directory that hides the layers below."""
+    with translate_errors("the Docker daemon"):
+        options = client().info().get("SecurityOptions") or ()
+    return USER_OPAQUE if "name=rootless" in options else TRUSTED_OPAQUE
+
+
+@functools.cache
+def system_call_filter(daemon: Any) -> tuple[str, ...]:
+    """The security options by which a daemon filters the system calls of a container.
+
+    Its own default profile stays where this host has no libseccomp, or the daemon no seccomp.
+    """
+    profile = seccomp.docker_profile()
+    with translate_errors("the Docker daemon"):
+        options = daemon.info().get("SecurityOptions") or ()
+    if profile is None or not any(option.startswith("name=seccomp") for option in options):
+        return ()
+    return (f"seccomp={profile}",)
+
+
+class OwnedClient:
+    """The daemon for code that starts containers by itself.
+
+    Each gets our label, our filter of system calls, and no network unless told.
+    """
+
+    def __init__(self, owner: str, *, network: bool) -> None:
+        self._client = client()
+        self._forced_options: dict[str, Any] = {"labels": make_labels(owner)} | (
+            {} if network else {"network_mode": "none"}
+        )
+        self._filter = system_call_filter(self._client)
+        self.containers = self
+
+    def create(self, **options: Any) -> Any:
+        given = [option for option in options.get("security_opt") or () if not option.startswith("seccomp")]
+        security = {"security_opt": [*given, *self._filter]} if self._filter else {}
+        return self._client.containers.create(**options | self._forced_options | security)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client.containers if name == "get" else self._client, name)
+
+
+def summarize_error(error: Exception) -> str:
+    """What an error says, short enough for a message of ours."""
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

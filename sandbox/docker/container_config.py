@@ -1,0 +1,59 @@
+"""What a container may have and do: the limits and rights that it is created with."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from langgraph_takeover.sandbox.docker.client import client, system_call_filter, translate_errors
+from langgraph_takeover.sandbox.interface import SandboxSpec
+
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
+"""What a root that installs packages and runs tests needs: to own, to read, to become another, to signal."""
+
+
+def make_host_config(spec: SandboxSpec) -> Any:
+    """No network, no mounts, no devices, and the system calls that a host sandbox has."""
+    memory = f"{spec.memory_mb}m"
+    size = spec.disk_mb << 20
+    with translate_errors("the Docker daemon"):
+        return client().api.create_host_config(
+            network_mode="none",
+            cap_drop=["ALL"],
+            cap_add=list(CAPABILITIES),
+            security_opt=["no-new-privileges", *system_call_filter(client())],
+            mem_limit=memory,
+            memswap_limit=memory,
+            pids_limit=spec.pids,
+            nano_cpus=int(spec.cpus * 1e9) if spec.cpus else None,
+            ulimits=[
+                {"Name": "nofile", "Soft": spec.open_files, "Hard": spec.open_files},
+                {"Name": "core", "Soft": 0, "Hard": 0},
+                {"Name": "fsize", "Soft": size, "Hard": size},
+            ],
+            storage_opt={"size": str(size)} if _has_quota(client()) else None,
+        )
+
+
+@functools.cache
+def _has_quota(daemon: Any) -> bool:
+    """Whether the daemon's own file system can hold a container to a size."""
+    found = daemon.info()
+    status = dict(found.get("DriverStatus") or [])
+    if found["Driver"] != "overlay2":
+        return found["Driver"] in ("btrfs", "zfs", "windowsfilter")
+    return bool(status.get("Backing Filesystem") == "xfs" and _has_xfs_quota(found["DockerRootDir"]))
+
+
+def _has_xfs_quota(root: str) -> bool:
+    """Whether the mount that a local daemon keeps its layers on counts by project."""
+    best = ("", "")
+    try:
+        with open("/proc/self/mounts", encoding="utf-8") as mounts:  # noqa: PTH123
+            for line in mounts:
+                _, place, _, options, *_ = line.split(" ")
+                if root.startswith(place) and len(place) > len(best[0]):
+                    best = (place, options)
+    except OSError:
+        return False
+    return not {"prjquota", "pquota"}.isdisjoint(best[1].split(","))

@@ -1,0 +1,39 @@
+"""The one machine that a run works on: started, thawed and ended in one place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec, Snapshot
+
+
+class SandboxManager:
+    """Holds at most one machine at a time, so that none is ever left over."""
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.spec = spec
+        self._sandbox: Sandbox | None = None
+
+    def sandbox(self) -> Sandbox:
+        """The machine as it is; started from its base at the first call."""
+        if self._sandbox is None:
+            self._sandbox = sandbox.start(self.spec)
+        return self._sandbox
+
+    def restore(self, snapshot: Snapshot, store: Path) -> Sandbox:
+        """Put a thawed machine in the place of the one there is."""
+        self.close()
+        self._sandbox = sandbox.restore(snapshot, store, self.spec)
+        return self._sandbox
+
+    def close(self) -> None:
+        if self._sandbox is not None:
+            self._sandbox.close()
+            self._sandbox = None
+
+    def __enter__(self) -> SandboxManager:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

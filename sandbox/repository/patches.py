@@ -1,0 +1,119 @@
+"""What git says of the repository in a machine, asked without touching its index, refs or objects."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from langgraph_takeover.sandbox.interface import Sandbox, TakeoverError
+
+MAX_PATCH_BYTES = 32 * 1024 * 1024
+MAX_FILES = 20_000
+
+# A git directory of our own: nothing in the agent's configuration, hooks, exclude files or index flags can
+# bend what is compared. `git add` does not see the repository's objects, because it would touch their times.
+# Made by hand, because `git init` takes as long as all of the rest; with the index's own time, by which git
+# knows which files were changed too soon after it to be told by theirs.
+INDEX_SCRIPT = """
+[ -e .git ] || {{ echo 'no git repository'; exit 1; }}
+aside="$(mktemp -d -t takeover-git.XXXXXXXXXX)" && trap 'rm -rf -- "$aside"' EXIT && exec 3>&1 >"$aside/told" 2>&1 &&
+export HOME="$aside" XDG_CONFIG_HOME="$aside" GIT_CONFIG_NOSYSTEM=1 GIT_NO_REPLACE_OBJECTS=1 &&
+places="$(git rev-parse --git-path objects --git-path index --show-object-format)" &&
+{{ read -r objects && read -r index && read -r format; }} <<<"$places" &&
+objects="$(CDPATH= cd -- "$objects" && pwd -P)" &&
+base="$(git rev-parse --verify {base}'^{{tree}}')" &&
+mkdir -p "$aside/git/info" "$aside/git/objects" "$aside/git/refs" && echo 'ref: refs/heads/none' >"$aside/git/HEAD" &&
+printf '[core]\nrepositoryformatversion=1\ncompression=0\n[extensions]\nobjectformat=%s\n' "$format" >"$aside/git/config" &&
+for file in "$index" "${{index%index}}"sharedindex.*; do
+  [ ! -e "$file" ] || cp --preserve=timestamps -- "$file" "$aside/git"
+done &&
+export GIT_DIR="$aside/git" GIT_WORK_TREE="$PWD" &&
+if ! {{ [ -e "$GIT_DIR/index" ] && git ls-files -v >"$aside/flags"; }}; then
+  rm -f "$GIT_DIR/index" && GIT_ALTERNATE_OBJECT_DIRECTORIES="$objects" git read-tree "$base"
+elif grep -q '^[a-zS]' "$aside/flags"; then
+  git ls-files -z | git update-index -z --no-assume-unchanged --stdin &&
+  git ls-files -z | git update-index -z --no-skip-worktree --stdin
+fi &&
+{{ git update-index -q --refresh; git add -A --ignore-errors . || [ $? -eq 1 ]; }} && """
+"""Brings out, in `$GIT_DIR` and its index, the workspace as it is; what follows may use `$objects` and `$base`."""
+_CLEAN_UP_COMMAND = 'rm -rf -- "${TMPDIR:-/tmp}"/takeover-git.*'
+"""Removes what an ended command has left of its copy."""
+_PATCH_SCRIPT = (
+    INDEX_SCRIPT
+    + """
+echo '{attributes}' >"$GIT_DIR/info/attributes" && export GIT_ALTERNATE_OBJECT_DIRECTORIES="$objects" &&
+git -c core.quotePath={quoted} diff --cached --binary --no-color "$base" -- >"$aside/patch" &&
+{{ [ "$(stat -c %s "$aside/patch")" -le {largest} ] || {{ echo 'the patch is too large'; false; }}; }} &&
+cat "$aside/patch" >&3 || {{ cat "$aside/told" >&3; exit 1; }}
+"""
+)
+
+
+class RepositoryError(TakeoverError, ValueError):
+    """The workspace is no git repository any more, or git cannot read it."""
+
+
+def head_commit(sandbox: Sandbox) -> str:
+    """The commit that is checked out. Raises RepositoryError."""
+    return run_git(sandbox, "git rev-parse HEAD").strip()
+
+
+def base_directories(sandbox: Sandbox) -> tuple[str, ...]:
+    """The top-level directories of the commit that is checked out."""
+    return tuple(run_git(sandbox, "git ls-tree -z -d --name-only HEAD").split("\0")[:-1])
+
+
+def list_files(sandbox: Sandbox) -> tuple[str, ...] | None:
+    """Every file of the workspace but git's own, relative to it, sorted; None where they are too many to list."""
+    found = sandbox.inspect(f"find . -path ./.git -prune -o ! -type d -print0 | head -z -n {MAX_FILES + 1}")
+    names = found.output.split("\0")[:-1]
+    whole = found.exit_code == 0 and len(names) <= MAX_FILES
+    return tuple(sorted(name.removeprefix("./") for name in names)) if whole else None
+
+
+def patch_since(sandbox: Sandbox, base_commit: str) -> str:
+    """Everything that differs from `base_commit`, new files included, as a patch that git can apply.
+
+    Empty when nothing differs. Raises RepositoryError.
+    """
+    patch = _diff(sandbox, base_commit, as_text=True)
+    if _is_unicode(patch):
+        return patch
+    # What is not UTF-8 goes in git's binary form, so that the patch stays a text.
+    parts = zip(
+        _split_by_file(patch), _split_by_file(_diff(sandbox, base_commit, as_text=False)), strict=True
+    )
+    return "".join(text if _is_unicode(text) else binary for text, binary in parts)
+
+
+def _diff(sandbox: Sandbox, base_commit: str, *, as_text: bool) -> str:
+    attributes, quoted = ("", "false") if as_text else ("* -diff", "true")
+    return run_git(
+        sandbox,
+        _PATCH_SCRIPT.format(
+            base=shlex.quote(base_commit), attributes=attributes, quoted=quoted, largest=MAX_PATCH_BYTES
+        ).strip(),
+    )
+
+
+def _split_by_file(patch: str) -> list[str]:
+    return re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)
+
+
+def _is_unicode(text: str) -> bool:
+    return not re.search("[\ud800-\udfff]", text)
+
+
+def run_git(sandbox: Sandbox, command: str) -> str:
+    """What a command of git tells. Raises RepositoryError."""
+    # The image's repository may belong to another user than the one that we run as.
+    trusted = "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'; "
+    result = sandbox.inspect(trusted + command)
+    if result.disk_full:
+        sandbox.inspect(_CLEAN_UP_COMMAND)
+        raise RepositoryError(
+            "git in the sandbox: a copy of the changed files exceeds the sandbox's disk limit; raise disk_mb"
+        )
+    if result.exit_code != 0:
+        raise RepositoryError(f"git in the sandbox: {result.output.strip()[-300:] or 'failed'}")
+    return result.output

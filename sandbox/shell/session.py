@@ -1,0 +1,339 @@
+"""How one bash that stays alive runs one command after another over a stream of bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import shlex
+import signal
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from langgraph_takeover.sandbox.interface import MAX_SHELL_STATE_CHARS, ExecResult, SandboxUnavailableError
+from langgraph_takeover.sandbox.shell.state import (
+    PRINT_STATE,
+    ShellState,
+    parse_printed_state,
+    render_restore_code,
+)
+
+OUTPUT_LIMIT = 64 * 1024
+RUNTIME_OUTPUT_LIMIT = 64 * 1024 * 1024
+EXIT_SIGNAL = signal.SIGRTMAX
+"""The signal by which an agent's shell stops whatever it does, tells its state and ends."""
+GRACE_S = 5.0
+_ALIVE_CHECK_S = 0.25
+"""The pause between two looks whether a silent shell still runs."""
+_STOP_CHECK_S = 0.05
+"""The pause between two questions whether a command must end."""
+_LONG_COMMAND_BYTES = 2048
+_MAX_PATH_BYTES = 4096
+_SENTINEL_SLACK = 128 + _MAX_PATH_BYTES
+_OUTCOME = re.compile(rb" (\d+) ([^\0]*)\0")
+PROTOCOL_DESCRIPTOR = 198
+"""A descriptor of every shell that leads to us wherever a command's output goes."""
+_START_COMMAND = f"exec 2>/dev/null {PROTOCOL_DESCRIPTOR}>&1"
+"""A new bash's first line; what bash itself says, as under `set -x`, is nobody's output from then on."""
+
+
+class ShellNotStartedError(SandboxUnavailableError):
+    """A shell did not start; where the agent's processes take up their limit, another try can succeed."""
+
+
+class Channel(Protocol):
+    """A bash process, or the wire to one: what goes to its input and what comes from its output."""
+
+    limits_command: str
+    """What the bash must run before all else, to be held to."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        """Bytes that have come; None when none came in time; empty when the shell has ended."""
+
+    def is_alive(self) -> bool:
+        """Whether the shell runs; what it left running may hold its output open."""
+
+    def start_error(self) -> str:
+        """Why the shell did not start, where that is known."""
+
+    def end(self) -> int | None:
+        """Make sure that the shell is gone; its exit code, as a shell counts it, unless we killed it."""
+
+
+class ClippedOutput:
+    """The head and the tail of a stream of any length, in bounded memory."""
+
+    def __init__(self, limit: int, errors: str) -> None:
+        self._half = limit // 2
+        self._errors = errors
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
+
+    def add(self, data: bytes) -> None:
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        excess = len(self._tail) - self._half
+        if excess > 0:
+            self._dropped += excess
+            del self._tail[:excess]
+
+    @property
+    def is_whole(self) -> bool:
+        return not self._dropped
+
+    def text(self) -> str:
+        if not self._dropped:
+            return (self._head + self._tail).decode("utf-8", self._errors)
+        head, tail = (part.decode("utf-8", self._errors) for part in (self._head, self._tail))
+        return f"{head}\n[… {self._dropped:,} bytes of output left out …]\n{tail}"
+
+
+class Shell:
+    """One bash; the end of each command is known by a random line that no command can foresee."""
+
+    def __init__(
+        self, channel: Channel, *, output_limit: int = OUTPUT_LIMIT, errors: str = "backslashreplace"
+    ) -> None:
+        self.channel = channel
+        self._state_mark = ""
+        self._limit = output_limit
+        self._errors = errors
+        self._early_output = b""  # what background jobs wrote after the last command's end
+        self.pid = 0
+        self.cwd = "/"
+
+    def prepare(self, script: str, *, timeout_s: float = 60.0) -> None:
+        """Run what must have happened before the first command, and learn pid and directory.
+
+        From then on `LEAVE` makes this shell tell its state and end.
+        """
+        self._state_mark = secrets.token_hex(16)
+        tell = f"\\builtin trap - {int(EXIT_SIGNAL)}; {PRINT_STATE.format(mark=self._state_mark)}"
+        leave = f"{{ {tell}; }} >&{PROTOCOL_DESCRIPTOR} 2>/dev/null; \\builtin kill -KILL $$"
+        with contextlib.suppress(OSError):
+            self.channel.send(
+                f"{_START_COMMAND}; {self.channel.limits_command}; trap -- '{leave}' {int(EXIT_SIGNAL)}\n".encode()
+            )
+        result = self.run(script + '\n\\builtin printf "\\nshell-pid=%s" "$$"', timeout_s=timeout_s)
+        match = re.search(r"shell-pid=(\d+)$", result.output)
+        if result.exit_code != 0 or match is None:
+            self.close()
+            told = self.channel.start_error() or result.output.strip()
+            raise ShellNotStartedError(f"the sandbox's shell did not start: {told[-400:]}")
+        self.pid = int(match.group(1))
+
+    def restore(self, state: ShellState, *, timeout_s: float) -> bool:
+        """Go on where another shell stood; whether this one still lives then."""
+        # Some lines fail, such as those of variables that are read-only here; that is expected, and quiet.
+        done = self.run(f"\\builtin exec 2>/dev/null\n{render_restore_code(state)}", timeout_s=timeout_s)
+        return not done.timed_out and not done.shell_ended
+
+    def run(
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        payload: bytes | None = None,
+        output_limit: int | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> ExecResult:
+        """Run one command and wait for its end; `shell_ended` means that this shell is of no more use.
+
+        `payload` is the command's standard input, which it must read to the end; without it there is none.
+        On a time-out, or as soon as `stopped` says so, the command still runs, and this shell is of no
+        more use but for its `last_words`.
+        """
+        if not self._send_command(command, payload, output_limit):
+            return self._make_ended_result()
+        return self._wait(timeout_s, should_stop)
+
+    def _send_command(
+        self,
+        command: str,
+        payload: bytes | None = None,
+        output_limit: int | None = None,
+        errors: str | None = None,
+    ) -> bool:
+        """Send the command; whether there is a shell that can take it."""
+        nonce = secrets.token_hex(16)
+        line = _frame_command(command, nonce, reads_input=payload is not None)
+        self._sentinel = b"\n" + nonce.encode()
+        self._clip = ClippedOutput(output_limit or self._limit, errors or self._errors)
+        self._window = b""
+        self._started = time.monotonic()
+        self._consume(self._early_output)
+        self._early_output = b""
+        try:
+            self.channel.send(line + (payload or b""))
+        except OSError:
+            return False
+        return True
+
+    def request_state(self) -> Callable[[float], ShellState | None]:
+        """Let the shell print its state while others work; what is returned waits for it, so many seconds.
+
+        It returns None if the shell does not print a state that can be kept.
+        """
+        mark = secrets.token_hex(16)
+        # In a subshell, since the agent's traps do not act there.
+        sent = self._send_command(
+            f"({PRINT_STATE.format(mark=mark)}) 2>/dev/null",
+            output_limit=2 * MAX_SHELL_STATE_CHARS,
+            errors="surrogateescape",
+        )
+        return lambda timeout_s: self._read_state(mark, timeout_s) if sent else None
+
+    def read_exit_state(self) -> ShellState | None:
+        """The state of a shell that was sent `LEAVE`; the shell is gone then, or hangs."""
+        self._clip = ClippedOutput(2 * MAX_SHELL_STATE_CHARS, "surrogateescape")
+        ended = self._wait(GRACE_S)
+        if ended.exit_code is None or ended.shell_ended:
+            return parse_printed_state(ended.output, self._state_mark) if self._clip.is_whole else None
+        # The command ended by itself in the same moment: the signal acts as soon as the shell reads on.
+        early, self._early_output = self._early_output, b""
+        self._consume(early)
+        with contextlib.suppress(OSError):
+            self.channel.send(b"\n")
+        return self._read_state(self._state_mark, GRACE_S)
+
+    def _read_state(self, mark: str, timeout_s: float) -> ShellState | None:
+        printed = self._wait(timeout_s).output
+        return parse_printed_state(printed, mark) if self._clip.is_whole else None
+
+    def close(self) -> None:
+        self.channel.end()
+
+    def _wait(self, timeout_s: float, should_stop: Callable[[], bool] = lambda: False) -> ExecResult:
+        deadline = time.monotonic() + timeout_s
+        next_look = time.monotonic() + _ALIVE_CHECK_S
+        while True:
+            left = 0.0 if should_stop() else deadline - time.monotonic()
+            data = self.channel.receive(min(left, _STOP_CHECK_S)) if left > 0 else None
+            if data is None and left > 0 and time.monotonic() < next_look:
+                continue
+            next_look = time.monotonic() + _ALIVE_CHECK_S
+            if data is None and not self.channel.is_alive():
+                data = self.channel.receive(0) or b""
+            elif data is None and left > 0:
+                continue
+            if data is None:
+                return ExecResult(
+                    output=self._take_output(), exit_code=None, timed_out=True, seconds=self._elapsed_s()
+                )
+            if not data:
+                return self._make_ended_result()
+            match = self._consume(data)
+            if match is not None:
+                self.cwd = match.group(2).decode("utf-8", "surrogateescape")
+                return ExecResult(
+                    output=self._take_output(), exit_code=int(match.group(1)), seconds=self._elapsed_s()
+                )
+
+    def _consume(self, data: bytes) -> re.Match[bytes] | None:
+        """Take in output; everything but a window that may hold the sentinel's beginning is final."""
+        self._window += data
+        at = -1
+        while (at := self._window.find(self._sentinel, at + 1)) >= 0:
+            match = _OUTCOME.match(self._window, at + len(self._sentinel))
+            if match is not None:
+                self._early_output = self._window[match.end() :]
+                self._window = self._window[:at]
+                return match
+        surplus = len(self._window) - _SENTINEL_SLACK
+        if surplus > 0:
+            self._clip.add(self._window[:surplus])
+            self._window = self._window[surplus:]
+        return None
+
+    def _take_output(self) -> str:
+        self._clip.add(self._window)
+        self._window = b""
+        return self._clip.text()
+
+    def _make_ended_result(self) -> ExecResult:
+        code = self.channel.end()
+        return ExecResult(
+            output=self._take_output(), exit_code=code, shell_ended=True, seconds=self._elapsed_s()
+        )
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._started
+
+
+class RuntimeShell:
+    """The runtime's own shell; opened at first use, replaced when a command hung in it or the agent killed it."""
+
+    def __init__(self, open_shell: Callable[[], Channel]) -> None:
+        self._open_shell = open_shell
+        self._shell: Shell | None = None
+
+    def run(
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        payload: bytes | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> ExecResult:
+        """As `Shell.run`. Raises SandboxUnavailableError when no shell can be had that runs the command."""
+        for _ in range(2):
+            self._shell = self._shell or self._start_shell()
+            result = self._shell.run(command, timeout_s=timeout_s, payload=payload, should_stop=should_stop)
+            if result.timed_out or result.shell_ended:
+                self.close()
+            if not result.shell_ended:
+                return result
+        raise SandboxUnavailableError("the sandbox ends every shell that looks into it")
+
+    def close(self) -> None:
+        if self._shell is not None:
+            self._shell.close()
+            self._shell = None
+
+    def _start_shell(self) -> Shell:
+        shell = Shell(self._open_shell(), output_limit=RUNTIME_OUTPUT_LIMIT, errors="surrogateescape")
+        shell.prepare("export LC_ALL=C")
+        return shell
+
+
+def _frame_command(command: str, nonce: str, *, reads_input: bool) -> bytes:
+    """What makes a bash run the command, and then say so; `reads` is whether it finds what follows on its input."""
+    if "\0" in command:
+        raise ValueError("a command cannot contain a NUL byte")
+    raw = command.encode("utf-8", "surrogateescape")
+    ahead, text, carried = "", shlex.quote(command), b""
+    if len(raw) > _LONG_COMMAND_BYTES:
+        # Bash reads a line from a pipe byte by byte, but a counted text, which must be ASCII, in pieces.
+        carried = raw if raw.isascii() else _quote_ansi(raw)
+        ahead = f"\\builtin read -r -N {len(carried)} __command; "
+        # Unset before it acts: a `set -a` would hand it to every program, and it is too long for that.
+        opened = "'\\unset -v __command'$'\\n'" if raw.isascii() else "'\\unset -v __command; \\eval '"
+        text = opened + '"$__command"'
+    # The command sees no input and cannot reach ours: bash has read this whole line before it runs.
+    # Descriptor 99 makes bash put its output back after an `exec >file`; a backslash steps over an alias,
+    # `unset -f` over a function of the agent's that has one of the names that we need.
+    stdin = "" if reads_input else "</dev/null "
+    line = (
+        f"\\unset -f builtin eval; {ahead}\\eval {text} {stdin}99>&1 >&99 2>&1 99>&-; "
+        "__exit_code=$?; \\unset -f builtin; "
+        f'\\builtin printf \'\\n%s %d %s\\0\' {nonce} "$__exit_code" "$PWD"\n'
+    )
+    return line.encode("utf-8", "surrogateescape") + carried
+
+
+def _quote_ansi(raw: bytes) -> bytes:
+    """Bytes as one word of ASCII for bash."""
+    escaped = raw.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
+    return b"$'" + re.sub(rb"[\x80-\xff]", lambda found: b"\\x%02x" % found[0][0], escaped) + b"'"
+
+
+def escape_non_utf8(text: str) -> str:
+    """Text that came from bytes, with those that are not UTF-8 written out."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,0 +1,267 @@
+"""What embedded machines start from, laid out once for each content and then only read."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import secrets
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.interface import (
+    BackendName,
+    Frozen,
+    OutOfDiskError,
+    SandboxSpec,
+    SandboxUnavailableError,
+    Snapshot,
+    SnapshotCorruptError,
+)
+from langgraph_takeover.sandbox.snapshots.archive import content_digest
+from langgraph_takeover.sandbox.storage import host_directories, ownership
+from langgraph_takeover.sandbox.storage.removal import remove_tree
+
+WRITABLE_DIRECTORIES = ("workspace", "home", "tmp")
+"""The writable directories of a machine that has this host's own system around it."""
+COPY_PREFIX = "copy of "
+"""What a snapshot's base begins with where it holds every file, and not only those that differ."""
+_TREE = "tree"
+_METADATA_FILE = "base.json"
+_started_bases: dict[tuple[str, str], Base] = {}
+
+
+class Base(Frozen):
+    """A tree of files that machines share and never change.
+
+    `whole` says that it is a whole system; else it is the directories of `ROOMS`, and the rest is this
+    host's own, read-only. `environment` is what the system's image sets.
+    """
+
+    digest: str
+    is_system: bool
+    environment: tuple[str, ...] = ()
+
+    @property
+    def tree(self) -> Path:
+        return bases_directory() / _directory_name(self.digest) / _TREE
+
+
+def bases_directory() -> Path:
+    """The directory with one directory for each base; this process from now on counts as a user of all."""
+    found = host_directories.ensure_directory(host_directories.ensure_root() / "bases")
+    ownership.hold(ownership.BASES_LOCK)
+    return found
+
+
+def prepare_base(spec: SandboxSpec) -> Base:
+    """The base that a machine of this kind starts from, laid out if it is not yet.
+
+    Raises SandboxUnavailableError when it is not to be had, OutOfDiskError.
+    """
+    if spec.image is not None:
+        from langgraph_takeover.sandbox.docker.client import require_image
+
+        base = _prepare_or_reuse(_prepare_from_image, require_image(spec.image).id)
+        _started_bases[spec.image, base.digest] = base
+        return base
+    assert spec.directory is not None
+    directory = spec.directory.absolute()
+    if not directory.is_dir():
+        raise SandboxUnavailableError(f"{directory}: no such directory to start a sandbox from")
+    base = _prepare_or_reuse(_prepare_from_directory, directory, _compute_signature(directory))
+    _started_bases[str(directory), base.digest] = base
+    return base
+
+
+def _prepare_or_reuse(prepare: Any, *arguments: object) -> Base:
+    """A base that was laid out before, if nobody has removed it since; else laid out now."""
+    base: Base = prepare(*arguments)
+    if not base.tree.is_dir():
+        prepare.cache_clear()
+        base = prepare(*arguments)
+    return base
+
+
+def prepare_snapshot_base(digest: str, spec: SandboxSpec) -> Base:
+    """The base that a snapshot was made for. Raises SnapshotCorruptError when `spec` starts from another."""
+    origin = spec.image or str(spec.directory and spec.directory.absolute())
+    known = _started_bases.get((origin, digest))
+    base = known if known is not None and known.tree.is_dir() else prepare_base(spec)
+    if base.digest != digest:
+        there = f"{spec.image or spec.directory} is {base.digest[:19]}…"
+        raise SnapshotCorruptError(f"the snapshot was made for base {digest[:19]}…, but {there}")
+    return base
+
+
+def make_restore_spec(
+    snapshot: Snapshot, backend: BackendName | None = None, owner: str = "takeover"
+) -> SandboxSpec:
+    """A spec of this kind that can thaw a snapshot, from what this host still has of its base.
+
+    Left out, `backend` is `host`, whatever the snapshot says of itself. Raises SandboxUnavailableError where a directory's
+    base is not laid out here, or the kind of machine is not to be had or cannot start from the base.
+    """
+    check_workspace(snapshot)
+    if backend is None:
+        backend = require_isolated_backend()
+    digest = snapshot.base.removeprefix(COPY_PREFIX)
+    if digest.startswith("sha256:"):
+        if backend == "process":
+            raise SandboxUnavailableError(
+                "the snapshot's sandbox began with an image; restore it with --sandbox host or --sandbox docker"
+            )
+        return SandboxSpec(backend=backend, image=digest, workspace=snapshot.workspace, owner=owner)
+    if backend == "docker":
+        raise SandboxUnavailableError(
+            "the snapshot's sandbox began with a directory; restore it with --sandbox host"
+        )
+    base = Base(digest=digest, is_system=False)
+    for directory in (base.tree / WRITABLE_DIRECTORIES[0], base.tree):
+        if directory.is_dir():
+            return SandboxSpec(backend=backend, directory=directory, owner=owner)
+    raise SandboxUnavailableError(
+        f"the snapshot's base {digest[:19]} is not laid out on this host; name the repository that the run began with"
+    )
+
+
+def check_workspace(snapshot: Snapshot) -> None:
+    """Raises SnapshotCorruptError."""
+    if not snapshot.workspace.startswith("/") or "\0" in snapshot.workspace:
+        raise SnapshotCorruptError(
+            f"the snapshot's workspace is no absolute path: {snapshot.workspace!r:.80}"
+        )
+
+
+def require_isolated_backend() -> BackendName:
+    """The back end for snapshots of unknown origin: `host`. Raises SandboxUnavailableError if it cannot run here."""
+    from langgraph_takeover.sandbox.backends.host import unavailable_reason
+
+    if reason := unavailable_reason():
+        raise SandboxUnavailableError(
+            f"no isolated sandbox: {reason}; or choose --sandbox docker, or --sandbox process --allow-unisolated"
+        )
+    return "host"
+
+
+def _compute_signature(directory: Path) -> str:
+    """What changes whenever a file below does, in the time that `lstat` takes."""
+    signature = hashlib.sha256()
+    for found, names, files in os.walk(directory):
+        names.sort()
+        for name in sorted([*files, *names]):
+            path = f"{found}/{name}"
+            info = os.lstat(path)
+            times = (info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+            signature.update(os.fsencode(path) + b"\0%d %d %d %d %d\0" % times)
+    return signature.hexdigest()
+
+
+@functools.lru_cache(maxsize=256)
+def _prepare_from_directory(directory: Path, signature: str) -> Base:
+    whole = _is_system(directory)
+    digest = content_digest((directory,), LayerStack())
+    base = Base(digest=digest, is_system=whole)
+
+    def fill(tree: Path) -> None:
+        if whole:
+            tree.rmdir()
+        else:
+            for name in WRITABLE_DIRECTORIES[1:]:
+                (tree / name).mkdir()
+            (tree / "tmp").chmod(0o1777)
+        target = tree if whole else tree / WRITABLE_DIRECTORIES[0]
+        _run("cp", "-a", "--reflink=auto", str(directory), str(target))
+        if content_digest((target,), LayerStack()) != digest:
+            raise SandboxUnavailableError(
+                f"{directory}: changed while a sandbox was started from it; try again"
+            )
+        _change_owner(tree)
+
+    return _create_base(base, fill)
+
+
+@functools.lru_cache(maxsize=256)
+def _prepare_from_image(name: str) -> Base:
+    from langgraph_takeover.sandbox.docker.client import client, require_image
+    from langgraph_takeover.sandbox.storage.ownership import make_labels
+
+    image = require_image(name)
+    environment = tuple(image.attrs["Config"].get("Env") or ())
+
+    def fill(tree: Path) -> None:
+        container = client().containers.create(image.id, ["true"], labels=make_labels("bases"))
+        try:
+            unpacking = subprocess.Popen(
+                ["tar", "-x", "-p", "--numeric-owner", "--exclude=dev/*", "-C", str(tree)],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            assert unpacking.stdin is not None
+            for chunk in container.export(chunk_size=1024 * 1024):
+                unpacking.stdin.write(chunk)
+            _, told = unpacking.communicate()
+        except BrokenPipeError:
+            _, told = unpacking.communicate()
+        finally:
+            container.remove(force=True, v=True)
+        if unpacking.returncode != 0:
+            raise _make_error(f"image {name} could not be unpacked", told.decode(errors="replace"))
+        _change_owner(tree)
+
+    return _create_base(Base(digest=image.id, is_system=True, environment=environment), fill)
+
+
+def _create_base(base: Base, fill: Callable[[Path], None]) -> Base:
+    home = base.tree.parent
+    if (home / _METADATA_FILE).exists():
+        return base
+    partial = bases_directory() / f"{secrets.token_hex(6)}.partial"
+    partial.mkdir(mode=0o711)
+    try:
+        (partial / _TREE).mkdir(mode=0o755)
+        fill(partial / _TREE)
+        (partial / _METADATA_FILE).write_text(json.dumps(base.model_dump(mode="json")))
+        try:
+            partial.rename(home)
+        except OSError:
+            if not (home / _METADATA_FILE).exists():  # else another process was faster
+                raise
+    finally:
+        remove_tree(partial)
+    return base
+
+
+def _is_system(directory: Path) -> bool:
+    """Whether a directory is a whole system, an image's files, and not a repository."""
+    return all((directory / name).exists() for name in ("usr/bin", "etc", "bin/sh"))
+
+
+def _change_owner(tree: Path) -> None:
+    uid = host_directories.owner_uid()
+    if uid is not None:
+        set_ids = _run("find", str(tree), "-type", "f", "-perm", "/6000", "-printf", "%m %p\\0")
+        _run("chown", "-hR", f"{uid}:{uid}", str(tree))
+        for line in set_ids.split("\0")[:-1]:  # which the change of owner took away
+            mode, _, path = line.partition(" ")
+            Path(path).chmod(int(mode, 8))
+
+
+def _run(*argv: str) -> str:
+    done = subprocess.run(argv, capture_output=True, check=False)
+    if done.returncode != 0:
+        raise _make_error(f"{argv[0]} failed", done.stderr.decode(errors="replace"))
+    return os.fsdecode(done.stdout)
+
+
+def _make_error(problem: str, output: str) -> SandboxUnavailableError:
+    kind = OutOfDiskError if "No space left" in output else SandboxUnavailableError
+    return kind(f"{problem}: {output.strip()[-300:]}")
+
+
+def _directory_name(digest: str) -> str:
+    return hashlib.sha256(digest.encode()).hexdigest()[:24]

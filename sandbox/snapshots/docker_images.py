@@ -1,0 +1,221 @@
+"""What an image on the daemon comes to over the image it was made from, and how an archive becomes an image."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.docker.client import (
+    client,
+    layer_directories,
+    opaque_attribute,
+    translate_errors,
+)
+from langgraph_takeover.sandbox.interface import SandboxUnavailableError, SnapshotCorruptError
+from langgraph_takeover.sandbox.snapshots import archive
+from langgraph_takeover.sandbox.snapshots.archive_members import open_decompressed
+from langgraph_takeover.sandbox.snapshots.tarballs import unpack_layer, unpack_layer_names
+
+SNAPSHOT_REPOSITORY = "takeover/snapshot"
+"""The repository of frozen images; a tag begins with its owner."""
+LOADED_LABEL = "takeover.loaded"
+"""On images that were made from an archive, and can be made again."""
+_BLOCK = 1024 * 1024
+_verified_digests: dict[tuple[str, str], str] = {}
+_loaded_images: dict[tuple[Any, ...], str] = {}
+
+
+class ImageLayers(NamedTuple):
+    """An image's layers above its base, the top one first, and the base's."""
+
+    layers: tuple[Path, ...]
+    base: LayerStack
+    root_uid: int
+
+
+def find_image(image: str) -> Mapping[str, Any] | None:
+    """What the daemon tells of an image; None if it has none of that name."""
+    from docker.errors import ImageNotFound
+
+    with translate_errors(f"image {image[:19]}"):
+        try:
+            found: Mapping[str, Any] = client().api.inspect_image(image)
+        except ImageNotFound:
+            return None
+    return found
+
+
+def require_base_image(base: str) -> Mapping[str, Any]:
+    found = find_image(base)
+    if found is None:
+        raise SandboxUnavailableError(
+            f"the snapshot's base {base[:19]} is not on this daemon; pull or build it first"
+        )
+    return found
+
+
+def count_layers_above(image: Mapping[str, Any], base: Mapping[str, Any]) -> int:
+    """How many layers an image has above its base. Raises SnapshotCorruptError when it stands on another."""
+    found, expected = image["RootFS"]["Layers"], base["RootFS"]["Layers"]
+    if found[: len(expected)] != expected:
+        raise SnapshotCorruptError(f"snapshot image {image['Id'][:19]} was not made from {base['Id'][:19]}")
+    return len(found) - len(expected)
+
+
+@contextlib.contextmanager
+def open_image(image: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[ImageLayers]:
+    """The image's layers as directories: the daemon's own where they can be read, else its word for them."""
+    above = count_layers_above(image, base)
+    places = layer_directories(image["GraphDriver"])
+    if places is not None and len(places) == len(image["RootFS"]["Layers"]):
+        yield ImageLayers(
+            places[:above],
+            LayerStack(*places[above:], opaque_attribute=opaque_attribute()),
+            places[-1].stat().st_uid,
+        )
+        return
+    with tempfile.TemporaryDirectory(prefix="takeover-image-") as name, translate_errors("docker save"):
+        places = _fetch_layers(image["Id"], above, Path(name))
+        yield ImageLayers(places[:above], LayerStack(*places[above:]), os.geteuid())
+
+
+def image_content_digest(image: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    """The digest of an image's difference from its base. An image's id stands for all that is in it,
+    so that one look a process is enough."""
+    key = (image["Id"], base["Id"])
+    if key not in _verified_digests:
+        with open_image(image, base) as found:
+            _verified_digests[key] = archive.content_digest(found.layers, found.base)
+    return _verified_digests[key]
+
+
+def write_archive(image: Mapping[str, Any], base: Mapping[str, Any], path: Path) -> str:
+    """Write an image's difference from its base as an archive; the content's digest."""
+    with open_image(image, base) as found:
+        return archive.write(found.layers, found.base, path, base_digest=base["Id"], root_uid=found.root_uid)
+
+
+def load_archive(
+    path: Path,
+    digest: str,
+    base: Mapping[str, Any],
+    labels: Mapping[str, str],
+    tag: str,
+    max_bytes: int = archive.MAX_LAYER_BYTES,
+) -> Mapping[str, Any]:
+    """The image that is the base with an archive's layer on it; loaded into the daemon if it is not there.
+
+    Raises SnapshotCorruptError when the archive is not what `digest` says, and OutOfDiskError when its files take more than
+    `largest` bytes: the daemon writes their holes, too.
+    """
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise SnapshotCorruptError(f"{path}: the snapshot's archive is gone") from error
+    key = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, digest, base["Id"], *labels.items())
+    known = find_image(_loaded_images[key]) if key in _loaded_images else None
+    if known is not None:
+        return known
+    held = archive.verify(path, digest=digest, base_digest=base["Id"], max_bytes=max_bytes)
+    if held.literal_path is not None:
+        raise SnapshotCorruptError(
+            f"{path}: Docker's layers cannot keep a file named {held.literal_path!r:.80}"
+        )
+    layer, size = _compute_layer_digest(path)
+    config = _make_config(base, layer, labels)
+    image = f"sha256:{hashlib.sha256(config).hexdigest()}"
+    if find_image(image) is None:
+        with translate_errors("docker load"):
+            for told in client().api.load_image(_stream_image(path, size, base, config, tag)):
+                if "error" in told:
+                    raise OSError(told["error"])
+    found = find_image(image)
+    if found is None:
+        raise SandboxUnavailableError(f"the Docker daemon did not take {path} as an image")
+    _loaded_images[key] = image
+    return found
+
+
+def _compute_layer_digest(path: Path) -> tuple[str, int]:
+    digest, size = hashlib.sha256(), 0
+    with _open_decompressed(path) as content:
+        while block := content.read(_BLOCK):
+            digest.update(block)
+            size += len(block)
+    return f"sha256:{digest.hexdigest()}", size
+
+
+def _make_config(base: Mapping[str, Any], layer: str, labels: Mapping[str, str]) -> bytes:
+    """An image's config; equal for equal content, so that its id, which is its digest, tells what it holds."""
+    layers = [*base["RootFS"]["Layers"], layer]
+    made = {
+        "architecture": base["Architecture"],
+        "os": base["Os"],
+        "created": base["Created"],
+        "config": {**base["Config"], "Labels": {**(base["Config"].get("Labels") or {}), **labels}},
+        "rootfs": {"type": "layers", "diff_ids": layers},
+        "history": [{"created": base["Created"], "created_by": "takeover"} for _ in layers],
+    }
+    return json.dumps(made, sort_keys=True).encode()
+
+
+def _stream_image(path: Path, size: int, base: Mapping[str, Any], config: bytes, tag: str) -> Iterator[bytes]:
+    """What `docker save` would write, without the base's layers: the daemon has them and does not look."""
+    name = f"{hashlib.sha256(config).hexdigest()}.json"
+    below = [f"base/{number}/layer.tar" for number in range(len(base["RootFS"]["Layers"]))]
+    manifest = [
+        {"Config": name, "RepoTags": [f"{SNAPSHOT_REPOSITORY}:{tag}"], "Layers": [*below, "layer.tar"]}
+    ]
+    yield from _tar_member(name, config)
+    yield from _tar_member("manifest.json", json.dumps(manifest).encode())
+    yield _tar_header("layer.tar", size)
+    with _open_decompressed(path) as content:
+        while block := content.read(_BLOCK):
+            yield block
+    yield bytes(-size % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE)
+
+
+def _tar_member(name: str, content: bytes) -> Iterator[bytes]:
+    yield _tar_header(name, len(content))
+    yield content + bytes(-len(content) % tarfile.BLOCKSIZE)
+
+
+def _tar_header(name: str, size: int) -> bytes:
+    header = tarfile.TarInfo(name)
+    header.size = size
+    return header.tobuf(tarfile.GNU_FORMAT)
+
+
+@contextlib.contextmanager
+def _open_decompressed(path: Path) -> Iterator[IO[bytes]]:
+    with path.open("rb") as raw, open_decompressed(raw) as content:
+        yield content
+
+
+def _fetch_layers(image: str, above: int, directory: Path) -> tuple[Path, ...]:
+    """Fetch an image and lay its layers out, the top one first; of the base's only the names."""
+    whole = directory / "image.tar"
+    with whole.open("xb") as out:
+        for block in client().api.get_image(image):
+            out.write(block)
+    places: list[Path] = []
+    with tarfile.open(whole) as saved:
+        manifest = saved.extractfile("manifest.json")
+        assert manifest is not None
+        names = json.load(manifest)[0]["Layers"]
+        for number, name in enumerate(names):
+            place = directory / str(number)
+            place.mkdir()
+            layer = saved.extractfile(name)
+            assert layer is not None
+            (unpack_layer if number >= len(names) - above else unpack_layer_names)(layer, place)
+            places.insert(0, place)
+    return tuple(places)

@@ -1,0 +1,261 @@
+"""One snapshot as one file that another host can thaw, at any place that fsspec can name.
+
+A line of magic, the length of a header, the header (the snapshot as JSON), the archive, and a SHA-256 over all
+that comes before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from langgraph_takeover.sandbox.docker.client import summarize_error
+from langgraph_takeover.sandbox.interface import (
+    Frozen,
+    OutOfDiskError,
+    SandboxUnavailableError,
+    Snapshot,
+    SnapshotCorruptError,
+)
+from langgraph_takeover.sandbox.snapshots import archive
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
+
+_MAGIC = b"takeover snapshot 1\n"
+_LENGTHS = struct.Struct(">QQ")
+MAX_HEADER_BYTES = 64 * 1024**2
+_BLOCK = 1024 * 1024
+
+
+class _ExportHeader(Frozen):
+    snapshot: Snapshot
+
+
+def copy_to_store(snapshot: Snapshot, store: Path, target_store: Path) -> None:
+    """Let a snapshot that lies in one store lie in another as well; one that lies on a daemon needs nothing.
+
+    Raises SnapshotCorruptError when it is gone, OutOfDiskError when there is no room.
+    """
+    source, target = store / snapshot.location, target_store / snapshot.location
+    if snapshot.location.startswith("sha256:") or target.exists():
+        return
+    target_store.mkdir(parents=True, exist_ok=True)
+    part = target_store / f".bringing-{secrets.token_hex(8)}"
+    try:
+        try:
+            os.link(source, part)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
+                raise
+            with source.open("rb") as content, part.open("xb") as out:
+                shutil.copyfileobj(content, out)
+                out.flush()
+                os.fsync(out.fileno())
+        part.replace(target)
+        archive.sync_directory(target_store)
+    except FileNotFoundError as error:
+        raise SnapshotCorruptError(f"{source}: the snapshot is gone") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OutOfDiskError(f"{target}: the disk is full") from error
+        raise
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def export_snapshot(snapshot: Snapshot, store: Path, url: str) -> None:
+    """Write a snapshot and all that it needs but its base to one file.
+
+    `store` is where it was frozen to. The file appears whole or not at all where the file system at `url` can
+    rename. Raises SnapshotCorruptError when the snapshot is not what its digest says.
+    """
+    with (
+        materialize_archive(snapshot, store) as place,
+        translate_storage_errors(url),
+        open_atomically(url) as out,
+    ):
+        write_snapshot(snapshot, place, out)
+
+
+def write_snapshot(snapshot: Snapshot, archive_path: Path, out: IO[bytes]) -> None:
+    """Write a snapshot whose archive lies at `place`."""
+    name = f"{snapshot.digest}.tar.zst"
+    header = _ExportHeader(snapshot=snapshot.model_copy(update={"location": name})).model_dump_json().encode()
+    if len(header) > MAX_HEADER_BYTES:
+        raise SandboxUnavailableError(
+            f"snapshot {snapshot.digest[:19]}…: the shell's state takes more than {MAX_HEADER_BYTES >> 20} MiB; "
+            "unset large variables"
+        )
+    with archive_path.open("rb") as content:
+        digest = hashlib.sha256()
+        size = archive_path.stat().st_size
+        for block in (_MAGIC, _LENGTHS.pack(len(header), size), header):
+            digest.update(block)
+            out.write(block)
+        while block := content.read(_BLOCK):
+            digest.update(block)
+            out.write(block)
+        out.write(digest.digest())
+
+
+def import_snapshot(url: str, store: Path) -> Snapshot:
+    """Put the snapshot of an exported file into `store`, verified; it can be thawed from there.
+
+    Raises SnapshotCorruptError, with the reason, when the file is not one or is not whole, or its archive is not
+    what its digest says or reaches out of a machine.
+    """
+    import fsspec
+
+    part = store / f".importing-{secrets.token_hex(8)}"
+    try:
+        with translate_storage_errors(url, into=store):
+            store.mkdir(parents=True, exist_ok=True)
+            with fsspec.open(url, "rb") as source:
+                snapshot = receive_snapshot(url, source, part)
+            part.replace(store / snapshot.location)
+            archive.sync_directory(store)
+    finally:
+        with contextlib.suppress(OSError):  # where nothing can be written, there is none
+            part.unlink()
+    return snapshot
+
+
+def receive_snapshot(url: str, source: IO[bytes], archive_path: Path) -> Snapshot:
+    """Put the archive of what was sent at `place`, durably, and verify it; what follows it is refused.
+
+    The snapshot's location is the name that the archive may have. Raises SnapshotCorruptError.
+    """
+    with archive_path.open("xb") as out:
+        snapshot = _read_export(url, source, out)
+        out.flush()
+        os.fsync(out.fileno())
+    archive.verify(archive_path, digest=snapshot.digest, base_digest=snapshot.base)
+    return snapshot
+
+
+@contextlib.contextmanager
+def materialize_archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
+    """The snapshot's archive, verified; an image's is made first. Raises SnapshotCorruptError."""
+    with _locate_archive(snapshot, store) as place:
+        archive.verify(place, digest=snapshot.digest, base_digest=snapshot.base)
+        yield place
+
+
+def read_archive_contents(snapshot: Snapshot, store: Path) -> archive.ArchiveContents:
+    """What the snapshot holds over its base, verified. Raises SnapshotCorruptError."""
+    with _locate_archive(snapshot, store) as place:
+        return archive.verify(place, digest=snapshot.digest, base_digest=snapshot.base)
+
+
+@contextlib.contextmanager
+def _locate_archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
+    if not snapshot.location.startswith("sha256:"):
+        yield store / Path(snapshot.location).name
+        return
+    from langgraph_takeover.sandbox.snapshots import docker_images
+
+    image = docker_images.find_image(snapshot.location)
+    if image is None:
+        raise SnapshotCorruptError(f"snapshot image {snapshot.location[:19]} is not on this daemon")
+    with tempfile.TemporaryDirectory(prefix="takeover-export-") as room:
+        place = Path(room) / "archive"
+        docker_images.write_archive(image, docker_images.require_base_image(snapshot.base), place)
+        yield place
+
+
+def _read_export(url: str, source: IO[bytes], out: IO[bytes]) -> Snapshot:
+    digest = hashlib.sha256()
+
+    def read_exactly(size: int) -> bytes:
+        blocks, missing = [], size
+        while missing and (block := source.read(missing)):
+            blocks.append(block)
+            missing -= len(block)
+        data = b"".join(blocks)
+        if missing:
+            raise SnapshotCorruptError(f"{url}: is cut short")
+        digest.update(data)
+        return data
+
+    if source.read(len(_MAGIC)) != _MAGIC:
+        raise SnapshotCorruptError(f"{url}: is no snapshot of a format that is known here")
+    digest.update(_MAGIC)
+    header_size, size = _LENGTHS.unpack(read_exactly(_LENGTHS.size))
+    if header_size > MAX_HEADER_BYTES or size > archive.MAX_LAYER_BYTES:
+        raise SnapshotCorruptError(f"{url}: claims to be larger than any snapshot")
+    header = read_exactly(header_size)
+    left = size
+    while left:
+        block = read_exactly(min(left, _BLOCK))
+        out.write(block)
+        left -= len(block)
+    if source.read(digest.digest_size) != digest.digest():
+        raise SnapshotCorruptError(f"{url}: is cut short or changed: its checksum differs")
+    if source.read(1):
+        raise SnapshotCorruptError(f"{url}: goes on after its end")
+    try:
+        snapshot = _ExportHeader.model_validate(parse_document(header)).snapshot
+    except ValueError as error:
+        raise SnapshotCorruptError(f"{url}: its header is no snapshot") from error
+    if not re.fullmatch("[0-9a-f]{64}", snapshot.digest):
+        raise SnapshotCorruptError(f"{url}: its header names no digest")
+    return snapshot.model_copy(update={"location": f"{snapshot.digest}.tar.zst"})
+
+
+@contextlib.contextmanager
+def open_atomically(url: str) -> Iterator[IO[bytes]]:
+    """A file to write that gets its name when it is whole."""
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(url, skip_instance_cache=True)  # one transaction each
+    if "file" not in system.protocol:
+        with system.transaction, system.open(path, "wb") as out:
+            yield out
+        return
+    place = Path(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with part.open("xb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(place)
+        archive.sync_directory(place.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def translate_storage_errors(
+    url: str, *, into: Path | None = None, passthrough: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """What a file system says goes on as SandboxUnavailableError, OutOfDiskError or SnapshotCorruptError; `but` as it is."""
+    try:
+        yield
+    except SandboxUnavailableError:
+        raise
+    except passthrough:
+        raise
+    except FileNotFoundError as error:
+        raise SnapshotCorruptError(f"{url}: there is no such file") from error
+    except ImportError as error:
+        cure = (
+            "; pip install '.[s3]' in the checkout of langgraph-takeover"
+            if url.startswith(("s3:", "s3a:"))
+            else ""
+        )
+        raise SandboxUnavailableError(f"{url}: {summarize_error(error)}{cure}") from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OutOfDiskError(f"{into or url}: the disk is full") from error
+        raise SandboxUnavailableError(f"{url}: {summarize_error(error)}") from error

@@ -1,0 +1,249 @@
+"""`python -m handoff` where handoffs are looked at and moved, and where a person takes one and gives it on."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from langgraph_takeover.graph import open_home
+from langgraph_takeover.graph.delivery.delivery import deliver, hand_over
+from langgraph_takeover.graph.delivery.recovery import repair
+from langgraph_takeover.handoff.ledger import acquire, handoffs
+from langgraph_takeover.handoff.ledger.handoffs import Handoff
+from langgraph_takeover.handoff.ledger.store import handoffs as rows
+from langgraph_takeover.handoff.records.envelope import Envelope
+from langgraph_takeover.handoff.records.record import RecordStore
+from langgraph_takeover.sandbox.backends import host
+
+from ...conftest import skip_missing
+from ..conftest import DONE, EDIT, FIX, RunHarness, scripted_model
+from ..delivery.test_delivery import QUICK, RECORD, UNDERSTOOD, brought
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def backend() -> Any:
+    if reason := host.unavailable_reason():
+        skip_missing(reason)
+    return "host"
+
+
+def handoff(*argv: str, typed: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "handoff", *argv],
+        input=typed,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def offered(bench: RunHarness, to: str = "ann") -> Handoff:
+    bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
+    return hand_over(
+        bench.home,
+        RECORD,
+        to,
+        source="writer",
+        envelope=Envelope(message="Mind \x1b[2J the minus."),
+        idempotency_key="k",
+    )
+
+
+@pytest.mark.slow
+def test_a_person_takes_a_handoff_works_and_gives_it_to_an_agent(bench: RunHarness) -> None:
+    found = offered(bench)
+    record, home = str(bench.home.records.directory(RECORD)), str(bench.home.directory)
+    typed = "double(3) is 6\nlook at the file\nthat the test fails\ncat pkg/core.py\ncd pkg\nedit core.py\npwd\nexit\n"
+    seen = handoff("take", record, "--as", "ann", typed=typed, EDITOR="sed -i s/3/4/")
+    assert (seen.returncode, seen.stderr) == (0, "")
+    assert "Continuation state:** changed_not_validated" in seen.stdout, "the note is printed"
+    assert "return n * 3" in seen.stdout
+    assert seen.stdout.rstrip().endswith(f"left as it is; come back by: python -m handoff take {record}")
+    assert handoffs.load(bench.home.ledger, found.id).state == "active"
+    back = handoff("take", record, "--as", "ann", typed="pwd; cat core.py\n")
+    assert "/testbed/pkg\ndef double(n):\n    return n * 4" in back.stdout, (
+        "the shell and the files are as they were left"
+    )
+    given = handoff("give", record, "--as", "ann", "--to", "tester", "--message", "only the number is wrong")
+    assert given.returncode == 0, given.stderr
+    states = {each["to"] if "to" in each else each["target"]: each for each in listed(home)}
+    assert states["ann"]["state"] == "completed"
+    assert states["tester"]["state"] == "offered"
+    sent = RecordStore(bench.home.records.root).load(states["tester"]["record"])
+    assert sent.predecessor == "person:ann"
+    commands = [event.arguments.get("command", "") for event in sent.trace if event.kind == "action"]
+    assert "cat pkg/core.py" in commands
+    assert any(command.startswith("cat > core.py <<") for command in commands), "an edit is an event, too"
+    edited = [change.path for event in sent.trace for change in event.changes]
+    assert edited == ["pkg/core.py", "pkg/core.py"]
+    model = scripted_model(UNDERSTOOD, DONE)
+    done = brought(bench, handoffs.load(bench.home.ledger, states["tester"]["id"]), model)
+    assert done.handoff.state == "completed"
+    assert "From: ann" in model.seen[0][1].text
+    assert "only the number is wrong" in model.seen[0][1].text
+
+
+def listed(home: str) -> list[dict[str, Any]]:
+    told = handoff("list", "--home", home, "--json")
+    assert told.returncode == 0, told.stderr
+    found: list[dict[str, Any]] = json.loads(told.stdout)
+    return found
+
+
+@pytest.mark.slow
+def test_a_table_a_history_and_what_would_be_sent(bench: RunHarness) -> None:
+    found, home = offered(bench, "tester"), str(bench.home.directory)
+    brought(bench, found, scripted_model("?", "?", "?", "?"))
+    table = handoff("list", "--home", home, "--state", "timed_out").stdout
+    assert all(word in table for word in (found.id, "timed_out", "writer", "tester", RECORD))
+    told = handoff("history", found.id, "--home", home)
+    assert [line.split()[2] for line in told.stdout.splitlines()[1:6]] == [
+        "prepared", "offered", "timed_out", "offered", "timed_out",
+    ]  # fmt: skip
+    assert "did not say goal" in told.stdout
+    assert len(json.loads(handoff("history", found.id, "--home", home, "--json").stdout)["history"]) == 5
+    shown = handoff("show", found.id, "--home", home, "--view", "structured")
+    assert "Message: Mind \\x1b[2J the minus." in shown.stdout
+
+
+def test_retry_unblock_and_rollback(bench: RunHarness) -> None:
+    found, home = offered(bench, "tester"), str(bench.home.directory)
+    down = scripted_model("?", "?", "?", "?")
+    brought(bench, found, down)
+    again = handoff("retry", found.id, "--home", home)
+    assert (again.returncode, "offered to tester again" in again.stdout) == (0, True)
+    brought(bench, found, down, patience=QUICK.model_copy(update={"rounds": 1}), on_blocked=lambda _: None)
+    assert handoffs.load(bench.home.ledger, found.id).state == "blocked"
+    refused = handoff("retry", found.id, "--home", home)
+    assert (refused.returncode, "unblock" in refused.stderr) == (2, True)
+    assert handoff("unblock", found.id, "--home", home).returncode == 0
+    brought(bench, found, scripted_model(UNDERSTOOD, FIX, DONE))
+    back = handoff("rollback", found.id, "--home", home, "--reason", "no good")
+    assert back.returncode == 0, back.stderr
+    assert "thread thread stands at checkpoint" in back.stdout
+    assert bench.resume(scripted_model("", FIX, DONE)).stop_reason == "finished"
+
+
+@pytest.mark.slow
+def test_who_works_is_not_pushed_aside_unless_one_insists(bench: RunHarness) -> None:
+    found, home = offered(bench, "tester"), str(bench.home.directory)
+    held = acquire(bench.home.ledger, "successor")
+    handoffs.change_state(bench.home.ledger, found.id, "accepted", by="tester", successor="successor")
+    refused = handoff("retry", found.id, "--home", home)
+    assert (refused.returncode, "--force" in refused.stderr) == (2, True)
+    assert handoff("retry", found.id, "--home", home, "--force").returncode == 0
+    with bench.home.ledger.read_transaction() as connection, pytest.raises(Exception, match=found.id):
+        held.require(connection)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["list", "--home", "{home}", "--state", "lost"], "there is no 'lost'"),
+        (["list", "--home", "nowhere"], "--home: nowhere"),
+        (["list", "--home", "{root}"], "holds no takeover.sqlite"),
+        (["history", "another", "--home", "{home}"], "there is no handoff 'another'"),
+        (["history", "\x1b[2J", "--home", "{home}"], "there is no handoff '\\x1b[2J'"),
+        (["unblock", "{id}", "--home", "{home}"], "is offered, not blocked"),
+        (["give", "{record}", "--as", "zoe", "--to", "tester"], "zoe has not taken"),
+        (["give", "{record}", "--as", "ann", "--to", " "], "is no agent's name"),
+        (["take", "{root}"], "no record lies there"),
+    ],
+)
+def test_what_cannot_be_is_one_line(bench: RunHarness, argv: list[str], said: str) -> None:
+    known = {
+        "home": bench.home.directory, "root": bench.home.directory.parent, "id": offered(bench).id,
+        "record": bench.home.records.directory(RECORD),
+    }  # fmt: skip
+    told = handoff(*[each.format(**known) for each in argv])
+    assert told.returncode == 2, told.stderr
+    assert said in told.stderr
+    assert len(told.stderr.splitlines()) == 1
+
+
+def test_a_start_up_mends_what_died_and_tells_the_rest(bench: RunHarness) -> None:
+    found = offered(bench, "tester")
+    with bench.home.ledger.write_transaction() as connection:
+        connection.execute(update(rows).values(deadline_at=time.time() - 5))
+    died = handoffs.prepare(
+        bench.home.ledger, handoff_id="died", record="lost", digest="d", task="t", thread="other", source="a",
+        target="b", envelope=Envelope(), by="a",
+    )  # fmt: skip
+    with bench.home.ledger.write_transaction() as connection:
+        connection.execute(update(rows).where(rows.c.id == died.id).values(changed_at=time.time() - 3600))
+    half = bench.home.records.root / ".partial-x.12345678"
+    half.mkdir()
+    os.utime(half, (1, 1))
+    told = {(each.subject, each.action.split(";")[0].split(",")[0]) for each in repair(bench.home)}
+    assert (f"handoff {found.id}", "timed out") in told
+    assert ("handoff died", "offered to b") in told
+    assert ("handoff died", "send the record again") in told
+    assert ("records", "removed") in told
+    assert not half.exists()
+    after = [each.subject for each in repair(bench.home)]
+    assert after == ["handoff died"], "what was mended is not found again"
+    brought(bench, found, scripted_model(UNDERSTOOD, DONE))
+    assert handoffs.load(bench.home.ledger, found.id).state == "completed"
+
+
+def test_a_successor_that_nobody_drives_is_told_of(bench: RunHarness) -> None:
+    found = offered(bench, "tester")
+    done = brought(bench, found, scripted_model(UNDERSTOOD, FIX, DONE), max_steps=1)
+    assert done.handoff.state == "active"
+    (told,) = repair(bench.home)
+    assert "nobody works on" in told.problem
+    assert found.id in told.action
+
+
+def test_a_database_of_the_first_version_is_taken_over(tmp_path: Path, bench: RunHarness) -> None:
+    with bench.home.ledger.write_transaction() as connection:
+        connection.exec_driver_sql("UPDATE takeover_schema SET version = 1")
+        connection.exec_driver_sql("DROP TABLE takeover_closed")
+        connection.exec_driver_sql("DROP TABLE takeover_handoffs")
+    with open_home(bench.home.directory) as home:
+        bench.home = home
+        found = offered(bench, "tester")
+        done = deliver(
+            home,
+            found.id,
+            agent="tester",
+            model=scripted_model(UNDERSTOOD, DONE),
+            sandbox=bench.spec,
+            points=(),
+        )
+        assert done.handoff.state == "completed"
+
+
+@pytest.mark.slow
+def test_who_is_interrupted_has_a_terminal_as_before(bench: RunHarness) -> None:
+    offered(bench, "tester")
+    record = str(bench.home.records.directory(RECORD))
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, "-m", "handoff", "take", record, "--as", "ann"])
+    before, seen = termios.tcgetattr(terminal), ""
+    while "testbed$ " not in seen:
+        seen += os.read(terminal, 65536).decode()
+    os.write(terminal, b"echo half a comm\x03")
+    while "interrupted; " not in seen:
+        seen += os.read(terminal, 65536).decode()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    assert termios.tcgetattr(terminal) == before
+    os.close(terminal)
+    assert "left as it is" in handoff("take", record, "--as", "ann", typed="pwd\n").stdout

@@ -1,0 +1,272 @@
+"""Going on: after a crash, a stop, a wait or a signal, from any checkpoint, with the machine that belongs to it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from langgraph_takeover.graph import (
+    InputError,
+    NotWaitingError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+    build_agent,
+    open_run,
+    run,
+)
+from langgraph_takeover.handoff.ledger import FencedError, LedgerUnavailableError, ThreadHeldError
+from langgraph_takeover.nodes.model.calls import ModelError
+from langgraph_takeover.nodes.session.session import SnapshotNotFoundError
+
+from ..conftest import (
+    BOTH_DATABASES,
+    DONE,
+    EDIT,
+    FIX,
+    NOTE,
+    PROMPT,
+    SHOW,
+    TEST,
+    RunHarness,
+    noted_text,
+    scripted_model,
+)
+
+pytestmark = BOTH_DATABASES
+
+
+def test_a_model_that_failed_is_asked_again_where_it_stopped(bench: RunHarness) -> None:
+    broken = scripted_model(NOTE.format(1), NOTE.format(2), ModelError("gone"))
+    with pytest.raises(ModelError):
+        bench.run(broken, model_tries=1)
+    done = bench.resume(scripted_model("", "", NOTE.format(3), SHOW, DONE))
+    assert done.stop_reason == "finished"
+    assert noted_text(done.state) == "1\n2\n3"
+    assert done.steps == 5
+
+
+@pytest.mark.parametrize("kept_at", ["step", "point", "never"])
+def test_a_node_whose_checkpoint_was_never_written_is_not_lost(bench: RunHarness, kept_at: Any) -> None:
+    away = False
+
+    def listen(moment: dict[str, Any]) -> None:
+        nonlocal away
+        away = away or (moment["moment"] == "observed")
+
+    model = scripted_model(NOTE.format(1), NOTE.format(2), NOTE.format(3), SHOW, DONE)
+    options: Any = {"model": model, "sandbox": bench.spec, "points": (), "snapshot_every": kept_at}
+    with open_run(bench.home, "thread", on_progress=listen, **options) as begun:
+        saver: Any = begun.agent.checkpointer
+        put = saver.put
+
+        def put_or_fail(*given: Any) -> Any:
+            if away:
+                raise LedgerUnavailableError("the database is away")
+            return put(*given)
+
+        saver.put = put_or_fail
+        with pytest.raises(LedgerUnavailableError):
+            begun.start("t", PROMPT)
+    found = bench.home.saver.get_tuple({"configurable": {"thread_id": "thread"}})
+    assert found is not None
+    assert "machine" in [channel for _, channel, _ in found.pending_writes or ()]
+    if kept_at != "step":
+        with pytest.raises(SnapshotNotFoundError, match="goes on from step 1"):
+            bench.resume(model, snapshot_every=kept_at)
+    done = bench.resume(model, snapshot_every=kept_at, go_back=True)
+    assert (done.stop_reason, done.steps) == ("finished", 5)
+    assert noted_text(done.state) == "1\n2\n3"
+    assert len(model.seen) == 5
+
+
+def test_a_step_that_is_replayed_is_done_anew_from_its_own_machine(bench: RunHarness) -> None:
+    bench.run(scripted_model(NOTE.format(1), NOTE.format(2), DONE))
+    before = [m for m in bench.home.history("thread") if m.next == ("shell",) and m.step == 2]
+    done = bench.resume(scripted_model("", "", SHOW, DONE), checkpoint=before[0].checkpoint)
+    assert noted_text(done.state) == "1\n2"
+
+
+def test_the_machines_of_points_only(bench: RunHarness) -> None:
+    broken = scripted_model(NOTE.format(1), EDIT, NOTE.format(2), ModelError("gone"))
+    settings: Any = {"snapshot_every": "point", "points": ("first_source_edit",)}
+    with pytest.raises(ModelError):
+        bench.run(broken, model_tries=1, **settings)
+    moments = bench.home.history("thread")
+    assert not moments[0].is_restorable
+    assert {moment.step for moment in moments if moment.is_restorable and moment.next == ("think",)} == {0, 2}
+    with pytest.raises(SnapshotNotFoundError, match="goes on from step 3"):
+        bench.resume(scripted_model("", "", SHOW, DONE), **settings)
+    done = bench.resume(scripted_model("", "", "", SHOW, DONE), go_back=True, **settings)
+    assert noted_text(done.state) == "1\n2"
+
+
+def test_the_machines_of_records_alone(bench: RunHarness) -> None:
+    model = scripted_model(NOTE.format(1), EDIT, NOTE.format(2), SHOW, DONE)
+    settings: Any = {"snapshot_every": "never", "points": ("first_source_edit",)}
+    state = bench.run(model, max_steps=3, **settings)
+    assert state["stop_reason"] == "max_steps"
+    with pytest.raises(SnapshotNotFoundError, match="goes on from step 3"):
+        bench.resume(model, **settings)
+    done = bench.resume(scripted_model("", "", "", SHOW, DONE), go_back=True, **settings)
+    assert noted_text(done.state) == "1\n2"
+
+
+def test_a_stop_by_budget_can_be_gone_on_from_with_more(bench: RunHarness) -> None:
+    model = scripted_model(NOTE.format(1), NOTE.format(2), NOTE.format(3), SHOW, DONE)
+    state = bench.run(model, max_steps=2)
+    assert state["stop_reason"] == "max_steps"
+    same = bench.resume(model, max_steps=2)
+    assert (same.stop_reason, same.steps) == ("max_steps", 2)
+    done = bench.resume(model, max_steps=9)
+    assert done.stop_reason == "finished"
+    assert noted_text(done.state) == "1\n2\n3"
+    assert bench.resume(model).steps == 5
+
+
+def test_a_person_reviews(bench: RunHarness) -> None:
+    model = scripted_model(NOTE.format(1), EDIT, NOTE.format(2), DONE)
+    state = bench.run(model, policy="review", points=("first_source_edit",))
+    assert state.get("stop_reason") is None
+    waiting = bench.resume(model, policy="review", points=("first_source_edit",))
+    assert waiting.question is not None
+    assert waiting.question["record"] == "run.first_source_edit"
+    assert "pkg/core.py" in waiting.question["note"]
+    with pytest.raises(InputError, match="decision"):
+        bench.resume(model, {"decision": "perhaps"}, policy="review")
+    refused = bench.resume(model, {"decision": "refuse"}, policy="review")
+    assert refused.stop_reason == "finished"
+    with pytest.raises(NotWaitingError, match="waits for no answer"):
+        bench.resume(model, {"decision": "approve"}, policy="review")
+
+
+def test_a_reviewed_handoff_shows_what_the_person_wrote(bench: RunHarness) -> None:
+    model = scripted_model(EDIT, DONE)
+    bench.run(model, policy="review", points=("first_source_edit",))
+    answer = {"decision": "approve", "view": "structured", "successor": "other", "note": "Mind the tests."}
+    done = bench.resume(model, answer, policy="review")
+    assert done.stop_reason == "handoff"
+    successor = scripted_model(DONE)
+    review = bench.store.load("run.first_source_edit").review
+    assert review is not None
+    assert review.model_dump(exclude={"digest"}) == answer
+    bench.take_over(successor, "", "run.first_source_edit")
+    assert "Mind the tests." in "".join(message.text for message in successor.seen[0])
+
+
+def test_a_handoff_asked_for_from_outside(bench: RunHarness) -> None:
+    with pytest.raises(ThreadNotFoundError):
+        bench.home.request_handoff("thread", "lunch")
+    told: list[Any] = []
+
+    def listen(moment: dict[str, Any]) -> None:
+        told.append(moment)
+        if moment["moment"] == "observed" and moment["step"] == 1:
+            bench.home.request_handoff("thread", "lunch")
+
+    model = scripted_model(NOTE.format(1), NOTE.format(2), NOTE.format(3), DONE)
+    state = bench.run(model, points=("requested",), on_progress=listen)
+    assert state["stop_reason"] == "handoff"
+    record = bench.store.load("run.requested")
+    assert record.point.detail == "lunch"
+    assert state["steps"] <= 2
+    again = bench.resume(model)
+    assert again.stop_reason == "finished"
+
+
+def test_the_policy_takeover_lets_the_successor_go_on(bench: RunHarness) -> None:
+    done = run(
+        bench.home,
+        "thread",
+        "t",
+        PROMPT,
+        model=scripted_model(EDIT, DONE),
+        successor=scripted_model(TEST, FIX, DONE),
+        sandbox=bench.spec,
+        policy="takeover",
+        points=("first_source_edit",),
+    )
+    assert done.predecessor is not None
+    assert done.predecessor.stop_reason == "handoff"
+    assert done.thread == "thread.successor"
+    assert done.stop_reason == "finished"
+    assert "n * 2" in done.patch
+
+
+def test_a_thread_holds_one_run(bench: RunHarness) -> None:
+    bench.run(scripted_model(DONE))
+    with pytest.raises(ThreadExistsError, match="holds t already"):
+        bench.run(scripted_model(DONE))
+    with pytest.raises(ThreadNotFoundError, match=r"there are thread$"):
+        bench.resume(scripted_model(DONE), thread="other")
+    with pytest.raises(ThreadNotFoundError, match="has no checkpoint"):
+        bench.resume(scripted_model(DONE), checkpoint="1f0")
+
+
+def test_a_second_writer_is_told_who_holds_the_thread(bench: RunHarness) -> None:
+    with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as first:
+        with pytest.raises(ThreadHeldError, match="held by process"):
+            bench.run(scripted_model(DONE))
+        assert first.start("t", PROMPT).stop_reason == "finished"
+    assert bench.resume(scripted_model(DONE)).stop_reason == "finished"
+
+
+def test_a_saver_without_a_lease_refuses_to_write(bench: RunHarness) -> None:
+    bench.run(scripted_model(DONE))
+    with pytest.raises(FencedError):
+        build_agent(bench.home.saver).update_state({"configurable": {"thread_id": "thread"}}, {"steps": 9})
+
+
+@pytest.mark.parametrize("kept_at", ["step", "point"])
+def test_sigterm_ends_the_run_after_its_step(bench: RunHarness, kept_at: Any) -> None:
+    def listen(moment: dict[str, Any]) -> None:
+        if moment["moment"] == "acting" and moment["step"] == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    model = scripted_model(NOTE.format(1), NOTE.format(2), NOTE.format(3), SHOW, DONE)
+    assert threading.current_thread() is threading.main_thread()
+    with pytest.raises(SystemExit) as ended:
+        bench.run(model, on_progress=listen, snapshot_every=kept_at)
+    assert ended.value.code == 143
+    newest = bench.home.history("thread")[0]
+    assert (newest.step, newest.is_restorable) == (2, True)
+    done = bench.resume(model, snapshot_every=kept_at)
+    assert noted_text(done.state) == "1\n2\n3"
+
+
+def test_a_pruned_thread_goes_on_where_it_was(bench: RunHarness) -> None:
+    broken = scripted_model(NOTE.format(1), EDIT, ModelError("gone"))
+    with pytest.raises(ModelError):
+        bench.run(broken)
+    with bench.open_run(broken) as run:
+        run.prune()
+    assert bench.load_state().next == ("think",)
+    done = bench.resume(scripted_model("", "", SHOW, DONE))
+    assert noted_text(done.state) == "1"
+
+
+def test_nothing_is_pruned_when_it_fails_halfway(bench: RunHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = scripted_model(NOTE.format(1), SHOW, DONE)
+    bench.run(model, max_steps=1)
+    before = bench.home.history("thread")
+    with bench.open_run(model) as run:
+        monkeypatch.setattr(type(run.agent), "update_state", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run.prune()
+        monkeypatch.undo()
+    assert bench.home.history("thread") == before
+    assert bench.resume(model).stop_reason == "finished"
+
+
+def test_a_base_that_changes_later_is_not_what_a_run_began_with(bench: RunHarness) -> None:
+    look = "```bash\ncat pkg/core.py; cat notes.txt\n```"
+    bench.run(scripted_model(NOTE.format(1), look, DONE))
+    assert bench.spec.directory is not None
+    (bench.spec.directory / "pkg" / "core.py").write_text("later\n")
+    first = [moment for moment in bench.home.history("thread") if moment.next == ("think",)][-1]
+    done = bench.resume(scripted_model(look, DONE), checkpoint=first.checkpoint)
+    shown = [event["text"] for event in done.state["events"] if event["kind"] == "observation"]
+    assert "return n + 1" in shown[0]
+    assert "notes.txt: No such file" in shown[0]

@@ -1,0 +1,141 @@
+"""What a signal's handler raises, wherever it falls, leaves no transaction open and no lock taken."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.runtime import RunControl
+
+from langgraph_takeover.graph.checkpoints import savers
+from langgraph_takeover.graph.checkpoints.savers import open_saver
+from langgraph_takeover.graph.runs.signals import drain_on_sigterm
+from langgraph_takeover.handoff.ledger import Ledger, acquire, database
+from langgraph_takeover.handoff.ledger.signals import defer_signals
+
+WATCHED = ("handoff/ledger", "graph/savers", "contextlib", "sqlalchemy", "checkpoint/sqlite")
+STRIDES = {"ledger": 31, "files": 7, "saver": 7}
+"""How many instructions of each kind of writer lie between two that are tried."""
+
+
+class Came(BaseException):
+    """What the handler raises."""
+
+
+@pytest.fixture(params=[signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def raising(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    def handler(number: int, frame: Any) -> None:
+        raise Came
+
+    before = signal.signal(request.param, handler)
+    yield request.param
+    assert signal.getsignal(request.param) is handler
+    signal.signal(request.param, before)
+
+
+def disturbed(deed: Callable[[], object], number: signal.Signals, place: int) -> bool:
+    """Whether the deed has so many instructions that the signal came before it was over."""
+    left = place
+
+    def trace(frame: Any, what: str, argument: Any) -> Any:
+        nonlocal left
+        if not any(name in frame.f_code.co_filename for name in WATCHED):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        left -= what == "opcode"
+        if left == 0:
+            sys.settrace(None)
+            signal.raise_signal(number)
+        return trace if left > 0 else None
+
+    def doing() -> Iterator[object]:
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            yield deed()
+        finally:
+            sys.settrace(before)
+
+    # Where it falls amid the entry to an `except`, Python never leaves that: a generator's end does, or every later
+    # exception of this process would have the caught one as its context.
+    deque(doing(), maxlen=0)
+    return left <= 0
+
+
+@pytest.mark.parametrize("writer", STRIDES)
+def test_the_next_write_need_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raising: signal.Signals, writer: str
+) -> None:
+    monkeypatch.setattr(database, "BUSY_S", 0.3)
+    monkeypatch.setattr(savers, "BUSY_S", 0.3)
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    lease = acquire(ledger, "t")
+    place, came, kept = 1, 0, []
+    with open_saver(ledger, lease) as saver:
+
+        def put() -> None:
+            saver.put(
+                {"configurable": {"thread_id": "t", "checkpoint_ns": ""}},
+                empty_checkpoint(),
+                {"source": "loop", "step": 1, "parents": {}},
+                {},
+            )
+
+        def file() -> None:
+            with ledger.lock_snapshots():
+                pass
+
+        deeds = {"ledger": lambda: lease.renew(30), "files": file, "saver": put}
+        for deed in deeds.values():  # what SQLAlchemy compiles, it compiles once
+            deed()
+        over = False
+        while not over:
+            try:
+                over = not disturbed(deeds[writer], raising, place)
+            except Came as error:
+                kept.append(error)  # as a program does that is being ended: its frames live on
+                came += 1
+            for deed in deeds.values():
+                deed()
+            place += STRIDES[writer]
+    assert came > 10
+
+
+def test_a_run_that_fails_while_it_is_told_to_end_ends() -> None:
+    def failing() -> None:
+        with drain_on_sigterm(RunControl()):
+            signal.raise_signal(signal.SIGTERM)
+            raise ValueError("the model is out of order")
+
+    with pytest.raises(SystemExit, match="143"):
+        failing()
+
+
+def test_of_two_signals_that_were_held_back_both_come() -> None:
+    came: list[int] = []
+
+    def handler(number: int, frame: Any) -> None:
+        came.append(number)
+        raise Came
+
+    def hold_back() -> None:
+        with defer_signals():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            assert came == []
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(Came):
+            hold_back()
+        assert came == [signal.SIGTERM, signal.SIGINT]
+        assert {signal.getsignal(number) for number in before} == {handler}
+    finally:
+        for number, found in before.items():
+            signal.signal(number, found)

@@ -1,0 +1,263 @@
+"""Who may call LangGraph's server, decided before LangGraph sees the request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from langgraph_takeover.graph.studio.access import (
+    HOSTS_VARIABLE,
+    ORIGINS_VARIABLE,
+    TOKEN_VARIABLE,
+    Access,
+    AccessError,
+    build_middleware,
+)
+
+TOKEN = "0123456789abcdef-0123456789_ABCDEF"
+BEARER = ("authorization", f"Bearer {TOKEN}")
+HOST = ("host", "127.0.0.1:2024")
+STUDIO = ("origin", "https://smith.langchain.com")
+Header = tuple[str, str]
+
+
+async def show_request(request: Request) -> JSONResponse:
+    given = request.headers.getlist("authorization")
+    return JSONResponse({"path": request.url.path, "authorization": given})
+
+
+def status(
+    access: Access, headers: Iterable[Header], path: str = "/threads", method: str = "POST", **scope: Any
+) -> tuple[int, dict[str, str], bytes]:
+    """What a server behind the middleware answers: its status, headers and body."""
+    app = Starlette(
+        middleware=build_middleware(access),
+        routes=[Route("/{path:path}", show_request, methods=["GET", "POST", "PUT", "DELETE"])],
+    )
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    request = {
+        "type": "http",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "server": ("127.0.0.1", 2024),
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
+        **scope,
+    }
+    asyncio.run(app(request, receive, send))
+    if request["type"] == "websocket":
+        return sent[0].get("code", 0), {}, b""
+    answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], answered, b"".join(each.get("body", b"") for each in sent[1:])
+
+
+ACCESS = Access(TOKEN)
+
+
+def test_the_token_lets_in_from_programs_and_from_studio() -> None:
+    assert status(ACCESS, [HOST, BEARER])[0] == 200
+    code, headers, _ = status(ACCESS, [HOST, BEARER, STUDIO])
+    assert (code, headers["access-control-allow-origin"]) == (200, "https://smith.langchain.com")
+    assert status(ACCESS, [("host", "[::1]:2024"), BEARER])[0] == 200
+    assert status(ACCESS, [("host", "LocalHost:2024"), BEARER])[0] == 200
+    assert status(ACCESS, [("host", "localhost"), BEARER], server=("127.0.0.1", 80))[0] == 200
+
+
+def test_the_token_in_the_path_comes_to_stand_in_the_header_alone() -> None:
+    foreign = ("authorization", "Bearer of-another-service")
+    code, _, body = status(ACCESS, [HOST, STUDIO, foreign], f"/{TOKEN}/threads/search")
+    assert code == 200
+    assert body == f'{{"path":"/threads/search","authorization":["Bearer {TOKEN}"]}}'.encode()
+    assert status(ACCESS, [HOST], f"/{TOKEN}")[0] == 200
+    assert status(ACCESS, [HOST], f"/x/{TOKEN}/threads")[0] == 401
+    assert status(ACCESS, [HOST], f"//{TOKEN}/threads")[0] == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("authorization", "")],
+        [("authorization", "Bearer ")],
+        [("authorization", "Bearer")],
+        [("authorization", TOKEN)],
+        [("authorization", f"Basic {TOKEN}")],
+        [("authorization", f"Bearer {TOKEN[:-1]}")],
+        [("authorization", f"Bearer {TOKEN}x")],
+        [("authorization", f"Bearer  {TOKEN}")],
+        [("authorization", f"Bearer {TOKEN.upper()}")],
+        [("authorization", "Bearer \xff\xfe")],
+        [BEARER, ("authorization", "Bearer other")],
+        [("authorization", "Bearer other"), BEARER],
+        [("x-api-key", TOKEN)],
+        [("cookie", f"token={TOKEN}")],
+        [("x-auth-scheme", "langsmith")],
+    ],
+)
+def test_nobody_is_let_in_without_the_token(headers: list[Header]) -> None:
+    for path in (
+        "/threads",
+        "/info",
+        "/docs",
+        "/metrics",
+        "/",
+        "/ok/",
+        "//ok",
+        "/noauth/ok",
+        "/ui/agent",
+        "/deploy",
+    ):
+        code, answered, _ = status(ACCESS, [HOST, *headers], path)
+        assert (code, answered["www-authenticate"]) == (401, "Bearer")
+    assert status(ACCESS, [HOST, *headers], query_string=f"token={TOKEN}".encode())[0] == 401
+    assert status(ACCESS, [HOST, *headers], type="websocket", scheme="ws")[0] == 1008
+
+
+def test_the_health_check_is_public_but_not_to_foreign_pages() -> None:
+    assert status(ACCESS, [HOST], "/ok", "GET")[0] == 200
+    assert status(ACCESS, [HOST, ("origin", "https://evil.example")], "/ok", "GET")[0] == 403
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://evil.example",
+        "null",
+        "",
+        "*",
+        "https://smith.langchain.com.evil.example",
+        "https://evil-smith.langchain.com",
+        "https://smith.langchain.com:444",
+        "https://smith.langchain.com/",
+        "https://smith.langchain.com, https://evil.example",
+        "https://user@smith.langchain.com",
+        "http://smith.langchain.com",
+        "http://127.0.0.1:2024",
+    ],
+)
+def test_a_foreign_page_is_refused_even_with_the_token(origin: str) -> None:
+    for method, more in (
+        ("POST", [("content-type", "text/plain")]),
+        ("GET", []),
+        ("OPTIONS", [("access-control-request-method", "POST")]),
+    ):
+        code, answered, _ = status(ACCESS, [HOST, BEARER, ("origin", origin), *more], method=method)
+        assert (code, "access-control-allow-origin" in answered) == (403, False)
+    headers = [HOST, BEARER, ("origin", origin)]
+    assert status(ACCESS, headers, f"/{TOKEN}/threads", type="websocket", scheme="ws")[0] == 1008
+    assert status(ACCESS, [HOST, BEARER, STUDIO, ("origin", origin)])[0] == 403
+
+
+def test_studios_page_may_ask_first() -> None:
+    asks = [("access-control-request-method", "POST"), ("access-control-request-private-network", "true")]
+    code, answered, _ = status(ACCESS, [HOST, STUDIO, *asks], method="OPTIONS")
+    assert code == 200
+    assert answered["access-control-allow-origin"] == "https://smith.langchain.com"
+    assert answered["access-control-allow-private-network"] == "true"
+    assert "access-control-allow-credentials" not in answered
+    assert status(ACCESS, [HOST, STUDIO], method="OPTIONS")[0] == 401
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        [],
+        ["evil.example"],
+        ["evil.example:2024"],
+        ["127.0.0.1"],
+        ["127.0.0.1:2025"],
+        ["127.0.0.1:02024"],
+        ["127.0.0.1.:2024"],
+        ["localhost.:2024"],
+        ["127.1:2024"],
+        ["0.0.0.0:2024"],
+        ["localhost:2024.evil.example"],
+        ["127.0.0.1:2024@evil.example"],
+        ["127.0.0.1:2024", "evil.example"],
+        [""],
+    ],
+)
+def test_another_name_is_refused_even_with_the_token(hosts: list[str]) -> None:
+    names = [("host", host) for host in hosts]
+    assert status(ACCESS, [*names, BEARER, ("x-forwarded-host", "127.0.0.1:2024")])[0] == 403
+    assert status(ACCESS, names, "/ok", "GET")[0] == 403
+    assert status(ACCESS, [*names, BEARER], type="websocket", scheme="ws")[0] == 1008
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/deploy",
+        "/deploy/x/stream",
+        "/internal/truncate",
+        "/mcp",
+        "/a2a/agent",
+        "/ui/agent",
+        "/profile",
+        "/noauth/threads",
+        "//deploy",
+        "/%64eploy",
+        "*",
+    ],
+)
+def test_what_acts_on_the_host_is_not_served_even_with_the_token(path: str) -> None:
+    assert status(ACCESS, [HOST, BEARER], path)[0] == 404
+    assert path == "*" or status(ACCESS, [HOST], f"/{TOKEN}{path}")[0] == 404
+
+
+def test_other_names_and_pages_are_allowed_by_name() -> None:
+    access = Access.from_environment(
+        {
+            TOKEN_VARIABLE: TOKEN,
+            ORIGINS_VARIABLE: "https://studio.example.com, http://localhost:3000",
+            HOSTS_VARIABLE: "studio.example.com:2024",
+        }
+    )
+    named, page = ("host", "studio.example.com:2024"), ("origin", "http://localhost:3000")
+    assert status(access, [named, BEARER, page])[0] == 200
+    assert status(access, [HOST, BEARER, STUDIO])[0] == 403
+    assert status(access, [("host", "studio.example.com"), BEARER])[0] == 403
+
+
+def test_every_start_has_a_token_of_its_own() -> None:
+    tokens = {Access.from_environment({TOKEN_VARIABLE: ""}).token for _ in range(50)}
+    assert len(tokens) == 50
+    assert min(map(len, tokens)) >= 43
+    assert not Access.from_environment({}).is_token("")
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({TOKEN_VARIABLE: "short"}, "TAKEOVER_STUDIO_TOKEN: a token has at least 32"),
+        ({TOKEN_VARIABLE: "a/" * 20}, "TAKEOVER_STUDIO_TOKEN: a token has at least 32"),
+        ({ORIGINS_VARIABLE: "*"}, "TAKEOVER_STUDIO_ORIGINS: '*' is invalid"),
+        ({ORIGINS_VARIABLE: "null"}, "TAKEOVER_STUDIO_ORIGINS: 'null' is invalid"),
+        ({ORIGINS_VARIABLE: "https://studio.example.com/"}, "TAKEOVER_STUDIO_ORIGINS: "),
+        ({HOSTS_VARIABLE: "*.example.com"}, "TAKEOVER_STUDIO_HOSTS: '*.example.com' is invalid"),
+        ({"LANGGRAPH_API_URL": "http://0.0.0.0:2024"}, "host 0.0.0.0: the server is for this computer alone"),
+        ({"LANGGRAPH_API_URL": "https://x.trycloudflare.com"}, "omit --host and --tunnel"),
+        ({"MOUNT_PREFIX": "/x"}, "MOUNT_PREFIX: the server has no prefix"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(variables: dict[str, str], said: str) -> None:
+    with pytest.raises(AccessError) as refused:
+        Access.from_environment(variables)
+    assert str(refused.value).startswith(said) or said in str(refused.value)
+    assert "\n" not in str(refused.value)

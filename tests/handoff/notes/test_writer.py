@@ -1,0 +1,252 @@
+"""What a model's replies to the notes prompts come to, and what it is asked again."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage
+
+from langgraph_takeover.handoff import prompts
+from langgraph_takeover.handoff.notes.parsing import parse_fields, remove_repeats
+from langgraph_takeover.handoff.notes.writer import NOTES_SCHEMA, PromptTooLongError, write_notes
+from langgraph_takeover.handoff.records.record import Claim, Notes
+from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, UNKNOWN
+from langgraph_takeover.handoff.trace.events import Usage
+
+from .test_structured_note import CORE, FAILED, Run
+
+Schema = dict[str, Any] | None
+
+
+def said(reply: str) -> dict[str, list[str]]:
+    return {name: [claim.text for claim in claims] for name, claims in parse_fields(reply).items()}
+
+
+WHOLE = {name: [f"about {name}"] for name in MODEL_FIELDS}
+FLAT = {name: f"about {name}" for name in MODEL_FIELDS}
+
+
+@pytest.mark.parametrize(
+    ("reply", "fields"),
+    [
+        (json.dumps(WHOLE), WHOLE),
+        (json.dumps(FLAT), WHOLE),
+        (f"```json\n{json.dumps(WHOLE, indent=2)}\n```\nThat is all.", WHOLE),
+        (f"<think>{{ maybe {{</think>Here {{it}} is: {json.dumps(WHOLE)}", WHOLE),
+        (json.dumps({"note": WHOLE}), WHOLE),
+        (json.dumps([WHOLE]), WHOLE),
+        (json.dumps(WHOLE | {"extra": 1}), WHOLE),
+        ("I could not do it, sorry.", {}),
+        ("", {}),
+        ("{}", {}),
+        ("null", {}),
+        ('{"work_completed": null, "rollback_notes": ""}', {}),
+        ('{"work_completed": ["a", "b", 3]}', {"work_completed": ["a", "b", "3"]}),
+        ('{"work_completed": {"é": 1}}', {"work_completed": ['{"é": 1}']}),
+        ('{"work_completed": "línea 日本\nzwei"}', {"work_completed": ["línea 日本\nzwei"]}),
+        ('{"work_completed": "a \\"b\\"\\n\\u00e9", "rollback_no', {"work_completed": ['a "b"\né']}),
+        ('{"work_completed": "a", "rollback_notes": "cut in the mid', {"work_completed": ["a"]}),
+        ('{"work_completed": ["a [e1]", "cut in the mid', {"work_completed": ["a"]}),
+        (
+            '{"work_completed": ["a"],, "rollback_notes": ["b" "c"]}',
+            {"work_completed": ["a"], "rollback_notes": ["b", "c"]},
+        ),
+        ('{"work_completed": ["a [e1]", "b [e2]"], "rollback_notes": ["c', {"work_completed": ["a", "b"]}),
+        ('{"work_completed": [{"claim": "a", "events": [1, "e2"]}]}', {"work_completed": ["a"]}),
+        ('{"work_completed": [{"claim": "a", "events": [1]}, {"claim": "b", "ev', {"work_completed": ["a"]}),
+        ('{"work_completed": [{"claim": "cut off in the mi', {}),
+        (
+            '{"work_completed": ["a [e1]", "A [e2]", "b"], "rollback_notes": ["a"]}',
+            {"work_completed": ["a", "b"], "rollback_notes": ["a"]},
+        ),
+        ('"work_completed": "a",\n"rollback_notes": "b"', {"work_completed": ["a"], "rollback_notes": ["b"]}),
+        ("{'work_completed': 'single quotes'}", {}),
+        ('{"work_completed": "a\\ud800b"}', {"work_completed": ["a\ufffdb"]}),
+        ('{"travail": "fait", "work_completed": "fait"}', {"work_completed": ["fait"]}),
+        ("<think>never ends " + json.dumps(WHOLE), {}),
+    ],
+)
+def test_fields_are_read_from_whatever_came(reply: str, fields: dict[str, list[str]]) -> None:
+    assert said(reply) == fields
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "{" * 100_000,
+        "[" * 100_000,
+        '{"a":' * 20_000,
+        '{"work_completed":' * 6_000,
+        '{"work_completed": ' + "[" * 900 + "]" * 900 + "}",
+        '{"work_completed": "' + "x" * 100_000,
+        '"work_completed": "\\' * 5_000,
+        json.dumps({"work_completed": "x" * 100_000}),
+        '{"work_completed": 1e999, "rollback_notes": NaN}',
+        "\x00\ud800" * 50_000,
+    ],
+    ids=lambda reply: repr(reply[:20]),
+)
+def test_no_reply_is_too_strange(reply: str) -> None:
+    fields = parse_fields(reply)
+    assert all(isinstance(claim, Claim) for claims in fields.values() for claim in claims)
+    Notes(
+        model="m", summary="", structured=fields, summary_usage=Usage(), structured_usage=Usage()
+    ).model_dump_json()
+
+
+def test_a_loop_in_the_summary_is_cut_out() -> None:
+    told = "## Edits\n\nI changed a.py.\n\n- ok\n- ok\n"
+    looping = told + "I will run it again.\n\ni will run it again.\n\n" * 200 + "Cut he"
+    assert remove_repeats(told) == told.rstrip()
+    blocks = "Ran:\n```bash\npytest -q\n```\n" * 5
+    assert remove_repeats(blocks) == blocks.rstrip()
+    assert remove_repeats(looping) == (
+        told + "I will run it again.\n\ni will run it again.\n\nCut he\n[… 398 repetitions left out …]"
+    )
+    assert remove_repeats("    a.b()  # Why. What!\nSo it is.  " + "So it is. And so on? " * 50) == (
+        "    a.b()  # Why. What!\nSo it is. So it is. And so on? And so on?\n[… 97 repetitions left out …]"
+    )
+
+
+@given(st.text('{}[]":,\\ work_completed`\n', max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_no_reply_raises(reply: str) -> None:
+    assert set(parse_fields(reply)) <= set(MODEL_FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("text", "claims"),
+    [
+        ("Edited a.py [e4].", [("Edited a.py", (4,))]),
+        ("Edited a.py [e4]. It failed [e6, e7]; why is open.", [("Edited a.py", (4,)), ("It failed", (6, 7)), ("why is open", ())]),
+        ("It failed (e6-e8)", [("It failed", (6, 7, 8))]),
+        ("It failed [events e6 and e9]", [("It failed", (6, 9))]),
+        ("It failed [e6][e7]", [("It failed", (6, 7))]),
+        ("a[e1] is no pointer but code", [("a", (1,)), ("is no pointer but code", ())]),
+        ("x[0] stays", [("x[0] stays", ())]),
+        ("too wide [e1-e999999999]", [("too wide", (1,))]),
+    ],
+)  # fmt: skip
+def test_a_statement_keeps_the_events_that_it_names(
+    text: str, claims: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    found = parse_fields(json.dumps({"work_completed": text}))["work_completed"]
+    assert [(claim.text, claim.events) for claim in found] == claims
+
+
+class Replies:
+    """A notes model that replies what it is given, one after the other, and keeps what it was asked."""
+
+    def __init__(self, *replies: str) -> None:
+        self.replies = list(replies)
+        self.asked: list[list[BaseMessage]] = []
+        self.schemas: list[Schema] = []
+
+    def __call__(self, messages: list[BaseMessage], schema: Schema) -> tuple[str, Usage]:
+        self.asked.append(messages)
+        self.schemas.append(schema)
+        return self.replies[len(self.asked) - 1], Usage(prompt_tokens=len(self.asked))
+
+
+def test_both_notes_are_asked_for_once() -> None:
+    ask = Replies("<think>hm</think>Summary.", json.dumps(WHOLE))
+    written = write_notes(Run().shell("ls", "README").record(), ask, "m")
+    assert written == Notes(
+        model="m",
+        prompts=prompts.compute_version("handoff"),
+        summary="Summary.",
+        structured={name: (Claim(text=texts[0]),) for name, texts in WHOLE.items()},
+        summary_usage=Usage(prompt_tokens=1),
+        structured_usage=Usage(prompt_tokens=2),
+    )
+    assert ask.schemas == [None, NOTES_SCHEMA]
+    assert all("Do it." in asked[0].text and "README" in asked[0].text for asked in ask.asked)
+
+
+EDITED_AND_FAILED = (
+    Run().shell("sed -i s/a/b/ pkg/core.py", "", CORE).shell("python -m unittest", FAILED, exit_code=1)
+)
+LIE = json.dumps(WHOLE | {"evidence_observed": ["All tests pass [e3]"]})
+TRUTH = json.dumps(WHOLE | {"evidence_observed": ["The unit test fails [e3]"]})
+
+
+def test_a_contradiction_is_asked_about_once_with_its_reason() -> None:
+    ask = Replies("Summary.", LIE, TRUTH)
+    written = write_notes(EDITED_AND_FAILED.record(), ask, "m")
+    assert written.structured["evidence_observed"] == (Claim(text="The unit test fails", events=(3,)),)
+    assert written.retried == "contradicted"
+    assert not written.malformed
+    assert written.structured_usage.prompt_tokens == 2 + 3
+    _, reply, told = ask.asked[2]
+    assert isinstance(reply, AIMessage)
+    assert reply.text == LIE
+    assert "'All tests pass': the latest validation failed" in told.text
+
+
+@pytest.mark.parametrize("again", [LIE, "Sorry, I cannot.", ""])
+def test_who_insists_is_asked_no_third_time(again: str) -> None:
+    ask = Replies("Summary.", LIE, again)
+    written = write_notes(EDITED_AND_FAILED.record(), ask, "m")
+    assert len(ask.asked) == 3
+    assert written.structured["evidence_observed"] == (Claim(text="All tests pass", events=(3,)),)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "It went well.",
+        '{"work',
+        "Je ne peux pas.",
+        "x" * 100_000,
+        "I can't help with that.",
+        "",
+        "\ud800\x00",
+    ],
+)
+def test_a_reply_without_fields_is_asked_for_again_and_then_left(reply: str) -> None:
+    ask = Replies("Summary.", reply, TRUTH)
+    written = write_notes(EDITED_AND_FAILED.record(), ask, "m")
+    assert (written.retried, written.malformed) == ("malformed", False)
+    assert written.structured["evidence_observed"][0].text == "The unit test fails"
+    assert len(ask.asked[2][1].text) <= 20_000
+    ask = Replies("Summary.", reply, reply)
+    written = write_notes(EDITED_AND_FAILED.record(), ask, "m")
+    assert (written.retried, written.malformed, written.structured) == ("malformed", True, {})
+
+
+def test_a_prompt_that_is_too_long_is_halved_until_it_fits() -> None:
+    run = Run()
+    for number in range(300):
+        run.shell(f"echo {number}", "y" * 5000)
+    sizes: list[int] = []
+
+    def ask(messages: list[BaseMessage], schema: Schema) -> tuple[str, Usage]:
+        sizes.append(len(messages[0].text))
+        if sizes[-1] > 30_000:
+            raise PromptTooLongError
+        return ("Fits." if schema is None else json.dumps(WHOLE)), Usage()
+
+    assert write_notes(run.record(), ask, "m").summary == "Fits."
+    half = len(sizes) // 2
+    for tried in (sizes[:half], sizes[half:]):
+        assert all(later < 0.6 * earlier for earlier, later in pairwise(tried))
+        assert tried[-1] <= 30_000
+    assert max(sizes) < 210_000
+
+
+def test_a_prompt_that_never_fits_ends_as_unknown() -> None:
+    calls: list[int] = []
+
+    def ask(messages: list[BaseMessage], schema: Schema) -> tuple[str, Usage]:
+        calls.append(len(messages[0].text))
+        raise PromptTooLongError
+
+    run = Run().shell("x", "y" * 1_000_000)
+    written = write_notes(run.record(), ask, "m")
+    assert (written.summary, written.structured) == (UNKNOWN, {})
+    assert len(calls) < 20

@@ -1,0 +1,411 @@
+"""Which command lines are validations, of what kind, and how they came out."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from langgraph_takeover.handoff.points.outcomes import clean_output, extract_evidence, judge_output
+from langgraph_takeover.handoff.points.validation import classify
+from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
+from langgraph_takeover.handoff.shell.runners import RUNNERS, Runner, ValidationKind, find_runner
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/testbed/{file}", line 3, in <module>
+    from sympy.core import Expr
+{error}
+"""
+PYTEST_FAILED = """..F
+=== FAILURES ===
+E   assert 1 == 2
+=== short test summary info ===
+FAILED tests/test_a.py::test_one - assert 1 == 2
+===== 1 failed, 2 passed in 0.12s =====
+"""
+UNITTEST = "test_a (t.T) ... {line}\n\n------\nRan 3 tests in 0.001s\n\n{end}\n"
+WRITTEN = ("repro.py", "/tmp/repro.py", "tools/check.sh", "pkg/demo.py", "test_mine.py")
+
+
+@pytest.mark.parametrize("row", RUNNERS, ids=lambda row: f"{row.kind}-{row.name}")
+def test_every_row_recognises_its_example(row: Runner) -> None:
+    found = find_runner([w for w in shlex.split(row.example) if w not in ("npx", "bundle", "exec")])
+    assert found is row
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        ("cd x && pytest -q | tail -5", "test"),
+        ("FOO=1 timeout 60 python3.9 -W error -m pytest", "test"),
+        ("/opt/venv/bin/pytest", "test"),
+        ("coverage run -m pytest", "test"),
+        ("python tests/runtests.py migrations", "test"),
+        ("python bin/test sympy/core", "test"),
+        ("make -C doc check", "test"),
+        ("npm run test:unit", "test"),
+        ("./mvnw -q test", "test"),
+        ("python -c 'import sympy; sympy.test(\"core\")'", "test"),
+        ("python test_requests.py", "test"),
+        ("bash -c 'cd a && tox -e py'", "test"),
+        ("python -m mypy pkg", "lint"),
+        ("black --check .", "lint"),
+        ("npx tsc --noEmit", "lint"),
+        ("npx tsc", "build"),
+        ("python setup.py build_ext --inplace", "build"),
+        ("make", "build"),
+        ("make -j8", "build"),
+        ("make latest", "build"),
+        ("gmake check", "test"),
+        ("yarn jest x", "test"),
+        ("php artisan test", "test"),
+        ("node node_modules/.bin/jest a", "test"),
+        ("npx cross-env X=1 jest", "test"),
+        ("npm --prefix web test", "test"),
+        ("go -C d test ./...", "test"),
+        ("./gradlew testDebugUnitTest", "test"),
+        ("uvx ruff check .", "lint"),
+        ("node --import tsx tools/check.sh -n", "reproduction"),
+        ("tools/check.sh", "reproduction"),
+        ("timeout 5 tools/check.sh", "reproduction"),
+        ("cat > /tmp/x.py <<'EOF'\n1\nEOF\npython /tmp/x.py && rm /tmp/x.py", "reproduction"),
+        ("basedpyright pkg", "lint"),
+        ("zsh -n a.sh", "lint"),
+        ("mvn -q verify", "test"),
+        ("g++ -c a.cc", "build"),
+        ("py.test a", "test"),
+        ("make && pytest", "test"),
+        ("python3 repro.py", "reproduction"),
+        ("python3 -u ./repro.py --fast", "reproduction"),
+        ("python3 /testbed/repro.py", "reproduction"),
+        ("python3 /tmp/repro.py", "reproduction"),
+        ("cd /tmp && python3 repro.py", "reproduction"),
+        ("python -m pkg.demo", "reproduction"),
+        ("cd pkg && python demo.py", "reproduction"),
+        ("bash tools/check.sh", "reproduction"),
+        ("./tools/check.sh", "reproduction"),
+        ("python3 < repro.py", "reproduction"),
+        ("python test_mine.py", "reproduction"),
+        ("pytest test_mine.py", "test"),
+        (
+            "python3 - <<'PY'\nimport subprocess\nsubprocess.run(['pytest', '-q', 'tests'], check=False)\nPY",
+            "test",
+        ),
+        (
+            'python3 -c \'import subprocess, sys; subprocess.call([sys.executable, "-m", "mypy", "a.py"])\'',
+            "lint",
+        ),
+        ("python3 <<PY\nimport os\nos.system('cd src && make test')\nPY", "test"),
+    ],
+)
+def test_validations(command: str, kind: ValidationKind) -> None:
+    assert classify(command, WRITTEN) == kind
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "grep -rn pytest .",
+        "cat tests/test_x.py",
+        "pip install pytest",
+        "python -m pip install -U pytest",
+        "pytest --version",
+        "python -m pytest --help",
+        "pytest -q --collect-only tests",
+        "pytest --co",
+        "which pytest",
+        "command -v pytest",
+        "echo pytest -q",
+        "git commit -m 'run pytest'",
+        "cat > run.sh <<'EOF'\npytest -q\nEOF",
+        "# pytest",
+        "sed -n 1,9p repro.py",
+        "cat repro.py",
+        "rm repro.py",
+        "python other.py",
+        "python -c 'import repro'",
+        "python -c 'import pytest; print(pytest.__version__)'",
+        "make clean",
+        "make -n test",
+        "test -f repro.py",
+        "[ -d tests ]",
+        "black .",
+        "ls bin/test",
+        "vim repro.py",
+        "tox -l",
+        "npx playwright install",
+        "npx tsc -v",
+        "gcc -v",
+        "ctest -N",
+        "mypy --version",
+        "python3 - <<'PY'\nprint('subprocess.run([\"pytest\"])')\nPY",
+        "python3 - <<'PY'\nimport subprocess\nsubprocess.run(['git', 'diff'])\nPY",
+        "python setup.py --version",
+        "",
+    ],
+)
+def test_mentions_are_no_validations(command: str) -> None:
+    assert classify(command, WRITTEN) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "exit_code", "expected"),
+    [
+        # (1) The runner's own summary, whatever the exit code says.
+        ("pytest -q", PYTEST_FAILED, 1, "failed"),
+        ("pytest -q | tail -5", PYTEST_FAILED, 0, "failed"),
+        ("pytest; echo $?", "3 passed in 0.01s\n0", 0, "passed"),
+        ("pytest", "===== 3 passed, 2 warnings in 0.01s =====", 0, "passed"),
+        (
+            "pytest",
+            "\x1b[31m===== \x1b[1m1 failed\x1b[0m, \x1b[32m2 passed\x1b[0m\x1b[31m in 0.1s\x1b[0m ====",
+            0,
+            "failed",
+        ),
+        ("pytest | tail -1", "=== 0 failed, 3 passed in 0.1s ===", 0, "passed"),
+        ("pytest", "=== 3 passed, 1 xfailed in 65.10s (0:01:05) ===", 0, "passed"),
+        ("pytest || true", "=== 2 passed, 1 error in 0.1 seconds ===", 0, "failed"),
+        ("pytest -v | head -9", "tests/test_a.py::test_x FAILED   [ 5%]", 0, "failed"),
+        ("pytest", "t.py::test_exception PASSED\ntest_error ok\n== 2 passed in 1s ==", 0, "passed"),
+        ("pytest", "AssertionError raised as expected\n== 1 passed in 1s ==", 0, "passed"),
+        ("python -m unittest", UNITTEST.format(line="ok", end="OK"), 0, "passed"),
+        (
+            "python -m unittest | tail -3",
+            UNITTEST.format(line="FAIL", end="FAILED (failures=1)"),
+            0,
+            "failed",
+        ),
+        ("python -m unittest 2>&1 | tail -1", "FAILED (errors=1)", 0, "failed"),
+        (
+            "python -m unittest",
+            UNITTEST.format(line="ok", end="OK (skipped=1, expected failures=2)"),
+            0,
+            "passed",
+        ),
+        (
+            "./tests/runtests.py a",
+            "Error (expected)\nRan 2 tests in 0.1s\n\nOK\nDestroying test database\n",
+            0,
+            "passed",
+        ),
+        (
+            "./tests/runtests.py a; true",
+            "Applying a.0001_failed... OK\nRan 2 tests in 0.1s\n\nOK\n",
+            0,
+            "passed",
+        ),
+        ("bin/test a | tail", "=== tests finished: 4 passed, in 0.30 seconds ===", 0, "passed"),
+        (
+            "bin/test a | tail",
+            "=== tests finished: 4 passed, 1 failed, in 0.3 seconds ===\nDO *NOT* COMMIT!",
+            0,
+            "failed",
+        ),
+        (
+            "bin/test a",
+            " tests finished: 41 passed, 5 skipped, \n2 exceptions, in 0.21 seconds \n",
+            1,
+            "failed",
+        ),
+        ("npx jest", "Tests:       1 failed, 2 passed, 3 total", 1, "failed"),
+        ("cargo test | tail", "test result: ok. 3 passed; 0 failed; 0 ignored", 0, "passed"),
+        ("go test ./...", "ok  \tpkg/a\t0.01s\nFAIL\tpkg/b\t0.2s", 1, "failed"),
+        ("mypy a | tail -1", "Success: no issues found in 3 source files", 0, "passed"),
+        ("mypy a | tail -1", "Found 2 errors in 1 file (checked 3 source files)", 0, "failed"),
+        ("ruff check .; true", "All checks passed!", 0, "passed"),
+        ("make | tail", "gcc a.c\nmake: *** [Makefile:3: all] Error 1", 0, "failed"),
+        ("rspec", "3 examples, 0 failures, 1 pending", 0, "passed"),
+        ("rspec | tail", "3 examples, 1 failure", 0, "failed"),
+        ("npx vitest run", " Test Files  1 failed | 1 passed (2)\n      Tests  2 passed (2)", 1, "failed"),
+        ("npx vitest run", " Test Files  2 passed (2)\n      Tests  2 passed (2)", 0, "passed"),
+        ("npx ava | cat", "  1 test failed\n  1 test passed", 0, "failed"),
+        ("npx mocha | cat", "  3 passing (1ms)\n  1 failing", 0, "failed"),
+        ("bun test | cat", " 1 pass\n 1 fail", 0, "failed"),
+        ("npx playwright test | cat", "  1 failed\n  1 passed (1.2s)", 0, "failed"),
+        ("npx playwright test | cat", "  2 passed (1.2s)", 0, "passed"),
+        (
+            "cargo nextest run | cat",
+            "     Summary [ 0.1s] 2 tests run: 1 passed, 1 failed\nerror: test run failed",
+            0,
+            "failed",
+        ),
+        (
+            "cargo test | cat",
+            "test result: ok. 0 passed; 0 failed\ntest result: ok. 2 passed; 0 failed",
+            0,
+            "passed",
+        ),
+        ("go vet ./... | cat", "./a.go:5:2: undefined: x", 0, "unknown"),
+        (
+            "vendor/bin/phpunit | tail",
+            "OK, but some tests were skipped!\nTests: 3, Assertions: 3, Skipped: 1.",
+            0,
+            "passed",
+        ),
+        ("rails test | tail", "3 runs, 3 assertions, 1 failures, 0 errors, 0 skips", 0, "failed"),
+        (
+            "mvn -q test | tail",
+            "[ERROR] Tests run: 2, Failures: 1, Errors: 0\n[INFO] BUILD FAILURE",
+            0,
+            "failed",
+        ),
+        ("pytest | tail", "5 passed, 3 subtests passed in 0.02s", 0, "passed"),
+        ("pytest | tail", "1 failed, 2 passed, 3 subtests passed in 0.02s", 0, "failed"),
+        ("npx eslint . | cat", "✖ 1 problem (0 errors, 1 warning)", 0, "passed"),
+        ("npx tsc --noEmit 2>&1 | head -5; echo ${PIPESTATUS[0]}", "2", 0, "failed"),
+        (
+            "python3 repro.py; pytest -q",
+            TRACEBACK.format(file="repro.py", error="E") + "3 passed in 0.1s",
+            0,
+            "failed",
+        ),
+        ("python3 repro.py && echo done", "FAILED: 3\ndone", 0, "failed"),
+        # (2) The exit code, where it is the validation's own.
+        ("pytest -q > /dev/null", "", 0, "passed"),
+        ("pytest -qq", "", 1, "failed"),
+        ("flake8 a.py", "", 0, "passed"),
+        ("pylint a.py", "a.py:1:0: C0114: Missing module docstring", 16, "failed"),
+        ("pylint --nope", "usage: pylint [options]", 32, "environment_error"),
+        ("python3 repro.py", "ok so far", 1, "failed"),
+        ("pytest | tail -5", "", 0, "unknown"),
+        ("pytest -q; echo done", "done", 0, "unknown"),
+        ("pytest || true", "", 0, "unknown"),
+        ("pytest > log 2>&1 &", "[1] 123", 0, "unknown"),
+        (
+            "python bin/test a",
+            TRACEBACK.format(file="bin/test", error="ImportError: cannot import name 'Expr'"),
+            1,
+            "failed",
+        ),
+        (
+            "bin/test a | tail",
+            TRACEBACK.format(file="bin/test", error="ImportError: cannot import name 'Expr'"),
+            0,
+            "failed",
+        ),
+        ("pytest -q && python3 repro.py", "3 passed in 0.1s\nAssertionError", 1, "failed"),
+        # (3) Reproductions that exited 0.
+        ("python3 repro.py", "value: 3", 0, "passed"),
+        ("python3 repro.py", "FAIL: got 3", 0, "failed"),
+        ("python3 repro.py", "checking\nFAILURE - got 3", 0, "failed"),
+        ("python3 repro.py", "ERROR in acreate()", 0, "failed"),
+        ("python3 repro.py", "0 failed\nFAILED: 0", 0, "passed"),
+        ("python3 repro.py", "Failed as expected\nError (expected)\nit did not FAIL", 0, "passed"),
+        ("python3 repro.py", "AssertionError raised as expected", 0, "passed"),
+        ("python3 repro.py", TRACEBACK.format(file="repro.py", error="ValueError: x"), 0, "failed"),
+        ("python3 repro.py | tail -20", TRACEBACK.format(file="repro.py", error="ValueError"), 0, "failed"),
+        ("python3 repro.py | tail -20", "value: 3", 0, "unknown"),
+        ("python3 repro.py", "value: 3", None, "unknown"),
+        ("python3 repro.py", "OK\n" + TRACEBACK.format(file="repro.py", error="NameError: y"), 1, "failed"),
+        ("python3 repro.py", UNITTEST.format(line="FAIL", end="FAILED (failures=1)"), 0, "failed"),
+    ],
+)
+def test_outcome(command: str, output: str, exit_code: int | None, expected: ValidationOutcome) -> None:
+    assert judge_output(command, output, exit_code, written_scripts=WRITTEN) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "exit_code"),
+    [
+        ("pytest", "bash: line 1: pytest: command not found", 127),
+        ("pytest | tail", "bash: pytest: command not found", 0),
+        ("python -m pytest", "/usr/bin/python: No module named pytest", 1),
+        ("python -m pytest 2>&1 | tail -3", "/usr/bin/python3: No module named pytest", 0),
+        ("./bin/test a", "bash: ./bin/test: No such file or directory", 127),
+        ("pytest --nope", "ERROR: usage: pytest [options]\npytest: error: unrecognized arguments: --nope", 4),
+        ("pytest tests/none.py", "= no tests ran in 0.00s =\nERROR: file or directory not found: x", 4),
+        ("pytest -k none", "=== 5 deselected in 0.1s ===", 5),
+        ("python -m unittest x", "\nRan 0 tests in 0.000s\n\nOK", 0),
+        ("python -m unittest", "Ran 0 tests in 0.000s\n\nNO TESTS RAN", 5),
+        ("bin/test none", "== tests finished: 0 passed, in 0.00 seconds ==", 0),
+        ("python /tmp/repro.py", "python: can't open file '/tmp/repro.py': [Errno 2] No such file", 2),
+        ("timeout 5 pytest", "...", 124),
+        ("pytest", "....\nKilled", 137),
+        ("make test", "make: *** No rule to make target 'test'.  Stop.", 2),
+        ("pytest", "E   ModuleNotFoundError: No module named 'hypothesis'\n= 1 error in 0.1s =\n"
+         "!!! Interrupted: 1 error during collection !!!", 2),
+        ("python manage.py test", "django.core.exceptions.ImproperlyConfigured: "
+         "Requested setting DATABASES, but settings are not configured.", 1),
+        ("cd nowhere && pytest", "bash: line 1: cd: nowhere: No such file or directory", 1),
+        ("sed -i s/a/b/ nofile && python3 repro.py", "sed: can't read nofile: No such file or directory", 2),
+        ("git apply x.patch && pytest -q", "error: patch failed: a.py:3", 1),
+        ("python3 - <<'EOF' && pytest -q\nassert 0\nEOF", TRACEBACK.format(file="<stdin>", error="AssertionError"), 1),
+        ("pip install x && pytest -q", "ERROR: No matching distribution found for x", 1),
+        ("source venv/bin/activate && pytest", "bash: venv/bin/activate: No such file or directory", 1),
+        ("which tox && tox", "", 1),
+        ("npx mocha", "  0 passing (1ms)", 0),
+        ("go test ./a", "ok  \tpkg/a\t0.002s [no tests to run]", 0),
+        ("cargo test nothing", "test result: ok. 0 passed; 0 failed; 5 filtered out", 0),
+        ("mypy --foo a", "mypy: error: unrecognized arguments: --foo", 2),
+        ("make test", "make: pytest: No such file or directory\nmake: *** [Makefile:2: test] Error 127", 2),
+        ("npm test", "sh: 1: jest: not found", 127),
+        ("cargo test", "error: could not find `Cargo.toml` in `/repo`", 101),
+        ("mvn test", "[ERROR] Could not resolve dependencies for project\n[INFO] BUILD FAILURE", 1),
+        ("flake8 nothing.py", "nothing.py:0:1: E902 FileNotFoundError: No such file", 1),
+    ],
+)  # fmt: skip
+def test_environment_errors(command: str, output: str, exit_code: int) -> None:
+    assert judge_output(command, output, exit_code, written_scripts=WRITTEN) == "environment_error"
+
+
+def test_a_timeout_is_no_result_unless_the_summary_was_out() -> None:
+    assert judge_output("pytest", "......", None, timed_out=True) == "environment_error"
+    assert judge_output("pytest", "= 1 failed in 3s =", None, timed_out=True) == "failed"
+
+
+def test_an_import_error_that_the_edit_caused_is_a_failure() -> None:
+    output = (
+        "___ ERROR collecting tests/test_a.py ___\n/testbed/pkg/core.py:3: in <module>\n    import missing\n"
+        "E   ModuleNotFoundError: No module named 'missing'\n=== 1 error in 0.1s ==="
+    )
+    assert judge_output("pytest", output, 2) == "environment_error"
+    assert judge_output("pytest", output, 2, edited_files=("pkg/core.py",)) == "failed"
+    submodule = (
+        "E   ModuleNotFoundError: No module named 'pkg.gone'\n=== 1 error during collection in 0.1s ==="
+    )
+    assert (
+        judge_output(
+            "pytest", "___ ERROR collecting t.py ___\n" + submodule, 2, edited_files=("pkg/other.py",)
+        )
+        == "failed"
+    )
+
+
+def test_a_bug_in_the_own_script_is_a_failure() -> None:
+    by_name = TRACEBACK.format(
+        file="repro.py",
+        error='  File "<frozen importlib._bootstrap>", line 9, in _find_and_load_unlocked\n'
+        "ModuleNotFoundError: No module named 'repro_app'",
+    )
+    assert judge_output("python repro.py", by_name, 1, written_scripts=WRITTEN) == "failed"
+    typo = TRACEBACK.format(file="repro.py", error="NameError: name 'x' is not defined")
+    assert judge_output("python repro.py", typo, 1, written_scripts=WRITTEN) == "failed"
+
+
+def test_one_failing_run_in_a_loop_fails_the_line() -> None:
+    output = "= 1 failed in 0.1s =\n= 3 passed in 0.1s ="
+    assert judge_output("for t in a b; do pytest $t; done", output, 0) == "failed"
+    assert judge_output("pytest a; pytest b", output, 0) == "failed"
+    assert judge_output("pytest a", output, 0) == "passed"
+
+
+def test_no_validation_has_no_outcome() -> None:
+    assert judge_output("cat log", "= 1 failed in 0.1s =", 0) == "unknown"
+
+
+def test_plain_text() -> None:
+    assert clean_output("\x1b[1m\x1b[31ma\x1b[0m\r\nb\x1b]0;title\x07\rc") == "a\nb\nc"
+
+
+def test_evidence_is_decisive_and_bounded() -> None:
+    assert extract_evidence(PYTEST_FAILED) == (
+        "E   assert 1 == 2",
+        "FAILED tests/test_a.py::test_one - assert 1 == 2",
+        "===== 1 failed, 2 passed in 0.12s =====",
+    )
+    many = "\n".join(f"FAILED t.py::test_{n} - {'x' * 500}" for n in range(99)) + "\n= 99 failed in 1s ="
+    lines = extract_evidence(many)
+    assert len(lines) == 12
+    assert lines[-1] == "= 99 failed in 1s ="
+    assert max(map(len, lines)) <= 200
+    assert extract_evidence("one\n\ntwo\n") == ("one", "two")

@@ -1,0 +1,368 @@
+"""Records carried in one file: whole at the other end, or refused with the reason and nothing left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langgraph_takeover.graph import open_home
+from langgraph_takeover.handoff.records import archive
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore, to_json
+from langgraph_takeover.handoff.records.verification import Verification, verify_record
+from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError, SnapshotCorruptError
+from langgraph_takeover.sandbox.snapshots import transfer
+
+from ...conftest import fill_disk, mount_small_disk
+from ...graph.conftest import DONE, RunHarness, scripted_model
+from ..conftest import NAME
+
+MAGIC = b"takeover record 1\n"
+LOOK = "```bash\ncat pkg/core.py new/made.txt; ls pkg\n```"
+
+
+def names(store: Path) -> list[str]:
+    return sorted(path.name for path in store.iterdir() if path.name != ".importing")
+
+
+def refused(content: bytes, place: Path, reason: str) -> None:
+    file = place / "file"
+    file.write_bytes(content)
+    with pytest.raises((RecordError, SnapshotCorruptError), match=reason) as found:
+        archive.import_record(str(file), place / "records")
+    assert "\n" not in str(found.value)
+    assert str(file) in str(found.value) or "snapshot.tar.zst" in str(found.value)
+    assert names(place / "records") == []
+
+
+def header_of(content: bytes) -> tuple[HandoffRecord, bytes]:
+    """The record that a file begins with, and what follows its checksum."""
+    (size,) = struct.unpack_from(">Q", content, len(MAGIC))
+    start = len(MAGIC) + 8
+    return HandoffRecord.model_validate_json(content[start : start + size]), content[start + size + 32 :]
+
+
+def signed(header: str, rest: bytes = b"") -> bytes:
+    """A file with the checksum that it should have."""
+    head = MAGIC + struct.pack(">Q", len(header)) + header.encode()
+    return head + hashlib.sha256(head).digest() + rest
+
+
+def test_a_record_goes_round(record: Path, carried: Path, tmp_path: Path) -> None:
+    assert list(carried.parent.iterdir()) == [carried]
+    place = archive.import_record(str(carried), tmp_path / "new" / "records")
+    assert place == tmp_path / "new" / "records" / NAME
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == {
+        path.name: path.read_bytes() for path in record.iterdir()
+    }
+    assert len(list(place.iterdir())) == 4
+    assert verify_record(place) == Verification(())
+
+
+def test_a_successor_goes_on_from_what_was_imported(kept: RunHarness, carried: Path, tmp_path: Path) -> None:
+    with open_home(tmp_path / "other") as home:
+        archive.import_record(str(carried), home.records.root)
+        state = seen_by_successor(kept, home)
+    assert "return n * 2" in state["events"][1]["text"]
+    assert state["events"][1]["text"].splitlines()[-2:] == ["1", "core.py"]
+    assert state["view"] == "trace"  # as the review says
+
+
+@pytest.mark.parametrize("url", ["memory://records/{}", "file://{}"])
+def test_places_that_fsspec_names(record: Path, tmp_path: Path, url: str) -> None:
+    url = url.format(tmp_path / "file")
+    archive.export_record(record, url)
+    assert verify_record(archive.import_record(url, tmp_path / "records")) == Verification(())
+
+
+@pytest.mark.slow
+def test_an_image_goes_as_an_archive(layered: RunHarness, tmp_path: Path) -> None:
+    """To a daemon that does not have it; the record tells where the archive is, and is as whole as before."""
+    directory, url = layered.store.directory(NAME), f"memory://image/{tmp_path.name}"
+    before = layered.store.load(NAME)
+    archive.export_record(directory, url)
+    with open_home(tmp_path / "other") as home:
+        place = archive.import_record(url, home.records.root)
+        assert verify_record(place) == Verification(())
+        found = home.records.load(NAME)
+        assert (found.digest == before.digest) == (not before.snapshot.location.startswith("sha256:"))
+        same = {"snapshot": before.snapshot, "digest": before.digest}
+        assert found.model_copy(update=same) == before
+        assert (place / found.snapshot.location).is_file()
+        assert "return n * 2" in seen_by_successor(layered, home)["events"][1]["text"]
+
+
+def seen_by_successor(bench: RunHarness, home: Any) -> Any:
+    other = object.__new__(RunHarness)
+    other.home, other.store, other.spec = home, home.records, bench.spec
+    return other.take_over(scripted_model(LOOK, DONE), view="", record=NAME)
+
+
+def test_a_record_that_is_there_stays(record: Path, carried: Path, tmp_path: Path) -> None:
+    place = archive.import_record(str(carried), tmp_path)
+    (place / "mark").touch()
+    with pytest.raises(archive.RecordExistsError, match="is there already"):
+        archive.import_record(str(carried), tmp_path)
+    assert (place / "mark").exists()
+    torn = tmp_path / "torn"
+    torn.write_bytes(carried.read_bytes()[:-5])
+    with pytest.raises(SnapshotCorruptError):
+        archive.import_record(str(torn), tmp_path, replace=True)
+    assert (place / "mark").exists()
+    assert archive.import_record(str(carried), tmp_path, replace=True) == place
+    assert not (place / "mark").exists()
+    assert verify_record(place) == Verification(())
+
+
+def test_a_record_that_is_not_whole_is_not_exported(record: Path, carried: Path, tmp_path: Path) -> None:
+    place = archive.import_record(str(carried), tmp_path / "records")
+    (place / "snapshot.tar.zst").write_bytes(b"")
+    with pytest.raises(SnapshotCorruptError):
+        archive.export_record(place, str(tmp_path / "out" / "file"))
+    (place / "record.json").write_text("{}")
+    with pytest.raises(RecordError):
+        archive.export_record(place, str(tmp_path / "out" / "file"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_cut_short_is_refused(carried: Path, tmp_path: Path) -> None:
+    content = carried.read_bytes()
+    for length in (*range(0, 60, 7), *range(60, len(content), len(content) // 40), len(content) - 1):
+        refused(content[:length], tmp_path, "cut short|no (record|snapshot) of a format")
+
+
+def test_every_flipped_bit_is_refused(carried: Path, tmp_path: Path) -> None:
+    content = carried.read_bytes()
+    for position in (*range(0, 60, 5), *range(60, len(content), len(content) // 40), len(content) - 1):
+        changed = bytearray(content)
+        changed[position] ^= 1 << position % 8
+        refused(bytes(changed), tmp_path, "checksum|format|larger than|cut short|goes on")
+
+
+def test_what_is_no_record_is_refused(carried: Path, tmp_path: Path) -> None:
+    content = carried.read_bytes()
+    for changed, reason in (
+        (b"", "format"),
+        (os.urandom(1000), "format"),
+        (b"takeover snapshot 1\n" + bytes(100), "python -m sandbox import"),
+        (content.replace(b"record 1", b"record 2", 1), "format"),
+        (content + b"\0", "goes on after its end"),
+        (MAGIC + struct.pack(">Q", 1 << 40), "larger than any record"),
+        (MAGIC + struct.pack(">Q", 1 << 20) + b"{}", "cut short"),
+        (signed("[" * 100_000), "torn"),
+        (signed("[]"), "schema version None"),
+        (signed("{}"), "schema version None"),
+        (signed('{"schema_version": 1}'), "schema version 1"),
+        (signed('{"schema_version": 99}'), "schema version 99"),
+    ):
+        refused(changed, tmp_path, reason)
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("notes", {"summary": "evil"}),
+        ("notes", {"summary": "evil", "digest": ""}),
+        ("review", {"view": "structured", "note": "evil"}),
+        ("review", {"digest": "0" * 64}),
+    ],
+)
+def test_an_archive_with_edited_notes_or_review_is_refused(
+    carried: Path, tmp_path: Path, field: str, change: dict[str, str]
+) -> None:
+    """Even where the checksum of the file was made anew."""
+    record, rest = header_of(carried.read_bytes())
+    content = json.loads(to_json(record))
+    content[field] |= change
+    refused(signed(json.dumps(content), rest), tmp_path, f"{field}.json does not match its digest")
+
+
+def test_an_older_archive_without_those_digests_is_taken_and_says_so(carried: Path, tmp_path: Path) -> None:
+    record, rest = header_of(carried.read_bytes())
+    assert record.notes is not None
+    bare = record.notes.model_copy(update={"digest": ""})
+    older = record.model_copy(update={"schema_version": 4, "notes": bare}).seal()
+    file = tmp_path / "older.record"
+    file.write_bytes(signed(to_json(older), rest))
+    place = archive.import_record(str(file), tmp_path / "records")
+    assert verify_record(place) == Verification((), files_without_digest=("notes.json",))
+    assert verify_record(archive.import_record(str(carried), tmp_path / "others")) == Verification(())
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", "/tmp/out", "..", ".", ".hidden", "", "a\nb", "x" * 201])
+def test_no_id_leads_out_of_the_store(carried: Path, tmp_path: Path, name: str) -> None:
+    record, rest = header_of(carried.read_bytes())
+    hostile = record.model_copy(update={"id": name}).seal()
+    refused(signed(to_json(hostile), rest), tmp_path, "is no record's id")
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        ("record.json", "no name for an archive"),
+        ("notes.json", "no name for an archive"),
+        ("review.json", "no name for an archive"),
+        ("sha256:" + "0" * 64, "no name for an archive"),
+        ("", "no name for an archive"),
+        ("../out", "snapshot.location"),
+        (".hidden", "snapshot.location"),
+    ],
+)
+def test_no_archive_has_a_name_of_something_else(
+    carried: Path, tmp_path: Path, location: str, reason: str
+) -> None:
+    record, rest = header_of(carried.read_bytes())
+    hostile = record.snapshot.model_copy(update={"location": location})
+    sealed = record.model_copy(update={"snapshot": hostile}).seal()
+    refused(signed(to_json(sealed), rest), tmp_path, reason)
+
+
+def test_what_does_not_belong_together_is_refused(kept: RunHarness, carried: Path, tmp_path: Path) -> None:
+    record, rest = header_of(carried.read_bytes())
+    other = kept.store.load("run.first_source_edit")
+    refused(signed(to_json(other.model_copy(update={"id": "x"}).seal()), rest), tmp_path, "not the one")
+    refused(signed(to_json(record.model_copy(update={"patch": "x"})), rest), tmp_path, "does not match")
+    short = record.model_copy(update={"trace": record.trace[:-1]}).seal()
+    refused(signed(to_json(short), rest), tmp_path, "does not end at its handoff point")
+    state = record.snapshot.model_copy(update={"shell_state": "rm -rf /"})
+    planted = record.model_copy(update={"snapshot": state}).seal()
+    refused(signed(to_json(planted), rest), tmp_path, "not the one")
+    refused(signed(to_json(record)), tmp_path, "no snapshot of a format")
+
+
+def test_a_full_disk(record: Path, carried: Path, tmp_path: Path) -> None:
+    with mount_small_disk(tmp_path / "small", str(carried.stat().st_size // 2)) as small:
+        with pytest.raises(OutOfDiskError, match="disk is full"):
+            archive.export_record(record, str(small / "file"))
+        assert list(small.iterdir()) == []
+        with pytest.raises(OutOfDiskError, match=f"{small}: the disk is full"):
+            archive.import_record(str(carried), small)
+        assert names(small) == []
+    with mount_small_disk(tmp_path / "fuller", "10m") as small:
+        archive.import_record(str(carried), small)
+        filler = fill_disk(small)
+        with pytest.raises(OutOfDiskError):
+            archive.import_record(str(carried), small, replace=True)
+        assert verify_record(small / NAME) == Verification(())
+        filler.unlink()
+        archive.import_record(str(carried), small, replace=True)
+
+
+def test_a_place_that_cannot_be_written(record: Path, carried: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for deed in (
+        lambda: archive.export_record(record, str(tmp_path / "file" / "x")),
+        lambda: archive.export_record(record, str(tmp_path)),
+        lambda: archive.export_record(record, "nosuch://place"),
+        lambda: archive.import_record(str(carried), tmp_path / "file"),
+        lambda: archive.import_record("nosuch://place", tmp_path),
+        lambda: archive.import_record(str(tmp_path / "none"), tmp_path),
+    ):
+        with pytest.raises(SandboxUnavailableError):
+            deed()
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(carried: Path, tmp_path: Path) -> None:
+    """Killed whenever something becomes durable; then the next import does it all."""
+    store = RecordStore(tmp_path)
+    found = []
+    for moment in range(1, 30):
+        child = os.fork()
+        if child == 0:
+            try:
+                killed_at(moment)
+                archive.import_record(str(carried), tmp_path)
+            finally:
+                os._exit(0)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -signal.SIGKILL:
+            break
+        found.append(store.list_ids())
+        assert all(verify_record(store.directory(name)) == Verification(()) for name in store.list_ids())
+        archive.import_record(str(carried), tmp_path, replace=True)
+        assert names(tmp_path) == [NAME]
+        subprocess.run(["rm", "-r", store.directory(NAME)], check=True)
+    assert found[0] == ()
+    assert found[-1] == (NAME,)
+    assert len(found) > 6
+
+
+def killed_at(moment: int) -> None:
+    """Kill this process at that call of fsync, when it has been made."""
+    calls = 0
+    fsync = os.fsync
+
+    def counting(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        fsync(descriptor)
+        if calls == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.fsync = counting
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_several_imports_at_once(carried: Path, tmp_path: Path, replace: bool) -> None:
+    argv = [sys.executable, "-m", "handoff", "import", str(carried), str(tmp_path)]
+    argv += ["--replace"] if replace else []
+    root = Path(archive.__file__).parents[1]
+    started = [
+        subprocess.Popen(argv, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    ended = [process.communicate(timeout=100) for process in started]
+    codes = sorted(process.returncode for process in started)
+    assert codes == ([0, 0, 0] if replace else [0, 2, 2]), ended
+    assert names(tmp_path) == [NAME]
+    assert verify_record(tmp_path / NAME) == Verification(())
+
+
+def test_a_checksum_covers_the_snapshot_as_well(carried: Path) -> None:
+    """What follows the header is a snapshot's file by itself."""
+    _, rest = header_of(carried.read_bytes())
+    assert rest.startswith(transfer._MAGIC)
+    assert hashlib.sha256(rest[:-32]).digest() == rest[-32:]
+
+
+COST = """
+import resource, sys
+from pathlib import Path
+from langgraph_takeover.handoff.records import archive as carrying
+from langgraph_takeover.handoff.records.record import RecordError
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    carrying.import_(sys.argv[1], Path(sys.argv[2]))
+except RecordError as error:
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+COSTLY = {
+    "wrong events": '{"schema_version": 4, "trace": [' + "1," * 1_900_000 + "1]}",
+    "empty events": '{"schema_version": 4, "trace": [' + "[]," * 900_000 + "1]}",
+    "wrong changes": '{"schema_version": 4, "trace": [{"changes": [' + "1," * 1_900_000 + "1]}]}",
+    "keys": '{"schema_version": 4, ' + ",".join(f'"{key}": 1' for key in range(200_000)) + "}",
+    "values": '{"schema_version": 4, "trace": [' + "{}," * 4_000_000 + "1]}",
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_a_wrong_record_takes_little_memory(name: str, tmp_path: Path) -> None:
+    """A wrong value of two bytes took 1,600."""
+    file = tmp_path / "file"
+    file.write_bytes(signed(COSTLY[name]))
+    done = subprocess.run(
+        [sys.executable, "-c", COST, str(file), str(tmp_path / "records")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(archive.__file__).parents[1])},
+    )
+    assert int(done.stdout) < 250

@@ -1,0 +1,360 @@
+"""A record is there whole or not at all, and no change of it goes unseen."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langgraph_takeover.handoff.records.record import (
+    NOTES_FILE,
+    RECORD_FILE,
+    REVIEW_FILE,
+    Claim,
+    HandoffRecord,
+    Notes,
+    RecordError,
+    RecordStore,
+    Review,
+    TaskBrief,
+)
+from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Usage
+from langgraph_takeover.sandbox.interface import FileChange, Snapshot
+
+ACTION = Event(
+    index=0,
+    kind="action",
+    tool="shell",
+    text="I edit.",
+    arguments={"command": "sed -i s/a/b/ pkg/core.py"},
+    usage=Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=2),
+    seconds=1.25,
+)
+OBSERVATION = Event(
+    index=1,
+    kind="observation",
+    tool="shell",
+    text="[exit code 0]\n",
+    exit_code=0,
+    changes=(FileChange(path="pkg/core.py", before="a" * 64, after="b" * 64),),
+    reads=(FileRead(path="pkg/core.py", sha256="a" * 64),),
+    tree="c" * 64,
+)
+RECORD = HandoffRecord(
+    id="run.first_source_edit",
+    task=TaskBrief(id="t", prompt="Do é.", base_commit="abc", base_directories=("pkg", "docs")),
+    predecessor="model",
+    point=HandoffPoint(kind="first_source_edit", event_index=1, detail="edited pkg/core.py"),
+    patch="diff --git a/pkg/core.py b/pkg/core.py\n",
+    snapshot=Snapshot(
+        backend="process",
+        base="directory",
+        location="s.tar",
+        digest="d",
+        workspace="/w",
+        shell_state="cd /w\n",
+    ),
+    thread_id="thread",
+    checkpoint_id="checkpoint",
+    trace=(ACTION, OBSERVATION),
+    created_at="2026-01-01T00:00:00+00:00",
+)
+NOTES = Notes(
+    model="m",
+    summary="I did it.",
+    structured={"work_completed": (Claim(text="all", events=(1,)),)},
+    summary_usage=Usage(),
+    structured_usage=Usage(prompt_tokens=3),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RecordStore:
+    return RecordStore(tmp_path / "records")
+
+
+def saved(store: RecordStore) -> Path:
+    store.create(RECORD.id, lambda _: RECORD)
+    return store.directory(RECORD.id) / RECORD_FILE
+
+
+def names(store: RecordStore) -> list[str]:
+    return sorted(path.name for path in store.root.iterdir())
+
+
+def test_what_is_saved_is_loaded(store: RecordStore) -> None:
+    def make(directory: Path) -> HandoffRecord:
+        (directory / "s.tar").write_bytes(b"files")
+        return RECORD
+
+    made = store.create(RECORD.id, make)
+    assert made == RECORD.seal()
+    assert store.load(RECORD.id) == made
+    assert store.list_ids() == (RECORD.id,)
+    assert (store.directory(RECORD.id) / "s.tar").read_bytes() == b"files"
+    assert names(store) == [RECORD.id]
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("no"), KeyboardInterrupt()])
+def test_what_is_not_made_whole_leaves_nothing(store: RecordStore, failure: BaseException) -> None:
+    def make(directory: Path) -> HandoffRecord:
+        (directory / "s.tar").write_bytes(b"half")
+        raise failure
+
+    with pytest.raises(type(failure)):
+        store.create(RECORD.id, make)
+    assert names(store) == []
+    assert store.list_ids() == ()
+
+
+def test_a_failed_attempt_leaves_the_record_that_was_there(store: RecordStore) -> None:
+    saved(store)
+
+    def make(_: Path) -> HandoffRecord:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        store.create(RECORD.id, make)
+    assert store.load(RECORD.id) == RECORD.seal()
+
+
+def test_what_a_kill_left_is_replaced(store: RecordStore) -> None:
+    partial = store.root / f".partial-{RECORD.id}"
+    partial.mkdir(parents=True)
+    (partial / "old.tar").write_bytes(b"old")
+    assert store.list_ids() == ()
+    saved(store)
+    assert names(store) == [RECORD.id]
+    assert not (store.directory(RECORD.id) / "old.tar").exists()
+
+
+def test_a_kill_right_after_the_record_got_its_name_leaves_nothing_of_earlier_attempts(
+    store: RecordStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (store.root / f".partial-{RECORD.id}.0123abcd").mkdir(parents=True)
+    rename = Path.rename
+
+    def renamed_and_killed(path: Path, target: Path) -> None:
+        rename(path, target)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(Path, "rename", renamed_and_killed)
+        try:
+            saved(store)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert names(store) == [RECORD.id]
+
+
+def test_what_a_kill_left_is_removed(store: RecordStore) -> None:
+    saved(store)
+    (store.root / ".partial-other").mkdir()
+    store.remove_partial()
+    assert names(store) == [RECORD.id]
+
+
+def test_a_record_is_replaced_whole(store: RecordStore) -> None:
+    saved(store)
+    store.add_notes(RECORD.id, NOTES)
+    store.create(RECORD.id, lambda _: RECORD.model_copy(update={"patch": "other"}))
+    loaded = store.load(RECORD.id)
+    assert (loaded.patch, loaded.notes) == ("other", None)
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if isinstance(value, dict) and value:
+        return [leaf for key, item in value.items() for leaf in leaves(item, (*path, key))]
+    if isinstance(value, list) and value:
+        return [leaf for index, item in enumerate(value) for leaf in leaves(item, (*path, index))]
+    return [path]
+
+
+LEAVES = leaves(RECORD.seal().model_dump(mode="json", exclude={"notes", "review", "envelope"}))
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=lambda path: ".".join(map(str, path)))
+def test_a_change_of_any_field_is_refused(store: RecordStore, path: tuple[Any, ...]) -> None:
+    file = saved(store)
+    content = json.loads(file.read_text())
+    place = content
+    for key in path[:-1]:
+        place = place[key]
+    old = place[path[-1]]
+    place[path[-1]] = {bool: lambda: not old, int: lambda: old + 1, float: lambda: old + 1}.get(
+        type(old), lambda: f"{old or ''}x"
+    )()
+    file.write_text(json.dumps(content))
+    with pytest.raises(RecordError, match=RECORD.id):
+        store.load(RECORD.id)
+
+
+def test_events_cannot_be_dropped_added_or_swapped(store: RecordStore) -> None:
+    for trace in ((ACTION,), (ACTION, OBSERVATION, ACTION), (OBSERVATION, ACTION), ()):
+        changed = RECORD.seal().model_copy(update={"trace": trace})
+        with pytest.raises(RecordError, match="digest"):
+            changed.verify()
+    with pytest.raises(RecordError, match="does not end at its handoff point"):
+        RECORD.model_copy(update={"trace": (ACTION,)}).seal().verify()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "torn"),
+        ('{"id": "run', "torn"),
+        ("\udcff", "torn"),
+        ("[" * 100_000, "torn"),
+        ("[]", "schema version None; this program reads 4"),
+        ("{}", "schema version None; this program reads 4"),
+        ('{"schema_version": 1, "stranger": 1}', "schema version 1; this program reads 4"),
+        ('{"schema_version": 4}', "id: Field required"),
+        ('{"schema_version": 5}', "id: Field required"),
+        ('{"schema_version": 6}', "schema version 6; this program reads 4 and 5"),
+    ],
+)
+def test_what_is_no_record_is_refused_in_one_line(store: RecordStore, content: str, says: str) -> None:
+    file = saved(store)
+    file.write_text(content, errors="surrogateescape")
+    with pytest.raises(RecordError, match=says) as caught:
+        store.load(RECORD.id)
+    assert "\n" not in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_record_under_another_name_is_refused(store: RecordStore) -> None:
+    saved(store)
+    store.directory(RECORD.id).rename(store.directory("other"))
+    with pytest.raises(RecordError, match=f"holds the record {RECORD.id}"):
+        store.load("other")
+    with pytest.raises(RecordError, match="no such record"):
+        store.load(RECORD.id)
+
+
+def test_notes_are_kept_apart(store: RecordStore) -> None:
+    file = saved(store)
+    before = file.read_bytes()
+    assert store.load(RECORD.id).notes is None
+    store.add_notes(RECORD.id, NOTES)
+    assert file.read_bytes() == before
+    assert store.load(RECORD.id).notes == NOTES.seal_for(RECORD.id)
+    assert store.load(RECORD.id).digest == RECORD.seal().digest
+
+
+REVIEW = Review(decision="refuse", note="Keep it.")
+EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "a text": lambda content: content.update(summary="evil", note="evil"),
+    "its digest removed": lambda content: (content.update(model="x", note="x"), content.pop("digest")),
+    "its digest emptied": lambda content: content.update(model="x", note="x", digest=""),
+    "another digest": lambda content: content.update(digest="0" * 64),
+    "a decision or a usage": lambda content: content.update(
+        {"decision": "approve"} if "decision" in content else {"malformed": True}
+    ),
+}
+
+
+def with_additions(store: RecordStore, **changes: Any) -> Path:
+    saved_as = RECORD.model_copy(update=changes)
+    store.create(saved_as.id, lambda _: saved_as)
+    store.add_notes(saved_as.id, NOTES)
+    store.add_review(saved_as.id, REVIEW)
+    return store.directory(saved_as.id)
+
+
+def edit(file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    content = json.loads(file.read_text())
+    names = set(content)
+    change(content)
+    file.write_text(json.dumps({name: value for name, value in content.items() if name in names}))
+
+
+@pytest.mark.parametrize("name", [NOTES_FILE, REVIEW_FILE])
+@pytest.mark.parametrize("change", EDITS.values(), ids=EDITS)
+def test_edited_notes_or_a_review_are_refused(store: RecordStore, name: str, change: Any) -> None:
+    directory = with_additions(store)
+    assert store.load(RECORD.id).attachments.keys() == {NOTES_FILE, REVIEW_FILE}
+    edit(directory / name, change)
+    refused = f"record {RECORD.id}: {name} does not match its digest"
+    for read in (store.load, store.load_notes if name == NOTES_FILE else store.load_review):
+        with pytest.raises(RecordError, match=refused):
+            read(RECORD.id)
+
+
+@pytest.mark.parametrize("name", [NOTES_FILE, REVIEW_FILE])
+def test_what_belongs_to_another_record_is_refused(store: RecordStore, name: str) -> None:
+    here, there = with_additions(store), with_additions(store, id="other")
+    (here / name).write_bytes((there / name).read_bytes())
+    with pytest.raises(RecordError, match=f"{name} does not match its digest"):
+        store.load(RECORD.id)
+
+
+def test_what_was_written_before_there_were_digests_is_read_but_not_covered(store: RecordStore) -> None:
+    directory = with_additions(store, schema_version=4)
+    assert store.load(RECORD.id).files_without_digest == ()
+    edit(directory / NOTES_FILE, lambda content: content.pop("digest"))
+    assert store.load(RECORD.id).files_without_digest == (NOTES_FILE,)
+    assert store.load(RECORD.id).notes == NOTES
+    edit(directory / REVIEW_FILE, EDITS["a text"])
+    with pytest.raises(RecordError, match=REVIEW_FILE):
+        store.load(RECORD.id)
+
+
+def test_a_record_cannot_be_made_older_unseen(store: RecordStore) -> None:
+    directory = with_additions(store)
+    edit(directory / RECORD_FILE, lambda content: content.update(schema_version=4))
+    edit(directory / NOTES_FILE, EDITS["its digest removed"])
+    with pytest.raises(RecordError, match="content does not match its digest"):
+        store.load(RECORD.id)
+
+
+def test_notes_that_are_written_anew_are_whole(store: RecordStore) -> None:
+    with_additions(store)
+    read = store.load(RECORD.id).notes
+    assert read is not None
+    store.add_notes(RECORD.id, read.model_copy(update={"summary": "written anew"}))
+    assert store.load(RECORD.id).notes == NOTES.model_copy(update={"summary": "written anew"}).seal_for(
+        RECORD.id
+    )
+
+
+def test_torn_notes_are_refused(store: RecordStore) -> None:
+    saved(store)
+    (store.directory(RECORD.id) / NOTES_FILE).write_text('{"model": "m"')
+    with pytest.raises(RecordError, match=NOTES_FILE):
+        store.load(RECORD.id)
+
+
+@pytest.mark.parametrize("name", [NOTES_FILE, REVIEW_FILE])
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (Path.mkdir, "is a directory"),
+        (os.mkfifo, "neither a file nor a directory"),
+        (lambda path: path.symlink_to("nowhere"), "a link to a file that does not exist"),
+    ],
+)
+def test_only_a_name_that_does_not_exist_is_absent(
+    store: RecordStore, name: str, make: Callable[[Path], None], says: str
+) -> None:
+    saved(store)
+    path = store.directory(RECORD.id) / name
+    make(path)
+    for read in (store.load, store.load_notes if name == NOTES_FILE else store.load_review):
+        with pytest.raises(RecordError, match=says) as refused:
+            read(RECORD.id)
+        assert str(refused.value).startswith(str(path))
+        assert "\n" not in str(refused.value)
+
+
+def test_bytes_that_are_no_utf8_survive(store: RecordStore) -> None:
+    odd = RECORD.model_copy(update={"patch": "+caf\udce9\n"})
+    made = store.create(RECORD.id, lambda _: odd)
+    assert store.load(RECORD.id) == made
+    assert store.load(RECORD.id).patch.encode("utf-8", "surrogateescape") == b"+caf\xe9\n"

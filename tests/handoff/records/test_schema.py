@@ -1,0 +1,82 @@
+"""The published schema is that of the code, and an independent validator tells whole records from broken ones by it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from langgraph_takeover.handoff.records.record import NOTES_FILE, RECORD_FILE, REVIEW_FILE
+
+from ...graph.conftest import RunHarness
+from ..conftest import NAME
+
+ROOT = Path(__file__).parents[3]
+FILE = ROOT / "docs" / "record.schema.json"
+SCHEMA = json.loads(FILE.read_text())
+WHOLE = Draft202012Validator(SCHEMA)
+
+
+def of(name: str) -> Draft202012Validator:
+    return Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": SCHEMA["$defs"]})
+
+
+@pytest.fixture(scope="module")
+def files(kept: RunHarness) -> dict[str, Any]:
+    directory = kept.store.directory(NAME)
+    return {
+        name: json.loads((directory / name).read_text()) for name in (RECORD_FILE, NOTES_FILE, REVIEW_FILE)
+    }
+
+
+def test_the_published_schema_is_the_codes() -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "langgraph_takeover.handoff.records.schema"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert made.stdout == FILE.read_text(), "python -m handoff.records.schema >docs/record.schema.json"
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_what_is_saved_is_valid(files: dict[str, Any]) -> None:
+    WHOLE.validate(files[RECORD_FILE])
+    of("Notes").validate(files[NOTES_FILE])
+    of("Review").validate(files[REVIEW_FILE])
+    WHOLE.validate(files[RECORD_FILE] | {"notes": files[NOTES_FILE], "review": files[REVIEW_FILE]})
+
+
+def broken(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for name in SCHEMA["required"]:
+        yield {key: value for key, value in record.items() if key != name}
+    yield record | {"schema_version": 0}
+    yield record | {"more": 1}
+    yield record | {"point": record["point"] | {"kind": "whenever"}}
+    yield record | {"trace": [record["trace"][0] | {"index": -1}]}
+    yield record | {"trace": [record["trace"][0] | {"changes": ["a.py"]}]}
+    yield record | {"snapshot": record["snapshot"] | {"location": "../elsewhere"}}
+    yield record | {"notes": {}}
+
+
+def test_what_is_broken_is_not(files: dict[str, Any]) -> None:
+    cases = list(broken(files[RECORD_FILE]))
+    assert [WHOLE.is_valid(case) for case in cases] == [False] * len(cases)
+    assert not of("Notes").is_valid(files[NOTES_FILE] | {"summary": None})
+    assert not of("Review").is_valid({"view": "nothing"})
+    assert of("Review").is_valid({})
+
+
+def test_every_field_that_needs_it_is_told() -> None:
+    told = json.dumps(SCHEMA)
+    assert not re.search(r"\bNone\b", told)
+    assert SCHEMA["$defs"]["Event"]["properties"]["changes"]["description"].startswith("Observations only")
+    assert all(definition["description"] for definition in SCHEMA["$defs"].values())

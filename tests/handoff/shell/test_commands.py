@@ -1,0 +1,125 @@
+"""What a command line runs, and whose exit code it ends with."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from langgraph_takeover.handoff.shell.commands import SimpleCommand, parse_command
+
+
+def one(command: str, name: str) -> SimpleCommand:
+    """The only simple command of that name."""
+    (found,) = [c for c in parse_command(command) if c.name == name]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("pytest -q", [["pytest", "-q"]]),
+        ("FOO=1 BAR=2 pytest", [["pytest"]]),
+        ("env -i FOO=1 pytest -x", [["pytest", "-x"]]),
+        ("timeout -k 5 60s pytest", [["pytest"]]),
+        ("time nohup nice -n 5 pytest", [["pytest"]]),
+        ("find . -name 'a b' | xargs -n 1 grep foo", [["find", ".", "-name", "a b"], ["grep", "foo"]]),
+        ("bash -lc 'cd a && pytest \"b c\"'", [["cd", "a"], ["pytest", "b c"]]),
+        ("bash <<'EOF'\npytest\nEOF", [["pytest"]]),
+        ("eval 'pytest -q'", [["pytest", "-q"]]),
+        ("(cd a; pytest); ls", [["cd", "a"], ["pytest"], ["ls"]]),
+        ("for i in 1 2; do pytest $i; done", [["pytest", "$i"]]),
+        ("f() { pytest; }; ls", [["ls"]]),
+        ("f() { pytest; }; f", [["pytest"]]),
+        ("echo $(pytest -q)", [["pytest", "-q"], ["echo", "$(pytest -q)"]]),
+        ("# pytest\nls", [["ls"]]),
+        ("echo 'it'\"'\"'s' # <<EOF\nls", [["echo", "it's"], ["ls"]]),
+        ("command -v pytest", [["command", "-v", "pytest"]]),
+        ("poetry run pytest", [["pytest"]]),
+        ("ls > out -l a", [["ls", "-l", "a"]]),
+        ("", []),
+    ],
+)
+def test_simple_commands(command: str, expected: list[list[str]]) -> None:
+    assert [list(c.argv) for c in parse_command(command)] == expected
+
+
+def test_a_written_script_is_not_run() -> None:
+    command = "cat <<'EOF' > a.sh; python b.py | tail; ls\npytest -q\nEOF\nmake"
+    assert [c.name for c in parse_command(command)] == ["cat", "python", "tail", "ls", "make"]
+    assert parse_command(command)[0].stdin == "pytest -q\n"
+    assert [(r.operator, r.target) for r in parse_command(command)[0].redirects] == [(">", "a.sh")]
+
+
+def test_heredocs_nest_in_quotes_and_follow_each_other() -> None:
+    assert [c.name for c in parse_command("git commit -m \"$(cat <<'EOF'\nrun pytest\nEOF\n)\"; tox")] == [
+        "cat",
+        "git",
+        "tox",
+    ]
+    assert [c.name for c in parse_command("a <<A; b <<-'B C'\npytest\nA\n\ttox\n\tB C\nls")] == [
+        "a",
+        "b",
+        "ls",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "cwd"),
+    [
+        ("pytest", None),
+        ("cd x && pytest", "x"),
+        ("cd /a; cd b/../c; pytest", "/a/c"),
+        ("(cd x); pytest", None),
+        ("cd x | pytest", None),
+        ("cd x && FOO=1 pytest -q 2>&1 | tail -5; echo $?", "x"),
+        ("cd $HOME && pytest", None),
+        ("bash -c 'cd x'; pytest", None),
+        ("pushd x && pytest", "x"),
+    ],
+)
+def test_working_directory(command: str, cwd: str | None) -> None:
+    assert one(command, "pytest").cwd == cwd
+
+
+@pytest.mark.parametrize(
+    ("command", "own", "success"),
+    [
+        ("pytest", True, True),
+        ("cd x && pytest", True, True),
+        ("ls; pytest", True, True),
+        ("cat x | pytest", True, True),
+        ("timeout 9 pytest 2>&1", True, True),
+        ("pytest && echo ok", True, True),
+        ("pytest || exit 1", True, True),
+        ("(cd x && pytest)", True, True),
+        ("bash -c 'pytest'", True, True),
+        ("set -o pipefail; pytest | tail -3", True, True),
+        ("bash -o pipefail -c 'pytest | tail'", True, True),
+        ("pytest && tox", False, True),
+        ("set -e\npytest\ntox", False, True),
+        ("pytest | tail -5", False, False),
+        ("pytest |& tee log", False, False),
+        ("pytest; echo $?", False, False),
+        ("pytest || true", False, False),
+        ("cd x && pytest || echo bad", False, False),
+        ("pytest & wait", False, False),
+        ("! pytest", False, False),
+        ("if pytest; then ls; fi", False, False),
+        ("x=$(pytest)", False, False),
+        ("diff <(pytest) a", False, False),
+    ],
+)
+def test_whose_exit_code(command: str, own: bool, success: bool) -> None:
+    found = one(command, "pytest")
+    assert (found.exit_code_is_own, found.success_is_own) == (own, success)
+
+
+def test_position_in_a_pipeline() -> None:
+    stages = [(c.name, c.connector, c.stage, c.stages) for c in parse_command("a && b 2>&1 | c; d")]
+    assert stages == [("a", "", 0, 1), ("b", "&&", 0, 2), ("c", "|", 1, 2), ("d", ";", 0, 1)]
+
+
+@given(st.text(alphabet="ab |&;()<>'\"$\\\n#{}EOF=-", max_size=40))
+def test_any_text_can_be_read(text: str) -> None:
+    assert all(c.argv for c in parse_command(text))

@@ -1,0 +1,107 @@
+"""Traces as ATIF documents: nothing is lost, and a takeover is linked with what it continues."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from langgraph_takeover.handoff.readers import read_traces
+from langgraph_takeover.handoff.trace.atif import SuccessorDocument, build_document
+from langgraph_takeover.handoff.trace.events import Continuation, Event, FileRead, HandoffPoint, Trace, Usage
+from langgraph_takeover.sandbox.interface import FileChange
+
+TEXT = st.text(max_size=20)
+TOKENS = st.none() | st.integers(0, 9_999)
+EVENTS = st.lists(
+    st.builds(
+        Event,
+        index=st.just(0),
+        kind=st.sampled_from(["action", "observation"]),
+        tool=st.sampled_from(["shell", "editor", "unreadable", "finish"]),
+        text=TEXT,
+        exit_code=st.none() | st.integers(-9, 255),
+        refused=st.booleans(),
+        tree=TEXT,
+        seconds=st.floats(0, 99),
+    ),
+    max_size=8,
+)
+
+
+def numbered(events: list[Event]) -> tuple[Event, ...]:
+    """Actions have arguments and costs, observations have changes and reads, as in real traces."""
+    found = []
+    for index, event in enumerate(events):
+        if event.kind == "action":
+            more = {"arguments": {"command": event.text}, "usage": Usage(prompt_tokens=3), "exit_code": None}
+        else:
+            change = FileChange(path="a.py", before=None, after="0" * 64, after_mode=0o644)
+            more = {"changes": (change,), "reads": (FileRead(path="b.py", sha256="1" * 64),), "cwd": "pkg"}
+        found.append(event.model_copy(update={"index": index, **more}))
+    return tuple(found)
+
+
+def trace(events: list[Event], **more: object) -> Trace:
+    whole = {"id": "t", "format": "takeover", "task": "Do it.", "workspace": "/repo", **more}
+    return Trace.model_validate({"events": numbered(events), **whole})
+
+
+@settings(max_examples=60, deadline=None)
+@given(EVENTS)
+def test_what_is_written_is_read_again(tmp_path_factory: object, events: list[Event]) -> None:
+    path = tmp_path_factory.mktemp("atif") / "t.json"  # type: ignore[attr-defined]
+    whole = trace(events, base_directories=("pkg",), keeps_shell=False)
+    told = build_document(whole)
+    path.write_text(json.dumps(told))
+    assert list(read_traces(path)) == [whole]
+    assert [step["step_id"] for step in told["steps"]] == list(range(1, len(told["steps"]) + 1))
+    for step in told["steps"]:
+        ids = {call["tool_call_id"] for call in step.get("tool_calls", ())}
+        results = step.get("observation", {"results": []})["results"]
+        assert {r["source_call_id"] for r in results if "source_call_id" in r} <= ids
+
+
+def run(*commands: str) -> list[Event]:
+    return [
+        Event(index=0, kind=kind, tool="shell", text=command)
+        for command in commands
+        for kind in ("action", "observation")
+    ]
+
+
+def test_predecessor_and_successors_name_each_other() -> None:
+    point = HandoffPoint(kind="first_source_edit", event_index=3, detail="edited a.py")
+    before = trace(run("ls", "sed", "pytest"))
+    first, second = (
+        trace(
+            run("ls"),
+            id=f"t.{view}",
+            continues=Continuation(trace="t", record="t.first_source_edit", point=point, view=view),
+        )
+        for view in ("trace", "summary")
+    )
+    one = build_document(before, [SuccessorDocument("t.trace.json", first)])
+    assert one["continued_trajectory_ref"] == "t.trace.json"
+    # The task is step 1, so the second action, after which the point lies, is step 3.
+    assert one["extra"]["continued_by"] == [
+        {
+            "file": "t.trace.json",
+            "record": "t.first_source_edit",
+            "view": "trace",
+            "point": "first_source_edit",
+            "after_step_id": 3,
+        }
+    ]
+    both = build_document(before, [SuccessorDocument("a.json", first), SuccessorDocument("b.json", second)])
+    assert "continued_trajectory_ref" not in both
+    assert [other["file"] for other in both["extra"]["continued_by"]] == ["a.json", "b.json"]
+    successor = build_document(first)
+    assert (successor["session_id"], successor["trajectory_id"]) == ("t", "t.trace")
+    assert successor["extra"]["continues"]["record"] == "t.first_source_edit"
+
+
+def test_totals_are_those_of_the_events() -> None:
+    told = build_document(trace(run("ls", "cat")))
+    assert told["final_metrics"] == {"total_steps": 3, "total_prompt_tokens": 6}

@@ -1,0 +1,326 @@
+"""The editor does exactly what it is asked on a real machine, or changes nothing and says why."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from langgraph_takeover.evals.models.replay import ReplayModel
+from langgraph_takeover.evals.models.scripted import Turn
+from langgraph_takeover.graph import build_agent, open_home
+from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.events import Event, FileRead
+from langgraph_takeover.nodes.context.settings import AgentContext
+from langgraph_takeover.nodes.session.session import BASE_STATE, Session
+from langgraph_takeover.sandbox.interface import FileChange, Sandbox, SandboxSpec
+
+
+class Bench:
+    """A machine with a repository in it, and the events of actions carried out there."""
+
+    def __init__(self, base: Path, session: Session) -> None:
+        self.base, self._session = base, session
+        self._machine: Sandbox | None = None
+
+    def machine(self) -> Sandbox:
+        if self._machine is None:
+            self._machine = self._session.enter_state(BASE_STATE)
+        return self._machine
+
+    def put(self, name: str, content: bytes) -> None:
+        path = self.base / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    def run(self, *actions: Action) -> list[Event]:
+        """The observations of the actions, one each."""
+        machine = self.machine()
+        context = AgentContext(
+            model=ReplayModel(turns=tuple(Turn("", action) for action in actions)),
+            model_name="replay",
+            session=self._session,
+            observation_chars=100_000,
+        )
+        state = build_agent().invoke({"task": {"id": "t", "prompt": "Do it."}}, context=context)
+        assert self._session.enter_state(state["machine"]) is machine
+        events = [Event.model_validate(event) for event in state["events"]]
+        return [event for event in events if event.kind == "observation"]
+
+    def content(self, name: str) -> bytes:
+        return (Path(self.machine().workspace) / name).read_bytes()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    base = tmp_path / "base"
+    subprocess.run(["git", "init", "-q", base], check=True)
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", base]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "base"], check=True)
+    spec = SandboxSpec(backend="process", directory=base, owner="test-editor")
+    with (
+        open_home(tmp_path / "home") as home,
+        home.open_session("t", spec, snapshot_every="point") as (session, _),
+    ):
+        yield Bench(base, session)
+
+
+def edit(command: str, path: str = "a.py", **arguments: str) -> Action:
+    return Action("editor", {"command": command, "path": path, **arguments})
+
+
+def shell(command: str) -> Action:
+    return Action("shell", {"command": command})
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def assert_refused(event: Event, *says: str) -> None:
+    assert event.refused
+    assert event.changes == ()
+    assert event.reads == ()
+    assert event.text.startswith("Not done: ")
+    for part in says:
+        assert part in event.text
+
+
+LINES = b"".join(b"line %d\n" % number for number in range(1, 11))
+
+
+def test_view_shows_numbered_lines_and_records_the_read(bench: Bench) -> None:
+    bench.put("src/a.py", LINES)
+    whole, some, tail, absolute = bench.run(
+        edit("view", "src/a.py"),
+        edit("view", "./src/../src/a.py", start="3", end="4"),
+        edit("view", "src/a.py", start="9", end="99"),
+        edit("view", str(bench.machine().workspace) + "/src/a.py", end="1"),
+    )
+    assert whole.text.splitlines()[0] == "src/a.py, lines 1 to 10 of 10:"
+    assert whole.text.splitlines()[10] == "    10\tline 10"
+    assert some.text.splitlines()[1:] == ["     3\tline 3", "     4\tline 4"]
+    assert tail.text.splitlines()[1:] == ["     9\tline 9", "    10\tline 10"]
+    for event in (whole, some, tail, absolute):
+        assert event.reads == (FileRead(path="src/a.py", sha256=sha256(LINES)),)
+        assert event.changes == ()
+        assert not event.refused
+
+
+def test_a_view_hashes_what_it_shows(bench: Bench) -> None:
+    bench.put("a.py", b"old\n")
+    bench.run(edit("view"))
+    # As a process left behind would: unseen by any action.
+    (Path(bench.machine().workspace) / "a.py").write_bytes(b"new\n")
+    (event,) = bench.run(edit("view"))
+    assert event.text.endswith("\tnew")
+    assert event.reads == (FileRead(path="a.py", sha256=sha256(b"new\n")),)
+
+
+def test_view_of_other_things(bench: Bench) -> None:
+    bench.put("d/b.txt", b"x")
+    bench.put("d/sub/c.txt", b"x")
+    bench.put("empty", b"")
+    bench.put("latin", "é".encode("latin-1"))
+    bench.put("zeros", b"ab\x00cd")
+    directory, empty, latin, zeros, missing, beyond, turned = bench.run(
+        edit("view", "d"),
+        edit("view", "empty"),
+        edit("view", "latin"),
+        edit("view", "zeros"),
+        edit("view", "nowhere.py"),
+        edit("view", "d/b.txt", start="2"),
+        edit("view", "d/b.txt", start="1", end="0"),
+    )
+    assert directory.text == "d is a directory:\nb.txt\nsub/"
+    assert empty.text == "empty is empty."
+    assert empty.reads == (FileRead(path="empty", sha256=sha256(b"")),)
+    assert_refused(latin, "not UTF-8")
+    assert_refused(zeros, "binary")
+    assert_refused(missing, "nowhere.py: no such file")
+    assert_refused(beyond, "has 1 lines; 2 to 1")
+    assert_refused(turned, "1 to 0")
+
+
+def test_lines_are_counted_as_grep_counts_them(bench: Bench) -> None:
+    bench.put("a.py", "a\x0c\nb\u2028b\nc\x1cc\n".encode())
+    found, view, _ = bench.run(
+        shell("grep -n c a.py"), edit("view", start="3", end="3"), edit("insert", line="3", new="d")
+    )
+    assert "3:c" in found.text
+    assert view.text.endswith("     3\tc\x1cc")
+    assert bench.content("a.py").endswith(b"\nd\n")
+
+
+def test_create(bench: Bench) -> None:
+    bench.put("a.py", b"old\n")
+    made, empty, exists, directory = bench.run(
+        edit("create", "new/deep/b.py", content="x = '日本'"),
+        edit("create", "empty.py", content=""),
+        edit("create", "a.py", content="new"),
+        edit("create", "new/deep", content="new"),
+    )
+    assert made.changes == (
+        FileChange(path="new/deep/b.py", before=None, after=sha256("x = '日本'\n".encode())),
+    )
+    assert bench.content("new/deep/b.py") == "x = '日本'\n".encode()
+    assert bench.content("empty.py") == b""
+    assert empty.changes[0].after == sha256(b"")
+    assert_refused(exists, "exists already", "str_replace")
+    assert_refused(directory, "is a directory")
+    assert bench.content("a.py") == b"old\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        (b"a\nb\nc\n", "b", "B", b"a\nB\nc\n"),
+        (b"a\nb\nc", "c", "C", b"a\nb\nC"),
+        (b"a\nb\nc\n", "a\nb", "", b"\nc\n"),
+        (b"a\r\nb\r\nc\r\n", "a\nb", "x\ny", b"x\r\ny\r\nc\r\n"),
+        (b"a\r\nb\r\nc\r\n", "a\nb", "x\r\ny", b"x\r\ny\r\nc\r\n"),
+        (b"a\r\nb\r\nc\r\n", "a\r\nb", "x\r\ny", b"x\r\ny\r\nc\r\n"),
+        (b"a\r\nb\r\nc\nd\n", "c\nd", "C\nD", b"a\r\nb\r\nC\nD\n"),
+        ("é = 'ü'\n".encode(), "'ü'", "'日'", "é = '日'\n".encode()),
+        (b"    if x:\n\tpass\n", "    if x:\n\tpass", "    if y:\n\tpass", b"    if y:\n\tpass\n"),
+        (b"<old>x</old>\n", "<old>x</old>", "<new>y</new>", b"<new>y</new>\n"),
+        (b"a.*b\n", ".*", "\\1", b"a\\1b\n"),
+    ],
+)
+def test_str_replace(bench: Bench, before: bytes, old: str, new: str, after: bytes) -> None:
+    bench.put("a.py", before)
+    machine = bench.machine()
+    machine.run("chmod 755 a.py", timeout_s=5)
+    machine.changes()
+    (event,) = bench.run(edit("str_replace", old=old, new=new))
+    assert not event.refused, event.text
+    assert bench.content("a.py") == after
+    assert event.changes == (FileChange(path="a.py", before=sha256(before), after=sha256(after)),)
+    assert machine.run("stat -c %a a.py", timeout_s=5).output == "755\n"
+
+
+def test_str_replace_refusals_change_nothing(bench: Bench) -> None:
+    text = b"x = 1\ny = 2\nx = 1\n"
+    bench.put("a.py", text)
+    none, many, same, nothing, missing = bench.run(
+        edit("str_replace", old="z = 3", new="z"),
+        edit("str_replace", old="x = 1", new="x = 2"),
+        edit("str_replace", old="y = 2", new="y = 2"),
+        edit("str_replace", old="", new="y"),
+        edit("str_replace", "b.py", old="x", new="y"),
+    )
+    assert_refused(none, "does not stand in a.py", "view the lines")
+    assert_refused(many, "stands 2 times", "(lines 1, 3)")
+    assert_refused(same, "are the same")
+    assert_refused(nothing, "old is empty")
+    assert_refused(missing, "no such file")
+    assert bench.content("a.py") == text
+
+
+def test_an_edit_shows_the_lines_around_it(bench: Bench) -> None:
+    bench.put("a.py", LINES)
+    (event,) = bench.run(edit("str_replace", old="line 5\n", new="five\nand a half\n"))
+    assert event.text.splitlines()[0] == "a.py has been edited."
+    assert "     5\tfive\n     6\tand a half\n     7\tline 6" in event.text
+    assert "\tline 10" not in event.text
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "new", "after"),
+    [
+        (b"a\nb\n", "0", "x", b"x\na\nb\n"),
+        (b"a\nb\n", "1", "x\ny\n", b"a\nx\ny\nb\n"),
+        (b"a\nb\n", "2", "x", b"a\nb\nx\n"),
+        (b"a\nb", "2", "x", b"a\nb\nx\n"),
+        (b"a\nb", "1", "x", b"a\nx\nb"),
+        (b"", "0", "x", b"x\n"),
+        (b"a\r\nb\r\n", "1", "x\ny", b"a\r\nx\r\ny\r\nb\r\n"),
+        (b"a\r\nb", "2", "x", b"a\r\nb\r\nx\r\n"),
+        (b"a\n", "1", "", b"a\n\n"),
+    ],
+)
+def test_insert(bench: Bench, before: bytes, line: str, new: str, after: bytes) -> None:
+    bench.put("a.py", before)
+    (event,) = bench.run(edit("insert", line=line, new=new))
+    assert not event.refused, event.text
+    assert bench.content("a.py") == after
+
+
+def test_insert_beyond_the_end_is_refused(bench: Bench) -> None:
+    bench.put("a.py", b"a\nb\n")
+    (event,) = bench.run(edit("insert", line="3", new="x"))
+    assert_refused(event, "has only 2 lines", "after line 3")
+
+
+def test_undo_goes_back_edit_by_edit(bench: Bench) -> None:
+    bench.put("a.py", b"one\n")
+    bench.put("b.py", b"other\n")
+    *_, first, second, none = bench.run(
+        edit("str_replace", old="one", new="two"),
+        edit("str_replace", "b.py", old="other", new="OTHER"),
+        edit("insert", "./a.py", line="1", new="three"),
+        edit("undo"),
+        edit("undo", "../workspace/a.py"),
+        edit("undo"),
+    )
+    assert first.changes == (FileChange(path="a.py", before=sha256(b"two\nthree\n"), after=sha256(b"two\n")),)
+    assert second.changes == (FileChange(path="a.py", before=sha256(b"two\n"), after=sha256(b"one\n")),)
+    assert_refused(none, "no edit of a.py")
+    assert bench.content("a.py") == b"one\n"
+    assert bench.content("b.py") == b"OTHER\n"
+
+
+def test_an_edit_after_an_undo_can_be_undone(bench: Bench) -> None:
+    bench.put("a.py", b"one\n")
+    *_, last, none = bench.run(
+        edit("str_replace", old="one", new="two"),
+        edit("undo"),
+        edit("str_replace", old="one", new="three"),
+        edit("undo"),
+        edit("undo"),
+    )
+    assert not last.refused
+    assert bench.content("a.py") == b"one\n"
+    assert_refused(none, "no edit of a.py")
+
+
+def test_undo_never_takes_back_what_the_shell_did(bench: Bench) -> None:
+    bench.put("a.py", b"one\n")
+    *_, refused = bench.run(
+        edit("str_replace", old="one", new="two"), shell("echo three >> a.py"), edit("undo")
+    )
+    assert_refused(refused, "has changed since the edit")
+    assert bench.content("a.py") == b"two\nthree\n"
+
+
+def test_undo_of_a_creation_is_left_to_the_shell(bench: Bench) -> None:
+    *_, back, refused = bench.run(
+        edit("create", content="x"), edit("insert", line="1", new="y"), edit("undo"), edit("undo")
+    )
+    assert not back.refused
+    assert_refused(refused, "created a.py", "shell")
+    assert bench.content("a.py") == b"x\n"
+
+
+def test_undo_of_a_file_that_is_gone(bench: Bench) -> None:
+    bench.put("a.py", b"one\n")
+    *_, refused = bench.run(edit("str_replace", old="one", new="two"), shell("rm a.py"), edit("undo"))
+    assert_refused(refused, "no such file")
+
+
+def test_paths_that_no_file_can_have(bench: Bench) -> None:
+    for event in bench.run(
+        edit("view", "a\x00b"), edit("create", "a\x00b", content="x"), edit("create", "x" * 300, content="x")
+    ):
+        assert_refused(event)
+
+
+def test_file_names_that_are_no_utf8(bench: Bench) -> None:
+    made, listed = bench.run(shell(r"echo x > $'caf\xe9.py'"), edit("view", "."))
+    assert [change.path for change in made.changes] == ["caf\\xe9.py"]
+    assert "caf\\xe9.py" in listed.text
+    made.model_dump_json()
+    listed.model_dump_json()

@@ -1,0 +1,497 @@
+"""Embedded machines as they lie on this host: what is shared, merged, interrupted, full, or another user's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.backends import overlay
+from langgraph_takeover.sandbox.backends.file_trees import OverlayTree, SavedDigests
+from langgraph_takeover.sandbox.backends.processes import find_descendants
+from langgraph_takeover.sandbox.contract import Kit, check_output, run
+from langgraph_takeover.sandbox.interface import OutOfDiskError, Snapshot, SnapshotCorruptError
+from langgraph_takeover.sandbox.isolation import cgroups
+from langgraph_takeover.sandbox.storage import host_directories, removal
+from langgraph_takeover.sandbox.storage.removal import remove_tree
+
+from ...conftest import skip_missing
+from ..conftest import open_kit
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def host(repository: Path) -> Iterator[Kit]:
+    with open_kit("host", repository, None) as kit:
+        if reason := overlay.unavailable_reason():
+            skip_missing(reason)
+        yield kit
+
+
+@pytest.fixture
+def other_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Another place for all that machines stand on: what one more host would have."""
+    place = Path(tempfile.mkdtemp(prefix="takeover-home-", dir="/var/tmp"))
+    place.chmod(0o711)
+    monkeypatch.setenv(host_directories.ROOT_VARIABLE, str(place))
+    yield place
+    remove_tree(place)
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, image: Path, megabytes: int) -> Iterator[None]:
+    """A file system of its own at `place`, which can be filled."""
+    if os.geteuid() != 0:
+        skip_missing("only root mounts a small disk")
+    place.mkdir(parents=True, exist_ok=True)
+    with image.open("wb") as out:
+        out.truncate(megabytes << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", image], check=True)
+    subprocess.run(["mount", "-o", "loop", image, place], check=True)
+    place.chmod(0o711)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_a_freeze_copies_nothing(host: Kit, tmp_path: Path) -> None:
+    with host.close_started():
+        machine = host.start()
+        check_output(machine, "head -c 30M /dev/urandom >big")
+        before = removal.disk_usage(host_directories.runs_directory() / host.owner)
+        snapshot = machine.snapshot(tmp_path).result()
+        successors = [host.restore(snapshot, tmp_path) for _ in range(3)]
+        for successor in successors:
+            assert check_output(successor, "head -c 30000000 big | wc -c; echo x >small") == "30000000\n"
+        assert removal.disk_usage(host_directories.runs_directory() / host.owner) < before + (1 << 20)
+
+
+def test_layers_are_merged_before_there_are_too_many(host: Kit, tmp_path: Path) -> None:
+    with host.close_started():
+        machine = host.start()
+        number = overlay.MAX_LAYERS + 5
+        for step in range(number):
+            check_output(machine, f"echo {step} >step; touch step-{step}; rm -f step-{step - 1}")
+            kept = machine.snapshot(tmp_path / str(step))
+        assert [change.path for change in machine.changes()] == ["step", f"step-{number - 1}"]
+        thawed = host.restore(kept.result(), tmp_path / str(number - 1))
+        assert check_output(thawed, "cat step; ls step-*") == f"{number - 1}\nstep-{number - 1}\n"
+
+
+def test_what_runs_on_is_frozen_too(host: Kit, tmp_path: Path) -> None:
+    with host.close_started():
+        machine = host.start()
+        check_output(machine, "exec 7>log; (while :; do echo beat >>beats; sleep .01; done) &")
+        check_output(machine, "echo first >&7; echo x >file")
+        snapshot = machine.snapshot(tmp_path).result()
+        check_output(machine, "echo second >&7; jobs %1")
+        assert check_output(machine, "cat log") == "first\nsecond\n"
+        assert check_output(host.restore(snapshot, tmp_path), "cat log file") == "first\nx\n"
+
+
+_SUCCESSOR = """
+import sys
+from pathlib import Path
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.interface import SandboxSpec, Snapshot
+spec, snapshot, store, number = sys.argv[1:]
+spec = SandboxSpec.model_validate_json(spec)
+machine = sandbox.thaw(Snapshot.model_validate_json(snapshot), Path(store), spec)
+result = machine.run(f"echo {number} >>state; cat state", timeout_s=30)
+print(result.output, flush=True)
+sys.stdin.read()
+machine.close()
+"""
+
+
+def successor(kit: Kit, snapshot: Snapshot, store: Path, number: int) -> subprocess.Popen[str]:
+    texts = (kit.spec().model_dump_json(), snapshot.model_dump_json(), str(store), str(number))
+    return subprocess.Popen(
+        [sys.executable, "-c", _SUCCESSOR, *texts],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+def test_processes_that_thaw_one_snapshot_at_once(
+    host: Kit, tmp_path: Path, other_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(host_directories.ROOT_VARIABLE)
+    with host.close_started():
+        machine = host.start()
+        check_output(machine, "echo frozen >state")
+        snapshot = machine.snapshot(tmp_path).result()
+    # Neither base nor layers lie there yet, so that all of them lay them out.
+    monkeypatch.setenv(host_directories.ROOT_VARIABLE, str(other_home))
+    started = [successor(host, snapshot, tmp_path, number) for number in range(4)]
+    for number, process in enumerate(started):
+        assert process.stdout is not None
+        assert process.stdout.readline() + process.stdout.readline() == f"frozen\n{number}\n"
+    for process in started:
+        process.communicate()
+        assert process.returncode == 0
+    assert [path.name for path in (other_home / "bases").iterdir() if "partial" in path.name] == []
+    sandbox.remove_stale_resources("host", host.owner)
+
+
+def test_a_command_that_ends_as_it_is_stopped_keeps_the_shell(host: Kit) -> None:
+    with host.close_started():
+        machine: Any = host.start()
+        check_output(machine, "cd pkg")
+        machine._agent._begin("true")
+        time.sleep(0.3)  # its end is in the pipe by now
+        state = machine._end_all()
+        assert state is not None
+        assert state.directory == f"{machine.workspace}/pkg"
+
+
+_MEMORY_MB = 256
+_IN_MEMORY = {
+    "memfd": """
+import os
+file = os.memfd_create("hog")
+for _ in range(1200): os.write(file, bytes(1 << 20))
+""",
+    "shared segment": """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+for n in range(12):
+    place = libc.shmat(libc.shmget(0, 100 << 20, 0o1600), None, 0)
+    assert place not in (None, ctypes.c_void_p(-1).value)
+    ctypes.memset(place, 1, 100 << 20)
+    libc.shmdt(ctypes.c_void_p(place))
+""",
+    "many processes": """
+import os, time
+for n in range(12):
+    if not os.fork():
+        x = bytearray(b"x") * (100 << 20); print(n, flush=True); time.sleep(300)
+for n in range(12):
+    _, status = os.wait(); assert status == 0
+""",
+}
+
+
+@pytest.mark.parametrize("kind", _IN_MEMORY)
+def test_memory_that_no_process_seems_to_hold(host: Kit, kind: str) -> None:
+    if reason := cgroups.unavailable_reason():
+        skip_missing(reason)
+    with host.close_started():
+        machine = host.start(memory_mb=_MEMORY_MB, disk_mb=4096)
+        machine.write_file("hog.py", f"{_IN_MEMORY[kind]}\nprint('all of it')".encode())
+        result = run(machine, "python3 hog.py", timeout_s=60)
+        assert result.exit_code not in (0, None), result
+        assert "all of it" not in result.output
+        assert check_output(machine, "echo usable") == "usable\n"
+
+
+def test_address_space_is_free_where_memory_is_counted(host: Kit) -> None:
+    if reason := cgroups.unavailable_reason():
+        skip_missing(reason)
+    reserve = "import mmap; print(len(mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)))"
+    with host.close_started():
+        machine = host.start(memory_mb=_MEMORY_MB)
+        assert check_output(machine, f"python3 -c '{reserve}'") == f"{64 << 30}\n"
+
+
+def test_shared_segments_are_bounded_and_end_with_the_sandbox(host: Kit) -> None:
+    """Also where no control group counts memory."""
+    take = """
+import ctypes
+libc = ctypes.CDLL(None)
+print(sum(libc.shmget(0, 10 << 20, 0o1600) >= 0 for _ in range(50)))
+"""
+    with host.close_started():
+        machine = host.start()
+        machine.write_file("take.py", take.encode())
+        assert run(machine, "echo 999999999 >/proc/sys/kernel/shmall").exit_code != 0
+        assert 0 < int(check_output(machine, "python3 take.py")) <= 6
+        assert len(check_output(machine, "cat /proc/sysvipc/shm").splitlines()) > 1
+        other = host.start()
+        assert len(check_output(other, "cat /proc/sysvipc/shm").splitlines()) == 1
+    assert Path("/proc/sysvipc/shm").read_text().count(str(10 << 20)) == 0
+
+
+def test_no_sandbox_takes_all_inotify_instances(host: Kit) -> None:
+    take = """
+import ctypes
+libc = ctypes.CDLL(None)
+print(sum(libc.inotify_init1(0) >= 0 for _ in range(200)))
+"""
+    with host.close_started():
+        machine, other = host.start(), host.start()
+        machine.write_file("take.py", take.encode())
+        assert 0 < int(check_output(machine, "python3 take.py")) <= 32
+        other.write_file("take.py", take.encode())
+        assert 0 < int(check_output(other, "python3 take.py")) <= 32
+
+
+def _has_shell(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return any(below.name() == "sh" for below in find_descendants(pid))
+    return False
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_namespaces_made_ahead_that_somebody_ends(
+    host: Kit, bound: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`unshare` may be ended before it has bound its child to its own end."""
+    with host.close_started():
+        with monkeypatch.context() as patch:
+            if not bound:
+                patch.setattr(
+                    overlay, "_UNSHARE", [word for word in overlay._UNSHARE_COMMAND if word != "--kill-child"]
+                )
+            made = overlay._namespace_cache._namespaces = overlay._EmptyNamespaces()
+        while not _has_shell(made._process.pid):
+            time.sleep(0.001)
+        made._process.kill()
+        made._process.wait()
+        assert check_output(host.start(), "cat README.txt") == "a small repository\n"
+
+
+def test_a_killed_run_leaves_no_process_and_no_mount(host: Kit, tmp_path: Path) -> None:
+    with host.close_started():
+        machine = host.start()
+        snapshot = machine.snapshot(tmp_path).result()
+        process = successor(host, snapshot, tmp_path, 1)
+        assert process.stdout is not None
+        process.stdout.readline()
+        inside = f"/proc/{process.pid}/task/{process.pid}/children"
+        children = Path(inside).read_text().split()
+        assert children
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        deadline = time.monotonic() + 60
+        while any(Path(f"/proc/{child}").exists() for child in children):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert str(host_directories.ensure_root()) not in Path("/proc/mounts").read_text()
+
+
+def test_layers_are_merged_while_nothing_writes(
+    host: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trap of the agent's shell runs while the shell prints its state."""
+    monkeypatch.setattr(overlay, "MOST_LAYERS", 1)
+    sizes: list[int] = []
+    keep = OverlayTree._save
+
+    def observed(tree: OverlayTree, *arguments: Any) -> SavedDigests:
+        log = tree.layers().layers[0] / "home" / "log"
+        sizes.append(log.stat().st_size)
+        kept = keep(tree, *arguments)
+        time.sleep(0.2)
+        sizes.append(log.stat().st_size)
+        return kept
+
+    monkeypatch.setattr(OverlayTree, "_keep", observed)
+    with host.close_started():
+        machine = host.start()
+        check_output(machine, "trap 'for n in {1..200000}; do echo $n; done >>$HOME/log' DEBUG")
+        snapshot = machine.snapshot(tmp_path).result()
+        assert sizes[0] == sizes[1] > 0
+        assert (
+            int(check_output(host.restore(snapshot, tmp_path), "trap - DEBUG; stat -c %s $HOME/log"))
+            >= sizes[0]
+        )
+
+
+_FREEZER = """
+import sys
+from pathlib import Path
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.interface import SandboxSpec
+machine = sandbox.start(SandboxSpec.model_validate_json(sys.argv[1]))
+machine.run("for i in {1..300}; do head -c 100000 /dev/urandom >f$i; done", timeout_s=60)
+store = Path(sys.argv[2])
+print("begun", flush=True)
+print(machine.freeze(store).result().model_dump_json(), flush=True)
+"""
+
+
+def test_a_freeze_that_is_killed_leaves_no_snapshot_or_a_whole_one(host: Kit, tmp_path: Path) -> None:
+    owner = f"test-{secrets.token_hex(4)}"
+    spec = host.spec(owner=owner).model_dump_json()
+    for delay in (0.02, 0.1, 0.3, 0.5):
+        store = tmp_path / str(delay)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _FREEZER, spec, str(store)], cwd=ROOT, text=True, stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(delay)
+        process.kill()
+        told_last = process.stdout.read()
+        process.wait()
+        if told_last.endswith("\n"):
+            snapshot = Snapshot.model_validate_json(told_last)
+            with host.close_started():
+                assert check_output(host.restore(snapshot, store), "ls | grep -c '^f[0-9]'") == "300\n"
+        elif (store / "snapshot.tar.zst").exists():
+            from langgraph_takeover.sandbox.snapshots import archive
+
+            with pytest.raises(SnapshotCorruptError, match="holds"):
+                archive.verify(store / "snapshot.tar.zst", digest="0" * 64, base_digest=_base(host))
+    sandbox.remove_stale_resources("host", owner)
+
+
+def _base(kit: Kit) -> str:
+    from langgraph_takeover.sandbox.snapshots import bases
+
+    return bases.prepare_base(kit.spec()).digest
+
+
+def test_a_full_disk_in_the_middle_of_a_freeze(host: Kit, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    with small_disk(small, tmp_path / "image", 8), host.close_started():
+        machine = host.start()
+        check_output(machine, "x=kept; head -c 20M /dev/urandom >big")
+        with pytest.raises(OutOfDiskError):
+            machine.snapshot(small).result()
+        assert [path.name for path in small.iterdir()] == ["lost+found"]
+        assert check_output(machine, "echo $x; head -c 20000000 big | wc -c") == "kept\n20000000\n"
+        snapshot = machine.snapshot(tmp_path / "store").result()
+        assert check_output(host.restore(snapshot, tmp_path / "store"), "head -c 9 big | wc -c") == "9\n"
+
+
+def test_a_full_disk_under_the_machines(host: Kit, other_home: Path, tmp_path: Path) -> None:
+    with small_disk(other_home, tmp_path / "image", 24):
+        with host.close_started():
+            machine = host.start()
+            result = run(machine, "head -c 40M /dev/zero >big; echo code $?; rm big; echo x >file")
+            assert "No space left on device" in result.output
+            assert machine.read_file("file") == b"x\n"
+            kept = machine.snapshot(tmp_path / "store").result()
+            check_output(machine, "head -c 15M /dev/zero >big || rm big; echo y >file || :")
+            machine.close()
+            assert check_output(host.restore(kept, tmp_path / "store"), "cat file") == "x\n"
+        sandbox.remove_stale_resources("host", host.owner)
+
+
+def test_editing_on_a_full_disk_keeps_the_old_content(host: Kit, other_home: Path, tmp_path: Path) -> None:
+    with small_disk(other_home, tmp_path / "image", 24), host.close_started():
+        machine = host.start()
+        machine.write_file("file", b"old\n")
+        with pytest.raises(OutOfDiskError):
+            run(machine, "head -c 40M /dev/zero >big")
+        with pytest.raises(OutOfDiskError):
+            machine.write_file("file", b"new" * 100_000)
+        assert machine.read_file("file") == b"old\n"
+        check_output(machine, "rm big")  # which makes room before the disk is looked at
+        machine.write_file("file", b"new\n")
+        assert machine.read_file("file") == b"new\n"
+
+
+_AS_ANYBODY = """
+import json, os, sys
+from pathlib import Path
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.backends import host, overlay
+from langgraph_takeover.sandbox.interface import SandboxSpec
+assert os.geteuid() != 0
+spec = SandboxSpec(backend="host", directory=Path(sys.argv[1]), owner="anybody")
+store = Path(sys.argv[2])
+machine = sandbox.start(spec)
+told = machine.run("id -u; echo x >new; rm README.txt; chmod 600 pkg/mod.py; ls /root /etc/shadow", timeout_s=30)
+changes = [change.path for change in machine.changes()]
+snapshot = machine.freeze(store).result()
+successors = [sandbox.thaw(snapshot, store, spec) for _ in range(3)]
+outputs = [one.run("cat new; ls README.txt", timeout_s=30).output for one in successors]
+for one in (machine, *successors):
+    one.close()
+sandbox.remove_leftovers("host", "anybody")
+left = [str(path) for path in Path(os.environ["TAKEOVER_HOME"], "runs").iterdir()]
+way = host.files_way()
+print(json.dumps({"told": told.output, "changes": changes, "outputs": outputs, "left": left, "way": way}))
+"""
+
+
+def test_as_an_ordinary_user(repository: Path, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("not started by root: every other test here is an ordinary user's already")
+    uid = 54_321
+    place = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
+    try:
+        subprocess.run(["cp", "-a", repository, place / "testbed"], check=True)
+        subprocess.run(["chown", "-R", f"{uid}:{uid}", place], check=True)
+        done = subprocess.run(
+            [
+                *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
+                *(sys.executable, "-c", _AS_ANYBODY, str(place / "testbed"), str(place / "store")),
+            ],
+            env={"PATH": os.defpath, "HOME": str(place), host_directories.ROOT_VARIABLE: str(place / "home")},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        remove_tree(place)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["told"].startswith("0\n")
+    assert "Permission denied" in found["told"] or "No such file" in found["told"]
+    assert found["changes"] == ["README.txt", "new", "pkg/mod.py"]
+    assert found["outputs"] == ["x\nls: cannot access 'README.txt': No such file or directory\n"] * 3
+    assert found["left"] == []
+
+
+@pytest.mark.slow
+def test_the_contract_holds_for_an_ordinary_user() -> None:
+    """Without root there is no control group: processes are stopped by signals."""
+    if os.geteuid() != 0:
+        pytest.skip("not started by root: the contract runs as an ordinary user already")
+    uid = 54_321
+    place = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
+    place.chmod(0o711)
+    os.chown(place, uid, uid)
+    try:
+        done = subprocess.run(
+            [
+                *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
+                *(
+                    sys.executable,
+                    "-m",
+                    "pytest",
+                    "-q",
+                    "-p",
+                    "no:cacheprovider",
+                    "-k",
+                    "host and not docker",
+                ),
+                "tests/sandbox/test_contract.py",
+            ],
+            env={
+                "PATH": os.defpath,
+                "HOME": str(place),
+                "TMPDIR": str(place),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                host_directories.ROOT_VARIABLE: str(place / "home"),
+            },
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        remove_tree(place)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert done.stdout.partition("\n\n")[0].count(".") > 100, "most were skipped"

@@ -1,0 +1,83 @@
+"""Plain processes: what is started here is held still for a snapshot; what others write is no error."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from langgraph_takeover.sandbox.backends.process import ProcessBackend
+from langgraph_takeover.sandbox.backends.processes import pause_processes
+from langgraph_takeover.sandbox.contract import Kit, check_output, run
+
+from ..conftest import open_kit
+
+_FORKS = "while :; do date +%N >beat.new; mv beat.new beat; done & echo on"
+
+
+@pytest.fixture
+def plain(repository: Path) -> Iterator[Kit]:
+    with open_kit("process", repository, None) as kit:
+        yield kit
+
+
+def test_a_loop_that_starts_programs_stands_still(plain: Kit) -> None:
+    machine = plain.start()
+    check_output(machine, _FORKS)
+    enclosure = machine._enclosure
+    assert isinstance(enclosure, ProcessBackend)
+    beat = Path(enclosure.workspace) / "beat"
+    while not beat.exists():
+        time.sleep(0.01)
+    for _ in range(5):
+        with pause_processes(enclosure._list_processes):
+            time.sleep(0.05)
+            before = beat.read_text()
+            time.sleep(0.1)
+            assert beat.read_text() == before
+        time.sleep(0.1)
+        assert beat.read_text() != before
+
+
+def test_a_process_whose_first_thread_has_ended_is_ended(plain: Kit) -> None:
+    program = (
+        "import ctypes, os, threading, time; threading.Thread(target=time.sleep, args=(100,)).start(); "
+        "print(os.getpid(), flush=True); ctypes.CDLL(None).pthread_exit(None)"
+    )
+    machine = plain.start()
+    pid = int(
+        check_output(machine, f'coproc python3 -c "{program}"; read -r pid <&"${{COPROC[0]}}"; echo $pid')
+    )
+    while "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+        time.sleep(0.01)
+    assert run(machine, "sleep 60", timeout_s=0.2).timed_out
+    deadline = time.monotonic() + 10
+    while len(list(Path("/proc").glob(f"{pid}/task/*"))) > 1:  # one that nobody has reaped has one left
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_job_that_the_agent_stopped_stays_stopped(plain: Kit) -> None:
+    machine = plain.start()
+    check_output(machine, "sleep 100 & kill -STOP $!; sleep .1")
+    enclosure = machine._enclosure
+    assert isinstance(enclosure, ProcessBackend)
+    with pause_processes(enclosure._list_processes):
+        pass
+    assert "T (stopped)" in check_output(machine, "grep State /proc/$!/status")
+
+
+def test_a_file_that_another_process_changes_is_no_error(plain: Kit, tmp_path: Path) -> None:
+    machine = plain.start()
+    check_output(machine, "head -c 20000000 /dev/urandom >large")
+    large = f"{machine.workspace}/large"
+    with subprocess.Popen(["bash", "-c", f"while :; do echo more >>{large}; done"]) as other:
+        try:
+            snapshot = machine.snapshot(tmp_path / "store").result()
+        finally:
+            other.kill()
+    thawed = plain.restore(snapshot, tmp_path / "store")
+    assert int(check_output(thawed, "stat -c %s large")) >= 20_000_000

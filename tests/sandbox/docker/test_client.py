@@ -1,0 +1,338 @@
+"""A Docker daemon that stops, dies, starts again, fills its disk, or is another one than before."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.contract import check_output
+from langgraph_takeover.sandbox.docker import client
+from langgraph_takeover.sandbox.interface import (
+    OutOfDiskError,
+    SandboxSpec,
+    SandboxUnavailableError,
+    Snapshot,
+)
+from langgraph_takeover.sandbox.snapshots import transfer
+
+from ...conftest import skip_missing
+
+OWNER = "test-daemon"
+PASSWD = "test -e /etc/passwd || echo gone"
+
+
+class Daemon:
+    """A second daemon, which shares nothing with this host's own; ended by its process id."""
+
+    def __init__(self, place: Path, data: Path) -> None:
+        self._place = place
+        self.data = data
+        self.address = f"unix://{place}/docker.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self._place / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    "unshare",
+                    "--net",  # without a bridge of its own it would remove the other daemon's
+                    "dockerd",
+                    f"--data-root={self.data}",
+                    f"--exec-root={self._place}/exec",
+                    f"--pidfile={self._place}/pid",
+                    f"--host={self.address}",
+                    "--storage-driver=overlay2",
+                    "--iptables=false",
+                    "--bridge=none",
+                    "--shutdown-timeout=1",
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + 30
+        while True:
+            with contextlib.suppress(Exception), contextlib.closing(self.open()) as found:
+                found.ping()
+                return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                told = (self._place / "log").read_text(errors="replace").splitlines()[-1:]
+                self.end(signal.SIGKILL)
+                skip_missing(f"no second Docker daemon starts here: {told}")
+            time.sleep(0.05)
+
+    def open(self) -> Any:
+        return docker.DockerClient(self.address, timeout=60)
+
+    def end(self, by: signal.Signals = signal.SIGTERM) -> None:
+        if self._process is not None:
+            self._process.send_signal(by)
+            self._process.wait(30)
+            self._process = None
+        # A daemon that starts while this one still ends would wait for it in vain.
+        for left in self._place.glob("exec/containerd/containerd.pid"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(left.read_text()), signal.SIGKILL)
+            left.unlink()
+
+    def ensure(self) -> None:
+        if self._process is None:
+            self.start()
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def load(self, saved: Path) -> None:
+        with contextlib.closing(self.open()) as found, saved.open("rb") as content:
+            found.images.load(content)
+
+    def restart(self) -> None:
+        self.end()
+        self.start()
+
+    def remove_containers(self) -> None:
+        with contextlib.closing(self.open()) as found:
+            for container in found.containers.list(all=True):
+                container.remove(force=True)
+
+
+@contextlib.contextmanager
+def second_daemon(data: Path | None = None) -> Iterator[Daemon]:
+    if os.geteuid() != 0 or shutil.which("dockerd") is None:
+        skip_missing("only root, with dockerd installed, starts a second Docker daemon")
+    with tempfile.TemporaryDirectory(prefix="dockerd-", ignore_cleanup_errors=True) as place:
+        found = Daemon(Path(place), data or Path(place) / "data")
+        try:
+            found.start()
+            yield found
+        finally:
+            found.ensure()
+            found.remove_containers()
+            found.end()
+            _unmount_below(Path(place))
+
+
+def _unmount_below(place: Path) -> None:
+    """A daemon that was killed leaves its mounts."""
+    mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for mount in reversed(mounted):
+        if mount.startswith(f"{place}/"):
+            subprocess.run(["umount", mount], check=True)
+
+
+_TINY_TREE = r"""
+mkdir -p /tiny/testbed /tiny/root /tiny/tmp /tiny/etc && cd / && cp /etc/passwd /tiny/etc
+for name in bash sh env cat ls dd rm mv ln mkdir mkfifo sleep stat chmod find sort head xargs sha256sum
+do place=$(command -v $name) && { echo $place; ldd $place | grep -o '/[^ ]*'; } | xargs -n1 cp -Lu --parents -t /tiny
+done"""
+
+
+@pytest.fixture(scope="module")
+def tiny_image(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The least that a machine needs, bash and the core tools: its name on this host's daemon, and saved."""
+    place = tmp_path_factory.mktemp("tiny") / "image.tar"
+    name = f"takeover/tiny-{secrets.token_hex(4)}"
+    with contextlib.closing(docker.from_env()) as own:
+        made = own.containers.create(base_image, ["bash", "-ec", _TINY_TREE], network_mode="none")
+        try:
+            made.start()
+            assert made.wait()["StatusCode"] == 0, made.logs()
+            tree, _ = made.get_archive("/tiny/.")
+            own.api.import_image_from_data(b"".join(tree), repository=name, changes=["WORKDIR /testbed"])
+        finally:
+            made.remove(force=True)
+        place.write_bytes(b"".join(own.images.get(name).save(named=True)))
+        yield name, place
+        own.images.remove(name, force=True)
+
+
+@pytest.fixture(scope="module")
+def second(tiny_image: tuple[str, Path]) -> Iterator[Daemon]:
+    with second_daemon() as found:
+        found.load(tiny_image[1])
+        yield found
+
+
+@pytest.fixture
+def there(second: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    """The second daemon, as the one that the environment names."""
+    second.ensure()
+    with named(second, monkeypatch):
+        yield second
+
+
+@contextlib.contextmanager
+def named(found: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patched:
+        patched.setenv("DOCKER_HOST", found.address)
+        client.client.cache_clear()
+        yield
+    client.client.cache_clear()
+
+
+def spec(image: tuple[str, Path], **more: Any) -> SandboxSpec:
+    return SandboxSpec(backend="docker", image=image[0], owner=OWNER, **more)
+
+
+@pytest.mark.slow
+def test_snapshots_outlive_the_daemon(there: Daemon, tiny_image: tuple[str, Path], tmp_path: Path) -> None:
+    frozen: dict[Any, Snapshot] = {}
+    for way in ("layer", "commit"):
+        with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as machine:
+            check_output(machine, "echo kept > kept; ln kept hard; rm /etc/passwd; mkdir d; chmod 4711 d")
+            frozen[way] = machine.snapshot(tmp_path, labels={"takeover.thread": "t"}).result()
+    there.restart()
+    for way, snapshot in frozen.items():
+        with contextlib.closing(sandbox.restore(snapshot, tmp_path, spec(tiny_image))) as machine:
+            assert check_output(machine, f"cat hard; stat -c %a d; {PASSWD}") == "kept\n4711\ngone\n", way
+    assert frozen["layer"].digest == frozen["commit"].digest
+    found = client.client().images.get(frozen["commit"].location)
+    assert found.labels["takeover.thread"] == "t"
+    assert found.labels["takeover.owner"] == OWNER
+
+
+def stopped(there: Daemon, container: Any) -> None:
+    there.end()
+
+
+def killed(there: Daemon, container: Any) -> None:
+    there.end(signal.SIGKILL)
+
+
+def removed(there: Daemon, container: Any) -> None:
+    container.remove(force=True)
+
+
+def shut_down(there: Daemon, container: Any) -> None:
+    container.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deed", [stopped, killed, removed, shut_down])
+def test_what_ends_a_machine_is_no_output_of_a_command(
+    there: Daemon, tiny_image: tuple[str, Path], tmp_path: Path, deed: Callable[[Daemon, Any], None]
+) -> None:
+    machine = sandbox.start(spec(tiny_image))
+    try:
+        with contextlib.closing(there.open()) as other:
+            (container,) = other.containers.list()
+
+            def act_while_it_runs() -> None:
+                while "sleep 300" not in str(container.top()):
+                    time.sleep(0.05)
+                deed(there, container)
+
+            soon = threading.Thread(target=act_while_it_runs)
+            soon.start()
+            with pytest.raises(SandboxUnavailableError) as told_of:
+                machine.run("echo begun; sleep 300", timeout_s=300)
+            soon.join()
+        assert "begun" not in str(told_of.value)
+        for call in (
+            lambda: machine.run("echo next", timeout_s=5),
+            lambda: machine.inspect("echo next"),
+            lambda: machine.read_file("/etc/passwd"),
+            lambda: machine.snapshot(tmp_path / "store").result(),
+        ):
+            with pytest.raises(SandboxUnavailableError):
+                call()
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    finally:
+        machine.close()
+
+
+@pytest.mark.slow
+def test_a_daemon_that_hangs_is_noticed(
+    there: Daemon, tiny_image: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "QUICK_S", 1)
+    machine = sandbox.start(spec(tiny_image))
+    there.signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(SandboxUnavailableError, match="timed out"):
+            machine.run("sleep 300", timeout_s=5)
+    finally:
+        there.signal(signal.SIGCONT)
+        machine.close()
+
+
+@pytest.mark.slow
+def test_a_snapshot_moves_to_another_daemon(
+    second: Daemon, tiny_image: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second.ensure()
+    frozen = {}
+    for way in ("layer", "commit"):
+        with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as machine:
+            check_output(machine, "echo moved > moved; rm /etc/passwd")
+            frozen[way] = machine.snapshot(tmp_path / way).result()
+        transfer.export_snapshot(frozen[way], tmp_path / way, f"{tmp_path}/{way}.file")
+    sandbox.remove_stale_resources("docker", OWNER)
+    with named(second, monkeypatch):
+        for way, snapshot in frozen.items():
+            found = transfer.import_snapshot(f"{tmp_path}/{way}.file", tmp_path / "there")
+            with contextlib.closing(sandbox.restore(found, tmp_path / "there", spec(tiny_image))) as machine:
+                assert check_output(machine, f"cat moved; {PASSWD}") == "moved\ngone\n"
+                assert machine.snapshot(tmp_path / "again").result().digest == snapshot.digest
+        sandbox.remove_stale_resources("docker", OWNER)
+        with contextlib.closing(second.open()) as there:
+            there.images.remove(tiny_image[0], force=True)
+        with pytest.raises(
+            SandboxUnavailableError, match=r"base sha256:.* is not on this daemon; pull or build it"
+        ):
+            sandbox.restore(found, tmp_path / "there", spec(tiny_image))
+        second.load(tiny_image[1])
+
+
+@pytest.fixture
+def cramped(tiny_image: tuple[str, Path]) -> Iterator[Daemon]:
+    """A daemon whose disk has room for little more than the image."""
+    if os.geteuid() != 0:
+        skip_missing("only root can mount a small file system")
+    with tempfile.TemporaryDirectory(prefix="small-") as place:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", place], check=True)
+        try:
+            with second_daemon(Path(place)) as found:
+                found.load(tiny_image[1])
+                yield found
+        finally:
+            subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["layer", "commit"])
+def test_a_full_disk_in_the_middle_of_a_freeze(
+    cramped: Daemon,
+    tiny_image: tuple[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+) -> None:
+    with named(cramped, monkeypatch):
+        store = tmp_path if way == "commit" else cramped.data / "store"
+        images = len(client.client().images.list(all=True))
+        with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as machine:
+            check_output(machine, "echo before > before; dd if=/dev/urandom of=/root/big bs=1M count=32 2>&1")
+            with pytest.raises(OutOfDiskError, match="disk is full"):
+                machine.snapshot(store).result()
+            assert not store.exists() or list(store.iterdir()) == []
+            assert len(client.client().images.list(all=True)) == images
+            assert check_output(machine, "cat before") == "before\n"
+            check_output(machine, "rm /root/big")
+            snapshot = machine.snapshot(store).result()
+        with contextlib.closing(sandbox.restore(snapshot, store, spec(tiny_image))) as machine:
+            assert check_output(machine, "cat before; ls /root") == "before\n"

@@ -1,0 +1,597 @@
+"""Control groups of either version: everything inside is held still, limited, killed and removed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langgraph_takeover.sandbox.interface import SandboxUnavailableError
+from langgraph_takeover.sandbox.isolation import cgroup_freezer, cgroup_hierarchies, cgroups
+from langgraph_takeover.sandbox.isolation.cgroups import ControlGroup
+from langgraph_takeover.sandbox.storage import ownership
+
+from ...conftest import skip_missing
+from .test_namespaces import KINDS, RESTLESS, ROOT, await_growth, size
+
+_MEMORY_BYTES, _PIDS = 256 << 20, 300
+_CACHES: tuple[Any, ...] = (cgroups._compute_unavailable_reason, cgroup_hierarchies.find_parent_groups)
+
+
+def fresh() -> None:
+    for cache in _CACHES:
+        cache.cache_clear()
+
+
+@pytest.fixture(params=["as mounted", "version 1", "version 2"])
+def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Only the hierarchies of one version count as mounted."""
+    every = cgroup_hierarchies.list_positions
+    if request.param != "as mounted":
+        unified = request.param == "version 2"
+        monkeypatch.setattr(
+            cgroup_hierarchies,
+            "positions",
+            lambda pid=None: [one for one in every(pid) if (not one.controllers) == unified],
+        )
+    fresh()
+    if reason := cgroups.unavailable_reason():
+        skip_missing(reason)
+    yield request.param
+    monkeypatch.undo()
+    fresh()
+
+
+@pytest.fixture
+def group(version: str) -> Iterator[ControlGroup]:
+    made = cgroups.create_group(_MEMORY_BYTES, _PIDS)
+    assert made is not None
+    yield made
+    made.kill()
+    made.remove()
+    assert not any(directory.exists() for directory in made._directories)
+
+
+def start(group: ControlGroup, *command: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*group.entry_command, *command], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+
+
+def begin(group: ControlGroup, kind: str, beats: Path) -> subprocess.Popen[str]:
+    process = start(group, sys.executable, str(RESTLESS), kind, str(beats))
+    await_growth(beats)
+    return process
+
+
+# It would resume every process of this host.
+_HERE = [kind for kind in KINDS if kind != "resume_all"]
+
+
+@pytest.mark.parametrize("kind", _HERE)
+def test_nothing_runs_while_frozen_and_nothing_survives(
+    group: ControlGroup, kind: str, tmp_path: Path
+) -> None:
+    if kind in ("many", "bomb") and not group.has_pids_limit:
+        pytest.skip(
+            "a fork bomb needs a limit on processes, which this hierarchy has not; the other version's test has it"
+        )
+    process = begin(group, kind, tmp_path / "beats")
+    for _ in range(3):
+        with group.pause():
+            before = size(tmp_path / "beats")
+            time.sleep(0.1)
+            assert size(tmp_path / "beats") == before
+        await_growth(tmp_path / "beats")
+    group.kill()
+    assert group.process_ids() == set()
+    before = size(tmp_path / "beats")
+    time.sleep(0.05)
+    assert size(tmp_path / "beats") == before
+    process.wait(5)
+
+
+def test_spared_processes_survive(group: ControlGroup, tmp_path: Path) -> None:
+    spared = begin(group, "spin", tmp_path / "spared")
+    others = [begin(group, kind, tmp_path / kind) for kind in ("spin", "fork", "threads", "vfork")]
+    group.kill(excluded_pids={spared.pid})
+    assert group.process_ids() == {spared.pid}
+    assert [other.wait(5) for other in others if other.args[-2] != "fork"] == [-signal.SIGKILL] * 3  # type: ignore[index]
+    await_growth(tmp_path / "spared")
+    group.kill()
+    assert spared.wait(5) == -signal.SIGKILL
+
+
+def test_nested_freezing_ends_with_the_last(group: ControlGroup, tmp_path: Path) -> None:
+    begin(group, "spin", tmp_path / "beats")
+    with group.pause():
+        with group.pause():
+            pass
+        before = size(tmp_path / "beats")
+        time.sleep(0.05)
+        assert size(tmp_path / "beats") == before
+    await_growth(tmp_path / "beats")
+
+
+def test_a_kill_ends_what_is_frozen(group: ControlGroup, tmp_path: Path) -> None:
+    process = begin(group, "spin", tmp_path / "beats")
+    with group.pause():
+        group.kill()
+        assert process.wait(5) == -signal.SIGKILL
+
+
+def test_many_groups_are_frozen_at_once(version: str, tmp_path: Path) -> None:
+    groups = [made for _ in range(8) if (made := cgroups.create_group(_MEMORY_BYTES, _PIDS)) is not None]
+    failures: list[int] = []
+    for number, group in enumerate(groups):
+        begin(group, "fork" if number % 2 else "threads", tmp_path / str(number))
+
+    def freeze(number: int) -> None:
+        for _ in range(10):
+            with groups[number].pause():
+                before = size(tmp_path / str(number))
+                time.sleep(0.005)
+                if size(tmp_path / str(number)) != before:
+                    failures.append(number)
+
+    threads = [threading.Thread(target=freeze, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for group in groups:
+        group.kill()
+        group.remove()
+    assert failures == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_error_inside_resumes(group: ControlGroup, tmp_path: Path, error: type[BaseException]) -> None:
+    begin(group, "spin", tmp_path / "beats")
+    with pytest.raises(error), group.pause():
+        raise error
+    await_growth(tmp_path / "beats")
+
+
+def test_what_does_not_stop_is_refused_and_resumed(
+    group: ControlGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(group, "spin", tmp_path / "beats")
+    switch = cgroup_freezer._set_paused
+    monkeypatch.setattr(cgroup_freezer, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(cgroup_freezer, "_switch", lambda *a, **k: switch(*a, **k) and False)
+    with pytest.raises(SandboxUnavailableError, match="did not stop"), group.pause():
+        pytest.fail("counts as frozen")
+    monkeypatch.undo()
+    await_growth(tmp_path / "beats")
+
+
+def test_ctrl_c_while_it_freezes_or_resumes(
+    group: ControlGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(group, "spin", tmp_path / "beats")
+    switch = cgroup_freezer._set_paused
+    for interrupted_call in (1, 2):
+        calls = 0
+
+        def interrupted(directory: Path, *, on: bool, at: int = interrupted_call) -> bool:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise KeyboardInterrupt
+            return switch(directory, is_paused=on)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(cgroup_freezer, "_switch", interrupted)
+            with pytest.raises(KeyboardInterrupt), group.pause():
+                pass
+        await_growth(tmp_path / "beats")
+
+
+_LEADERLESS = """
+import ctypes, threading, time
+def beat():
+    while True:
+        time.sleep(0.01)
+threading.Thread(target=beat).start()
+print("begun", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_is_killed(group: ControlGroup) -> None:
+    process = start(group, sys.executable, "-c", _LEADERLESS)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    while "State:\tZ" not in Path(f"/proc/{process.pid}/status").read_text():
+        time.sleep(0.01)
+    group.kill(excluded_pids=(os.getpid(),))
+    assert process.wait(10) == -signal.SIGKILL
+
+
+def test_an_empty_group(group: ControlGroup) -> None:
+    with group.pause():
+        assert group.process_ids() == set()
+    group.kill()
+    group.remove()
+    group.remove()
+    assert group.process_ids() == set()
+
+
+def test_the_whole_tree_is_inside_from_the_start(group: ControlGroup) -> None:
+    told = start(group, "cat", "/proc/self/cgroup").communicate()[0].splitlines()
+    name = group._directories[0].name
+    assert sum(line.endswith(f"/{name}") for line in told) == len(group._directories)
+
+
+def test_a_group_that_is_gone_runs_nothing(group: ControlGroup, tmp_path: Path) -> None:
+    entering = group.entry_command
+    group.remove()
+    done = subprocess.run([*entering, "touch", str(tmp_path / "ran")], capture_output=True, check=False)
+    assert done.returncode != 0
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.fixture
+def limited() -> Iterator[ControlGroup]:
+    fresh()
+    if reason := cgroups.unavailable_reason():
+        skip_missing(reason)
+    made = cgroups.create_group(_MEMORY_BYTES, _PIDS)
+    assert made is not None
+    if not made.has_memory_limit:
+        skip_missing("no memory controller")
+    yield made
+    made.kill()
+    made.remove()
+
+
+_WRITE = "\nfor _ in range(1200): os.write(file, bytes(1 << 20))\nprint('done')"
+_SYSV = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+for _ in range(12):
+    segment = libc.shmget(0, ctypes.c_size_t(100 << 20), 0o1600)
+    where = libc.shmat(segment, None, 0)
+    ctypes.memset(where, 1, 100 << 20)
+    libc.shmdt(ctypes.c_void_p(where))
+print('done')
+"""
+_EATERS = {
+    "one memfd": "import os\nfile = os.memfd_create('x')" + _WRITE,
+    "many memfds": "import os\nfor _ in range(1200): os.write(os.memfd_create('x'), bytes(1 << 20))\nprint('done')",
+    "a heap": "x = [b'x' * (1 << 20) for _ in range(1200)]\nprint('done')",
+    "shared maps": "import mmap\nmaps = [mmap.mmap(-1, 1 << 20) for _ in range(1200)]\n"
+    "for one in maps: one.write(bytes(1 << 20))\nprint('done')",
+    "pipes": "import os, fcntl\nwhile True:\n    r, w = os.pipe(); fcntl.fcntl(w, 1031, 1 << 20); os.write(w, bytes(1 << 20))",
+}
+
+
+@pytest.mark.parametrize("eater", _EATERS)
+def test_memory_is_limited_whatever_holds_it(limited: ControlGroup, eater: str) -> None:
+    process = start(
+        limited,
+        sys.executable,
+        "-c",
+        f"import resource; resource.setrlimit(7, (4000, 4000))\n{_EATERS[eater]}",
+    )
+    out, _ = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("", -signal.SIGKILL)
+
+
+def test_segments_that_outlive_their_process(limited: ControlGroup) -> None:
+    """1.2 GB in twelve pieces, none of which any process has mapped at the end."""
+    program = ["unshare", "--ipc", sys.executable, "-c", _SYSV]
+    process = start(limited, *program)
+    out, _ = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("", -signal.SIGKILL)
+
+
+def test_cached_files_are_written_back_not_killed(limited: ControlGroup, tmp_path: Path) -> None:
+    process = start(
+        limited, sys.executable, "-c", f"import os\nfile = os.open({str(tmp_path / 'x')!r}, 65)" + _WRITE
+    )
+    out, _ = process.communicate(timeout=120)
+    assert (out, process.returncode) == ("done\n", 0)
+
+
+def test_the_largest_process_is_killed(limited: ControlGroup) -> None:
+    shell = start(limited, "sh", "-c", f"{sys.executable} -c 'x = b\"x\" * (1 << 30)'; echo $?")
+    assert shell.communicate(timeout=60)[0] == "137\n"
+
+
+_FAMILY = """
+import os, time
+child = os.fork()
+if child == 0:
+    time.sleep(0.3)
+    file = os.memfd_create("x")
+    while True: os.write(file, bytes(1 << 16))
+ballast = b"x" * (20 << 20)
+print("started", flush=True)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_protected_process_outlives_a_smaller_one(limited: ControlGroup) -> None:
+    process = start(limited, sys.executable, "-c", _FAMILY)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    limited.protect({process.pid})
+    assert process.communicate(timeout=60)[0] == "-9\n"
+
+
+def test_nothing_inside_escapes_the_kernels_choice(limited: ControlGroup) -> None:
+    if os.geteuid() != 0:
+        skip_missing("needs root, to become another user or to mount")
+    program = "from pathlib import Path; Path('/proc/self/oom_score_adj').write_text('-1')"
+    limited.protect(())
+    process = start(
+        limited, "setpriv", "--reuid=54321", "--clear-groups", "sh", "-c", f'python3 -c "{program}"; echo $?'
+    )
+    assert process.communicate()[0] == "1\n"
+
+
+def test_a_protected_runtime_does_not_protect_its_sandboxes(
+    limited: ControlGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score = tmp_path / "score"
+    score.write_text("-900\n")
+    monkeypatch.setattr(cgroups, "_OWN_SCORE", score)
+    assert start(limited, "cat", str(score)).communicate()[0] == "0\n"
+
+
+def test_address_space_is_not_limited(limited: ControlGroup) -> None:
+    program = "import mmap; x = mmap.mmap(-1, 1 << 40, flags=0x4022); x[0] = 1; print('done')"
+    assert start(limited, sys.executable, "-c", program).communicate(timeout=30)[0] == "done\n"
+
+
+def test_the_number_of_processes_is_limited(limited: ControlGroup) -> None:
+    if not limited.has_pids_limit:
+        skip_missing("no pids controller")
+    program = (
+        "import os\ntry:\n for n in range(1000):\n  if not os.fork(): os.read(0, 1)\nexcept OSError: print(n)"
+    )
+    process = subprocess.Popen(
+        [*limited.entry_command, sys.executable, "-c", program],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert int(process.stdout.readline()) == _PIDS - 1
+    limited.kill()
+    process.communicate()
+
+
+_MAKER = """
+import sys, time
+from langgraph_takeover.sandbox.isolation import cgroups
+import subprocess
+group = cgroups.create(1 << 28, 100)
+process = subprocess.Popen([*group.entering, "sh", "-c", "while :; do sleep .01; done"])
+time.sleep(0.2)
+if sys.argv[1] == "no guard":
+    import os
+    os.kill(cgroups._guard(os.getpid()).pid, 9)
+freezing = group.freezing()
+freezing.__enter__()
+print(*group._directories, flush=True)
+time.sleep(100)
+"""
+
+
+def _killed_maker(guard: str) -> tuple[list[Path], Callable[[], bool]]:
+    maker = subprocess.Popen(
+        [sys.executable, "-c", _MAKER, guard], cwd=ROOT, text=True, stdout=subprocess.PIPE
+    )
+    assert maker.stdout is not None
+    directories = [Path(name) for name in maker.stdout.readline().split()]
+    pids = (directories[0] / "cgroup.procs").read_text().split()
+    assert len(pids) >= 1
+    maker.kill()
+    maker.wait()
+    return directories, lambda: any(Path(f"/proc/{pid}/exe").exists() for pid in pids)
+
+
+@pytest.mark.usefixtures("version")
+def test_a_process_that_is_killed_while_it_freezes_leaves_nothing_when_the_next_starts() -> None:
+    directories, any_alive = _killed_maker("no guard")
+    assert any_alive()
+    cgroups.remove_stale_groups({directory.parent for directory in directories})
+    assert not any_alive()
+    assert not any(directory.exists() for directory in directories)
+
+
+@pytest.mark.usefixtures("limited")
+def test_a_process_that_is_killed_while_it_freezes_leaves_an_empty_host() -> None:
+    directories, any_alive = _killed_maker("guard")
+    deadline = time.monotonic() + 20
+    try:
+        while any(directory.exists() for directory in directories):
+            # Its processes have nobody else here to end them; in a sandbox, their namespace ends.
+            for directory in directories:
+                with contextlib.suppress(OSError):
+                    for pid in (directory / "cgroup.procs").read_text().split():
+                        os.kill(int(pid), signal.SIGKILL)
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert not any_alive()
+    finally:
+        cgroups.remove_stale_groups({directory.parent for directory in directories})
+
+
+def test_groups_of_living_processes_and_of_others_are_left(limited: ControlGroup) -> None:
+    parents = {directory.parent for directory in limited._directories}
+    _, namespace, _, start = ownership.current_process_identity().split("/")
+    names = [
+        f"takeover-{int(namespace) + 1}-{os.getpid()}-{int(start) + 1}-00",  # another PID namespace
+        "takeover-000",
+        f"other-{namespace}-1-1-00",
+    ]
+    made = [parent / name for parent in parents for name in names]
+    for directory in made:
+        directory.mkdir()
+    try:
+        cgroups.remove_stale_groups(parents)
+        assert all(directory.is_dir() for directory in (*made, *limited._directories))
+    finally:
+        for directory in made:
+            directory.rmdir()
+
+
+def test_groups_of_a_process_whose_id_was_used_again(limited: ControlGroup) -> None:
+    parent = limited._directories[0].parent
+    _, namespace, _, start = ownership.current_process_identity().split("/")
+    stale = parent / f"takeover-{namespace}-{os.getpid()}-{int(start) - 1}-00"
+    stale.mkdir()
+    cgroups.remove_stale_groups([parent])
+    assert not stale.exists()
+
+
+MOUNTS = {
+    "version 2 alone": (
+        "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate",
+        "0::/user.slice/app\\x2dx.scope",
+        "/sys/fs/cgroup/user.slice/app\\x2dx.scope",
+    ),
+    "a container's own namespace": (
+        "30 24 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw",
+        "0::/",
+        "/sys/fs/cgroup",
+    ),
+    "a bind mount of the own group": (
+        "30 24 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw",
+        "0::/docker/abc/sub",
+        "/sys/fs/cgroup/sub",
+    ),
+    "a mount point with a space": (
+        "30 24 0:26 / /mnt/control\\040groups rw - cgroup2 cgroup rw",
+        "0::/a",
+        "/mnt/control groups/a",
+    ),
+    "two controllers in one hierarchy": (
+        "30 24 0:26 / /sys/fs/cgroup/cpu,memory rw - cgroup cgroup rw,cpu,memory",
+        "5:memory,cpu:/a",
+        "/sys/fs/cgroup/cpu,memory/a",
+    ),
+    "a group above the namespace's": ("30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw", "0::/../a", None),
+    "a mount from above the namespace": (
+        "30 24 0:26 /../.. /sys/fs/cgroup rw - cgroup2 cgroup rw",
+        "0::/",
+        None,
+    ),
+    "another hierarchy": ("30 24 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu", "5:memory:/a", None),
+    "a mount of another group": ("30 24 0:26 /b /sys/fs/cgroup rw - cgroup2 cgroup rw", "0::/a", None),
+    "none": ("30 24 0:26 / /proc rw shared:1 master:2 - proc proc rw", "0::/a", None),
+}
+
+
+@pytest.mark.parametrize("case", MOUNTS)
+def test_positions(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mountinfo, groups, expected = MOUNTS[case]
+    texts = {"/proc/self/mountinfo": mountinfo, "/proc/self/cgroup": groups}
+    monkeypatch.setattr(Path, "read_text", lambda self: texts[str(self)])
+    monkeypatch.setattr(Path, "is_dir", lambda self: True)
+    assert [str(one.directory) for one in cgroup_hierarchies.list_positions()] == (
+        [expected] if expected else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "controllers", "writable", "limited_groups", "expected"),
+    [
+        ("a.slice/b.scope", ["a.slice"], ["a.slice"], [], "a.slice"),
+        ("a.slice/b.scope", ["", "a.slice"], ["", "a.slice"], [], "a.slice"),
+        ("a.slice/b.scope", [""], ["", "a.slice"], [], ""),
+        (
+            "a.slice/b.scope",
+            ["", "a.slice"],
+            ["a.slice", "a.slice/b.scope"],
+            ["a.slice/b.scope"],
+            "a.slice/b.scope",
+        ),
+        ("a.slice/b.scope", [""], ["", "a.slice"], ["a.slice"], "a.slice"),
+        ("a.slice/b.scope", [], ["a.slice/b.scope"], [], "a.slice/b.scope"),
+        ("", [""], [""], [], ""),
+        ("a.slice/b.scope", [""], [], [], None),
+    ],
+)
+def test_where_version_2_groups_are_made(
+    own: str,
+    controllers: list[str],
+    writable: list[str],
+    limited_groups: list[str],
+    expected: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / own).mkdir(parents=True, exist_ok=True)
+    for name in limited_groups:
+        (tmp_path / name / "memory.max").write_text("1000000\n")
+
+    def trial(parent: Path) -> set[str]:
+        able = {"memory", "pids"} if parent in [tmp_path / name for name in controllers] else set()
+        return able | {"freezer"} if parent in [tmp_path / name for name in writable] else set()
+
+    monkeypatch.setattr(cgroup_hierarchies, "_trial", trial)
+    found = cgroup_hierarchies._find_unified_parents(
+        cgroup_hierarchies.Position(frozenset(), tmp_path / own, tmp_path)
+    )
+    assert set(found.values()) == ({tmp_path / expected} if expected is not None else set())
+    with_limits = expected is not None and expected in controllers
+    assert ("memory" in found) == (with_limits and expected in writable)
+
+
+def test_an_ordinary_user_learns_why_there_is_none() -> None:
+    if os.geteuid() != 0:
+        skip_missing("needs root, to become another user or to mount")
+    program = "from sandbox import cgroups; print(cgroups.create(1 << 30, 9)); print(cgroups.unavailable())"
+    done = subprocess.run(
+        ["setpriv", "--reuid=54321", "--clear-groups", sys.executable, "-c", program],
+        cwd=ROOT,
+        env={"PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, reason = done.stdout.splitlines()
+    assert first == "None"
+    assert "Permission denied" in reason
+    assert "systemd-run" in reason
+
+
+def test_read_only_hierarchies_are_none() -> None:
+    if os.geteuid() != 0:
+        skip_missing("needs root, to become another user or to mount")
+    program = "from sandbox import cgroups; print(cgroups.unavailable())"
+    points = {str(position.top) for position in cgroup_hierarchies.list_positions()}
+    remount = "; ".join(f"mount -o remount,bind,ro {point}" for point in points)
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f'{remount}; exec "$@"', "sh", sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Read-only file system" in done.stdout
+
+
+def test_a_container_is_frozen_by_its_own_group(group: ControlGroup, tmp_path: Path) -> None:
+    process = begin(group, "spin", tmp_path / "beats")
+    name = group._directories[0].name
+    with cgroup_freezer.pause_container(name, process.pid):
+        before = size(tmp_path / "beats")
+        time.sleep(0.1)
+        assert size(tmp_path / "beats") == before
+    await_growth(tmp_path / "beats")

@@ -1,0 +1,137 @@
+"""How the disk that a sandbox uses is counted, and which command ends for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from langgraph_takeover.sandbox.isolation import limits
+from langgraph_takeover.sandbox.isolation.limits import DiskWatch, bytes_unlinked, bytes_used
+from langgraph_takeover.sandbox.storage.removal import remove_tree
+
+_MIB = 1 << 20
+_HOLD = """
+import ctypes, mmap, os, sys, threading, time
+libc = ctypes.CDLL(None)
+mode, path = sys.argv[1:]
+def work():
+    if mode == "own":
+        libc.unshare(0x400)
+    if mode == "ended":
+        time.sleep(.2)
+    file = open(path, "w+b")
+    os.unlink(path)
+    file.write(bytes(1 << 20))
+    file.flush()
+    if mode == "mapped":
+        held = mmap.mmap(os.dup(file.fileno()), 1 << 20)
+        libc.close_range(3, 1000, 0)
+    print("ready", flush=True)
+    time.sleep(60)
+threading.Thread(target=work).start()
+if mode != "own":
+    libc.syscall(ctypes.c_long(93 if os.uname().machine == "aarch64" else 60), 0)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("mode", ["ended", "own", "mapped"])
+def test_files_that_only_a_thread_holds_count(mode: str, tmp_path: Path) -> None:
+    """The first thread has ended, or does not share its descriptors."""
+    if mode == "mapped" and os.geteuid() != 0:
+        pytest.skip("only root may look at mappings")
+    argv = [sys.executable, "-c", _HOLD, mode, str(tmp_path / "held")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            time.sleep(0.1)
+            assert bytes_unlinked([process.pid]) >= _MIB
+        finally:
+            process.kill()
+
+
+def test_each_further_name_of_a_file_counts_as_a_block(tmp_path: Path) -> None:
+    (tmp_path / "first").write_bytes(bytes(_MIB))
+    before = bytes_used(tmp_path)
+    for number in range(100):
+        (tmp_path / f"name-{number}").hardlink_to(tmp_path / "first")
+    assert bytes_used(tmp_path) == before + 100 * 4096
+
+
+def test_files_below_a_path_that_is_too_long_for_the_kernel_count(tmp_path: Path) -> None:
+    code = (
+        "import os\n"
+        "for n in range(40):\n"
+        " for m in range(2): os.mkdir(f'{m}' + 'é' * 120)\n"
+        " open('1' + 'é' * 120 + '/file', 'wb').write(bytes(1 << 16))\n"
+        " os.chdir('0' + 'é' * 120)\n"
+    )
+    try:
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+        assert bytes_used(tmp_path) == 40 * ((1 << 16) + 2 * 4096)
+    finally:
+        remove_tree(tmp_path)
+
+
+def test_a_count_needs_few_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    add = limits._ByteCounter.add
+
+    def counted(self: limits._ByteCounter, start: int) -> list[str]:
+        held.append(len(list(Path("/proc/self/fd").iterdir())))
+        return add(self, start)
+
+    monkeypatch.setattr(limits._ByteCounter, "add", counted)
+    code = "import os\nfor n in range(100): os.mkdir('n' * 250); os.chdir('n' * 250)"
+    try:
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+        bytes_used(tmp_path)
+        assert len(held) > 20
+        assert max(held) - held[0] <= 2
+    finally:
+        remove_tree(tmp_path)
+
+
+class Disk:
+    """A watch whose clock and counts a test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.used = 0
+        monkeypatch.setattr(limits, "_LOOK_S", 0.0)
+        self.watch = DiskWatch(lambda: self.used, 64 * _MIB)
+
+    def is_over(self, used: int) -> bool:
+        """Whether a command ends at once that starts when so many MiB are used."""
+        self.used = used * _MIB
+        self.watch.begin()
+        return self.watch.is_over_limit()
+
+
+def test_what_is_written_between_commands_ends_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    assert not disk.is_over(60)
+    assert disk.is_over(3000)
+    disk.used = 3100 * _MIB  # until everything has ended
+    disk.watch.accept_usage()
+    assert not disk.is_over(3100)
+    assert disk.is_over(3101)
+
+
+def test_space_that_was_freed_is_not_allowed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    assert disk.is_over(3000)
+    disk.watch.accept_usage()
+    assert not disk.is_over(100)
+    assert disk.is_over(200)
+
+
+def test_a_command_that_is_over_does_not_raise_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    assert disk.is_over(3000)
+    assert disk.is_over(3000), "nothing was ended"

@@ -1,0 +1,194 @@
+"""What copies of a machine changed comes into it once, whole where it can, and never over what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.contract import check_output
+from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
+from langgraph_takeover.sandbox.repository.merge import merge
+from langgraph_takeover.sandbox.repository.patches import RepositoryError, head_commit, patch_since
+
+LINES = "for n in 1 2 3 4 5 6 7 8 9; do echo line $n; done > pkg/lines.txt; "
+"""Changed and never committed before anybody goes on from there."""
+
+
+@pytest.fixture
+def spec(repository: Path) -> SandboxSpec:
+    return SandboxSpec(backend="process", directory=repository, owner="test-merging")
+
+
+@pytest.fixture
+def machine(spec: SandboxSpec) -> Iterator[Sandbox]:
+    found = sandbox.start(spec)
+    check_output(found, LINES)
+    found.changes()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def changed(machine: Sandbox, spec: SandboxSpec, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """The patch of a copy of the machine in which a command was run."""
+    with ExitStack() as stack:
+
+        def patch(command: str) -> str:
+            store = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+            store.mkdir()
+            copy = sandbox.restore(machine.snapshot(store).result(), store, spec)
+            stack.callback(copy.close)
+            check_output(copy, command)
+            return patch_since(copy, head_commit(machine))
+
+        yield patch
+
+
+def state(machine: Sandbox) -> str:
+    """Every file but git's, with kind, mode and content."""
+    return check_output(
+        machine,
+        "find . -path ./.git -prune -o -printf '%p %y %m %l\\n' | sort; "
+        "find . -path ./.git -prune -o -type f -print0 | sort -z | xargs -0 sha256sum; git status --porcelain",
+    )
+
+
+WORK = {
+    "edit": "sed -i 's/line 5/line five/' pkg/lines.txt",
+    "new file": "mkdir -p a/b; echo x > a/b/c.txt",
+    "deletion": "rm pkg/mod.py",
+    "mode": "chmod +x pkg/mod.py",
+    "link": "ln -s pkg/mod.py link; ln -sf nowhere pkg/other",
+    "binary": "printf 'a\\0b\\377' > pkg/data.bin",
+    "renaming": "mv pkg/mod.py pkg/moved.py; echo more >> pkg/moved.py",
+    "file to directory": "rm pkg/mod.py; mkdir pkg/mod.py; echo x > pkg/mod.py/x",
+    "directory to file": "rm -r docs; echo x > docs",
+    "names": "echo 1 > $'pkg/new\\nline'; echo 2 > \"pkg/it's \\\"quoted\\\"\"; echo 3 > ':(glob)x'; echo 5 > $'\\303\\274'",
+    "no UTF-8": "echo 1 > $'pkg/\\377'; printf '\\377\\376' > pkg/latin.txt",
+    "crlf": "printf 'a\\r\\nb\\r\\n' > pkg/dos.txt",
+    "committed": "echo x >> pkg/mod.py; git -c user.name=t -c user.email=t@t commit -qam x",
+    "staged": "echo x > staged.txt; git add staged.txt",
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_one_copys_work_comes_in_as_it_is(
+    machine: Sandbox, changed: Callable[..., str], spec: SandboxSpec, work: str
+) -> None:
+    patch = changed(WORK[work])
+    (merged,) = merge(machine, head_commit(machine), [patch])
+    assert merged.changed_files != ()
+    assert merged.conflicts == ()
+    assert patch_since(machine, head_commit(machine)) == patch
+    assert check_output(machine, "git log --oneline | wc -l; git diff --cached --name-only").split() == ["1"]
+    assert [each.path for each in machine.changes()] != []
+
+
+def test_nothing_is_left_beside_it(machine: Sandbox, changed: Callable[..., str]) -> None:
+    patch = changed("echo x > new.txt")
+    before = check_output(machine, "ls -A ${TMPDIR:-/tmp} | wc -l; find .git | sort | sha256sum")
+    merge(machine, head_commit(machine), [patch])
+    assert [each.path for each in machine.changes()] == ["new.txt"]
+    assert check_output(machine, "ls -A ${TMPDIR:-/tmp} | wc -l; find .git | sort | sha256sum") == before
+
+
+def test_nothing_at_all_is_merged_as_nothing(machine: Sandbox, changed: Callable[..., str]) -> None:
+    same = changed(":")
+    assert same != ""  # what was there before is in it
+    before = state(machine)
+    assert [each.changed_files for each in merge(machine, head_commit(machine), [same, "", same])] == [
+        (),
+        (),
+        (),
+    ]
+    assert state(machine) == before
+
+
+def test_two_copies_change_other_lines_of_one_file(machine: Sandbox, changed: Callable[..., str]) -> None:
+    first, second = (
+        changed("sed -i 's/line 2/two/' pkg/lines.txt"),
+        changed("sed -i 's/line 8/eight/' pkg/lines.txt"),
+    )
+    one, two = merge(machine, head_commit(machine), [first, second])
+    assert (one.changed_files, two.changed_files, one.conflicts, two.conflicts) == (
+        ("pkg/lines.txt",),
+        ("pkg/lines.txt",),
+        (),
+        (),
+    )
+    assert check_output(machine, "cat pkg/lines.txt").split("\n")[1:8:6] == ["two", "eight"]
+
+
+CLASHES = {
+    "lines": (
+        "sed -i 's/line 5/one/' pkg/lines.txt",
+        "sed -i 's/line 5/other/' pkg/lines.txt",
+        "pkg/lines.txt",
+    ),
+    "new files": ("echo one > new.txt", "echo other > new.txt", "new.txt"),
+    "deleted here": ("rm pkg/mod.py", "echo other >> pkg/mod.py", "pkg/mod.py"),
+    "deleted there": ("echo one >> pkg/mod.py", "rm pkg/mod.py", "pkg/mod.py"),
+    "binary": ("printf 'a\\0b' > x.bin", "printf 'a\\0c' > x.bin", "x.bin"),
+    "kinds": ("rm pkg/mod.py; ln -s x pkg/mod.py", "echo other >> pkg/mod.py", "pkg/mod.py"),
+    "file and directory": ("mkdir new; echo one > new/x", "echo other > new", "new"),
+    "directory and file": ("echo one > new", "mkdir new; echo other > new/x", "new/x"),
+}
+
+
+@pytest.mark.parametrize("clash", CLASHES)
+def test_the_first_wins_and_the_other_is_told(
+    machine: Sandbox, changed: Callable[..., str], clash: str
+) -> None:
+    first, second, path = CLASHES[clash]
+    patches = [changed(first), changed(f"{second}; echo more > beside.txt")]
+    one, two = merge(machine, head_commit(machine), patches)
+    assert one.conflicts == ()
+    assert "beside.txt" in two.changed_files
+    assert path not in two.changed_files
+    (conflict,) = [each for each in two.conflicts if each.path == path]
+    assert "+other" in conflict.theirs or "differ" in conflict.theirs or "deleted" in conflict.theirs
+    assert "other" not in conflict.ours
+    check_output(machine, "rm beside.txt")
+    assert patch_since(machine, head_commit(machine)) == patches[0]
+
+
+def test_what_git_does_not_know_is_not_overwritten(machine: Sandbox, changed: Callable[..., str]) -> None:
+    patch = changed(
+        "mkdir -p build; echo theirs > build/y; git add -f build/y; echo x > fine.txt; rm pkg/mod.py"
+    )
+    check_output(machine, "mkdir -p build; echo ours > build/y")
+    (merged,) = merge(machine, head_commit(machine), [patch])
+    assert merged.changed_files == ("fine.txt", "pkg/mod.py")
+    (conflict,) = merged.conflicts
+    assert (conflict.path, conflict.ours) == ("build/y", "")
+    assert "+theirs" in conflict.theirs
+    assert check_output(machine, "cat build/y fine.txt; ls pkg/mod.py || true").startswith("ours\nx\n")
+
+
+def test_a_link_leads_nothing_out(machine: Sandbox, changed: Callable[..., str], tmp_path: Path) -> None:
+    patch = changed("mkdir x.log; echo theirs > x.log/y; git add -f x.log/y")
+    (tmp_path / "outside").mkdir()
+    check_output(machine, f"ln -s {tmp_path}/outside x.log")
+    (merged,) = merge(machine, head_commit(machine), [patch])
+    assert list((tmp_path / "outside").iterdir()) == []
+    assert [each.path for each in merged.conflicts] == ["x.log/y"]
+
+
+def test_a_repository_that_is_gone(machine: Sandbox, changed: Callable[..., str]) -> None:
+    patch, base = changed("echo x > new.txt"), head_commit(machine)
+    check_output(machine, "rm -rf .git")
+    before = check_output(machine, "ls -A")
+    with pytest.raises(RepositoryError, match="no git repository"):
+        merge(machine, base, [patch])
+    assert check_output(machine, "ls -A") == before
+
+
+def test_a_patch_that_is_none_changes_nothing(machine: Sandbox, changed: Callable[..., str]) -> None:
+    before = state(machine)
+    with pytest.raises(RepositoryError, match="No valid patches"):
+        merge(machine, head_commit(machine), [changed("echo x > new.txt"), "no patch"])
+    assert state(machine) == before

@@ -1,0 +1,257 @@
+"""What git says of a machine's repository: the whole difference, whatever the agent did to git itself."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.contract import check_output, git, run
+from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
+from langgraph_takeover.sandbox.repository.patches import (
+    RepositoryError,
+    base_directories,
+    head_commit,
+    patch_since,
+)
+
+
+@pytest.fixture
+def machine(repository: Path) -> Iterator[Sandbox]:
+    found = sandbox.start(SandboxSpec(backend="process", directory=repository, owner="test-repository"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def base(machine: Sandbox) -> str:
+    return head_commit(machine)
+
+
+def tree(directory: Path) -> str:
+    """Every file that git does not ignore, with kind, mode and content, as one tree id."""
+    git(directory, "add", "-A")
+    return git(directory, "write-tree").strip()
+
+
+def applied(patch: str, repository: Path, tmp_path: Path) -> str:
+    """The tree that the patch makes of a new checkout."""
+    checkout = tmp_path / "checkout"
+    git(tmp_path, "clone", "-q", str(repository), str(checkout))
+    if patch:
+        done = subprocess.run(
+            ["git", "-C", str(checkout), "apply", "--whitespace=nowarn", "-"],
+            input=patch.encode(),
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+    return tree(checkout)
+
+
+def expected(machine: Sandbox, repository: Path, tmp_path: Path) -> str:
+    """The tree of the machine's files, by a git directory that the agent never touched."""
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-a", machine.workspace, str(copy)], check=True)
+    subprocess.run(["rm", "-rf", str(copy / ".git")], check=True)
+    git(tmp_path, "clone", "-q", "--bare", str(repository), str(copy / ".git"))
+    git(copy, "config", "core.bare", "false")
+    git(copy, "read-tree", "HEAD")
+    return tree(copy)
+
+
+def test_the_commit_and_its_directories(machine: Sandbox, repository: Path) -> None:
+    check_output(
+        machine,
+        "mkdir größe; touch größe/x; git add -A; git -c user.name=t -c user.email=t@t commit -qm x",
+    )
+    assert head_commit(machine) == check_output(machine, "git rev-parse HEAD").strip()
+    assert base_directories(machine) == ("docs", "größe", "pkg", "tools")
+
+
+def test_no_difference_is_no_patch(machine: Sandbox, base: str) -> None:
+    assert patch_since(machine, base) == ""
+    check_output(
+        machine,
+        "touch README.txt; chmod 600 pkg/mod.py; mkdir empty; echo x > x.log; mkdir build; touch build/y",
+    )
+    assert patch_since(machine, base) == ""
+
+
+IDENTITY = "git config user.name a; git config user.email a@example.org; "
+WORK = {
+    "edit": "sed -i s/41/42/ pkg/mod.py",
+    "new": "mkdir -p pkg/sub; echo new > pkg/sub/new.py; touch pkg/empty.py",
+    "deleted": "rm README.txt; rm -r docs",
+    "renamed": "mv 'pkg/old name.py' pkg/new_name.py; git mv tools/run.sh tools/go.sh",
+    "renamed and edited": "git mv 'pkg/old name.py' pkg/n.py; echo more >> pkg/n.py",
+    "binary": "printf '\\0\\1changed' >> data.bin; head -c 5000 /dev/urandom > new.bin",
+    "mode": "chmod 644 tools/run.sh; chmod 755 pkg/mod.py",
+    "kind": "rm link; echo file > link; ln -sf data.bin README.txt; ln -s / rootlink",
+    "file to directory": "rm README.txt; mkdir README.txt; echo x > README.txt/x",
+    "names": "mkdir 'a b'; echo 1 > 'a b/ü ñ.txt'; echo 2 > \"q'uo\\\"te\"; echo 3 > $'new\\nline'; echo 4 >> docs/größe.txt",
+    "no final newline": "printf x >> README.txt; printf 'a\\r\\nb\\r\\n' > crlf.txt",
+    "latin-1": "printf 'caf\\xe9\\n' > latin.txt; echo plain >> README.txt; printf '\\xff' >> docs/größe.txt",
+    "latin-1 name": "echo x > $'caf\\xe9'; echo plain >> README.txt",
+    "committed": IDENTITY
+    + "echo 1 >> README.txt; git add -A; git commit -qm 1; echo 2 > two; git add -A; git commit -qm 2",
+    "committed and undone": IDENTITY
+    + "echo 1 > one; git add -A; git commit -qm 1; rm one; echo 2 >> README.txt",
+    "on a branch": IDENTITY + "git checkout -q -b mine; echo 1 >> README.txt; git commit -qam 1",
+    "orphan": IDENTITY + "git checkout -q --orphan o; echo 1 >> README.txt; git commit -qam 1",
+    "staged": "echo 1 >> README.txt; git add -A; echo 2 >> README.txt; echo 3 > three; git add -N three",
+    "staged and gone": "echo 1 > one; git add one; rm one; git rm -q --cached README.txt; echo 2 >> pkg/mod.py",
+    "conflict": IDENTITY
+    + "git checkout -q -b o; echo o >> README.txt; git commit -qam o; git checkout -q main; "
+    "echo m >> README.txt; git commit -qam m; git merge o >/dev/null || :",
+    "stash": IDENTITY + "echo 1 >> README.txt; git stash -q; echo 2 > two",
+    "many": "for i in {1..300}; do echo $i > pkg/f$i.py; done",
+    "text that looks like a patch": "printf 'diff --git a/x b/x\\n--- a/x\\n' > x.patch",
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_the_patch_makes_the_same_tree(
+    machine: Sandbox, base: str, repository: Path, tmp_path: Path, work: str
+) -> None:
+    run(machine, WORK[work])
+    patch = patch_since(machine, base)
+    assert patch
+    patch.encode()
+    assert applied(patch, repository, tmp_path) == expected(machine, repository, tmp_path)
+
+
+def test_only_what_is_no_text_is_told_in_binary(machine: Sandbox, base: str) -> None:
+    run(machine, WORK["latin-1"])
+    patch = patch_since(machine, base)
+    assert "+plain\n" in patch
+    assert "GIT binary patch" in patch
+
+
+def test_ignored_files_stay_out_unless_added(machine: Sandbox, base: str) -> None:
+    check_output(
+        machine, "mkdir build; echo 1 > build/out; echo 2 > x.log; echo 3 > kept.log; git add -f kept.log"
+    )
+    patch = patch_since(machine, base)
+    assert "kept.log" in patch
+    assert "build/out" not in patch
+    assert "x.log" not in patch
+
+
+HOSTILE = {
+    "external diff": "git config diff.external 'echo owned'; git config diff.x.command 'echo owned'; {attributes} diff=x",
+    "textconv": "git config diff.x.textconv 'echo owned'; {attributes} diff=x",
+    "filter": "git config filter.x.clean 'echo owned'; git config filter.x.required true; {attributes} filter=x",
+    "failing filter": "git config filter.x.process false; git config filter.x.required true; {attributes} filter=x",
+    "hooks": "mkdir -p hooks.log; printf '#!/bin/sh\\ntouch $HOME/owned\\n' > .git/hooks/post-index-change; chmod +x .git/hooks/*; "
+    "git config core.hooksPath .git/hooks; git config core.fsmonitor .git/hooks/post-index-change",
+    "pager and alias": "git config core.pager 'echo owned'; "
+    "git config alias.diff '!echo owned'; git config alias.add '!touch $HOME/owned'",
+    "looks": "git config diff.noprefix true; git config color.ui always; git config diff.context 0; git config core.abbrev 4; "
+    "git config diff.renames false; git config diff.mnemonicPrefix true; git config diff.submodule log",
+    "excludes": "echo '*' > .git/info/exclude; echo '*' > $HOME/all; git config core.excludesFile $HOME/all",
+    "autocrlf": "git config core.autocrlf input; git config core.fileMode false; "
+    "git config core.symlinks false; git config core.ignoreCase true",
+    "worktree": "git config core.worktree /tmp",
+    "bare": "git config core.bare true",
+    "home": "git config --global diff.external 'echo owned'; git config --global core.excludesFile $HOME/x; echo '*' > $HOME/x; "
+    "git config --global core.hooksPath /nowhere; git config --global include.path /nowhere",
+    "hidden by flags": "git update-index --assume-unchanged pkg/mod.py; git update-index --skip-worktree README.txt",
+    "sparse": "git sparse-checkout set --no-cone '/*'",
+    "split index": "git update-index --split-index",
+    "no index": "rm .git/index",
+    "broken index": "echo broken > .git/index",
+    "replaced": "git replace $(git rev-parse HEAD^{tree}) $(git mktree </dev/null)",
+    "read-only": "chmod -R a-w .git",
+    "moved head": "git checkout -q --detach; git update-ref -d refs/heads/main",
+    "locked": "touch .git/index.lock",
+}
+
+
+@pytest.mark.parametrize("trick", HOSTILE)
+def test_tricks_with_git(machine: Sandbox, base: str, repository: Path, tmp_path: Path, trick: str) -> None:
+    run(machine, HOSTILE[trick].replace("{attributes}", "> .git/info/attributes echo '*'"))
+    check_output(
+        machine,
+        "sed -i s/41/42/ pkg/mod.py; echo more >> README.txt; chmod -x tools/run.sh; printf 'a\\r\\n' > new.txt",
+    )
+    patch = patch_since(machine, base)
+    assert "owned" not in patch
+    assert "+    return 42\n" in patch
+    assert applied(patch, repository, tmp_path) == expected(machine, repository, tmp_path)
+    assert run(machine, 'test -e "$HOME/owned"').exit_code == 1
+
+
+def test_attributes_of_the_work_tree(machine: Sandbox, base: str, repository: Path, tmp_path: Path) -> None:
+    check_output(machine, "git config diff.x.textconv 'echo owned'; git config filter.x.clean 'echo owned'")
+    check_output(
+        machine, "echo '*.py filter=x diff=x' > .gitattributes; echo '*.txt -diff' >> .gitattributes"
+    )
+    check_output(machine, "sed -i s/41/42/ pkg/mod.py; echo more >> README.txt")
+    patch = patch_since(machine, base)
+    assert "owned" not in patch
+    assert "+    return 42\n" in patch
+    assert applied(patch, repository, tmp_path) == expected(machine, repository, tmp_path)
+
+
+def test_the_repository_is_not_touched(machine: Sandbox, base: str) -> None:
+    run(machine, WORK["staged"] + ";" + WORK["conflict"] + "; head -c 100000 /dev/urandom > big")
+    machine.changes()
+    look = (
+        "find .git -type f -printf '%p %s %T@ %C@ %m\\n' | sort; find .git -type f -exec sha256sum {} + | sort; "
+        'find "$HOME" "$TMPDIR"; git for-each-ref; git ls-files --stage'
+    )
+    before = machine.inspect("export GIT_OPTIONAL_LOCKS=0; " + look).output
+    assert patch_since(machine, base)
+    assert machine.inspect("export GIT_OPTIONAL_LOCKS=0; " + look).output == before
+    assert machine.changes() == ()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "rm -rf .git",
+        "rm -rf .git; git init -q",
+        "rm -rf .git/objects; mkdir .git/objects",
+        "echo garbage > .git/HEAD",
+        "echo '[broken' > .git/config",
+        "rm -rf .git; echo 'gitdir: /nowhere' > .git",
+    ],
+)
+def test_a_broken_repository(machine: Sandbox, base: str, harm: str) -> None:
+    check_output(machine, harm)
+    with pytest.raises(RepositoryError, match="git"):
+        patch_since(machine, base)
+    if harm != "rm -rf .git/objects; mkdir .git/objects":
+        with pytest.raises(RepositoryError):
+            head_commit(machine)
+    assert check_output(machine, "echo usable") == "usable\n"
+
+
+def test_a_base_that_is_no_commit(machine: Sandbox) -> None:
+    for base in ("0" * 40, "no-such-branch", "--help", "$(touch owned)", "HEAD~99"):
+        with pytest.raises(RepositoryError):
+            patch_since(machine, base)
+    assert run(machine, "test -e owned").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        "git init -q inner",
+        "git init -q inner; cd inner; touch x; git add x; git -c user.name=a -c user.email=b commit -qm x",
+    ],
+)
+def test_a_repository_within(machine: Sandbox, base: str, init: str) -> None:
+    check_output(machine, f"({init}); echo more >> README.txt")
+    assert "+more\n" in patch_since(machine, base)
+
+
+def test_a_patch_too_large_is_refused(machine: Sandbox, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("langgraph_takeover.sandbox.repository.patches.LARGEST_PATCH", 1000)
+    check_output(machine, "head -c 5000 /dev/urandom > big")
+    with pytest.raises(RepositoryError, match="too large"):
+        patch_since(machine, base)

@@ -1,0 +1,422 @@
+"""The shell's state is data, and the caller's spec alone says in what kind of sandbox a snapshot is restored."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.backends import host as host_backend
+from langgraph_takeover.sandbox.contract.kit import Kit, check_output, run
+from langgraph_takeover.sandbox.interface import (
+    MAX_SHELL_STATE_CHARS,
+    Sandbox,
+    SandboxSpec,
+    SandboxUnavailableError,
+    Snapshot,
+    SnapshotCorruptError,
+)
+from langgraph_takeover.sandbox.shell.state import (
+    ShellState,
+    parse_printed_state,
+    parse_state,
+    render_restore_code,
+)
+from langgraph_takeover.sandbox.snapshots import bases
+
+from ..conftest import open_kit
+
+SPOIL = "$(touch {0}) `touch {0}`; touch {0}; a[$(touch {0})] ]=x) ' \" \n touch {0} \\"
+
+
+@pytest.fixture(scope="module")
+def host(repository: Path) -> Iterator[Kit]:
+    with open_kit("host", repository, None) as kit:
+        yield kit
+
+
+@pytest.fixture(scope="module")
+def process(repository: Path) -> Iterator[Kit]:
+    with open_kit("process", repository, None) as kit:
+        yield kit
+
+
+@pytest.fixture
+def frozen(process: Kit, tmp_path: Path) -> Snapshot:
+    with process.close_started():
+        machine = process.start()
+        check_output(
+            machine, 'cd pkg; echo h > "$HOME/h"; echo t > "$TMPDIR/t"; place="$HOME/h"; echo 1 > one'
+        )
+        check_output(machine, 'f() { echo "f:$1"; }; other=/tmp/elsewhere; export HERE=$PWD:/usr/bin')
+        return machine.snapshot(tmp_path).result()
+
+
+def with_state(snapshot: Snapshot, state: ShellState | str) -> Snapshot:
+    text = state if isinstance(state, str) else state.model_dump_json(exclude_defaults=True)
+    return snapshot.model_copy(update={"shell_state": text})
+
+
+@contextlib.contextmanager
+def restored(kit: Kit, snapshot: Snapshot, store: Path) -> Iterator[Sandbox]:
+    with kit.close_started():
+        yield kit.restore(snapshot, store)
+
+
+def test_a_snapshot_of_plain_processes_is_converted(
+    host: Kit, process: Kit, frozen: Snapshot, tmp_path: Path
+) -> None:
+    with restored(host, frozen, tmp_path) as machine:
+        assert machine.workspace == "/testbed"
+        assert machine.cwd() == "/testbed/pkg"
+        said = check_output(
+            machine, 'hostname; cat "$HOME/h" "${TMPDIR:-/tmp}/t" "$place" one; f 1; echo "$HOME $HERE"'
+        )
+        assert said == "sandbox\nh\nt\nh\n1\nf:1\n/home/agent /testbed/pkg:/usr/bin\n"
+        assert check_output(machine, "git status --porcelain") == "?? pkg/one\n"
+        assert check_output(machine, "echo 2 > two; stat -c %U two one | uniq") == "root\n"
+        again = machine.snapshot(tmp_path / "again").result()
+    assert again.backend == "host"
+    with restored(process, again, tmp_path / "again") as machine:
+        assert machine.cwd() == f"{machine.workspace}/pkg"
+        assert check_output(machine, 'cat "$HOME/h" "$TMPDIR/t" "$place" one two') == "h\nt\nh\n1\n2\n"
+
+
+@pytest.mark.slow
+def test_snapshots_of_images_are_converted_both_ways(
+    request: pytest.FixtureRequest, repository: Path, tmp_path: Path
+) -> None:
+    made = request.getfixturevalue("testbed_image")
+    with made() as image:
+        at = {
+            backend: SandboxSpec.model_validate({"backend": backend, "image": image, "owner": "test-both"})
+            for backend in ("docker", "host")
+        }
+        try:
+            for before, after in (("docker", "host"), ("host", "docker")):
+                store = tmp_path / before
+                with contextlib.closing(sandbox.start(at[before])) as machine:
+                    check_output(machine, "cd pkg; x=kept; echo 1 > one; rm ../README.txt")
+                    snapshot = machine.snapshot(store).result()
+                if snapshot.location.startswith("sha256:"):
+                    with pytest.raises(SandboxUnavailableError, match="--sandbox docker"):
+                        sandbox.restore(snapshot, store, at[after])
+                    continue
+                with contextlib.closing(sandbox.restore(snapshot, store, at[after])) as machine:
+                    said = check_output(
+                        machine, "pwd; echo $x; cat one; ls ../README.txt 2>/dev/null || echo gone; hostname"
+                    )
+                    assert said == "/testbed/pkg\nkept\n1\ngone\nsandbox\n"
+        finally:
+            for backend in ("docker", "host"):
+                sandbox.remove_stale_resources(backend, "test-both")
+
+
+def test_what_cannot_be_converted_is_refused(host: Kit, frozen: Snapshot, tmp_path: Path) -> None:
+    def refused(snapshot: Snapshot, message: str, **spec: Any) -> None:
+        with pytest.raises(SandboxUnavailableError, match=message):
+            sandbox.restore(snapshot, tmp_path, SandboxSpec(owner="test-refused", **spec))
+
+    directory = host.spec().directory
+    image = {"backend": "docker", "image": "any"}
+    refused(frozen, "process sandbox that began with a directory; restore it with --sandbox host", **image)
+    layers = frozen.model_copy(
+        update={"backend": "host", "base": frozen.base.removeprefix(bases.COPY_PREFIX)}
+    )
+    refused(layers, "layers; restore it with --sandbox host", backend="process", directory=directory)
+    of_image = frozen.model_copy(update={"backend": "docker", "base": "sha256:" + "0" * 64})
+    refused(of_image, "image; restore it with --sandbox host", backend="process", directory=directory)
+    committed = of_image.model_copy(update={"location": "sha256:" + "0" * 64})
+    refused(committed, "restore it with --sandbox docker", backend="host", directory=directory)
+    for workspace in ("", "pkg", "/a\0b"):
+        elsewhere = frozen.model_copy(update={"workspace": workspace})
+        refused(elsewhere, "workspace is no absolute path", backend="host", directory=directory)
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(SnapshotCorruptError, match="was made for base"):
+        sandbox.restore(frozen, tmp_path, host.spec(directory=other))
+
+
+def test_a_spec_for_a_snapshot_of_anybody_isolates(frozen: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bases.make_restore_spec(frozen).backend == "host"
+    assert bases.make_restore_spec(frozen, "process").backend == "process"
+    with pytest.raises(SandboxUnavailableError, match="--sandbox host"):
+        bases.make_restore_spec(frozen, "docker")
+    of_image = frozen.model_copy(update={"backend": "process", "base": "sha256:" + "0" * 64})
+    assert bases.make_restore_spec(of_image).backend == "host"
+    with pytest.raises(SandboxUnavailableError, match="--sandbox host"):
+        bases.make_restore_spec(of_image, "process")
+    monkeypatch.setattr(host_backend, "unavailable", lambda: "bwrap is not installed")
+    with pytest.raises(SandboxUnavailableError, match="--sandbox process --allow-unisolated"):
+        bases.make_restore_spec(frozen)
+
+
+@pytest.mark.parametrize("backend", ["host", "process"])
+def test_nothing_runs_while_a_state_is_restored(
+    backend: str, request: pytest.FixtureRequest, frozen: Snapshot, tmp_path: Path
+) -> None:
+    kit: Kit = request.getfixturevalue(backend)
+    there = tmp_path / "spoilt" if backend == "process" else Path("/tmp/spoilt")
+    spoil = SPOIL.format(there)
+    index = f"a[$(touch {there})]"
+    state = {
+        "directory": f"/{spoil}",
+        "previous_directory": f"/$(touch {there})",
+        "variables": {
+            "plain": {"value": spoil},
+            "number": {"attributes": "ix", "value": index},
+            "RANDOM": {"attributes": "i", "value": index},
+            "SECONDS": {"value": index},
+            "OPTIND": {"value": index},
+            "HISTSIZE": {"value": index},
+            "numbers": {"attributes": "ai", "elements": {"0": index, "7": spoil}},
+            "map": {"attributes": "Ai", "elements": {spoil: index, index: spoil, "]": "1", "@": "2"}},
+            "upper": {"attributes": "u", "value": "$(touch x)"},
+            "PROMPT_COMMAND": {"value": f"touch {there}"},
+            "BASH_ENV": {"value": f"$(touch {there})"},
+            "ENV": {"value": f"$(touch {there})"},
+            "PS4": {"value": f"$(touch {there})"},
+            "IFS": {"value": "touch"},
+            "POSIXLY_CORRECT": {"value": "1"},
+            "BASH_XTRACEFD": {"value": "198"},
+            "EUID": {"attributes": "r", "value": "5"},
+            "BASHOPTS": {"attributes": "ar", "elements": {"0": "x"}},
+        },
+        "functions": {
+            "ends": {"commands": f":; }}; touch {there}; {{ :"},
+            "closes": {"commands": f":; )\ntouch {there}; ( :"},
+            "both": {"commands": f"}}\n)\n}}\ntouch {there}\n{{\n(\n{{"},
+            "open": {"commands": f"cat <<END\n}}\ntouch {there}"},
+            "quote": {"commands": f"echo '\n}}\ntouch {there}\n: "},
+            "comment": {"commands": f"# }}\ntouch {there} #"},
+            "pattern": {"commands": f"case x in a ) esac\n}} ; touch {there} ; {{ :"},
+            "builtin": {"commands": f"touch {there}"},
+            "eval": {"commands": f"touch {there}"},
+            "declare": {"commands": f"touch {there}"},
+            "unset": {"commands": f"touch {there}"},
+            "set": {"commands": f"touch {there}"},
+            "cd": {"commands": f"touch {there}"},
+            "fine": {"commands": "    echo fine"},
+        },
+        "aliases": {"builtin": f"touch {there}; ", "declare": f"touch {there}; ", "ll": spoil},
+        "shopt": {"expand_aliases": True, "nosuch": True, "extdebug": False, "restricted_shell": True},
+        "options": {"errexit": False, "nosuch": True, "noexec": True, "onecmd": True, "posix": False},
+        "traps": {"SIGUSR1": f"touch {there}", "SIGRTMAX": f"touch {there}", "SIGNOSUCH": f"touch {there}"},
+    }
+    with restored(kit, with_state(frozen, json.dumps(state)), tmp_path) as machine:
+        assert machine.inspect(f"test -e {there} || echo untouched").output == "untouched\n"
+        assert check_output(machine, "unset -f set cd declare; fine") == "fine\n"
+        assert check_output(machine, 'printf %s "$plain"') == spoil
+        assert check_output(machine, 'printf %s "${map["@"]} ${map["]"]} ${#map[@]}"') == "2 1 4"
+        for broken in ("ends", "closes", "both", "open", "quote", "pattern", "builtin", "eval", "unset"):
+            assert run(machine, f"\\builtin declare -F {broken}").exit_code == 1, broken
+        assert check_output(machine, "trap -p SIGUSR1") == f"trap -- 'touch {there}' SIGUSR1\n"
+        assert machine.inspect(f"test -e {there} || echo untouched").output == "untouched\n"
+
+
+_PIECES = (
+    "} { ( ) ; ;; \n if#:;then fi else case#x#in x) (x) esac <<E E\n <<'}' ' \" ` $( ${ \\ # do done while#: & && | "
+    "coproc time ! [[ ]] (( )) function#g g() : exit#3 <( >( $'a' \"$(touch#M)\" `touch#M` @(a|b) a=( eval#touch#M "
+    "\\\n do\n then\n {\n }\n (\n )\n ;} <<<x é touch#M"
+)
+_ENDS = ("}; touch#M; {", ") ; touch#M ; (", "}\n)\n touch#M\n(\n{", "case#x#in a) esac; } ; touch#M ; {")
+
+
+def test_no_text_ends_the_definition_that_it_stands_in(tmp_path: Path) -> None:
+    """Bash's own reader runs what it should not, where an unfinished substitution confuses it."""
+    marker, random = tmp_path / "spoilt", Random(5)
+    pieces, ends = (
+        [each.replace("#", " ").replace("M", str(marker)) for each in texts]
+        for texts in (_PIECES.split(" "), _ENDS)
+    )
+    confusing = f"<<<x ]] $'a' ; <( a=( `touch {marker}` ; {{\n $(touch {marker})"
+    for _ in range(8):
+        functions = {"confusing": {"commands": confusing}, "fine": {"commands": ":"}}
+        for number in range(100):
+            words = random.choices(pieces, k=random.randint(1, 14))
+            if number % 3 == 0:
+                words = random.choice(ends).split(" ")
+                words.insert(random.randrange(len(words)), random.choice(pieces))
+            functions[f"f{number}"] = {"commands": " ".join(words)}
+        code = render_restore_code(ShellState.model_validate({"functions": functions}))
+        script = f"eval {shlex.quote(code)} 2>/dev/null\ndeclare -F fine confusing"
+        done = subprocess.run(["bash", "--norc"], input=script.encode(), capture_output=True)
+        assert done.stdout == b"fine\n"
+        assert not marker.exists(), code
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ("", "older versions"),
+        ('cd /\ndeclare -- x="1"', "older versions"),
+        ("touch /tmp/spoilt", "older versions"),
+        ("{", "malformed"),
+        ('{"stranger": 1}', "malformed at 'stranger'"),
+        ({"directory": "relative"}, "malformed at 'directory'"),
+        ({"directory": "/a\0b"}, "malformed at 'directory'"),
+        ({"directory": ["/"]}, "malformed at 'directory'"),
+        ({"umask": "077; id"}, "malformed at 'umask'"),
+        ({"variables": {"a[$(id)]": {"value": "1"}}}, "malformed at 'variables"),
+        ({"variables": {"x\n": {"value": "1"}}}, "malformed at 'variables"),
+        ({"variables": {"x": {"value": "a\0b"}}}, "malformed at 'variables.x.value'"),
+        ({"variables": {"x": {"attributes": "x; id"}}}, "malformed at 'variables.x.attributes'"),
+        ({"variables": {"x": {"attributes": "n", "value": "a[$(id)]"}}}, "malformed at 'variables.x'"),
+        ({"variables": {"x": {"attributes": "a", "elements": {"$(id)": "1"}}}}, "malformed at 'variables.x'"),
+        ({"variables": {"x": {"attributes": "a", "elements": {"1+a[$(id)]": "1"}}}}, "malformed"),
+        ({"variables": {"x": {"attributes": "A", "elements": {"": "1"}}}}, "malformed"),
+        ({"variables": {"x": {"elements": {"0": "1"}}}}, "malformed"),
+        ({"functions": {"f() { :; }; id; g": {"commands": ":"}}}, "malformed at 'functions"),
+        ({"functions": {"f": {"commands": ":", "attributes": "x id"}}}, "malformed at 'functions"),
+        ({"aliases": {"a=$(id)": "1"}}, "malformed at 'aliases"),
+        ({"shopt": {"nullglob; id": True}}, "malformed at 'shopt"),
+        ({"options": {"$(id)": True}}, "malformed at 'options"),
+        ({"options": {"errexit": "true; id"}}, "malformed at 'options"),
+        ({"traps": {"EXIT; id": "1"}}, "malformed at 'traps"),
+        ('{"directory": "/\\udc80"}', "malformed"),
+    ],
+)
+def test_a_malformed_state_is_refused(broken: Any, message: str) -> None:
+    text = broken if isinstance(broken, str) else json.dumps(broken)
+    with pytest.raises(SnapshotCorruptError, match=re.escape(message)) as refused:
+        parse_state(text)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_state_of_a_hundred_megabytes(process: Kit, frozen: Snapshot, tmp_path: Path) -> None:
+    huge = ShellState.model_validate({"variables": {"x": {"value": "x" * 100_000_000}}}).to_json()
+    with pytest.raises(SnapshotCorruptError, match="longer than"):
+        process.restore(with_state(frozen, huge), tmp_path)
+    with pytest.raises(ValueError, match="shell_state"):
+        Snapshot.model_validate(frozen.model_dump() | {"shell_state": huge})
+    with process.close_started():
+        machine = process.start()
+        run(machine, f"cd pkg; x=$(head -c {MAX_SHELL_STATE_CHARS} /dev/zero | tr '\\0' y)")
+        kept = machine.snapshot(tmp_path / "second").result()
+        assert parse_state(kept.shell_state) == ShellState(directory=f"{machine.workspace}/pkg")
+        assert check_output(machine, "echo ${#x}") == f"{MAX_SHELL_STATE_CHARS}\n"
+
+
+_MADE = r"""
+declare -A map=(["a b"]=1 [$'x\ny']='$(id)' ["]"]=3 ["["]=4 ["'"]=5 ['"']=6 ['\']=7 ["@"]=8 [$'\377']=9 ["~"]=10)
+array=(zero $'two\nlines' '$(id)'); array[7]='"'; empty=(); declare -A none; declare -i number=5; declare -u up=abc
+declare -n same=array; readonly fixed=1; export there=$'caf\xe9 é 􏿿' ; declare unset_one; tab=$'\t\\ \e'
+sub() ( echo sub ); to() { echo to; } > /dev/null; test_of() [[ -n a ]]; a-b() { echo ab; }; function if { echo if; }
+text() { cat <<END
+}
+other ()
+END
+}
+export -f sub; readonly -f text; twice() { inner() { echo inner; }; inner; }
+alias 'a.b'='echo "x y"' ll="ls 'x'"; trap 'echo "a'\''b
+c"' SIGUSR1; trap '' SIGUSR2; set -o noglob; shopt -s nullglob; umask 027
+"""
+_SHOWN = r"""
+declare -p map array empty none number up same fixed there unset_one tab; declare -f sub test_of a-b if text twice
+declare -F | grep -v __; alias; trap -p | grep -v SIGRTMAX; set +o; umask; shopt -p nullglob extglob
+"""
+
+
+@pytest.mark.parametrize("backend", ["host", "process"])
+def test_all_that_a_shell_holds_is_restored(
+    backend: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    kit: Kit = request.getfixturevalue(backend)
+    with kit.close_started():
+        machine = kit.start()
+        assert run(machine, _MADE).exit_code == 0
+        shown, state = check_output(machine, _SHOWN), machine.shell_state()
+        assert 'declare -r fixed="1"' in shown
+        again = kit.restore(machine.snapshot(tmp_path).result(), tmp_path)
+        assert check_output(again, _SHOWN) == shown
+        assert check_output(again, "sub; to; a-b; text; twice; bash -c sub") == check_output(
+            machine, "sub; to; a-b; text; twice; bash -c sub"
+        )
+        kept = again.shell_state()
+        if backend == "host":
+            before, after = json.loads(state), json.loads(kept)
+            for part in (before, after):
+                del part["variables"]["there"], part["previous_directory"]
+                # `twice` has made one in one of them; a redirected body stands in braces of its own.
+                part["functions"].pop("inner", None)
+                del part["functions"]["to"]
+            assert after == before
+
+
+def test_values_move_with_the_directories_and_code_does_not() -> None:
+    state = ShellState.model_validate(
+        {
+            "directory": "/old/workspace/pkg",
+            "variables": {
+                "path": {"value": "/old/workspace/bin:/old/workspaces:/usr"},
+                "home": {"attributes": "a", "elements": {"0": "/old/home", "1": "x/old/home"}},
+            },
+            "functions": {"f": {"commands": "cd /old/workspace"}},
+            "traps": {"EXIT": "cd /old/workspace"},
+        }
+    )
+    moved = state.relocate(
+        {"/old/workspace": "/new $(id)", "/old/home": "/root", "/": "/spoilt", "": "/spoilt"}
+    )
+    assert moved.directory == "/new $(id)/pkg"
+    assert moved.variables["path"].value == "/new $(id)/bin:/old/workspaces:/usr"
+    assert moved.variables["home"].elements == {"0": "/root", "1": "x/old/home"}
+    assert (moved.functions, moved.traps) == (state.functions, state.traps)
+    assert state.relocate({"/": "/x", "/old/home": "/old/home"}) is state
+
+
+def test_a_shell_that_prints_something_else() -> None:
+    assert parse_printed_state("nothing", "mark") is None
+    assert parse_printed_state("\0mark".join(["x"] * 11), "mark") is None
+    parts = [
+        "",
+        "shopt -s a;b\nshopt -s good",
+        'declare -- x="$(id)"\ndeclare -- y="1"',
+        "",
+        "",
+        "",
+        "0022\n",
+        "/\0x\0",
+    ]
+    state = parse_printed_state("\0mark".join([*parts, "set -o $(id)", "trap -- $(id) EXIT", ""]), "mark")
+    assert state == ShellState.model_validate(
+        {"directory": "/", "umask": "0022", "shopt": {"good": True}, "variables": {"y": {"value": "1"}}}
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["trap -- \\''", "declare -- x=\\''", "declare -A x=([\\''", 'trap -- "$', "declare -f f", 'x () "'],
+)
+def test_reading_what_a_shell_prints_takes_linear_time(line: str) -> None:
+    """Each line could be the beginning of a statement that ends with the text."""
+    seconds = []
+    for lines in (20_000, 160_000):
+        part = f"{line}\n" * lines
+        printed = "\0mark".join(["", "", part, part, "declare -f x\n", part, "", "/\0/\0", "", part, ""])
+        begun = time.process_time()
+        parse_printed_state(printed, "mark")
+        seconds.append(time.process_time() - begun)
+    assert seconds[1] < 40 * seconds[0] + 1
+
+
+def test_a_function_of_quotes_takes_little_memory(process: Kit, tmp_path: Path) -> None:
+    with process.close_started():
+        machine = process.start()
+        run(machine, 'eval "f() { : $(yes "\\\\\'" | head -n 400000 | tr -d \'\\n\'); }"')
+        state = parse_state(machine.shell_state())
+        length = len(state.functions["f"].commands)
+        assert length > 800_000
+        assert len(render_restore_code(state)) < 3 * length
+        again = process.restore(machine.snapshot(tmp_path).result(), tmp_path)
+        assert check_output(again, "declare -f f | wc -c") == check_output(machine, "declare -f f | wc -c")

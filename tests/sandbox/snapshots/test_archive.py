@@ -1,0 +1,856 @@
+"""Archives of differences: what the kernel's own overlay makes goes round whole, what is hostile is refused."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from langgraph_takeover.sandbox.changes.layers import TRUSTED_OPAQUE, USER_OPAQUE, LayerStack
+from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError, SnapshotCorruptError
+from langgraph_takeover.sandbox.snapshots import archive, docker_images
+from langgraph_takeover.sandbox.snapshots import archive_members as members
+
+from ...conftest import skip_missing
+
+BASE = "sha256:" + "b" * 64
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+NAMES = st.sampled_from(["a", "b", "c d", "größe", "n\nl", "caf\udce9", ".wh.a", ".wh..wh..opq", "é" * 60])
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
+DEEDS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                "write",
+                "append",
+                "mkdir",
+                "remove",
+                "link",
+                "chmod",
+                "rename",
+                "hard",
+                "fifo",
+                "again",
+                "sparse",
+            ]
+        ),
+        PATHS,
+        PATHS,
+        st.binary(max_size=40),
+        st.sampled_from([0o644, 0o755, 0o4750, 0o600, 0o1777, 0o000]),
+    ),
+    max_size=14,
+)
+
+
+@pytest.fixture(scope="module")
+def rooms() -> Iterator[Path]:
+    if os.geteuid() != 0:
+        skip_missing("overlays of the kernel's own marks are mounted by root")
+    room = Path(tempfile.mkdtemp(prefix="overlays-"))
+    yield room
+    shutil.rmtree(room)
+
+
+class Overlay:
+    """A mounted overlay whose layers can be read."""
+
+    def __init__(self, room: Path, lower: tuple[Path, ...], upper: Path, *, user: bool = False) -> None:
+        self.upper, self.merged = upper, Path(tempfile.mkdtemp(dir=room))
+        work = Path(tempfile.mkdtemp(dir=room))
+        upper.mkdir(exist_ok=True)
+        options = f"lowerdir={':'.join(map(str, lower))},upperdir={upper},workdir={work}"
+        options += ",userxattr" if user else ""
+        subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, self.merged], check=True)
+
+    def __enter__(self) -> Path:
+        return self.merged
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["umount", self.merged], check=True)
+
+
+def do(root: Path, deeds: list[Any]) -> None:
+    for kind, one, two, content, mode in deeds:
+        place, other = root / one, root / two
+        try:
+            if place.is_fifo() and kind in ("write", "append", "sparse", "again"):
+                continue  # opening one without a reader never ends
+            if kind in ("write", "append", "sparse", "fifo", "mkdir", "link"):
+                place.parent.mkdir(parents=True, exist_ok=True)
+            if kind == "write":
+                place.write_bytes(content)
+            elif kind == "append":
+                with place.open("ab") as out:
+                    out.write(content)
+            elif kind == "sparse":
+                with place.open("wb") as out:
+                    out.truncate(700_000)
+                    out.seek(600_000)
+                    out.write(content)
+            elif kind == "mkdir":
+                place.mkdir()
+            elif kind == "remove":
+                shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink()
+            elif kind == "again":
+                shutil.rmtree(place)
+                place.mkdir()
+            elif kind == "link":
+                place.symlink_to(two)
+            elif kind == "chmod":
+                place.chmod(mode)
+            elif kind == "rename":
+                place.rename(other)
+            elif kind == "hard":
+                other.hardlink_to(place)
+            elif kind == "fifo":
+                os.mkfifo(place, 0o640)
+            if kind == "write" and not place.is_symlink():
+                os.setxattr(place, "user.note", content + b"!")
+        except (OSError, shutil.Error):
+            continue
+
+
+def tree(root: Path) -> dict[str, tuple[Any, ...]]:
+    found: dict[str, tuple[Any, ...]] = {}
+    links: dict[int, str] = {}
+    for parent, directories, files in os.walk(root):
+        for name in (*directories, *files):
+            place = Path(parent) / name
+            info = place.lstat()
+            path = os.fspath(place.relative_to(root))
+            content: Any = None
+            if stat.S_ISREG(info.st_mode):
+                content = (place.read_bytes(), os.listxattr(place), links.setdefault(info.st_ino, path))
+            elif stat.S_ISLNK(info.st_mode):
+                content = place.readlink()
+            mtime = None if stat.S_ISDIR(info.st_mode) else info.st_mtime_ns
+            found[path] = (info.st_mode, info.st_uid, mtime, content)
+    return found
+
+
+def keep(layers: tuple[Path, ...], base: Path, place: Path, *, opaque: str = USER_OPAQUE) -> str:
+    return archive.write(layers, LayerStack(base, opaque_attribute=opaque), place, base_digest=BASE)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(DEEDS, DEEDS, DEEDS)
+def test_what_the_kernel_merges_goes_round(
+    rooms: Path, first: list[Any], second: list[Any], third: list[Any]
+) -> None:
+    room = Path(tempfile.mkdtemp(dir=rooms))
+    base, lower, upper, again = (room / name for name in ("base", "lower", "upper", "again"))
+    base.mkdir()
+    do(base, first)
+    for path in sorted(base.rglob(".wh.*"), reverse=True):  # a base's own names are its own business
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    with Overlay(room, (base,), lower) as merged:
+        do(merged, second)
+    with Overlay(room, (lower, base), upper) as merged:
+        do(merged, third)
+        before = tree(merged)
+    digest = keep((upper, lower), base, room / "archive", opaque=TRUSTED_OPAQUE)
+    assert archive.content_digest((upper, lower), LayerStack(base, opaque_attribute=TRUSTED_OPAQUE)) == digest
+    archive.verify(room / "archive", digest=digest, base_digest=BASE)
+    again.mkdir()
+    archive.unpack(room / "archive", again, digest=digest, base_digest=BASE, owner=0)
+    with Overlay(room, (base,), again, user=True) as merged:
+        assert tree(merged) == before
+    assert keep((again,), base, room / "second") == digest
+    shutil.rmtree(room)
+
+
+def test_equal_trees_have_one_digest_however_they_came_about(rooms: Path) -> None:
+    room = Path(tempfile.mkdtemp(dir=rooms))
+    base = room / "base"
+    (base / "d").mkdir(parents=True)
+    (base / "d/f").write_text("f")
+    digests = set()
+    for number, script in enumerate(
+        (
+            "echo x > new; rm d/f",
+            "mkdir t; echo x > t/x; mv t/x new; rmdir t; rm d/f; touch d/f; rm d/f",
+            "echo y > new; echo x > new; rm d/f",
+        )
+    ):
+        upper = room / f"upper{number}"
+        with Overlay(room, (base,), upper) as merged:
+            subprocess.run(["sh", "-ec", script], cwd=merged, check=True)
+        digests.add(archive.content_digest((upper,), LayerStack(base)))
+    assert len(digests) == 1
+
+
+Member = tuple[str, bytes, dict[str, Any]]
+
+
+def made(place: Path, members: list[Member], *, base: str = BASE, header: bool = True) -> Path:
+    """An archive with just these members: name, type, and other fields of the header."""
+    raw = io.BytesIO()
+    headers = {"TAKEOVER.base": base} if header else None
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT, pax_headers=headers) as tar:
+        for name, kind, more in members:
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            content = more.get("content", b"")
+            for key, value in more.items():
+                if key != "content":
+                    setattr(info, key, value)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    place.write_bytes(zstandard.compress(raw.getvalue()))
+    return place
+
+
+FILE, LINK, HARD, DIRECTORY = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
+HOSTILE: dict[str, tuple[list[Member], str]] = {
+    "absolute": ([("/etc/x", FILE, {})], "leads out"),
+    "dots": ([("../x", FILE, {})], "leads out"),
+    "inner dots": ([("d", DIRECTORY, {}), ("d/../../x", FILE, {})], "leads out"),
+    "dot": ([("./x", FILE, {})], "leads out"),
+    "empty part": ([("d", DIRECTORY, {}), ("d//x", FILE, {})], "leads out"),
+    "empty name": ([("", DIRECTORY, {})], "leads out"),
+    "block device": ([("x", tarfile.BLKTYPE, {"devmajor": 8})], "kind"),
+    "character device": ([("x", tarfile.CHRTYPE, {"devmajor": 1, "devminor": 3})], "kind"),
+    "whiteout device": ([("x", tarfile.CHRTYPE, {})], "kind"),
+    "contiguous": ([("x", tarfile.CONTTYPE, {})], "kind"),
+    "through a link": ([("l", LINK, {"linkname": "/tmp"}), ("l/x", FILE, {})], "does not lie"),
+    "through a file": ([("f", FILE, {}), ("f/x", FILE, {})], "does not lie"),
+    "hard link out": ([("h", HARD, {"linkname": "/etc/passwd"})], "link to no file"),
+    "hard link up": ([("h", HARD, {"linkname": "../../etc/passwd"})], "link to no file"),
+    "hard link to a link": (
+        [("a", LINK, {"linkname": "/etc/passwd"}), ("h", HARD, {"linkname": "a"})],
+        "link to no file",
+    ),
+    "hard link ahead": ([("h", HARD, {"linkname": "x"}), ("x", FILE, {})], "link to no file"),
+    "twice": ([("x", FILE, {}), ("x", FILE, {"content": b"2"})], "twice"),
+    "link, then file": ([("x", LINK, {"linkname": "/tmp/x"}), ("x", FILE, {})], "twice"),
+    "gone and there": ([(".wh.x", FILE, {}), ("x", FILE, {})], "twice"),
+    "a mark without a name": ([(".wh.", FILE, {})], "no name"),
+    "a mark for dots": ([(".wh...", FILE, {})], "no name"),
+    "a mark out of place": ([("f", FILE, {}), (".wh..wh..opq", FILE, {})], "hidden by nothing"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_archives(tmp_path: Path, name: str) -> None:
+    members, reason = HOSTILE[name]
+    place = made(tmp_path / "archive", members)
+    target = tmp_path / "in" / "target"
+    target.mkdir(parents=True)
+    for deed in (
+        lambda: archive.verify(place, digest=EMPTY, base_digest=BASE),
+        lambda: archive.unpack(place, target, digest=EMPTY, base_digest=BASE),
+    ):
+        with pytest.raises(SnapshotCorruptError, match=reason) as refused:
+            deed()
+        assert "\n" not in str(refused.value)
+    outside = [path for path in (tmp_path / "in").rglob("*") if target not in (path, *path.parents)]
+    assert outside == []
+
+
+def test_an_archive_of_nothing_goes_round(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "layer").mkdir()
+    place = tmp_path / "archive"
+    digest = keep((tmp_path / "layer",), tmp_path / "base", place)
+    assert digest == EMPTY
+    archive.verify(place, digest=digest, base_digest=BASE)
+
+
+def test_another_base_and_another_digest(tmp_path: Path) -> None:
+    place = made(tmp_path / "archive", [])
+    archive.verify(place, digest=EMPTY, base_digest=BASE)
+    with pytest.raises(SnapshotCorruptError, match="made for base"):
+        archive.verify(place, digest=EMPTY, base_digest="sha256:" + "c" * 64)
+    with pytest.raises(SnapshotCorruptError, match="but the snapshot says"):
+        archive.verify(place, digest="0" * 64, base_digest=BASE)
+    with pytest.raises(SnapshotCorruptError, match="made for base"):
+        archive.verify(
+            made(tmp_path / "bare", [("x", FILE, {})], header=False), digest=EMPTY, base_digest=BASE
+        )
+
+
+def whole(tmp_path: Path) -> tuple[Path, str]:
+    layer, base = tmp_path / "layer", tmp_path / "base"
+    base.mkdir()
+    (layer / "d").mkdir(parents=True)
+    for number in range(40):
+        (layer / f"d/f{number}").write_bytes(os.urandom(300))
+    (layer / "link").symlink_to("d/f1")
+    (layer / "zeros").write_bytes(bytes(50_000))
+    place = tmp_path / "archive"
+    return place, keep((layer,), base, place)
+
+
+def test_every_cut_and_every_flip_is_refused(tmp_path: Path) -> None:
+    place, digest = whole(tmp_path)
+    content = place.read_bytes()
+    archive.verify(place, digest=digest, base_digest=BASE)
+    step = max(1, len(content) // 150)
+    for length in (*range(0, len(content) - 4, step), len(content) - 5):
+        place.write_bytes(content[:length])
+        with pytest.raises(SnapshotCorruptError):
+            archive.verify(place, digest=digest, base_digest=BASE)
+    for position in (*range(0, len(content), step), *range(len(content) - 4, len(content))):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << position % 8
+        place.write_bytes(flipped)
+        with pytest.raises(SnapshotCorruptError):
+            archive.verify(place, digest=digest, base_digest=BASE)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_headers_of_any_kind_raise_nothing_else(tmp_path: Path, data: st.DataObject) -> None:
+    """Changes under the compression, where no checksum of zstd's helps."""
+    if not (tmp_path / "archive").exists():
+        whole(tmp_path)
+    raw = bytearray(zstandard.ZstdDecompressor().stream_reader((tmp_path / "archive").read_bytes()).read())
+    for _ in range(data.draw(st.integers(1, 6))):
+        place = data.draw(st.integers(0, len(raw) - 1))
+        raw[place] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):  # mend the header's own checksum
+        start = place // 512 * 512
+        block = raw[start : start + 512]
+        total = sum(block[:148]) + 256 + sum(block[156:])
+        raw[start + 148 : start + 156] = b"%06o\0 " % (total & 0o777777)
+    changed = tmp_path / "changed"
+    changed.write_bytes(zstandard.compress(bytes(raw)))
+    target = Path(tempfile.mkdtemp(dir=tmp_path))
+    for deed in (
+        lambda: archive.verify(changed, digest="0" * 64, base_digest=BASE),
+        lambda: archive.unpack(changed, target, digest="0" * 64, base_digest=BASE),
+    ):
+        with pytest.raises(SnapshotCorruptError):
+            deed()
+
+
+def test_noise_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    for content in (b"", b"\0" * 5000, os.urandom(3000), zstandard.compress(os.urandom(3000))):
+        place.write_bytes(content)
+        with pytest.raises(SnapshotCorruptError):
+            archive.verify(place, digest=EMPTY, base_digest=BASE)
+    place.unlink()
+    with pytest.raises(SnapshotCorruptError, match="gone"):
+        archive.verify(place, digest=EMPTY, base_digest=BASE)
+
+
+END = bytes(tarfile.RECORDSIZE)
+GLOBAL = tarfile.TarInfo.create_pax_global_header({"TAKEOVER.base": BASE})
+
+
+def block(
+    name: bytes = b"x",
+    kind: bytes = FILE,
+    *,
+    size: bytes = b"%011o\0" % 0,
+    mode: bytes = b"0000644\0",
+    uid: bytes = b"0000000\0",
+    mtime: bytes = b"%011o\0" % 0,
+    target: bytes = b"",
+    version: bytes = b"ustar\00000",
+    rest: bytes = b"",
+) -> bytes:
+    """One header with these fields, whatever they are, and the checksum that it should have."""
+    whole = name.ljust(100, b"\0") + mode + uid + uid + size + mtime + b" " * 8 + kind
+    whole = (whole + target.ljust(100, b"\0") + version + rest).ljust(512, b"\0")
+    return whole[:148] + b"%06o\0 " % sum(whole) + whole[156:]
+
+
+def number(value: int) -> bytes:
+    return b"%011o\0" % value
+
+
+def record(key: bytes, value: bytes) -> bytes:
+    length = len(key) + len(value) + 3
+    while length != len(key) + len(value) + 3 + len(str(length)):
+        length = len(key) + len(value) + 3 + len(str(length))
+    return b"%d %s=%s\n" % (length, key, value)
+
+
+def extended(*records: tuple[bytes, bytes] | bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    """An extended header with these records, or with this text."""
+    body = b"".join(one if isinstance(one, bytes) else record(*one) for one in records)
+    return block(b"././@PaxHeader", kind, size=number(len(body))) + body + bytes(-len(body) % 512)
+
+
+def packed(place: Path, *chunks: bytes, **options: Any) -> Path:
+    """An archive of these bytes behind the global header."""
+    with (
+        place.open("wb") as raw,
+        zstandard.ZstdCompressor(**options).stream_writer(raw, closefd=False) as compressor,
+    ):
+        for chunk in (GLOBAL, *chunks):
+            compressor.write(chunk)
+    return place
+
+
+def sparse(*records: tuple[bytes, bytes]) -> bytes:
+    named = [(b"GNU.sparse." + key, value) for key, value in records]
+    return extended(*named) + block(size=number(512)) + b"0\n".ljust(512, b"\0")
+
+
+NEGATIVE = str(-(10**15)).encode()
+MALFORMED: dict[str, tuple[bytes, str]] = {
+    "negative size": (extended((b"size", b"-512")) + block(), "its size b'-512'"),
+    "size in words": (extended((b"size", b"1e3")) + block(), "its size"),
+    "size with a sign": (extended((b"size", b"+5")) + block(), "its size"),
+    "huge size": (extended((b"size", b"9" * 19)) + block(), "its size"),
+    "long size": (extended((b"size", b"9" * 5000)) + block(), "its size"),
+    "binary size": (block(size=b"\x80" + bytes(10) + b"\1"), "not one that a snapshot has"),
+    "binary negative size": (block(size=b"\xff" * 12), "not one that a snapshot has"),
+    "signed octal": (block(size=b"-0000000777\0"), "not one that a snapshot has"),
+    "blank size": (block(size=b" " * 12), "not one that a snapshot has"),
+    "claimed size": (block(size=number(8**11 - 1)) + bytes(1 << 20), "cut short"),
+    "claimed sizes": (
+        b"".join(extended((b"size", b"%d" % (40 << 30))) + block(name) for name in (b"x", b"y")),
+        "cut short",
+    ),
+    "more than any layer": (extended((b"size", b"%d" % (65 << 30))) + block(), "more than 64 GiB"),
+    "sparse 0.0": (sparse((b"size", b"%d" % (30 << 30)), (b"numblocks", b"0")), "GNU.sparse.size"),
+    "sparse 0.1": (sparse((b"map", b"0,0"), (b"size", b"9")), "GNU.sparse.map"),
+    "sparse 1.0": (sparse((b"major", b"1"), (b"minor", b"0"), (b"realsize", NEGATIVE)), "GNU.sparse.major"),
+    "sparse of old": (block(kind=tarfile.GNUTYPE_SPARSE, version=b"ustar  \0"), "kind"),
+    "GNU version": (block(version=b"ustar  \0"), "not one that a snapshot has"),
+    "GNU name": (block(kind=tarfile.GNUTYPE_LONGNAME, size=number(512)) + bytes(512) + block(), "kind"),
+    "GNU target": (block(kind=tarfile.GNUTYPE_LONGLINK, size=number(512)) + bytes(512) + block(), "kind"),
+    "Solaris header": (extended((b"path", b"y"), kind=b"X") + block(), "kind"),
+    "another global header": (extended((b"path", b"y"), kind=b"g") + block(), "kind"),
+    "a prefix": (block(rest=bytes(80) + b"directory"), "not one that a snapshot has"),
+    "an owner's name": (block(rest=b"root"), "not one that a snapshot has"),
+    "header upon header": (extended((b"mtime", b"1")) * 2000 + block(), "kind"),
+    "header without a member": (extended((b"mtime", b"1")), "checksum"),
+    "header names twice": (extended((b"path", b"y"), (b"path", b"z")) + block(), "twice"),
+    "unknown record": (extended((b"LIBARCHIVE.creationtime", b"1")) + block(), "LIBARCHIVE"),
+    "other character set": (extended((b"GNU.charset", b"1")) + block(), "GNU.charset"),
+    "record without length": (extended(b"path=x\n") + block(), "malformed"),
+    "record of length 0": (extended(b"0 path=x\n") + block(), "malformed"),
+    "record too short": (extended(b"3 path=x\n") + block(), "malformed"),
+    "record too long": (extended(b"99 path=x\n") + block(), "malformed"),
+    "record of negative length": (extended(b"-9 path=x\n") + block(), "malformed"),
+    "record without value": (extended(b"7 path\n") + block(), "without a value"),
+    "large header": (extended((b"SCHILY.xattr.user.a", bytes(1 << 20))) + block(), "header is too large"),
+    "claimed header": (block(kind=tarfile.XHDTYPE, size=number(4 << 30)) + bytes(8 << 20), "is too large"),
+    "no time": (extended((b"mtime", b"nan")) + block(), "time"),
+    "endless time": (extended((b"mtime", b"inf")) + block(), "time"),
+    "overflowing time": (extended((b"mtime", b"1e400")) + block(), "time"),
+    "huge time": (extended((b"mtime", b"9" * 400)) + block(), "time"),
+    "time beyond 64 bits": (extended((b"mtime", b"%d.5" % 2**63)) + block(), "time"),
+    "time long ago": (extended((b"mtime", b"-" + b"9" * 30)) + block(), "time"),
+    "picoseconds": (extended((b"mtime", b"1.0000000001")) + block(), "time"),
+    "exponent of nanoseconds": (extended((b"mtime", b"1.5e5")) + block(), "time"),
+    "underscored time": (extended((b"mtime", b"1_0")) + block(), "time"),
+    "empty time": (extended((b"mtime", b"")) + block(), "time"),
+    "binary time": (block(mtime=b"\x80" + b"\xff" * 11), "not one that a snapshot has"),
+    "huge user": (extended((b"uid", b"9" * 10)) + block(), "uid"),
+    "negative group": (extended((b"gid", b"-1")) + block(), "gid"),
+    "capability": (extended((b"SCHILY.xattr.security.capability", b"\1\0")) + block(), "attribute"),
+    "overlay's mark": (extended((b"SCHILY.xattr.trusted.overlay.opaque", b"y")) + block(), "attribute"),
+    "overlay's own": (extended((b"SCHILY.xattr.user.overlay.redirect", b"/etc")) + block(), "attribute"),
+    "attribute with a NUL": (extended((b"SCHILY.xattr.user.\0", b"y")) + block(), "attribute"),
+    "attribute of a link": (
+        extended((b"SCHILY.xattr.user.a", b"y")) + block(kind=LINK, target=b"y"),
+        "attributes that a link",
+    ),
+    "content of a directory": (block(kind=DIRECTORY, size=number(512)) + bytes(512), "that a directory"),
+    "content of a mark": (block(b".wh.x", size=number(512)) + bytes(512), "is no mark"),
+    "mark that is a directory": (block(b".wh.x", DIRECTORY), "is no mark"),
+    "link without a target": (block(kind=LINK), "no target"),
+    "link with a NUL": (extended((b"linkpath", b"a\0b")) + block(kind=LINK), "no target"),
+    "long target": (extended((b"linkpath", b"a/" * 2048)) + block(kind=LINK), "no target"),
+    "file with a target": (block(target=b"y"), "no target"),
+    "name with a NUL": (extended((b"path", b"a\0b")) + block(), "leads out"),
+    "renamed out": (extended((b"path", b"../x")) + block(), "leads out"),
+    "long name": (extended((b"path", b"n" * 256)) + block(), "too long"),
+    "deep": (extended((b"path", b"/".join([b"d"] * 202))) + block(), "too deep"),
+    "out of order": (block(b"b") + block(b"a"), "out of order"),
+    "late beginning": (block(b"a") + block(b".", DIRECTORY), "not at the beginning"),
+    "beginning that is a file": (block(b"."), "not at the beginning"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_members_are_refused_at_once(tmp_path: Path, name: str) -> None:
+    chunk, reason = MALFORMED[name]
+    place = packed(tmp_path / "archive", chunk, END)
+    (tmp_path / "target").mkdir()
+    began = time.process_time()
+    for deed in (
+        lambda: archive.verify(place, digest=EMPTY, base_digest=BASE),
+        lambda: archive.unpack(place, tmp_path / "target", digest=EMPTY, base_digest=BASE),
+    ):
+        with pytest.raises(SnapshotCorruptError, match=reason) as refused:
+            deed()
+        assert "\n" not in str(refused.value)
+        assert len(str(refused.value)) < 400
+    assert time.process_time() - began < 1
+
+
+def test_every_time_that_a_file_can_have_goes_round(tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    for number_, text in enumerate(("0", "-1", "-1.5", "1700000000.123456789", f"{2**63 - 1}.999999999")):
+        packed(place, extended((b"mtime", text.encode())) + block(), END)
+        digest = held_digest(place)
+        target = tmp_path / str(number_)
+        target.mkdir()
+        archive.unpack(place, target, digest=digest, base_digest=BASE)
+        if len(text) < 25:
+            assert (target / "x").stat().st_mtime_ns == Decimal(text) * 10**9
+
+
+def held_digest(place: Path) -> str:
+    """The digest that an archive should have."""
+    with place.open("rb") as raw:
+        found = members.ArchiveMembers(place, raw)
+        found.read_base()
+        return archive._ArchiveReader(place, found, None, None, archive.MAX_LAYER_BYTES).read()
+
+
+COST = """
+import resource, sys, time
+from pathlib import Path
+from langgraph_takeover.sandbox.snapshots import archive, docker_images as images, archive_members as members
+from langgraph_takeover.sandbox.interface import SnapshotCorruptError
+before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+try:
+    archive.verify(Path(sys.argv[1]), digest="0" * 64, base_digest=sys.argv[2])
+except SnapshotCorruptError as error:
+    assert sys.argv[3] in str(error), error
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, time.process_time() - began)
+"""
+
+
+def cost(place: Path, reason: str) -> tuple[float, float]:
+    """What verifying takes: MiB at the peak, seconds of the processor."""
+    done = subprocess.run(
+        [sys.executable, "-c", COST, str(place), BASE, reason],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(archive.__file__).parents[1])},
+    )
+    mib, seconds = map(float, done.stdout.split())
+    return mib, seconds
+
+
+def test_many_members_take_little(tmp_path: Path) -> None:
+    for prefix in (b"", b".wh."):
+        place = packed(tmp_path / "archive", *(block(b"%sm%07d" % (prefix, n)) for n in range(60_000)), END)
+        mib, seconds = cost(place, "but the snapshot says")
+        assert mib < 20
+        assert seconds < 6
+
+
+def test_a_window_takes_no_memory(tmp_path: Path) -> None:
+    wide = zstandard.ZstdCompressionParameters(window_log=27, compression_level=1)
+    place = packed(
+        tmp_path / "archive",
+        block(size=number(160 << 20)),
+        *[bytes(1 << 20)] * 160,
+        END,
+        compression_params=wide,
+    )
+    mib, _ = cost(place, "Frame requires too much memory")
+    assert mib < 20
+
+
+def test_attributes_take_no_memory(tmp_path: Path) -> None:
+    """Those of directories on the way, which come to 190 MiB."""
+    many = [(b"SCHILY.xattr.user.%03d" % number, bytes([65]) * 60_000) for number in range(16)]
+    paths = [b"/".join([b"d"] * (depth + 1)) for depth in range(200)]
+    chunks = (extended((b"path", path), *many) + block(kind=DIRECTORY) for path in paths)
+    mib, _ = cost(packed(tmp_path / "archive", *chunks, END), "but the snapshot says")
+    assert mib < 20
+
+
+def test_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = packed(tmp_path / "archive", *(block(b"m%02d" % n) for n in range(60)), END)
+    archive.verify(place, digest=held_digest(place), base_digest=BASE)
+    for limit, value, reason in (
+        ("MOST_MEMBERS", 59, "more than 59 members"),
+        ("LONGEST_PATHS", 100, "its paths take"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(members, limit, value)
+            with pytest.raises(SnapshotCorruptError, match=reason):
+                archive.verify(place, digest=EMPTY, base_digest=BASE)
+    monkeypatch.setattr(members, "LARGEST_EXTENDED_HEADERS", 500)
+    packed(place, *(extended((b"mtime", b"1")) + block(b"m%02d" % n) for n in range(60)), END)
+    with pytest.raises(SnapshotCorruptError, match="header is too large"):
+        archive.verify(place, digest=EMPTY, base_digest=BASE)
+
+
+def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = packed(tmp_path / "archive", block(size=number(8**10)), *[bytes(1 << 20)] * 1024, END)
+    monkeypatch.setattr(members, "_CPU_S", 0.1)
+    began = time.thread_time()
+    with pytest.raises(SnapshotCorruptError, match="takes too long"):
+        archive.verify(place, digest=EMPTY, base_digest=BASE)
+    assert time.thread_time() - began < 0.5
+
+
+def test_a_file_of_another_user_is_not_kept(tmp_path: Path) -> None:
+    layer, base = tmp_path / "layer", tmp_path / "base"
+    layer.mkdir()
+    base.mkdir()
+    (layer / "file").write_text("of this host")
+    with pytest.raises(SandboxUnavailableError, match="file: belongs to a user of this host"):
+        archive.write(
+            (layer,), LayerStack(base), tmp_path / "archive", base_digest=BASE, root_uid=os.getuid() + 1
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "layer"]
+
+
+def test_what_is_no_file_is_refused_and_closed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    before = set(Path("/proc/self/fd").iterdir())
+    for place in (tmp_path, tmp_path / "fifo"):
+        with pytest.raises(SnapshotCorruptError, match=f"{place}: is not a regular file"):
+            archive.verify(place, digest="", base_digest=BASE)
+    assert set(Path("/proc/self/fd").iterdir()) <= before
+
+
+def test_more_than_a_sandbox_may_hold(tmp_path: Path) -> None:
+    """Holes count where they are written, and are none where they need not be."""
+    place, target = tmp_path / "archive", tmp_path / "target"
+    content = (b"data".ljust(4096, b"\0") + bytes(252 << 10)) * 64
+    packed(place, block(size=number(len(content))), content, END)
+    digest = held_digest(place)
+    target.mkdir()
+    archive.unpack(place, target, digest=digest, base_digest=BASE, max_bytes=1 << 20)
+    assert (target / "x").read_bytes() == content
+    assert (target / "x").stat().st_blocks * 512 < 1 << 20
+    for deed in (
+        lambda: archive.unpack(place, target, digest=digest, base_digest=BASE, max_bytes=100 << 10),
+        lambda: archive.verify(place, digest=digest, base_digest=BASE, max_bytes=15 << 20),
+    ):
+        (target / "x").unlink(missing_ok=True)
+        with pytest.raises(OutOfDiskError, match=r"more than \d+ MB, the sandbox's limit; raise disk_mb"):
+            deed()
+
+
+def test_what_follows_the_end_is_refused(tmp_path: Path) -> None:
+    place = packed(tmp_path / "archive", block(), END)
+    digest, whole = held_digest(place), place.read_bytes()
+    for more, reason in (
+        (b"junk" * 100, "Unknown frame"),
+        (zstandard.compress(b"junk"), "goes on after its end"),
+        (zstandard.compress(bytes(tarfile.RECORDSIZE)), "goes on after its end"),
+    ):
+        place.write_bytes(whole + more)
+        with pytest.raises(SnapshotCorruptError, match=reason):
+            archive.verify(place, digest=digest, base_digest=BASE)
+    for end in (b"", bytes(512), END + END, END[:-512] + b"x" + bytes(511)):
+        packed(place, block(), end)
+        with pytest.raises(SnapshotCorruptError, match=r"cut short|goes on"):
+            archive.verify(place, digest=digest, base_digest=BASE)
+
+
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.one_of(
+            st.sampled_from([b".", b"a", b"a/b", b".wh.a", b"a/.wh..wh..opq"]), st.binary(max_size=20)
+        ),
+        "kind": st.sampled_from([b"0", b"1", b"2", b"3", b"5", b"6", b"g", b"x", b"L", b"S", b"\0"]),
+        "size": st.one_of(st.integers(0, 600).map(number), st.binary(min_size=12, max_size=12)),
+        "mtime": st.one_of(st.integers(0, 8**11 - 1).map(number), st.binary(min_size=12, max_size=12)),
+        "mode": st.one_of(
+            st.integers(0, 0o7777).map(lambda n: b"%07o\0" % n), st.binary(min_size=8, max_size=8)
+        ),
+        "target": st.sampled_from([b"", b"a", b"a/b", b"/etc/passwd", b"../x"]),
+    },
+)
+VALUES = st.one_of(
+    st.binary(max_size=12),
+    st.integers(-(2**70), 2**70).map(lambda n: str(n).encode()),
+    st.decimals(allow_nan=True).map(lambda n: str(n).encode()),
+    st.sampled_from([b"a", b"a/b", b"d", b"BINARY", b"1e400"]),
+)
+RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                b"path",
+                b"linkpath",
+                b"size",
+                b"uid",
+                b"gid",
+                b"mtime",
+                b"hdrcharset",
+                b"TAKEOVER.literal",
+                b"SCHILY.xattr.user.a",
+                b"GNU.sparse.realsize",
+            ]
+        ),
+        VALUES,
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.booleans(), RECORDS, FIELDS, st.binary(max_size=512)), max_size=5))
+def test_members_of_any_kind_raise_nothing_else(
+    tmp_path: Path, given_: list[tuple[bool, Any, dict[str, bytes], bytes]]
+) -> None:
+    chunks = []
+    for is_extended, records, fields, content in given_:
+        if is_extended:
+            chunks.append(extended(*records))
+        if content and "size" not in fields:
+            fields = {**fields, "size": number(len(content))}
+        chunks += [block(**fields), content + bytes(-len(content) % 512)]  # type: ignore[arg-type]
+    place = packed(tmp_path / "archive", *chunks, END)
+    target = Path(tempfile.mkdtemp(dir=tmp_path)) / "in" / "target"
+    target.mkdir(parents=True)
+    for deed in (
+        lambda: archive.verify(place, digest="0" * 64, base_digest=BASE),
+        lambda: archive.unpack(place, target, digest="0" * 64, base_digest=BASE, max_bytes=1000),
+    ):
+        with pytest.raises((SnapshotCorruptError, OutOfDiskError)):
+            deed()
+    assert {*target.parents[1].rglob("*")} <= {target.parent, target, *target.rglob("*")}
+
+
+@given(
+    st.dictionaries(
+        st.text("ab./\udcff", min_size=1, max_size=6),
+        st.tuples(st.binary(min_size=32, max_size=32), st.integers(0, 2)),
+    )
+)
+def test_sums_are_a_mapping(expected: dict[str, tuple[bytes, int]]) -> None:
+    sums = members.DigestsByPath()
+    for path in sorted(expected, key=members.sort_key):
+        sums.add(members.sort_key(path), *expected[path])
+    told = {path: None if kind == sums.UNREPORTED else sum_.hex() for path, (sum_, kind) in expected.items()}
+    assert dict(sums) == told
+    assert sums.get("c") is None
+    for path, (sum_, kind) in expected.items():
+        assert sums.find_file(path) == (None if kind == sums.LINK else (sum_, kind))
+
+
+def test_closed_directories_with_hard_links() -> None:
+    """What nobody may enter is laid out by an ordinary user all the same."""
+    room = Path(tempfile.mkdtemp(dir="/var/tmp"))  # open to other users, unlike a test's own directory
+    try:
+        chunks = [
+            block(b"a", DIRECTORY, mode=b"0000000\0") + block(b"a/f", mode=b"0000000\0"),
+            block(b"b", DIRECTORY, mode=b"0000500\0"),
+            block(b"b/h", HARD, target=b"a/f"),
+        ]
+        place = packed(room / "archive", *chunks, END)
+        digest, target = held_digest(place), room / "target"
+        target.mkdir()
+        script = "import os, sys; from pathlib import Path; from sandbox import archive\n"
+        script += "if os.geteuid() == 0: os.setresuid(12345, 12345, 12345)\n"
+        script += "archive.unpack(Path(sys.argv[1]), Path(sys.argv[2]), digest=sys.argv[3], base_digest=sys.argv[4])"
+        if os.geteuid() == 0:
+            os.chown(target, 12345, 12345)
+            place.chmod(0o644)
+            room.chmod(0o755)
+        path = {**os.environ, "PYTHONPATH": str(Path(archive.__file__).parents[1])}
+        subprocess.run([sys.executable, "-c", script, place, target, digest, BASE], check=True, env=path)
+        assert stat.S_IMODE((target / "a").stat().st_mode) == 0
+        assert stat.S_IMODE((target / "b").stat().st_mode) == 0o500
+        (target / "a").chmod(0o700)
+        assert (target / "a/f").stat().st_nlink == 2
+    finally:
+        shutil.rmtree(room)
+
+
+def test_a_pipe_in_the_place_of_an_archive(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "archive")
+    with pytest.raises(SnapshotCorruptError, match="not a regular file"):
+        archive.verify(tmp_path / "archive", digest=EMPTY, base_digest=BASE)
+
+
+def test_a_writer_refuses_what_no_reader_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MOST_MEMBERS", 20)
+    layer = tmp_path / "layer"
+    layer.mkdir()
+    for number in range(25):
+        (layer / str(number)).touch()
+    with pytest.raises(SandboxUnavailableError, match="more than 20 files"):
+        archive.write((layer,), LayerStack(), tmp_path / "archive", base_digest=BASE)
+    assert not list(tmp_path.glob("archive*"))
+
+
+def test_attributes_that_no_archive_can_name(tmp_path: Path) -> None:
+    layer = tmp_path / "layer"
+    layer.mkdir()
+    (layer / "file").touch()
+    (layer / "old").touch()
+    os.utime(layer / "old", ns=(-500_000_000, -500_000_000))
+    for name in (b"user.a=b", b"user.\xff", b"user.plain"):
+        os.setxattr(layer / "file", name, b"value")
+    digest = archive.write((layer,), LayerStack(), tmp_path / "archive", base_digest=BASE)
+    target = tmp_path / "target"
+    target.mkdir()
+    archive.unpack(tmp_path / "archive", target, digest=digest, base_digest=BASE)
+    assert os.listxattr(target / "file") == ["user.plain"]
+    assert (target / "old").stat().st_mtime_ns == -500_000_000
+
+
+def test_a_mark_of_docker_is_refused_before_the_daemon_sees_it(tmp_path: Path) -> None:
+    place = packed(tmp_path / "archive", extended((b"TAKEOVER.literal", b"1")) + block(b".wh.x"), END)
+    digest = held_digest(place)
+    assert archive.verify(place, digest=digest, base_digest=BASE).literal_path == ".wh.x"
+    with pytest.raises(SnapshotCorruptError, match="cannot keep a file named"):
+        docker_images.load_archive(place, digest, {"Id": BASE}, {}, "tag")
+
+
+@pytest.mark.slow
+def test_a_repository_with_its_packages_is_read(tmp_path: Path) -> None:
+    """200,000 files, a tenth of them second names of others."""
+    chunks = [block(b"node_modules", DIRECTORY)]
+    for number_ in range(2000):
+        directory = b"node_modules/package-%04d" % number_
+        chunks.append(block(directory, DIRECTORY))
+        for part in range(100):
+            name, origin = b"%s/module-%02d.js" % (directory, part), b"%s/module-00.js" % directory
+            times = extended((b"mtime", b"1700000000.%09d" % part))
+            if part % 10 == 9:
+                chunks.append(times + block(name, HARD, target=origin))
+            else:
+                chunks.append(times + block(name, size=number(4)) + (b"%04d" % number_).ljust(512, b"\0"))
+    place = packed(tmp_path / "archive", *chunks, END)
+    assert len(archive.verify(place, digest=held_digest(place), base_digest=BASE).files) == 200_000
+    mib, seconds = cost(place, "but the snapshot says")
+    assert mib < 60
+    assert seconds < 30
+
+
+def test_a_full_disk_leaves_no_part(rooms: Path) -> None:
+    room = Path(tempfile.mkdtemp(dir=rooms))
+    small, layer, base = room / "small", room / "layer", room / "base"
+    for directory in (small, layer, base):
+        directory.mkdir()
+    (layer / "big").write_bytes(os.urandom(3 << 20))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=True)
+    try:
+        with pytest.raises(OutOfDiskError, match="disk is full"):
+            keep((layer,), base, small / "archive")
+        assert list(small.iterdir()) == []
+        digest = keep((layer,), base, room / "archive")
+        with pytest.raises(OutOfDiskError):
+            archive.unpack(room / "archive", small, digest=digest, base_digest=BASE)
+    finally:
+        subprocess.run(["umount", small], check=True)
