@@ -32,8 +32,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
 from benchmarks.loops import PeerUnavailableError, build_command, time_mini_swe_agent, time_react_loop
 from benchmarks.testbed import make_testbed
-from langgraph_takeover import sandbox
-from langgraph_takeover.graph import open_home, open_run
+from langgraph_takeover import open_home, open_run, sandbox
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 _COMPARED_STEPS, _OBSERVATION_BYTES = 100, 2048

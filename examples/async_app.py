@@ -9,7 +9,7 @@ import sys
 from langchain_openai import ChatOpenAI
 from trial import TASK, sandbox_spec
 
-from langgraph_takeover.graph import Home, Outcome, open_home, open_run
+from langgraph_takeover import Home, Outcome, open_home, open_run
 
 TASK_INPUT = {"task": {"id": TASK.id, "prompt": TASK.prompt}}
 
@@ -17,7 +17,7 @@ TASK_INPUT = {"task": {"id": TASK.id, "prompt": TASK.prompt}}
 async def stream_run(home: Home, **agent: object) -> Outcome:
     with open_run(home, "streamed", **agent) as run:
         async for moment in run.agent.astream(TASK_INPUT, **run.options, stream_mode="custom"):
-            print(run.thread, moment["step"], moment["moment"])
+            print(run.thread, moment["step"], moment["event"])
         return await asyncio.to_thread(run.outcome)
 
 

@@ -12,11 +12,11 @@ from typing import Any
 from langchain_openai import ChatOpenAI
 from trial import TASK, sandbox_spec
 
-from langgraph_takeover.graph import open_home, resume, run
+from langgraph_takeover import open_home, resume, run
 
 
 def kill_at_step_6(progress: dict[str, Any]) -> None:
-    if progress["moment"] == "acting" and progress["step"] == 6:
+    if progress["event"] == "acting" and progress["step"] == 6:
         print(f"killed while it does: {progress['text']}", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -25,7 +25,7 @@ def main(directory: str, *, is_child: bool = False) -> None:
     agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox_spec(directory)}
     with open_home(directory) as home:
         if is_child:
-            run(home, "crash", TASK.id, TASK.prompt, **agent, on_progress=kill_at_step_6)
+            run(home, "crash", task_id=TASK.id, prompt=TASK.prompt, **agent, on_progress=kill_at_step_6)
         subprocess.run([sys.executable, __file__, directory, "doomed"], check=False)
         print(f"left behind: {home.history('crash')[0]}")
         outcome = resume(home, "crash", **agent)

@@ -12,7 +12,7 @@ from langchain_core.tools import ToolException, tool
 from langchain_openai import ChatOpenAI
 from trial import TASK, sandbox_spec
 
-from langgraph_takeover.graph import open_home, run
+from langgraph_takeover import open_home, run
 
 
 def main(directory: str) -> None:
@@ -33,7 +33,7 @@ def main(directory: str) -> None:
     model = ChatOpenAI(model="gpt-5")
     with open_home(directory) as home:
         outcome = run(
-            home, "tool", TASK.id, TASK.prompt, model=model, sandbox=sandbox_spec(directory),
+            home, "tool", task_id=TASK.id, prompt=TASK.prompt, model=model, sandbox=sandbox_spec(directory),
             tools=(open_ticket,), protocol="native",
         )  # fmt: skip
     print(f"{outcome.stop_reason} after {outcome.steps} steps; tickets:")

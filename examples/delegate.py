@@ -10,7 +10,7 @@ import sys
 from langchain_openai import ChatOpenAI
 from trial import NAME, TASK, sandbox_spec
 
-from langgraph_takeover.graph import Delegation, Outcome, open_home, open_run, run, take_over
+from langgraph_takeover import Delegation, Outcome, open_home, open_run, run, take_over
 
 INSTRUCTION = (
     "\n\nReproduce it and find the place first. Then delegate the fix, and hand over what you know by then."
@@ -29,7 +29,12 @@ def main(directory: str) -> None:
     agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox_spec(directory), "protocol": "native"}
     with open_home(directory) as home:
         parent = run(
-            home, "parent", TASK.id, TASK.prompt + INSTRUCTION, **agent, delegation=Delegation(max_depth=1)
+            home,
+            "parent",
+            task_id=TASK.id,
+            prompt=TASK.prompt + INSTRUCTION,
+            **agent,
+            delegation=Delegation(max_depth=1),
         )
         print(f"The model is {NAME}.\n")
         print(f"{'':<18}{'events':>8}{'files read':>12}{'commands run':>14}{'prompt tokens':>16}")
@@ -37,7 +42,9 @@ def main(directory: str) -> None:
         for thread in [name for name in home.threads() if name.startswith("parent.")]:
             with open_run(home, thread, **agent) as held:
                 given = held.outcome()
-            bare = take_over(home, f"without {thread}", given.state["record"], "repository", **agent)
+            bare = take_over(
+                home, f"without {thread}", record_id=given.state["record"], view="repository", **agent
+            )
             print(format_row("child, payload", given))
             print(format_row("child, without", bare))
     print(f"\n{parent.patch}")

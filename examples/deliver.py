@@ -14,12 +14,12 @@ from typing import Any
 from langchain_openai import ChatOpenAI
 from trial import TASK, sandbox_spec
 
-from langgraph_takeover.graph import deliver, hand_over, open_home, resume, run
+from langgraph_takeover import deliver, hand_over, open_home, resume, run
 from langgraph_takeover.handoff.records.envelope import Envelope
 
 
 def kill_after_confirmation(progress: dict[str, Any]) -> None:
-    if progress["moment"] == "confirmed":
+    if progress["event"] == "confirmed":
         print(f"killed; it meant to begin so: {progress['text']}", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -36,10 +36,16 @@ def main(directory: str, mode: str = "") -> None:
             (offered,) = sys.argv[3:]
             deliver(home, offered, agent="tester", **agent, on_progress=kill_after_confirmation)
         begun = run(
-            home, "written", TASK.id, TASK.prompt, **agent, policy="stop", points=("first_source_edit",)
+            home,
+            "written",
+            task_id=TASK.id,
+            prompt=TASK.prompt,
+            **agent,
+            policy="stop",
+            points=("first_source_edit",),
         )
         said = Envelope(message="The edit is a first try.", uncertainties=("whether words may be longer",))
-        handoff = hand_over(home, begun.records[-1], "tester", source="writer", envelope=said)
+        handoff = hand_over(home, begun.records[-1], target="tester", source="writer", envelope=said)
         subprocess.run([sys.executable, __file__, directory, "doomed", handoff.id], check=False)
         run_handoff_cli("list", "--home", directory)
         run_handoff_cli("repair", "--home", directory)

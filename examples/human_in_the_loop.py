@@ -9,7 +9,7 @@ from typing import Any
 from langchain_openai import ChatOpenAI
 from trial import TASK, sandbox_spec
 
-from langgraph_takeover.graph import open_home, open_run, take_over
+from langgraph_takeover import open_home, open_run, take_over
 
 
 def ask_reviewer(request: dict[str, Any]) -> dict[str, str]:
@@ -35,7 +35,7 @@ def main(directory: str) -> None:
             while outcome.question:
                 outcome = run.resume(ask_reviewer(outcome.question))
         if outcome.stop_reason == "handoff":
-            outcome = take_over(home, "successor", outcome.records[-1], **agent)
+            outcome = take_over(home, "successor", record_id=outcome.records[-1], **agent)
     print(f"{outcome.thread}: {outcome.stop_reason} after {outcome.steps} steps\n{outcome.patch}")
 
 

@@ -10,13 +10,20 @@ import sys
 from langchain_openai import ChatOpenAI
 from trial import TASK, sandbox_spec
 
-from langgraph_takeover.graph import open_home, run
+from langgraph_takeover import open_home, run
 
 
 def main(directory: str, url: str) -> None:
     model = ChatOpenAI(model="gpt-5")
     with open_home(directory, url) as home:
-        outcome = run(home, "postgres", TASK.id, TASK.prompt, model=model, sandbox=sandbox_spec(directory))
+        outcome = run(
+            home,
+            "postgres",
+            task_id=TASK.id,
+            prompt=TASK.prompt,
+            model=model,
+            sandbox=sandbox_spec(directory),
+        )
         print(
             f"{outcome.stop_reason} after {outcome.steps} steps, {len(home.history('postgres'))} checkpoints"
         )

@@ -10,13 +10,13 @@ from langchain_openai import ChatOpenAI
 from rich.console import Console
 from trial import TASK, sandbox_spec
 
-from langgraph_takeover.graph import open_home, run
+from langgraph_takeover import open_home, run
 
 console = Console(markup=False, highlight=False, soft_wrap=True)
 
 
 def print_progress(progress: dict[str, Any]) -> None:
-    match progress["moment"]:
+    match progress["event"]:
         case "acting":
             console.print(f"{progress['step']:>3} {progress['tool']}: {progress['text']}")
         case "observed" if progress["refused"]:
@@ -33,8 +33,8 @@ def main(directory: str) -> None:
         outcome = run(
             home,
             "app",
-            TASK.id,
-            TASK.prompt,
+            task_id=TASK.id,
+            prompt=TASK.prompt,
             model=model,
             sandbox=sandbox_spec(directory),
             on_progress=print_progress,

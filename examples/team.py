@@ -8,7 +8,7 @@ import sys
 from langchain_openai import ChatOpenAI
 from trial import NAME, TASK, sandbox_spec
 
-from langgraph_takeover.graph import Agent, open_home, run_team
+from langgraph_takeover import Agent, open_home, run_team
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views.team import TurnPass, build_timeline, format_timeline
 
@@ -28,7 +28,13 @@ def main(directory: str) -> None:
             ("rotation", in_turn, {"max_consecutive_turns": 3}),
         ):
             outcome = run_team(
-                home, thread, TASK.id, TASK.prompt, agents=agents, sandbox=sandbox_spec(directory), **settings
+                home,
+                thread,
+                task_id=TASK.id,
+                prompt=TASK.prompt,
+                agents=agents,
+                sandbox=sandbox_spec(directory),
+                **settings,
             )
             events = [Event.model_validate(each) for each in outcome.state["events"]]
             passes = [TurnPass.model_validate(each) for each in outcome.state.get("passes", ())]

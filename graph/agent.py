@@ -26,32 +26,64 @@ from langgraph_takeover.nodes.tools.shell import shell
 Checkpointer = BaseCheckpointSaver[str] | None
 Graph = CompiledStateGraph[AgentState, Any, Any, Any]
 Node = Callable[..., AgentState]
+NodeWrapper = Callable[[Node], Node]
 NextNode = Literal[
     "think", "shell", "editor", "tool", "delegate", "handoff", "finish", "interruption", "__end__"
 ]
 
 
-def build_agent(saver: Checkpointer = None, **schemas: Any) -> Graph:
-    """A predecessor; its input is `{"task": {"id": …, "prompt": …}}`."""
-    graph = _build_graph((begin,), schemas)
+def build_agent(
+    saver: Checkpointer = None,
+    *,
+    context_schema: type = AgentContext,
+    input_schema: type | None = None,
+    wrap_node: NodeWrapper | None = None,
+) -> Graph:
+    """Build the graph of an agent that starts a task; its input is `{"task": {"id": …, "prompt": …}}`.
+
+    `wrap_node` wraps each node function. Without `saver` the graph keeps no checkpoints, as LangGraph Studio wants it.
+
+    Example:
+        >>> from langgraph_takeover import build_agent
+        >>> "interruption" in build_agent().nodes
+        True
+    """
+    graph = _build_graph((begin,), context_schema, input_schema, wrap_node)
     graph.add_edge("begin", "think")
     return graph.compile(checkpointer=saver, name="agent")
 
 
-def build_takeover(saver: Checkpointer = None, **schemas: Any) -> Graph:
-    """A successor; its input is `{"record": id, "view": name}`, or `{"handoff": id}` for one that was offered."""
-    graph = _build_graph((receive, confirm), schemas)
+def build_takeover(
+    saver: Checkpointer = None,
+    *,
+    context_schema: type = AgentContext,
+    input_schema: type | None = None,
+    wrap_node: NodeWrapper | None = None,
+) -> Graph:
+    """Build the graph of a successor.
+
+    Its input is `{"record": id, "view": name}`, or `{"handoff": id}` for an offered handoff. Arguments: `build_agent`.
+
+    Example:
+        >>> from langgraph_takeover import build_takeover
+        >>> "receive" in build_takeover().nodes
+        True
+    """
+    graph = _build_graph((receive, confirm), context_schema, input_schema, wrap_node)
     graph.add_conditional_edges("receive", route_after_receive)
     graph.add_conditional_edges("confirm", route_after_confirm)
     return graph.compile(checkpointer=saver, name="takeover")
 
 
-def _build_graph(first: tuple[Node, ...], schemas: dict[str, Any]) -> StateGraph[AgentState, Any, Any, Any]:
-    """`schemas` may name another `context_schema` and `input_schema`, and `entered`, which wraps every node."""
-    entered = schemas.pop("entered", lambda node: node)
-    graph = StateGraph(AgentState, **{"context_schema": AgentContext, **schemas})
+def _build_graph(
+    first: tuple[Node, ...], context_schema: type, input_schema: type | None, wrap_node: NodeWrapper | None
+) -> StateGraph[AgentState, Any, Any, Any]:
+    wrap = wrap_node or (lambda node: node)
+    graph: StateGraph[AgentState, Any, Any, Any] = StateGraph(
+        AgentState, context_schema=context_schema, input_schema=input_schema
+    )
     for node in (*first, think, shell, editor, tool, delegate, handoff, finish, interruption):
-        graph.add_node(node.__name__, entered(node))
+        graph.add_node(node.__name__, wrap(node))
     graph.add_edge(START, first[0].__name__)
     graph.add_conditional_edges("think", route_action)
     for acting in ("shell", "editor", "tool", "delegate"):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast, get_args
 from langchain_core.runnables import RunnableConfig
 
 from langgraph_takeover.graph.checkpoints.savers import Saver, open_saver
+from langgraph_takeover.graph.errors import ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import Ledger, LedgerUnavailableError, acquire, leases, snapshots
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.nodes.session.session import (
@@ -26,19 +27,11 @@ from langgraph_takeover.sandbox.interface import (
     BackendName,
     SandboxSpec,
     SandboxUnavailableError,
-    TakeoverError,
 )
 from langgraph_takeover.sandbox.storage.removal import remove_tree, set_aside
 
 DATABASE_FILE = "takeover.sqlite"
 _MAX_SNAPSHOT_S = 24 * 3600.0
-
-
-class ThreadNotFoundError(TakeoverError, LookupError):
-    """Nothing has ever run on the thread, or it has no such checkpoint."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class CheckpointInfo(NamedTuple):
@@ -179,7 +172,7 @@ def open_home(directory: str | Path, database: str | None = None) -> Iterator[Ho
 
 def _checkpoint_info(stored: Any, restorable: frozenset[str]) -> CheckpointInfo:
     values = stored.checkpoint["channel_values"]
-    machine = values.get("machine", BASE_STATE)
+    machine = values.get("sandbox_state", BASE_STATE)
     prefix = "branch:to:"
     return CheckpointInfo(
         checkpoint=stored.config["configurable"]["checkpoint_id"],

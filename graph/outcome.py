@@ -1,67 +1,116 @@
-"""What a run has come to."""
+"""The result of a run: its end, a wait for a person, or a stop from outside."""
 
 from __future__ import annotations
 
+from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from pydantic import ConfigDict, Field
 
 from langgraph_takeover.handoff.records.record import TaskBrief
+from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.session.session import Session, SnapshotNotFoundError
-from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, StopReason
+from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, ReviewRequest, StopReason
 from langgraph_takeover.sandbox.interface import Frozen
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
 
 
+class RunStatus(StrEnum):
+    """Where a run stands.
+
+    `finished` and `failed` are final. A `waiting` run resumes with an answer, a `stopped` one with changed limits or
+    as it is. The work of a `handed_over` run continues on another thread.
+    """
+
+    FINISHED = "finished"
+    WAITING = "waiting"
+    STOPPED = "stopped"
+    HANDED_OVER = "handed_over"
+    FAILED = "failed"
+
+
+_STATUS_OF_REASON: dict[StopReason, RunStatus] = {
+    "finished": RunStatus.FINISHED,
+    "handoff": RunStatus.HANDED_OVER,
+    "refused": RunStatus.FAILED,
+    "unconfirmed": RunStatus.FAILED,
+}
+
+
 class Outcome(Frozen):
-    """What a run has come to: its end, a wait for a person, or a stop from outside."""
+    """The result of one call that ran a thread.
+
+    Example:
+        >>> from langgraph_takeover import Outcome, RunStatus
+        >>> outcome = Outcome(thread="fix-1", stop_reason="max_steps", state={})
+        >>> outcome.status is RunStatus.STOPPED
+        True
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     thread: str
     stop_reason: StopReason | None = None
-    """None while the run can simply go on: it waits, or was stopped from outside."""
-    question: dict[str, Any] | None = None
-    """What a person is asked under the policy `review`; `resume` takes the answer."""
+    """None if the run can continue as it is: it waits for a person, or something outside stopped it."""
+    waiting: ReviewRequest | None = None
+    """The question to a person under the policy `review`; `resume` takes the answer."""
     records: tuple[str, ...] = ()
+    """Ids of the handoff records, oldest first."""
     steps: int = 0
-    events: int = 0
+    """Number of model replies."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
+    """In the currency of `prices`; 0 without prices."""
     seconds: float = 0.0
+    """Time spent in model calls and actions."""
     patch: str = ""
-    """What differs from the task's base commit."""
-    problem: str = ""
+    """Difference from the task's base commit."""
+    patch_error: str | None = None
     """Why there is no patch."""
     predecessor: Outcome | None = None
-    """Under the policy `takeover`: the run that was handed over to this one."""
+    """Under the policy `takeover`: the outcome of the run that handed over to this one."""
     state: AgentState = Field(repr=False)
+    """The graph's state."""
+
+    @property
+    def status(self) -> RunStatus:
+        """Where the run stands, in one word."""
+        if self.waiting is not None:
+            return RunStatus.WAITING
+        if self.stop_reason is None:
+            return RunStatus.STOPPED
+        return _STATUS_OF_REASON.get(self.stop_reason, RunStatus.STOPPED)
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The actions and observations of the run, oldest first."""
+        return tuple(Event.model_validate(event) for event in self.state.get("events", ()))
 
 
 def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> Outcome:
-    """What a thread has come to in that state, with its machine kept and compared with its base."""
+    """Save the sandbox and return the outcome of a thread in that state."""
     session.save_current_state()
-    patch, trouble = _compute_patch(session, state)
+    patch, patch_error = _compute_patch(session, state)
     return Outcome(
         thread=session.thread,
         stop_reason=state.get("stop_reason"),
-        question=interrupts[0].value if interrupts else None,
+        waiting=ReviewRequest.model_validate(interrupts[0].value) if interrupts else None,
         records=tuple(state.get("records", ())),
         steps=state.get("steps", 0),
-        events=len(state.get("events", ())),
         **state.get("spent", NO_SPENDING),
         patch=patch,
-        problem=trouble,
+        patch_error=patch_error,
         state=state,
     )
 
 
-def _compute_patch(session: Session, state: AgentState) -> tuple[str, str]:
-    if "machine" not in state:
-        return "", "no patch: the run has not begun"
+def _compute_patch(session: Session, state: AgentState) -> tuple[str, str | None]:
+    if "sandbox_state" not in state:
+        return "", "no patch: the run has not started"
     try:
         base = TaskBrief.model_validate(state["task"]).base_commit
-        return patch_since(session.enter_state(state["machine"]), base), ""
+        return patch_since(session.enter_state(state["sandbox_state"]), base), None
     except (RepositoryError, SnapshotNotFoundError) as error:
         return "", f"no patch: {error}"

@@ -24,7 +24,9 @@ from langgraph_takeover.handoff.interop.swarm import (
 )
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES, Recipient, find_view
+from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.handoff.views.recall import recall_events
+from langgraph_takeover.nodes.context.agents import name_model
 from langgraph_takeover.nodes.context.settings import SettingsError, describe_validation_error
 from langgraph_takeover.nodes.model.actions import RECALL_TOOL
 from langgraph_takeover.nodes.model.notes import write_model_notes
@@ -98,7 +100,7 @@ def create_recall_tool(*, records: RecordStore | None = None) -> BaseTool:
 
 def to_swarm(
     record: HandoffRecord,
-    view: str = "structured",
+    view: ViewName = "structured",
     *,
     active_agent: str,
     window_tokens: int = _WINDOW_TOKENS,
@@ -117,9 +119,9 @@ def import_records(
     config: RunnableConfig,
     *,
     records: RecordStore | None = None,
-    base_commit: str = "",
+    base_commit: str | None = None,
     snapshot: Snapshot | None = None,
-    patch: str = "",
+    patch: str | None = None,
 ) -> tuple[HandoffRecord, ...]:
     """The records of a swarm's thread, by its checkpointer; what an agent has done since it was asked is among it.
 
@@ -133,9 +135,9 @@ def import_records(
         thread_id=thread,
         checkpoint_id=str(placed.get("checkpoint_id") or ""),
         records=records,
-        base_commit=base_commit,
+        base_commit=base_commit or "",
         snapshot=snapshot,
-        patch=patch,
+        patch=patch or "",
     )
 
 
@@ -168,8 +170,7 @@ def _add_notes(record: HandoffRecord, model: BaseChatModel, records: RecordStore
     if record.notes is not None:
         return record
 
-    name = str(getattr(model, "model_name", "") or type(model).__name__)
-    notes = write_model_notes(record, model, name, timeout_s=_MODEL_TIMEOUT_S)
+    notes = write_model_notes(record, model, name_model(model), timeout_s=_MODEL_TIMEOUT_S)
     if notes is None:
         return record
     if records is not None:

@@ -9,19 +9,21 @@ from typing import Any, Literal
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from pydantic import ValidationError
+from typing_extensions import Unpack
 
 from langgraph_takeover.graph.agent import (
     Checkpointer,
     Graph,
     NextNode,
     Node,
+    NodeWrapper,
     build_agent,
     build_takeover,
     route_action,
 )
 from langgraph_takeover.graph.checkpoints.inspection import GraphKind
 from langgraph_takeover.nodes.agent.lifecycle import begin
-from langgraph_takeover.nodes.context.agents import Agent, Team
+from langgraph_takeover.nodes.context.agents import Agent, Team, TeamSettings
 from langgraph_takeover.nodes.context.settings import (
     AgentContext,
     SettingsError,
@@ -54,29 +56,44 @@ NODES: dict[str, Node] = {
 
 
 def build_graph(kind: GraphKind, saver: Checkpointer) -> Graph:
-    """The graph that a thread was run by."""
-    return {"agent": build_agent, "takeover": build_takeover}.get(kind, _build_any_team)(saver)
+    """Build the graph that a thread's checkpoints belong to."""
+    if kind == "agent":
+        return build_agent(saver)
+    return build_takeover(saver) if kind == "takeover" else build_team_graph(saver)
 
 
-def _build_any_team(saver: Checkpointer) -> Graph:
-    return build_team_graph(None, saver)
+def build_team(
+    agents: Sequence[Agent], saver: Checkpointer = None, **settings: Unpack[TeamSettings]
+) -> Graph:
+    """Build the graph of agents that take turns; its input is `{"task": {"id": …, "prompt": …}}`.
 
+    Raises SettingsError.
 
-def build_team(agents: Sequence[Agent], saver: Checkpointer = None, **settings: Any) -> Graph:
-    """Agents that take turns; the input is `{"task": {"id": …, "prompt": …}}`.
-
-    Settings are those of `nodes.context.agents.Team`, and of LangGraph's `StateGraph` the schemas. Raises SettingsError.
+    Example:
+        >>> from langchain_core.language_models import FakeListChatModel
+        >>> from langgraph_takeover import Agent, build_team
+        >>> agents = [Agent(name=name, model=FakeListChatModel(responses=[""])) for name in ("writer", "tester")]
+        >>> "rotate" in build_team(agents, max_consecutive_turns=2).nodes
+        True
     """
-    own = {name: settings.pop(name) for name in Team.model_fields if name in settings}
-    return build_team_graph(create_team(agents=agents, **own), saver, **settings)
+    return build_team_graph(saver, team=create_team(agents=agents, **settings))
 
 
-def build_team_graph(team: Team | None = None, saver: Checkpointer = None, **schemas: Any) -> Graph:
-    """The graph of a team, which is that of the run's context where none is given."""
-    entered = schemas.pop("entered", lambda node: node)
-    graph = StateGraph(AgentState, **{"context_schema": AgentContext, **schemas})
+def build_team_graph(
+    saver: Checkpointer = None,
+    *,
+    team: Team | None = None,
+    context_schema: type = AgentContext,
+    input_schema: type | None = None,
+    wrap_node: NodeWrapper | None = None,
+) -> Graph:
+    """Build the graph of a team. Default: the team in the run's context."""
+    wrap = wrap_node or (lambda node: node)
+    graph: StateGraph[AgentState, Any, Any, Any] = StateGraph(
+        AgentState, context_schema=context_schema, input_schema=input_schema
+    )
     for name, node in NODES.items():
-        graph.add_node(name, entered(_bind_acting_agent(node, team)))
+        graph.add_node(name, wrap(_bind_acting_agent(node, team)))
     graph.add_edge(START, "begin")
     graph.add_edge("begin", "think")
     graph.add_conditional_edges("think", route_after_think)

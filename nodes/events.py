@@ -126,8 +126,8 @@ ProgressKind = Literal[
     "stopped",
     "refused",
     "confirmed",
-    "delegated",
-    "returned",
+    "child_started",
+    "child_finished",
 ]
 _MAX_TEXT_CHARS = 300
 
@@ -137,4 +137,4 @@ def report_progress(runtime: Runtime[Any], event: ProgressKind, state: AgentStat
     if "text" in fields:
         text = str(fields["text"])
         fields["text"] = text if len(text) <= _MAX_TEXT_CHARS else f"{text[: _MAX_TEXT_CHARS - 1]}…"
-    runtime.stream_writer({"moment": event, "step": state.get("steps", 0), **fields})
+    runtime.stream_writer({"event": event, "step": state.get("steps", 0), **fields})

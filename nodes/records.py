@@ -58,13 +58,13 @@ def create_record(
     point = point.model_copy(update={"event_index": point.event_index + len(trace) - len(state["events"])})
 
     def build(directory: Path) -> HandoffRecord:
-        machine = session.enter_state(state["machine"], own_task)
-        snapshot = session.save_snapshot(state["machine"])
+        machine = session.enter_state(state["sandbox_state"], own_task)
+        snapshot = session.save_snapshot(state["sandbox_state"])
         copy_to_store(snapshot, session.snapshot_directory(snapshot), directory)
         return HandoffRecord(
             id=name,
             task=task or own_task,
-            predecessor=context.model_name,
+            predecessor=context.display_model,
             point=point,
             patch=_compute_patch(machine, own_task.base_commit),
             snapshot=snapshot,

@@ -12,10 +12,10 @@ from typing_extensions import TypedDict
 
 from langgraph_takeover.handoff.records.record import TaskBrief
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets
-from langgraph_takeover.handoff.trace.events import Event, HandoffPoint
+from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
 from langgraph_takeover.handoff.views.team import TurnPass
 from langgraph_takeover.nodes.context.settings import shorten_value
-from langgraph_takeover.sandbox.interface import TakeoverError
+from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
 
 StopReason = Literal[
     "finished",
@@ -47,6 +47,20 @@ def take_latest(value: dict[str, Any], writes: Sequence[dict[str, Any]]) -> dict
 # More seldom snapshots than this would make a resumed run wait; each costs the whole list.
 _LIST_CHANNEL: DeltaChannel[Any] = DeltaChannel(extend_list, snapshot_frequency=5000)
 _VALUE_CHANNEL: DeltaChannel[Any] = DeltaChannel(take_latest, dict, snapshot_frequency=5000)
+
+
+class ReviewRequest(Frozen):
+    """The question to a person under the policy `review`: hand the work over, or continue?"""
+
+    record: str
+    """Id of the record that a successor would take over."""
+    point: PointKind
+    detail: str
+    """Why the point fired."""
+    note: str
+    """The structured note, as text."""
+    views: tuple[str, ...]
+    """Views that the answer can choose."""
 
 
 class Spending(TypedDict):
@@ -96,8 +110,8 @@ class AgentState(TypedDict, total=False):
     messages: Annotated[list[AnyMessage], _LIST_CHANNEL]
     task: Annotated[dict[str, Any], _VALUE_CHANNEL]
     """`TaskBrief` as JSON; the input of a run needs no more of it than `id` and `prompt`."""
-    machine: str
-    """The id of the machine's state that belongs to this one."""
+    sandbox_state: str
+    """Id of the sandbox state that belongs to this graph state."""
     events: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
     """`Event`s as JSON."""
     fired: list[dict[str, Any]]
@@ -130,7 +144,7 @@ class InputError(TakeoverError, ValueError):
 
 
 _FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    **{name: TypeAdapter(str) for name in ("machine", "record", "view", "agent")},
+    **{name: TypeAdapter(str) for name in ("sandbox_state", "record", "view", "agent")},
     "task": TypeAdapter(TaskBrief),
     "events": TypeAdapter(list[Event]),
     "fired": TypeAdapter(list[HandoffPoint]),
@@ -184,7 +198,7 @@ def build_initial_state(messages: Sequence[BaseMessage], task: TaskBrief, sandbo
     return AgentState(
         messages=cast(list[AnyMessage], list(messages)),
         task=task.model_dump(mode="json"),
-        machine=sandbox_state,
+        sandbox_state=sandbox_state,
         fired=[],
         steps=0,
         spent=NO_SPENDING,

@@ -250,7 +250,7 @@ def run_or_resume(case: CrashCase, die_at: int = 0) -> None:
         "steps": done.steps,
         "tokens": [done.prompt_tokens, done.completion_tokens],
         "patch": done.patch,
-        "trouble": done.problem,
+        "trouble": done.patch_error,
         "records": done.records,
         "messages": [[message.type, message.text] for message in state["messages"]],
         "events": [_comparable_event(event, case) for event in state["events"]],
@@ -283,11 +283,13 @@ def audit_case(case: CrashCase) -> None:
             ]
         found["partial records"] = [part.name for part in home.records.root.glob(".*")]
         model = RepliesModel(replies=SUCCESSOR_REPLIES, calls=case.directory / "successor")
-        taken = take_over(home, f"{case.name}.next", RECORD, model=model, sandbox=case.spec, points=())
+        taken = take_over(
+            home, f"{case.name}.next", record_id=RECORD, model=model, sandbox=case.spec, points=()
+        )
         found["successor"] = [taken.stop_reason, taken.state["events"][1]["text"], taken.patch]
         with home.open_session(case.name, case.spec) as (session, _):
             machine = session.enter_state(
-                home.saver.get_tuple(_thread_config(case)).checkpoint["channel_values"]["machine"]
+                home.saver.get_tuple(_thread_config(case)).checkpoint["channel_values"]["sandbox_state"]
             )
             found["machine"] = machine.inspect(f"cat log.txt {_OUTSIDE_FILE} pkg/extra.py").output
     (case.directory / "audit").write_text(_normalize_paths(json.dumps(found)))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from langgraph_takeover import open_home
 from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
-from langgraph_takeover.graph import open_home
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
@@ -91,8 +91,7 @@ def test_every_block_runs(tmp_path: Path, repository: Path) -> None:
 
 
 def test_names_in_the_text_are_real() -> None:
-    from langgraph_takeover import graph
-    from langgraph_takeover.graph import Delegation
+    from langgraph_takeover import Delegation, graph
     from langgraph_takeover.nodes.context.agents import Team
     from langgraph_takeover.nodes.context.settings import AgentConfig
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.graph import open_home
+from langgraph_takeover import open_home
 from langgraph_takeover.handoff.views import VIEWS
 
 from .chat_server import ChatServer

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.graph import open_home
+from langgraph_takeover import open_home
 from langgraph_takeover.handoff.interop import swarm as handoff_swarm
 from langgraph_takeover.handoff.records.record import RecordStore
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from langgraph_takeover import Home, open_home
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.graph import Home, open_home
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.sandbox.interface import SandboxSpec
 

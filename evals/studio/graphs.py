@@ -10,7 +10,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from langgraph_takeover import sandbox
+from langgraph_takeover import Home, sandbox
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.studio.forms import (
     AS_REVIEWED,
@@ -30,7 +30,6 @@ from langgraph_takeover.evals.studio.forms import (
     require_review,
 )
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.graph import Home
 from langgraph_takeover.graph.studio.factory import ServedRequest, ServedRunSetup, serve
 from langgraph_takeover.graph.team import create_team
 from langgraph_takeover.handoff.ledger import snapshots
@@ -193,7 +192,7 @@ def _modified_at(store: RecordStore, name: str) -> int:
 
 def _started_backend(home: Home, state: AgentState) -> BackendName | None:
     """The kind of machine that the state's own is, where one is kept that isolates; others are converted."""
-    kept = snapshots.find(home.ledger, state.get("machine", ""))
+    kept = snapshots.find(home.ledger, state.get("sandbox_state", ""))
     return kept.backend if kept and kept.backend != "process" else None
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import ormsgpack
 
-from langgraph_takeover.handoff.ledger import LedgerUnavailableError
+from langgraph_takeover.graph.errors import CheckpointCorruptError
 
 _CREATE_TABLE = """
     CREATE TABLE takeover_seals (
@@ -62,10 +62,6 @@ _write_key = itemgetter(3, 5)  # task and index
 _NEWEST = (
     "SELECT checkpoint_id FROM {} WHERE thread_id = ? AND checkpoint_ns = ? {} ORDER BY checkpoint_id DESC"
 )
-
-
-class CheckpointCorruptError(LedgerUnavailableError, ValueError):
-    """A checkpoint is not what was written, or has vanished; one line that names the last good one."""
 
 
 class ChainKey(NamedTuple):

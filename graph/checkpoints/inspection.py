@@ -26,7 +26,7 @@ def resume_state_id(stored: CheckpointTuple, *, is_rerun: bool) -> str:
 
     LangGraph takes such a node's writes up, unless the checkpoint is named: then the node is `redone`.
     """
-    written = [value for _, channel, value in stored.pending_writes or () if channel == "machine"]
+    written = [value for _, channel, value in stored.pending_writes or () if channel == "sandbox_state"]
     if written and not is_rerun:
         return str(written[-1])
-    return str(stored.checkpoint["channel_values"].get("machine", BASE_STATE))
+    return str(stored.checkpoint["channel_values"].get("sandbox_state", BASE_STATE))

@@ -23,11 +23,11 @@ from sqlalchemy import make_url
 
 from langgraph_takeover.graph.checkpoints import checksums
 from langgraph_takeover.graph.checkpoints.checksums import ChainKey, WriteRecorder
+from langgraph_takeover.graph.errors import UnstorableValueError
 from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.database import BUSY_S
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
 from langgraph_takeover.handoff.ledger.signals import defer_signals
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 Writes = Sequence[tuple[str, Any]]
 _RETRY_PAUSE_S = 0.02
@@ -277,10 +277,6 @@ def _close_when_idle(connection: Any, lock: Any) -> Iterator[None]:
     finally:
         with lock:
             connection.close()
-
-
-class UnstorableValueError(TakeoverError, TypeError):
-    """A state came to hold something that no checkpoint can; the line names its type."""
 
 
 @contextmanager

@@ -148,7 +148,7 @@ def _print_result(home: Home, record_id: str, result: Any) -> None:
         print_safely(f"left as it is; come back by: python -m handoff take {place}")
     else:
         print_safely(
-            f"{result.outcome.stop_reason}: {result.outcome.events} events; the patch has {len(result.outcome.patch)} characters"
+            f"{result.outcome.stop_reason}: {len(result.outcome.events)} events; the patch has {len(result.outcome.patch)} characters"
         )
 
 

@@ -49,9 +49,7 @@ class UsageError(TakeoverError):
 
 @contextmanager
 def report_user_errors() -> Iterator[None]:
-    from langgraph_takeover.graph.delivery.delivery import HandoffError
-    from langgraph_takeover.graph.delivery.human_handoff import RecordNotTakenError
-    from langgraph_takeover.graph.delivery.rollback import RollbackError
+    from langgraph_takeover.graph.errors import HandoffError, RecordNotTakenError, RollbackError
     from langgraph_takeover.handoff.ledger import (
         HandedOverError,
         LedgerUnavailableError,

@@ -16,14 +16,17 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 from pydantic import ValidationError
+from typing_extensions import Unpack
 
 from langgraph_takeover.graph.agent import Checkpointer
 from langgraph_takeover.graph.checkpoints.savers import open_saver
-from langgraph_takeover.graph.delivery.rollback import roll_back as rolled_back
-from langgraph_takeover.graph.errors import NotWaitingError, invalid_answer_error
+from langgraph_takeover.graph.delivery.rollback import roll_back as roll_back_handoff
+from langgraph_takeover.graph.errors import HandoffError, NotWaitingError
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.outcome import Outcome
 from langgraph_takeover.graph.runs.api import open_run
+from langgraph_takeover.graph.runs.options import DeliveryOptions
+from langgraph_takeover.graph.runs.validation import invalid_answer_error
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import TRANSFERRED_STATES, Handoff
@@ -34,8 +37,9 @@ from langgraph_takeover.nodes.delivery.policy import (
     DeliveryState,
     SupervisorDecision,
 )
+from langgraph_takeover.nodes.delivery.requests import SupervisorRequest
 from langgraph_takeover.nodes.delivery.steps import attempt, block, escalate, offer, roll_back
-from langgraph_takeover.sandbox.interface import SandboxSpec, TakeoverError
+from langgraph_takeover.sandbox.interface import SandboxSpec
 
 _LOG = logging.getLogger(__name__)
 _ACTOR = "the delivery"
@@ -43,54 +47,54 @@ _TERMINAL_STATES = ("blocked", "rolled_back")
 """Nothing is done about these but by a person, who unblocks the one, and resumes the source of the other."""
 
 
-class HandoffError(TakeoverError, ValueError):
-    """A handoff that cannot be: to oneself, under no view, or of no record; one line."""
-
-
 class Delivery(NamedTuple):
-    """How far a handoff was brought."""
+    """The result of one call of `deliver`."""
 
     handoff: Handoff
     outcome: Outcome | None
-    """Of the successor, as of the last attempt in this call."""
-    question: dict[str, Any] | None
-    """What a supervising person is asked; `deliver` takes the answer, a `Decision`."""
+    """Outcome of the successor's last attempt in this call."""
+    waiting: SupervisorRequest | None
+    """The question to a person who supervises; `deliver` takes the answer, a `SupervisorDecision`."""
 
 
 def hand_over(
     home: Home,
     record_id: str,
-    target: str = "",
     *,
-    source: str = "",
+    target: str | None = None,
+    source: str | None = None,
     envelope: Envelope | None = None,
-    idempotency_key: str = "",
-    confirm_s: float = DeliveryPolicy().confirm_timeout_s,
+    idempotency_key: str | None = None,
+    confirm_timeout_s: float = DeliveryPolicy().confirm_timeout_s,
 ) -> Handoff:
-    """Offer a record to an agent, a program or a person of that name; `deliver` brings it about, or `open_run().receive`.
+    """Offer a record to an agent, a program or a person. `deliver` or `Run.receive` takes it from there.
 
-    An agent that called `handoff(to=…, message=…)` has named the target, and said what the letter says, where these
-    are left out. Who asks again with the same `key` gets the same handoff. Raises RecordError, HandoffError or KeyReusedError.
+    Default target and message: those that the agent named when it called `handoff(to=…, message=…)`. Default source:
+    the agent that made the record. A repeated call with the same `idempotency_key` returns the same handoff.
+
+    Raises RecordError, UnknownViewError, HandoffError, KeyReusedError and HandedOverError.
+
+    Example:
+        >>> handoff = hand_over(home, "fix-1.first_validation", target="tester")
+        >>> handoff.state
+        'offered'
     """
     record = home.records.load(record_id)
     source = source or record.predecessor
-    asked_for = next((each.arguments for each in reversed(record.trace) if each.kind == "action"), {})
-    target = target or asked_for.get("to", "")
-    said = envelope or Envelope(
-        message=asked_for.get("message", "") if record.point.kind == "requested" else ""
-    )
+    request = next((each.arguments for each in reversed(record.trace) if each.kind == "action"), {})
+    target = target or request.get("to")
+    if envelope is None:
+        envelope = Envelope(message=request.get("message", "") if record.point.kind == "requested" else "")
     if not target:
-        raise HandoffError(f"record {record.id}: its agent named nobody who is to go on; give a target")
+        raise HandoffError(f"record {record.id}: its agent named no target (pass target=)")
     if source == target:
-        raise HandoffError(f"{source} would hand over to itself; name another target, or resume the thread")
-    if said.view:
-        views.find_view(said.view)
-    asked = f"{idempotency_key}\0{record.digest}\0{target}"
-    handoff_id = hashlib.sha256(asked.encode()).hexdigest()[:12] if idempotency_key else uuid.uuid4().hex[:12]
-    found = handoffs.find(home.ledger, handoff_id)
-    sent_at = found.envelope.sent_at if found else datetime.now(UTC).isoformat(timespec="seconds")
-    filled = said.model_copy(update={"source": source, "target": target, "sent_at": sent_at})
-    made = handoffs.prepare(
+        raise HandoffError(f"{source} cannot hand over to itself (pass another target, or resume the thread)")
+    if envelope.view:
+        views.find_view(envelope.view)
+    handoff_id = _choose_handoff_id(idempotency_key, record.digest, target)
+    existing = handoffs.find(home.ledger, handoff_id)
+    sent_at = existing.envelope.sent_at if existing else datetime.now(UTC).isoformat(timespec="seconds")
+    handoff = handoffs.prepare(
         home.ledger,
         handoff_id=handoff_id,
         record=record.id,
@@ -99,14 +103,20 @@ def hand_over(
         thread=record.thread_id,
         source=source,
         target=target,
-        envelope=filled,
+        envelope=envelope.model_copy(update={"source": source, "target": target, "sent_at": sent_at}),
         by=source,
     )
-    if made.state != "prepared":
-        return made
+    if handoff.state != "prepared":
+        return handoff
     return handoffs.change_state(
-        home.ledger, made.id, "offered", by=source, version=made.version, deadline_s=confirm_s
+        home.ledger, handoff.id, "offered", by=source, version=handoff.version, deadline_s=confirm_timeout_s
     )
+
+
+def _choose_handoff_id(idempotency_key: str | None, digest: str, target: str) -> str:
+    if not idempotency_key:
+        return uuid.uuid4().hex[:12]
+    return hashlib.sha256(f"{idempotency_key}\0{digest}\0{target}".encode()).hexdigest()[:12]
 
 
 def build_delivery(saver: Checkpointer = None) -> CompiledStateGraph[DeliveryState, Any, Any, Any]:
@@ -142,78 +152,99 @@ def route_after_decision(state: DeliveryState) -> Literal["offer", "block", "rol
 def deliver(
     home: Home,
     handoff_id: str,
-    answer: SupervisorDecision | dict[str, Any] | None = None,
     *,
+    answer: SupervisorDecision | dict[str, Any] | None = None,
     agent: str,
     model: BaseChatModel,
     sandbox: SandboxSpec,
-    patience: DeliveryPolicy | None = None,
+    delivery_policy: DeliveryPolicy | None = None,
     supervisor: BaseChatModel | None = None,
     on_blocked: Callable[[Handoff], None] | None = None,
-    **options: Any,
+    **options: Unpack[DeliveryOptions],
 ) -> Delivery:
-    """Bring a handoff to `agent`, who validates it, confirms it and works to its end; options are those of `open_run`.
+    """Deliver a handoff to `agent`, which validates it, confirms it and works on it until it ends.
 
-    What fails is tried again after growing pauses, then `supervisor` is asked, or, where none is given, a person:
-    `waiting` holds the question, and another call takes the `answer`. What nobody can take is blocked, and
-    `on_blocked` told. Called again after a crash or a stop, at whatever moment, it goes on where the ledger stands.
-    Raises HandoffNotFoundError, NotWaitingError, InputError, and ThreadHeldError while another process delivers the same handoff.
+    A failed attempt is retried after growing pauses. Then `supervisor` decides; without one, `Delivery.waiting` holds
+    the question for a person, and another call takes the `answer`. If nothing helps, the handoff is blocked and
+    `on_blocked` is called. After a crash or a stop, call it again: it resumes from the ledger. Options: `open_run`.
+
+    Raises HandoffNotFoundError, NotWaitingError, InputError, SettingsError, and ThreadHeldError while another process
+    delivers the same handoff.
+
+    Example:
+        >>> delivery = deliver(home, handoff.id, agent="tester", model=model, sandbox=sandbox_spec)
+        >>> delivery.handoff.state
+        'completed'
     """
-    found = handoffs.load(home.ledger, handoff_id)
-    if found.state in _TERMINAL_STATES:
-        return Delivery(found, None, None)
+    handoff = handoffs.load(home.ledger, handoff_id)
+    if handoff.state in _TERMINAL_STATES:
+        return Delivery(handoff, None, None)
     outcomes: list[Outcome] = []
 
     def run_attempt(handoff: Handoff) -> None:
-        outcomes.append(_attempt_handoff(home, handoff, agent=agent, model=model, sandbox=sandbox, **options))
+        outcomes.append(
+            _attempt_handoff(home, handoff, agent=agent, model=model, sandbox=sandbox, options=options)
+        )
 
     context = DeliveryContext(
         ledger=home.ledger,
-        policy=patience or DeliveryPolicy(),
+        policy=delivery_policy or DeliveryPolicy(),
         attempt=run_attempt,
-        roll_back=lambda name, why: rolled_back(home, name, by=_ACTOR, reason=why, sandbox=sandbox),
+        roll_back=lambda handoff_id, reason: roll_back_handoff(
+            home, handoff_id, by=_ACTOR, reason=reason, sandbox=sandbox
+        ),
         supervisor=supervisor,
         on_blocked=on_blocked or _log_blocked,
         by=_ACTOR,
     )
     with _open_delivery_graph(home, handoff_id) as (graph, config):
-        given = _build_input(graph, config, found, answer)
-        if given is not None:
-            told = graph.invoke(given, config, context=context, durability="sync")
-            asked = told.get("__interrupt__", ())
+        graph_input = _build_input(graph, config, handoff, answer)
+        if graph_input is not None:
+            values = graph.invoke(graph_input, config, context=context, durability="sync")
+            interrupts = values.get("__interrupt__", ())
         else:
-            asked = graph.get_state(config).interrupts
-        waiting = asked[0].value if asked else None
+            interrupts = graph.get_state(config).interrupts
+        waiting = SupervisorRequest.model_validate(interrupts[0].value) if interrupts else None
     return Delivery(handoffs.load(home.ledger, handoff_id), outcomes[-1] if outcomes else None, waiting)
 
 
 def _build_input(graph: Any, config: RunnableConfig, handoff: Handoff, answer: Any) -> Any:
-    """What the delivery goes on with; None where it waits for an answer and gets none."""
+    """Return the input that the delivery continues with; None if it waits for an answer and has none."""
     state = graph.get_state(config)
-    waits = state.interrupts and state.interrupts[0].value["version"] == handoff.version
+    is_waiting = state.interrupts and state.interrupts[0].value["version"] == handoff.version
     if answer is not None:
-        if not waits:
-            raise NotWaitingError(f"handoff {handoff.id} waits for no answer; it is {handoff.state}")
+        if not is_waiting:
+            raise NotWaitingError(
+                f"handoff {handoff.id} does not wait for an answer; it is {handoff.state} (call deliver without one)"
+            )
         try:
             return Command(resume=SupervisorDecision.model_validate(answer).model_dump())
         except ValidationError as error:
             raise invalid_answer_error(error, '{"decision": "retry"}') from error
-    if waits:
+    if is_waiting:
         return None
-    # A new beginning: what is done is in the ledger, and nobody waited for what came of the last one.
+    # Start over: completed steps are in the ledger, and an earlier question is out of date.
     return {"handoff": handoff.id, "tries": 0, "rounds": 0}
 
 
-def _attempt_handoff(home: Home, handoff: Handoff, **options: Any) -> Outcome:
+def _attempt_handoff(
+    home: Home,
+    handoff: Handoff,
+    *,
+    agent: str,
+    model: BaseChatModel,
+    sandbox: SandboxSpec,
+    options: DeliveryOptions,
+) -> Outcome:
     thread = handoff.successor if handoff.state in TRANSFERRED_STATES else f"{handoff.id}.{handoff.offers}"
-    with open_run(home, thread, **options) as taking:
-        begun = home.saver.get_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
-        return taking.resume(go_back=True) if begun else taking.receive(handoff.id)
+    with open_run(home, thread, agent=agent, model=model, sandbox=sandbox, **options) as run:
+        has_started = home.saver.get_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
+        return run.resume(go_back=True) if has_started else run.receive(handoff.id)
 
 
 @contextmanager
 def _open_delivery_graph(home: Home, handoff_id: str) -> Iterator[tuple[Any, RunnableConfig]]:
-    """The delivery's own graph, which nobody else runs meanwhile."""
+    """Open the graph of a delivery, under a lease of its own."""
     thread = f"delivery.{handoff_id}"
     lease = acquire(home.ledger, thread)
     try:
@@ -225,6 +256,6 @@ def _open_delivery_graph(home: Home, handoff_id: str) -> Iterator[tuple[Any, Run
 
 def _log_blocked(handoff: Handoff) -> None:
     _LOG.error(
-        "handoff %s from %s to %s is blocked: %s; python -m handoff history %s says more, and unblock lets it go on",
+        "handoff %s from %s to %s is blocked: %s (see python -m handoff history %s; unblock lets it continue)",
         handoff.id, handoff.source, handoff.target, handoff.reason, handoff.id,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from langgraph_takeover.graph.delivery.delivery import hand_over
 from langgraph_takeover.graph.delivery.rollback import sandbox_spec_for
+from langgraph_takeover.graph.errors import RecordNotTakenError
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.outcome import Outcome
 from langgraph_takeover.graph.runs.api import open_run
@@ -17,18 +18,11 @@ from langgraph_takeover.handoff.ledger.handoffs import Handoff
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.nodes.model.human import HumanLeftError, HumanModel
-from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec, TakeoverError
+from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
 
 _NO_TIME_LIMIT_S = 30 * 24 * 3600.0
 _MAX_STEPS = 100_000
 _COMMAND_TIMEOUT_S = 3600.0
-
-
-class RecordNotTakenError(TakeoverError, LookupError):
-    """There is nothing of that person to give: they have not taken the record."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class HumanHandoff(NamedTuple):
@@ -117,7 +111,7 @@ def _open_human_run(
         (held,) = entered
         found = home.saver.get_tuple(held.config)
         assert found is not None
-        return held.session.enter_state(found.checkpoint["channel_values"]["machine"])
+        return held.session.enter_state(found.checkpoint["channel_values"]["sandbox_state"])
 
     model = HumanModel(
         read_line=read,
@@ -152,7 +146,7 @@ def _hand_over_record(home: Home, outcome: Outcome, person: str, agent: str, mes
     return hand_over(
         home,
         record,
-        agent,
+        target=agent,
         source=person,
         envelope=Envelope(message=message),
         idempotency_key=f"given {record}",

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
-from langgraph_takeover.graph.checkpoints.checksums import CheckpointCorruptError
 from langgraph_takeover.graph.checkpoints.inspection import graph_kind
+from langgraph_takeover.graph.errors import CheckpointCorruptError, RollbackError
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.team import build_graph
 from langgraph_takeover.handoff.ledger import handoffs
@@ -18,14 +18,10 @@ from langgraph_takeover.handoff.records.verification import verify_record
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState
-from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec, TakeoverError
+from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
 
 _ROLLBACK_KEY = "rolled_back"
-
-
-class RollbackError(TakeoverError, ValueError):
-    """Checkpoint and snapshot cannot both be had, or do not belong together; one line that says what is missing."""
 
 
 class Rollback(NamedTuple):
@@ -72,7 +68,7 @@ def roll_back(
                 "metadata": {"graph": graph_kind(point), _ROLLBACK_KEY: found.id}
             }
             values: dict[str, Any] = {
-                "machine": session.adopt_snapshot(record),
+                "sandbox_state": session.adopt_snapshot(record),
                 "fired": [],
                 "stop_reason": None,
             }
@@ -120,7 +116,7 @@ def _check_consistency(session: Session, state: AgentState, record: HandoffRecor
         raise RollbackError(
             f"record {record.id}: its trace is not that of its checkpoint {record.checkpoint_id}"
         )
-    machine = session.enter_state(state["machine"])  # which compares the snapshot's digest
+    machine = session.enter_state(state["sandbox_state"])  # which compares the snapshot's digest
     try:
         patch = patch_since(machine, record.task.base_commit)
     except RepositoryError:

@@ -1,4 +1,4 @@
-"""Running, resuming and taking over, each in one call, or several of them under one hold."""
+"""The public functions that run a thread: start, resume, take over; and `open_run` for several calls under one lease."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from typing import Any, get_args
 from langchain_core.language_models import BaseChatModel
 from typing_extensions import Unpack
 
-from langgraph_takeover.graph.errors import check_takeover, check_task
 from langgraph_takeover.graph.home import Home
-from langgraph_takeover.graph.outcome import Outcome
+from langgraph_takeover.graph.outcome import Outcome, RunStatus
 from langgraph_takeover.graph.runs.delegation import ChildRunner, Delegation
-from langgraph_takeover.graph.runs.options import (
-    AgentRunOptions,
-    OpenRunSettings,
-    TakeOverOptions,
-    TeamRunOptions,
-)
-from langgraph_takeover.graph.runs.run import ProgressCallback, Run
+from langgraph_takeover.graph.runs.options import AgentRunOptions, OpenRunSettings, TeamRunOptions
+from langgraph_takeover.graph.runs.run import Run
+from langgraph_takeover.graph.runs.validation import check_takeover, check_task
 from langgraph_takeover.graph.team import create_team
 from langgraph_takeover.handoff.ledger.leases import TTL_S
 from langgraph_takeover.handoff.records.record import Review
+from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.nodes.context.agents import Agent, Team
-from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError, build_agent_config
+from langgraph_takeover.nodes.context.progress import ProgressCallback
+from langgraph_takeover.nodes.context.settings import (
+    AgentConfig,
+    AgentContext,
+    SettingsError,
+    build_agent_config,
+)
 from langgraph_takeover.nodes.session.session import SnapshotEvery
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
@@ -38,107 +40,124 @@ def open_run(
     model: BaseChatModel | None = None,
     agents: Sequence[Agent] | None = None,
     sandbox: SandboxSpec,
-    model_name: str = "",
+    model_name: str | None = None,
     snapshot_every: SnapshotEvery = "step",
     lease_s: float = TTL_S,
     on_progress: ProgressCallback | None = None,
     delegation: Delegation | None = None,
     **settings: Unpack[OpenRunSettings],
 ) -> Iterator[Run]:
-    """The sole hold on a thread, with what its agent needs; nobody else works on it meanwhile.
+    """Hold the lease of a thread, and yield the `Run` that works on it.
 
-    With `delegation` the agent may hand tasks to others.
+    Pass `model` for one agent or `agents` for a team. `settings` are the fields of `AgentConfig` (protocol, policy,
+    points, budgets, prices, tools) and, for a team, of `Team`. `lease_s` is how long others wait for a holder on
+    another host that no longer renews its lease. With `delegation` the agent can hand tasks to child agents.
 
-    `settings` are those of `nodes.context.settings.Equipment`: protocol, policy, points, budgets, prices, tools.
-    With `agents` in place of `model` a team works on it; then those of `nodes.context.agents.Team` are settings too.
-    Raises ThreadHeldError, which names who holds it, ThreadNameError, and SettingsError for settings that cannot be.
+    Raises ThreadHeldError (which names the holder), ThreadNameError, SettingsError and LedgerUnavailableError.
+
+    Example:
+        >>> with open_run(home, "fix-1", model=model, sandbox=sandbox_spec) as run:
+        ...     outcome = run.start("issue-17", "Make the tests pass.")
+        >>> outcome.status
+        <RunStatus.FINISHED: 'finished'>
     """
-    of_one: dict[str, Any] = {**settings}
-    team = None if agents is None else _extract_team(agents, of_one, model=model, model_name=model_name)
-    model = team.all_agents[0].model if team else model
-    name = model_name or str(getattr(model, "model_name", "") or type(model).__name__)
-    given = build_agent_config(model=model, model_name=name, **of_one)
-    if not isinstance(sandbox, SandboxSpec):
-        raise SettingsError(
-            f"sandbox: give a SandboxSpec, such as SandboxSpec(backend='host', directory=Path('repository')), not {sandbox!r:.60}"
-        )
-    if snapshot_every not in get_args(SnapshotEvery):
-        raise SettingsError(
-            f"snapshot_every: there is no {snapshot_every!r}; give 'step', 'point' or 'never'"
-        )
+    _check_arguments(sandbox, snapshot_every, delegation)
+    agent_settings: dict[str, Any] = {**settings}
+    team = None
+    if agents is not None:
+        team = _extract_team(agents, agent_settings, model=model, model_name=model_name)
+        model = team.all_agents[0].model
+    config = build_agent_config(model=model, model_name=model_name, **agent_settings)
     if delegation is not None:
-        if not isinstance(delegation, Delegation):
-            raise SettingsError(f"delegation: give graph.Delegation(…), not {delegation!r:.60}")
-        opening = partial(open_run, home, snapshot_every=snapshot_every, lease_s=lease_s)
-        children = ChildRunner(delegation, given, opening, sandbox, on_progress)
-        given = given.model_copy(update={"delegation": children})
+        open_child = partial(open_run, home, snapshot_every=snapshot_every, lease_s=lease_s)
+        children = ChildRunner(delegation, config, open_child, sandbox, on_progress)
+        config = config.model_copy(update={"delegation": children})
     with home.open_session(thread, sandbox, snapshot_every=snapshot_every, lease_s=lease_s) as (
         session,
         saver,
     ):
-        member = team.find_member() if team else None
-        context = AgentContext(**dict(given), session=session, member=member)
+        context = _build_context(config, session, team)
         yield Run(home, session, saver, context, on_progress)
 
 
 def run(
     home: Home,
     thread: str,
+    *,
     task_id: str,
     prompt: str,
-    *,
     model: BaseChatModel,
     sandbox: SandboxSpec,
     successor: BaseChatModel | None = None,
     **options: Unpack[AgentRunOptions],
 ) -> Outcome:
-    """Run a task on a new thread, to its end or its first wait. Options are those of `open_run`.
+    """Run a task on a new thread until it ends or waits for a person.
 
-    Under the policy `takeover`, `successor` goes on at the first handoff, on the thread `<thread>.successor`, to
-    its own end.
+    Under `policy="takeover"`, `successor` continues from the first handoff, on the thread `<thread>.successor`, until
+    it ends. Other options: `open_run`. Raises what `open_run` and `Run.start` raise.
+
+    Example:
+        >>> outcome = run(
+        ...     home, "fix-1", task_id="issue-17", prompt="Make the tests pass.", model=model, sandbox=sandbox_spec
+        ... )
+        >>> outcome.status, outcome.records
+        (<RunStatus.FINISHED: 'finished'>, ('fix-1.first_source_edit', 'fix-1.first_validation'))
     """
     takes_over = options.get("policy") == "takeover"
     if takes_over and successor is None:
-        raise SettingsError("policy='takeover' needs successor=, the model that takes over")
+        raise SettingsError("policy='takeover' needs the model that takes over (pass successor=)")
     if successor is not None and not takes_over:
-        raise SettingsError("successor= goes with policy='takeover'; else give it to take_over")
+        raise SettingsError("successor= needs policy='takeover' (or pass the model to take_over)")
     check_task(task_id, prompt)
-    with open_run(home, thread, model=model, sandbox=sandbox, **options) as begun:
-        outcome = begun.start(task_id, prompt)
-    if successor is None or outcome.stop_reason in (None, "finished") or not outcome.records:
+    with open_run(home, thread, model=model, sandbox=sandbox, **options) as opened:
+        outcome = opened.start(task_id, prompt)
+    may_continue = outcome.stop_reason is not None and outcome.status is not RunStatus.FINISHED
+    if successor is None or not may_continue or not outcome.records:
         return outcome
-    options["policy"], options["model_name"] = "record", ""
-    last = take_over(
-        home, f"{thread}.successor", outcome.records[-1], model=successor, sandbox=sandbox, **options
+    options["policy"], options["model_name"] = "record", None
+    final = take_over(
+        home,
+        f"{thread}.successor",
+        record_id=outcome.records[-1],
+        model=successor,
+        sandbox=sandbox,
+        **options,
     )
-    return last.model_copy(update={"predecessor": outcome})
+    return final.model_copy(update={"predecessor": outcome})
 
 
 def run_team(
     home: Home,
     thread: str,
+    *,
     task_id: str,
     prompt: str,
-    *,
     agents: Sequence[Agent],
     sandbox: SandboxSpec,
     **options: Unpack[TeamRunOptions],
 ) -> Outcome:
-    """Let several agents take turns at a task on a new thread, to its end or its first wait.
+    """Let several agents take turns at a task on a new thread until it ends or waits for a person.
 
-    Options are those of `open_run`, and of `nodes.context.agents.Team`: supervisor, max_consecutive_turns,
-    enable_handoff_tool. `resume` goes on, given the agents anew.
+    Options: `open_run`, and the fields of `Team`: supervisor, max_consecutive_turns, enable_handoff_tool. Pass the
+    agents again to `resume`. Raises what `open_run` and `Run.start` raise.
+
+    Example:
+        >>> team = [Agent(name="writer", model=model), Agent(name="tester", model=model)]
+        >>> run_team(
+        ...     home, "fix-2", task_id="issue-17", prompt="Make the tests pass.", agents=team, sandbox=sandbox_spec
+        ... ).status
+        <RunStatus.FINISHED: 'finished'>
     """
     check_task(task_id, prompt)
-    with open_run(home, thread, agents=agents, sandbox=sandbox, **options) as begun:
-        return begun.start(task_id, prompt)
+    with open_run(home, thread, agents=agents, sandbox=sandbox, **options) as opened:
+        return opened.start(task_id, prompt)
 
 
 def resume(
     home: Home,
     thread: str,
-    answer: Review | dict[str, Any] | None = None,
     *,
+    answer: Review | dict[str, Any] | None = None,
     checkpoint: str | None = None,
     go_back: bool = False,
     model: BaseChatModel | None = None,
@@ -146,28 +165,71 @@ def resume(
     sandbox: SandboxSpec,
     **options: Unpack[TeamRunOptions],
 ) -> Outcome:
-    """Go on with a thread after a crash, a stop or a wait: `Run.resume`. Options are those of `open_run`."""
-    home.require_thread(thread)  # to hold it would make it
-    with open_run(home, thread, model=model, agents=agents, sandbox=sandbox, **options) as going:
-        return going.resume(answer, checkpoint=checkpoint, go_back=go_back)
+    """Resume a thread after a crash, a stop or a wait. Arguments: `Run.resume`; options: `open_run`.
+
+    Raises what `open_run` and `Run.resume` raise.
+
+    Example:
+        >>> resume(home, "fix-1", model=model, sandbox=sandbox_spec).status
+        <RunStatus.FINISHED: 'finished'>
+    """
+    home.require_thread(thread)  # opening a session would create it
+    with open_run(home, thread, model=model, agents=agents, sandbox=sandbox, **options) as opened:
+        return opened.resume(answer, checkpoint=checkpoint, go_back=go_back)
 
 
 def take_over(
-    home: Home, thread: str, record_id: str, view: str = "", **options: Unpack[TakeOverOptions]
+    home: Home,
+    thread: str,
+    *,
+    record_id: str,
+    view: ViewName | None = None,
+    model: BaseChatModel,
+    sandbox: SandboxSpec,
+    **options: Unpack[AgentRunOptions],
 ) -> Outcome:
-    """Let another agent continue from a record, on a new thread: `Run.take_over`. Options are those of `open_run`."""
+    """Let another agent continue from a record, on a new thread. Arguments: `Run.take_over`; options: `open_run`.
+
+    Raises what `open_run` and `Run.take_over` raise.
+
+    Example:
+        >>> take_over(
+        ...     home, "fix-1b", record_id="fix-1.first_validation", view="structured", model=model, sandbox=sandbox_spec
+        ... ).status
+        <RunStatus.FINISHED: 'finished'>
+    """
     check_takeover(home, record_id, view)
-    with open_run(home, thread, **options) as taking:
-        return taking.take_over(record_id, view)
+    with open_run(home, thread, model=model, sandbox=sandbox, **options) as opened:
+        return opened.take_over(record_id, view)
+
+
+def _check_arguments(sandbox: object, snapshot_every: object, delegation: object) -> None:
+    """Raises SettingsError."""
+    if not isinstance(sandbox, SandboxSpec):
+        raise SettingsError(
+            f"sandbox: not a SandboxSpec: {sandbox!r:.60} "
+            "(pass for instance SandboxSpec(backend='host', directory=Path('repository')))"
+        )
+    if snapshot_every not in get_args(SnapshotEvery):
+        raise SettingsError(
+            f"snapshot_every: unknown value {snapshot_every!r} (use 'step', 'point' or 'never')"
+        )
+    if delegation is not None and not isinstance(delegation, Delegation):
+        raise SettingsError(f"delegation: not a Delegation: {delegation!r:.60} (pass Delegation(…))")
 
 
 def _extract_team(agents: Sequence[Agent], settings: dict[str, Any], **agent_only: Any) -> Team:
-    """The team, whose own settings are taken out of the others. Raises SettingsError."""
+    """Return the team, and remove its settings from `settings`. Raises SettingsError."""
     agent_only |= {name: settings[name] for name in ("tools", "offer_handoff") if name in settings}
     for name in (name for name, value in agent_only.items() if value):
-        instead = "enable_handoff_tool=" if name == "offer_handoff" else f"each agent its own {name}"
-        raise SettingsError(f"{name}: with agents=, give {instead}")
+        instead = "enable_handoff_tool=" if name == "offer_handoff" else f"{name} of each Agent"
+        raise SettingsError(f"{name}: not for a team (with agents=, pass {instead})")
     if settings.get("policy") == "takeover":
-        raise SettingsError("policy='takeover' is for one agent; a team's is 'record', 'stop' or 'review'")
+        raise SettingsError("policy='takeover' is for one agent (a team's policies: record, stop, review)")
     own = {name: settings.pop(name) for name in Team.model_fields if name in settings}
     return create_team(agents=agents, **own)
+
+
+def _build_context(config: AgentConfig, session: Any, team: Team | None) -> AgentContext:
+    member = team.find_member() if team else None
+    return AgentContext(**dict(config), session=session, member=member)

@@ -14,11 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from langgraph_takeover.graph.errors import ThreadExistsError
 from langgraph_takeover.graph.outcome import Outcome
-from langgraph_takeover.graph.runs.run import ProgressCallback, Run
+from langgraph_takeover.graph.runs.run import Run
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views import Recipient
 from langgraph_takeover.nodes.context.children import Assignment, Budget, ChildResult
+from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
 from langgraph_takeover.nodes.context.settings import AgentConfig, Prices, SettingsError
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
@@ -36,7 +37,7 @@ class Delegation(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     model: BaseChatModel | None = None
-    model_name: str = ""
+    model_name: str | None = None
     prices: Prices | None = None
     window_tokens: int | None = Field(default=None, ge=1000)
     tools: tuple[BaseTool, ...] | None = None
@@ -133,12 +134,17 @@ class ChildRunner:
             ) as held,
             self._register_active(held),
         ):
-            report("delegated", child=assignment.thread, mode=assignment.mode, text=redact(assignment.goal))
+            report(
+                "child_started", child=assignment.thread, mode=assignment.mode, text=redact(assignment.goal)
+            )
             outcome = _run_or_resume(held, assignment)
             if assignment.mode == "look" and outcome.stop_reason is not None:
                 held.delete_snapshots()
         report(
-            "returned", child=assignment.thread, stop_reason=outcome.stop_reason, steps_of_child=outcome.steps
+            "child_finished",
+            child=assignment.thread,
+            stop_reason=outcome.stop_reason,
+            steps_of_child=outcome.steps,
         )
         return _child_result(outcome)
 
@@ -165,7 +171,7 @@ class ChildRunner:
         if listening is None:
             return None
 
-        def report(update: dict[str, Any]) -> None:
+        def report(update: Progress) -> None:
             with self._lock:  # whoever listens need not expect two at once
                 listening({"child": thread, **update})
 
@@ -206,7 +212,7 @@ def _child_result(outcome: Outcome) -> ChildResult:
         stop_reason=outcome.stop_reason,
         message=message,
         patch=outcome.patch,
-        problem=outcome.problem,
+        problem=outcome.patch_error or "",
         steps=outcome.steps,
         prompt_tokens=outcome.prompt_tokens,
         completion_tokens=outcome.completion_tokens,

@@ -1,25 +1,23 @@
-"""What can be set for a run, as the types of keyword arguments, so that a checker finds a name that there is not."""
+"""Keyword arguments of the functions that run threads, as types, so that a type checker finds a misspelt name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Required
+from collections.abc import Sequence
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 from typing_extensions import TypedDict
 
 from langgraph_takeover.graph.runs.delegation import Delegation
 from langgraph_takeover.handoff.trace.action import ActionProtocol
 from langgraph_takeover.handoff.trace.events import PointKind
-from langgraph_takeover.nodes.context.agents import Agent
+from langgraph_takeover.nodes.context.agents import TeamSettings
+from langgraph_takeover.nodes.context.progress import ProgressCallback
 from langgraph_takeover.nodes.context.settings import Policy, Prices
 from langgraph_takeover.nodes.session.session import SnapshotEvery
-from langgraph_takeover.sandbox.interface import SandboxSpec
 
 
-class AgentSettings(TypedDict, total=False):
-    """The fields of `nodes.context.settings.Equipment` but the model; those of one agent or of a team."""
+class SharedSettings(TypedDict, total=False):
+    """The fields of `AgentConfig` that every agent has."""
 
     protocol: ActionProtocol
     offer_handoff: bool
@@ -36,39 +34,35 @@ class AgentSettings(TypedDict, total=False):
     command_timeout_s: float
     observation_chars: int
     window_tokens: int | None
-    agent: str
-    run_id: str
+    run_id: str | None
     tools: Sequence[BaseTool]
 
 
-class TeamSettings(TypedDict, total=False):
-    """The fields of `nodes.context.agents.Team` but its agents."""
+class AgentSettings(SharedSettings, total=False):
+    """The fields of `AgentConfig` that an agent and a team share."""
 
-    supervisor: Agent | None
-    max_consecutive_turns: int
-    enable_handoff_tool: bool
+    agent: str | None
 
 
 class OpenRunSettings(AgentSettings, TeamSettings):
-    """What `open_run` hands on."""
+    """Settings that `open_run` takes for an agent or a team."""
 
 
-class AgentRunOptions(AgentSettings, total=False):
-    """What `run` hands on to `open_run`."""
-
-    model_name: str
+class _OpenOptions(TypedDict, total=False):
+    model_name: str | None
     snapshot_every: SnapshotEvery
     lease_s: float
-    on_progress: Callable[[dict[str, Any]], None] | None
+    on_progress: ProgressCallback | None
     delegation: Delegation | None
 
 
+class DeliveryOptions(SharedSettings, _OpenOptions):
+    """Options of `deliver`."""
+
+
+class AgentRunOptions(AgentSettings, _OpenOptions):
+    """Options of `run` and `take_over`."""
+
+
 class TeamRunOptions(AgentRunOptions, TeamSettings):
-    """What `run_team` and `resume` do."""
-
-
-class TakeOverOptions(AgentRunOptions):
-    """What `take_over` does."""
-
-    model: Required[BaseChatModel]
-    sandbox: Required[SandboxSpec]
+    """Options of `run_team` and `resume`."""

@@ -1,4 +1,4 @@
-"""One process's hold on one thread: what can be done with it, from its start to its outcome."""
+"""A thread that this process holds: start it, resume it, look at it, prune it."""
 
 from __future__ import annotations
 
@@ -12,36 +12,45 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import Command
+from typing_extensions import TypedDict
 
 from langgraph_takeover.graph.agent import Graph, build_agent, build_takeover
 from langgraph_takeover.graph.checkpoints.inspection import GraphKind, graph_kind, has_answer, resume_state_id
 from langgraph_takeover.graph.checkpoints.savers import Saver
-from langgraph_takeover.graph.errors import (
-    ThreadExistsError,
-    WaitingError,
+from langgraph_takeover.graph.errors import ThreadExistsError, ThreadNotFoundError, WaitingError
+from langgraph_takeover.graph.home import CheckpointInfo, Home
+from langgraph_takeover.graph.outcome import Outcome, build_outcome
+from langgraph_takeover.graph.runs.signals import drain_on_sigterm
+from langgraph_takeover.graph.runs.validation import (
     check_takeover,
     check_task,
     snapshot_not_found_error,
     validate_answer,
 )
-from langgraph_takeover.graph.home import CheckpointInfo, Home, ThreadNotFoundError
-from langgraph_takeover.graph.outcome import Outcome, build_outcome
-from langgraph_takeover.graph.runs.signals import drain_on_sigterm
 from langgraph_takeover.graph.team import build_team_graph
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.nodes.agent.think import find_spent_budget
+from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
 from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.session.session import BASE_STATE, Session, SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState, InputError, validate_state_update
 from langgraph_takeover.sandbox.interface import Sandbox
 
-ProgressCallback = Callable[[dict[str, Any]], None]
-# A step is at most three nodes, and of a team twice as many; our own caps stop a run long before this.
+# A step has at most three nodes, a team's step six. The run's own limits stop it long before this one.
 _NODES_PER_STEP = 7
 _FINAL_STOP_REASONS = ("finished", "refused", "unconfirmed")
+
+
+class GraphOptions(TypedDict):
+    """Keyword arguments for `invoke`, `stream` and their async forms."""
+
+    config: RunnableConfig
+    context: AgentContext
+    durability: str
 
 
 @cache
@@ -50,11 +59,11 @@ def _compile_once(build: Callable[[], Graph]) -> Graph:
 
 
 class Run:
-    """The sole hold on one thread: start it, resume it, or let it take a record over.
+    """A thread under this process's lease. `open_run` makes it.
 
-    `agent`, `takeover` and `team` are the compiled graphs themselves, for `stream`, `ainvoke` and the like:
-    `async for told in run.agent.astream({"task": {"id": …, "prompt": …}}, **run.options)`; `outcome` tells
-    afterwards what came of it.
+    `agent`, `takeover` and `team` are the compiled graphs, for streaming and async use:
+    `async for update in run.agent.astream({"task": {"id": …, "prompt": …}}, **run.options)`. Afterwards, `outcome()`
+    returns the result.
     """
 
     def __init__(
@@ -76,70 +85,80 @@ class Run:
 
     @cached_property
     def agent(self) -> Graph:
+        """The graph of an agent that starts a task."""
         return self._attach_saver(build_agent).with_config(metadata={"graph": "agent"})
 
     @cached_property
     def takeover(self) -> Graph:
+        """The graph of a successor."""
         return self._attach_saver(build_takeover).with_config(metadata={"graph": "takeover"})
 
     @cached_property
     def team(self) -> Graph:
-        return build_team_graph(None, self._saver).with_config(metadata={"graph": "team"})
+        """The graph of a team."""
+        return build_team_graph(self._saver).with_config(metadata={"graph": "team"})
 
     @property
     def config(self) -> RunnableConfig:
+        """LangGraph's configuration for this thread."""
         return {
             "configurable": {"thread_id": self.thread},
             "recursion_limit": _NODES_PER_STEP * self.context.max_steps + 10,
         }
 
     @property
-    def options(self) -> dict[str, Any]:
-        """What the graphs are to be called with: config, context and durability."""
+    def options(self) -> GraphOptions:
+        """Keyword arguments to call the graphs with."""
         return {"config": self.config, "context": self.context, "durability": "sync"}
 
     def drain(self) -> None:
-        """End the run, from another thread, after the node that it is at, and begin no other; `resume` goes on anew."""
+        """Stop after the current node. Safe to call from another thread; `resume` continues later."""
         self._is_draining = True
         if self._control is not None:
             self._control.request_drain("drained")
 
     def state(self) -> AgentState | None:
-        """What the thread's newest checkpoint holds; None where nothing has run on it."""
-        found = self._saver.get_tuple(self.config)
-        return found and cast(AgentState, self._graph(graph_kind(found)).get_state(self.config).values)
+        """Return the graph state of the newest checkpoint; None if nothing has run."""
+        checkpoint = self._saver.get_tuple(self.config)
+        if checkpoint is None:
+            return None
+        return cast(AgentState, self._graph(graph_kind(checkpoint)).get_state(self.config).values)
 
     def outcome(self) -> Outcome:
-        """What the thread has come to by now. Raises ThreadNotFoundError."""
-        found = self._load_checkpoint(None)
-        state = self._graph(graph_kind(found)).get_state(self.config)
-        return self._outcome(cast(AgentState, state.values), () if has_answer(found) else state.interrupts)
+        """Return the outcome so far. Raises ThreadNotFoundError."""
+        checkpoint = self._load_checkpoint(None)
+        state = self._graph(graph_kind(checkpoint)).get_state(self.config)
+        interrupts = () if has_answer(checkpoint) else state.interrupts
+        return build_outcome(self.session, cast(AgentState, state.values), interrupts)
 
     def start(self, task_id: str, prompt: str) -> Outcome:
-        """Run a task from its beginning. Raises InputError, ThreadExistsError, ModelError, SandboxUnavailableError or FencedError."""
+        """Run a task from its beginning.
+
+        Raises InputError, ThreadExistsError, ModelError, SandboxUnavailableError and FencedError.
+        """
         check_task(task_id, prompt)
         self._require_new_thread(f"task {task_id}")
-        prompt = redact(prompt, find_api_keys(*self.context.models))  # before it is checkpointed as the input
+        prompt = redact(prompt, find_api_keys(*self.context.models))  # before a checkpoint stores it
         kind: GraphKind = "team" if self.context.member else "agent"
         return self._run_graph(kind, {"task": {"id": task_id, "prompt": prompt}}, self.config)
 
-    def take_over(self, record_id: str, view: str = "") -> Outcome:
-        """Continue from a record under a view; left out, the one that a review chose, else `structured`.
+    def take_over(self, record_id: str, view: ViewName | None = None) -> Outcome:
+        """Continue from a record under a view. Default view: the one that a review chose, else `structured`.
 
-        Raises RecordError, UnknownViewError or SnapshotCorruptError beside what `start` raises.
+        Raises RecordError, UnknownViewError, SnapshotCorruptError, and what `start` raises.
         """
         if self.context.member is not None:
-            raise SettingsError("agents: a record is taken over by one agent; give model= instead")
-        # Before anything is written: a thread on which nothing began can be used again.
+            raise SettingsError("agents: one agent takes over a record, not a team (pass model=)")
+        # Check before anything is written, so that the thread's name stays free.
         check_takeover(self.home, record_id, view)
         self._require_new_thread(f"a takeover of {record_id}")
-        return self._run_graph("takeover", {"record": record_id, "view": view}, self.config)
+        return self._run_graph("takeover", {"record": record_id, "view": view or ""}, self.config)
 
     def receive(self, handoff_id: str) -> Outcome:
-        """Take a handoff that was offered: validate it, confirm it, then work on it; else refuse it.
+        """Take an offered handoff: validate it, confirm it and work on it, or reject it.
 
-        Raises HandoffNotFoundError, or IllegalTransitionError or HandedOverError where somebody else took it meanwhile, beside
-        what `take_over` raises.
+        Raises HandoffNotFoundError; IllegalTransitionError or HandedOverError if another agent was faster; and what
+        `take_over` raises.
         """
         handoffs.load(self.home.ledger, handoff_id)
         self._require_new_thread(f"handoff {handoff_id}")
@@ -152,116 +171,107 @@ class Run:
         checkpoint: str | None = None,
         go_back: bool = False,
     ) -> Outcome:
-        """Go on from where the thread stands, or from an earlier checkpoint, which makes a fork.
+        """Resume the thread from its newest checkpoint, or fork it from an earlier one.
 
-        `answer` is what a person decided, where the run waits for it. A run that had stopped goes on too,
-        where what stopped it does not stop it any more; one that finished, or waits, is told as it is.
-        Where the checkpoint's machine was not kept, SnapshotNotFoundError names one whose machine was; `go_back`
-        takes that one. Raises ThreadNotFoundError, NotWaitingError, InputError, SnapshotNotFoundError or SnapshotCorruptError beside what `start` raises.
+        `answer` is a person's decision, if the run waits for one. A stopped run continues if its limits now allow it.
+        The outcome of a finished or waiting run is returned unchanged. With `go_back`, a checkpoint without a snapshot
+        is replaced by the nearest earlier one that has a snapshot.
+
+        Raises ThreadNotFoundError, NotWaitingError, InputError, SnapshotNotFoundError (which names the nearest
+        checkpoint with a snapshot), SnapshotCorruptError, CheckpointCorruptError, and what `start` raises.
         """
-        found = self._load_checkpoint(checkpoint)
-        kind = graph_kind(found)
+        stored = self._load_checkpoint(checkpoint)
+        kind = graph_kind(stored)
         self._require_matching_agents(kind)
-        if not self.session.can_enter_state(resume_state_id(found, is_rerun=checkpoint is not None)):
-            kept = self.home.find_restorable_checkpoint(
-                self.thread, found.config["configurable"]["checkpoint_id"]
-            )
-            if not go_back or kept is None:
-                raise snapshot_not_found_error(self.thread, checkpoint, kept)
-            if self._on_progress is not None:
-                self._on_progress({"moment": "went_back", "step": kept.step, "checkpoint": kept.checkpoint})
-            checkpoint = kept.checkpoint
-        state = self._graph(kind).get_state(self._config_at(checkpoint))
+        checkpoint = self._find_restorable(stored, checkpoint, go_back=go_back)
+        config = self._config_at(checkpoint)
+        state = self._graph(kind).get_state(config)
         if answer is not None:
-            given = validate_answer(answer, self.thread, state, has_answer(found))
-            return self._run_graph(kind, Command(resume=given), self._config_at(checkpoint))
-        if state.interrupts and checkpoint is None and not has_answer(found):
-            return self._outcome(cast(AgentState, state.values), state.interrupts)
-        at = self._config_at(checkpoint)
-        # A node that ended just before a crash has left its writes, and `next` does not name it any more.
+            decision = validate_answer(answer, self.thread, state, has_answer(stored))
+            return self._run_graph(kind, Command(resume=decision), config)
+        if state.interrupts and checkpoint is None and not has_answer(stored):
+            return build_outcome(self.session, cast(AgentState, state.values), state.interrupts)
+        # `next` does not name a node that ended just before a crash; its writes are stored all the same.
         if not state.tasks:
             values = cast(AgentState, state.values)
             if values.get("stop_reason") in _FINAL_STOP_REASONS or find_spent_budget(values, self.context):
-                return self._outcome(values)
-            changed = self.update_state({"stop_reason": None}, checkpoint=checkpoint, as_node="interruption")
-            at = self._config_at(changed)
-        return self._run_graph(kind, None, at)
+                return build_outcome(self.session, values)
+            checkpoint = self.update_state(
+                {"stop_reason": None}, checkpoint=checkpoint, as_node="interruption"
+            )
+            config = self._config_at(checkpoint)
+        return self._run_graph(kind, None, config)
 
     def update_state(
         self, values: dict[str, Any], *, checkpoint: str | None = None, as_node: str = "think"
     ) -> str:
-        """Write to the state, as if a node had, and so begin a fork; the checkpoint to resume from.
+        """Write to the state as if the node `as_node` had, which forks the thread; return the new checkpoint's id.
 
-        Raises InputError, Unstorable, ThreadNotFoundError, or SnapshotNotFoundError for a machine that cannot be entered.
+        Raises InputError, UnstorableValueError, ThreadNotFoundError, and SnapshotNotFoundError for a sandbox state
+        without a snapshot.
         """
-        written = validate_state_update(values)
-        if not self.session.can_enter_state(written.get("machine", BASE_STATE)):
+        update = validate_state_update(values)
+        if not self.session.can_enter_state(update.get("sandbox_state", BASE_STATE)):
             raise SnapshotNotFoundError(
-                f"thread {self.thread!r}: there is no machine {written['machine']!r:.60}; see `home.history`"
+                f"thread {self.thread!r}: sandbox_state: no snapshot {update['sandbox_state']!r:.60} "
+                "(home.history(thread) lists the states)"
             )
         graph = self._graph(graph_kind(self._load_checkpoint(checkpoint)))
         if as_node not in graph.nodes:
-            raise InputError(
-                f"as_node: there is no node {as_node!r:.60}; there are {', '.join(list(graph.nodes)[1:])}"
-            )
-        return str(
-            graph.update_state(self._config_at(checkpoint), dict(written), as_node=as_node)["configurable"][
-                "checkpoint_id"
-            ]
-        )
+            known = ", ".join(list(graph.nodes)[1:])
+            raise InputError(f"as_node: unknown node {as_node!r:.60} (use {known})")
+        written = graph.update_state(self._config_at(checkpoint), dict(update), as_node=as_node)
+        return str(written["configurable"]["checkpoint_id"])
 
     def sandbox(self, at: AgentState | CheckpointInfo | str | None = None) -> Sandbox:
-        """The machine as it belongs to a state or a checkpoint; left out, to the newest.
+        """Return the sandbox in the state that belongs to a graph state or checkpoint. Default: the newest.
 
-        Raises ThreadNotFoundError, SnapshotNotFoundError, SnapshotCorruptError or SandboxUnavailableError.
+        Raises ThreadNotFoundError, SnapshotNotFoundError, SnapshotCorruptError and SandboxUnavailableError.
         """
+        if isinstance(at, CheckpointInfo):
+            return self.session.enter_state(at.state_id)
         if at is None or isinstance(at, str):
-            return self.session.enter_state(
-                self._load_checkpoint(at).checkpoint["channel_values"].get("machine", BASE_STATE)
-            )
-        return self.session.enter_state(at.state_id if isinstance(at, CheckpointInfo) else at["machine"])
+            values = self._load_checkpoint(at).checkpoint["channel_values"]
+            return self.session.enter_state(values.get("sandbox_state", BASE_STATE))
+        return self.session.enter_state(at["sandbox_state"])
 
     def prune(self) -> None:
-        """Keep where the thread stands now, and give its history back with the machines of it; records stay.
+        """Delete the thread's history and its snapshots, except the newest; records stay. All or nothing.
 
-        All of it is done, or nothing. Raises Waiting, ThreadNotFoundError, SnapshotNotFoundError or FencedError.
+        Raises WaitingError, ThreadNotFoundError, SnapshotNotFoundError and FencedError.
         """
         kind = graph_kind(self._load_checkpoint(None))
         state = self._graph(kind).get_state(self.config)
         if state.interrupts:
             raise WaitingError(
-                f"thread {self.thread!r} waits for a person; answer by resume() before its history goes"
+                f"thread {self.thread!r} waits for a person (answer by resume() before pruning it)"
             )
         values = cast(AgentState, state.values)
-        last = "think" if values.get("events") else "receive" if kind == "takeover" else "begin"
-        if "machine" not in values:
-            return  # nothing has been done yet
-        if not self.session.can_enter_state(values["machine"]):
-            raise snapshot_not_found_error(
-                self.thread,
-                None,
-                self.home.find_restorable_checkpoint(
-                    self.thread, state.config["configurable"]["checkpoint_id"]
-                ),
-            )
+        last_node = "think" if values.get("events") else "receive" if kind == "takeover" else "begin"
+        if "sandbox_state" not in values:
+            return  # nothing has run yet
+        if not self.session.can_enter_state(values["sandbox_state"]):
+            newest = state.config["configurable"]["checkpoint_id"]
+            restorable = self.home.find_restorable_checkpoint(self.thread, newest)
+            raise snapshot_not_found_error(self.thread, None, restorable)
         with self._saver.write_atomically(self.thread):
             self._saver.delete_thread(self.thread)
-            self._graph(kind).update_state(self.config, values, as_node=last)
-        self.session.forget_snapshots(keep={values["machine"]})
+            self._graph(kind).update_state(self.config, values, as_node=last_node)
+        self.session.forget_snapshots(keep={values["sandbox_state"]})
         self.home.remove_unused_snapshots()
 
     def discard(self) -> None:
-        """Delete the thread's checkpoints and give back its machines, so that it can be begun anew; records stay."""
+        """Delete the thread's checkpoints and snapshots, so that it can start again; records stay."""
         self._saver.delete_thread(self.thread)
         self.delete_snapshots()
 
     def delete_snapshots(self) -> None:
-        """Give back the disk that the thread's machines take, once nobody wants to go on from it; records stay."""
+        """Delete the thread's snapshots to free disk space; records stay. The thread can no longer be resumed."""
         self.session.forget_snapshots()
         self.home.remove_unused_snapshots()
 
     def _attach_saver(self, build: Callable[[], Graph]) -> Graph:
-        """Compiled once a process: that takes as long as several steps do."""
+        """Compile once per process: compiling takes as long as several steps."""
         return _compile_once(build).copy({"checkpointer": self._saver})
 
     def _graph(self, kind: GraphKind) -> Graph:
@@ -270,10 +280,29 @@ class Run:
     def _require_matching_agents(self, kind: GraphKind) -> None:
         if kind == "team" and self.context.member is None:
             raise SettingsError(
-                f"agents: thread {self.thread!r} is a team's; give agents=[…] instead of model="
+                f"agents: thread {self.thread!r} belongs to a team (pass agents=, not model=)"
             )
         if kind != "team" and self.context.member is not None:
-            raise SettingsError(f"agents: thread {self.thread!r} is one agent's; give model= instead")
+            raise SettingsError(
+                f"agents: thread {self.thread!r} belongs to one agent (pass model=, not agents=)"
+            )
+
+    def _find_restorable(
+        self, stored: CheckpointTuple, checkpoint: str | None, *, go_back: bool
+    ) -> str | None:
+        """Return the checkpoint to resume from; None for the newest."""
+        if self.session.can_enter_state(resume_state_id(stored, is_rerun=checkpoint is not None)):
+            return checkpoint
+        restorable = self.home.find_restorable_checkpoint(
+            self.thread, stored.config["configurable"]["checkpoint_id"]
+        )
+        if not go_back or restorable is None:
+            raise snapshot_not_found_error(self.thread, checkpoint, restorable)
+        if self._on_progress is not None:
+            self._on_progress(
+                {"event": "went_back", "step": restorable.step, "checkpoint": restorable.checkpoint}
+            )
+        return restorable.checkpoint
 
     def _config_at(self, checkpoint: str | None) -> RunnableConfig:
         config = self.config
@@ -286,12 +315,12 @@ class Run:
         control = self._control = RunControl()
         if self._is_draining:
             control.request_drain("drained")
-        # Where nobody listens, LangGraph runs the nodes in this thread, which takes half the time.
+        # Without a "custom" stream LangGraph runs the nodes in this thread, which takes half the time.
         modes: list[Any] = ["values", "custom"] if self._on_progress else ["values"]
         with drain_on_sigterm(control), self.session.explain_fencing():
             try:
-                # Each step is on disk before the next begins, and so is what it did to the machine.
-                for mode, told in graph.stream(
+                # "sync": a step and its effect on the sandbox are durable before the next step begins.
+                for mode, update in graph.stream(
                     graph_input,
                     config,
                     context=self.context,
@@ -300,38 +329,36 @@ class Run:
                     control=control,
                 ):
                     if mode == "custom" and self._on_progress is not None:
-                        self._on_progress(cast(dict[str, Any], told))
+                        self._on_progress(cast(Progress, update))
                     else:
-                        values = cast(dict[str, Any], told)
+                        values = cast(dict[str, Any], update)
             except GraphDrained:
                 values = graph.get_state(self.config).values
             if values is None:
                 values = graph.get_state(self.config).values
             interrupts = values.pop("__interrupt__", ())
-            return self._outcome(cast(AgentState, values), interrupts)
-
-    def _outcome(self, state: AgentState, interrupts: Any = ()) -> Outcome:
-        return build_outcome(self.session, state, interrupts)
+            return build_outcome(self.session, cast(AgentState, values), interrupts)
 
     def _require_new_thread(self, request: str) -> None:
-        found = self._saver.get_tuple(self.config)
-        if found is not None:
-            values = self._graph(graph_kind(found)).get_state(self.config).values
-            there = values.get("record") or values.get("task", {}).get("id") or "a run"
+        stored = self._saver.get_tuple(self.config)
+        if stored is not None:
+            values = self._graph(graph_kind(stored)).get_state(self.config).values
+            holds = values.get("record") or values.get("task", {}).get("id") or "a run"
             raise ThreadExistsError(
-                f"thread {self.thread!r} holds {there:.60} already; resume it, or give {request:.80} a thread of its own"
+                f"thread {self.thread!r} already holds {holds:.60} "
+                f"(resume it, or start {request:.80} on another thread)"
             )
 
     def _load_checkpoint(self, checkpoint: str | None) -> CheckpointTuple:
         is_id = checkpoint is None or re.fullmatch(r"[0-9a-f-]{1,64}", str(checkpoint))
-        found = self._saver.get_tuple(self._config_at(checkpoint)) if is_id else None
-        if found is None:
+        stored = self._saver.get_tuple(self._config_at(checkpoint)) if is_id else None
+        if stored is None:
             raise self._unknown_checkpoint_error(checkpoint)
-        return found
+        return stored
 
     def _unknown_checkpoint_error(self, checkpoint: str | None) -> ThreadNotFoundError:
-        newest = self.home.history(self.thread)[0]  # raises where the thread itself is unknown
+        newest = self.home.history(self.thread)[0]  # raises if the thread itself is unknown
         return ThreadNotFoundError(
-            f"thread {self.thread!r} has no checkpoint {checkpoint!r:.60}; its newest is {newest.checkpoint}, "
-            "and `home.history(thread)` lists them all"
+            f"thread {self.thread!r} has no checkpoint {checkpoint!r:.60}; its newest is {newest.checkpoint} "
+            "(home.history(thread) lists all)"
         )

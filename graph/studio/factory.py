@@ -60,7 +60,7 @@ class ServedRunSetup(NamedTuple):
     """What a run is given for what was asked."""
 
     model: BaseChatModel
-    model_name: str
+    model_name: str | None
     sandbox: SandboxSpec
     run_id: str
     settings: dict[str, Any]
@@ -93,7 +93,7 @@ def serve(
     }
 
     def build(served_run: _ServedRun) -> Graph:
-        graph = builders[kind](context_schema=choices, input_schema=form, entered=served_run.wrap_node)
+        graph = builders[kind](context_schema=choices, input_schema=form, wrap_node=served_run.wrap_node)
         return GuardedGraph(check_answer=check_answer, **vars(graph))
 
     to_look_at = cache(lambda: build(_ServedRun(form, choices, build_setup)))

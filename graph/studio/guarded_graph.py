@@ -51,7 +51,7 @@ class GuardedGraph(CompiledStateGraph[AgentState, Any, Any, Any]):
         run = config.get("metadata", {}).get("run_id")
         # A run that was cut off comes again with its form, and LangGraph knows it by its id, too.
         goes_on = run is not None and run == (state.metadata or {}).get("run_id")
-        if goes_on or "machine" not in state.values:
+        if goes_on or "sandbox_state" not in state.values:
             return
         held = state.values.get("record") or state.values["task"]["id"]
         cure = (

@@ -16,7 +16,7 @@ from langgraph_takeover.nodes.events import last_action, record_observation, rep
 from langgraph_takeover.nodes.model.notes import write_model_notes
 from langgraph_takeover.nodes.records import create_record
 from langgraph_takeover.nodes.session.observation import Observation
-from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.nodes.state import AgentState, ReviewRequest
 
 
 def handoff(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
@@ -70,13 +70,13 @@ def _ask_review(state: AgentState, runtime: Runtime[AgentContext], record: Hando
             records.mark_review_pending(record.id)
     report_progress(runtime, "review", state, record=record.id)
     answer = interrupt(
-        {
-            "record": record.id,
-            "point": record.point.kind,
-            "why": record.point.detail,
-            "note": render_structured_note(record),
-            "views": list(VIEWS),
-        },
+        ReviewRequest(
+            record=record.id,
+            point=record.point.kind,
+            detail=record.point.detail,
+            note=render_structured_note(record),
+            views=tuple(VIEWS),
+        ).model_dump(mode="json"),
         response_schema=Review,
     )
     decided = Review.model_validate(answer)
@@ -90,7 +90,7 @@ def _add_notes(context: AgentContext, record: HandoffRecord) -> HandoffRecord:
     if record.notes is not None:
         return record
 
-    notes = write_model_notes(record, context.model, context.model_name, timeout_s=context.model_timeout_s)
+    notes = write_model_notes(record, context.model, context.display_model, timeout_s=context.model_timeout_s)
     if notes is None:
         return record
     with context.session.hold_lease():

@@ -9,6 +9,7 @@ from importlib.resources import files
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 from pydantic import ConfigDict, Field, field_validator, model_validator
+from typing_extensions import TypedDict
 
 from langgraph_takeover.handoff.trace.action import ActionProtocol
 from langgraph_takeover.handoff.views.team import PassReason, TurnPass
@@ -20,6 +21,11 @@ class UnknownAgentError(TakeoverError, LookupError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+def name_model(model: BaseChatModel) -> str:
+    """Return the name that a model goes by in records: its own, else its class's."""
+    return str(getattr(model, "model_name", None) or type(model).__name__)
 
 
 class Agent(Frozen):
@@ -48,7 +54,7 @@ class Agent(Frozen):
 
     @property
     def model_name(self) -> str:
-        return str(getattr(self.model, "model_name", "") or type(self.model).__name__)
+        return name_model(self.model)
 
     @property
     def purpose(self) -> str:
@@ -93,6 +99,14 @@ class Team(Frozen):
         raise UnknownAgentError(
             f"agents: the thread goes on with {name!r:.70}, who is not among {_join_names(self.all_agents)}; give it again"
         )
+
+
+class TeamSettings(TypedDict, total=False):
+    """The fields of `Team` except its agents, as keyword arguments."""
+
+    supervisor: Agent | None
+    max_consecutive_turns: int
+    enable_handoff_tool: bool
 
 
 class TeamMember(Frozen):

@@ -12,7 +12,7 @@ from langgraph.runtime import Runtime
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from langgraph_takeover.handoff.trace.events import PointKind, Usage
-from langgraph_takeover.nodes.context.agents import TeamMember
+from langgraph_takeover.nodes.context.agents import TeamMember, name_model
 from langgraph_takeover.nodes.context.children import DelegationRunner
 from langgraph_takeover.nodes.context.options import AgentOptions
 from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
@@ -80,11 +80,12 @@ class AgentConfig(Settings):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     model: BaseChatModel
-    model_name: str = ""
-    agent: str = ""
-    """As whom it takes handoffs and hands over; the model's name where it is empty."""
-    run_id: str = ""
-    """What its records' names begin with; the thread's id where it is empty."""
+    model_name: str | None = None
+    """Name of the model in records. Default: the model's own name."""
+    agent: str | None = None
+    """Name under which the agent gives and takes handoffs. Default: the model's name."""
+    run_id: str | None = None
+    """Prefix of the ids of its records. Default: the thread's id."""
     tools: tuple[BaseTool, ...] = ()
     """Tools beside shell and editor. They run in this process, outside the sandbox."""
     delegation: DelegationRunner | None = None
@@ -126,8 +127,14 @@ class AgentContext(AgentConfig):
         return tuple(agent.model for agent in self.member.team.all_agents) if self.member else (self.model,)
 
     @property
+    def display_model(self) -> str:
+        """Name of the model in records."""
+        return self.model_name or name_model(self.model)
+
+    @property
     def name(self) -> str:
-        return self.agent or self.model_name
+        """Name under which the agent gives and takes handoffs."""
+        return self.agent or self.display_model
 
 
 def describe_missing_tool_calls(model: BaseChatModel) -> str:

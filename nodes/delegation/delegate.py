@@ -53,7 +53,7 @@ def delegate(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
             "delegation: the thread goes on with a call of 'delegate_task'; give delegation= again"
         )
     # First of all: what the children begin with must be there when this is run again.
-    context.session.save_snapshot(state["machine"])
+    context.session.save_snapshot(state["sandbox_state"])
     try:
         prepared = _prepare_tasks(state, context, children)
     except DelegationError as error:
@@ -102,7 +102,7 @@ def _prepare_tasks(
     tasks = parse_tasks(json.loads(last_action(state).arguments["arguments"]), runner.max_tasks)
     trace, own = build_full_trace(state, context), get_task(state)
     most = _split_budget(state, context, runner, len(tasks)).max_tokens
-    machine = context.session.enter_state(state["machine"], own)
+    machine = context.session.enter_state(state["sandbox_state"], own)
     prepared = []
     for number, task in enumerate(tasks):
         if task.handoff is None:

@@ -22,6 +22,7 @@ from langgraph_takeover.nodes.delivery.policy import (
     DeliveryState,
     SupervisorDecision,
 )
+from langgraph_takeover.nodes.delivery.requests import SupervisorRequest
 from langgraph_takeover.nodes.model.calls import ContextWindowError, ModelError, ask_with_schema
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
@@ -97,18 +98,17 @@ _DECISION_SCHEMA = {
 def escalate(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliveryState:
     context = runtime.context
     found = handoffs.load(context.ledger, state["handoff"])
-    question = {
-        "handoff": found.id,
-        "record": found.record,
-        "task": found.task,
-        "from": found.source,
-        "to": found.target,
-        "state": found.state,
-        "version": found.version,
-        "tries": state.get("tries", 0),
-        "why": state.get("why", ""),
-        "choices": ["retry", "roll_back", "block"],
-    }
+    question = SupervisorRequest(
+        handoff=found.id,
+        record=found.record,
+        task=found.task,
+        source=found.source,
+        target=found.target,
+        state=found.state,
+        version=found.version,
+        attempts=state.get("tries", 0),
+        problem=state.get("why", ""),
+    ).model_dump(mode="json")
     if context.supervisor is None:
         decided = SupervisorDecision.model_validate(interrupt(question, response_schema=SupervisorDecision))
     else:

@@ -33,14 +33,14 @@ def run_action(
     seen, machine = context.session.act(
         placed.task_id if placed else f"event-{action.index}",
         str(action.index),
-        state["machine"],
+        state["sandbox_state"],
         get_task(state),
         lambda machine: operation(machine).redact_secrets(find_api_keys(*context.models)),
         effect,
     )
     update = record_observation(state, context, seen)
-    if machine != state["machine"]:
-        update["machine"] = machine
+    if machine != state["sandbox_state"]:
+        update["sandbox_state"] = machine
     report_progress(
         runtime, "observed", state, exit_code=seen.exit_code, refused=seen.refused, text=seen.text
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from langgraph_takeover.graph import open_home
+from langgraph_takeover import open_home
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 from ..conftest import fill_disk, mount_small_disk

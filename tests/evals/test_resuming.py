@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.graph import ThreadNotFoundError, open_home
+from langgraph_takeover import open_home
+from langgraph_takeover.errors import ThreadNotFoundError
 from langgraph_takeover.sandbox.storage import host_directories
 
 from ..chat_server import ChatServer

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from langgraph_takeover.graph import open_home
+from langgraph_takeover import open_home
 from langgraph_takeover.handoff.ledger import snapshots
 from langgraph_takeover.sandbox import default_backend
 
@@ -195,7 +195,7 @@ def test_no_client_chooses_what_of_the_host_is_used(server: Studio, chosen: dict
 
 
 def test_a_node_sees_no_state_but_its_threads(server: Studio) -> None:
-    given = {"task": {"id": "rota__rota-23", "prompt": "x"}, "machine": "base"}
+    given = {"task": {"id": "rota__rota-23", "prompt": "x"}, "sandbox_state": "base"}
     for goto in ([{"node": "shell", "input": given}], ["shell", "think"], {"node": "think", "input": given}):
         stream = server.run(server.thread(), input=None, command={"goto": goto})
         assert failure(stream).startswith("goto: name one node")
@@ -240,17 +240,17 @@ def test_what_the_switch_made_is_isolated_without_it(tmp_path: Path) -> None:
         server.stop()
         server.variables["TAKEOVER_STUDIO_UNISOLATED"] = ""
         server.start()
-        values, machine = server.values(made), server.values(isolated)["machine"]
+        values, machine = server.values(made), server.values(isolated)["sandbox_state"]
         with open_home(server.home) as home:
-            kept = [snapshots.find(home.ledger, each) for each in (values["machine"], machine)]
+            kept = [snapshots.find(home.ledger, each) for each in (values["sandbox_state"], machine)]
         assert [each.backend for each in kept if each] == ["process", "host"]
-        update = {"machine": values["machine"], "stop_reason": None}
+        update = {"sandbox_state": values["sandbox_state"], "stop_reason": None}
         server.run(isolated, input=None, command={"update": update, "goto": "think"})
         (record,) = values["records"]
         taken, received = server.thread(), server.thread()
         server.run(taken, "takeover", input={"record": record})
         # The state names an isolated machine, but the successor would enter the record's.
-        update = {"machine": machine, "record": record}
+        update = {"sandbox_state": machine, "record": record}
         server.run(received, "takeover", input=None, command={"update": update, "goto": "receive"})
         server.stop()
         with open_home(server.home) as home:  # files were converted: whatever was made is isolated

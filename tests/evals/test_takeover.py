@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.graph import open_home
+from langgraph_takeover import open_home
 from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.readers.inference.actions import infer_changes

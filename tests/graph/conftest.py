@@ -17,7 +17,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.types import StateSnapshot
 
-from langgraph_takeover.graph import Home, Outcome, build_agent, open_home, open_run, resume, run, take_over
+from langgraph_takeover import Home, Outcome, build_agent, open_home, open_run, resume, run, take_over
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.sandbox.backends import host
@@ -146,7 +146,9 @@ class RunHarness:
         self.store = home.records
 
     def run(self, model: BaseChatModel, *, thread: str = "thread", **settings: Any) -> AgentState:
-        return run(self.home, thread, "t", PROMPT, **self._options(model, **(RUN_OPTIONS | settings))).state
+        return run(
+            self.home, thread, task_id="t", prompt=PROMPT, **self._options(model, **(RUN_OPTIONS | settings))
+        ).state
 
     def open_run(self, model: BaseChatModel, thread: str = "thread", **settings: Any) -> Any:
         return open_run(self.home, thread, **self._options(model, **settings))
@@ -154,13 +156,15 @@ class RunHarness:
     def resume(
         self, model: BaseChatModel, answer: Any = None, *, thread: str = "thread", **settings: Any
     ) -> Outcome:
-        return resume(self.home, thread, answer, **self._options(model, **(RUN_OPTIONS | settings)))
+        return resume(self.home, thread, answer=answer, **self._options(model, **(RUN_OPTIONS | settings)))
 
     def take_over(
         self, model: BaseChatModel, view: str = "repository", record: str = "", **settings: Any
     ) -> AgentState:
         thread, record = f"taking {len(self.home.threads())}", record or "run.first_source_edit"
-        return take_over(self.home, thread, record, view, **self._options(model, **settings)).state
+        return take_over(
+            self.home, thread, record_id=record, view=view, **self._options(model, **settings)
+        ).state
 
     def _options(self, model: BaseChatModel, **settings: Any) -> dict[str, Any]:
         return {"model": model, "sandbox": self.spec, "points": (), **settings}

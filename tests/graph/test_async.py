@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from langgraph.types import Command
 
-from langgraph_takeover.graph import Home, Outcome, ThreadNotFoundError, open_run, run
+from langgraph_takeover import Home, Outcome, open_run, run
+from langgraph_takeover.errors import ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import FencedError, Ledger, ThreadHeldError, acquire
 from langgraph_takeover.nodes.model.calls import ModelError
 from langgraph_takeover.sandbox.interface import SandboxSpec
@@ -39,7 +40,7 @@ def test_astream(bench: RunHarness) -> None:
     async def watched() -> list[tuple[int, str]]:
         with open_run(bench.home, "thread", model=scripted_model(*NOTES, DONE), sandbox=bench.spec) as held:
             stream = held.agent.astream(GIVEN, **held.options, stream_mode="custom")
-            return [(told["step"], told["moment"]) async for told in stream]
+            return [(told["step"], told["event"]) async for told in stream]
 
     moments = ("acting", "observed", "thinking")
     steps = [(step, moment) for step in (1, 2, 3) for moment in moments]
@@ -53,7 +54,7 @@ def test_a_stream_that_is_left_early_is_gone_on_from(bench: RunHarness) -> None:
         ) as held:
             stream = held.agent.astream(GIVEN, **held.options, stream_mode="custom")
             async for told in stream:
-                if (told["step"], told["moment"]) == (2, "observed"):
+                if (told["step"], told["event"]) == (2, "observed"):
                     break
             await stream.aclose()  # type: ignore[attr-defined]
 
@@ -147,7 +148,13 @@ def test_runs_in_threads_of_one_process(bench: RunHarness) -> None:
         together.wait()
         model = scripted_model(NOTE.format(name), NOTE.format(name), SHOW, DONE)
         return run(
-            bench.home, name, name, PROMPT, model=model, sandbox=bench.spec, on_progress=lambda _: None
+            bench.home,
+            name,
+            task_id=name,
+            prompt=PROMPT,
+            model=model,
+            sandbox=bench.spec,
+            on_progress=lambda _: None,
         )
 
     with ThreadPoolExecutor(4) as pool:
@@ -165,7 +172,7 @@ def test_a_lease_that_was_lost_stops_an_asynchronous_run(
             bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec
         ) as held:
             async for told in held.agent.astream(GIVEN, **held.options, stream_mode="custom"):
-                if (told["step"], told["moment"]) == (2, "thinking"):
+                if (told["step"], told["event"]) == (2, "thinking"):
                     with other.write_transaction() as connection:
                         connection.exec_driver_sql("UPDATE takeover_leases SET expires_at = 0")
                     acquire(other, "thread").release()

@@ -16,12 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import BaseTool
 from typing_extensions import Unpack
 
-from langgraph_takeover.graph import (
-    InputError,
-    SettingsError,
-    ThreadExistsError,
-    ThreadNameError,
-    ThreadNotFoundError,
+from langgraph_takeover import (
     build_agent,
     build_takeover,
     open_home,
@@ -30,6 +25,13 @@ from langgraph_takeover.graph import (
     run,
     run_team,
     take_over,
+)
+from langgraph_takeover.errors import (
+    InputError,
+    SettingsError,
+    ThreadExistsError,
+    ThreadNameError,
+    ThreadNotFoundError,
 )
 from langgraph_takeover.graph.checkpoints.savers import UnstorableValueError
 from langgraph_takeover.graph.runs import options
@@ -100,7 +102,7 @@ def refused(kind: type[Exception], says: str) -> Iterator[None]:
 def test_settings_that_cannot_be(bench: RunHarness, settings: dict[str, Any], says: str) -> None:
     given: dict[str, Any] = {"model": scripted_model(DONE), "sandbox": bench.spec, **settings}
     with refused(SettingsError, says):
-        run(bench.home, "thread", "t", PROMPT, **given)
+        run(bench.home, "thread", task_id="t", prompt=PROMPT, **given)
     assert bench.home.threads() == ()
     assert bench.run(scripted_model(DONE))["stop_reason"] == "finished"
 
@@ -161,7 +163,7 @@ def test_a_directory_without_a_commit(bench: RunHarness, tmp_path: Path, initial
         "^task t: its base holds no git repository with a commit: .*; git init and commit there$",
     ):
         run(
-            bench.home, "thread", "t", PROMPT, model=scripted_model(DONE),
+            bench.home, "thread", task_id="t", prompt=PROMPT, model=scripted_model(DONE),
             sandbox=SandboxSpec(backend="process", directory=place, owner="test-agent"),
         )  # fmt: skip
 
@@ -244,10 +246,10 @@ def test_records_that_are_not_there(bench: RunHarness, record: Any) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     settings: Any = {"model": scripted_model(DONE), "sandbox": bench.spec}
     with refused(RecordError, "(is no record's id|no such record); there are run.first_source_edit$"):
-        take_over(bench.home, "taking", record, "trace", **settings)
+        take_over(bench.home, "taking", record_id=record, view="trace", **settings)
     # Nothing began there, so the thread is free.
     assert bench.home.threads() == ("thread",)
-    done = take_over(bench.home, "taking", "run.first_source_edit", "trace", **settings)
+    done = take_over(bench.home, "taking", record_id="run.first_source_edit", view="trace", **settings)
     assert done.stop_reason == "finished"
 
 
@@ -259,9 +261,12 @@ def test_views_that_are_not_there(bench: RunHarness, view: Any) -> None:
         UnknownViewError,
         "^there is no view .*; there are repository, trace, summary, structured, payload, transcript, cited$",
     ):
-        take_over(bench.home, "taking", "run.first_source_edit", view, **settings)
+        take_over(bench.home, "taking", record_id="run.first_source_edit", view=view, **settings)
     assert bench.home.threads() == ("thread",)
-    assert take_over(bench.home, "taking", "run.first_source_edit", **settings).state["view"] == "structured"
+    assert (
+        take_over(bench.home, "taking", record_id="run.first_source_edit", **settings).state["view"]
+        == "structured"
+    )
 
 
 @pytest.mark.parametrize(
@@ -269,7 +274,7 @@ def test_views_that_are_not_there(bench: RunHarness, view: Any) -> None:
 )
 def test_tasks_that_are_none(bench: RunHarness, task: Any, prompt: Any) -> None:
     with refused(InputError, "^a task is an id and a prompt, both text; they were "):
-        run(bench.home, "thread", task, prompt, model=scripted_model(DONE), sandbox=bench.spec)
+        run(bench.home, "thread", task_id=task, prompt=prompt, model=scripted_model(DONE), sandbox=bench.spec)
     assert bench.home.threads() == ()
     assert bench.run(scripted_model(DONE))["stop_reason"] == "finished"
 
@@ -279,9 +284,24 @@ def test_tasks_that_are_none(bench: RunHarness, task: Any, prompt: Any) -> None:
 def test_odd_tasks(bench: RunHarness, task: str) -> None:
     model = scripted_model(EDIT, ModelError("gone"))
     with pytest.raises(ModelError):
-        run(bench.home, "thread", task, f"{task} prompt", model=model, sandbox=bench.spec, model_tries=1)
+        run(
+            bench.home,
+            "thread",
+            task_id=task,
+            prompt=f"{task} prompt",
+            model=model,
+            sandbox=bench.spec,
+            model_tries=1,
+        )
     with pytest.raises(ThreadExistsError) as caught:
-        run(bench.home, "thread", "other", PROMPT, model=scripted_model(DONE), sandbox=bench.spec)
+        run(
+            bench.home,
+            "thread",
+            task_id="other",
+            prompt=PROMPT,
+            model=scripted_model(DONE),
+            sandbox=bench.spec,
+        )
     assert len(str(caught.value)) < 300
     done = bench.resume(scripted_model("", DONE))
     assert (done.stop_reason, done.state["task"]["id"]) == ("finished", task)
@@ -329,7 +349,7 @@ def test_changes_that_cannot_be(bench: RunHarness, values: Any, says: str) -> No
         with refused(InputError, "^as_node: there is no node 'nowhere'; there are begin, think, shell, "):
             held.update_state({}, as_node="nowhere")
         with refused(SnapshotNotFoundError, "there is no machine 'gone'"):
-            held.update_state({"machine": "gone"})
+            held.update_state({"sandbox_state": "gone"})
         assert bench.home.history("thread") == before
         assert held.resume().stop_reason == "finished"
 
@@ -408,7 +428,7 @@ def test_replies_that_are_no_action(bench: RunHarness, reply: str, says: str) ->
     (correction,) = corrections(state)
     (refusal,) = [each for each in told if each.get("refused")]
     assert refusal == {
-        "moment": "observed",
+        "event": "observed",
         "step": 1,
         "exit_code": None,
         "refused": True,
@@ -528,7 +548,7 @@ def test_a_home_that_comes_to_be_read_only(tmp_path: Path) -> None:
             model = scripted_model(NOTE.format(1), NOTE.format(2), SHOW, DONE)
 
             def listen(moment: dict[str, Any]) -> None:
-                if (moment["moment"], moment["step"]) == ("thinking", 1):
+                if (moment["event"], moment["step"]) == ("thinking", 1):
                     for path in (*place.glob("takeover.sqlite*"), place / "machines"):
                         _set_immutable(path, True)
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover import sandbox
-from langgraph_takeover.graph import open_home, resume, run
+from langgraph_takeover import open_home, resume, run, sandbox
 from langgraph_takeover.handoff.ledger import LedgerUnavailableError, handoffs
 from langgraph_takeover.sandbox.backends import host, overlay
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxSpec, SandboxUnavailableError
@@ -46,7 +45,7 @@ def test_a_run_goes_on_once_there_is_room(
     database = f"sqlite:///{disk}/ledger.sqlite" if on_it == "database" else None
 
     def listen(told: dict[str, Any]) -> None:
-        if told["moment"] == moment and told["step"] == 2:
+        if told["event"] == moment and told["step"] == 2:
             fill_disk(disk)
 
     model = scripted_model(*NOTES, SHOW, DONE)
@@ -56,7 +55,7 @@ def test_a_run_goes_on_once_there_is_room(
         pytest.raises(said, match=r"disk is full|full; make room") as told,
         open_home(home_at, database) as home,
     ):
-        run(home, "thread", "t", PROMPT, on_progress=listen, **given)
+        run(home, "thread", task_id="t", prompt=PROMPT, on_progress=listen, **given)
     assert "\n" not in str(told.value)
 
     (disk / "filler").unlink()
@@ -83,7 +82,7 @@ def test_something_large_that_there_is_no_room_for(
     model = scripted_model(NOTE.format(1), reply, SHOW, DONE)
 
     def listen(moment: dict[str, Any]) -> None:
-        if (moment["moment"], moment["step"]) == ("thinking", 1):
+        if (moment["event"], moment["step"]) == ("thinking", 1):
             fill_disk(disk)
 
     with open_home(disk / "home") as home:
@@ -105,7 +104,7 @@ def test_something_large_that_there_is_no_room_for(
 @pytest.mark.parametrize("moment", ["started", "confirmed", "acting"])
 def test_a_handoff_goes_on_once_there_is_room(disk: Path, tmp_path: Path, moment: str) -> None:
     def listen(told: dict[str, Any]) -> None:
-        if told["moment"] == moment:
+        if told["event"] == moment:
             fill_disk(disk)
 
     model = scripted_model(UNDERSTOOD, FIX, TEST, DONE)
@@ -209,7 +208,7 @@ def test_a_disk_without_room_for_names(
 @pytest.mark.parametrize("moment", ["thinking", "acting"])
 def test_a_run_goes_on_once_its_sandbox_has_room(full_home: Path, tmp_path: Path, moment: str) -> None:
     def listen(told: dict[str, Any]) -> None:
-        if told["moment"] == moment and told["step"] == 2:
+        if told["event"] == moment and told["step"] == 2:
             fill_disk(full_home)
 
     model = scripted_model(*NOTES, SHOW, DONE)

@@ -74,7 +74,7 @@ def test_a_record_of_plain_processes_is_rolled_back_in_isolation(
     bench: RunHarness, forged: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = hand_over(
-        bench.home, NAME, "ann", source="writer", envelope=Envelope(message="m"), idempotency_key="k"
+        bench.home, NAME, target="ann", source="writer", envelope=Envelope(message="m"), idempotency_key="k"
     )
     with monkeypatch.context() as patch:
         patch.setattr(host, "unavailable", lambda: "bwrap is not installed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_takeover.graph import ThreadNotFoundError
+from langgraph_takeover.errors import ThreadNotFoundError
 from langgraph_takeover.nodes.model.calls import ModelError
 from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 

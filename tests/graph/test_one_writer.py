@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 from sqlalchemy import text
 
-from langgraph_takeover.graph import Home, open_home, take_over
+from langgraph_takeover import Home, open_home, take_over
 from langgraph_takeover.graph.home import DATABASE_FILE
 from langgraph_takeover.sandbox.backends.processes import find_run_processes
 
@@ -186,7 +186,7 @@ def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, whe
         taken = take_over(
             home,
             "successor",
-            "run.first_source_edit",
+            record_id="run.first_source_edit",
             model=scripted_model("```bash\ncat notes.txt\n```", DONE),
             sandbox=desk.bench.spec,
             points=(),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.graph import NotWaitingError, WaitingError
+from langgraph_takeover.errors import NotWaitingError, WaitingError
 from langgraph_takeover.handoff.records.record import RecordStore
 
 from .conftest import DONE, EDIT, RunHarness, scripted_model

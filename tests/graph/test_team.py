@@ -10,18 +10,8 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, tool
 
-from langgraph_takeover.graph import (
-    Agent,
-    SettingsError,
-    UnknownAgentError,
-    build_team,
-    deliver,
-    hand_over,
-    open_run,
-    resume,
-    roll_back,
-    run_team,
-)
+from langgraph_takeover import Agent, build_team, deliver, hand_over, open_run, resume, run_team
+from langgraph_takeover.errors import SettingsError, UnknownAgentError
 from langgraph_takeover.graph.team import NODES
 from langgraph_takeover.handoff.ledger import HandedOverError
 from langgraph_takeover.handoff.text.fence import OPENING
@@ -29,6 +19,7 @@ from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views.team import TurnPass, build_timeline
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.team.handover import REFUSAL_MESSAGE
+from langgraph_takeover.protocol import roll_back
 
 from .conftest import (
     DONE,
@@ -76,10 +67,10 @@ class TeamBench:
 
     def run(self, *agents: Agent, **settings: Any) -> AgentState:
         options = {**self.options, "max_steps": ENOUGH, **settings}
-        return run_team(self.home, "thread", "t", PROMPT, agents=agents, **options).state
+        return run_team(self.home, "thread", task_id="t", prompt=PROMPT, agents=agents, **options).state
 
     def resume(self, *agents: Agent, answer: Any = None, **settings: Any) -> AgentState:
-        return resume(self.home, "thread", answer, agents=agents, **{**self.options, **settings}).state
+        return resume(self.home, "thread", answer=answer, agents=agents, **{**self.options, **settings}).state
 
 
 @pytest.fixture
@@ -413,10 +404,12 @@ def test_a_person_who_refuses_a_pass_leaves_the_turn(team: TeamBench) -> None:
         agent("tester", SHOW, DONE, max_consecutive_turns=3),
     )
     review = {"policy": "review", "max_consecutive_turns": 1}
-    asked = run_team(team.home, "thread", "t", PROMPT, agents=agents, **team.options, **review)
+    asked = run_team(team.home, "thread", task_id="t", prompt=PROMPT, agents=agents, **team.options, **review)
     assert asked.question is not None
     assert asked.question["why"] == "writer: max_consecutive_turns (1)"
-    again = resume(team.home, "thread", {"decision": "refuse"}, agents=agents, **team.options, **review)
+    again = resume(
+        team.home, "thread", answer={"decision": "refuse"}, agents=agents, **team.options, **review
+    )
     assert again.question is not None
     assert actors(again.state) == ["writer", "writer"]
     assert passes(again.state) == []
@@ -511,7 +504,7 @@ def test_the_database_grows_with_the_trace_of_a_team(team: TeamBench) -> None:
         agents = [agent(name, *[LOOK] * steps) for name in ("a", "b", "c")]
         options = {**team.options, "max_steps": steps, "max_consecutive_turns": 2}
         thread = f"{steps} steps"
-        state = run_team(team.home, thread, "t", PROMPT, agents=agents, **options).state
+        state = run_team(team.home, thread, task_id="t", prompt=PROMPT, agents=agents, **options).state
         assert len(state["passes"]) == steps // 2
         return (size(team.bench) - before) / sum(len(text) for text in observations(state))
 
@@ -528,9 +521,9 @@ def test_progress_and_timeline_name_the_agent(team: TeamBench) -> None:
     told: list[dict[str, Any]] = []
     agents = agent("writer", EDIT), agent("tester", TEST, DONE)
     state = team.run(*agents, max_consecutive_turns=1, on_progress=told.append, max_steps=2)
-    acted = [(each["agent"], each["step"]) for each in told if each["moment"] == "acting"]
+    acted = [(each["agent"], each["step"]) for each in told if each["event"] == "acting"]
     assert acted == [("writer", 1), ("tester", 2)]
-    moved = [(each["agent"], each["to"]) for each in told if each["moment"] == "passed"]
+    moved = [(each["agent"], each["to"]) for each in told if each["event"] == "passed"]
     assert moved == [("writer", "tester"), ("tester", "writer")]
     found = [TurnPass.model_validate(each) for each in state["passes"]]
     rows = build_timeline(
@@ -558,7 +551,13 @@ def test_progress_and_timeline_name_the_agent(team: TeamBench) -> None:
 )
 def test_teams_that_cannot_be(team: TeamBench, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(SettingsError, match=says) as caught:
-        run_team(team.home, "thread", "t", PROMPT, **{"agents": [agent("a")], **team.options, **settings})
+        run_team(
+            team.home,
+            "thread",
+            task_id="t",
+            prompt=PROMPT,
+            **{"agents": [agent("a")], **team.options, **settings},
+        )
     assert "\n" not in str(caught.value)
     assert team.home.threads() == ()
 
@@ -599,7 +598,7 @@ def test_a_team_in_asyncio(team: TeamBench) -> None:
     async def main(held: Any) -> list[str]:
         task = {"task": {"id": "t", "prompt": PROMPT}}
         stream = held.team.astream(task, **held.options, stream_mode="custom")
-        return [told["agent"] async for told in stream if told["moment"] == "thinking"]
+        return [told["agent"] async for told in stream if told["event"] == "thinking"]
 
     with open_run(team.home, "thread", agents=agents, **team.options, max_consecutive_turns=1) as held:
         assert asyncio.run(main(held)) == ["writer", "tester", "tester"]
@@ -634,7 +633,7 @@ def test_a_graph_that_was_built_with_its_agents(team: TeamBench) -> None:
 def test_a_teams_work_is_handed_over_and_taken_back(team: TeamBench) -> None:
     agents = agent("writer", EDIT, FIX, DONE), agent("tester", TEST, DONE)
     begun = team.run(*agents, policy="stop", max_consecutive_turns=1)
-    given = hand_over(team.home, begun["records"][-1], "outsider", source="writer")
+    given = hand_over(team.home, begun["records"][-1], target="outsider", source="writer")
     done = deliver(
         team.home,
         given.id,

@@ -16,7 +16,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
-from langgraph_takeover.graph import ThreadNotFoundError, open_home, open_run
+from langgraph_takeover import open_home, open_run
+from langgraph_takeover.errors import ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import FencedError, ThreadHeldError
 from langgraph_takeover.handoff.records import record as record_module
 from langgraph_takeover.sandbox.interface import SandboxSpec

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover import sandbox
-from langgraph_takeover.graph import open_home
+from langgraph_takeover import open_home, sandbox
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.nodes.session.session import build_owner_name
 from langgraph_takeover.sandbox.backends import host, overlay

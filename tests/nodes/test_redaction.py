@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from pydantic import SecretStr
 
-from langgraph_takeover.graph import run
+from langgraph_takeover import run
 from langgraph_takeover.handoff.records.record import Claim
 from langgraph_takeover.handoff.text.redaction import REDACTED
 from langgraph_takeover.nodes.events import clip_text
@@ -95,7 +95,7 @@ def test_what_the_repository_itself_holds_stays_there_and_is_not_shown(
     assert content_of(bench, state, "copy") == f"KEY={KNOWN}\nA={MADE_UP}\n"
     assert KNOWN.encode() not in (tmp_path / "home" / "takeover.sqlite").read_bytes()
     with bench.open_run(scripted_model()) as held:
-        kept: Snapshot = held.session.keep(state["machine"])
+        kept: Snapshot = held.session.keep(state["sandbox_state"])
     assert f'"KEY":{{"value":"{REDACTED}"}}' in kept.shell_state
     assert MADE_UP in kept.shell_state
 
@@ -126,7 +126,7 @@ def test_a_prompt_a_tool_and_an_unreadable_reply(bench: RunHarness, tmp_path: Pa
     call = '```json\n{"name": "told", "arguments": {}}\n```'
     unreadable = f'<editor command="{MADE_UP}" path="{KNOWN}"/>'
     outcome = run(
-        bench.home, "thread", "t", f"{PROMPT} {KNOWN} {GIVEN} {MADE_UP}",
+        bench.home, "thread", task_id="t", prompt=f"{PROMPT} {KNOWN} {GIVEN} {MADE_UP}",
         model=with_key(call, unreadable, DONE), sandbox=bench.spec, tools=(told,),
     )  # fmt: skip
     assert outcome.state["task"]["prompt"] == f"{PROMPT} {REDACTED} {REDACTED} {REDACTED}"

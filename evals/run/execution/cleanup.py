@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from langgraph_takeover import sandbox
+from langgraph_takeover import Home, sandbox
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig
-from langgraph_takeover.graph import Home
 from langgraph_takeover.handoff.ledger import snapshots
 from langgraph_takeover.nodes.session.session import build_owner_name
 

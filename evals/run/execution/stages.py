@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from langgraph_takeover import Outcome
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.execution import threads
 from langgraph_takeover.evals.run.journal import Row
@@ -16,7 +17,6 @@ from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.evals.tasks.grading import GradingError, Verdict
 from langgraph_takeover.evals.tasks.verdicts import get_verdict
-from langgraph_takeover.graph import Outcome
 from langgraph_takeover.handoff import prompts, views
 from langgraph_takeover.handoff.ledger import FencedError, ThreadHeldError
 from langgraph_takeover.handoff.notes.claims import measure_soundness
@@ -25,6 +25,7 @@ from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
 from langgraph_takeover.handoff.records.record import RecordError, write_durably
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace, Usage
+from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.nodes.agent.takeover import build_recipient
 from langgraph_takeover.nodes.model.calls import ModelError
 from langgraph_takeover.nodes.model.notes import build_ask
@@ -68,7 +69,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
         "outcome": "run",
         "prompts": PROMPTS,
         "stop_reason": outcome.stop_reason,
-        "detail": outcome.problem,
+        "detail": (outcome.patch_error or ""),
         "records": list(outcome.records),
         **_measure_costs(events, outcome, before + _measure_elapsed(started)),
         "patch": outcome.patch,
@@ -158,7 +159,9 @@ def run_takeover(
         ) as run:
             known = build_recipient(run.context)
             first = views.measure_view(views.find_view(view)(record, known))
-            outcome, before = threads.run_or_resume(run, lambda: run.take_over(record_id, view))
+            outcome, before = threads.run_or_resume(
+                run, lambda: run.take_over(record_id, cast(ViewName, view))
+            )
         taken = before + _measure_elapsed(started)
         verdict = _grade(config, task, places, outcome.patch, name)
     except INFRASTRUCTURE_ERRORS as error:
@@ -176,7 +179,7 @@ def run_takeover(
         "resolved": verdict.resolved,
         "outcome": "graded",
         "stop_reason": outcome.stop_reason,
-        "detail": outcome.problem or verdict.detail,
+        "detail": (outcome.patch_error or "") or verdict.detail,
         **_measure_costs(events, outcome, taken),
         "first_prompt_chars": first.characters,
         "first_prompt_tokens": first.tokens,

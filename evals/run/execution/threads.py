@@ -8,12 +8,13 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
+from langgraph_takeover import Home, Outcome, Run, open_run
+from langgraph_takeover.errors import CheckpointCorruptError, ThreadExistsError
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig, shorten_model_name
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.graph import CheckpointCorruptError, Home, Outcome, Run, ThreadExistsError, open_run
 from langgraph_takeover.handoff.ledger import ThreadHeldError, snapshots
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.nodes.context.options import AgentOptions, select_options

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
+from langgraph_takeover import open_home, open_run
 from langgraph_takeover.evals.models import ModelNameError, parse_model_name
 from langgraph_takeover.evals.models.replay import ReplayModel, TrajectoryError, read_trajectory
-from langgraph_takeover.graph import open_home, open_run
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.records.record import Notes
 from langgraph_takeover.handoff.trace.action import Action

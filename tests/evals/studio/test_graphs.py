@@ -20,7 +20,7 @@ import psutil
 import pytest
 from langgraph_sdk import get_sync_client
 
-from langgraph_takeover.graph import open_home
+from langgraph_takeover import open_home
 from langgraph_takeover.handoff.ledger import acquire, snapshots
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.views import VIEWS
@@ -228,7 +228,7 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
 
 
 def told(stream: list[Any], moment: str) -> list[dict[str, Any]]:
-    return [each.data for each in stream if each.event == "custom" and each.data["moment"] == moment]
+    return [each.data for each in stream if each.event == "custom" and each.data["event"] == moment]
 
 
 def failure(stream: list[Any]) -> str:
@@ -305,7 +305,7 @@ def test_pressing_run_works_without_a_key(studio: Studio, pressed_run: tuple[str
         "first_validation",
         "first_post_failure_edit",
     ]
-    assert {"moment": "acting", "step": 1, "tool": "shell", "text": "ls -A"} in told(stream, "acting")
+    assert {"event": "acting", "step": 1, "tool": "shell", "text": "ls -A"} in told(stream, "acting")
     assert "create reproduce_issue.py" in [event["text"] for event in told(stream, "acting")]
     studio.require_free(thread)
 
@@ -317,8 +317,8 @@ def test_the_history_names_a_machine_for_every_checkpoint(
     assert history[-1]["next"] == ["__start__"]
     assert history[-2]["next"] == ["begin"]
     begun = history[:-2]
-    assert all(each["values"]["machine"] for each in begun)
-    assert len({each["values"]["machine"] for each in begun}) > 5
+    assert all(each["values"]["sandbox_state"] for each in begun)
+    assert len({each["values"]["sandbox_state"] for each in begun}) > 5
     lengths = [len(each["values"]["messages"]) for each in begun]
     assert lengths == sorted(lengths, reverse=True)
 
@@ -588,7 +588,7 @@ def test_a_cancelled_run_lets_the_thread_and_its_machine_go(studio: Studio) -> N
         thread, "agent", input={}, context=choices("sleeper"), stream_mode=["custom"]
     ):
         run_id = run_id or each.data["run_id"]
-        if each.event == "custom" and each.data["moment"] == "acting":
+        if each.event == "custom" and each.data["event"] == "acting":
             studio.client.runs.cancel(thread, run_id, wait=True)
     studio.wait_until_idle(thread)
     studio.require_free(thread)
@@ -730,7 +730,7 @@ def test_a_machine_that_is_gone_is_told_with_what_to_do(studio: Studio) -> None:
     studio.run(thread, context=choices("notes"))
     checkpoint = studio.checkpoint(thread, 1, "think")
     with open_home(studio.home) as home:
-        kept = snapshots.find(home.ledger, studio.values_at(thread, checkpoint)["machine"])
+        kept = snapshots.find(home.ledger, studio.values_at(thread, checkpoint)["sandbox_state"])
     assert kept is not None
     (archive,) = (studio.home / "machines").rglob(f"*{kept.digest}*/{kept.location}")
     archive.unlink()

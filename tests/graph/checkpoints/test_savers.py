@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
-from langgraph_takeover.graph import CheckpointCorruptError
+from langgraph_takeover.errors import CheckpointCorruptError
 from langgraph_takeover.graph.checkpoints.savers import open_saver
 from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError, acquire
 
@@ -132,7 +132,7 @@ def _filled(path: Path, steps: int = 6) -> Ledger:
         config: RunnableConfig = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
         for step in range(steps):
             checkpoint = empty_checkpoint() | {"id": str(uuid6(clock_seq=step))}
-            values = {"machine": f"m{step}"} | ({"events": []} if step == 0 else {})
+            values = {"sandbox_state": f"m{step}"} | ({"events": []} if step == 0 else {})
             checkpoint["channel_values"] = values
             config = saver.put(config, checkpoint, {"source": "loop", "step": step}, {})
             writes = [("events", f"event {step} {number} " + "text " * 90) for number in range(3)]

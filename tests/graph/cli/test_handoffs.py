@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from langgraph_takeover.graph import open_home
+from langgraph_takeover import open_home
 from langgraph_takeover.graph.delivery.delivery import deliver, hand_over
 from langgraph_takeover.graph.delivery.recovery import repair
 from langgraph_takeover.handoff.ledger import acquire, handoffs
@@ -56,7 +56,7 @@ def offered(bench: RunHarness, to: str = "ann") -> Handoff:
     return hand_over(
         bench.home,
         RECORD,
-        to,
+        target=to,
         source="writer",
         envelope=Envelope(message="Mind \x1b[2J the minus."),
         idempotency_key="k",

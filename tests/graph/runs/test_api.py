@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.graph import (
-    InputError,
-    NotWaitingError,
-    ThreadExistsError,
-    ThreadNotFoundError,
-    build_agent,
-    open_run,
-    run,
-)
+from langgraph_takeover import build_agent, open_run, run
+from langgraph_takeover.errors import InputError, NotWaitingError, ThreadExistsError, ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import FencedError, LedgerUnavailableError, ThreadHeldError
 from langgraph_takeover.nodes.model.calls import ModelError
 from langgraph_takeover.nodes.session.session import SnapshotNotFoundError
@@ -54,7 +47,7 @@ def test_a_node_whose_checkpoint_was_never_written_is_not_lost(bench: RunHarness
 
     def listen(moment: dict[str, Any]) -> None:
         nonlocal away
-        away = away or (moment["moment"] == "observed")
+        away = away or (moment["event"] == "observed")
 
     model = scripted_model(NOTE.format(1), NOTE.format(2), NOTE.format(3), SHOW, DONE)
     options: Any = {"model": model, "sandbox": bench.spec, "points": (), "snapshot_every": kept_at}
@@ -72,7 +65,7 @@ def test_a_node_whose_checkpoint_was_never_written_is_not_lost(bench: RunHarness
             begun.start("t", PROMPT)
     found = bench.home.saver.get_tuple({"configurable": {"thread_id": "thread"}})
     assert found is not None
-    assert "machine" in [channel for _, channel, _ in found.pending_writes or ()]
+    assert "sandbox_state" in [channel for _, channel, _ in found.pending_writes or ()]
     if kept_at != "step":
         with pytest.raises(SnapshotNotFoundError, match="goes on from step 1"):
             bench.resume(model, snapshot_every=kept_at)
@@ -163,7 +156,7 @@ def test_a_handoff_asked_for_from_outside(bench: RunHarness) -> None:
 
     def listen(moment: dict[str, Any]) -> None:
         told.append(moment)
-        if moment["moment"] == "observed" and moment["step"] == 1:
+        if moment["event"] == "observed" and moment["step"] == 1:
             bench.home.request_handoff("thread", "lunch")
 
     model = scripted_model(NOTE.format(1), NOTE.format(2), NOTE.format(3), DONE)
@@ -180,8 +173,8 @@ def test_the_policy_takeover_lets_the_successor_go_on(bench: RunHarness) -> None
     done = run(
         bench.home,
         "thread",
-        "t",
-        PROMPT,
+        task_id="t",
+        prompt=PROMPT,
         model=scripted_model(EDIT, DONE),
         successor=scripted_model(TEST, FIX, DONE),
         sandbox=bench.spec,
@@ -222,7 +215,7 @@ def test_a_saver_without_a_lease_refuses_to_write(bench: RunHarness) -> None:
 @pytest.mark.parametrize("kept_at", ["step", "point"])
 def test_sigterm_ends_the_run_after_its_step(bench: RunHarness, kept_at: Any) -> None:
     def listen(moment: dict[str, Any]) -> None:
-        if moment["moment"] == "acting" and moment["step"] == 2:
+        if moment["event"] == "acting" and moment["step"] == 2:
             signal.raise_signal(signal.SIGTERM)
 
     model = scripted_model(NOTE.format(1), NOTE.format(2), NOTE.format(3), SHOW, DONE)

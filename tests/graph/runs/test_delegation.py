@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
 
-from langgraph_takeover.graph import Delegation, Prices, SettingsError, ThreadExistsError
+from langgraph_takeover import Delegation, Prices
+from langgraph_takeover.errors import SettingsError, ThreadExistsError
 from langgraph_takeover.handoff.text.fence import TASK
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.model.calls import ModelError
@@ -413,10 +414,10 @@ def test_native_calls(bench: RunHarness) -> None:
 def test_progress_tells_of_children(bench: RunHarness) -> None:
     moments: list[dict[str, Any]] = []
     run(bench, agents([calling(goal="Reach GOAL"), DONE], GOAL=[MEND, DONE]), on_progress=moments.append)
-    told = [(each["moment"], each["child"], each.get("text")) for each in moments if "child" in each]
-    assert told[0] == ("delegated", "thread.0.0", "Reach GOAL") or told[1][0] == "delegated"
+    told = [(each["event"], each["child"], each.get("text")) for each in moments if "child" in each]
+    assert told[0] == ("child_started", "thread.0.0", "Reach GOAL") or told[1][0] == "child_started"
     assert ("acting", "thread.0.0", "sed -i 's/n + 1/n * 2/' pkg/core.py") in told
-    assert any(each[:2] == ("returned", "thread.0.0") for each in told)
+    assert any(each[:2] == ("child_finished", "thread.0.0") for each in told)
 
 
 class Killed(BaseException):

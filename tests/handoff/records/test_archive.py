@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.graph import open_home
+from langgraph_takeover import open_home
 from langgraph_takeover.handoff.records import archive
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore, to_json
 from langgraph_takeover.handoff.records.verification import Verification, verify_record

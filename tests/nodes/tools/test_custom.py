@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, ToolException, tool
 from pydantic import BaseModel
 
-from langgraph_takeover.graph import SettingsError
+from langgraph_takeover.errors import SettingsError
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
 from langgraph_takeover.nodes.model.calls import ModelError

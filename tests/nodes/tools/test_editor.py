@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from langgraph_takeover import build_agent, open_home
 from langgraph_takeover.evals.models.replay import ReplayModel
 from langgraph_takeover.evals.models.scripted import Turn
-from langgraph_takeover.graph import build_agent, open_home
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import Event, FileRead
 from langgraph_takeover.nodes.context.settings import AgentContext
@@ -46,7 +46,7 @@ class Bench:
             observation_chars=100_000,
         )
         state = build_agent().invoke({"task": {"id": "t", "prompt": "Do it."}}, context=context)
-        assert self._session.enter_state(state["machine"]) is machine
+        assert self._session.enter_state(state["sandbox_state"]) is machine
         events = [Event.model_validate(event) for event in state["events"]]
         return [event for event in events if event.kind == "observation"]
 

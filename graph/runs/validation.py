@@ -1,0 +1,70 @@
+"""Checks of what a caller passes to a thread, before anything is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langgraph.types import StateSnapshot
+from pydantic import ValidationError
+
+from langgraph_takeover.graph.errors import NotWaitingError
+from langgraph_takeover.graph.home import CheckpointInfo, Home
+from langgraph_takeover.handoff import views
+from langgraph_takeover.handoff.records.record import Review
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.nodes.session.session import SnapshotNotFoundError
+from langgraph_takeover.nodes.state import InputError
+
+_EXAMPLE_ANSWER = '{"decision": "approve", "view": "structured"} or {"decision": "refuse"}'
+
+
+def validate_answer(
+    answer: Review | dict[str, Any], thread: str, state: StateSnapshot, has_answer: bool
+) -> dict[str, Any]:
+    """Return a review as JSON. Raises NotWaitingError and InputError."""
+    if has_answer:
+        raise NotWaitingError(
+            f"thread {thread!r} already has an answer "
+            "(resume without one, or from an earlier checkpoint to be asked again)"
+        )
+    if not state.interrupts:
+        raise NotWaitingError(f"thread {thread!r} does not wait for an answer (resume without one)")
+    try:
+        return redact(Review.model_validate(answer).model_dump(mode="json"))
+    except ValidationError as error:
+        raise invalid_answer_error(error, _EXAMPLE_ANSWER) from error
+
+
+def invalid_answer_error(error: ValidationError, example: str) -> InputError:
+    """Describe the first invalid field of an answer."""
+    first = error.errors()[0]
+    place = "".join(f"{part}: " for part in first["loc"])
+    return InputError(f"answer: {place}{first['msg']} (for example {example})")
+
+
+def check_task(task_id: object, prompt: object) -> None:
+    """Raises InputError."""
+    if not isinstance(task_id, str) or not isinstance(prompt, str) or not prompt.strip():
+        raise InputError(
+            f"task: task_id and prompt must be text, the prompt not empty; got {task_id!r:.60} and {prompt!r:.60}"
+        )
+
+
+def check_takeover(home: Home, record_id: str, view: str | None) -> None:
+    """Raises RecordError and UnknownViewError."""
+    home.records.load(record_id)
+    if view is not None:
+        views.find_view(view)
+
+
+def snapshot_not_found_error(
+    thread: str, checkpoint: str | None, restorable: CheckpointInfo | None
+) -> SnapshotNotFoundError:
+    """Describe a missing snapshot, and name the nearest checkpoint that has one."""
+    which = f"checkpoint {checkpoint}" if checkpoint else "its newest checkpoint"
+    cure = (
+        f"resume(checkpoint={restorable.checkpoint!r}) or go_back=True resumes from step {restorable.step}, which has one"
+        if restorable
+        else "no earlier checkpoint has one either"
+    )
+    return SnapshotNotFoundError(f"thread {thread!r}: no snapshot of {which} ({cure})")

@@ -1,0 +1,81 @@
+"""Every error that a public function raises. All derive from `TakeoverError` and from the builtin that they are."""
+
+from langgraph_takeover.graph.errors import (
+    CheckpointCorruptError,
+    HandoffError,
+    NotWaitingError,
+    RecordNotTakenError,
+    RollbackError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+    UnstorableValueError,
+    WaitingError,
+)
+from langgraph_takeover.handoff.delegation.request import DelegationError
+from langgraph_takeover.handoff.ledger import (
+    FencedError,
+    HandedOverError,
+    LedgerUnavailableError,
+    ThreadHeldError,
+    ThreadNameError,
+)
+from langgraph_takeover.handoff.ledger.handoffs import (
+    HandoffNotFoundError,
+    IllegalTransitionError,
+    KeyReusedError,
+)
+from langgraph_takeover.handoff.readers.calls import TraceError
+from langgraph_takeover.handoff.records.archive import RecordExistsError
+from langgraph_takeover.handoff.records.record import RecordError
+from langgraph_takeover.handoff.views import UnknownViewError
+from langgraph_takeover.nodes.context.agents import UnknownAgentError
+from langgraph_takeover.nodes.context.settings import MissingContextError, SettingsError
+from langgraph_takeover.nodes.model.calls import ContextWindowError, ModelError
+from langgraph_takeover.nodes.session.session import SnapshotNotFoundError
+from langgraph_takeover.nodes.state import InputError
+from langgraph_takeover.sandbox.interface import (
+    FileAccessError,
+    OutOfDiskError,
+    SandboxUnavailableError,
+    SnapshotCorruptError,
+    TakeoverError,
+)
+from langgraph_takeover.sandbox.repository.patches import RepositoryError
+
+__all__ = [
+    "CheckpointCorruptError",
+    "ContextWindowError",
+    "DelegationError",
+    "FencedError",
+    "FileAccessError",
+    "HandedOverError",
+    "HandoffError",
+    "HandoffNotFoundError",
+    "IllegalTransitionError",
+    "InputError",
+    "KeyReusedError",
+    "LedgerUnavailableError",
+    "MissingContextError",
+    "ModelError",
+    "NotWaitingError",
+    "OutOfDiskError",
+    "RecordError",
+    "RecordExistsError",
+    "RecordNotTakenError",
+    "RepositoryError",
+    "RollbackError",
+    "SandboxUnavailableError",
+    "SettingsError",
+    "SnapshotCorruptError",
+    "SnapshotNotFoundError",
+    "TakeoverError",
+    "ThreadExistsError",
+    "ThreadHeldError",
+    "ThreadNameError",
+    "ThreadNotFoundError",
+    "TraceError",
+    "UnknownAgentError",
+    "UnknownViewError",
+    "UnstorableValueError",
+    "WaitingError",
+]

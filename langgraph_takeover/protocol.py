@@ -1,0 +1,35 @@
+"""The handoff protocol: offer, deliver, roll back and repair handoffs; what they carry."""
+
+from langgraph_takeover.graph.delivery.delivery import Delivery, build_delivery, deliver, hand_over
+from langgraph_takeover.graph.delivery.recovery import RepairFinding, repair
+from langgraph_takeover.graph.delivery.rollback import Rollback, roll_back
+from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState
+from langgraph_takeover.handoff.records.envelope import Envelope
+from langgraph_takeover.handoff.records.record import HandoffRecord, Review
+from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
+from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy, SupervisorDecision
+from langgraph_takeover.nodes.delivery.requests import SupervisorRequest
+from langgraph_takeover.nodes.state import ReviewRequest
+
+__all__ = [
+    "Delivery",
+    "DeliveryPolicy",
+    "Envelope",
+    "Event",
+    "Handoff",
+    "HandoffPoint",
+    "HandoffRecord",
+    "HandoffState",
+    "PointKind",
+    "RepairFinding",
+    "Review",
+    "ReviewRequest",
+    "Rollback",
+    "SupervisorDecision",
+    "SupervisorRequest",
+    "build_delivery",
+    "deliver",
+    "hand_over",
+    "repair",
+    "roll_back",
+]

@@ -1,0 +1,41 @@
+"""What a run streams while it works, as a type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Required
+
+from typing_extensions import TypedDict
+
+
+class Progress(TypedDict, total=False):
+    """One custom event of a run's stream; `event` and `step` are always present.
+
+    Events: started, thinking, acting, observed, point, record, review, passed, stopped, refused, confirmed,
+    child_started, child_finished, went_back.
+    """
+
+    event: Required[str]
+    step: Required[int]
+    text: str
+    """One line, at most 300 characters."""
+    tool: str
+    exit_code: int | None
+    refused: bool
+    kind: str
+    """Of a handoff point, or of a refusal."""
+    record: str
+    checkpoint: str
+    agent: str
+    """Teams: the acting agent."""
+    how: str
+    """Teams: `handoff`, `rotation` or `supervisor`."""
+    to: str
+    child: str
+    """Delegation: the child's thread."""
+    mode: str
+    stop_reason: str | None
+    steps_of_child: int
+
+
+ProgressCallback = Callable[[Progress], None]
