@@ -32,8 +32,8 @@ def main(directory: str) -> None:
     with open_home(directory) as home:
         with open_run(home, "reviewed", **agent, policy="review", points=("first_source_edit",)) as run:
             outcome = run.start(TASK.id, TASK.prompt)
-            while outcome.question:
-                outcome = run.resume(ask_reviewer(outcome.question))
+            while outcome.waiting:
+                outcome = run.resume(ask_reviewer(outcome.waiting))
         if outcome.stop_reason == "handoff":
             outcome = take_over(home, "successor", record_id=outcome.records[-1], **agent)
     print(f"{outcome.thread}: {outcome.stop_reason} after {outcome.steps} steps\n{outcome.patch}")

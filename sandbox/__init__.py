@@ -81,7 +81,7 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
     _require_convertible(snapshot, spec)
     state = parse_state(snapshot.shell_state)
     with host_directories.translate_disk_errors():
-        enclosure = _load_backend(spec.backend).thaw(snapshot, store, spec)
+        enclosure = _load_backend(spec.backend).restore(snapshot, store, spec)
         before, now = (
             _writable_directories(snapshot.backend, snapshot.workspace),
             _writable_directories(spec.backend, enclosure.workspace),

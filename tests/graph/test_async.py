@@ -83,14 +83,14 @@ def test_a_review(bench: RunHarness) -> None:
             state = await held.agent.ainvoke(GIVEN, **held.options)
             (asked,) = state["__interrupt__"]
             assert "pkg/core.py" in asked.value["note"]
-            assert held.outcome().question == asked.value
+            assert held.outcome().waiting == asked.value
         with open_run(bench.home, "thread", model=model, sandbox=bench.spec, **settings) as held:
             answer = {"decision": "approve", "view": "trace", "note": "Mind it."}
             await held.agent.ainvoke(Command(resume=answer), **held.options)
             return held.outcome()
 
     outcome = asyncio.run(reviewed())
-    assert (outcome.stop_reason, outcome.question) == ("handoff", None)
+    assert (outcome.stop_reason, outcome.waiting) == ("handoff", None)
     review = bench.store.load(outcome.records[0]).review
     assert review is not None
     assert (review.view, review.note) == ("trace", "Mind it.")

@@ -102,15 +102,15 @@ def test_who_looks_in_sees_the_machine_of_each_checkpoint_and_leaves_it_as_it_wa
     moments = {(each.step, each.next): each for each in bench.home.history("thread")}
     before, after = moments[2, ("shell",)], moments[2, ("think",)]
     with bench.open_run(scripted_model(*replies), max_steps=5) as held:
-        assert held.machine().read_file("notes.txt") == b"1\n2\n"
-        assert held.machine(before).read_file("notes.txt") == b"1\n"
-        assert held.machine(after.checkpoint).read_file("notes.txt") == b"1\n2\n"
-        assert held.machine(moments[0, ("think",)]).inspect("ls notes.txt").exit_code != 0
+        assert held.sandbox().read_file("notes.txt") == b"1\n2\n"
+        assert held.sandbox(before).read_file("notes.txt") == b"1\n"
+        assert held.sandbox(after.checkpoint).read_file("notes.txt") == b"1\n2\n"
+        assert held.sandbox(moments[0, ("think",)]).inspect("ls notes.txt").exit_code != 0
         with pytest.raises(ThreadNotFoundError, match="has no checkpoint '1f0'"):
-            held.machine("1f0")
+            held.sandbox("1f0")
         assert noted_text(held.resume().state) == "1\n2"
     with (
         bench.open_run(scripted_model(), thread="other") as held,
         pytest.raises(ThreadNotFoundError, match="nothing has run"),
     ):
-        held.machine()
+        held.sandbox()

@@ -248,6 +248,6 @@ def _is_locked(desk: Desk) -> bool:
 
 
 def _lease_ended(desk: Desk) -> bool:
-    with desk.home() as home, home.ledger.reading() as connection:
+    with desk.home() as home, home.ledger.read_transaction() as connection:
         ends = connection.execute(text("SELECT expires_at FROM takeover_leases")).scalar_one()
         return bool(ends < home.ledger.now(connection))

@@ -37,7 +37,7 @@ def test_a_decision_is_asked_for_once(
         with pytest.raises(Killed):
             bench.resume(model, {"decision": "approve", "note": NOTED}, **SETTINGS)
     again = bench.resume(model, **SETTINGS)
-    assert (again.question, again.stop_reason) == (None, "handoff")
+    assert (again.waiting, again.stop_reason) == (None, "handoff")
     review = bench.store.load("run.first_source_edit").review
     assert review is not None
     assert review.note == NOTED
@@ -51,7 +51,7 @@ def test_who_goes_back_can_decide_otherwise(bench: RunHarness) -> None:
     with pytest.raises(NotWaitingError, match="has an answer there already"):
         bench.resume(model, {"decision": "refuse"}, checkpoint=waiting.checkpoint, **SETTINGS)
     asked = bench.resume(model, checkpoint=waiting.parent, **SETTINGS)
-    assert asked.question is not None
+    assert asked.waiting is not None
     assert bench.resume(model, {"decision": "refuse"}, **SETTINGS).stop_reason == "finished"
 
 

@@ -405,12 +405,12 @@ def test_a_person_who_refuses_a_pass_leaves_the_turn(team: TeamBench) -> None:
     )
     review = {"policy": "review", "max_consecutive_turns": 1}
     asked = run_team(team.home, "thread", task_id="t", prompt=PROMPT, agents=agents, **team.options, **review)
-    assert asked.question is not None
-    assert asked.question["why"] == "writer: max_consecutive_turns (1)"
+    assert asked.waiting is not None
+    assert asked.waiting.detail == "writer: max_consecutive_turns (1)"
     again = resume(
         team.home, "thread", answer={"decision": "refuse"}, agents=agents, **team.options, **review
     )
-    assert again.question is not None
+    assert again.waiting is not None
     assert actors(again.state) == ["writer", "writer"]
     assert passes(again.state) == []
     assert any(call[-1].text.endswith(REFUSAL_MESSAGE) for call in agents[0].model.seen)  # type: ignore[attr-defined]

@@ -57,9 +57,9 @@ def offered(bench: RunHarness, **settings: Any) -> Handoff:
     return hand_over(bench.home, RECORD, target="tester", source="writer", **settings)
 
 
-def brought(bench: RunHarness, found: Handoff, model: Any, *answer: Any, **settings: Any) -> Delivery:
-    settings = {"agent": "tester", "points": (), "patience": QUICK, **settings}
-    return deliver(bench.home, found.id, *answer, model=model, sandbox=bench.spec, **settings)
+def brought(bench: RunHarness, found: Handoff, model: Any, answer: Any = None, **settings: Any) -> Delivery:
+    settings = {"agent": "tester", "points": (), "delivery_policy": QUICK, **settings}
+    return deliver(bench.home, found.id, answer=answer, model=model, sandbox=bench.spec, **settings)
 
 
 def states(home: Home, found: Handoff) -> list[str]:
@@ -147,8 +147,8 @@ def test_what_is_not_whole_is_refused_with_what_to_send(bench: RunHarness, spoil
     done = brought(bench, found, model, **settings)
     assert done.handoff.state == "rejected"
     assert said in done.handoff.reason
-    assert done.question is not None
-    assert said in done.question["why"]
+    assert done.waiting is not None
+    assert said in done.waiting.problem
     assert not model.seen, "nobody was asked to take it"
     bench.resume(scripted_model("", DONE)) if spoil in ("target", "budget") else None
 
@@ -159,9 +159,9 @@ def test_who_does_not_confirm_is_asked_again_and_then_a_person_decides(bench: Ru
     done = brought(bench, found, mute)
     assert len(mute.seen) == 4, "two attempts, twice each"
     assert states(bench.home, found)[1:] == ["offered", "timed_out", "offered", "timed_out"]
-    assert done.question is not None
-    assert "did not say goal" in done.question["why"]
-    assert brought(bench, found, mute).question == done.question
+    assert done.waiting is not None
+    assert "did not say goal" in done.waiting.problem
+    assert brought(bench, found, mute).waiting == done.waiting
     with pytest.raises(InputError, match=r'decision: .* give one such as {"decision": "retry"}$'):
         brought(bench, found, mute, {"decision": "perhaps"})
     done = brought(
@@ -193,7 +193,7 @@ def test_a_supervising_agent_decides(bench: RunHarness, decides: str) -> None:
     done = brought(bench, found, model, supervisor=supervisor, on_blocked=lambda _: None)
     after = {"retry": "completed", "roll_back": "rolled_back", "block": "blocked", "nothing": "blocked"}
     assert done.handoff.state == after[decides]
-    assert done.question is None
+    assert done.waiting is None
     assert "did not say goal" in supervisor.seen[0][-1].text
 
 
@@ -277,7 +277,7 @@ def test_work_that_goes_round_without_being_done_is_refused(bench: RunHarness) -
 
 
 def test_what_cannot_be_offered(bench: RunHarness) -> None:
-    found = offered(bench, key="k")
+    found = offered(bench, idempotency_key="k")
     assert hand_over(bench.home, RECORD, target="tester", source="writer", idempotency_key="k") == found
     with pytest.raises(handoffs.KeyReusedError):
         hand_over(
@@ -395,7 +395,7 @@ def test_a_ledger_that_another_process_locks_is_waited_for(bench: RunHarness) ->
 
 
 def test_two_repairs_at_once_mend_a_thing_once(bench: RunHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, every = offered(bench, confirm_s=0.001), handoffs.list_handoffs
+    found, every = offered(bench, confirm_timeout_s=0.001), handoffs.list_handoffs
     time.sleep(0.01)
 
     def another_is_faster(*given: Any) -> Any:

@@ -124,9 +124,9 @@ def test_a_person_reviews(bench: RunHarness) -> None:
     state = bench.run(model, policy="review", points=("first_source_edit",))
     assert state.get("stop_reason") is None
     waiting = bench.resume(model, policy="review", points=("first_source_edit",))
-    assert waiting.question is not None
-    assert waiting.question["record"] == "run.first_source_edit"
-    assert "pkg/core.py" in waiting.question["note"]
+    assert waiting.waiting is not None
+    assert waiting.waiting.record == "run.first_source_edit"
+    assert "pkg/core.py" in waiting.waiting.note
     with pytest.raises(InputError, match="decision"):
         bench.resume(model, {"decision": "perhaps"}, policy="review")
     refused = bench.resume(model, {"decision": "refuse"}, policy="review")
