@@ -15,6 +15,7 @@ from langgraph_takeover import Home, Outcome, open_run, run
 from langgraph_takeover.errors import ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import FencedError, Ledger, ThreadHeldError, acquire
 from langgraph_takeover.nodes.model.calls import ModelError
+from langgraph_takeover.nodes.state import ReviewRequest
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 from .conftest import BOTH_DATABASES, DONE, EDIT, NOTE, PROMPT, SHOW, RunHarness, scripted_model, shown_lines
@@ -83,7 +84,7 @@ def test_a_review(bench: RunHarness) -> None:
             state = await held.agent.ainvoke(GIVEN, **held.options)
             (asked,) = state["__interrupt__"]
             assert "pkg/core.py" in asked.value["note"]
-            assert held.outcome().waiting == asked.value
+            assert held.outcome().waiting == ReviewRequest.model_validate(asked.value)
         with open_run(bench.home, "thread", model=model, sandbox=bench.spec, **settings) as held:
             answer = {"decision": "approve", "view": "trace", "note": "Mind it."}
             await held.agent.ainvoke(Command(resume=answer), **held.options)

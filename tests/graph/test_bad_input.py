@@ -19,6 +19,7 @@ from typing_extensions import Unpack
 from langgraph_takeover import (
     build_agent,
     build_takeover,
+    deliver,
     open_home,
     open_run,
     resume,
@@ -145,7 +146,8 @@ def test_options_are_typed_as_the_settings_are() -> None:
         (open_run, options.OpenRunSettings, agents | team),
         (run, options.AgentRunOptions, agents | run_options),
         (run_team, options.TeamRunOptions, agents | run_options | team),
-        (take_over, options.TakeOverOptions, agents | run_options | {"model", "sandbox"}),
+        (take_over, options.AgentRunOptions, agents | run_options),
+        (deliver, options.DeliveryOptions, (agents | run_options) - {"agent"}),
         (resume, options.TeamRunOptions, agents | run_options | team),
     ):
         assert Unpack[kind] in get_type_hints(call).values()
@@ -273,7 +275,7 @@ def test_views_that_are_not_there(bench: RunHarness, view: Any) -> None:
     ("task", "prompt"), [(None, "p"), ("t", None), (5, "p"), ("t", ""), ("t", " \n"), ("t", b"p")]
 )
 def test_tasks_that_are_none(bench: RunHarness, task: Any, prompt: Any) -> None:
-    with refused(InputError, "^a task is an id and a prompt, both text; they were "):
+    with refused(InputError, "^task: task_id and prompt must be text, the prompt not empty; got "):
         run(bench.home, "thread", task_id=task, prompt=prompt, model=scripted_model(DONE), sandbox=bench.spec)
     assert bench.home.threads() == ()
     assert bench.run(scripted_model(DONE))["stop_reason"] == "finished"
@@ -312,7 +314,7 @@ def test_odd_tasks(bench: RunHarness, task: str) -> None:
 def test_checkpoints_that_are_not_there(bench: RunHarness) -> None:
     bench.run(scripted_model(DONE))
     for checkpoint in ("", "nul\0", "x" * 5_000, "'; --", "1f0"):
-        with refused(ThreadNotFoundError, "has no checkpoint .*; its newest is .* lists them all$"):
+        with refused(ThreadNotFoundError, "has no checkpoint .*; its newest is .* lists all\\)$"):
             bench.resume(scripted_model(DONE), checkpoint=checkpoint)
 
 
@@ -386,7 +388,7 @@ def test_answers_that_are_none(bench: RunHarness) -> None:
     for answer, says in (
         (
             {"decision": "yes"},
-            "^answer: decision: Input should be 'approve' or 'refuse'; give one such as {\"decision\": \"approve\", ",
+            "^answer: decision: Input should be 'approve' or 'refuse' \\(for example {\"decision\": \"approve\", ",
         ),
         ({"view": "nothing"}, "^answer: view: Input should be 'repository', "),
         ({"veiw": "trace"}, "^answer: veiw: "),

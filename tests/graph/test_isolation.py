@@ -77,7 +77,7 @@ def test_a_record_of_plain_processes_is_rolled_back_in_isolation(
         bench.home, NAME, target="ann", source="writer", envelope=Envelope(message="m"), idempotency_key="k"
     )
     with monkeypatch.context() as patch:
-        patch.setattr(host, "unavailable", lambda: "bwrap is not installed")
+        patch.setattr(host, "unavailable_reason", lambda: "bwrap is not installed")
         with pytest.raises(SandboxUnavailableError, match="--sandbox process --allow-unisolated"):
             roll_back(bench.home, found.id, by="a person")
     assert roll_back(bench.home, found.id, by="a person").events

@@ -150,7 +150,7 @@ def test_of_three_that_resume_at_once_one_works_and_two_are_told_who(desk: Desk)
     assert (done["stop"], done["steps"]) == ("finished", 5)
     assert "n * 2" in done["patch"]
     with desk.home() as home:
-        assert home.records.ids() == ("run.first_source_edit",)
+        assert home.records.list_ids() == ("run.first_source_edit",)
         again = home.history("thread")[0]
         assert (again.step, again.next, again.kept) == (5, (), True)
         assert "+1\n+2\n+3\n" in done["patch"]
@@ -182,7 +182,7 @@ def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, whe
         assert out == ""
         assert f"thread 'thread' was taken over by process {other.process.pid} on " in err
         assert written(home) == before
-        assert home.records.ids() == ("run.first_source_edit",)
+        assert home.records.list_ids() == ("run.first_source_edit",)
         taken = take_over(
             home,
             "successor",

@@ -48,7 +48,7 @@ def test_who_goes_back_can_decide_otherwise(bench: RunHarness) -> None:
     bench.run(model, **SETTINGS)
     (waiting,) = [each for each in bench.home.history("thread") if each.next == ("interruption",)]
     assert bench.resume(model, {"decision": "approve"}, **SETTINGS).stop_reason == "handoff"
-    with pytest.raises(NotWaitingError, match="has an answer there already"):
+    with pytest.raises(NotWaitingError, match="already has an answer"):
         bench.resume(model, {"decision": "refuse"}, checkpoint=waiting.checkpoint, **SETTINGS)
     asked = bench.resume(model, checkpoint=waiting.parent, **SETTINGS)
     assert asked.waiting is not None

@@ -123,7 +123,7 @@ def test_every_pass_is_a_record_that_can_be_taken_over(team: TeamBench) -> None:
     assert EDIT.splitlines()[1] in successor.seen[0][1].text
     with (
         open_run(team.home, "more", agents=[agent("one", DONE)], sandbox=team.bench.spec) as held,
-        pytest.raises(SettingsError, match="taken over by one agent"),
+        pytest.raises(SettingsError, match="one agent takes over a record"),
     ):
         held.take_over(passed.id)
 
@@ -485,7 +485,7 @@ def test_going_back_before_a_pass_makes_it_anew(team: TeamBench) -> None:
     with open_run(team.home, "thread", agents=agents, **team.options) as held:
         changed = held.update_state({"passing": None, "turns_left": 3}, checkpoint=before.checkpoint)
         assert actors(held.resume(checkpoint=changed).state) == ["writer", "writer"]
-        with pytest.raises(Exception, match="there is no node 'receive'"):
+        with pytest.raises(Exception, match="as_node: unknown node 'receive'"):
             held.update_state({}, as_node="receive")
 
 
@@ -543,8 +543,11 @@ def test_progress_and_timeline_name_the_agent(team: TeamBench) -> None:
         ({"agents": ["a"]}, "^agents.0: Input should be a Agent, not 'a'$"),
         ({"max_consecutive_turns": 0}, "^max_consecutive_turns: Input should be greater than 0, not 0$"),
         ({"max_steps": 0}, "^max_steps: "),
-        ({"model": scripted_model()}, "^model: with agents=, give each agent its own model$"),
-        ({"offer_handoff": True}, "^offer_handoff: with agents=, give enable_handoff_tool=$"),
+        ({"model": scripted_model()}, "^model: not for a team \\(with agents=, pass model of each Agent\\)$"),
+        (
+            {"offer_handoff": True},
+            "^offer_handoff: not for a team \\(with agents=, pass enable_handoff_tool=\\)$",
+        ),
         ({"policy": "takeover"}, "^policy='takeover' is for one agent"),
         ({"max_turns": 3}, "^there is no setting 'max_turns'"),
     ],
@@ -581,7 +584,9 @@ def test_tools_that_cannot_be(team: TeamBench) -> None:
 def test_a_teams_thread_wants_its_agents(team: TeamBench) -> None:
     agents = agent("writer", SHOW, DONE), agent("tester", DONE)
     team.run(*agents, max_steps=1)
-    with pytest.raises(SettingsError, match=r"^agents: thread 'thread' is a team's; give agents=\[…\]"):
+    with pytest.raises(
+        SettingsError, match=r"^agents: thread 'thread' belongs to a team \(pass agents=, not model=\)$"
+    ):
         team.bench.resume(scripted_model(DONE))
     with pytest.raises(
         UnknownAgentError, match=r"^agents: the thread goes on with 'writer', who is not among tester;"

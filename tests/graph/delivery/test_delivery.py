@@ -162,7 +162,7 @@ def test_who_does_not_confirm_is_asked_again_and_then_a_person_decides(bench: Ru
     assert done.waiting is not None
     assert "did not say goal" in done.waiting.problem
     assert brought(bench, found, mute).waiting == done.waiting
-    with pytest.raises(InputError, match=r'decision: .* give one such as {"decision": "retry"}$'):
+    with pytest.raises(InputError, match=r'decision: .* \\(for example {"decision": "retry"}\\)$'):
         brought(bench, found, mute, {"decision": "perhaps"})
     done = brought(
         bench, found, scripted_model(UNDERSTOOD, FIX, DONE), {"decision": "retry", "reason": "now it can"}
@@ -288,7 +288,7 @@ def test_what_cannot_be_offered(bench: RunHarness) -> None:
             idempotency_key="k",
             envelope=Envelope(message="other"),
         )
-    with pytest.raises(HandoffError, match="named nobody"):
+    with pytest.raises(HandoffError, match="named no target"):
         hand_over(bench.home, RECORD)
     with pytest.raises(HandoffError, match="itself"):
         hand_over(bench.home, RECORD, target="writer", source="writer")
@@ -404,7 +404,7 @@ def test_two_repairs_at_once_mend_a_thing_once(bench: RunHarness, monkeypatch: p
             handoffs.change_state(bench.home.ledger, found.id, "timed_out", by="another")
         return seen
 
-    monkeypatch.setattr(handoffs, "every", another_is_faster)
+    monkeypatch.setattr(handoffs, "list_handoffs", another_is_faster)
     assert repair(bench.home) == ()
     assert states(bench.home, found) == ["prepared", "offered", "timed_out"]
 

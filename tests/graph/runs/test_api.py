@@ -67,7 +67,7 @@ def test_a_node_whose_checkpoint_was_never_written_is_not_lost(bench: RunHarness
     assert found is not None
     assert "sandbox_state" in [channel for _, channel, _ in found.pending_writes or ()]
     if kept_at != "step":
-        with pytest.raises(SnapshotNotFoundError, match="goes on from step 1"):
+        with pytest.raises(SnapshotNotFoundError, match="resumes from step 1"):
             bench.resume(model, snapshot_every=kept_at)
     done = bench.resume(model, snapshot_every=kept_at, go_back=True)
     assert (done.stop_reason, done.steps) == ("finished", 5)
@@ -90,7 +90,7 @@ def test_the_machines_of_points_only(bench: RunHarness) -> None:
     moments = bench.home.history("thread")
     assert not moments[0].is_restorable
     assert {moment.step for moment in moments if moment.is_restorable and moment.next == ("think",)} == {0, 2}
-    with pytest.raises(SnapshotNotFoundError, match="goes on from step 3"):
+    with pytest.raises(SnapshotNotFoundError, match="resumes from step 3"):
         bench.resume(scripted_model("", "", SHOW, DONE), **settings)
     done = bench.resume(scripted_model("", "", "", SHOW, DONE), go_back=True, **settings)
     assert noted_text(done.state) == "1\n2"
@@ -101,7 +101,7 @@ def test_the_machines_of_records_alone(bench: RunHarness) -> None:
     settings: Any = {"snapshot_every": "never", "points": ("first_source_edit",)}
     state = bench.run(model, max_steps=3, **settings)
     assert state["stop_reason"] == "max_steps"
-    with pytest.raises(SnapshotNotFoundError, match="goes on from step 3"):
+    with pytest.raises(SnapshotNotFoundError, match="resumes from step 3"):
         bench.resume(model, **settings)
     done = bench.resume(scripted_model("", "", "", SHOW, DONE), go_back=True, **settings)
     assert noted_text(done.state) == "1\n2"
@@ -131,7 +131,7 @@ def test_a_person_reviews(bench: RunHarness) -> None:
         bench.resume(model, {"decision": "perhaps"}, policy="review")
     refused = bench.resume(model, {"decision": "refuse"}, policy="review")
     assert refused.stop_reason == "finished"
-    with pytest.raises(NotWaitingError, match="waits for no answer"):
+    with pytest.raises(NotWaitingError, match="does not wait for an answer"):
         bench.resume(model, {"decision": "approve"}, policy="review")
 
 
@@ -190,7 +190,7 @@ def test_the_policy_takeover_lets_the_successor_go_on(bench: RunHarness) -> None
 
 def test_a_thread_holds_one_run(bench: RunHarness) -> None:
     bench.run(scripted_model(DONE))
-    with pytest.raises(ThreadExistsError, match="holds t already"):
+    with pytest.raises(ThreadExistsError, match="already holds t"):
         bench.run(scripted_model(DONE))
     with pytest.raises(ThreadNotFoundError, match=r"there are thread$"):
         bench.resume(scripted_model(DONE), thread="other")

@@ -387,7 +387,9 @@ def test_a_missing_delegation_says_so(bench: RunHarness) -> None:
     with pytest.raises(SettingsError, match=r"a call of 'delegate_task'; give delegation= again"):
         bench.resume(model)
     for given in (True, {"max_depth": 1}):
-        with pytest.raises(SettingsError, match=r"^delegation: give graph.Delegation\(…\), not "):
+        with pytest.raises(
+            SettingsError, match=r"^delegation: not a Delegation: .* \(pass Delegation\(…\)\)$"
+        ):
             bench.run(model, delegation=given, thread="bad")
     with pytest.raises(SettingsError, match=r"^delegation: max_cost needs prices"):
         bench.run(model, delegation=Delegation(max_cost=1.0), thread="bad")
