@@ -159,7 +159,7 @@ class RunHarness:
         return resume(self.home, thread, answer=answer, **self._options(model, **(RUN_OPTIONS | settings)))
 
     def take_over(
-        self, model: BaseChatModel, view: str = "repository", record: str = "", **settings: Any
+        self, model: BaseChatModel, view: Any = "repository", record: str = "", **settings: Any
     ) -> AgentState:
         thread, record = f"taking {len(self.home.threads())}", record or "run.first_source_edit"
         return take_over(

@@ -259,7 +259,7 @@ def test_a_home_below_a_closed_directory_is_named(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
         home = Path(place, "home")
         Path(place).chmod(0o700)
-        own = {**os.environ, "PYTHONPATH": str(Path(sandbox.__file__).parents[1]), "TAKEOVER_HOME": str(home)}
+        own = {**os.environ, "PYTHONPATH": str(Path(sandbox.__file__).parents[2]), "TAKEOVER_HOME": str(home)}
         started, probed = (
             subprocess.run([sys.executable, *argv], env=own, capture_output=True, text=True, timeout=100)
             for argv in (["-c", START, str(tmp_path / "repository")], ["-m", "sandbox", "probe"])

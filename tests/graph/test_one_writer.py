@@ -152,7 +152,7 @@ def test_of_three_that_resume_at_once_one_works_and_two_are_told_who(desk: Desk)
     with desk.home() as home:
         assert home.records.list_ids() == ("run.first_source_edit",)
         again = home.history("thread")[0]
-        assert (again.step, again.next, again.kept) == (5, (), True)
+        assert (again.step, again.next, again.is_restorable) == (5, (), True)
         assert "+1\n+2\n+3\n" in done["patch"]
 
 

@@ -162,7 +162,7 @@ def test_who_does_not_confirm_is_asked_again_and_then_a_person_decides(bench: Ru
     assert done.waiting is not None
     assert "did not say goal" in done.waiting.problem
     assert brought(bench, found, mute).waiting == done.waiting
-    with pytest.raises(InputError, match=r'decision: .* \\(for example {"decision": "retry"}\\)$'):
+    with pytest.raises(InputError, match=r'decision: .* \(for example {"decision": "retry"}\)$'):
         brought(bench, found, mute, {"decision": "perhaps"})
     done = brought(
         bench, found, scripted_model(UNDERSTOOD, FIX, DONE), {"decision": "retry", "reason": "now it can"}

@@ -145,7 +145,7 @@ def test_a_reviewed_handoff_shows_what_the_person_wrote(bench: RunHarness) -> No
     review = bench.store.load("run.first_source_edit").review
     assert review is not None
     assert review.model_dump(exclude={"digest"}) == answer
-    bench.take_over(successor, "", "run.first_source_edit")
+    bench.take_over(successor, None, "run.first_source_edit")
     assert "Mind the tests." in "".join(message.text for message in successor.seen[0])
 
 

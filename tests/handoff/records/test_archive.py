@@ -314,7 +314,7 @@ def killed_at(moment: int) -> None:
 def test_several_imports_at_once(carried: Path, tmp_path: Path, replace: bool) -> None:
     argv = [sys.executable, "-m", "handoff", "import", str(carried), str(tmp_path)]
     argv += ["--replace"] if replace else []
-    root = Path(archive.__file__).parents[1]
+    root = Path(archive.__file__).parents[3]
     started = [
         subprocess.Popen(argv, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(3)
@@ -363,6 +363,6 @@ def test_a_wrong_record_takes_little_memory(name: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": str(Path(archive.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(archive.__file__).parents[3])},
     )
     assert int(done.stdout) < 250

@@ -376,7 +376,7 @@ def test_who_cannot_read_the_layers_freezes_by_commit(kit: Kit, tmp_path: Path) 
         group = socket.stat().st_gid
         os.chown(place, 12345, group)
         become = ["setpriv", "--reuid=12345", f"--regid={group}", "--clear-groups", sys.executable, "-c"]
-        package = str(Path(sandbox.__file__).parents[1])
+        package = str(Path(sandbox.__file__).parents[2])
         own = {**os.environ, "HOME": place, "TAKEOVER_HOME": f"{place}/depot", "PYTHONPATH": package}
         if subprocess.run([*become, "import docker, sandbox"], env=own, capture_output=True).returncode:
             skip_missing("this Python is not open to other users")
