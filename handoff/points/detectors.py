@@ -28,7 +28,8 @@ from langgraph_takeover.handoff.shell.command_effects import (
     may_act,
     may_edit,
 )
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, find_executed_part, parse_command
+from langgraph_takeover.handoff.shell.command_parser import find_executed_part, parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
 

@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 from langgraph_takeover.handoff.points import environment_failures
 from langgraph_takeover.handoff.points.validation import ValidationMatch, find_validations
 from langgraph_takeover.handoff.shell import runner_summaries
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, parse_command
+from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.runner_summaries import SummaryParser, ValidationOutcome
 from langgraph_takeover.handoff.shell.runners import TEST_FILE
 

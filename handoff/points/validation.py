@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from langgraph_takeover.handoff.shell import heredocs
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, parse_command, resolve_path
+from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
 from langgraph_takeover.handoff.shell.python_launches import LAUNCHERS, list_launched_commands
 from langgraph_takeover.handoff.shell.runners import (
     TEST_FILE,
@@ -26,8 +27,6 @@ _INTERPRETERS = re.compile(
     r"(?:python|pypy)[\d.]*|(?:ba|z|da|k)?sh|source|\.|node|deno|bun|ts-node|tsx"
     r"|ruby|perl|php|lua|Rscript|julia|go|coverage"
 )
-
-
 _SCRIPT_RUNNING_MODULES = {"cProfile", "trace", "runpy", "pdb", "profile", "tracemalloc"}
 _NO_FILE_OPTIONS = {
     **dict.fromkeys(("bash", "sh", "zsh", "dash", "ksh"), ("-n", "-c", "-lc")),

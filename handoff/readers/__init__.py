@@ -19,7 +19,7 @@ from langgraph_takeover.handoff.readers import (
     swe_agent,
     takeover,
 )
-from langgraph_takeover.handoff.readers.calls import RecordedRun, TraceError, build_trace
+from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.sandbox.storage.untrusted_json import check_values, parse_json

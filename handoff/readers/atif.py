@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from langgraph_takeover.handoff.readers import mini_swe_agent, tools
-from langgraph_takeover.handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import mini_swe_agent, tool_names
+from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -124,16 +124,16 @@ def _read_calls(step: Mapping[str, Any], message: str, agent_name: str) -> list[
     for position, call in enumerate(made):
         arguments = call.get("arguments")
         name = str(call.get("function_name") or "")
-        if tools.is_thought(name):
+        if tool_names.is_thought(name):
             continue
-        tool, ours = tools.normalize_call(name, arguments if isinstance(arguments, Mapping) else {})
+        tool, ours = tool_names.normalize_call(name, arguments if isinstance(arguments, Mapping) else {})
         answer = by_id.get(str(call.get("tool_call_id")))
         if answer is None and not by_id and position < len(unnamed):
             answer = unnamed[position]
         result = None if answer is None else _read_result(tool, ours, extract_text(answer.get("content")))
         if (
             tool == "shell"
-            and tools.is_submission(ours["command"])
+            and tool_names.is_submission(ours["command"])
             and (result is None or result.exit_code is None)
         ):
             tool = "finish"

@@ -11,8 +11,8 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from langgraph_takeover.handoff.readers import tools
-from langgraph_takeover.handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -98,9 +98,9 @@ def read_calls(message: RawMessage, tool_messages: ToolMessages) -> Iterator[Rec
     thought = extract_text(message.get("content"))
     usage = parse_usage(message.get("usage_metadata") or message.get("usage"))
     for position, (call_name, arguments, call_id) in enumerate(_list_tool_calls(message)):
-        if tools.is_thought(call_name):
+        if tool_names.is_thought(call_name):
             continue
-        tool, ours = tools.normalize_call(call_name, arguments)
+        tool, ours = tool_names.normalize_call(call_name, arguments)
         answer = tool_messages.get(to_id(call_id))
         text = join_text(thought if position == 0 else "", ours["command"] if tool == "shell" else "")
         yield RecordedCall(

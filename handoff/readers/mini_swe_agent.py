@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from langgraph_takeover.handoff.readers import tools
-from langgraph_takeover.handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -127,7 +127,7 @@ def _list_messages(data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 def _build_call(text: str, command: str, result: RecordedResult | None, usage: Any) -> RecordedCall:
     """A submission is one only if nothing came back; otherwise the marker was only mentioned."""
-    submits = tools.is_submission(command)
+    submits = tool_names.is_submission(command)
     if submits and (result is None or result.exit_code is None):
         return RecordedCall(text, "finish", {"command": command}, result, usage)
     return RecordedCall(text, "shell", {"command": command}, result, usage)

@@ -7,8 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langgraph_takeover.handoff.readers import tools
-from langgraph_takeover.handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.openhands import (
+    NOT_RUN_NOTICE,
+    STILL_RUNNING_NOTICE,
+    find_workspace,
+    strip_runtime_suffix,
+)
+from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -16,12 +22,6 @@ from langgraph_takeover.handoff.readers.calls import (
     join_text,
     parse_usage,
     to_mapping,
-)
-from langgraph_takeover.handoff.readers.openhands import (
-    NOT_RUN_NOTICE,
-    STILL_RUNNING_NOTICE,
-    find_workspace,
-    strip_runtime_suffix,
 )
 
 _NON_CALL_KINDS = {
@@ -99,7 +99,7 @@ def _read_call(
     usage = parse_usage(model.get("usage"))
     thought = extract_text(args.get("thought"))
     if kind == "run":
-        tool, arguments = tools.normalize_call(
+        tool, arguments = tool_names.normalize_call(
             "bash", {"command": args.get("command"), "is_input": args.get("is_input")}
         )
     elif kind in ("read", "edit", "write"):
@@ -151,19 +151,19 @@ def _read_result(
 
 def _read_file_action(kind: str, args: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     if kind == "read":
-        return tools.normalize_call("str_replace_editor", {**args, "command": "view"})
+        return tool_names.normalize_call("str_replace_editor", {**args, "command": "view"})
     if kind == "write":
-        return tools.normalize_call("write_file", args)
+        return tool_names.normalize_call("write_file", args)
     command = str(args.get("command") or "")
     if command:
-        return tools.normalize_call("str_replace_editor", args)
+        return tool_names.normalize_call("str_replace_editor", args)
     start, end = args.get("start"), args.get("end")
     content = str(args.get("content") or "")
     path = str(args.get("path") or "")
     if isinstance(start, int) and isinstance(end, int) and content:
         # The LLM-based editor: a draft of these lines, whose outcome only the file shows.
         return "editor", {"command": "edit", "path": path, "content": content}
-    return tools.normalize_call("write_file", {"path": path, "content": content})
+    return tool_names.normalize_call("write_file", {"path": path, "content": content})
 
 
 def _read_ipython_action(code: str) -> tuple[str, dict[str, str]]:

@@ -7,8 +7,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langgraph_takeover.handoff.readers import tools
-from langgraph_takeover.handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.openhands import (
+    NOT_RUN_NOTICE,
+    STILL_RUNNING_NOTICE,
+    find_workspace,
+    strip_runtime_suffix,
+)
+from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -17,12 +23,6 @@ from langgraph_takeover.handoff.readers.calls import (
     parse_usage,
     to_id,
     to_mapping,
-)
-from langgraph_takeover.handoff.readers.openhands import (
-    NOT_RUN_NOTICE,
-    STILL_RUNNING_NOTICE,
-    find_workspace,
-    strip_runtime_suffix,
 )
 from langgraph_takeover.sandbox.interface import FileChange
 
@@ -51,7 +51,7 @@ def read(events: Sequence[Any], name: str) -> RecordedRun:
         if event.get("kind") != "ActionEvent":
             continue
         tool_name = str(event.get("tool_name") or "")
-        if tools.is_thought(tool_name):
+        if tool_names.is_thought(tool_name):
             continue
         answer = answers.get(str(event.get("id"))) or answers.get(str(event.get("tool_call_id")))
         call, cwd = _read_call(tool_name, event, answer, cwd)
@@ -82,7 +82,7 @@ def _read_call(
 ) -> tuple[RecordedCall, str | None]:
     action = to_mapping(event.get("action"))
     arguments = {k: v for k, v in action.items() if k != "kind" and v is not None}
-    tool, ours = tools.normalize_call(tool_name, arguments)
+    tool, ours = tool_names.normalize_call(tool_name, arguments)
     shown = join_text(
         extract_text(event.get("thought")), ours["command"] if tool == "shell" else json.dumps(ours)
     )

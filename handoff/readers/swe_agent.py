@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from langgraph_takeover.handoff.readers.calls import (
+from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from langgraph_takeover.handoff.readers.calls import TraceError
+from langgraph_takeover.handoff.readers.recorded_run import TraceError
 from langgraph_takeover.handoff.trace.events import Trace
 
 

@@ -76,8 +76,6 @@ class HandoffPoint(Frozen):
 
 Differences = dict[str, tuple[str | None, str | None]]
 """Path -> SHA-256 at the base and now, for every file in which a tree differs from its base."""
-
-
 TraceFormat = Literal[
     "mini-swe-agent-v1", "mini-swe-agent-v2", "swe-agent-0.x", "swe-agent-1.x", "openhands-v0", "openhands-v1",
     "atif", "langchain", "takeover",

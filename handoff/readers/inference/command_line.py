@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from langgraph_takeover.handoff.readers.inference import content as contents
 from langgraph_takeover.handoff.readers.inference.content import Content
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, parse_command
+from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-LineTransform = Callable[[str], str]
-"""What a substitution makes of one line."""
 Mark = tuple[str, str]
 """A replacement whose effect on unknown text cannot be carried out: what by what, or `do` and what was done."""
 
@@ -187,135 +183,6 @@ def _restore_spans(
     return _merge_spans(out)
 
 
-def split_at_lines(
-    content: Content, first: int, last: int | None
-) -> tuple[list[ContentPiece], list[ContentPiece], list[ContentPiece]]:
-    """The pieces before line `first`, from it to line `last`, and after that; None is the last line."""
-    before: list[ContentPiece] = []
-    within: list[ContentPiece] = []
-    after: list[ContentPiece] = []
-    position = 1
-    for piece in content.pieces:
-        if isinstance(piece, str):
-            side = before if position < first else within if last is None or position <= last else after
-            side.append(piece)
-            position += 1
-            continue
-        end = None if piece.end is None else position + piece.end - piece.start
-        shift = piece.start - position
-        cuts = [position, *(c for c in (first, None if last is None else last + 1) if c is not None)]
-        bounds = sorted({c for c in cuts if c >= position and (end is None or c < end)})
-        for number, begin in enumerate(bounds):
-            stop = bounds[number + 1] if number + 1 < len(bounds) else end
-            part = Span(begin + shift, None if stop is None else stop + shift, piece.marks)
-            side = before if begin < first else within if last is None or begin <= last else after
-            side.append(part)
-        if end is None:
-            # What was put behind the last of unknown many lines has no number.
-            rest = content.pieces[content.pieces.index(piece) + 1 :]
-            (within if last is None else after).extend(rest)
-            break
-        position = end
-    return before, within, after
-
-
-def append_lines(content: Content, lines: Sequence[str]) -> Content:
-    return content._replace(pieces=(*content.pieces, *lines))
-
-
-def replace_lines(content: Content, first: int, last: int | None, lines: Sequence[str]) -> Content:
-    """Lines `first` to `last` replaced by others; `last = first - 1` inserts before `first`."""
-    before, _, after = split_at_lines(content, first, last)
-    return content._replace(pieces=_merge_spans([*before, *lines, *after]))
-
-
-def insert_lines(content: Content, after_line: int, lines: Sequence[str]) -> Content:
-    return replace_lines(content, after_line + 1, after_line, lines)
-
-
-def substitute_lines(
-    content: Content,
-    known_lines: KnownLines,
-    change: LineTransform,
-    mark: Mark,
-    first: int = 1,
-    last: int | None = None,
-) -> Content:
-    """A substitution line by line; on unknown lines it is kept as a mark, which its inverse takes away.
-
-    Where a known line of the whole file is changed, unknown lines are taken not to be.
-    """
-    before, within, after = split_at_lines(content, first, last)
-    out: list[ContentPiece] = []
-    hit = False
-    for piece in within:
-        lines = (
-            [(piece, piece)] if isinstance(piece, str) else _split_span(piece, content.origin, known_lines)
-        )
-        for part, line in lines:
-            new = line if line is None else change(line)
-            hit = hit or new != line
-            out += [part] if new is None or new == line else new.split("\n")
-    is_open = [isinstance(p, Span) and not _is_fully_known(p, content.origin, known_lines) for p in out]
-    if first > 1 or last is not None:
-        out = [
-            p._replace(marks=add_mark(p.marks, mark)) if unknown_part and isinstance(p, Span) else p
-            for p, unknown_part in zip(out, is_open, strict=True)
-        ]
-    elif not hit and any(is_open):
-        return content._replace(marks=add_mark(content.marks, mark))
-    return content._replace(pieces=_merge_spans([*before, *out, *after]))
-
-
-def find_lines(
-    content: Content, known_lines: KnownLines, pattern: re.Pattern[str], start: int = 1
-) -> list[int]:
-    """The line numbers, from `start`, of the known lines that a pattern matches."""
-    found: list[int] = []
-    position = 1
-    for piece in content.pieces:
-        if isinstance(piece, str):
-            if position >= start and pattern.search(piece):
-                found.append(position)
-            position += 1
-            continue
-        shift = position - piece.start
-        end = piece.end if piece.end is not None else known_lines.end(content.origin)
-        for number in known_lines.list_known_numbers(content.origin, piece.start, end):
-            if number + shift >= start and pattern.search(known_lines.lines[content.origin][number]):
-                found.append(number + shift)
-        if end is None:
-            break
-        position += end - piece.start
-    return found
-
-
-def replace_text(content: Content, known_lines: KnownLines, old: str, new: str) -> Content:
-    """`text.replace(old, new)`: carried out where the text is known, else kept as a mark."""
-    if old == new:
-        return content
-    text = full_text(content, known_lines)
-    if text is not None:
-        # In terms of its origin, so that text put back as it was is known as such.
-        return content._replace(pieces=from_text(text.replace(old, new)).pieces)
-    pieces = _replace_in_literals(content.pieces, old, new)
-    if pieces is not None:
-        return content._replace(pieces=_merge_spans(pieces))
-    return content._replace(marks=add_mark(content.marks, (old, new)))
-
-
-def _replace_in_literals(pieces: Sequence[ContentPiece], old: str, new: str) -> list[ContentPiece] | None:
-    out: list[ContentPiece] = []
-    hit = False
-    for is_span, group in groupby(pieces, key=lambda piece: isinstance(piece, Span)):
-        lines = list(group)
-        before = "" if is_span else "\n".join(map(str, lines))
-        after = before if is_span else before.replace(old, new)
-        hit = hit or after != before
-        out += lines if after == before else after.split("\n") if after else []
-    return out if hit else None
-
-
 def add_mark(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
     """The marks after one more: a replacement of what an earlier one put in changes or undoes that one."""
     old, new = mark
@@ -329,25 +196,3 @@ def add_mark(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
         rest = (*marks[:number], *marks[number + 1 :])
         return rest if now == before else tuple(sorted((*rest, (before, now))))
     return tuple(sorted((*marks, mark)))
-
-
-def _split_span(span: Span, origin: str, known_lines: KnownLines) -> Iterable[tuple[Span, str | None]]:
-    """A span cut where its lines are known: each such line by itself, with its text."""
-    if span.marks:
-        yield span, None
-        return
-    end = span.end if span.end is not None else known_lines.end(origin)
-    position = span.start
-    for number in known_lines.list_known_numbers(origin, span.start, end):
-        if number > position:
-            yield Span(position, number), None
-        yield Span(number, number + 1), known_lines.lines[origin][number]
-        position = number + 1
-    if end is None:
-        yield Span(position, None), None
-    elif position < end:
-        yield Span(position, end), None
-
-
-def _is_fully_known(span: Span, origin: str, known_lines: KnownLines) -> bool:
-    return all(line is not None for _, line in _split_span(span, origin, known_lines))

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from langgraph_takeover.handoff.readers.inference import content as contents
-from langgraph_takeover.handoff.readers.inference.content import (
-    Content,
-    KnownLines,
+from langgraph_takeover.handoff.readers.inference.content import Content, KnownLines
+from langgraph_takeover.handoff.readers.inference.content_edits import (
     LineTransform,
     find_lines,
     replace_lines,

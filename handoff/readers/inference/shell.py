@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from langgraph_takeover.handoff.readers.inference import file_commands, git, in_place, patches, programs
 from langgraph_takeover.handoff.readers.inference.command_line import CommandLine, ExpandedCommand
-from langgraph_takeover.handoff.shell.commands import find_executed_part, parse_command, resolve_path
+from langgraph_takeover.handoff.shell.command_parser import find_executed_part, parse_command
+from langgraph_takeover.handoff.shell.commands import resolve_path
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from langgraph_takeover.handoff.shell.command_effects import may_edit
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, parse_command
+from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles

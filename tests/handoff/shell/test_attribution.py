@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from langgraph_takeover.handoff.shell.attribution import is_build_or_install, is_restore_only
-from langgraph_takeover.handoff.shell.commands import parse_command
+from langgraph_takeover.handoff.shell.command_parser import parse_command
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, parse_command
+from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand
 
 
 def one(command: str, name: str) -> SimpleCommand:

@@ -16,7 +16,7 @@ from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.readers import FORMATS, TraceError, parse_trace, read_traces
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, action_indices
 
-SHARED = Path(__file__).parents[3] / "shared" / "trajectories"
+SHARED = Path(__file__).parents[4] / "shared" / "trajectories"
 
 
 def one(tmp_path: Path, data: Any, name: str = "t.json", form: str = "auto") -> Trace:

@@ -179,7 +179,7 @@ ROWS = (
 def test_a_named_form_of_an_edit_changes_its_file(run: type, command: str, output: str) -> None:
     found = run(("cat pkg/core.py", 0, CORE), (command, 0, output))
     assert points(found) == {"first_source_edit": 1}
-    assert found[1].edited == ("pkg/core.py",)
+    assert found[1].edited_files == ("pkg/core.py",)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_the_content_after_a_named_form_is_known(run: type, command: str) -> Non
 )
 def test_a_file_that_is_only_read_is_not_edited(run: type, command: str, output: str) -> None:
     found = run(("cat pkg/core.py", 0, CORE), (command, 0, output))
-    assert "pkg/core.py" not in found[1].edited
+    assert "pkg/core.py" not in found[1].edited_files
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_file_that_is_only_read_is_not_edited(run: type, command: str, output:
 def test_restoring_is_no_edit_and_leaves_no_change(run: type, there: str, back: str) -> None:
     found = run(("cat pkg/core.py", 0, CORE), (there, 0, ""), (back, 0, ""))
     assert edits(found) == [1]
-    assert found[2].taken_for == "change"
+    assert found[2].label == "change"
 
 
 def test_the_calls_of_editors_and_of_apply_patch_as_a_tool(tmp_path: Path) -> None:

@@ -38,8 +38,6 @@ _ARGUMENT_KEYS = {
     "new": ("new", "new_str", "new_string", "replace", "insert_text", "new_text"),
     "line": ("line", "insert_line"),
 }
-
-
 _SUBMISSION_MARKERS = ("COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", "MINI_SWE_AGENT_FINAL_OUTPUT")
 
 
