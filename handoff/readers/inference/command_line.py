@@ -7,8 +7,14 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from langgraph_takeover.handoff.readers.inference import content as contents
-from langgraph_takeover.handoff.readers.inference.content import Content
+from langgraph_takeover.handoff.readers.inference.content import (
+    Content,
+    add_opaque_change,
+    fingerprint,
+    from_text,
+    unknown_content,
+)
+from langgraph_takeover.handoff.readers.inference.content_edits import append_lines
 from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
 
@@ -103,7 +109,7 @@ class CommandLine:
         return [word.replace(match[0], value) for value in values] if match and values else [word]
 
     def content_or_empty(self, path: str) -> Content:
-        return self.files.content(path) or contents.from_text("")
+        return self.files.content(path) or from_text("")
 
     def edit_file(self, path: str, content: Content) -> None:
         """An edit of a file that must have been there."""
@@ -117,17 +123,11 @@ class CommandLine:
     def write_output(self, path: str, content: Content | None, *, append: bool) -> None:
         """What is printed goes into a file; None stands for a text that nobody knows."""
         if append and (content is None or not content.origin):
-            before = self.content_or_empty(path) if self.files.exists(path) else contents.from_text("")
+            before = self.content_or_empty(path) if self.files.exists(path) else from_text("")
             lines = [p for p in content.pieces if isinstance(p, str)] if content else []
-            content = (
-                contents.append_lines(before, lines)
-                if content
-                else contents.add_opaque_change(before, "append")
-            )
+            content = append_lines(before, lines) if content else add_opaque_change(before, "append")
         elif content is None:
-            content = contents.unknown_content(
-                f"made:{contents.fingerprint(self.command, path, self.files.digest())}"
-            )
+            content = unknown_content(f"made:{fingerprint(self.command, path, self.files.digest())}")
         self.write_file(path, content)
 
 

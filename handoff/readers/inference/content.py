@@ -1,4 +1,4 @@
-"""A file's content as far as a recording tells it: known lines, stretches of unknown ones, and what was done to them."""
+"""File contents of which only some lines are known."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 Mark = tuple[str, str]
-"""A replacement whose effect on unknown text cannot be carried out: what by what, or `do` and what was done."""
+"""A pending change of unknown text: the old and the new text, or `do` and a description of the operation."""
 
 
 class Span(NamedTuple):
-    """Lines `start` to `end` (1-based, `end` excluded, None for the end of the file) of what it began as."""
+    """Lines `start` to `end` of the origin: 1-based, `end` excluded, None for the end of the file."""
 
     start: int
     end: int | None
@@ -19,29 +19,30 @@ class Span(NamedTuple):
 
 
 ContentPiece = Span | str
-"""Some lines of the origin, or one line that is known to the letter."""
+"""A span of the origin, or one line whose text is known."""
 
 
 class Content(NamedTuple):
-    """What a file holds, in terms of its origin; two that are known to be equal have one digest."""
+    """The content of a file in terms of its origin; contents known to be equal have the same digest."""
 
     origin: str
-    """What the spans are lines of; empty when no line is unknown."""
+    """Identifies the text that the spans refer to; empty if every line is known."""
     pieces: tuple[ContentPiece, ...]
     marks: tuple[Mark, ...] = ()
-    """Replacements somewhere in the unknown lines."""
+    """Pending changes somewhere in the unknown lines."""
 
 
 class KnownLines:
-    """The lines of origins that a run was shown, and the lengths of those it was shown whole."""
+    """The lines of origins that a run has displayed, and the lengths of origins displayed completely."""
 
     def __init__(self) -> None:
         self.lines: dict[str, dict[int, str]] = {}
         """Origin -> line number -> text."""
         self.lengths: dict[str, int] = {}
+        """Origin -> number of lines."""
 
     def learn(self, content: Content, first: int, texts: Sequence[str]) -> None:
-        """A run was shown these lines of a file that has this content."""
+        """Record displayed lines of a file with this content, starting at line `first`."""
         position = 1
         for piece in content.pieces:
             if position >= first + len(texts):
@@ -61,6 +62,7 @@ class KnownLines:
             position += length
 
     def learn_file(self, content: Content, texts: Sequence[str]) -> None:
+        """Record all lines of a file with this content."""
         spans = [piece for piece in content.pieces if isinstance(piece, Span)]
         self.learn(content, 1, texts)
         if spans and spans[-1].end is None:
@@ -72,10 +74,11 @@ class KnownLines:
             self.lengths[content.origin] = spans[-1].start + len(texts) - others - 1
 
     def line(self, origin: str, number: int) -> str | None:
+        """The text of a line, if it is known."""
         return self.lines.get(origin, {}).get(number)
 
     def list_known_numbers(self, origin: str, start: int, end: int | None) -> list[int]:
-        """The numbers of the known lines from `start` to before `end`, in order."""
+        """Sorted numbers of the known lines from `start` up to `end`, `end` excluded."""
         return sorted(n for n in self.lines.get(origin, ()) if n >= start and (end is None or n < end))
 
     def _length(self, origin: str, span: Span) -> int | None:
@@ -83,12 +86,13 @@ class KnownLines:
         return None if end is None else end - span.start
 
     def end(self, origin: str) -> int | None:
+        """The number after the last line, if the length is known."""
         length = self.lengths.get(origin)
         return None if length is None else length + 1
 
 
 def from_text(text: str) -> Content:
-    """Content that is known to the letter."""
+    """Content whose text is known."""
     lines = text.split("\n")
     if lines and lines[-1] == "":
         lines.pop()
@@ -96,21 +100,22 @@ def from_text(text: str) -> Content:
 
 
 def unknown_content(origin: str) -> Content:
+    """Content of which no line is known."""
     return Content(origin, (Span(1, None),))
 
 
 def add_opaque_change(content: Content, operation: str) -> Content:
-    """The content after something whose effect nobody knows, but whose repetition is known as the same."""
+    """The content after an operation with an unknown effect; equal operations yield equal contents."""
     return content._replace(marks=add_mark(content.marks, ("do", operation)))
 
 
 def fingerprint(*parts: str) -> str:
-    """One short name for a program, a command, a state: equal for equal ones."""
+    """A digest that identifies a program, a command or a state."""
     return _sha256("\0".join(parts))
 
 
 def full_text(content: Content, known_lines: KnownLines) -> str | None:
-    """The whole text, if every line of it is known."""
+    """The complete text, if every line is known."""
     lines: list[str] = []
     if content.marks:
         return None
@@ -129,8 +134,8 @@ def full_text(content: Content, known_lines: KnownLines) -> str | None:
 
 
 def digest_content(content: Content, known_lines: KnownLines) -> str:
-    """A SHA-256: of the text where it is known whole, else of what is known about it."""
-    pieces = _restore_spans(_merge_spans(content.pieces), content.origin, known_lines)
+    """The SHA-256 of the text if it is completely known, else of the description of the content."""
+    pieces = _restore_spans(merge_spans(content.pieces), content.origin, known_lines)
     if content.origin and pieces == (Span(1, None),) and not content.marks:
         return _sha256(f"origin\0{content.origin}")
     if not content.origin or not any(isinstance(piece, Span) for piece in pieces):
@@ -142,7 +147,8 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _merge_spans(pieces: Iterable[ContentPiece]) -> tuple[ContentPiece, ...]:
+def merge_spans(pieces: Iterable[ContentPiece]) -> tuple[ContentPiece, ...]:
+    """Join adjacent spans with equal marks."""
     merged: list[ContentPiece] = []
     for piece in pieces:
         last = merged[-1] if merged else None
@@ -160,31 +166,31 @@ def _is_adjacent(first: Span, second: Span) -> bool:
 def _restore_spans(
     pieces: tuple[ContentPiece, ...], origin: str, known_lines: KnownLines
 ) -> tuple[ContentPiece, ...]:
-    """Literal lines that are what the origin has at their place count as the origin's own."""
+    """Replace literal lines by spans where the origin has the same line at this position."""
     if not origin:
         return pieces
     out: list[ContentPiece] = []
-    number, follows = 1, True
+    number, matches = 1, True
     starts = [piece.start for piece in reversed(pieces) if isinstance(piece, Span)]
     for piece in pieces:
         if isinstance(piece, Span):
             out.append(piece)
-            number, follows = piece.end or number, True
+            number, matches = piece.end or number, True
             starts.pop()
             continue
-        follows = (
-            follows and known_lines.line(origin, number) == piece and (not starts or number < starts[-1])
+        matches = (
+            matches and known_lines.line(origin, number) == piece and (not starts or number < starts[-1])
         )
-        out.append(Span(number, number + 1) if follows else piece)
-        number += follows
+        out.append(Span(number, number + 1) if matches else piece)
+        number += matches
     length = known_lines.lengths.get(origin)
     if out and isinstance(out[-1], Span) and length is not None and out[-1].end == length + 1:
         out[-1] = out[-1]._replace(end=None)
-    return _merge_spans(out)
+    return merge_spans(out)
 
 
 def add_mark(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
-    """The marks after one more: a replacement of what an earlier one put in changes or undoes that one."""
+    """Add a mark; replacing the result of an earlier replacement changes or cancels the earlier mark."""
     old, new = mark
     if old == new or mark in marks:
         return marks
@@ -192,7 +198,7 @@ def add_mark(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
         before, after = marks[number]
         if old == "do" or before == "do" or not old or old not in after:
             continue
-        now = after.replace(old, new)
+        combined = after.replace(old, new)
         rest = (*marks[:number], *marks[number + 1 :])
-        return rest if now == before else tuple(sorted((*rest, (before, now))))
+        return rest if combined == before else tuple(sorted((*rest, (before, combined))))
     return tuple(sorted((*marks, mark)))

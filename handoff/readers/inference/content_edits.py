@@ -15,16 +15,17 @@ from langgraph_takeover.handoff.readers.inference.content import (
     add_mark,
     from_text,
     full_text,
+    merge_spans,
 )
 
 LineTransform = Callable[[str], str]
-"""What a substitution makes of one line."""
+"""Returns one line after a substitution."""
 
 
 def split_at_lines(
     content: Content, first: int, last: int | None
 ) -> tuple[list[ContentPiece], list[ContentPiece], list[ContentPiece]]:
-    """The pieces before line `first`, from it to line `last`, and after that; None is the last line."""
+    """The pieces before line `first`, from `first` to `last`, and after `last`; None is the last line."""
     before: list[ContentPiece] = []
     within: list[ContentPiece] = []
     after: list[ContentPiece] = []
@@ -45,7 +46,7 @@ def split_at_lines(
             side = before if begin < first else within if last is None or begin <= last else after
             side.append(part)
         if end is None:
-            # What was put behind the last of unknown many lines has no number.
+            # Lines appended to a file of unknown length have no line number.
             rest = content.pieces[content.pieces.index(piece) + 1 :]
             (within if last is None else after).extend(rest)
             break
@@ -54,16 +55,18 @@ def split_at_lines(
 
 
 def append_lines(content: Content, lines: Sequence[str]) -> Content:
+    """Add lines at the end."""
     return content._replace(pieces=(*content.pieces, *lines))
 
 
 def replace_lines(content: Content, first: int, last: int | None, lines: Sequence[str]) -> Content:
-    """Lines `first` to `last` replaced by others; `last = first - 1` inserts before `first`."""
+    """Replace lines `first` to `last`; `last = first - 1` inserts before `first`."""
     before, _, after = split_at_lines(content, first, last)
-    return content._replace(pieces=_merge_spans([*before, *lines, *after]))
+    return content._replace(pieces=merge_spans([*before, *lines, *after]))
 
 
 def insert_lines(content: Content, after_line: int, lines: Sequence[str]) -> Content:
+    """Insert lines after line `after_line`; 0 inserts at the beginning."""
     return replace_lines(content, after_line + 1, after_line, lines)
 
 
@@ -75,83 +78,83 @@ def substitute_lines(
     first: int = 1,
     last: int | None = None,
 ) -> Content:
-    """A substitution line by line; on unknown lines it is kept as a mark, which its inverse takes away.
+    """Substitute line by line; unknown lines receive `mark`, which the inverse substitution cancels.
 
-    Where a known line of the whole file is changed, unknown lines are taken not to be.
+    A substitution in the whole file that changes a known line is assumed to change no unknown line.
     """
     before, within, after = split_at_lines(content, first, last)
-    out: list[ContentPiece] = []
-    hit = False
+    pieces: list[ContentPiece] = []
+    has_changed = False
     for piece in within:
         lines = (
             [(piece, piece)] if isinstance(piece, str) else _split_span(piece, content.origin, known_lines)
         )
         for part, line in lines:
-            new = line if line is None else change(line)
-            hit = hit or new != line
-            out += [part] if new is None or new == line else new.split("\n")
-    is_open = [isinstance(p, Span) and not _is_fully_known(p, content.origin, known_lines) for p in out]
+            changed_line = line if line is None else change(line)
+            has_changed = has_changed or changed_line != line
+            pieces += [part] if changed_line is None or changed_line == line else changed_line.split("\n")
+    is_unknown = [isinstance(p, Span) and not _is_fully_known(p, content.origin, known_lines) for p in pieces]
     if first > 1 or last is not None:
-        out = [
+        pieces = [
             p._replace(marks=add_mark(p.marks, mark)) if unknown_part and isinstance(p, Span) else p
-            for p, unknown_part in zip(out, is_open, strict=True)
+            for p, unknown_part in zip(pieces, is_unknown, strict=True)
         ]
-    elif not hit and any(is_open):
+    elif not has_changed and any(is_unknown):
         return content._replace(marks=add_mark(content.marks, mark))
-    return content._replace(pieces=_merge_spans([*before, *out, *after]))
+    return content._replace(pieces=merge_spans([*before, *pieces, *after]))
 
 
 def find_lines(
     content: Content, known_lines: KnownLines, pattern: re.Pattern[str], start: int = 1
 ) -> list[int]:
-    """The line numbers, from `start`, of the known lines that a pattern matches."""
-    found: list[int] = []
+    """Numbers of the known lines from `start` that a pattern matches."""
+    numbers: list[int] = []
     position = 1
     for piece in content.pieces:
         if isinstance(piece, str):
             if position >= start and pattern.search(piece):
-                found.append(position)
+                numbers.append(position)
             position += 1
             continue
         shift = position - piece.start
         end = piece.end if piece.end is not None else known_lines.end(content.origin)
         for number in known_lines.list_known_numbers(content.origin, piece.start, end):
             if number + shift >= start and pattern.search(known_lines.lines[content.origin][number]):
-                found.append(number + shift)
+                numbers.append(number + shift)
         if end is None:
             break
         position += end - piece.start
-    return found
+    return numbers
 
 
 def replace_text(content: Content, known_lines: KnownLines, old: str, new: str) -> Content:
-    """`text.replace(old, new)`: carried out where the text is known, else kept as a mark."""
+    """Apply `text.replace(old, new)` where the text is known; else add a mark."""
     if old == new:
         return content
     text = full_text(content, known_lines)
     if text is not None:
-        # In terms of its origin, so that text put back as it was is known as such.
+        # Keep the origin, so that restored text is recognized as the original.
         return content._replace(pieces=from_text(text.replace(old, new)).pieces)
     pieces = _replace_in_literals(content.pieces, old, new)
     if pieces is not None:
-        return content._replace(pieces=_merge_spans(pieces))
+        return content._replace(pieces=merge_spans(pieces))
     return content._replace(marks=add_mark(content.marks, (old, new)))
 
 
 def _replace_in_literals(pieces: Sequence[ContentPiece], old: str, new: str) -> list[ContentPiece] | None:
     out: list[ContentPiece] = []
-    hit = False
+    has_changed = False
     for is_span, group in groupby(pieces, key=lambda piece: isinstance(piece, Span)):
         lines = list(group)
         before = "" if is_span else "\n".join(map(str, lines))
         after = before if is_span else before.replace(old, new)
-        hit = hit or after != before
+        has_changed = has_changed or after != before
         out += lines if after == before else after.split("\n") if after else []
-    return out if hit else None
+    return out if has_changed else None
 
 
 def _split_span(span: Span, origin: str, known_lines: KnownLines) -> Iterable[tuple[Span, str | None]]:
-    """A span cut where its lines are known: each such line by itself, with its text."""
+    """Split a span into its known lines, each with its text, and the unknown spans between them."""
     if span.marks:
         yield span, None
         return

@@ -6,13 +6,12 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from langgraph_takeover.handoff.readers.inference import content as contents
 from langgraph_takeover.handoff.readers.inference.command_line import (
     CommandLine,
     ExpandedCommand,
     list_operands,
 )
-from langgraph_takeover.handoff.readers.inference.content import Content
+from langgraph_takeover.handoff.readers.inference.content import Content, from_text, full_text
 from langgraph_takeover.handoff.trace import file_kinds
 
 
@@ -72,7 +71,7 @@ def run_touch(line: CommandLine, part: ExpandedCommand) -> None:
     for word in list_operands(part.words):
         path = line.files.resolve_path(word, part.cwd)
         if not line.files.exists(path):
-            line.write_file(path, contents.from_text(""))
+            line.write_file(path, from_text(""))
 
 
 def run_printer(line: CommandLine, part: ExpandedCommand) -> None:
@@ -99,12 +98,12 @@ def write_redirects(line: CommandLine, part: ExpandedCommand, content: Content |
 def find_input_text(line: CommandLine, part: ExpandedCommand) -> str | None:
     """The text on a part's standard input, if it is known."""
     held = _find_input(line, part)
-    return None if held is None else contents.full_text(held, line.files.known_lines)
+    return None if held is None else full_text(held, line.files.known_lines)
 
 
 def _find_input(line: CommandLine, part: ExpandedCommand) -> Content | None:
     if part.command.stdin is not None:
-        return contents.from_text(part.command.stdin)
+        return from_text(part.command.stdin)
     for redirect in part.command.redirects:
         if redirect.operator == "<":
             return line.files.content(line.files.resolve_path(redirect.target, part.cwd))
@@ -120,7 +119,7 @@ def _find_output(line: CommandLine, part: ExpandedCommand) -> Content | None:
     if name == "echo":
         options = [w for w in words[:1] if re.fullmatch(r"-[neE]+", w)]
         text = " ".join(words[len(options) :])
-        return contents.from_text(text.replace("\\n", "\n") if options and "e" in options[0] else text)
+        return from_text(text.replace("\\n", "\n") if options and "e" in options[0] else text)
     if name == "printf" and len(words) == 1:
-        return contents.from_text(words[0].replace("\\n", "\n").replace("\\t", "\t"))
+        return from_text(words[0].replace("\\n", "\n").replace("\\t", "\t"))
     return None

@@ -7,8 +7,13 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 
-from langgraph_takeover.handoff.readers.inference import content as contents
-from langgraph_takeover.handoff.readers.inference.content import Content, KnownLines
+from langgraph_takeover.handoff.readers.inference.content import (
+    Content,
+    KnownLines,
+    digest_content,
+    full_text,
+    unknown_content,
+)
 from langgraph_takeover.handoff.trace import file_kinds
 from langgraph_takeover.sandbox.interface import FileChange
 
@@ -55,7 +60,7 @@ class InferredFiles:
             elif change.path not in self._is_in_base:
                 self._is_in_base[change.path] = True
             self._contents[change.path] = (
-                None if change.after is None else contents.unknown_content(f"told:{change.after}")
+                None if change.after is None else unknown_content(f"told:{change.after}")
             )
             self._record_top_directory(change.path)
         return tuple(changes)
@@ -86,12 +91,12 @@ class InferredFiles:
         """What a path holds now; a path that nobody touched holds what the base commit has there."""
         if path in self._contents:
             return self._contents[path]
-        return contents.unknown_content(f"base:{path}")
+        return unknown_content(f"base:{path}")
 
     def text(self, path: str) -> str | None:
         """The whole text of a file, if it is known."""
         held = self.content(path)
-        return None if held is None else contents.full_text(held, self.known_lines)
+        return None if held is None else full_text(held, self.known_lines)
 
     @property
     def touched_contents(self) -> Mapping[str, Content | None]:
@@ -138,7 +143,7 @@ class InferredFiles:
     def restore(self, path: str) -> None:
         """A path comes to hold what the base commit has there; one that it does not have stays."""
         if self._is_in_base.setdefault(path, True):
-            self.write(path, contents.unknown_content(f"base:{path}"))
+            self.write(path, unknown_content(f"base:{path}"))
 
     def list_paths_under(self, prefix: str) -> list[str]:
         """The touched paths that are a path or lie under it."""
@@ -180,10 +185,10 @@ class InferredFiles:
         return tuple(changes)
 
     def _base_content(self, path: str) -> Content | None:
-        return contents.unknown_content(f"base:{path}") if self._is_in_base.get(path, True) else None
+        return unknown_content(f"base:{path}") if self._is_in_base.get(path, True) else None
 
     def _digest(self, content: Content | None) -> str | None:
-        return None if content is None else contents.digest_content(content, self.known_lines)
+        return None if content is None else digest_content(content, self.known_lines)
 
     def _matches_base(self, path: str) -> bool:
         return self._digest(self._contents.get(path)) == self._digest(self._base_content(path))

@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from langgraph_takeover.handoff.readers.inference import content as contents
 from langgraph_takeover.handoff.readers.inference import file_commands, patches
 from langgraph_takeover.handoff.readers.inference.command_line import (
     CommandLine,
     ExpandedCommand,
     list_operands,
 )
+from langgraph_takeover.handoff.readers.inference.content import unknown_content
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles
@@ -92,6 +92,6 @@ def _run_checkout(files: InferredFiles, words: Sequence[str], cwd: str) -> None:
         inside = files.list_paths_under(path)
         for target in inside if inside or "." not in name.rpartition("/")[2] else [path]:
             if source and source != "HEAD":
-                files.write(target, contents.unknown_content(f"{source}:{target}"))
+                files.write(target, unknown_content(f"{source}:{target}"))
             else:
                 files.restore(target)

@@ -7,13 +7,13 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from langgraph_takeover.handoff.readers.inference import content as contents
 from langgraph_takeover.handoff.readers.inference import sed
 from langgraph_takeover.handoff.readers.inference.command_line import (
     CommandLine,
     ExpandedCommand,
     list_operands,
 )
+from langgraph_takeover.handoff.readers.inference.content import add_opaque_change
 from langgraph_takeover.handoff.trace import file_kinds
 
 FORMATTERS = {
@@ -56,7 +56,7 @@ def _run_in_place_edit(line: CommandLine, part: ExpandedCommand, name: str, word
         if in_place[1]:
             line.write_file(path + in_place[1], before)
         after = sed.apply_sed(before, line.files.known_lines, program, extended=extended)
-        line.edit_file(path, after if followed else contents.add_opaque_change(before, program))
+        line.edit_file(path, after if followed else add_opaque_change(before, program))
 
 
 def format_files(line: CommandLine, part: ExpandedCommand) -> None:
@@ -69,7 +69,7 @@ def format_files(line: CommandLine, part: ExpandedCommand) -> None:
     for word in list_operands(part.words):
         path = line.files.resolve_path(word, part.cwd)
         if file_kinds.is_code(path):
-            line.edit_file(path, contents.add_opaque_change(line.content_or_empty(path), line.command))
+            line.edit_file(path, add_opaque_change(line.content_or_empty(path), line.command))
 
 
 def _list_searched_files(line: CommandLine, part: ExpandedCommand) -> list[str]:

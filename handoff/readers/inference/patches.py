@@ -11,11 +11,16 @@ from unidiff.errors import UnidiffParseError
 from unidiff.patch import Hunk as UnifiedHunk
 from unidiff.patch import PatchedFile, PatchSet
 
-from langgraph_takeover.handoff.readers.inference import content as contents
 from langgraph_takeover.handoff.readers.inference.command_line import (
     CommandLine,
     ExpandedCommand,
     list_operands,
+)
+from langgraph_takeover.handoff.readers.inference.content import add_opaque_change, from_text
+from langgraph_takeover.handoff.readers.inference.content_edits import (
+    append_lines,
+    replace_lines,
+    replace_text,
 )
 from langgraph_takeover.handoff.readers.inference.file_commands import find_input_text
 from langgraph_takeover.handoff.trace import file_kinds
@@ -118,7 +123,7 @@ def apply_patch(line: CommandLine, part: ExpandedCommand, *, strip: int | None =
             _apply_file_patch(line, line.files.resolve_path(name, part.cwd), change)
     for name in confirmed if not changes else ():
         path = line.files.resolve_path(name, part.cwd)
-        line.edit_file(path, contents.add_opaque_change(line.content_or_empty(path), line.command))
+        line.edit_file(path, add_opaque_change(line.content_or_empty(path), line.command))
 
 
 def is_reversed(part: ExpandedCommand) -> bool:
@@ -139,20 +144,16 @@ def _apply_file_patch(line: CommandLine, path: str, change: FilePatch) -> None:
         line.write_file(path, None)
         return
     if change.is_new:
-        line.write_file(
-            path, contents.from_text("".join(f"{new}\n" for hunk in change.hunks for new in hunk.new))
-        )
+        line.write_file(path, from_text("".join(f"{new}\n" for hunk in change.hunks for new in hunk.new)))
         return
     held = line.content_or_empty(path)
     for hunk in sorted(change.hunks, key=lambda h: -(h.line or 0)):
         if hunk.line is not None:
-            held = contents.replace_lines(held, hunk.line, hunk.line + len(hunk.old) - 1, hunk.new)
+            held = replace_lines(held, hunk.line, hunk.line + len(hunk.old) - 1, hunk.new)
         elif hunk.old:
-            held = contents.replace_text(
-                held, line.files.known_lines, "\n".join(hunk.old), "\n".join(hunk.new)
-            )
+            held = replace_text(held, line.files.known_lines, "\n".join(hunk.old), "\n".join(hunk.new))
         else:
-            held = contents.append_lines(held, hunk.new)
+            held = append_lines(held, hunk.new)
     line.edit_file(path, held)
 
 

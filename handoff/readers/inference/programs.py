@@ -6,13 +6,19 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from langgraph_takeover.handoff.readers.inference import content as contents
 from langgraph_takeover.handoff.readers.inference import file_commands, python_scripts
 from langgraph_takeover.handoff.readers.inference.command_line import (
     CommandLine,
     ExpandedCommand,
     list_operands,
 )
+from langgraph_takeover.handoff.readers.inference.content import (
+    add_opaque_change,
+    fingerprint,
+    from_text,
+    unknown_content,
+)
+from langgraph_takeover.handoff.readers.inference.content_edits import replace_text
 from langgraph_takeover.handoff.readers.inference.file_commands import find_input_text
 from langgraph_takeover.handoff.shell.runners import find_python_target
 
@@ -67,23 +73,23 @@ def _apply_program(
 ) -> None:
     exit_code = line.exit_code if part.command.exit_code_is_own else None
     done = python_scripts.analyze_program(code, argv, line.text, exit_code, name)
-    program = contents.fingerprint(code, *argv)
+    program = fingerprint(code, *argv)
     for write in done.writes:
         path = line.files.resolve_path(write.path, part.cwd)
         is_new = not line.files.exists(path)
         if is_new and path not in line.files.touched_contents and "/" in path:
             line.files.make_directory(path)
         if write.text is not None:
-            line.write_file(path, contents.from_text(write.text))
+            line.write_file(path, from_text(write.text))
             continue
         reads = bool(done.replacements) or _READS_FILES.search(code) is not None
         if is_new and (path in line.files.touched_contents or not reads):
-            line.write_file(path, contents.unknown_content(f"made:{program}:{path}"))
+            line.write_file(path, unknown_content(f"made:{program}:{path}"))
             continue
         held = line.content_or_empty(path)
         for old, new in done.replacements:
-            held = contents.replace_text(held, line.files.known_lines, old, new)
-        line.edit_file(path, held if done.replacements else contents.add_opaque_change(held, program))
+            held = replace_text(held, line.files.known_lines, old, new)
+        line.edit_file(path, held if done.replacements else add_opaque_change(held, program))
     for source, target, stays in done.moves:
         file_commands.move_paths(line, [source, target], part.cwd, keep_source=stays)
     file_commands.remove_paths(line, done.removes, part.cwd)

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from langgraph_takeover.handoff.readers.inference import content as contents
-from langgraph_takeover.handoff.readers.inference.content import Content, KnownLines
+from langgraph_takeover.handoff.readers.inference.content import Content, KnownLines, add_opaque_change
 from langgraph_takeover.handoff.readers.inference.content_edits import (
     LineTransform,
     find_lines,
@@ -43,14 +42,14 @@ def apply_sed(content: Content, known_lines: KnownLines, program: str, *, extend
     commands = list(parse_sed(program))
     # Addresses count input lines, which only substitutions leave as they are.
     if len(commands) > 1 and any(command.name != "s" for command in commands):
-        return contents.add_opaque_change(content, repr(commands))
+        return add_opaque_change(content, repr(commands))
     for command in commands:
         content = _apply_command(content, known_lines, command, extended)
     return content
 
 
 def _apply_command(content: Content, known_lines: KnownLines, command: SedCommand, extended: bool) -> Content:
-    opaque = contents.add_opaque_change(content, repr(command))
+    opaque = add_opaque_change(content, repr(command))
     places = _find_ranges(content, known_lines, command, extended)
     if places is None:
         return opaque

@@ -10,10 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langgraph_takeover.handoff.readers.inference import content as contents
 from langgraph_takeover.handoff.readers.inference import patches, sed
 from langgraph_takeover.handoff.readers.inference.actions import infer_changes
-from langgraph_takeover.handoff.readers.inference.content import KnownLines
+from langgraph_takeover.handoff.readers.inference.content import (
+    KnownLines,
+    digest_content,
+    full_text,
+    unknown_content,
+)
+from langgraph_takeover.handoff.readers.inference.content_edits import insert_lines, replace_lines
 from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.trace.file_kinds import is_code
 
@@ -237,23 +242,19 @@ PROGRAMS = st.sampled_from(
 def test_sed_is_followed_as_sed_does_it(lines: list[str], program: str) -> None:
     text = "".join(f"{line}\n" for line in lines)
     known = KnownLines()
-    held = contents.unknown_content("base")
+    held = unknown_content("base")
     known.learn_file(held, lines)
     done = subprocess.run(["sed", program], input=text, capture_output=True, text=True, timeout=60)
-    followed = contents.full_text(sed.apply_sed(held, known, program, extended=False), known)
+    followed = full_text(sed.apply_sed(held, known, program, extended=False), known)
     assert followed is None or followed == done.stdout
 
 
 def test_lines_that_are_not_known_move_with_their_numbers() -> None:
     known = KnownLines()
-    held = contents.unknown_content("base")
-    longer = contents.insert_lines(held, 10, ["one", "two"])
-    assert contents.digest_content(
-        contents.replace_lines(longer, 11, 12, ()), known
-    ) == contents.digest_content(held, known)
-    assert contents.digest_content(
-        contents.replace_lines(longer, 12, 13, ()), known
-    ) != contents.digest_content(held, known)
+    held = unknown_content("base")
+    longer = insert_lines(held, 10, ["one", "two"])
+    assert digest_content(replace_lines(longer, 11, 12, ()), known) == digest_content(held, known)
+    assert digest_content(replace_lines(longer, 12, 13, ()), known) != digest_content(held, known)
     known.learn(longer, 13, ["eleven"])
     assert known.lines == {"base": {11: "eleven"}}
 
