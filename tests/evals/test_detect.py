@@ -80,7 +80,7 @@ def test_one_object_a_trace(folder: Path) -> None:
         "failed",
         "test failed: 1 failed, 2 passed in 0.10s",
     )
-    assert again["why"].endswith("after action 2 had failed")
+    assert again["why"].endswith("after the failed validation of action 2")
     assert row["validations"] == [{"action_index": 2, "kind": "test", "outcome": "failed"}]
     errors = done.stderr.splitlines()
     assert len(errors) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from langgraph_takeover.handoff.readers.inference import shell, shown_lines
-from langgraph_takeover.handoff.readers.inference.content import Content, add_opaque_change, from_text
+from langgraph_takeover.handoff.readers.inference.content import Content, add_opaque_change, known_content
 from langgraph_takeover.handoff.readers.inference.content_edits import (
     insert_lines,
     replace_lines,
@@ -31,7 +31,7 @@ def apply_editor_call(files: InferredFiles, arguments: Mapping[str, str]) -> set
         files.mark_base_file(path)
     elif command == "create" and "/" in path and not files.was_shown(path.split("/")[0]):
         files.make_directory(path)
-    held = _edit_content(files, command, files.content(path) or from_text(""), arguments)
+    held = _edit_content(files, command, files.content(path) or known_content(""), arguments)
     if held is None:
         return set()
     files.replaced_contents.setdefault(path, []).append(files.content(path) if files.exists(path) else None)
@@ -46,7 +46,7 @@ def _edit_content(
     new = arguments.get("new", "")
     lines = new.removesuffix("\n").split("\n") if new else []
     if command in ("create", "write"):
-        return from_text(arguments.get("content", ""))
+        return known_content(arguments.get("content", ""))
     if command == "str_replace":
         return replace_text(content, files.known_lines, arguments.get("old", ""), new)
     if command == "insert":

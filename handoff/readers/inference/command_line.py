@@ -11,7 +11,7 @@ from langgraph_takeover.handoff.readers.inference.content import (
     Content,
     add_opaque_change,
     fingerprint,
-    from_text,
+    known_content,
     unknown_content,
 )
 from langgraph_takeover.handoff.readers.inference.content_edits import append_lines
@@ -109,7 +109,7 @@ class CommandLine:
         return [word.replace(match[0], value) for value in values] if match and values else [word]
 
     def content_or_empty(self, path: str) -> Content:
-        return self.files.content(path) or from_text("")
+        return self.files.content(path) or known_content("")
 
     def edit_file(self, path: str, content: Content) -> None:
         """An edit of a file that must have been there."""
@@ -123,7 +123,7 @@ class CommandLine:
     def write_output(self, path: str, content: Content | None, *, append: bool) -> None:
         """What is printed goes into a file; None stands for a text that nobody knows."""
         if append and (content is None or not content.origin):
-            before = self.content_or_empty(path) if self.files.exists(path) else from_text("")
+            before = self.content_or_empty(path) if self.files.exists(path) else known_content("")
             lines = [p for p in content.pieces if isinstance(p, str)] if content else []
             content = append_lines(before, lines) if content else add_opaque_change(before, "append")
         elif content is None:

@@ -91,7 +91,7 @@ class KnownLines:
         return None if length is None else length + 1
 
 
-def from_text(text: str) -> Content:
+def known_content(text: str) -> Content:
     """Content whose text is known."""
     lines = text.split("\n")
     if lines and lines[-1] == "":

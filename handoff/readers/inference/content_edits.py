@@ -13,7 +13,7 @@ from langgraph_takeover.handoff.readers.inference.content import (
     Mark,
     Span,
     add_mark,
-    from_text,
+    known_content,
     full_text,
     merge_spans,
 )
@@ -134,7 +134,7 @@ def replace_text(content: Content, known_lines: KnownLines, old: str, new: str) 
     text = full_text(content, known_lines)
     if text is not None:
         # Keep the origin, so that restored text is recognized as the original.
-        return content._replace(pieces=from_text(text.replace(old, new)).pieces)
+        return content._replace(pieces=known_content(text.replace(old, new)).pieces)
     pieces = _replace_in_literals(content.pieces, old, new)
     if pieces is not None:
         return content._replace(pieces=merge_spans(pieces))

@@ -11,7 +11,7 @@ from langgraph_takeover.handoff.readers.inference.command_line import (
     ExpandedCommand,
     list_operands,
 )
-from langgraph_takeover.handoff.readers.inference.content import Content, from_text, full_text
+from langgraph_takeover.handoff.readers.inference.content import Content, known_content, full_text
 from langgraph_takeover.handoff.trace import file_kinds
 
 
@@ -71,7 +71,7 @@ def run_touch(line: CommandLine, part: ExpandedCommand) -> None:
     for word in list_operands(part.words):
         path = line.files.resolve_path(word, part.cwd)
         if not line.files.exists(path):
-            line.write_file(path, from_text(""))
+            line.write_file(path, known_content(""))
 
 
 def run_printer(line: CommandLine, part: ExpandedCommand) -> None:
@@ -103,7 +103,7 @@ def find_input_text(line: CommandLine, part: ExpandedCommand) -> str | None:
 
 def _find_input(line: CommandLine, part: ExpandedCommand) -> Content | None:
     if part.command.stdin is not None:
-        return from_text(part.command.stdin)
+        return known_content(part.command.stdin)
     for redirect in part.command.redirects:
         if redirect.operator == "<":
             return line.files.content(line.files.resolve_path(redirect.target, part.cwd))
@@ -119,7 +119,7 @@ def _find_output(line: CommandLine, part: ExpandedCommand) -> Content | None:
     if name == "echo":
         options = [w for w in words[:1] if re.fullmatch(r"-[neE]+", w)]
         text = " ".join(words[len(options) :])
-        return from_text(text.replace("\\n", "\n") if options and "e" in options[0] else text)
+        return known_content(text.replace("\\n", "\n") if options and "e" in options[0] else text)
     if name == "printf" and len(words) == 1:
-        return from_text(words[0].replace("\\n", "\n").replace("\\t", "\t"))
+        return known_content(words[0].replace("\\n", "\n").replace("\\t", "\t"))
     return None

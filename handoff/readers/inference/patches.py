@@ -16,7 +16,7 @@ from langgraph_takeover.handoff.readers.inference.command_line import (
     ExpandedCommand,
     list_operands,
 )
-from langgraph_takeover.handoff.readers.inference.content import add_opaque_change, from_text
+from langgraph_takeover.handoff.readers.inference.content import add_opaque_change, known_content
 from langgraph_takeover.handoff.readers.inference.content_edits import (
     append_lines,
     replace_lines,
@@ -144,7 +144,7 @@ def _apply_file_patch(line: CommandLine, path: str, change: FilePatch) -> None:
         line.write_file(path, None)
         return
     if change.is_new:
-        line.write_file(path, from_text("".join(f"{new}\n" for hunk in change.hunks for new in hunk.new)))
+        line.write_file(path, known_content("".join(f"{new}\n" for hunk in change.hunks for new in hunk.new)))
         return
     held = line.content_or_empty(path)
     for hunk in sorted(change.hunks, key=lambda h: -(h.line or 0)):

@@ -15,7 +15,7 @@ from langgraph_takeover.handoff.readers.inference.command_line import (
 from langgraph_takeover.handoff.readers.inference.content import (
     add_opaque_change,
     fingerprint,
-    from_text,
+    known_content,
     unknown_content,
 )
 from langgraph_takeover.handoff.readers.inference.content_edits import replace_text
@@ -80,7 +80,7 @@ def _apply_program(
         if is_new and path not in line.files.touched_contents and "/" in path:
             line.files.make_directory(path)
         if write.text is not None:
-            line.write_file(path, from_text(write.text))
+            line.write_file(path, known_content(write.text))
             continue
         reads = bool(done.replacements) or _READS_FILES.search(code) is not None
         if is_new and (path in line.files.touched_contents or not reads):
