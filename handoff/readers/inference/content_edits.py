@@ -13,8 +13,8 @@ from langgraph_takeover.handoff.readers.inference.content import (
     Mark,
     Span,
     add_mark,
-    known_content,
     full_text,
+    known_content,
     merge_spans,
 )
 

@@ -453,7 +453,7 @@ def test_langchain_in_every_serialisation(tmp_path: Path) -> None:
 def test_what_is_no_trace_is_one_clear_line(tmp_path: Path) -> None:
     for content, message in (
         ("{", "not JSON"),
-        ('{"django": true}', "no trace in a known format"),
+        ('{"django": true}', "unknown trace format"),
         ("", "not JSON"),
         ("[" * 100_000, "not JSON|nested"),
     ):
@@ -498,7 +498,7 @@ def test_characters_that_are_none_become_escapes(tmp_path: Path) -> None:
 def test_a_format_can_be_demanded(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "t"}, {"role": "assistant", "content": "```bash\nls\n```"}]
     assert one(tmp_path, {"messages": messages}, form="mini-swe-agent-v1").format == "mini-swe-agent-v1"
-    with pytest.raises(TraceError, match="not in the format atif but in mini-swe-agent-v1"):
+    with pytest.raises(TraceError, match="format is mini-swe-agent-v1, not atif"):
         one(tmp_path, {"messages": messages}, form="atif")
 
 
