@@ -169,10 +169,11 @@ def compute_continuation_state(
 
 def classify_continuation(state: DetectorState) -> ContinuationState:
     """State of the work in a detector state; see `compute_continuation_state`."""
-    changed = any(
-        f.current != f.base and is_source_change(state, path, f.base) for path, f in state.files.items()
+    is_changed = any(
+        file.current != file.base and is_source_change(state, path, file.base)
+        for path, file in state.files.items()
     )
-    return _CONTINUATION_STATES[state.outcome_since_change] if changed else "no_source_change"
+    return _CONTINUATION_STATES[state.outcome_since_change] if is_changed else "no_source_change"
 
 
 def _process_observation(
@@ -182,20 +183,20 @@ def _process_observation(
     failed_before = state.failed_after_edit
     edited_before = bool(state.edited_files)
     state, changes = _apply_changes(state, command or "", event)
-    fired: list[tuple[PointKind, str]] = []
+    candidates: list[tuple[PointKind, str]] = []
     if changes.edited_files:
         detail = "edited " + ", ".join(changes.edited_files)
-        fired.append(("first_source_edit", detail))
+        candidates.append(("first_source_edit", detail))
         if failed_before:
-            fired.append(("first_post_failure_edit", detail))
+            candidates.append(("first_post_failure_edit", detail))
     run: ValidationRun | None = None
     if command is not None:
         after_edit = edited_before or (bool(changes.edited_files) and changes.is_edit_first)
         state, run, follows_edit = _apply_validation(state, command, is_input, event, changes, after_edit)
         if run is not None and follows_edit and run.outcome in ("passed", "failed"):
-            fired.append(("first_validation", f"{run.kind} {run.outcome}: {run.command}"))
+            candidates.append(("first_validation", f"{run.kind} {run.outcome}: {run.command}"))
             state = state._replace(failed_after_edit=state.failed_after_edit or run.outcome == "failed")
-    points = tuple(_build_point(k, event.index, detail) for k, detail in fired if k not in state.fired)
+    points = tuple(_build_point(k, event.index, detail) for k, detail in candidates if k not in state.fired)
     if points:
         state = state._replace(fired=state.fired + tuple(p.kind for p in points))
     return DetectorUpdate(state, points, changes.edited_files, run)
@@ -236,7 +237,10 @@ def _apply_validation(
     changes: _ObservedChanges,
     after_edit: bool,
 ) -> tuple[DetectorState, ValidationRun | None, bool]:
-    """Return the state with the validation of the observation, the validation, and whether it follows a source edit."""
+    """Find the validation of an observation.
+
+    Returns the new state, the validation, and whether it follows a source edit.
+    """
     matches, exit_code = changes.matches, event.exit_code
     validated_command, pending = command, state.pending_validation
     if not matches:
@@ -252,23 +256,23 @@ def _apply_validation(
     text = clean_output(event.text)
     if is_empty_test_run(matches, text, exit_code):
         return state, None, False
-    result = judge(validated_command, matches, text, exit_code, event.timed_out, state.edited_files)
-    if not matches or (validated_command != command and result not in ("passed", "failed")):
+    outcome = judge(validated_command, matches, text, exit_code, event.timed_out, state.edited_files)
+    if not matches or (validated_command != command and outcome not in ("passed", "failed")):
         return state, None, False
     kind = find_strongest_kind(matches)
-    cwd = next((f.command.cwd for f in matches if f.kind == kind), None)
-    run = ValidationRun(event.index, validated_command, kind, result, cwd)
+    cwd = next((match.command.cwd for match in matches if match.kind == kind), None)
+    run = ValidationRun(event.index, validated_command, kind, outcome, cwd)
     state = state._replace(latest_validation=run, pending_validation=None)
-    if validated_command == command and result not in ("passed", "failed"):
-        logs = tuple(r.target for f in matches for r in f.command.redirects if ">" in r.operator)
+    if validated_command == command and outcome not in ("passed", "failed"):
+        logs = tuple(r.target for match in matches for r in match.command.redirects if ">" in r.operator)
         logs = tuple(log for log in logs if not log.isdigit() and log != "/dev/null")
         if logs or event.exit_code is None:
             state = state._replace(pending_validation=PendingValidation(validated_command, after_edit, logs))
     # An unknown outcome is recorded, but fires no point and never replaces a known outcome.
-    ordered = not changes.source_files or changes.is_edit_first
+    follows_change = not changes.source_files or changes.is_edit_first
     is_known = state.outcome_since_change in ("passed", "failed")
-    if ordered and (result in ("passed", "failed") or (result == "unknown" and not is_known)):
-        state = state._replace(outcome_since_change=result)
+    if follows_change and (outcome in ("passed", "failed") or (outcome == "unknown" and not is_known)):
+        state = state._replace(outcome_since_change=outcome)
     return state, run, after_edit
 
 

@@ -176,10 +176,10 @@ def _read_echoed_outcome(
         echoed = " ".join(words)
         status = _STATUS_ECHO.fullmatch(echoed)
         if status and number == 0 and command.connector == ";":
-            of_first = "PIPESTATUS" in echoed and last.command.stage == 0
+            is_first_status = "PIPESTATUS" in echoed and last.command.stage == 0
             return (
                 _read_echoed_status(status[1].strip(), lines)
-                if last.command.stages == 1 or of_first
+                if last.command.stages == 1 or is_first_status
                 else None
             )
         if command.connector not in ("&&", "||") or "$" in echoed or last.command.stages > 1:

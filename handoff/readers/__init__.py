@@ -73,7 +73,7 @@ def read_traces(path: Path, format_name: str = "auto") -> Iterator[Trace | Trace
 
 
 def _read_documents(path: Path) -> Iterator[Any]:
-    """Yield the documents of a file: one document, or one per line if the lines are runs rather than events."""
+    """Yield the documents of a file: one document, or one per line if every line is a run."""
     if path.is_dir():
         parts = sorted(path.glob("event-*.json"))
         yield [_decode_json(_read_file(part), str(part)) for part in parts]
@@ -121,7 +121,7 @@ def _read_file(path: Path) -> bytes:
 
 
 def _is_one_run(lines: list[Any]) -> bool:
-    """Whether the lines are events of one run, rather than one run each."""
+    """Whether the lines are events of one run, rather than separate runs."""
     if openhands_v1.is_events(lines) or takeover.is_own(lines):
         return True
     return openhands_v0.is_history(lines) and "history" not in lines[0]

@@ -115,8 +115,8 @@ def _read_calls(step: Mapping[str, Any], message: str, agent_name: str) -> list[
     if not raw_calls:
         blocks = mini_swe_agent.BASH_BLOCK.findall(message) if agent_name.startswith("mini-swe-agent") else []
         if blocks and len(blocks) != 1:
-            shown = extract_text(results[0].get("content")) if results else ""
-            return [RecordedCall(message, UNREADABLE, {}, RecordedResult(shown, refused=True), usage)]
+            output = extract_text(results[0].get("content")) if results else ""
+            return [RecordedCall(message, UNREADABLE, {}, RecordedResult(output, refused=True), usage)]
         return []
     by_id = {str(r["source_call_id"]): r for r in results if r.get("source_call_id") is not None}
     unnamed = [r for r in results if r.get("source_call_id") is None]

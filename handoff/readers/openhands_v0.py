@@ -94,6 +94,7 @@ def read(data: Any, name: str) -> RecordedRun:
 def _read_call(
     kind: str, event: Mapping[str, Any], observation: Mapping[str, Any] | None, cwd: str | None
 ) -> tuple[RecordedCall, str | None]:
+    """The call of an action event, and the directory of the shell after it."""
     args = event["args"] if isinstance(event.get("args"), Mapping) else event
     model = to_mapping(to_mapping(event.get("tool_call_metadata")).get("model_response"))
     usage = parse_usage(model.get("usage"))

@@ -82,6 +82,7 @@ def read(events: Sequence[Any], name: str) -> RecordedRun:
 def _read_call(
     tool_name: str, event: Mapping[str, Any], result_event: Mapping[str, Any] | None, cwd: str | None
 ) -> tuple[RecordedCall, str | None]:
+    """The call of an action event, and the directory of the shell after it."""
     action = to_mapping(event.get("action"))
     arguments = {k: v for k, v in action.items() if k != "kind" and v is not None}
     tool, normalized = tool_names.normalize_call(tool_name, arguments)
@@ -91,46 +92,40 @@ def _read_call(
     )
     result = None
     if result_event is not None and tool != "finish":
-        observation = to_mapping(result_event.get("observation"))
-        text = extract_text(
-            observation.get("content")
-            or observation.get("output")
-            or result_event.get("error")
-            or result_event.get("rejection_reason")
-        )
-        metadata = to_mapping(observation.get("metadata"))
-        code = next(
-            (
-                c
-                for c in (metadata.get("exit_code"), observation.get("exit_code"))
-                if isinstance(c, int) and c != -1
-            ),
-            None,
-        )
-        is_error = observation.get("is_error") is True or bool(observation.get("error"))
-        is_rejected = result_event.get("kind") in ("AgentErrorEvent", "UserRejectObservation")
-        suffix = extract_text(metadata.get("suffix")).strip()
-        refused = (
-            is_rejected
-            or (tool != "shell" and is_error)
-            or (
-                tool == "shell"
-                and code is None
-                and (is_error or NOT_RUN_NOTICE.search(text + suffix) is not None)
-            )
-        )
-        result = RecordedResult(
-            f"{text}\n{suffix}".strip("\n") if suffix else text,
-            exit_code=code,
-            refused=refused,
-            timed_out=observation.get("timeout") is True and not STILL_RUNNING_NOTICE.search(suffix),
-            cwd=cwd,
-            changes=_read_changes(observation) if tool == "editor" and not refused else None,
-            output=strip_runtime_suffix(text),
-        )
+        result = _read_result(tool, result_event, cwd)
+        metadata = to_mapping(to_mapping(result_event.get("observation")).get("metadata"))
         directory = metadata.get("working_dir")
         cwd = directory if isinstance(directory, str) and directory.startswith("/") else cwd
     return RecordedCall(reply, tool, normalized, result), cwd
+
+
+def _read_result(tool: str, event: Mapping[str, Any], cwd: str | None) -> RecordedResult:
+    observation = to_mapping(event.get("observation"))
+    text = extract_text(
+        observation.get("content")
+        or observation.get("output")
+        or event.get("error")
+        or event.get("rejection_reason")
+    )
+    metadata = to_mapping(observation.get("metadata"))
+    codes = (metadata.get("exit_code"), observation.get("exit_code"))
+    code = next((code for code in codes if isinstance(code, int) and code != -1), None)
+    suffix = extract_text(metadata.get("suffix")).strip()
+    is_error = observation.get("is_error") is True or bool(observation.get("error"))
+    refused = event.get("kind") in ("AgentErrorEvent", "UserRejectObservation")
+    if tool != "shell":
+        refused = refused or is_error
+    elif code is None:
+        refused = refused or is_error or NOT_RUN_NOTICE.search(text + suffix) is not None
+    return RecordedResult(
+        f"{text}\n{suffix}".strip("\n") if suffix else text,
+        exit_code=code,
+        refused=refused,
+        timed_out=observation.get("timeout") is True and not STILL_RUNNING_NOTICE.search(suffix),
+        cwd=cwd,
+        changes=_read_changes(observation) if tool == "editor" and not refused else None,
+        output=strip_runtime_suffix(text),
+    )
 
 
 def _read_changes(observation: Mapping[str, Any]) -> tuple[FileChange, ...] | None:

@@ -1,4 +1,4 @@
-"""The simulation of one command line: which of its commands ran, and the files they share."""
+"""Simulation of one command line on the inferred files."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class CommandLine:
         return any(r.target in targets for c in others for r in c.redirects if r.operator == ">")
 
     def run_nested(self, command: str) -> None:
-        """Apply a command line that this one executes."""
+        """Apply a nested command line."""
         self.touched_paths |= self._run_nested(command)
 
     def working_directory(self, command: SimpleCommand) -> str:

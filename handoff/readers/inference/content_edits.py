@@ -19,7 +19,7 @@ from langgraph_takeover.handoff.readers.inference.content import (
 )
 
 LineTransform = Callable[[str], str]
-"""Returns one line after a substitution."""
+"""Applies a substitution to one line."""
 
 
 def split_at_lines(
