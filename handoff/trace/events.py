@@ -45,7 +45,7 @@ class Event(Frozen):
     tool: str
     """`shell`, `editor`, `handoff`, `finish`, or `unreadable`."""
     text: str
-    """The complete reply of the model for an action; the exact text shown to the agent for an observation."""
+    """Of an action: the complete reply of the model. Of an observation: the exact text shown to the agent."""
     arguments: Mapping[str, str] = {}
     """Actions only: `command` for the shell; `command`, `path`, `old`, `new`, … for the editor."""
     exit_code: int | None = None

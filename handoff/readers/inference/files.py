@@ -32,12 +32,13 @@ class InferredFiles:
         self._contents: dict[str, Content | None] = {}
         self._is_in_base: dict[str, bool] = {}
         """Whether a touched path exists in the base commit."""
-        self._stashes: list[dict[str, Content | None]] = []
         self._shown_texts: list[str] = []
         self._created_directories: set[str] = set()
         self._top_directories: set[str] = set()
         self.replaced_contents: dict[str, list[Content | None]] = {}
         """Path -> contents before each editor call, for undo."""
+        self.stashes: list[dict[str, Content | None]] = []
+        """Path -> content, for each entry of `git stash`."""
         self.diffs: dict[str, dict[str, Content | None]] = {}
         """Path of a saved `git diff` -> contents of the changed files at that time."""
 
@@ -161,20 +162,6 @@ class InferredFiles:
     def is_tracked(self, path: str) -> bool:
         """Whether a path exists in the base commit; assumed for unknown paths."""
         return self._is_in_base.get(path, True)
-
-    def stash(self) -> None:
-        """Apply `git stash push`."""
-        changed = [path for path in self.list_changed_paths() if self._is_in_base.get(path, True)]
-        self._stashes.append({path: self._contents[path] for path in changed})
-        for path in changed:
-            self.restore(path)
-
-    def unstash(self, *, keep: bool) -> None:
-        """Apply `git stash pop`, or `git stash apply` with `keep`."""
-        if self._stashes:
-            saved = self._stashes[-1] if keep else self._stashes.pop()
-            for path, content in saved.items():
-                self.write(path, content)
 
     def list_changes(
         self, contents_before: Mapping[str, Content | None], touched_paths: set[str]

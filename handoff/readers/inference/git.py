@@ -63,9 +63,14 @@ def _run_subcommand(line: CommandLine, part: ExpandedCommand, verb: str) -> None
 def _run_stash(files: InferredFiles, words: Sequence[str]) -> None:
     verb = next(iter(list_operands(words)), "push")
     if verb in ("push", "save"):
-        files.stash()
-    elif verb in ("pop", "apply"):
-        files.unstash(keep=verb == "apply")
+        changed = [path for path in files.list_changed_paths() if files.is_tracked(path)]
+        files.stashes.append({path: files.content(path) for path in changed})
+        for path in changed:
+            files.restore(path)
+    elif verb in ("pop", "apply") and files.stashes:
+        saved = files.stashes[-1] if verb == "apply" else files.stashes.pop()
+        for path, content in saved.items():
+            files.write(path, content)
 
 
 def _apply_patch_file(line: CommandLine, part: ExpandedCommand) -> None:
