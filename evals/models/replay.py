@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn
 from langgraph_takeover.handoff.readers import TraceError, read_traces
-from langgraph_takeover.handoff.readers.tools import is_submission
+from langgraph_takeover.handoff.readers.tool_names import is_submission
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace
 from langgraph_takeover.sandbox.interface import TakeoverError

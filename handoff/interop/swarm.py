@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.handoff.interop.recordings import build_record, list_handoff_points
 from langgraph_takeover.handoff.readers import swarm
-from langgraph_takeover.handoff.readers.calls import TraceError
+from langgraph_takeover.handoff.readers.recorded_run import TraceError
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Trace

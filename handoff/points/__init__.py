@@ -1,0 +1,1 @@
+"""Handoff points: detectors for source edits and validations, and outcomes of validations."""

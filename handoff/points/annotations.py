@@ -1,4 +1,4 @@
-"""What the detectors find in a whole trace, action by action, for people and programs to read."""
+"""The steps of a trace, annotated with the findings of the detectors."""
 
 from __future__ import annotations
 
@@ -12,90 +12,92 @@ from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, HandoffPo
 
 
 class AnnotatedStep(NamedTuple):
-    """One action with its observation, and what it was taken for."""
+    """One action with its observation and the findings of the detectors."""
 
     action_index: int | None
-    """As PROTOCOL numbers actions; None for a reply that was no action."""
+    """Index as PROTOCOL counts actions; None for a reply without a readable action."""
     event_index: int
-    """Of the observation, or of the action where none came."""
+    """Index of the observation, or of the action if it has no observation."""
     action: Event
     observation: Event | None
     label: str
+    """One or a few words, such as `source edit + test`."""
     edited_files: tuple[str, ...]
+    """Source files with new content."""
     validation: ValidationRun | None
     points: tuple[HandoffPoint, ...]
 
 
 def annotate_steps(trace: Trace) -> tuple[AnnotatedStep, ...]:
-    """Every action of a trace, in order."""
+    """Annotate every action of a trace, in order."""
     state = detectors.create_state(trace.base_directories, trace.workspace)
     indices = action_indices(trace.events)
-    found: list[AnnotatedStep] = []
+    steps: list[AnnotatedStep] = []
     action: Event | None = None
     for event in trace.events:
-        noticed = detectors.process_event(state, event)
-        state = noticed.state
+        update = detectors.process_event(state, event)
+        state = update.state
         if event.kind == "action":
             if action is not None:
-                found.append(_annotate_unanswered(action, indices))
+                steps.append(_annotate_unanswered(action, indices))
             action = event
             continue
         if action is None:
             continue
-        taken_for = _label_action(action, event, noticed)
-        found.append(
+        label = _label_action(action, event, update)
+        steps.append(
             AnnotatedStep(
                 indices.get(action.index),
                 event.index,
                 action,
                 event,
-                taken_for,
-                noticed.edited_files,
-                noticed.validation,
-                noticed.points,
+                label,
+                update.edited_files,
+                update.validation,
+                update.points,
             )
         )
         action = None
     if action is not None:
-        found.append(_annotate_unanswered(action, indices))
-    return tuple(found)
+        steps.append(_annotate_unanswered(action, indices))
+    return tuple(steps)
 
 
 def explain_point(step: AnnotatedStep, point: HandoffPoint, before: tuple[AnnotatedStep, ...]) -> str:
-    """One sentence on what made a point fire."""
+    """Explain in one sentence why a point fired."""
     if point.kind == "first_validation" and step.validation is not None:
-        decisive = detectors.find_evidence(step.validation, (step.observation,)) if step.observation else ()
-        shown = decisive[-1:] or (f"exit code {step.observation.exit_code}" if step.observation else "",)
-        return f"{step.validation.kind} {step.validation.outcome}: {shown[0].strip()}"
-    changed = f"{step.label} gave {', '.join(step.edited_files)} content not seen before"
+        evidence = detectors.find_evidence(step.validation, (step.observation,)) if step.observation else ()
+        reason = evidence[-1:] or (f"exit code {step.observation.exit_code}" if step.observation else "",)
+        return f"{step.validation.kind} {step.validation.outcome}: {reason[0].strip()}"
+    explanation = f"{step.label}: new content in {', '.join(step.edited_files)}"
     if point.kind == "first_post_failure_edit":
-        failed = next(
+        failure = next(
             (s for s in before if s.validation is not None and s.validation.outcome == "failed"
              and any(b.edited_files for b in before if b.event_index <= s.event_index)),
             None,
         )  # fmt: skip
-        if failed is not None:
-            return f"{changed}, after action {failed.action_index} had failed"
-    return changed
+        if failure is not None:
+            return f"{explanation}, after the failed validation of action {failure.action_index}"
+    return explanation
 
 
 def _annotate_unanswered(action: Event, indices: dict[int, int]) -> AnnotatedStep:
-    taken_for = "finish" if action.tool == "finish" else "no answer"
-    return AnnotatedStep(indices.get(action.index), action.index, action, None, taken_for, (), None, ())
+    label = "finish" if action.tool == "finish" else "no answer"
+    return AnnotatedStep(indices.get(action.index), action.index, action, None, label, (), None, ())
 
 
-def _label_action(action: Event, observation: Event, noticed: detectors.DetectorUpdate) -> str:
+def _label_action(action: Event, observation: Event, update: detectors.DetectorUpdate) -> str:
     if action.tool == UNREADABLE:
         return "no action"
     if observation.refused:
         return "refused"
     parts = []
-    if noticed.edited_files:
+    if update.edited_files:
         parts.append("source edit")
     elif observation.changes:
         parts.append(_label_change(observation))
-    if noticed.validation is not None:
-        parts.append(noticed.validation.kind)
+    if update.validation is not None:
+        parts.append(update.validation.kind)
     if parts:
         return " + ".join(parts)
     if action.tool != "shell":
@@ -105,12 +107,12 @@ def _label_action(action: Event, observation: Event, noticed: detectors.Detector
         return "search"
     if command_effects.list_shown_files(command):
         return "read"
-    return "command" if command_effects.find_effect(command) == "anything" else "look"
+    return "command" if command_effects.find_effect(command) == "anything" else "inspect"
 
 
 def _label_change(observation: Event) -> str:
-    changed = [change.path for change in observation.changes]
-    if all(file_kinds.is_test(path) for path in changed):
+    paths = [change.path for change in observation.changes]
+    if all(file_kinds.is_test(path) for path in paths):
         return "test edit"
-    known = [change for change in observation.changes if change.before is not None]
-    return "change" if known else "new file"
+    existing = [change for change in observation.changes if change.before is not None]
+    return "change" if existing else "new file"

@@ -1,11 +1,9 @@
-"""What the detectors remember between two events, as a value that goes through JSON and back."""
+"""State of the detectors between two events."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-from pydantic import TypeAdapter
+from typing import NamedTuple
 
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.shell.runners import ValidationKind
@@ -13,67 +11,62 @@ from langgraph_takeover.handoff.trace.events import PointKind
 
 
 class CodeFile(NamedTuple):
-    """What a run has seen of one code file of the repository, as content hashes; None is absence."""
+    """Contents of one code file of the repository, as hashes; None if the file is absent."""
 
     base: str | None
-    seen: tuple[str, ...]
+    """Content in the base commit."""
+    known: tuple[str, ...]
+    """Every content that the file has had during the run."""
     current: str | None
 
     def with_content(self, content: str | None) -> CodeFile:
-        """The same file with this content, which it is remembered to have had."""
-        if content is None or content in self.seen:
+        """The file after a change to this content."""
+        if content is None or content in self.known:
             return self._replace(current=content)
-        return self._replace(seen=(*self.seen, content), current=content)
+        return self._replace(known=(*self.known, content), current=content)
 
 
 class ValidationRun(NamedTuple):
-    """One validation, at the observation that shows its result."""
+    """One validation with its outcome."""
 
     event_index: int
+    """The observation that shows the result."""
     command: str
     kind: ValidationKind
     outcome: ValidationOutcome
     cwd: str | None = None
+    """Directory of the command, if its line changes the directory."""
 
 
 class PendingValidation(NamedTuple):
-    """A validation whose result has not been shown yet: it hangs, or writes to files."""
+    """A validation that still runs or writes to files, so that its result is not visible yet."""
 
     command: str
     after_edit: bool
+    """It follows a source edit."""
     logs: tuple[str, ...] = ()
+    """Files that receive its output."""
 
 
 class DetectorState(NamedTuple):
-    """Everything the detectors remember between two events."""
+    """Everything that the detectors need from earlier events."""
 
     base_directories: tuple[str, ...] = ()
     workspace: str = ""
-    """The repository's absolute path; empty where nobody knows."""
+    """Absolute path of the repository; empty if unknown."""
     files: Mapping[str, CodeFile] = {}
     written_scripts: tuple[str, ...] = ()
+    """Scripts that the agent created and that have not edited source files."""
     edited_files: tuple[str, ...] = ()
-    """The source files edited so far."""
+    """Source files edited so far."""
     pending_command: str | None = None
-    """The shell command whose observation is due."""
+    """The shell command whose observation comes next."""
     pending_input: bool = False
-    """That command goes to the program still running."""
+    """The pending command is input of the running program."""
     pending_validation: PendingValidation | None = None
     failed_after_edit: bool = False
+    """A validation after a source edit has failed."""
     outcome_since_change: ValidationOutcome | None = None
-    """How the latest validation after the latest source change came out; None if there was none."""
+    """Outcome of the latest validation since the latest source change; None without such a validation."""
     fired: tuple[PointKind, ...] = ()
     latest_validation: ValidationRun | None = None
-
-
-_ADAPTER = TypeAdapter(DetectorState)
-
-
-def to_json(state: DetectorState) -> dict[str, Any]:
-    """The state in plain dicts, lists and strings."""
-    return dict(zip(DetectorState._fields, _ADAPTER.dump_python(state, mode="json"), strict=True))
-
-
-def from_json(data: Mapping[str, Any]) -> DetectorState:
-    """The state that `as_json` wrote."""
-    return _ADAPTER.validate_python(data)

@@ -1,12 +1,17 @@
-"""When a run reaches a handoff point, told from its events alone, one event at a time."""
+"""Detectors of handoff points, which process the events of a run one at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from langgraph_takeover.handoff.points.detector_state import DetectorState, PendingValidation, ValidationRun
-from langgraph_takeover.handoff.points.edits import is_source_change, list_authored_files, summarize_changes
+from langgraph_takeover.handoff.points.edits import (
+    attribute_changes,
+    is_source_change,
+    list_authored_files,
+    summarize_changes,
+)
 from langgraph_takeover.handoff.points.outcomes import (
     clean_output,
     extract_evidence,
@@ -23,12 +28,9 @@ from langgraph_takeover.handoff.points.validation import (
 from langgraph_takeover.handoff.shell import attribution
 from langgraph_takeover.handoff.shell.command_effects import (
     find_effect,
-    is_restore,
     list_shown_files,
-    may_act,
-    may_edit,
 )
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, find_executed_part, parse_command
+from langgraph_takeover.handoff.shell.command_parser import find_executed_part, parse_command
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
 
@@ -49,43 +51,43 @@ _TERMINAL_INPUTS = {"", "C-c", "C-d", "C-z", "C-\\"}
 
 
 class DetectorUpdate(NamedTuple):
-    """What one event brought about."""
+    """Result of processing one event."""
 
     state: DetectorState
     points: tuple[HandoffPoint, ...] = ()
     edited_files: tuple[str, ...] = ()
-    """The source files that it gave new content."""
+    """Source files that received new content."""
     validation: ValidationRun | None = None
-    """The validation whose result it shows, a readable one or not."""
+    """The validation whose result the event shows, even if the result is unreadable."""
 
 
 class _ObservedChanges(NamedTuple):
-    """What one observation's file changes amount to."""
+    """File changes of one observation and the validations of its command line."""
 
     edited_files: tuple[str, ...]
     source_files: tuple[str, ...]
     matches: tuple[ValidationMatch, ...]
     is_edit_first: bool
-    """The edit stands before the line's validations."""
+    """The edit precedes the last validation of the line."""
 
 
 def create_state(base_directories: Iterable[str], workspace: str = "") -> DetectorState:
-    """The state before the first event.
+    """Create the state before the first event.
 
-    The top-level directories of the base commit tell scratch apart; the repository's absolute path, where
-    it is known, tells which file a command means.
+    `base_directories`, the top-level directories of the base commit, identify scratch files. `workspace`, the
+    absolute path of the repository if known, resolves the paths in commands.
     """
     return DetectorState(base_directories=tuple(base_directories), workspace=workspace)
 
 
 def observe(state: DetectorState, event: Event) -> tuple[DetectorState, tuple[HandoffPoint, ...]]:
-    """The state after an event, and the points that lie after it, edits before validations."""
-    noticed = process_event(state, event)
-    return noticed.state, noticed.points
+    """Return the state after an event and the points that fired, edits before validations."""
+    update = process_event(state, event)
+    return update.state, update.points
 
 
 def process_event(state: DetectorState, event: Event) -> DetectorUpdate:
-    """The same, with what was noticed on the way."""
+    """Process one event; like `observe`, with the edits and the validation of the event."""
     if event.kind == "action":
         if event.tool != "shell":
             return DetectorUpdate(
@@ -100,54 +102,58 @@ def process_event(state: DetectorState, event: Event) -> DetectorUpdate:
             and find_effect(command) != "anything"
         ):
             return DetectorUpdate(state)
-        sent = command in _TERMINAL_INPUTS or event.arguments.get("is_input") == "true"
-        return DetectorUpdate(state._replace(pending_command=command, pending_input=sent))
-    pending, sent = state.pending_command if event.tool == "shell" else None, state.pending_input
+        is_input = command in _TERMINAL_INPUTS or event.arguments.get("is_input") == "true"
+        return DetectorUpdate(state._replace(pending_command=command, pending_input=is_input))
+    pending, is_input = state.pending_command if event.tool == "shell" else None, state.pending_input
     if state.pending_command is not None:
         state = state._replace(pending_command=None, pending_input=False)
     if event.refused:
         return DetectorUpdate(state)
-    if pending is not None and not sent and state.pending_validation is None and not event.changes:
+    if pending is not None and not is_input and state.pending_validation is None and not event.changes:
         if not may_validate(pending, state.written_scripts):
             return DetectorUpdate(state)
     elif pending is None and not event.changes:
         return DetectorUpdate(state)
     return _process_observation(
-        state, event, None if pending is None else find_executed_part(pending, event.text), sent
+        state, event, None if pending is None else find_executed_part(pending, event.text), is_input
     )
 
 
 def replay_events(
     events: Iterable[Event], base_directories: Iterable[str], workspace: str = ""
 ) -> Iterator[DetectorUpdate]:
-    """What every event of a run brings about, in order."""
+    """Process the events of a run in order and yield each result."""
     state = create_state(base_directories, workspace)
     for event in events:
-        noticed = process_event(state, event)
-        state = noticed.state
-        yield noticed
+        update = process_event(state, event)
+        state = update.state
+        yield update
 
 
 def list_validations(
     events: Iterable[Event], base_directories: Iterable[str], workspace: str = ""
 ) -> tuple[ValidationRun, ...]:
-    """Every validation of a run, results or not, in order."""
+    """All validations of a run, including those without a readable result, in order."""
     return tuple(
-        n.validation for n in replay_events(events, base_directories, workspace) if n.validation is not None
+        update.validation
+        for update in replay_events(events, base_directories, workspace)
+        if update.validation is not None
     )
 
 
 def list_points(
     events: Iterable[Event], base_directories: Iterable[str], workspace: str = ""
 ) -> tuple[HandoffPoint, ...]:
-    """Every handoff point of a run, in order."""
-    return tuple(point for n in replay_events(events, base_directories, workspace) for point in n.points)
+    """All handoff points of a run, in order."""
+    return tuple(
+        point for update in replay_events(events, base_directories, workspace) for point in update.points
+    )
 
 
 def compute_state(
     events: Iterable[Event], base_directories: Iterable[str], workspace: str = ""
 ) -> DetectorState:
-    """The state at the end of a whole trace."""
+    """The state after the last event."""
     state = create_state(base_directories, workspace)
     for event in events:
         state, _ = observe(state, event)
@@ -157,100 +163,70 @@ def compute_state(
 def compute_continuation_state(
     events: Iterable[Event], base_directories: Iterable[str], workspace: str = ""
 ) -> ContinuationState:
-    """What the predecessor itself could know about where it stopped."""
+    """State of the work after the last event, as far as the predecessor can know it."""
     return classify_continuation(compute_state(events, base_directories, workspace))
 
 
 def classify_continuation(state: DetectorState) -> ContinuationState:
-    """The same, of a state already reached."""
-    changed = any(
-        f.current != f.base and is_source_change(state, path, f.base) for path, f in state.files.items()
+    """State of the work in a detector state; see `compute_continuation_state`."""
+    is_changed = any(
+        file.current != file.base and is_source_change(state, path, file.base)
+        for path, file in state.files.items()
     )
-    return _CONTINUATION_STATES[state.outcome_since_change] if changed else "no_source_change"
+    return _CONTINUATION_STATES[state.outcome_since_change] if is_changed else "no_source_change"
 
 
 def _process_observation(
     state: DetectorState, event: Event, command: str | None, is_input: bool
 ) -> DetectorUpdate:
-    """What an action that may matter brought about."""
+    """Process an observation with changes or with a possible validation."""
     failed_before = state.failed_after_edit
     edited_before = bool(state.edited_files)
-    state, changed = _apply_changes(state, command or "", event)
-    kinds: list[tuple[PointKind, str]] = []
-    if changed.edited_files:
-        detail = "edited " + ", ".join(changed.edited_files)
-        kinds.append(("first_source_edit", detail))
+    state, changes = _apply_changes(state, command or "", event)
+    candidates: list[tuple[PointKind, str]] = []
+    if changes.edited_files:
+        detail = "edited " + ", ".join(changes.edited_files)
+        candidates.append(("first_source_edit", detail))
         if failed_before:
-            kinds.append(("first_post_failure_edit", detail))
+            candidates.append(("first_post_failure_edit", detail))
     run: ValidationRun | None = None
     if command is not None:
-        after_edit = edited_before or (bool(changed.edited_files) and changed.is_edit_first)
-        state, run, counts = _apply_validation(state, command, is_input, event, changed, after_edit)
-        if run is not None and counts and run.outcome in ("passed", "failed"):
-            kinds.append(("first_validation", f"{run.kind} {run.outcome}: {run.command}"))
+        after_edit = edited_before or (bool(changes.edited_files) and changes.is_edit_first)
+        state, run, follows_edit = _apply_validation(state, command, is_input, event, changes, after_edit)
+        if run is not None and follows_edit and run.outcome in ("passed", "failed"):
+            candidates.append(("first_validation", f"{run.kind} {run.outcome}: {run.command}"))
             state = state._replace(failed_after_edit=state.failed_after_edit or run.outcome == "failed")
-    points = tuple(_build_point(k, event.index, detail) for k, detail in kinds if k not in state.fired)
+    points = tuple(_build_point(k, event.index, detail) for k, detail in candidates if k not in state.fired)
     if points:
         state = state._replace(fired=state.fired + tuple(p.kind for p in points))
-    return DetectorUpdate(state, points, changed.edited_files, run)
+    return DetectorUpdate(state, points, changes.edited_files, run)
 
 
 def _apply_changes(
     state: DetectorState, command: str, event: Event
 ) -> tuple[DetectorState, _ObservedChanges]:
-    place = ShellLocation(event.cwd, state.workspace)
+    location = ShellLocation(event.cwd, state.workspace)
     if not event.changes:
         return state, _ObservedChanges(
-            (), (), find_validations(command, state.written_scripts, place) if command else (), True
+            (), (), find_validations(command, state.written_scripts, location) if command else (), True
         )
-    seen = summarize_changes(state, event.changes)
-    found = find_validations(command, seen.written_scripts, place) if command else ()
-    may_matter = found or (seen.edited_files and attribution.may_restore_or_build(command))
-    commands = parse_command(command) if may_matter else ()
-    edited = list_authored_files(seen, command, commands)
-    found, edit_first, editing = _attribute_changes(
-        found, commands, seen.source_files or seen.rewritten_files, bool(edited)
+    summary = summarize_changes(state, event.changes)
+    matches = find_validations(command, summary.written_scripts, location) if command else ()
+    needs_parsing = matches or (summary.edited_files and attribution.may_restore_or_build(command))
+    commands = parse_command(command) if needs_parsing else ()
+    edited_files = list_authored_files(summary, command, commands)
+    matches, is_edit_first, editing_scripts = attribute_changes(
+        matches, commands, summary.source_files or summary.rewritten_files, bool(edited_files)
     )
     state = state._replace(
-        files=seen.files,
-        written_scripts=tuple(script for script in seen.written_scripts if script not in editing),
-        edited_files=state.edited_files + tuple(path for path in edited if path not in state.edited_files),
+        files=summary.files,
+        written_scripts=tuple(script for script in summary.written_scripts if script not in editing_scripts),
+        edited_files=state.edited_files
+        + tuple(path for path in edited_files if path not in state.edited_files),
     )
-    if seen.source_files:
+    if summary.source_files:
         state = state._replace(outcome_since_change=None, pending_validation=None)
-    return state, _ObservedChanges(edited, tuple(seen.source_files), found, edit_first)
-
-
-def _attribute_changes(
-    matches: tuple[ValidationMatch, ...],
-    commands: Sequence[SimpleCommand],
-    changed_paths: Collection[str],
-    has_new_content: bool,
-) -> tuple[tuple[ValidationMatch, ...], bool, set[str]]:
-    """The line's validations without scripts that edited, whether an edit precedes them, those scripts."""
-    if not changed_paths or not matches:
-        return matches, True, set()
-    editors = [
-        number
-        for number, command in enumerate(commands)
-        if may_edit(command, changed_paths) and not (has_new_content and is_restore(command))
-    ]
-    scripts = [f for f in matches if f.script is not None]
-    editing: set[str] = set()
-    explained = any(
-        number < scripts[0].position or attribution.may_mention(commands[number], changed_paths)
-        for number in (editors if scripts else ())
-    )
-    if scripts and not explained:
-        # Nothing else can have made the change: the first script did, and is an edit.
-        editing = {scripts[0].script or ""}
-        editors.append(scripts[0].position)
-        matches = tuple(f for f in matches if f.script not in editing)
-    if not matches:
-        return matches, True, editing
-    if editors:
-        return matches, min(editors) < matches[-1].position, editing
-    return matches, any(may_act(c) for c in commands[: matches[0].position]), editing
+    return state, _ObservedChanges(edited_files, tuple(summary.source_files), matches, is_edit_first)
 
 
 def _apply_validation(
@@ -261,53 +237,59 @@ def _apply_validation(
     changes: _ObservedChanges,
     after_edit: bool,
 ) -> tuple[DetectorState, ValidationRun | None, bool]:
-    """The state with the observation's validation in it, that run, and whether it follows a source edit."""
-    found, exit_code = changes.matches, event.exit_code
-    ran, awaited = command, state.pending_validation
-    if not found:
-        if awaited is None or not (is_input or _shows_log(command, awaited)):
-            hung = awaited is not None and not awaited.logs
-            return (state._replace(pending_validation=None) if hung else state), None, False
-        ran, after_edit = awaited.command, awaited.after_edit
-        found = find_validations(ran, state.written_scripts, ShellLocation(event.cwd, state.workspace))
-        # An exit code is the program's only after an input, and an interrupted one says nothing.
+    """Find the validation of an observation.
+
+    Returns the new state, the validation, and whether it follows a source edit.
+    """
+    matches, exit_code = changes.matches, event.exit_code
+    validated_command, pending = command, state.pending_validation
+    if not matches:
+        if pending is None or not (is_input or _shows_log(command, pending)):
+            is_stale = pending is not None and not pending.logs
+            return (state._replace(pending_validation=None) if is_stale else state), None, False
+        validated_command, after_edit = pending.command, pending.after_edit
+        matches = find_validations(
+            validated_command, state.written_scripts, ShellLocation(event.cwd, state.workspace)
+        )
+        # Only after input to the program does the exit code belong to it; after an interrupt it means nothing.
         exit_code = exit_code if is_input and command in ("", "C-d") else None
     text = clean_output(event.text)
-    if is_empty_test_run(found, text, exit_code):
+    if is_empty_test_run(matches, text, exit_code):
         return state, None, False
-    result = judge(ran, found, text, exit_code, event.timed_out, state.edited_files)
-    if not found or (ran != command and result not in ("passed", "failed")):
+    outcome = judge(validated_command, matches, text, exit_code, event.timed_out, state.edited_files)
+    if not matches or (validated_command != command and outcome not in ("passed", "failed")):
         return state, None, False
-    kind = find_strongest_kind(found)
-    cwd = next((f.command.cwd for f in found if f.kind == kind), None)
-    run = ValidationRun(event.index, ran, kind, result, cwd)
+    kind = find_strongest_kind(matches)
+    cwd = next((match.command.cwd for match in matches if match.kind == kind), None)
+    run = ValidationRun(event.index, validated_command, kind, outcome, cwd)
     state = state._replace(latest_validation=run, pending_validation=None)
-    if ran == command and result not in ("passed", "failed"):
-        logs = tuple(r.target for f in found for r in f.command.redirects if ">" in r.operator)
+    if validated_command == command and outcome not in ("passed", "failed"):
+        logs = tuple(r.target for match in matches for r in match.command.redirects if ">" in r.operator)
         logs = tuple(log for log in logs if not log.isdigit() and log != "/dev/null")
         if logs or event.exit_code is None:
-            state = state._replace(pending_validation=PendingValidation(ran, after_edit, logs))
-    # Unknown is a validation without a readable result: it is remembered, but no result, so it fires nothing.
-    ordered = not changes.source_files or changes.is_edit_first
-    known = state.outcome_since_change in ("passed", "failed")
-    if ordered and (result in ("passed", "failed") or (result == "unknown" and not known)):
-        state = state._replace(outcome_since_change=result)
+            state = state._replace(pending_validation=PendingValidation(validated_command, after_edit, logs))
+    # An unknown outcome is recorded, but fires no point and never replaces a known outcome.
+    follows_change = not changes.source_files or changes.is_edit_first
+    is_known = state.outcome_since_change in ("passed", "failed")
+    if follows_change and (outcome in ("passed", "failed") or (outcome == "unknown" and not is_known)):
+        state = state._replace(outcome_since_change=outcome)
     return state, run, after_edit
 
 
 def find_evidence(run: ValidationRun, events: Sequence[Event]) -> tuple[str, ...]:
-    """The lines that decided a validation's outcome."""
-    shown = next((event.text for event in events if event.index == run.event_index), "")
-    return extract_evidence(clean_output(shown))
+    """The output lines that determined the outcome of a validation."""
+    output = next((event.text for event in events if event.index == run.event_index), "")
+    return extract_evidence(clean_output(output))
 
 
 def _shows_log(command: str, pending: PendingValidation) -> bool:
+    """Whether the command prints or searches a log file of the pending validation."""
     if not pending.logs:
         return False
     names = {log.rpartition("/")[2] for log in pending.logs}
-    shown = {p.rpartition("/")[2] for p in list_shown_files(command)}
+    printed = {p.rpartition("/")[2] for p in list_shown_files(command)}
     searched = {a.rpartition("/")[2] for c in parse_command(command) if c.name == "grep" for a in c.argv[1:]}
-    return not names.isdisjoint(shown | searched)
+    return not names.isdisjoint(printed | searched)
 
 
 def _build_point(kind: PointKind, index: int, detail: str) -> HandoffPoint:

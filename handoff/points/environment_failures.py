@@ -1,4 +1,4 @@
-"""When a validation says nothing about the code: it could not be started, set up, or brought to its end."""
+"""Failures of the environment: a validation that could not start, be set up or finish."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SETUP_ERROR_WORDS = (
     "no test target", "unexpected argument", "go.mod", "dial tcp", "Sessions not found", "eslint.config",
     "Cannot open file", "Could not find gem", "E902", "F0001", "mypy: ",
 )  # fmt: skip
-"""Without one of these no sign can match: looking for words is much faster."""
+"""A text without any of these words cannot match; searching words is much faster than the pattern."""
 _MISSING_MODULE = re.compile(r"\b(?:ModuleNotFoundError|ImportError): No module named '?([\w.]+)'?", re.M)
 _MISSING_PACKAGE = re.compile(
     r"ImportError: .*(?:requires? the .*package|not installed|pip install|[Pp]lease install)"
@@ -64,12 +64,12 @@ _COLLECTION_ERROR = re.compile(
 
 
 def is_killed(command: str, exit_code: int | None) -> bool:
-    """`timeout` ends with 124; 128 and the signal's number is what a killed command leaves."""
+    """Whether the exit code is that of a killed command, or 124 of `timeout`."""
     return exit_code in _KILL_EXIT_CODES or (exit_code == 124 and "timeout" in command)
 
 
 def is_start_failure(command: SimpleCommand, text: str) -> bool:
-    """The program is missing, refuses its arguments, or lacks the settings that it needs."""
+    """Whether the program is missing, rejects its arguments or lacks required settings."""
     if "not found" in text or "No such file" in text or "Permission denied" in text:
         name = re.escape(command.argv[0])
         missing = (
@@ -81,10 +81,10 @@ def is_start_failure(command: SimpleCommand, text: str) -> bool:
 
 
 def is_import_failure(text: str, edited_files: Collection[str]) -> bool:
-    """Only a module from elsewhere was missing; an import that an edit broke is a real failure."""
+    """Whether only a third-party module is missing; an import broken by an edit is a real failure."""
     missing = _MISSING_MODULE.findall(text) if "No module named" in text else []
     if missing and _DYNAMIC_IMPORT_ERROR.search(text) and not _LOAD_ERROR.search(text):
-        # A name handed to an importer, such as an entry of INSTALLED_APPS: the script's own mistake.
+        # A dynamic import by name, such as an entry of INSTALLED_APPS, is a mistake of the script.
         return False
     if not missing and "ImportError: " in text and _MISSING_PACKAGE.search(text):
         return True
@@ -102,19 +102,19 @@ def is_import_failure(text: str, edited_files: Collection[str]) -> bool:
 
 
 def is_setup_failure(text: str) -> bool:
-    """The text says that something around the code is missing, whatever was run."""
+    """Whether the text reports a missing tool, file or setting."""
     return any(word in text for word in _SETUP_ERROR_WORDS) and _SETUP_ERROR.search(text) is not None
 
 
 def is_configuration_failure(text: str) -> bool:
-    """Not one test could be brought to run, because Django has no settings."""
+    """Whether no test ran because Django has no settings."""
     missing = len(re.findall(_MISSING_SETTINGS, text))
     ran = re.search(r"^Ran (\d+) tests? in ", text, re.M)
     return missing > 0 and (ran is None or int(ran[1][:9]) <= missing)
 
 
 def has_only_import_errors(text: str) -> bool:
-    """A summary that counts failures where the runner only failed to load its tests."""
+    """Whether all failures in a summary are tests that the runner could not load."""
     if (" failed" in text or "failures=" in text) and _FAILED_COUNT.search(text):
         return False
     if is_configuration_failure(text) and not re.search(r"^FAIL: |^ImportError", text, re.M):
@@ -124,7 +124,7 @@ def has_only_import_errors(text: str) -> bool:
 
 
 def has_earlier_failure(earlier_commands: Sequence[SimpleCommand], text: str) -> bool:
-    """A part before `&&` failed, so that the validation behind it never ran."""
+    """Whether a command before `&&` failed, so that the validation after it never ran."""
     return any(_did_fail(command, text) for command in earlier_commands)
 
 
@@ -149,13 +149,15 @@ def _did_fail(command: SimpleCommand, text: str) -> bool:
     if re.search(rf"^(?:\S*sh: )?(?:line \d+: )?{re.escape(name)}: ", text, re.M):
         return True
     pip = name.startswith("python") and "pip" in command.argv[1:3]
-    complaint = _ERROR_PATTERNS.get("pip" if pip or name.startswith("pip") else name)
-    if complaint and re.search(complaint, text, re.M):
+    error_pattern = _ERROR_PATTERNS.get("pip" if pip or name.startswith("pip") else name)
+    if error_pattern and re.search(error_pattern, text, re.M):
         return True
     if name in ("source", ".") and re.search(r": No such file or directory$", text, re.M):
         return any(f"{word}: No such file" in text for word in command.argv[1:])
     if name.startswith("python"):
-        own = [a for a in command.argv[1:] if a.endswith(".py")]
-        own += ["<string>"] if "-c" in command.argv else ["<stdin>"] if command.stdin is not None else []
-        return any(f'{script}", line' in text for script in own)
+        script_names = [a for a in command.argv[1:] if a.endswith(".py")]
+        script_names += (
+            ["<string>"] if "-c" in command.argv else ["<stdin>"] if command.stdin is not None else []
+        )
+        return any(f'{script}", line' in text for script in script_names)
     return False

@@ -1,4 +1,4 @@
-"""How the validations of a command line came out, told from its output and its exit code."""
+"""Outcomes of validations, judged from the output and the exit code of their command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 from langgraph_takeover.handoff.points import environment_failures
 from langgraph_takeover.handoff.points.validation import ValidationMatch, find_validations
 from langgraph_takeover.handoff.shell import runner_summaries
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, parse_command
+from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.runner_summaries import SummaryParser, ValidationOutcome
 from langgraph_takeover.handoff.shell.runners import TEST_FILE
 
@@ -50,15 +51,15 @@ _STATUS_ECHO = re.compile(r"(.*?)\$(?:\?|\{PIPESTATUS\[0\]\})")
 
 
 def clean_output(output: str) -> str:
-    """What a program printed: without colours, and without what agents' tools wrap around it."""
+    """Remove colors and the wrapping that the tools of agents add to the output of a program."""
     if len(output) > _MAX_OUTPUT_CHARS:
-        # What decides stands at the end, and what an agent's tool says of the rest at the beginning.
+        # The summary is at the end; the header of the agent's tool is at the beginning.
         output = f"{output[:_LONG_TEXT_CHARS]}\n{output[_LONG_TEXT_CHARS - _MAX_OUTPUT_CHARS :]}"
     text = _ANSI_ESCAPE.sub("", output) if "\x1b" in output else output
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if len(text) > _LONG_TEXT_CHARS:
-        # No summary stands in a line without end, and patterns could take for ever on one.
+        # Extremely long lines contain no summary and make patterns very slow.
         text = "\n".join(line[-_MAX_LINE_CHARS:] for line in text.split("\n"))
     head = _TOOL_HEADER.match(text) if text[:1] in "<[" else None
     if head:
@@ -81,7 +82,7 @@ def judge_output(
     written_scripts: Collection[str] = (),
     edited_files: Collection[str] = (),
 ) -> ValidationOutcome:
-    """How the validations of a command line came out, taken together; one failure fails the line."""
+    """Judge the validations of a command line together; one failure fails the line."""
     return judge(
         command,
         find_validations(command, written_scripts),
@@ -93,9 +94,9 @@ def judge_output(
 
 
 def is_empty_test_run(matches: Sequence[ValidationMatch], text: str, exit_code: int | None) -> bool:
-    """A file of tests that was only executed: it defines them, and nobody called them."""
-    files = all(f.runner is not None and f.runner.name == TEST_FILE for f in matches)
-    return files and exit_code == 0 and not text.strip()
+    """Whether a test file was only executed, which defines its tests without running them."""
+    is_test_file = all(match.runner is not None and match.runner.name == TEST_FILE for match in matches)
+    return is_test_file and exit_code == 0 and not text.strip()
 
 
 def judge(
@@ -106,7 +107,7 @@ def judge(
     timed_out: bool,
     edited_files: Collection[str] = (),
 ) -> ValidationOutcome:
-    """The same for validations already found; `edited` are the source files edited so far."""
+    """Judge validations that are already found; `text` is the output after `clean_output`."""
     if not matches:
         return "unknown"
     verdict = _read_summary(matches, text)
@@ -118,14 +119,16 @@ def judge(
         return verdict
     if timed_out or environment_failures.is_killed(command, exit_code):
         return "environment_error"
-    if exit_code != 0 and any(environment_failures.is_start_failure(f.command, text) for f in matches):
+    if exit_code != 0 and any(
+        environment_failures.is_start_failure(match.command, text) for match in matches
+    ):
         return "environment_error"
     if exit_code != 0 and environment_failures.is_import_failure(text, edited_files):
         return "environment_error"
     commands = parse_command(command)
-    told = _read_echoed_outcome(matches[-1], commands, text)
-    if told is not None:
-        return "failed" if _has_reproduction(matches) and _has_failure_sign(text) else told
+    echoed = _read_echoed_outcome(matches[-1], commands, text)
+    if echoed is not None:
+        return "failed" if _has_reproduction(matches) and _has_failure_sign(text) else echoed
     if exit_code is not None:
         return _judge_exit_code(matches, commands, text, exit_code)
     return _judge_signs(matches, text, has_ended=False)
@@ -134,20 +137,21 @@ def judge(
 def _is_environment_failure(
     matches: Sequence[ValidationMatch], text: str, edited_files: Collection[str]
 ) -> bool:
-    """Whether the failure that a summary tells of says nothing about the code."""
+    """Whether the failure in a summary is caused by the environment rather than the code."""
     if environment_failures.has_only_import_errors(text) and (
         environment_failures.is_import_failure(text, edited_files)
         or environment_failures.is_configuration_failure(text)
     ):
         return True
-    generic = all(
-        f.kind in ("build", "lint") or (f.runner and f.runner.name.startswith("make")) for f in matches
+    is_generic = all(
+        match.kind in ("build", "lint") or (match.runner and match.runner.name.startswith("make"))
+        for match in matches
     )
-    return generic and environment_failures.is_setup_failure(text)
+    return is_generic and environment_failures.is_setup_failure(text)
 
 
 def _has_other_failure(matches: Sequence[ValidationMatch], text: str, exit_code: int | None) -> bool:
-    """Whether a summary tells of tests that passed, and something else in the line did not."""
+    """Whether another part of the line failed although its summary reports success."""
     last = matches[-1]
     if last.runner is None and last.command.exit_code_is_own and exit_code:
         return True
@@ -155,47 +159,49 @@ def _has_other_failure(matches: Sequence[ValidationMatch], text: str, exit_code:
 
 
 def _has_reproduction(matches: Sequence[ValidationMatch]) -> bool:
-    return any(f.kind == "reproduction" for f in matches)
+    return any(match.kind == "reproduction" for match in matches)
 
 
 def _read_echoed_outcome(
     last: ValidationMatch, commands: Sequence[SimpleCommand], text: str
 ) -> ValidationOutcome | None:
-    """What `&& echo fine || echo broken` or `; echo $?` right behind a validation says of it."""
+    """Outcome according to `&& echo fine || echo broken` or `; echo $?` directly after a validation."""
     lines = [line.strip() for line in text.splitlines()]
     verdict: ValidationOutcome | None = None
-    behind = last.position + 1 + last.command.stages - 1 - last.command.stage
-    for number, after in enumerate(commands[behind:]):
-        words = [word for word in after.argv[1:] if not word.startswith("-")]
-        if after.name != "echo" or after.stages > 1 or not words:
+    next_position = last.position + 1 + last.command.stages - 1 - last.command.stage
+    for number, command in enumerate(commands[next_position:]):
+        words = [word for word in command.argv[1:] if not word.startswith("-")]
+        if command.name != "echo" or command.stages > 1 or not words:
             return verdict
-        said = " ".join(words)
-        status = _STATUS_ECHO.fullmatch(said)
-        if status and number == 0 and after.connector == ";":
-            of_first = "PIPESTATUS" in said and last.command.stage == 0
+        echoed = " ".join(words)
+        status = _STATUS_ECHO.fullmatch(echoed)
+        if status and number == 0 and command.connector == ";":
+            is_first_status = "PIPESTATUS" in echoed and last.command.stage == 0
             return (
                 _read_echoed_status(status[1].strip(), lines)
-                if last.command.stages == 1 or of_first
+                if last.command.stages == 1 or is_first_status
                 else None
             )
-        if after.connector not in ("&&", "||") or "$" in said or last.command.stages > 1:
+        if command.connector not in ("&&", "||") or "$" in echoed or last.command.stages > 1:
             return verdict
-        if said in lines:
-            verdict = "passed" if after.connector == "&&" else "failed"
+        if echoed in lines:
+            verdict = "passed" if command.connector == "&&" else "failed"
     return verdict
 
 
 def _read_echoed_status(label: str, lines: Sequence[str]) -> ValidationOutcome | None:
     printed = re.compile(re.escape(label) + r"\s*(\d{1,3})")
-    codes = [found[1] for line in lines if (found := printed.fullmatch(line))]
+    codes = [match[1] for line in lines if (match := printed.fullmatch(line))]
     return ("passed" if codes[-1] == "0" else "failed") if codes else None
 
 
 def _read_summary(matches: Sequence[ValidationMatch], text: str) -> ValidationOutcome | None:
     verdicts: list[ValidationOutcome | None] = []
-    for number, one in enumerate(matches):
-        reader: SummaryParser = one.runner.parse_summary if one.runner else _SCRIPT_SUMMARY
-        several = one.command.is_repeated or any(f.runner is one.runner for f in matches[:number])
+    for number, match in enumerate(matches):
+        reader: SummaryParser = match.runner.parse_summary if match.runner else _SCRIPT_SUMMARY
+        several = match.command.is_repeated or any(
+            earlier.runner is match.runner for earlier in matches[:number]
+        )
         if several and any(reader(line) == "failed" for line in text.splitlines()):
             return "failed"
         verdicts.append(reader(text))
@@ -211,9 +217,13 @@ def _judge_exit_code(
     if exit_code == 0:
         if _has_reproduction(matches) and _has_failure_sign(text):
             return "failed"
-        # Of reproductions in a row the last one's code speaks, and signs speak for the others.
-        own = matches[-1:] if all(f.kind == "reproduction" for f in matches) else matches
-        return "passed" if all(f.command.success_is_own for f in own) else _judge_signs(matches, text)
+        # Of several reproductions, the exit code is that of the last; the output decides for the others.
+        decisive_matches = matches[-1:] if all(match.kind == "reproduction" for match in matches) else matches
+        return (
+            "passed"
+            if all(match.command.success_is_own for match in decisive_matches)
+            else _judge_signs(matches, text)
+        )
     last = matches[-1]
     if not last.command.success_is_own:
         return _judge_signs(matches, text)
@@ -221,7 +231,7 @@ def _judge_exit_code(
     if suspects and environment_failures.has_earlier_failure(suspects, text):
         return "environment_error"
     if not last.command.exit_code_is_own and not _has_failure_sign(text):
-        # What stands behind `&&` may have failed instead.
+        # A command after `&&` may have failed instead.
         return "unknown"
     if exit_code in (126, 127) and last.command.exit_code_is_own:
         return "environment_error"
@@ -237,8 +247,8 @@ def _judge_exit_code(
 def _judge_signs(
     matches: Sequence[ValidationMatch], text: str, *, has_ended: bool = True
 ) -> ValidationOutcome:
-    """Without an exit code: a crash that the runner itself ended with, or a reproduction's own complaint."""
-    if any(environment_failures.is_start_failure(f.command, text) for f in matches):
+    """Judge without an exit code: by a crash at the end, or by failure signs of a reproduction."""
+    if any(environment_failures.is_start_failure(match.command, text) for match in matches):
         return "environment_error"
     ending = next((ln for ln in reversed(text.splitlines()) if ln.strip()), "")
     crashed = _TRACEBACK in text and _CRASH_LINE.match(ending) is not None
@@ -252,8 +262,8 @@ def _judge_signs(
 def _list_suspects(
     matches: Sequence[ValidationMatch], commands: Sequence[SimpleCommand]
 ) -> list[SimpleCommand]:
-    """Commands before the last validation, joined to it by `&&`, that are not validations themselves."""
-    positions = {f.position for f in matches}
+    """Commands joined to the last validation by `&&` before it that are no validations."""
+    positions = {match.position for match in matches}
     suspects = []
     for position in range(matches[-1].position - 1, -1, -1):
         if commands[position + 1].connector not in ("&&", "|"):
@@ -272,12 +282,12 @@ def _has_failure_sign(text: str) -> bool:
 
 
 def extract_evidence(text: str, limit: int = 12, width: int = 200) -> tuple[str, ...]:
-    """The lines that decided an outcome, the last summary line among them; never more than `limit`."""
+    """At most `limit` lines that determined an outcome, including the last summary line."""
     lines = [line[:_MAX_LINE_CHARS].rstrip() for line in text.splitlines() if line.strip()]
     final = [line for line in lines if _SUMMARY_LINE.search(line)][-2:]
     decisive = [line for line in lines if _DECISIVE_LINE.search(line) and line not in final]
-    room = limit - len(final)
-    chosen = decisive if len(decisive) <= room else [*decisive[: room - 1], decisive[-1]]
+    remaining = limit - len(final)
+    chosen = decisive if len(decisive) <= remaining else [*decisive[: remaining - 1], decisive[-1]]
     if not chosen and not final:
         chosen = lines[-3:]
     return tuple(line[:width] for line in dict.fromkeys([*chosen, *final]))

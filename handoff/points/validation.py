@@ -1,4 +1,4 @@
-"""Whether a command line is a validation, and of which kind."""
+"""Detection of validations in command lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from langgraph_takeover.handoff.shell import heredocs
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, parse_command, resolve_path
+from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
 from langgraph_takeover.handoff.shell.python_launches import LAUNCHERS, list_launched_commands
 from langgraph_takeover.handoff.shell.runners import (
     TEST_FILE,
@@ -26,8 +27,6 @@ _INTERPRETERS = re.compile(
     r"(?:python|pypy)[\d.]*|(?:ba|z|da|k)?sh|source|\.|node|deno|bun|ts-node|tsx"
     r"|ruby|perl|php|lua|Rscript|julia|go|coverage"
 )
-
-
 _SCRIPT_RUNNING_MODULES = {"cProfile", "trace", "runpy", "pdb", "profile", "tracemalloc"}
 _NO_FILE_OPTIONS = {
     **dict.fromkeys(("bash", "sh", "zsh", "dash", "ksh"), ("-n", "-c", "-lc")),
@@ -36,7 +35,7 @@ _NO_FILE_OPTIONS = {
     "perl": ("-c", "-e"),
     "php": ("-l", "-r"),
 }
-"""Options by which an interpreter runs no file."""
+"""Options with which an interpreter runs no file."""
 _VALUED_OPTIONS = {
     "node": ("--import", "-r", "--require", "--loader"),
     "ruby": ("-I", "-r"),
@@ -51,25 +50,26 @@ class ValidationMatch(NamedTuple):
     kind: ValidationKind
     command: SimpleCommand
     position: int
-    """Which of the line's simple commands it is."""
+    """Index of the simple command in its line."""
     runner: Runner | None
+    """None for a reproduction."""
     script: str | None
-    """The predecessor's own script that a reproduction runs, as its path was first seen."""
+    """The script of a reproduction, by the path with which the predecessor created it."""
 
 
 class ShellLocation(NamedTuple):
-    """Where a shell stood before a command line, and where the repository lies; None and empty: unknown."""
+    """Directory of the shell before a command line, and path of the repository; None and empty if unknown."""
 
     cwd: str | None = None
     workspace: str = ""
 
     def normalize_path(self, path: str, command: SimpleCommand) -> str:
-        """A path as written in a command, as changes name it, as far as that can be told."""
-        here = resolve_path(path, command.cwd)
-        if self.cwd and not here.startswith(("/", "~")):
-            here = posixpath.normpath(posixpath.join(self.cwd, here))
-        inside = self.workspace.rstrip("/") + "/" if self.workspace else ""
-        return here.removeprefix(inside) if inside else here
+        """Resolve a path of a command to the form used in file changes, as far as possible."""
+        resolved = resolve_path(path, command.cwd)
+        if self.cwd and not resolved.startswith(("/", "~")):
+            resolved = posixpath.normpath(posixpath.join(self.cwd, resolved))
+        prefix = self.workspace.rstrip("/") + "/" if self.workspace else ""
+        return resolved.removeprefix(prefix) if prefix else resolved
 
 
 _UNKNOWN_LOCATION = ShellLocation()
@@ -83,7 +83,7 @@ _SHELL = re.compile(r"\b(?:ba|z|da|k)?sh\b|\beval\b")
 
 
 def may_validate(command: str, written_scripts: Collection[str]) -> bool:
-    """Whether the text could be a validation's; a quick look, never wrongly no."""
+    """Whether the command line may be a validation; a fast check without false negatives."""
     if "<<" in command:
         outside, _ = heredocs.extract_heredocs(command)
         if not _SHELL.search(outside) and LAUNCHERS.search(command) is None:
@@ -101,10 +101,10 @@ def may_validate(command: str, written_scripts: Collection[str]) -> bool:
 def find_validations(
     command: str, written_scripts: Collection[str], location: ShellLocation = _UNKNOWN_LOCATION
 ) -> tuple[ValidationMatch, ...]:
-    """The validations in a command line, in order."""
+    """Find the validations in a command line, in order."""
     if not may_validate(command, written_scripts):
         return ()
-    found = []
+    matches = []
     if ">" in command or "tee " in command:
         written_scripts = {
             **dict.fromkeys(written_scripts),
@@ -117,25 +117,25 @@ def find_validations(
             else None
         )
         if script is not None:
-            found.append(ValidationMatch("reproduction", simple, position, None, script))
+            matches.append(ValidationMatch("reproduction", simple, position, None, script))
         elif runner is not None:
-            found.append(ValidationMatch(runner.kind, simple, position, runner, None))
-    return tuple(found)
+            matches.append(ValidationMatch(runner.kind, simple, position, runner, None))
+    return tuple(matches)
 
 
 def _list_created_scripts(command: str, location: ShellLocation) -> list[str]:
-    """The scripts that the line itself writes, which it may run and remove again."""
-    made: list[str] = []
+    """Scripts that the line itself writes, and may run and remove."""
+    paths: list[str] = []
     for simple in parse_command(command):
         targets = [r.target for r in simple.redirects if ">" in r.operator]
         targets += [w for w in simple.argv[1:] if not w.startswith("-")] if simple.name == "tee" else []
-        made += [location.normalize_path(target, simple) for target in targets if is_script(target)]
-    return made
+        paths += [location.normalize_path(target, simple) for target in targets if is_script(target)]
+    return paths
 
 
 @lru_cache(maxsize=1024)
 def _list_runs(command: str) -> tuple[tuple[int, SimpleCommand, Runner | None, tuple[str, ...]], ...]:
-    """The commands of a line that run a runner or a file: position, command, runner, and the files it may run."""
+    """Commands that run a runner or a file: position, command, runner, and paths of files that it may run."""
     runs = []
     for position, simple in enumerate(parse_command(command)):
         runner = find_runner(simple.argv)
@@ -151,7 +151,7 @@ def _list_runs(command: str) -> tuple[tuple[int, SimpleCommand, Runner | None, t
 
 
 def _find_inline_python(command: SimpleCommand) -> str:
-    """The Python text that a command line itself holds."""
+    """The Python text inside a command: the argument of `-c` or the standard input."""
     target = find_python_target(command.argv[1:])
     if target is not None:
         return target[1] if target[0] == "-c" else ""
@@ -159,12 +159,13 @@ def _find_inline_python(command: SimpleCommand) -> str:
 
 
 def classify(command: str, written_scripts: Collection[str]) -> ValidationKind | None:
-    """The kind of validation that a command line is; of several the strongest, tests first."""
-    found = find_validations(command, written_scripts)
-    return find_strongest_kind(found) if found else None
+    """Classify a command line; of several validations the strongest counts, tests first."""
+    matches = find_validations(command, written_scripts)
+    return find_strongest_kind(matches) if matches else None
 
 
 def find_strongest_kind(matches: Sequence[ValidationMatch]) -> ValidationKind:
+    """The strongest kind among at least one validation."""
     kinds = {f.kind for f in matches}
     return next(k for k in _KINDS_BY_STRENGTH if k in kinds)
 
@@ -175,16 +176,20 @@ def find_script(
     written_scripts: Collection[str],
     location: ShellLocation,
 ) -> str | None:
-    """Which of the written scripts a command runs, if it runs one."""
+    """The written script that a command runs, if any."""
     for path in run_paths:
-        seen = location.normalize_path(path, command)
+        resolved = location.normalize_path(path, command)
         for script in written_scripts:
-            if seen == script:
+            if resolved == script:
                 return script
-            # Where a path's beginning is unknown, one name may be the tail of the other.
-            tail = seen.endswith("/" + script) if not location.workspace else False
-            head = script.endswith("/" + seen) if location.cwd is None and not seen.startswith("/") else False
-            if tail or head:
+            # If the start of a path is unknown, one path may be a suffix of the other.
+            is_script_suffix = resolved.endswith("/" + script) if not location.workspace else False
+            is_path_suffix = (
+                script.endswith("/" + resolved)
+                if location.cwd is None and not resolved.startswith("/")
+                else False
+            )
+            if is_script_suffix or is_path_suffix:
                 return script
     return None
 
@@ -194,13 +199,13 @@ def _list_run_paths(command: SimpleCommand) -> list[str]:
     name = command.name
     if not _INTERPRETERS.fullmatch(name):
         return [argv[0]] if "/" in argv[0] or posixpath.splitext(argv[0])[1] else []
-    fed = [r.target for r in command.redirects if r.operator == "<"]
+    input_paths = [r.target for r in command.redirects if r.operator == "<"]
     if name == "coverage":
         return _list_run_paths(command._replace(argv=("python", *argv[2:])))
     if name.startswith(("python", "pypy")):
         target = find_python_target(argv[1:])
         if target is None:
-            return fed
+            return input_paths
         if target[0] == "-m":
             module = target[1].replace(".", "/")
             modules = [f"{module}.py", f"{module}/__main__.py", f"{module}/__init__.py"]
@@ -208,10 +213,10 @@ def _list_run_paths(command: SimpleCommand) -> list[str]:
                 modules
                 + [t for t in target[2:] if target[1] in _SCRIPT_RUNNING_MODULES and t.endswith(".py")][:1]
             )
-        return [] if target[0] == "-c" else [target[0], f"{target[0]}/__main__.py", *fed]
+        return [] if target[0] == "-c" else [target[0], f"{target[0]}/__main__.py", *input_paths]
     words = list(argv[1:])
     while words and (words[0].startswith("-") or words[0] == "run"):
         if words[0] in _NO_FILE_OPTIONS.get(name, ()):
             return []
         words = words[2 if words[0] in _VALUED_OPTIONS.get(name, ()) else 1 :]
-    return words[:1] or fed
+    return words[:1] or input_paths

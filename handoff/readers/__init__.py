@@ -1,6 +1,6 @@
-"""Recorded runs of any agent, read as traces; the format is told by the content.
+"""Readers of recorded runs; the content of a recording determines its format.
 
-A new format is one module with a predicate and a reader, and one row of `_FORMS`.
+To add a format, add a module with a predicate and a reader, and a row in `_FORMAT_TABLE`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from langgraph_takeover.handoff.readers import (
     swe_agent,
     takeover,
 )
-from langgraph_takeover.handoff.readers.calls import RecordedRun, TraceError, build_trace
+from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.sandbox.storage.untrusted_json import check_values, parse_json
@@ -48,14 +48,14 @@ _FORMAT_TABLE = (
     _Format(("mini-swe-agent-v1",), mini_swe_agent.is_v1, mini_swe_agent.read_v1),
     _Format(("langchain",), lambda data: langchain.has_messages(data) or swarm.is_swarm(data), swarm.read),
 )  # fmt: skip
-FORMATS = tuple(name for form in _FORMAT_TABLE for name in form.names)
+FORMATS = tuple(name for entry in _FORMAT_TABLE for name in entry.names)
 
 
 def read_traces(path: Path, format_name: str = "auto") -> Iterator[Trace | TraceError]:
-    """The traces of a file, or of a directory of numbered event files, one after another.
+    """Yield the traces of a file, or of a directory of numbered event files.
 
-    A file of several runs yields a `TraceError` in place of each that cannot be read; a file that is no
-    trace at all raises it.
+    A file of several runs yields a `TraceError` for each unreadable run. Raises TraceError if the file contains no
+    trace at all.
     """
     rows = list(_read_documents(path))
     if len(rows) == 1:
@@ -73,7 +73,7 @@ def read_traces(path: Path, format_name: str = "auto") -> Iterator[Trace | Trace
 
 
 def _read_documents(path: Path) -> Iterator[Any]:
-    """What a file holds: one document, or one a line where the lines are runs and not events."""
+    """Yield the documents of a file: one document, or one per line if every line is a run."""
     if path.is_dir():
         parts = sorted(path.glob("event-*.json"))
         yield [_decode_json(_read_file(part), str(part)) for part in parts]
@@ -90,27 +90,27 @@ def _read_documents(path: Path) -> Iterator[Any]:
     try:
         check_values(raw)
     except ValueError as error:
-        raise TraceError(f"{path}: {error}; split it") from error
+        raise TraceError(f"{path}: {error} (split the file)") from error
     lines = [(number, line) for number, line in enumerate(raw.splitlines(), 1) if line.strip()]
     if not lines:
-        raise TraceError(f"{path}: empty")
+        raise TraceError(f"{path}: empty file")
     rows: list[Any] = []
     for number, line in lines:
         try:
             rows.append(_decode_json(line, f"{path}: line {number}"))
         except TraceError as error:
             rows.append(error)
-    whole = [row for row in rows if not isinstance(row, TraceError)]
-    if not whole:
+    readable = [row for row in rows if not isinstance(row, TraceError)]
+    if not readable:
         raise rows[0]
-    if not _is_one_run(whole):
+    if not _is_one_run(readable):
         yield from rows
         return
-    # A run that was killed while it wrote its last line is one all the same.
-    broken = next((row for row in rows[:-1] if isinstance(row, TraceError)), None)
-    if broken is not None:
-        raise broken
-    yield whole
+    # An incomplete last line is tolerated, because the run may have been killed while writing it.
+    first_error = next((row for row in rows[:-1] if isinstance(row, TraceError)), None)
+    if first_error is not None:
+        raise first_error
+    yield readable
 
 
 def _read_file(path: Path) -> bytes:
@@ -121,7 +121,7 @@ def _read_file(path: Path) -> bytes:
 
 
 def _is_one_run(lines: list[Any]) -> bool:
-    """Whether the lines are the events of one run, rather than runs of their own."""
+    """Whether the lines are events of one run, rather than separate runs."""
     if openhands_v1.is_events(lines) or takeover.is_own(lines):
         return True
     return openhands_v0.is_history(lines) and "history" not in lines[0]
@@ -135,25 +135,25 @@ def _decode_json(raw: bytes, location: str) -> Any:
 
 
 def parse_trace(data: Any, name: str = "trace", format_name: str = "auto") -> Trace:
-    """A recording that is already loaded, such as a list of LangChain messages. Raises TraceError."""
+    """Convert a loaded recording, such as a list of LangChain messages. Raises TraceError."""
     return _parse_document(data, Path(name), name, format_name)
 
 
 def _parse_document(data: Any, path: Path, name: str, format_name: str) -> Trace:
     if isinstance(data, TraceError):
         raise data
-    chosen = next((one for one in _FORMAT_TABLE if one.is_format(data)), None)
-    if chosen is None:
-        raise TraceError(f"{path}: no trace in a known format")
+    matching = next((entry for entry in _FORMAT_TABLE if entry.is_format(data)), None)
+    if matching is None:
+        raise TraceError(f"{path}: unknown trace format (supported: {', '.join(FORMATS)})")
     try:
-        told = chosen.read(data, name)
-        trace = told if isinstance(told, Trace) else build_trace(told)
+        recording = matching.read(data, name)
+        trace = recording if isinstance(recording, Trace) else build_trace(recording)
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from error
     except RecursionError as error:
-        raise TraceError(f"{path}: nested too deeply to be a trace") from error
-    if format_name not in ("auto", trace.format, chosen.names[0]):
-        raise TraceError(f"{path}: not in the format {format_name} but in {trace.format}")
+        raise TraceError(f"{path}: JSON nested too deeply") from error
+    if format_name not in ("auto", trace.format, matching.names[0]):
+        raise TraceError(f"{path}: format is {trace.format}, not {format_name} (use --format {trace.format})")
     return trace
 
 

@@ -1,4 +1,4 @@
-"""Runs in ATIF, the Agent Trajectory Interchange Format, of whatever agent."""
+"""Reader of ATIF, the Agent Trajectory Interchange Format, for runs of any agent."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from langgraph_takeover.handoff.readers import mini_swe_agent, tools
-from langgraph_takeover.handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import mini_swe_agent, tool_names
+from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -44,9 +44,9 @@ def is_atif(data: Any) -> bool:
 
 
 def read_own_trace(data: Mapping[str, Any], name: str) -> Trace | None:
-    """The trace that this project wrote as ATIF, with nothing lost; None if another program wrote it."""
-    kept = to_mapping(data.get("extra")).get(TRACE_KEY)
-    if not isinstance(kept, Mapping):
+    """Restore a trace that this project exported as ATIF; None if another program wrote the document."""
+    metadata = to_mapping(data.get("extra")).get(TRACE_KEY)
+    if not isinstance(metadata, Mapping):
         return None
     events: list[dict[str, Any]] = []
     task = ""
@@ -55,32 +55,32 @@ def read_own_trace(data: Mapping[str, Any], name: str) -> Trace | None:
             task = task or extract_text(step.get("message"))
         events += _read_own_events(step) if isinstance(step, Mapping) else []
     try:
-        return Trace.model_validate({**kept, "events": events, "task": task})
+        return Trace.model_validate({**metadata, "events": events, "task": task})
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise TraceError(f"{name}: {TRACE_KEY}.{where}: {first['msg']}") from error
+        location = ".".join(str(part) for part in first["loc"])
+        raise TraceError(f"{name}: {TRACE_KEY}.{location}: {first['msg']}") from error
 
 
 def _read_own_events(step: Mapping[str, Any]) -> list[dict[str, Any]]:
     call = next(iter(to_mappings(step.get("tool_calls"))), {})
     result = next(iter(to_mappings(to_mapping(step.get("observation")).get("results"))), {})
     events = []
-    for part in to_mappings(to_mapping(step.get("extra")).get(EVENTS_KEY)):
-        if part.get("kind") == "action":
-            told = {
+    for fields in to_mappings(to_mapping(step.get("extra")).get(EVENTS_KEY)):
+        if fields.get("kind") == "action":
+            native_fields = {
                 "text": step.get("message"),
                 "arguments": call.get("arguments", {}),
                 "usage": step.get("metrics"),
             }
         else:
-            told = {"text": result.get("content")}
-        events.append({**part, **told})
+            native_fields = {"text": result.get("content")}
+        events.append({**fields, **native_fields})
     return events
 
 
 def read(data: Mapping[str, Any], name: str) -> RecordedRun:
-    """An ATIF document of any version 1; a step's tool calls are answered by its observation's results."""
+    """Read an ATIF document of any version 1; the observation of a step contains the results of its tool calls."""
     agent = to_mapping(data.get("agent"))
     agent_name = str(agent.get("name") or "")
     calls = []
@@ -109,48 +109,54 @@ def read(data: Mapping[str, Any], name: str) -> RecordedRun:
 
 
 def _read_calls(step: Mapping[str, Any], message: str, agent_name: str) -> list[RecordedCall]:
-    made = to_mappings(step.get("tool_calls"))
+    raw_calls = to_mappings(step.get("tool_calls"))
     results = to_mappings(to_mapping(step.get("observation")).get("results"))
     usage = parse_usage(step.get("metrics"))
-    if not made:
+    if not raw_calls:
         blocks = mini_swe_agent.BASH_BLOCK.findall(message) if agent_name.startswith("mini-swe-agent") else []
         if blocks and len(blocks) != 1:
-            shown = extract_text(results[0].get("content")) if results else ""
-            return [RecordedCall(message, UNREADABLE, {}, RecordedResult(shown, refused=True), usage)]
+            output = extract_text(results[0].get("content")) if results else ""
+            return [RecordedCall(message, UNREADABLE, {}, RecordedResult(output, refused=True), usage)]
         return []
     by_id = {str(r["source_call_id"]): r for r in results if r.get("source_call_id") is not None}
     unnamed = [r for r in results if r.get("source_call_id") is None]
-    found = []
-    for position, call in enumerate(made):
+    calls = []
+    for position, call in enumerate(raw_calls):
         arguments = call.get("arguments")
         name = str(call.get("function_name") or "")
-        if tools.is_thought(name):
+        if tool_names.is_thought(name):
             continue
-        tool, ours = tools.normalize_call(name, arguments if isinstance(arguments, Mapping) else {})
+        tool, normalized = tool_names.normalize_call(
+            name, arguments if isinstance(arguments, Mapping) else {}
+        )
         answer = by_id.get(str(call.get("tool_call_id")))
         if answer is None and not by_id and position < len(unnamed):
             answer = unnamed[position]
-        result = None if answer is None else _read_result(tool, ours, extract_text(answer.get("content")))
+        result = (
+            None if answer is None else _read_result(tool, normalized, extract_text(answer.get("content")))
+        )
         if (
             tool == "shell"
-            and tools.is_submission(ours["command"])
+            and tool_names.is_submission(normalized["command"])
             and (result is None or result.exit_code is None)
         ):
             tool = "finish"
-        text = join_text(message if position == 0 else "", ours.get("command", "") if tool == "shell" else "")
-        found.append(RecordedCall(text, tool, ours, result, usage if position == 0 else None))
-    return found
+        text = join_text(
+            message if position == 0 else "", normalized.get("command", "") if tool == "shell" else ""
+        )
+        calls.append(RecordedCall(text, tool, normalized, result, usage if position == 0 else None))
+    return calls
 
 
 def _read_result(tool: str, arguments: Mapping[str, str], output: str) -> RecordedResult:
     code = _EXIT_CODE.search(output)
-    edits = tool == "editor" and arguments.get("command") != "view"
-    number = next((int(group) for group in code.groups() if group is not None), None) if code else None
-    timed_out = number is None and mini_swe_agent.TIMEOUT_NOTICE.search(output) is not None
+    is_edit = tool == "editor" and arguments.get("command") != "view"
+    exit_code = next((int(group) for group in code.groups() if group is not None), None) if code else None
+    timed_out = exit_code is None and mini_swe_agent.TIMEOUT_NOTICE.search(output) is not None
     return RecordedResult(
         output,
-        exit_code=number,
-        refused=edits and _REFUSAL.search(output) is not None,
+        exit_code=exit_code,
+        refused=is_edit and _REFUSAL.search(output) is not None,
         timed_out=timed_out,
         output=mini_swe_agent.extract_output(output) if "<returncode>" in output else output,
     )

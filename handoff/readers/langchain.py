@@ -1,4 +1,4 @@
-"""Runs kept as LangChain messages: serialised lists, LangGraph states, or the message objects themselves."""
+"""Reader of LangChain messages: serialized lists, LangGraph states or message objects."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from langgraph_takeover.handoff.readers import tools
-from langgraph_takeover.handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -45,13 +45,13 @@ _REFUSAL = re.compile(
 
 
 def find_messages(data: Any) -> list[RawMessage] | None:
-    """The messages of a dump, each a flat mapping; None if it is none."""
-    kept = list_messages(data)
-    return kept if kept is not None and any(message_type(m) == "ai" for m in kept) else None
+    """The messages of a dump as flat mappings; None if it contains no assistant message."""
+    messages = list_messages(data)
+    return messages if messages is not None and any(message_type(m) == "ai" for m in messages) else None
 
 
 def list_messages(data: Any) -> list[RawMessage] | None:
-    """The same, also where no assistant has spoken yet."""
+    """The messages of a dump as flat mappings, also without an assistant message; None if it has no messages."""
     for key in ("values", "state", "output"):
         if isinstance(data, Mapping) and isinstance(data.get(key), Mapping) and "messages" in data[key]:
             data = data[key]
@@ -59,10 +59,10 @@ def list_messages(data: Any) -> list[RawMessage] | None:
         data = data.get("messages")
     if not isinstance(data, list) or not data:
         return None
-    found = [_flatten_message(item) for item in data]
-    if any(message is None for message in found):
+    messages = [_flatten_message(item) for item in data]
+    if any(message is None for message in messages):
         return None
-    return [message for message in found if message is not None]
+    return [message for message in messages if message is not None]
 
 
 def has_messages(data: Any) -> bool:
@@ -70,7 +70,7 @@ def has_messages(data: Any) -> bool:
 
 
 def read(data: Any, name: str) -> RecordedRun:
-    """Assistant messages with tool calls, answered by tool messages of the same call id."""
+    """Read assistant messages with tool calls, and the tool messages with the same call ids."""
     messages = find_messages(data) or []
     calls = [
         call for message, answers in pair_tool_messages(messages) for call in read_calls(message, answers)
@@ -80,38 +80,40 @@ def read(data: Any, name: str) -> RecordedRun:
 
 
 def pair_tool_messages(messages: Sequence[RawMessage]) -> Iterator[tuple[RawMessage, ToolMessages]]:
-    """Every message of an assistant, with the tool messages that may answer its calls."""
-    # Some servers count the calls of each reply anew: only an id that is called once is looked for anywhere.
+    """Yield every assistant message with the tool messages that may answer its calls."""
+    # Some servers restart call ids in each reply, so only a unique id is matched across the whole conversation.
     ids = Counter(to_id(call[2]) for m in messages if message_type(m) == "ai" for call in _list_tool_calls(m))
-    anywhere = {to_id(m.get("tool_call_id")): m for m in messages if message_type(m) == "tool"}
-    once = {name: answer for name, answer in anywhere.items() if ids[name] == 1}
-    for place, message in enumerate(messages):
+    results = {to_id(m.get("tool_call_id")): m for m in messages if message_type(m) == "tool"}
+    unique = {name: answer for name, answer in results.items() if ids[name] == 1}
+    for position, message in enumerate(messages):
         if message_type(message) == "ai":
-            later = (messages[n] for n in range(place + 1, len(messages)))
-            near = takewhile(lambda m: message_type(m) != "ai", later)
-            own = {to_id(m.get("tool_call_id")): m for m in near if message_type(m) == "tool"}
-            yield message, ChainMap(own, once)
+            later = (messages[n] for n in range(position + 1, len(messages)))
+            adjacent = takewhile(lambda m: message_type(m) != "ai", later)
+            adjacent_results = {
+                to_id(m.get("tool_call_id")): m for m in adjacent if message_type(m) == "tool"
+            }
+            yield message, ChainMap(adjacent_results, unique)
 
 
 def read_calls(message: RawMessage, tool_messages: ToolMessages) -> Iterator[RecordedCall]:
-    """What one message of an assistant calls; thoughts are no calls."""
+    """Yield the calls of one assistant message, without thoughts."""
     thought = extract_text(message.get("content"))
     usage = parse_usage(message.get("usage_metadata") or message.get("usage"))
     for position, (call_name, arguments, call_id) in enumerate(_list_tool_calls(message)):
-        if tools.is_thought(call_name):
+        if tool_names.is_thought(call_name):
             continue
-        tool, ours = tools.normalize_call(call_name, arguments)
+        tool, normalized = tool_names.normalize_call(call_name, arguments)
         answer = tool_messages.get(to_id(call_id))
-        text = join_text(thought if position == 0 else "", ours["command"] if tool == "shell" else "")
+        text = join_text(thought if position == 0 else "", normalized["command"] if tool == "shell" else "")
         yield RecordedCall(
-            text, tool, ours, _read_result(tool, ours, answer), usage if position == 0 else None
+            text, tool, normalized, _read_result(tool, normalized, answer), usage if position == 0 else None
         )
 
 
 def find_model(messages: Sequence[RawMessage]) -> str:
-    """The model that the messages name first."""
-    told = (to_mapping(message.get("response_metadata")).get("model_name") for message in messages)
-    return next((str(name) for name in told if name), "")
+    """The first model named in the messages."""
+    names = (to_mapping(message.get("response_metadata")).get("model_name") for message in messages)
+    return next((str(name) for name in names if name), "")
 
 
 def _read_result(
@@ -120,7 +122,7 @@ def _read_result(
     if tool_message is None:
         return None
     text = extract_text(tool_message.get("content"))
-    failed = tool_message.get("status") == "error"
+    is_error = tool_message.get("status") == "error"
     artifact = tool_message.get("artifact")
     code = next(
         (
@@ -131,15 +133,15 @@ def _read_result(
         None,
     )
     if code is None and tool == "shell":
-        found = _EXIT_CODE.search(text[:200]) or _EXIT_CODE.search(text[-200:])
-        code = int(found[1]) if found else None
-    edits = tool == "editor" and arguments.get("command") != "view"
-    refused = (failed and tool != "shell") or (edits and _REFUSAL.search(text) is not None)
+        match = _EXIT_CODE.search(text[:200]) or _EXIT_CODE.search(text[-200:])
+        code = int(match[1]) if match else None
+    is_edit = tool == "editor" and arguments.get("command") != "view"
+    refused = (is_error and tool != "shell") or (is_edit and _REFUSAL.search(text) is not None)
     return RecordedResult(text, exit_code=code, refused=refused, output=text)
 
 
 def _list_tool_calls(message: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any], Any]]:
-    found = []
+    calls = []
     raw = message.get("tool_calls") or (message.get("additional_kwargs") or {}).get("tool_calls") or []
     for call in raw:
         if not isinstance(call, Mapping):
@@ -151,7 +153,7 @@ def _list_tool_calls(message: Mapping[str, Any]) -> list[tuple[str, Mapping[str,
                 arguments = json.loads(arguments, strict=False)
             except ValueError:
                 arguments = {}
-        found.append(
+        calls.append(
             (
                 str(function.get("name") or ""),
                 arguments if isinstance(arguments, Mapping) else {},
@@ -160,19 +162,23 @@ def _list_tool_calls(message: Mapping[str, Any]) -> list[tuple[str, Mapping[str,
         )
     for call in message.get("invalid_tool_calls") or []:
         if isinstance(call, Mapping):
-            found.append((str(call.get("name") or ""), {}, call.get("id")))
-    if not found and isinstance(message.get("content"), Sequence) and not isinstance(message["content"], str):
+            calls.append((str(call.get("name") or ""), {}, call.get("id")))
+    if not calls and isinstance(message.get("content"), Sequence) and not isinstance(message["content"], str):
         for part in message["content"]:
             if isinstance(part, Mapping) and part.get("type") == "tool_use":
-                given = part.get("input")
-                found.append(
-                    (str(part.get("name") or ""), given if isinstance(given, Mapping) else {}, part.get("id"))
+                tool_input = part.get("input")
+                calls.append(
+                    (
+                        str(part.get("name") or ""),
+                        tool_input if isinstance(tool_input, Mapping) else {},
+                        part.get("id"),
+                    )
                 )
-    return found
+    return calls
 
 
 def _flatten_message(item: Any) -> Mapping[str, Any] | None:
-    """A message as one mapping, from its object, its dump, or the constructor form of `dumpd`."""
+    """Convert a message to one mapping: from its object, its dump or the constructor form of `dumpd`."""
     if isinstance(item, BaseMessage):
         return item.model_dump()
     if not isinstance(item, Mapping):
@@ -191,7 +197,7 @@ def _flatten_message(item: Any) -> Mapping[str, Any] | None:
 
 
 def message_type(message: RawMessage) -> str:
-    """`ai`, `human`, `system` or `tool`, however a dump says so."""
+    """Return `ai`, `human`, `system` or `tool` for any notation of a dump."""
     kind = str(message.get("type") or "").removesuffix("Chunk")
     by_role = {"assistant": "ai", "user": "human"}
     kind = (

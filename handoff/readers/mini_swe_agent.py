@@ -1,4 +1,4 @@
-"""Runs of mini-swe-agent: v1, one bash block a message, and v2, actions beside the message."""
+"""Reader of mini-swe-agent: v1 with one bash block per message, v2 with separate actions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from langgraph_takeover.handoff.readers import tools
-from langgraph_takeover.handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -27,7 +27,7 @@ _RETURNCODE = re.compile(
 _OUTPUT = re.compile(r"<output>\n?(.*?)\n?</output>", re.DOTALL)
 TIMEOUT_NOTICE = re.compile(r"^The last command <command>|timed out after \d+", re.MULTILINE)
 _KEEPS_DIRECTORY = False
-"""Every command gets a new shell in the repository, so a `cd` does not last."""
+"""Every command runs in a new shell in the repository, so `cd` has no lasting effect."""
 
 
 def is_v1(data: Any) -> bool:
@@ -63,29 +63,35 @@ def is_v2(data: Any) -> bool:
 
 
 def read_v1(data: Mapping[str, Any], name: str) -> RecordedRun:
-    """A `*.traj.json` of version 1. Raises TraceError."""
+    """Read a `*.traj.json` of version 1. Raises TraceError."""
     messages = _list_messages(data)
     calls = []
     for number, message in enumerate(messages):
         if message.get("role") != "assistant":
             continue
         text = extract_text(message.get("content"))
-        answer = messages[number + 1] if number + 1 < len(messages) else None
-        shown = extract_text(answer.get("content")) if answer and answer.get("role") != "assistant" else None
+        following = messages[number + 1] if number + 1 < len(messages) else None
+        output = (
+            extract_text(following.get("content"))
+            if following and following.get("role") != "assistant"
+            else None
+        )
         blocks = BASH_BLOCK.findall(text)
         usage = _read_usage(message)
         if len(blocks) != 1:
-            calls.append(RecordedCall(text, UNREADABLE, {}, RecordedResult(shown or "", refused=True), usage))
+            calls.append(
+                RecordedCall(text, UNREADABLE, {}, RecordedResult(output or "", refused=True), usage)
+            )
             continue
         command = blocks[0].strip()
-        calls.append(_build_call(text, command, None if shown is None else _read_result(shown), usage))
+        calls.append(_build_call(text, command, None if output is None else _read_result(output), usage))
     return _build_run(data, name, "mini-swe-agent-v1", calls, messages)
 
 
 def read_v2(data: Mapping[str, Any], name: str) -> RecordedRun:
-    """A `*.traj.json` of version 2, by tool calls or textual. Raises TraceError."""
+    """Read a `*.traj.json` of version 2, with tool calls or textual actions. Raises TraceError."""
     messages = _list_messages(data)
-    answers = {
+    results = {
         to_id(m.get("tool_call_id", m.get("call_id"))): m
         for m in messages
         if m.get("role") == "tool" or m.get("type") == "function_call_output"
@@ -104,19 +110,19 @@ def read_v2(data: Mapping[str, Any], name: str) -> RecordedRun:
         actions = extra.get("actions")
         if not isinstance(actions, list):
             continue
-        following = list(_list_observations(messages, number))
+        observations = list(_list_observations(messages, number))
         thought = _read_thought(message)
         for position, action in enumerate(actions):
             if not isinstance(action, Mapping) or not isinstance(action.get("command"), str):
                 raise TraceError(
                     f"{name}: messages[{number}].extra.actions[{position}]: field 'command' is not text"
                 )
-            answer = answers.get(to_id(action.get("tool_call_id"))) or (
-                following[position] if position < len(following) else None
+            result_message = results.get(to_id(action.get("tool_call_id"))) or (
+                observations[position] if position < len(observations) else None
             )
             command = action["command"]
             text = join_text(thought if position == 0 else "", f"$ {command}")
-            result = _read_result_v2(answer) if answer is not None else None
+            result = _read_result_v2(result_message) if result_message is not None else None
             calls.append(_build_call(text, command, result, _read_usage(message) if position == 0 else None))
     return _build_run(data, name, "mini-swe-agent-v2", calls, messages)
 
@@ -126,9 +132,9 @@ def _list_messages(data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def _build_call(text: str, command: str, result: RecordedResult | None, usage: Any) -> RecordedCall:
-    """A submission is one only if nothing came back; otherwise the marker was only mentioned."""
-    submits = tools.is_submission(command)
-    if submits and (result is None or result.exit_code is None):
+    """Build a call; a submission has no exit code, otherwise the command only mentions the marker."""
+    is_submission = tool_names.is_submission(command)
+    if is_submission and (result is None or result.exit_code is None):
         return RecordedCall(text, "finish", {"command": command}, result, usage)
     return RecordedCall(text, "shell", {"command": command}, result, usage)
 
@@ -145,31 +151,32 @@ def _read_result(output: str) -> RecordedResult:
 
 
 def extract_output(text: str) -> str | None:
-    whole = _OUTPUT.search(text)
-    return whole[1] if whole and "<output_head>" not in text[: whole.start()] else None
+    """The output inside `<output>`; None if it is missing or truncated."""
+    match = _OUTPUT.search(text)
+    return match[1] if match and "<output_head>" not in text[: match.start()] else None
 
 
 def _read_result_v2(answer: Mapping[str, Any]) -> RecordedResult:
     extra = answer.get("extra") if isinstance(answer.get("extra"), Mapping) else {}
-    shown = extract_text(answer.get("content", answer.get("output")))
+    text = extract_text(answer.get("content", answer.get("output")))
     code = extra.get("returncode") if isinstance(extra, Mapping) else None
-    trouble = str(extra.get("exception_info") or "") if isinstance(extra, Mapping) else ""
+    exception = str(extra.get("exception_info") or "") if isinstance(extra, Mapping) else ""
     raw = extra.get("raw_output") if isinstance(extra, Mapping) else None
     if not isinstance(code, int):
-        plain = _read_result(shown)
+        plain = _read_result(text)
         code = plain.exit_code
-    timed_out = "timed out" in trouble or "TimeoutExpired" in trouble or _read_result(shown).timed_out
+    timed_out = "timed out" in exception or "TimeoutExpired" in exception or _read_result(text).timed_out
     return RecordedResult(
-        shown,
-        exit_code=None if trouble or not isinstance(code, int) else code,
-        refused="not executed" in trouble,
+        text,
+        exit_code=None if exception or not isinstance(code, int) else code,
+        refused="not executed" in exception,
         timed_out=timed_out,
         output=raw if isinstance(raw, str) else None,
     )
 
 
 def _find_text_command(message: Mapping[str, Any]) -> str | None:
-    """The command of a message that stands without its parsed actions, as the oldest recordings have it."""
+    """The command of a message without parsed actions, as in the oldest recordings."""
     if message.get("role") != "assistant":
         return None
     blocks = _TEXT_ACTION.findall(extract_text(message.get("content")))
@@ -183,9 +190,9 @@ def _list_observations(messages: Sequence[Mapping[str, Any]], number: int) -> It
             return
         if message.get("role") == "assistant":
             return
-        told = isinstance(extra, Mapping) and ("returncode" in extra or "raw_output" in extra)
-        shown = extract_text(message.get("content"))
-        if told or (extra is None and ("<returncode>" in shown or TIMEOUT_NOTICE.search(shown))):
+        has_result = isinstance(extra, Mapping) and ("returncode" in extra or "raw_output" in extra)
+        text = extract_text(message.get("content"))
+        if has_result or (extra is None and ("<returncode>" in text or TIMEOUT_NOTICE.search(text))):
             yield message
 
 
@@ -232,5 +239,5 @@ def _build_run(
 
 
 def wrap_messages(data: Any) -> Any:
-    """Older files of version 2 are the bare list of messages."""
+    """Wrap a bare list of messages, the form of older version 2 files."""
     return {"messages": data} if isinstance(data, list) else data

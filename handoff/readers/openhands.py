@@ -1,4 +1,4 @@
-"""What both generations of OpenHands say in the same words: what was not run, what still runs, where the work is."""
+"""Notices shared by both generations of OpenHands: rejected commands, running commands, the workspace."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _RUNTIME_SUFFIX = re.compile(
 
 
 def find_workspace(task: str) -> str | None:
-    """The repository's path, as the task's prompt names it."""
-    found = _WORKSPACE_NOTICE.search(task)
-    return (found[1] or found[2]).rstrip("./") if found else None
+    """The path of the repository in the prompt of the task."""
+    match = _WORKSPACE_NOTICE.search(task)
+    return (match[1] or match[2]).rstrip("./") if match else None
 
 
 def strip_runtime_suffix(text: str) -> str:
-    """What a program printed, without what the runtime adds."""
+    """Remove the notices that the runtime adds to the output of a program."""
     return _RUNTIME_SUFFIX.sub("", text).replace("\r\n", "\n")

@@ -1,4 +1,4 @@
-"""Runs of OpenHands up to 2025 (V0): histories of actions and observations, in three forms."""
+"""Reader of OpenHands up to 2025 (V0): histories of actions and observations, in three forms."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langgraph_takeover.handoff.readers import tools
-from langgraph_takeover.handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.openhands import (
+    NOT_RUN_NOTICE,
+    STILL_RUNNING_NOTICE,
+    find_workspace,
+    strip_runtime_suffix,
+)
+from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -16,12 +22,6 @@ from langgraph_takeover.handoff.readers.calls import (
     join_text,
     parse_usage,
     to_mapping,
-)
-from langgraph_takeover.handoff.readers.openhands import (
-    NOT_RUN_NOTICE,
-    STILL_RUNNING_NOTICE,
-    find_workspace,
-    strip_runtime_suffix,
 )
 
 _NON_CALL_KINDS = {
@@ -58,29 +58,29 @@ def is_history(data: Any) -> bool:
 
 
 def read(data: Any, name: str) -> RecordedRun:
-    """One line of an `output.jsonl`, or a bare list of events."""
-    whole: Mapping[str, Any] = data if isinstance(data, Mapping) else {"history": data}
-    events = _flatten_events(whole["history"])
-    answers: dict[str, Mapping[str, Any]] = {}
+    """Read one line of an `output.jsonl`, or a bare list of events."""
+    document: Mapping[str, Any] = data if isinstance(data, Mapping) else {"history": data}
+    events = _flatten_events(document["history"])
+    observations: dict[str, Mapping[str, Any]] = {}
     for event in events:
         if "observation" in event and event.get("cause") is not None:
-            answers[str(event["cause"])] = event
+            observations[str(event["cause"])] = event
     calls = []
     cwd: str | None = None
     for number, event in enumerate(events):
         kind = event.get("action")
         if kind is None or str(kind) in _NON_CALL_KINDS or event.get("source") in ("user", "environment"):
             continue
-        answer = answers.get(str(event["id"])) if event.get("id") is not None else None
-        if answer is None and event.get("id") is None:
+        observation = observations.get(str(event["id"])) if event.get("id") is not None else None
+        if observation is None and event.get("id") is None:
             following = events[number + 1] if number + 1 < len(events) else None
-            answer = following if following is not None and "observation" in following else None
-        call, cwd = _read_call(str(kind), event, answer, cwd)
+            observation = following if following is not None and "observation" in following else None
+        call, cwd = _read_call(str(kind), event, observation, cwd)
         calls.append(call)
-    instruction = str(whole.get("instruction") or "")
+    instruction = str(document.get("instruction") or "")
     task = instruction or next((str(e.get("message") or "") for e in events if e.get("source") == "user"), "")
-    instance = whole.get("instance_id") or to_mapping(whole.get("issue")).get("number")
-    model = to_mapping(to_mapping(whole.get("metadata")).get("llm_config")).get("model")
+    instance = document.get("instance_id") or to_mapping(document.get("issue")).get("number")
+    model = to_mapping(to_mapping(document.get("metadata")).get("llm_config")).get("model")
     return RecordedRun(
         id=str(instance if instance is not None else name),
         format="openhands-v0",
@@ -92,14 +92,15 @@ def read(data: Any, name: str) -> RecordedRun:
 
 
 def _read_call(
-    kind: str, event: Mapping[str, Any], answer: Mapping[str, Any] | None, cwd: str | None
+    kind: str, event: Mapping[str, Any], observation: Mapping[str, Any] | None, cwd: str | None
 ) -> tuple[RecordedCall, str | None]:
+    """The call of an action event, and the directory of the shell after it."""
     args = event["args"] if isinstance(event.get("args"), Mapping) else event
     model = to_mapping(to_mapping(event.get("tool_call_metadata")).get("model_response"))
     usage = parse_usage(model.get("usage"))
     thought = extract_text(args.get("thought"))
     if kind == "run":
-        tool, arguments = tools.normalize_call(
+        tool, arguments = tool_names.normalize_call(
             "bash", {"command": args.get("command"), "is_input": args.get("is_input")}
         )
     elif kind in ("read", "edit", "write"):
@@ -117,32 +118,32 @@ def _read_call(
             {k: str(v) for k, v in args.items() if isinstance(v, str | int) and k != "thought"},
         )
     result = None
-    if answer is not None and tool != "finish":
-        result = _read_result(tool, arguments, answer, cwd)
-        where = to_mapping(to_mapping(answer.get("extras")).get("metadata")).get("working_dir")
-        cwd = where if isinstance(where, str) and where.startswith("/") else cwd
-    shown = join_text(thought, arguments.get("command") or arguments.get("code") or "")
-    return RecordedCall(shown, tool, arguments, result, usage), cwd
+    if observation is not None and tool != "finish":
+        result = _read_result(tool, arguments, observation, cwd)
+        directory = to_mapping(to_mapping(observation.get("extras")).get("metadata")).get("working_dir")
+        cwd = directory if isinstance(directory, str) and directory.startswith("/") else cwd
+    text = join_text(thought, arguments.get("command") or arguments.get("code") or "")
+    return RecordedCall(text, tool, arguments, result, usage), cwd
 
 
 def _read_result(
-    tool: str, arguments: Mapping[str, str], answer: Mapping[str, Any], cwd: str | None
+    tool: str, arguments: Mapping[str, str], observation: Mapping[str, Any], cwd: str | None
 ) -> RecordedResult:
-    text = extract_text(answer.get("content"))
-    extras = to_mapping(answer.get("extras"))
-    meta = to_mapping(extras.get("metadata"))
-    codes = (meta.get("exit_code"), extras.get("exit_code"), answer.get("exit_code"))
-    code = next((one for one in codes if isinstance(one, int)), None)
-    suffix = str(meta.get("suffix") or "")
+    text = extract_text(observation.get("content"))
+    extras = to_mapping(observation.get("extras"))
+    metadata = to_mapping(extras.get("metadata"))
+    codes = (metadata.get("exit_code"), extras.get("exit_code"), observation.get("exit_code"))
+    code = next((candidate for candidate in codes if isinstance(candidate, int)), None)
+    suffix = str(metadata.get("suffix") or "")
     if tool == "shell":
         refused = NOT_RUN_NOTICE.search(text + suffix) is not None and code in (None, -1)
     else:
-        edits = tool == "editor" and arguments.get("command") != "view"
-        refused = answer.get("observation") == "error" or (edits and _REFUSAL.search(text) is not None)
-    running = STILL_RUNNING_NOTICE.search(suffix or text[-400:]) is not None
+        is_edit = tool == "editor" and arguments.get("command") != "view"
+        refused = observation.get("observation") == "error" or (is_edit and _REFUSAL.search(text) is not None)
+    is_running = STILL_RUNNING_NOTICE.search(suffix or text[-400:]) is not None
     return RecordedResult(
         text + (f"\n{suffix.strip()}" if suffix.strip() and suffix.strip() not in text else ""),
-        exit_code=None if code == -1 or running else code,
+        exit_code=None if code == -1 or is_running else code,
         refused=refused,
         cwd=cwd,
         output=strip_runtime_suffix(text),
@@ -151,44 +152,52 @@ def _read_result(
 
 def _read_file_action(kind: str, args: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     if kind == "read":
-        return tools.normalize_call("str_replace_editor", {**args, "command": "view"})
+        return tool_names.normalize_call("str_replace_editor", {**args, "command": "view"})
     if kind == "write":
-        return tools.normalize_call("write_file", args)
+        return tool_names.normalize_call("write_file", args)
     command = str(args.get("command") or "")
     if command:
-        return tools.normalize_call("str_replace_editor", args)
+        return tool_names.normalize_call("str_replace_editor", args)
     start, end = args.get("start"), args.get("end")
     content = str(args.get("content") or "")
     path = str(args.get("path") or "")
     if isinstance(start, int) and isinstance(end, int) and content:
-        # The LLM-based editor: a draft of these lines, whose outcome only the file shows.
+        # The LLM-based editor receives a draft of these lines; the recording does not show its result.
         return "editor", {"command": "edit", "path": path, "content": content}
-    return tools.normalize_call("write_file", {"path": path, "content": content})
+    return tool_names.normalize_call("write_file", {"path": path, "content": content})
 
 
 def _read_ipython_action(code: str) -> tuple[str, dict[str, str]]:
-    """A call of the agent skills' editor; other Python runs as a program on standard input."""
+    """Convert an editor call of the agent skills; other Python code becomes a program on standard input."""
     try:
         tree = ast.parse(code)
-        calls = [n.value for n in tree.body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
+        calls = [
+            statement.value
+            for statement in tree.body
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+        ]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         calls = []
     for call in calls:
         name = call.func.id if isinstance(call.func, ast.Name) else ""
-        values = [a.value if isinstance(a, ast.Constant) else None for a in call.args]
-        given = {k.arg: k.value.value for k in call.keywords if isinstance(k.value, ast.Constant)}
-        path = str(given.get("file_name") or given.get("path") or (values[0] if values else ""))
+        values = [argument.value if isinstance(argument, ast.Constant) else None for argument in call.args]
+        keywords = {
+            keyword.arg: keyword.value.value
+            for keyword in call.keywords
+            if isinstance(keyword.value, ast.Constant)
+        }
+        path = str(keywords.get("file_name") or keywords.get("path") or (values[0] if values else ""))
         if name in ("open_file", "goto_line", "scroll_down", "scroll_up"):
             return "editor", {"command": "view", "path": path}
         if name == "create_file":
             return "editor", {"command": "create", "path": path, "content": ""}
         if name == "edit_file_by_replace":
-            old = given.get("to_replace", values[1] if len(values) > 1 else "")
-            new = given.get("new_content", values[2] if len(values) > 2 else "")
+            old = keywords.get("to_replace", values[1] if len(values) > 1 else "")
+            new = keywords.get("new_content", values[2] if len(values) > 2 else "")
             return "editor", {"command": "str_replace", "path": path, "old": str(old), "new": str(new)}
         if name == "insert_content_at_line":
-            line = given.get("line_number", values[1] if len(values) > 1 else 1)
-            content = given.get("content", values[2] if len(values) > 2 else "")
+            line = keywords.get("line_number", values[1] if len(values) > 1 else 1)
+            content = keywords.get("content", values[2] if len(values) > 2 else "")
             before = int(line) - 1 if isinstance(line, int) else 0
             return "editor", {
                 "command": "insert",
@@ -202,11 +211,11 @@ def _read_ipython_action(code: str) -> tuple[str, dict[str, str]]:
 
 
 def _flatten_events(history: Sequence[Any]) -> list[Mapping[str, Any]]:
-    """The events in a row; the oldest form holds pairs of action and observation."""
-    found: list[Mapping[str, Any]] = []
+    """Flatten the events; the oldest form contains pairs of action and observation."""
+    events: list[Mapping[str, Any]] = []
     for item in history:
         if isinstance(item, Mapping):
-            found.append(item)
+            events.append(item)
         elif isinstance(item, list):
-            found += [part for part in item if isinstance(part, Mapping)]
-    return found
+            events += [part for part in item if isinstance(part, Mapping)]
+    return events

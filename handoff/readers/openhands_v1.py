@@ -1,4 +1,4 @@
-"""Runs of OpenHands since 2025 (V1): the events of the software agent SDK."""
+"""Reader of OpenHands since 2025 (V1): events of the software agent SDK."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langgraph_takeover.handoff.readers import tools
-from langgraph_takeover.handoff.readers.calls import (
+from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.openhands import (
+    NOT_RUN_NOTICE,
+    STILL_RUNNING_NOTICE,
+    find_workspace,
+    strip_runtime_suffix,
+)
+from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -17,12 +23,6 @@ from langgraph_takeover.handoff.readers.calls import (
     parse_usage,
     to_id,
     to_mapping,
-)
-from langgraph_takeover.handoff.readers.openhands import (
-    NOT_RUN_NOTICE,
-    STILL_RUNNING_NOTICE,
-    find_workspace,
-    strip_runtime_suffix,
 )
 from langgraph_takeover.sandbox.interface import FileChange
 
@@ -35,29 +35,31 @@ def is_events(data: Any) -> bool:
 
 
 def read(events: Sequence[Any], name: str) -> RecordedRun:
-    """The events of one conversation, in order."""
+    """Read the events of one conversation, in order."""
     rows = [event for event in events if isinstance(event, Mapping)]
-    answers: dict[Any, Mapping[str, Any]] = {}
+    observations: dict[Any, Mapping[str, Any]] = {}
     for event in rows:
         if event.get("kind") != "ActionEvent":
             for key in ("action_id", "tool_call_id"):
                 if event.get(key) is not None:
-                    answers.setdefault(str(event[key]), event)
+                    observations.setdefault(str(event[key]), event)
     usages = _read_usages(rows)
     calls = []
     cwd: str | None = None
-    seen: set[Any] = set()
+    counted_responses: set[Any] = set()
     for event in rows:
         if event.get("kind") != "ActionEvent":
             continue
         tool_name = str(event.get("tool_name") or "")
-        if tools.is_thought(tool_name):
+        if tool_names.is_thought(tool_name):
             continue
-        answer = answers.get(str(event.get("id"))) or answers.get(str(event.get("tool_call_id")))
-        call, cwd = _read_call(tool_name, event, answer, cwd)
+        observation = observations.get(str(event.get("id"))) or observations.get(
+            str(event.get("tool_call_id"))
+        )
+        call, cwd = _read_call(tool_name, event, observation, cwd)
         response = to_id(event.get("llm_response_id"))
-        if response not in seen:
-            seen.add(response)
+        if response not in counted_responses:
+            counted_responses.add(response)
             call = call._replace(usage=usages.get(response))
         calls.append(call)
     task = next(
@@ -78,53 +80,56 @@ def read(events: Sequence[Any], name: str) -> RecordedRun:
 
 
 def _read_call(
-    tool_name: str, event: Mapping[str, Any], answer: Mapping[str, Any] | None, cwd: str | None
+    tool_name: str, event: Mapping[str, Any], result_event: Mapping[str, Any] | None, cwd: str | None
 ) -> tuple[RecordedCall, str | None]:
+    """The call of an action event, and the directory of the shell after it."""
     action = to_mapping(event.get("action"))
     arguments = {k: v for k, v in action.items() if k != "kind" and v is not None}
-    tool, ours = tools.normalize_call(tool_name, arguments)
-    shown = join_text(
-        extract_text(event.get("thought")), ours["command"] if tool == "shell" else json.dumps(ours)
+    tool, normalized = tool_names.normalize_call(tool_name, arguments)
+    reply = join_text(
+        extract_text(event.get("thought")),
+        normalized["command"] if tool == "shell" else json.dumps(normalized),
     )
     result = None
-    if answer is not None and tool != "finish":
-        told = to_mapping(answer.get("observation"))
-        text = extract_text(
-            told.get("content") or told.get("output") or answer.get("error") or answer.get("rejection_reason")
-        )
-        meta = to_mapping(told.get("metadata"))
-        code = next(
-            (c for c in (meta.get("exit_code"), told.get("exit_code")) if isinstance(c, int) and c != -1),
-            None,
-        )
-        error = told.get("is_error") is True or bool(told.get("error"))
-        rejected = answer.get("kind") in ("AgentErrorEvent", "UserRejectObservation")
-        suffix = extract_text(meta.get("suffix")).strip()
-        refused = (
-            rejected
-            or (tool != "shell" and error)
-            or (
-                tool == "shell"
-                and code is None
-                and (error or NOT_RUN_NOTICE.search(text + suffix) is not None)
-            )
-        )
-        result = RecordedResult(
-            f"{text}\n{suffix}".strip("\n") if suffix else text,
-            exit_code=code,
-            refused=refused,
-            timed_out=told.get("timeout") is True and not STILL_RUNNING_NOTICE.search(suffix),
-            cwd=cwd,
-            changes=_read_changes(told) if tool == "editor" and not refused else None,
-            output=strip_runtime_suffix(text),
-        )
-        where = meta.get("working_dir")
-        cwd = where if isinstance(where, str) and where.startswith("/") else cwd
-    return RecordedCall(shown, tool, ours, result), cwd
+    if result_event is not None and tool != "finish":
+        result = _read_result(tool, result_event, cwd)
+        metadata = to_mapping(to_mapping(result_event.get("observation")).get("metadata"))
+        directory = metadata.get("working_dir")
+        cwd = directory if isinstance(directory, str) and directory.startswith("/") else cwd
+    return RecordedCall(reply, tool, normalized, result), cwd
+
+
+def _read_result(tool: str, event: Mapping[str, Any], cwd: str | None) -> RecordedResult:
+    observation = to_mapping(event.get("observation"))
+    text = extract_text(
+        observation.get("content")
+        or observation.get("output")
+        or event.get("error")
+        or event.get("rejection_reason")
+    )
+    metadata = to_mapping(observation.get("metadata"))
+    codes = (metadata.get("exit_code"), observation.get("exit_code"))
+    code = next((code for code in codes if isinstance(code, int) and code != -1), None)
+    suffix = extract_text(metadata.get("suffix")).strip()
+    is_error = observation.get("is_error") is True or bool(observation.get("error"))
+    refused = event.get("kind") in ("AgentErrorEvent", "UserRejectObservation")
+    if tool != "shell":
+        refused = refused or is_error
+    elif code is None:
+        refused = refused or is_error or NOT_RUN_NOTICE.search(text + suffix) is not None
+    return RecordedResult(
+        f"{text}\n{suffix}".strip("\n") if suffix else text,
+        exit_code=code,
+        refused=refused,
+        timed_out=observation.get("timeout") is True and not STILL_RUNNING_NOTICE.search(suffix),
+        cwd=cwd,
+        changes=_read_changes(observation) if tool == "editor" and not refused else None,
+        output=strip_runtime_suffix(text),
+    )
 
 
 def _read_changes(observation: Mapping[str, Any]) -> tuple[FileChange, ...] | None:
-    """The change that an editor observation tells with both contents."""
+    """The change in an editor observation that contains the old and the new content."""
     path, old, new = observation.get("path"), observation.get("old_content"), observation.get("new_content")
     if observation.get("command") == "view":
         return ()
@@ -140,23 +145,23 @@ def _sha256(text: str) -> str:
 
 
 def _read_usages(rows: Sequence[Mapping[str, Any]]) -> dict[Any, Any]:
-    """Token counts by response, as far as the last state of the statistics lists them."""
-    found: dict[Any, Any] = {}
+    """Token counts by response, as far as the recorded statistics list them."""
+    usages: dict[Any, Any] = {}
     for event in rows:
         value = event.get("value")
         metrics = value.get("usage_to_metrics") if isinstance(value, Mapping) else None
         for of_model in metrics.values() if isinstance(metrics, Mapping) else ():
             for usage in (of_model.get("token_usages") or []) if isinstance(of_model, Mapping) else ():
                 if isinstance(usage, Mapping) and usage.get("response_id"):
-                    found[str(usage["response_id"])] = parse_usage(usage)
-    return found
+                    usages[str(usage["response_id"])] = parse_usage(usage)
+    return usages
 
 
 def _find_first_directory(rows: Sequence[Mapping[str, Any]]) -> str | None:
     for event in rows:
-        told = event.get("observation")
-        meta = told.get("metadata") if isinstance(told, Mapping) else None
-        where = meta.get("working_dir") if isinstance(meta, Mapping) else None
-        if isinstance(where, str) and where.startswith("/") and where.count("/") > 1:
-            return where
+        observation = event.get("observation")
+        metadata = observation.get("metadata") if isinstance(observation, Mapping) else None
+        directory = metadata.get("working_dir") if isinstance(metadata, Mapping) else None
+        if isinstance(directory, str) and directory.startswith("/") and directory.count("/") > 1:
+            return directory
     return None

@@ -1,4 +1,4 @@
-"""Runs of SWE-agent: 0.x with its windowed editor, 1.x with `str_replace_editor` or the same commands as tool calls."""
+"""Reader of SWE-agent: 0.x with a windowed editor, 1.x with `str_replace_editor` or tool calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from langgraph_takeover.handoff.readers.calls import (
+from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
@@ -55,7 +55,7 @@ def is_trajectory(data: Any) -> bool:
 
 
 def read(data: Mapping[str, Any], name: str) -> RecordedRun:
-    """A `.traj` file; without its `trajectory`, from the history that the model saw."""
+    """Read a `.traj` file; a file without `trajectory` is read from its message history."""
     steps = data.get("trajectory")
     if not isinstance(steps, list):
         steps = _read_steps(to_mappings(data.get("history")))
@@ -65,11 +65,11 @@ def read(data: Mapping[str, Any], name: str) -> RecordedRun:
     first = _read_state(steps[0]) if steps else {}
     for number, step in enumerate(steps):
         action = str(step.get("action") or "")
-        shown = step.get("observation")
-        last = number == len(steps) - 1
+        output = step.get("observation")
+        is_last = number == len(steps) - 1
         if not action.strip():
-            # A reply without an action, or the end that the runtime itself made.
-            refused = RecordedResult(extract_text(shown), refused=True)
+            # A reply without an action, or a submission by the runtime.
+            refused = RecordedResult(extract_text(output), refused=True)
             calls.append(
                 RecordedCall(
                     extract_text(step.get("response")),
@@ -80,17 +80,17 @@ def read(data: Mapping[str, Any], name: str) -> RecordedRun:
                 )
             )
             continue
-        tool, arguments = editor.read_call(action, shown if isinstance(shown, str) else "")
+        tool, arguments = editor.read_call(action, output if isinstance(output, str) else "")
         text = extract_text(step.get("response") or step.get("thought"))
         result = None
-        if isinstance(shown, str) and (shown or not last or tool != "finish"):
-            result = _read_result(tool, action, shown)
+        if isinstance(output, str) and (output or not is_last or tool != "finish"):
+            result = _read_result(tool, action, output)
         calls.append(RecordedCall(text or action, tool, arguments, result, parse_usage(step.get("usage"))))
-    newer = "replay_config" in data or any("execution_time" in step for step in steps)
+    is_v1 = "replay_config" in data or any("execution_time" in step for step in steps)
     info = data.get("info") if isinstance(data.get("info"), Mapping) else {}
     return RecordedRun(
         id=str(data.get("instance_id") or (info or {}).get("instance_id") or name),
-        format="swe-agent-1.x" if newer else "swe-agent-0.x",
+        format="swe-agent-1.x" if is_v1 else "swe-agent-0.x",
         calls=calls,
         task=_read_task(data),
         model=_read_model(data),
@@ -100,23 +100,23 @@ def read(data: Mapping[str, Any], name: str) -> RecordedRun:
 
 def _read_result(tool: str, action: str, output: str) -> RecordedResult:
     text = output.replace("\r\n", "\n")
-    edits = tool == "editor" and not re.match(
+    is_edit = tool == "editor" and not re.match(
         r"\s*(?:open|goto|scroll|view|str_replace_editor\s+view)", action
     )
-    refused = edits and _REFUSAL.search(text) is not None
-    blocked = tool == "shell" and re.match(
+    refused = is_edit and _REFUSAL.search(text) is not None
+    is_blocked = tool == "shell" and re.match(
         r"\s*(?:Operation|Interactive operation) '.*' is not supported", text
     )
     return RecordedResult(
         output,
-        refused=bool(refused or blocked),
+        refused=bool(refused or is_blocked),
         timed_out=_TIMEOUT_NOTICE.search(text) is not None,
         output=text,
     )
 
 
 class _EditorWindow:
-    """Follows which file and which lines SWE-agent's editor has open; `state` tells it late or early."""
+    """Tracks the open file and the selected lines of the editor, because the recorded state is unreliable."""
 
     def __init__(self) -> None:
         self.open_path = ""
@@ -163,18 +163,18 @@ class _EditorWindow:
         return "shell", {"command": action.strip("\n")}
 
     def _parse_edit(self, head: str, body: str, action: str) -> dict[str, str]:
-        found = {"command": "lines", "path": self.open_path}
+        base = {"command": "lines", "path": self.open_path}
         lines = _LINE_RANGE.match(head[len("edit") :])
         words = _split_words(head)
         if lines is None and len(words) == 3 and ":" in words[1]:
             lines = _LINE_RANGE.match(words[1])
         new = re.sub(r"\n?end_of_edit\s*$", "", body)
         if lines:
-            return {**found, "start": lines[1], "end": lines[2], "new": new}
+            return {**base, "start": lines[1], "end": lines[2], "new": new}
         if body and head.strip() == "edit" and self.selected_lines:
-            return {**found, "start": self.selected_lines[0], "end": self.selected_lines[1], "new": new}
+            return {**base, "start": self.selected_lines[0], "end": self.selected_lines[1], "new": new}
         if head.strip() == "edit":
-            return {**found, "start": "1", "end": "1", "new": new}
+            return {**base, "start": "1", "end": "1", "new": new}
         words = _split_words(action)
         if len(words) >= 3:
             return {"command": "str_replace", "path": self.open_path, "old": words[1], "new": words[2]}
@@ -184,7 +184,7 @@ class _EditorWindow:
 def _parse_str_replace(action: str) -> dict[str, str]:
     words = _split_words(action)[1:]
     command = words[0] if words else "view"
-    found = {
+    arguments = {
         "command": {"undo_edit": "undo"}.get(command, command),
         "path": words[1] if len(words) > 1 else "",
     }
@@ -196,12 +196,12 @@ def _parse_str_replace(action: str) -> dict[str, str]:
             if not joined:
                 position += 1
                 value = words[position] if position < len(words) else ""
-            found[names[name]] = value
+            arguments[names[name]] = value
         elif name == "--view_range" and position + 2 < len(words):
-            found["start"], found["end"] = words[position + 1], words[position + 2]
+            arguments["start"], arguments["end"] = words[position + 1], words[position + 2]
             position += 2
         position += 1
-    return found
+    return arguments
 
 
 def _split_words(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""This project's own traces: handoff records, and events as JSON."""
+"""Reader of this project's own traces: handoff records and events as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from langgraph_takeover.handoff.readers.calls import TraceError
+from langgraph_takeover.handoff.readers.recorded_run import TraceError
 from langgraph_takeover.handoff.trace.events import Trace
 
 
@@ -23,18 +23,18 @@ def _is_event(row: Any) -> bool:
 
 
 def read(data: Any, name: str) -> Trace:
-    """A trace, a handoff record, or a list of events. Raises TraceError."""
-    whole: Mapping[str, Any] = data if isinstance(data, Mapping) else {"events": data}
-    if "trace" in whole:
-        whole = _convert_record(whole)
-    elif "format" not in whole:
-        whole = {"id": name, "format": "takeover", "events": whole.get("events")}
+    """Read a trace, a handoff record or a list of events. Raises TraceError."""
+    document: Mapping[str, Any] = data if isinstance(data, Mapping) else {"events": data}
+    if "trace" in document:
+        document = _convert_record(document)
+    elif "format" not in document:
+        document = {"id": name, "format": "takeover", "events": document.get("events")}
     try:
-        return Trace.model_validate(whole)
+        return Trace.model_validate(document)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise TraceError(f"{name}: {where}: {first['msg']}") from error
+        location = ".".join(str(part) for part in first["loc"])
+        raise TraceError(f"{name}: {location}: {first['msg']}") from error
 
 
 def _convert_record(record: Mapping[str, Any]) -> dict[str, Any]:

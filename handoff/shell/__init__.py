@@ -1,0 +1,1 @@
+"""Shell command lines: parsing them, and classifying what they run and change."""

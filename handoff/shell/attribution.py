@@ -1,4 +1,4 @@
-"""Which part of a command line can have changed the files that are known to have changed."""
+"""Attribution of file changes to the parts of a command line."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _RESTORE_OR_BUILD_WORD = re.compile(
 
 
 def may_mention(command: SimpleCommand, paths: Collection[str]) -> bool:
-    """Whether the command names one of these paths, or might by a pattern or a variable."""
+    """Whether the command names one of these paths, or could by a glob or a variable."""
     names = {posixpath.basename(p) for p in paths}
-    told = [*command.argv[1:], command.stdin or ""]
-    return any(name in text for name in names for text in told) or any(
-        "$" in w or "*" in w for w in told[:-1]
+    texts = [*command.argv[1:], command.stdin or ""]
+    return any(name in text for name in names for text in texts) or any(
+        "$" in w or "*" in w for w in texts[:-1]
     )
 
 
 def may_restore_or_build(command: str) -> bool:
-    """Whether a word of the text could make it one that restores or generates; a quick look, never wrongly no."""
+    """Whether the text may restore or build files; a fast check without false negatives."""
     return _RESTORE_OR_BUILD_WORD.search(command) is not None
 
 
 def is_restore_only(commands: Sequence[SimpleCommand]) -> bool:
-    """Nothing but `git stash/checkout/restore/reset/clean`, and commands that change nothing."""
+    """Whether the commands only restore files with Git, apart from commands that change nothing."""
     acting = [command for command in commands if may_act(command)]
     return bool(acting) and all(map(is_restore, acting))
 
 
 def is_build_or_install(commands: Sequence[SimpleCommand]) -> bool:
-    """Whether the line builds or installs: new files next to the source are then products."""
+    """Whether a command builds or installs, so that new files beside the source are generated."""
     for command in commands:
         runner = find_runner(command.argv)
         text = " ".join(command.argv)

@@ -1,29 +1,29 @@
-"""How here-documents are taken out of a shell text, so that the rest of it parses reliably."""
+"""Extraction of here-documents from a shell text, so that the rest parses reliably."""
 
 from __future__ import annotations
 
 import re
 
 PLACEHOLDER = "/dev/heredoc/"
-"""Where a here-document stood, an input redirection from this path and its number stands."""
+"""An input redirection from this path and a number replaces each here-document."""
 
 _START = re.compile(r"<<(-?)[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_][\w.-]*))")
 _PLAIN_TEXT = re.compile(r"[^<\n#'\"`\\$()]+")
-"""Text in which nothing opens, closes or begins anything."""
+"""Text without quotes, substitutions, comments and here-documents."""
 _OPENERS = {"'": "'", '"': '"', "`": "`"}
 
 
 def extract_heredocs(text: str) -> tuple[str, tuple[str, ...]]:
     """The text without its here-documents, and their bodies in order.
 
-    The grammar loses the rest of a line after `<<EOF ...;` and takes the body for commands, which would
-    make a script that is merely written look as if it were run.
+    The grammar loses the rest of a line after `<<EOF ...;` and reads the body as commands. A script that is
+    only written would then look like one that is run.
     """
     if "<<" not in text:
         return text, ()
     out: list[str] = []
     bodies: list[str] = []
-    waiting: list[tuple[int, str, bool]] = []
+    pending: list[tuple[int, str, bool]] = []
     nesting: list[str] = []
     position = 0
     while position < len(text):
@@ -33,15 +33,15 @@ def extract_heredocs(text: str) -> tuple[str, tuple[str, ...]]:
         if start and text[position - 1 : position] != "<" and text[position : position + 3] != "<<<":
             word = start[2] or start[3] or start[4]
             out.append(f"< {PLACEHOLDER}{len(bodies)}")
-            waiting.append((len(bodies), word, bool(start[1])))
+            pending.append((len(bodies), word, bool(start[1])))
             bodies.append("")
             position = start.end()
-        elif char == "\n" and waiting:
+        elif char == "\n" and pending:
             out.append(char)
             position += 1
-            for number, word, tabs in waiting:
+            for number, word, tabs in pending:
                 bodies[number], position = _read_body(text, position, word, tabs)
-            waiting = []
+            pending = []
         elif char == "#" and not within.strip(")") and (position == 0 or text[position - 1] in " \t\n;&|("):
             end = text.find("\n", position)
             position = len(text) if end < 0 else end
@@ -54,7 +54,7 @@ def extract_heredocs(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _count_copied_characters(text: str, position: int, nesting: list[str]) -> int:
-    """How many characters to copy, after keeping the stack of open quotes and substitutions up to date."""
+    """Number of characters to copy; updates the stack of open quotes and substitutions."""
     char = text[position]
     within = nesting[-1] if nesting else ""
     if within == "'":
@@ -76,7 +76,7 @@ def _count_copied_characters(text: str, position: int, nesting: list[str]) -> in
 
 
 def _read_body(text: str, position: int, delimiter: str, strip_tabs: bool) -> tuple[str, int]:
-    """The lines from a position to the one that is only the word, and the position after that line."""
+    """The lines up to the delimiter line, and the position after that line."""
     indent = r"\t*" if strip_tabs else ""
     end = re.compile(rf"^{indent}{re.escape(delimiter)}$\n?", re.M).search(text, position)
     body = text[position : end.start() if end else len(text)]

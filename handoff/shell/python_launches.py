@@ -1,4 +1,4 @@
-"""Which commands a Python text launches, as far as they are written out in it."""
+"""Commands that a Python program launches, as far as its text spells them out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, parse_command
+from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand
 
 LAUNCHERS = re.compile(r"\b(?:subprocess|os\.(?:system|popen))\b")
 _LAUNCH_FUNCTIONS = {
@@ -26,7 +27,7 @@ _MAX_CHARS = 100_000
 
 @lru_cache(maxsize=64)
 def list_launched_commands(text: str) -> tuple[SimpleCommand, ...]:
-    """The commands that a program starts by `subprocess` or `os.system`; its exit code speaks for none of them."""
+    """Commands launched with `subprocess` or `os.system`; the exit code of the program says nothing about them."""
     if LAUNCHERS.search(text) is None or len(text) > _MAX_CHARS:
         return ()
     try:

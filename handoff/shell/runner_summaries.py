@@ -1,4 +1,4 @@
-"""What each family of runners says at its end, and whether that means passed or failed."""
+"""Parsers for the summaries that test runners, linters and build tools print."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 ValidationOutcome = Literal["passed", "failed", "environment_error", "unknown"]
 SummaryParser = Callable[[str], ValidationOutcome | None]
-"""Reads a whole output without colours; None where the runner's summary is not in it."""
+"""Parses a complete output without colors; returns None if it contains no summary of the runner."""
 
 _PYTEST_SUMMARY = re.compile(
     r"^=*[ ]?(?P<counts>(?:\d+ (?:subtests )?[a-z]+(?:, )?)+) in [\d.]+ ?s(?:econds)?\b.*$|^=*[ ]?no tests ran\b.*$",
@@ -43,11 +43,11 @@ _COUNT = re.compile(r"(\d+) (failed|passed|exceptions?|errors?|xpassed|xfailed|s
 _PYTEST_HINTS = (" passed", " failed", " error", " skipped", " xfailed", " xpassed", " deselected", " warning",
                  "no tests ran", "FAILED", "ERROR", ".py ", "[100%]")  # fmt: skip
 _UNITTEST_HINTS = ("OK", "PASSED", "FAIL", "NO TESTS RAN", "ERROR", "Ran ")
-"""Without one of these no pattern of a runner can match: looking for words is much faster."""
+"""An output without any of these words cannot match; searching words is much faster than patterns."""
 
 
 def pytest(text: str) -> ValidationOutcome | None:
-    if not any(sign in text for sign in _PYTEST_HINTS):
+    if not any(hint in text for hint in _PYTEST_HINTS):
         return None
     verdicts = []
     for match in _PYTEST_SUMMARY.finditer(text):
@@ -68,8 +68,8 @@ def pytest(text: str) -> ValidationOutcome | None:
 
 
 def unittest(text: str) -> ValidationOutcome | None:
-    """Also Django's `runtests.py`, nose and trial."""
-    if not any(sign in text for sign in _UNITTEST_HINTS):
+    """Parse summaries of unittest, nose, trial and Django's `runtests.py`."""
+    if not any(hint in text for hint in _UNITTEST_HINTS):
         return None
     ran = _RAN_COUNT.findall(text)
     matches = list(_UNITTEST_SUMMARY.finditer(text))
@@ -81,7 +81,7 @@ def unittest(text: str) -> ValidationOutcome | None:
 
 
 def unittest_in_script(text: str) -> ValidationOutcome | None:
-    """A script may print OK on its own account; only after `Ran 3 tests` it is a summary."""
+    """Parse a unittest summary only after `Ran 3 tests`, since any script may print OK."""
     return unittest(text) if _RAN_COUNT.search(text) else None
 
 
@@ -100,7 +100,7 @@ def sympy(text: str) -> ValidationOutcome | None:
 def match_lines(
     passed: str = "", failed: str = "", no_tests: str = "", *, no_tests_first: bool = False
 ) -> SummaryParser:
-    """A reader for runners that one line of each sort gives away; failure wins, unless it is that nothing ran."""
+    """A parser that matches single lines; failure wins, unless `no_tests_first` is set and no tests ran."""
     good, bad, empty = (re.compile(p, re.M) if p else None for p in (passed, failed, no_tests))
 
     def parse(text: str) -> ValidationOutcome | None:
@@ -116,7 +116,7 @@ def match_lines(
 
 
 def combine(*parsers: SummaryParser) -> SummaryParser:
-    """The first of several readers that finds its summary."""
+    """A parser that returns the first outcome of several parsers."""
 
     def parse(text: str) -> ValidationOutcome | None:
         return next((o for o in (r(text) for r in parsers) if o is not None), None)

@@ -1,4 +1,4 @@
-"""The table of programs whose runs are validations; to know one more, add a row with an example."""
+"""Table of runners: programs whose runs are validations; to support another, add a row with an example."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _QUERY_OPTIONS = frozenset({
     "--dry-run", "--print-config", "--show-files", "--show-settings", "--fixtures-per-test", "--cache-show",
     "--init", "--show-only", "--no-run", "-list", "-av", "-version",
 })  # fmt: skip
-"""With one of these a runner tells about itself and runs nothing."""
+"""Options with which a runner prints information and validates nothing."""
 
 _VALUED_OPTIONS = {"-W", "-X", "-Q"}
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
-
-
 TEST_FILE = "test file"
-"""The row for a test file run directly; if the predecessor wrote the file, the run is a reproduction."""
+"""Name of the row for a test file run directly; a file that the predecessor wrote makes it a reproduction."""
 
 
 class Runner(NamedTuple):
+    """One row of the table."""
+
     name: str
     kind: ValidationKind
     pattern: str
-    """Matches the whole normal form of the command, `pytest -q` also for `python3 -m pytest -q`."""
+    """Matches the normalized command, which is `pytest -q` also for `python3 -m pytest -q`."""
     parse_summary: SummaryParser
     example: str
 
@@ -145,9 +145,9 @@ _COMMON_WORDS = {
     "py", "run", "script", "install", "uninstall", "package", "clean", "distclean", "help", "format", "diff", "all",
     "write", "only", "check", "verify", "main", "django", "init", "command", "pre", "cmd", "out",
 }  # fmt: skip
-"""Words of the table that stand in many commands, and in no row alone."""
+"""Words of the table that occur in many other commands and never identify a runner alone."""
 _COMPOSED_WORDS = {"test", "gmake", "basedpyright", "bash", "zsh", "runtests"}
-"""Words that a row's pattern puts together from parts."""
+"""Words that the patterns assemble from parts."""
 _RUNNER_WORDS = _COMPOSED_WORDS.union(
     word
     for row in RUNNERS
@@ -157,7 +157,7 @@ _RUNNER_WORDS = _COMPOSED_WORDS.union(
 
 
 def may_be_runner(text: str) -> bool:
-    """Whether a text has a word of the table in it; a quick look, never wrongly no."""
+    """Whether a text contains a word of the table; a fast check without false negatives."""
     return not _RUNNER_WORDS.isdisjoint(_WORD.findall(text)) or "py.test" in text or "++" in text
 
 
@@ -165,7 +165,7 @@ _ANY_RUNNER = re.compile("|".join(f"(?P<r{n}>{row.pattern})" for n, row in enume
 
 
 def find_runner(argv: Sequence[str]) -> Runner | None:
-    """The row of the table that a command is a run of; None if it runs no validation or only asks."""
+    """The runner that a command runs; None if it runs no validation or only prints information."""
     form = normalize_command(argv)
     if (
         not form
@@ -173,8 +173,8 @@ def find_runner(argv: Sequence[str]) -> Runner | None:
         or (form[1:2] in (["-V"], ["-v"]) and len(form) == 2 and form[0] == "make")
     ):
         return None
-    asks_by = {"playwright": "install", "cypress": "verify", "vitest": "list", "tox": "config"}
-    if form[1:2] == [asks_by.get(form[0])] or (form[0] == "ctest" and "-N" in form):
+    query_subcommands = {"playwright": "install", "cypress": "verify", "vitest": "list", "tox": "config"}
+    if form[1:2] == [query_subcommands.get(form[0])] or (form[0] == "ctest" and "-N" in form):
         return None
     if len(form) == 2 and (form[1] == "-V" or (form[1] == "-v" and form[0] in ("tsc", "gcc"))):
         return None
@@ -201,11 +201,11 @@ _INTERPRETED_RUNNERS = {
     "artisan",
     "rspec",
 }
-"""Runners that are often called by their file, as `node node_modules/.bin/jest`, or through a package manager."""
+"""Runners that are often called by path, as in `node node_modules/.bin/jest`, or by a package manager."""
 
 
 def normalize_command(argv: Sequence[str]) -> list[str]:
-    """`/usr/bin/python3 -W error -m pytest -q` and `./venv/bin/pytest -q` are both `pytest -q`."""
+    """Normalize a command: `/usr/bin/python3 -W error -m pytest -q` and `./venv/bin/pytest -q` to `pytest -q`."""
     words = list(argv)
     if not words:
         return []
@@ -232,13 +232,13 @@ def normalize_command(argv: Sequence[str]) -> list[str]:
     if words[0].endswith("bin/" + name) and name.partition("_")[0] in ("test", "doctest"):
         return ["bin/" + name, *words[1:]]
     if name in ("test", "doctest"):
-        # `test` is also the shell's own; only as a file in bin/ it is a runner.
+        # `test` is a shell builtin; it is a runner only as a file in bin/.
         return []
     return [name, *words[1:]]
 
 
 def find_python_target(words: Sequence[str]) -> list[str] | None:
-    """What an interpreter's arguments make it run: `-m mod …`, `-c text …` or `script …`."""
+    """The target of a Python interpreter: `-m mod …`, `-c text …` or `script …`; None if it has none."""
     rest = list(words)
     while rest:
         word = rest[0]

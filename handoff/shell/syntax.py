@@ -1,4 +1,4 @@
-"""What the shell grammar says about a text: its statements in a row, its words without quotes."""
+"""Statements and words of a shell text, from the Tree-sitter grammar of Bash."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ REDIRECTS = {"file_redirect", "herestring_redirect", "heredoc_redirect"}
 
 
 class Statement(NamedTuple):
+    """A syntax node with the operator before it and the redirections around it."""
+
     connector: Connector
     node: Node
     redirects: tuple[Node, ...]
@@ -36,33 +38,33 @@ class Statement(NamedTuple):
 
 
 def parse_syntax_tree(text: str) -> Node:
-    """The root of the text's syntax tree; what the grammar rejects is an ERROR node in it."""
+    """The root of the syntax tree; text that the grammar rejects becomes an ERROR node."""
     return _PARSER.parse(text.encode("utf-8", "surrogatepass")).root_node
 
 
 def list_statements(node: Node, first: Connector) -> list[Statement]:
-    """The statements under a node in one flat row: the grammar nests `a && b 2>&1 | c` wrongly."""
-    items: list[Statement] = []
+    """The statements under a node as a flat list; the grammar nests `a && b 2>&1 | c` incorrectly."""
+    statements: list[Statement] = []
     connector = first
     for child in node.children:
         if child.type in _OPERATORS:
             connector = _OPERATORS[child.type]
-            if connector == "&" and items:
-                items[-1] = items[-1]._replace(background=True)
+            if connector == "&" and statements:
+                statements[-1] = statements[-1]._replace(background=True)
             continue
         if child.type in _SEQUENCES:
-            items += list_statements(child, connector)
+            statements += list_statements(child, connector)
         elif child.type == "redirected_statement":
             body = [c for c in child.children if c.type not in REDIRECTS]
             redirects = tuple(c for c in child.children if c.type in REDIRECTS)
-            inner = [i for c in body for i in _list_node_statements(c, connector)]
+            inner = [statement for c in body for statement in _list_node_statements(c, connector)]
             if inner:
                 inner[-1] = inner[-1]._replace(redirects=inner[-1].redirects + redirects)
-            items += inner
+            statements += inner
         else:
-            items += _list_node_statements(child, connector)
+            statements += _list_node_statements(child, connector)
         connector = ";"
-    return items
+    return statements
 
 
 def _list_node_statements(node: Node, connector: Connector) -> list[Statement]:
@@ -79,17 +81,18 @@ def _list_node_statements(node: Node, connector: Connector) -> list[Statement]:
 
 
 def split_statements(statements: Sequence[Statement], connectors: tuple[str, ...]) -> list[list[Statement]]:
+    """Group statements; each of these connectors starts a new group."""
     groups: list[list[Statement]] = []
-    for item in statements:
-        if groups and item.connector not in connectors:
-            groups[-1].append(item)
+    for statement in statements:
+        if groups and statement.connector not in connectors:
+            groups[-1].append(statement)
         else:
-            groups.append([item])
+            groups.append([statement])
     return groups
 
 
 def list_redirect_operands(redirect: Node) -> list[Node]:
-    """Where a redirection leads, then the words behind it: they are the command's own."""
+    """The target of a redirection, then the words after it, which are arguments of the command."""
     return [child for child in redirect.children if child.is_named and child.type != "file_descriptor"]
 
 
@@ -103,7 +106,7 @@ def node_text(node: Node) -> str:
 
 
 def word_text(node: Node) -> str:
-    """A word with its quotes taken off; expansions stay as they are written."""
+    """A word without its quotes; expansions stay unexpanded."""
     text = node_text(node)
     kind = node.type
     if kind == "word":

@@ -1,4 +1,4 @@
-"""Which programs only run another one, and how to see the other."""
+"""Programs that only run another program, such as `timeout` and `poetry run`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 
 class _Wrapper(NamedTuple):
     words: tuple[str, ...]
-    """The words it begins with."""
+    """The words that it starts with."""
     valued_options: frozenset[str] = frozenset()
-    """Its options whose value is a word of its own."""
+    """Options with a separate value."""
     operand_count: int = 0
-    """How many words of its own come before the wrapped command."""
+    """Number of its operands before the wrapped command."""
 
 
 def _row(words: str, valued: str = "", operands: int = 0) -> _Wrapper:
@@ -64,20 +64,21 @@ _WRAPPERS = (
     _row("yarn exec"),
     _row("bunx"),
 )
-
-
 _WRAPPERS_BY_NAME = {
     name: tuple(w for w in _WRAPPERS if w.words[0] == name) for name in {w.words[0] for w in _WRAPPERS}
 }
 
 
 class UnwrappedCommand(NamedTuple):
+    """A command without its wrappers."""
+
     argv: tuple[str, ...]
     environment: tuple[str, ...]
+    """The assignments of `env`, such as `NAME=value`."""
 
 
 def unwrap_command(words: Sequence[str]) -> UnwrappedCommand:
-    """The command that is really run, and the variables that `env` sets for it."""
+    """Remove the wrappers of a command."""
     argv = list(words)
     environment: list[str] = []
     while argv:
@@ -104,7 +105,7 @@ def unwrap_command(words: Sequence[str]) -> UnwrappedCommand:
 
 
 def find_inline_script(argv: Sequence[str], stdin: str | None) -> str | None:
-    """The shell text that `bash -c TEXT`, `eval TEXT` or `bash <<EOF` would run, if it is one of these."""
+    """The shell text that `bash -c TEXT`, `eval TEXT` or `bash <<EOF` runs; None for other commands."""
     name = posixpath.basename(argv[0])
     if name == "eval":
         return " ".join(argv[1:])

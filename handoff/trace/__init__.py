@@ -1,0 +1,1 @@
+"""Traces: the events of a run, and their conversion to other formats."""

@@ -1,4 +1,4 @@
-"""An action as a value, and as the text that a model would have sent for it."""
+"""Actions as values and as the text that a model sends for them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from typing import Literal, NamedTuple
 
 ActionProtocol = Literal["text", "native"]
-"""How a model acts: by text of a fixed form, or by its provider's own tool calls."""
+"""How a model acts: by text in a fixed form, or by native tool calls of its provider."""
 
 
 class Action(NamedTuple):
     """One readable action: a tool and its arguments, all of them text.
 
-    A tool beside the built-in ones has one argument, `arguments`: JSON.
+    A tool that is not built in has a single argument, `arguments`, which contains JSON.
     """
 
     tool: str
@@ -21,7 +21,7 @@ class Action(NamedTuple):
 
 
 def write_action(action: Action) -> str:
-    """The text that `read_action` reads as this action."""
+    """Write the text that `read_action` parses as this action."""
     tool, arguments = action
     if tool == "shell":
         body = arguments.get("command", "")
@@ -42,8 +42,8 @@ def write_action(action: Action) -> str:
     if "arguments" in arguments:
         return f'```json\n{{"name": {json.dumps(tool)}, "arguments": {arguments["arguments"]}}}\n```'
     to = f" to={_quote(arguments['to'])}" if tool == "handoff" and "to" in arguments else ""
-    said = next((value for name, value in arguments.items() if not to or name != "to"), "")
-    return f"<{tool}{to}>{said}</{tool}>"
+    message = next((value for name, value in arguments.items() if not to or name != "to"), "")
+    return f"<{tool}{to}>{message}</{tool}>"
 
 
 def _quote(value: str) -> str:

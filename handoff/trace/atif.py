@@ -1,7 +1,7 @@
-"""Traces as ATIF documents, the Agent Trajectory Interchange Format, predecessor and successor linked.
+"""Traces as documents of ATIF, the Agent Trajectory Interchange Format.
 
-What ATIF has no field for (exit codes, file changes, trees) goes into `extra`, so that
-`handoff.readers` gives back the very trace that was written.
+Data without an ATIF field (exit codes, file changes, trees) goes into `extra`, so that `handoff.readers` restores
+the identical trace.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from langgraph_takeover.handoff.trace.events import Event, Trace, Usage
 SCHEMA_VERSION = "ATIF-v1.7"
 TRACE_KEY, EVENTS_KEY = "takeover_trace", "takeover_events"
 _NATIVE_FIELDS = {"text", "arguments", "usage"}
-"""The fields of an event that ATIF itself has a place for."""
+"""Event fields that have an ATIF field."""
 
 
 class SuccessorDocument(NamedTuple):
-    """One successor's document, for the document of its predecessor to refer to."""
+    """The document of one successor, referenced by the document of its predecessor."""
 
     file: str
     trace: Trace
 
 
 def build_document(trace: Trace, successors: Sequence[SuccessorDocument] = ()) -> dict[str, Any]:
-    """The trace as one ATIF document; `successors` are the takeovers that continue it.
+    """Build the ATIF document of a trace; `successors` are the takeovers that continue it.
 
-    `continued_trajectory_ref` can name one file only: with several successors all are in `extra`.
+    `continued_trajectory_ref` can reference only one file, so several successors are listed in `extra`.
     """
     steps: list[dict[str, Any]] = []
     if trace.task:
@@ -39,10 +39,10 @@ def build_document(trace: Trace, successors: Sequence[SuccessorDocument] = ()) -
         steps.append({"step_id": 1, "source": "system", "message": "The run has no events."})
     extra: dict[str, Any] = {TRACE_KEY: trace.model_dump(mode="json", exclude={"events", "task"})}
     if successors:
-        extra["continued_by"] = [_build_continuation(one, trace) for one in successors]
+        extra["continued_by"] = [_build_continuation(successor, trace) for successor in successors]
     if trace.continues is not None:
         extra["continues"] = trace.continues.model_dump(mode="json")
-    told = {
+    document = {
         "schema_version": SCHEMA_VERSION,
         "session_id": trace.continues.trace if trace.continues else trace.id,
         "trajectory_id": trace.id,
@@ -52,11 +52,11 @@ def build_document(trace: Trace, successors: Sequence[SuccessorDocument] = ()) -
         "continued_trajectory_ref": successors[0].file if len(successors) == 1 else None,
         "extra": extra,
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in document.items() if value is not None}
 
 
 def _pair_events(events: Sequence[Event]) -> list[tuple[Event | None, Event | None]]:
-    """Every action with the observation that answers it; either may be missing in a broken trace."""
+    """Pair every action with its observation; either may be missing in a broken trace."""
     pairs: list[tuple[Event | None, Event | None]] = []
     for event in events:
         if event.kind == "observation" and pairs and pairs[-1][0] is not None and pairs[-1][1] is None:
@@ -67,7 +67,9 @@ def _pair_events(events: Sequence[Event]) -> list[tuple[Event | None, Event | No
 
 
 def _build_step(number: int, trace: Trace, action: Event | None, observation: Event | None) -> dict[str, Any]:
-    kept = [e.model_dump(mode="json", exclude=_NATIVE_FIELDS) for e in (action, observation) if e is not None]
+    other_fields = [
+        e.model_dump(mode="json", exclude=_NATIVE_FIELDS) for e in (action, observation) if e is not None
+    ]
     step: dict[str, Any] = {"step_id": number, "source": "agent" if action else "system", "message": ""}
     if action is not None:
         step["message"] = action.text
@@ -85,7 +87,7 @@ def _build_step(number: int, trace: Trace, action: Event | None, observation: Ev
         if action is not None:
             result["source_call_id"] = f"call_{action.index}"
         step["observation"] = {"results": [result]}
-    step["extra"] = {EVENTS_KEY: kept}
+    step["extra"] = {EVENTS_KEY: other_fields}
     return step
 
 
@@ -102,33 +104,33 @@ def _build_metrics(usage: Usage | None) -> dict[str, int]:
 
 
 def _build_final_metrics(events: Sequence[Event], steps: int) -> dict[str, int]:
-    counted: dict[str, int] = {"total_steps": steps}
+    metrics: dict[str, int] = {"total_steps": steps}
     for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
         values = [getattr(e.usage, name) for e in events if e.usage is not None]
         known = [value for value in values if value is not None]
         if known:
-            counted[f"total_{name}"] = sum(known)
-    return counted
+            metrics[f"total_{name}"] = sum(known)
+    return metrics
 
 
 def _build_continuation(successor: SuccessorDocument, trace: Trace) -> dict[str, Any]:
-    told = successor.trace.continues
-    if told is None:
+    continuation = successor.trace.continues
+    if continuation is None:
         return {"file": successor.file}
     offset = 2 if trace.task else 1
     step = next(
         (
             n
             for n, pair in enumerate(_pair_events(trace.events))
-            if any(e and e.index == told.point.event_index for e in pair)
+            if any(e and e.index == continuation.point.event_index for e in pair)
         ),
         None,
     )
     return {
         "file": successor.file,
-        "record": told.record,
-        "view": told.view,
-        "point": told.point.kind,
+        "record": continuation.record,
+        "view": continuation.view,
+        "point": continuation.point.kind,
         "after_step_id": None if step is None else step + offset,
     }
 

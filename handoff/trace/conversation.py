@@ -1,4 +1,4 @@
-"""Events as the chat messages that they were, or would have been, in either protocol."""
+"""Events as chat messages, in either action protocol."""
 
 from __future__ import annotations
 
@@ -19,81 +19,81 @@ _CALL_START = re.compile(
 )
 _INVALID_NAME_CHARS = re.compile(r"[^A-Za-z0-9_-]")
 RESULT_NOT_RECORDED = "[the result of this action was not recorded]"
-EMPTY_RESULT = "[nothing was shown]"
+EMPTY_RESULT = "[no output]"
 
 
 class Step(NamedTuple):
-    """One action, and what answered it."""
+    """One action and its observation."""
 
     action: Event
     observation: Event | None
 
 
 def list_steps(events: Iterable[Event]) -> list[Step]:
-    """The actions of a trace, each with its observation; an observation that answers none is left out."""
-    found: list[Step] = []
+    """List the actions of a trace with their observations; observations without an action are omitted."""
+    steps: list[Step] = []
     for event in events:
         if event.kind == "action":
-            found.append(Step(event, None))
-        elif found and found[-1].observation is None:
-            found[-1] = Step(found[-1].action, event)
-    return found
+            steps.append(Step(event, None))
+        elif steps and steps[-1].observation is None:
+            steps[-1] = Step(steps[-1].action, event)
+    return steps
 
 
 def build_messages(
     history: Iterable[Step], protocol: ActionProtocol, *, include_thoughts: bool = True
 ) -> list[BaseMessage]:
-    """Steps as chat history: every call has its one answer, and in text nobody speaks twice in a row."""
+    """Convert steps to chat messages: every call has exactly one result; in text, the roles alternate."""
     return [message for step in history for message in _build_step_messages(step, protocol, include_thoughts)]
 
 
 def merge_human_messages(messages: list[BaseMessage]) -> list[BaseMessage]:
-    """The same without two messages of a person in a row, which some chat templates refuse."""
-    found: list[BaseMessage] = []
+    """Merge consecutive human messages, which some chat templates reject."""
+    merged: list[BaseMessage] = []
     for message in messages:
-        if found and isinstance(message, HumanMessage) and isinstance(found[-1], HumanMessage):
-            found[-1] = HumanMessage(f"{found[-1].text.rstrip()}\n\n{message.text}")
+        if merged and isinstance(message, HumanMessage) and isinstance(merged[-1], HumanMessage):
+            merged[-1] = HumanMessage(f"{merged[-1].text.rstrip()}\n\n{message.text}")
         else:
-            found.append(message)
-    return found
+            merged.append(message)
+    return merged
 
 
 def _build_step_messages(step: Step, protocol: ActionProtocol, include_thoughts: bool) -> list[BaseMessage]:
-    action, seen = step
-    answer = (quote_text(seen.text) or EMPTY_RESULT) if seen else RESULT_NOT_RECORDED
+    action, observation = step
+    result = (quote_text(observation.text) or EMPTY_RESULT) if observation else RESULT_NOT_RECORDED
     if action.tool == UNREADABLE:
-        return [AIMessage(quote_text(action.text) or "…"), HumanMessage(answer)]
+        return [AIMessage(quote_text(action.text) or "…"), HumanMessage(result)]
     tool = _sanitize_name(action.tool)
     thought = quote_text(_CALL_START.split(action.text, 1)[0].strip()) if include_thoughts else ""
     arguments = {_sanitize_name(name): quote_text(value) for name, value in action.arguments.items()}
     if protocol == "native":
         call = {"name": tool, "args": _decode_arguments(arguments), "id": f"call_e{action.index}"}
-        return [AIMessage(thought, tool_calls=[call]), ToolMessage(answer, tool_call_id=call["id"])]
-    said = write_action(Action(tool, arguments)) if arguments else f"<{tool}></{tool}>"
-    # Only now it is whole: a tool may be called as our fence is.
-    return [AIMessage(neutralize(f"{thought}\n\n{said}".strip())), HumanMessage(answer)]
+        return [AIMessage(thought, tool_calls=[call]), ToolMessage(result, tool_call_id=call["id"])]
+    call_text = write_action(Action(tool, arguments)) if arguments else f"<{tool}></{tool}>"
+    # Neutralized only as a whole, because a tool may have the name of the fence.
+    return [AIMessage(neutralize(f"{thought}\n\n{call_text}".strip())), HumanMessage(result)]
 
 
 def _sanitize_name(name: str) -> str:
-    """A name as providers take it."""
+    """Restrict a name to the characters that providers accept."""
     return _INVALID_NAME_CHARS.sub("_", name)[:64] or "_"
 
 
 def _decode_arguments(arguments: dict[str, str]) -> dict[str, Any]:
-    """A native call's arguments: those of an embedding program's tool are kept as JSON."""
+    """Arguments of a native call; those of a tool of an embedding program are decoded from JSON."""
     if set(arguments) != {"arguments"}:
         return dict(arguments)
     try:
-        found = json.loads(arguments["arguments"])
+        decoded = json.loads(arguments["arguments"])
     except (ValueError, RecursionError):
         return dict(arguments)
-    return _quote_json(found) if isinstance(found, dict) else dict(arguments)
+    return _quote_json(decoded) if isinstance(decoded, dict) else dict(arguments)
 
 
 def _quote_json(value: Any) -> Any:
-    """Decoded JSON, whose escapes may have hidden what `quoted` would have found."""
+    """Quote all texts in decoded JSON, because escapes may have hidden them from `quote_text`."""
     if isinstance(value, dict):
-        return {quote_text(name): _quote_json(each) for name, each in value.items()}
+        return {quote_text(name): _quote_json(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_quote_json(each) for each in value]
+        return [_quote_json(item) for item in value]
     return quote_text(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Which files are source, tests, scratch or generated, judged by where they lie."""
+"""Classification of files by their path: source, test, scratch or generated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCRIPT_EXTENSIONS = frozenset({
 
 
 def is_code(path: str) -> bool:
-    """Whether the name is that of program text; backups and fragments (`x.py.bak`, `x.py~`) are not."""
+    """Whether the path names program code; backups such as `x.py.bak` and `x.py~` do not."""
     parts = path.split("/")
     extension = posixpath.splitext(parts[-1])[1].lower()
     if extension:
@@ -43,9 +43,9 @@ def is_script(path: str) -> bool:
 
 
 def is_test(path: str) -> bool:
-    """A directory `test(s)`, `testing` or `spec(s)`, or a test's name.
+    """Whether the path is in a directory `test(s)`, `spec(s)` or top-level `testing`, or has the name of a test.
 
-    A `testing` package inside another directory ships with the product: source, unless the name is a test's.
+    A `testing` package inside another directory is part of the product, so it counts as source.
     """
     *directories, name = path.split("/")
     stem, _, rest = name.partition(".")
@@ -57,7 +57,7 @@ def is_test(path: str) -> bool:
 
 
 def is_generated(path: str) -> bool:
-    """What tools leave behind: caches, build directories, everything of git's own."""
+    """Whether the path is in a cache, in a build directory or in the data of Git."""
     directories = path.split("/")[:-1]
     return (
         not _GENERATED_PARTS.isdisjoint(directories)
@@ -71,7 +71,7 @@ def is_outside_repository(path: str) -> bool:
 
 
 def is_scratch(path: str, is_in_base: bool, base_directories: Collection[str]) -> bool:
-    """A file the base commit lacks, in the root, in a new top-level directory, or outside the repository."""
+    """Whether the file is new in the root or in a new top-level directory, or outside the repository."""
     if is_outside_repository(path):
         return True
     top, _, rest = path.partition("/")
@@ -79,7 +79,7 @@ def is_scratch(path: str, is_in_base: bool, base_directories: Collection[str]) -
 
 
 def is_source(path: str, is_in_base: bool, base_directories: Collection[str]) -> bool:
-    """A code file that is neither a test, nor scratch, nor generated."""
+    """Whether the path is a code file that is neither test, scratch nor generated."""
     return (
         is_code(path)
         and not is_test(path)

@@ -1,4 +1,4 @@
-"""Sequences in values that may come from anybody."""
+"""Sequence types for models that validate untrusted data."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _Value = TypeVar("_Value")
 
 
 class _FailFast(FailFast):
-    """The same, and hashable, which a union needs."""
+    """A hashable `FailFast`, as required inside unions."""
 
     __hash__ = object.__hash__
 
 
 FailFastTuple = Annotated[tuple[_Value, ...], _FailFast()]
-"""A tuple whose validation ends at the first wrong element: each error takes memory."""
+"""A tuple whose validation stops at the first invalid element, which limits the memory for errors."""

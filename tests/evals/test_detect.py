@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.handoff.points import detectors
-from langgraph_takeover.handoff.readers import read_traces
+from langgraph_takeover.handoff.readers import FORMATS, read_traces
 from langgraph_takeover.handoff.trace.events import Trace
 
 ROOT = Path(__file__).parents[2]
@@ -80,11 +80,11 @@ def test_one_object_a_trace(folder: Path) -> None:
         "failed",
         "test failed: 1 failed, 2 passed in 0.10s",
     )
-    assert again["why"].endswith("after action 2 had failed")
+    assert again["why"].endswith("after the failed validation of action 2")
     assert row["validations"] == [{"action_index": 2, "kind": "test", "outcome": "failed"}]
     errors = done.stderr.splitlines()
     assert len(errors) == 2
-    assert any("RESOLVED.json: no trace in a known format" in line for line in errors)
+    assert any("RESOLVED.json: unknown trace format" in line for line in errors)
     assert any("broken.json: not JSON" in line for line in errors)
 
 
@@ -156,7 +156,7 @@ def test_of_a_record_its_trace_is_meant(folder: Path) -> None:
         (record / name).write_text("{}")
     done = run("detect", record, "--json")
     assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [
-        f"error: {record / 'other.json'}: no trace in a known format"
+        f"error: {record / 'other.json'}: unknown trace format (supported: {', '.join(FORMATS)})"
     ]
     assert json.loads(done.stdout)["trace"].endswith("record.json")
 

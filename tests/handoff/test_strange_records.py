@@ -16,7 +16,7 @@ from langgraph_takeover.handoff.views import VIEWS, Recipient, find_view, measur
 from langgraph_takeover.sandbox.interface import FileChange
 
 from .test_views import FAILED, NOTES, PROMPT, record, sha256, step
-from .trace.test_conversation import valid
+from .trace.test_conversation import check_history as valid
 
 BOUNDED = [name for name in VIEWS if name != "trace"]
 PROTOCOLS: tuple[ActionProtocol, ...] = ("text", "native")

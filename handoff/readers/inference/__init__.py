@@ -1,0 +1,1 @@
+"""Inference of the file changes of a run whose recording contains no files."""

@@ -1,12 +1,16 @@
-"""What an editor's calls make of files: agents' editors differ in names, and do the same few things."""
+"""File changes of single actions, including the calls of agents' editors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from langgraph_takeover.handoff.readers.inference import content as contents
 from langgraph_takeover.handoff.readers.inference import shell, shown_lines
-from langgraph_takeover.handoff.readers.inference.content import Content
+from langgraph_takeover.handoff.readers.inference.content import Content, add_opaque_change, known_content
+from langgraph_takeover.handoff.readers.inference.content_edits import (
+    insert_lines,
+    replace_lines,
+    replace_text,
+)
 from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.sandbox.interface import FileChange
@@ -15,7 +19,7 @@ _EDIT_COMMANDS = {"str_replace", "insert", "lines", "edit"}
 
 
 def apply_editor_call(files: InferredFiles, arguments: Mapping[str, str]) -> set[str]:
-    """Let the files change as a call that succeeded changes them; the paths it touched."""
+    """Apply a successful editor call to the files and return the touched paths."""
     command, path = arguments.get("command", ""), files.resolve_path(arguments.get("path", ""))
     if command == "undo":
         earlier = files.replaced_contents.get(path)
@@ -27,41 +31,41 @@ def apply_editor_call(files: InferredFiles, arguments: Mapping[str, str]) -> set
         files.mark_base_file(path)
     elif command == "create" and "/" in path and not files.was_shown(path.split("/")[0]):
         files.make_directory(path)
-    held = _edit_content(files, command, files.content(path) or contents.from_text(""), arguments)
-    if held is None:
+    content = _edit_content(files, command, files.content(path) or known_content(""), arguments)
+    if content is None:
         return set()
     files.replaced_contents.setdefault(path, []).append(files.content(path) if files.exists(path) else None)
-    files.write(path, held)
+    files.write(path, content)
     return {path}
 
 
 def _edit_content(
     files: InferredFiles, command: str, content: Content, arguments: Mapping[str, str]
 ) -> Content | None:
-    """The content after the call; None for one that changes nothing."""
+    """The content after the call; None if the call changes nothing."""
     new = arguments.get("new", "")
     lines = new.removesuffix("\n").split("\n") if new else []
     if command in ("create", "write"):
-        return contents.from_text(arguments.get("content", ""))
+        return known_content(arguments.get("content", ""))
     if command == "str_replace":
-        return contents.replace_text(content, files.known_lines, arguments.get("old", ""), new)
+        return replace_text(content, files.known_lines, arguments.get("old", ""), new)
     if command == "insert":
         line = _parse_number(arguments.get("line", ""))
         return (
             _add_unknown_edit(content, arguments)
             if line is None
-            else contents.insert_lines(content, line, lines or [""])
+            else insert_lines(content, line, lines or [""])
         )
     if command == "lines":
         first, last = _parse_number(arguments.get("start", "")), _parse_number(arguments.get("end", ""))
         if first is None or last is None:
             return _add_unknown_edit(content, arguments)
-        return contents.replace_lines(content, max(first, 1), last, lines)
+        return replace_lines(content, max(first, 1), last, lines)
     return _add_unknown_edit(content, arguments) if command == "edit" else None
 
 
 def _add_unknown_edit(content: Content, arguments: Mapping[str, str]) -> Content:
-    return contents.add_opaque_change(content, repr(sorted(arguments.items())))
+    return add_opaque_change(content, repr(sorted(arguments.items())))
 
 
 def _parse_number(text: str) -> int | None:
@@ -76,7 +80,7 @@ def infer_changes(
     exit_code: int | None,
     timed_out: bool,
 ) -> tuple[FileChange, ...]:
-    """The changes of one action that was carried out; the files follow it, and what it showed is known from then on."""
+    """Infer the changes of an executed action; updates the files and their known lines."""
     before = dict(files.touched_contents)
     touched: set[str] = set()
     if tool == "editor":

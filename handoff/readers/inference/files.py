@@ -1,4 +1,4 @@
-"""The files of an imported run: what each holds, followed from action to action as far as that can be known."""
+"""The inferred files of an imported run, updated by every action."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 
-from langgraph_takeover.handoff.readers.inference import content as contents
-from langgraph_takeover.handoff.readers.inference.content import Content, KnownLines
+from langgraph_takeover.handoff.readers.inference.content import (
+    Content,
+    KnownLines,
+    digest_content,
+    full_text,
+    unknown_content,
+)
 from langgraph_takeover.handoff.trace import file_kinds
 from langgraph_takeover.sandbox.interface import FileChange
 
 
 class InferredFiles:
-    """What is known of a file system that nobody kept: it is changed by actions, and known by what was shown.
+    """The inferred files of a run: actions change them, and displayed lines reveal their contents.
 
-    A path is relative to the repository inside it and absolute outside it, as in `FileChange`.
+    Paths are relative inside the repository and absolute outside it, as in `FileChange`.
     """
 
     def __init__(self, workspace: str, *, keeps_directory: bool) -> None:
@@ -26,28 +31,29 @@ class InferredFiles:
         self._keeps_directory = keeps_directory
         self._contents: dict[str, Content | None] = {}
         self._is_in_base: dict[str, bool] = {}
-        """Whether a path that was touched is one of the base commit's."""
-        self._stashes: list[dict[str, Content | None]] = []
+        """Whether a touched path exists in the base commit."""
         self._shown_texts: list[str] = []
         self._created_directories: set[str] = set()
         self._top_directories: set[str] = set()
         self.replaced_contents: dict[str, list[Content | None]] = {}
-        """What the editor's calls replaced, for it to bring back."""
+        """Path -> contents before each editor call, for undo."""
+        self.stashes: list[dict[str, Content | None]] = []
+        """Path -> content, for each entry of `git stash`."""
         self.diffs: dict[str, dict[str, Content | None]] = {}
-        """The contents of the changed files when `git diff` was written to this path."""
+        """Path of a saved `git diff` -> contents of the changed files at that time."""
 
     def enter_directory(self, directory: str) -> None:
-        """The shell is known to stand in this directory."""
+        """Set the directory of the shell to a recorded directory."""
         if self._keeps_directory:
             self.cwd = self.resolve_path(directory) if directory.startswith("/") else directory
 
     def set_directory(self, directory: str | None) -> None:
-        """The shell stands there after a command; None where nobody knows."""
+        """Set the directory of the shell after a command; None if unknown."""
         if self._keeps_directory:
             self.cwd = directory
 
     def apply_reported_changes(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
-        """Take changes over that the recording itself tells, and name their paths as changes do."""
+        """Apply changes from the recording and return them with normalized paths."""
         changes = [change.model_copy(update={"path": self.resolve_path(change.path)}) for change in changes]
         for change in changes:
             if change.before is None and change.path not in self._is_in_base:
@@ -55,68 +61,68 @@ class InferredFiles:
             elif change.path not in self._is_in_base:
                 self._is_in_base[change.path] = True
             self._contents[change.path] = (
-                None if change.after is None else contents.unknown_content(f"told:{change.after}")
+                None if change.after is None else unknown_content(f"reported:{change.after}")
             )
             self._record_top_directory(change.path)
         return tuple(changes)
 
     def add_shown_text(self, text: str) -> None:
-        """Something that the agent was shown."""
+        """Record a text shown to the agent."""
         self._shown_texts.append(text)
 
     def list_base_directories(self) -> tuple[str, ...]:
-        """The top-level directories that were there before the agent made any."""
+        """The top-level directories that existed before the first action, as far as known."""
         return tuple(sorted(self._top_directories - self._created_directories))
 
     def resolve_path(self, path_text: str, cwd: str | None = None) -> str:
-        """A path as an agent writes it, as changes name it."""
+        """Resolve a path of an agent to the form used in file changes."""
         path_text = path_text.strip()
         if path_text.startswith("~"):
             path_text = "/root" + path_text[1:]
-        where = cwd if cwd is not None else self.cwd or ""
+        directory = cwd if cwd is not None else self.cwd or ""
         if not path_text.startswith("/"):
-            path_text = posixpath.join(where, path_text)
+            path_text = posixpath.join(directory, path_text)
         if not path_text.startswith("/"):
             path_text = posixpath.join(self.workspace, path_text)
-        whole = posixpath.normpath(path_text)
-        inside = self.workspace.rstrip("/") + "/"
-        return whole.removeprefix(inside) if whole != self.workspace else ""
+        absolute = posixpath.normpath(path_text)
+        prefix = self.workspace.rstrip("/") + "/"
+        return absolute.removeprefix(prefix) if absolute != self.workspace else ""
 
     def content(self, path: str) -> Content | None:
-        """What a path holds now; a path that nobody touched holds what the base commit has there."""
+        """The current content of a path; an untouched path has the content of the base commit."""
         if path in self._contents:
             return self._contents[path]
-        return contents.unknown_content(f"base:{path}")
+        return unknown_content(f"base:{path}")
 
     def text(self, path: str) -> str | None:
-        """The whole text of a file, if it is known."""
-        held = self.content(path)
-        return None if held is None else contents.full_text(held, self.known_lines)
+        """The complete text of a file, if known."""
+        content = self.content(path)
+        return None if content is None else full_text(content, self.known_lines)
 
     @property
     def touched_contents(self) -> Mapping[str, Content | None]:
-        """Every path that an action was about, with what it holds."""
+        """Path -> content, for every path that an action has touched."""
         return self._contents
 
     def mark_base_file(self, path: str) -> None:
-        """A path that nobody made must be one of the base commit's."""
+        """Record that a path exists in the base commit, unless an action created it."""
         self._is_in_base.setdefault(path, True)
 
     def exists(self, path: str) -> bool:
-        """Whether a path is there: an untouched one is, if it was shown or is not newly made."""
+        """Whether a path exists; an untouched path does if it is a base file or was shown."""
         if path in self._contents:
             return self._contents[path] is not None
         return self._is_in_base.get(path, False) or self.was_shown(path)
 
     def write(self, path: str, content: Content | None) -> None:
-        """A path comes to hold something; None removes it."""
+        """Set the content of a path; None removes it."""
         if path not in self._is_in_base:
             self._is_in_base[path] = self.was_shown(path) or content is None
         self._contents[path] = content
         self._record_top_directory(path)
 
     def make_directory(self, path: str, *, new: bool = False) -> None:
-        """The agent made a directory, which was not there before if it is `new` or was never shown."""
+        """Record a directory that the agent created; it is new if `new` is set or its name was never shown."""
         top = path.split("/")[0]
         if (
             top
@@ -127,21 +133,23 @@ class InferredFiles:
             self._created_directories.add(top)
 
     def list_changed_paths(self) -> list[str]:
-        """The paths that differ from the base commit."""
+        """Paths that differ from the base commit."""
         return [path for path in self._contents if not self._matches_base(path)]
 
     def digest(self) -> str:
-        """One digest of everything that differs from the base commit."""
-        held = sorted((path, self._digest(self._contents[path]) or "") for path in self.list_changed_paths())
-        return hashlib.sha256(repr(held).encode("utf-8", "surrogatepass")).hexdigest()
+        """Digest of all differences from the base commit."""
+        digests = sorted(
+            (path, self._digest(self._contents[path]) or "") for path in self.list_changed_paths()
+        )
+        return hashlib.sha256(repr(digests).encode("utf-8", "surrogatepass")).hexdigest()
 
     def restore(self, path: str) -> None:
-        """A path comes to hold what the base commit has there; one that it does not have stays."""
+        """Restore a path to the base commit; a path that is not in the base commit is unchanged."""
         if self._is_in_base.setdefault(path, True):
-            self.write(path, contents.unknown_content(f"base:{path}"))
+            self.write(path, unknown_content(f"base:{path}"))
 
     def list_paths_under(self, prefix: str) -> list[str]:
-        """The touched paths that are a path or lie under it."""
+        """The touched paths equal to or under `prefix`, which may contain `*`."""
         if prefix in ("", "."):
             return [path for path in self._contents if not file_kinds.is_outside_repository(path)]
         if "*" in prefix:
@@ -152,44 +160,33 @@ class InferredFiles:
         ]
 
     def is_tracked(self, path: str) -> bool:
+        """Whether a path exists in the base commit; assumed for unknown paths."""
         return self._is_in_base.get(path, True)
-
-    def stash(self) -> None:
-        changed = [path for path in self.list_changed_paths() if self._is_in_base.get(path, True)]
-        self._stashes.append({path: self._contents[path] for path in changed})
-        for path in changed:
-            self.restore(path)
-
-    def unstash(self, *, keep: bool) -> None:
-        if self._stashes:
-            saved = self._stashes[-1] if keep else self._stashes.pop()
-            for path, held in saved.items():
-                self.write(path, held)
 
     def list_changes(
         self, contents_before: Mapping[str, Content | None], touched_paths: set[str]
     ) -> tuple[FileChange, ...]:
-        """What differs at the touched paths from what they held before, as the detectors want it."""
+        """The changes of the touched paths since `contents_before`."""
         changes = []
         for path in sorted(touched_paths):
-            was = contents_before[path] if path in contents_before else self._base_content(path)
-            now = self._contents.get(path)
-            first, last = self._digest(was), self._digest(now)
-            if first != last:
-                changes.append(FileChange(path=path, before=first, after=last))
+            old_content = contents_before[path] if path in contents_before else self._base_content(path)
+            new_content = self._contents.get(path)
+            old_digest, new_digest = self._digest(old_content), self._digest(new_content)
+            if old_digest != new_digest:
+                changes.append(FileChange(path=path, before=old_digest, after=new_digest))
         return tuple(changes)
 
     def _base_content(self, path: str) -> Content | None:
-        return contents.unknown_content(f"base:{path}") if self._is_in_base.get(path, True) else None
+        return unknown_content(f"base:{path}") if self._is_in_base.get(path, True) else None
 
     def _digest(self, content: Content | None) -> str | None:
-        return None if content is None else contents.digest_content(content, self.known_lines)
+        return None if content is None else digest_content(content, self.known_lines)
 
     def _matches_base(self, path: str) -> bool:
         return self._digest(self._contents.get(path)) == self._digest(self._base_content(path))
 
     def was_shown(self, path: str) -> bool:
-        """Whether the agent was shown a name as listings and searches show one, rather than in a sentence."""
+        """Whether an output contained a path as listings and searches print it, rather than within a sentence."""
         absolute = path if file_kinds.is_outside_repository(path) else f"{self.workspace}/{path}"
         names = f"(?:\\./)?{re.escape(path)}|{re.escape(absolute)}"
         pattern = re.compile(rf"(?:^|\s)(?:{names})/?(?=$|[\s:*/@])", re.M)

@@ -1,4 +1,4 @@
-"""Git commands and the files of an imported run."""
+"""Effects of Git commands on the inferred files."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from langgraph_takeover.handoff.readers.inference import content as contents
 from langgraph_takeover.handoff.readers.inference import file_commands, patches
 from langgraph_takeover.handoff.readers.inference.command_line import (
     CommandLine,
     ExpandedCommand,
     list_operands,
 )
+from langgraph_takeover.handoff.readers.inference.content import unknown_content
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 
 
 def run_git(line: CommandLine, part: ExpandedCommand) -> None:
-    """Let the files change as the command changes them."""
+    """Apply a Git command to the files."""
     words = list(part.words)
     while words and words[0].startswith("-"):
         words = words[2:] if words[0] in ("-C", "-c") else words[1:]
     if not words:
         return
-    files, before = line.files, dict(line.files.touched_contents)
+    files, old_contents = line.files, dict(line.files.touched_contents)
     _run_subcommand(line, part._replace(words=tuple(words[1:])), words[0])
     line.touched_paths |= {
-        p for p, held in files.touched_contents.items() if p not in before or held != before[p]
+        p
+        for p, content in files.touched_contents.items()
+        if p not in old_contents or content != old_contents[p]
     }
 
 
@@ -61,20 +63,25 @@ def _run_subcommand(line: CommandLine, part: ExpandedCommand, verb: str) -> None
 def _run_stash(files: InferredFiles, words: Sequence[str]) -> None:
     verb = next(iter(list_operands(words)), "push")
     if verb in ("push", "save"):
-        files.stash()
-    elif verb in ("pop", "apply"):
-        files.unstash(keep=verb == "apply")
+        changed = [path for path in files.list_changed_paths() if files.is_tracked(path)]
+        files.stashes.append({path: files.content(path) for path in changed})
+        for path in changed:
+            files.restore(path)
+    elif verb in ("pop", "apply") and files.stashes:
+        saved = files.stashes[-1] if verb == "apply" else files.stashes.pop()
+        for path, content in saved.items():
+            files.write(path, content)
 
 
 def _apply_patch_file(line: CommandLine, part: ExpandedCommand) -> None:
-    """A patch that the run's own `git diff` wrote brings back what the files held then."""
+    """Apply a patch; a patch from an earlier `git diff` of the run restores the contents of that time."""
     names = (line.files.resolve_path(word, part.cwd) for word in list_operands(part.words))
     saved = next((line.files.diffs[name] for name in names if name in line.files.diffs), None)
     if saved is None:
         patches.apply_patch(line, part, strip=1)
     elif not patches.DRY_RUN_OPTIONS & set(part.words):
-        for path, held in saved.items():
-            line.files.restore(path) if patches.is_reversed(part) else line.files.write(path, held)
+        for path, content in saved.items():
+            line.files.restore(path) if patches.is_reversed(part) else line.files.write(path, content)
 
 
 def _run_checkout(files: InferredFiles, words: Sequence[str], cwd: str) -> None:
@@ -89,9 +96,9 @@ def _run_checkout(files: InferredFiles, words: Sequence[str], cwd: str) -> None:
         source, names = names[0], names[1:]
     for name in names:
         path = files.resolve_path(name, cwd)
-        inside = files.list_paths_under(path)
-        for target in inside if inside or "." not in name.rpartition("/")[2] else [path]:
+        touched_paths = files.list_paths_under(path)
+        for target in touched_paths if touched_paths or "." not in name.rpartition("/")[2] else [path]:
             if source and source != "HEAD":
-                files.write(target, contents.unknown_content(f"{source}:{target}"))
+                files.write(target, unknown_content(f"{source}:{target}"))
             else:
                 files.restore(target)

@@ -1,4 +1,4 @@
-"""Patches as `patch`, `git apply` and agents' `apply_patch` carry them out."""
+"""Patches of `patch`, `git apply` and agents' `apply_patch`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from unidiff.errors import UnidiffParseError
 from unidiff.patch import Hunk as UnifiedHunk
 from unidiff.patch import PatchedFile, PatchSet
 
-from langgraph_takeover.handoff.readers.inference import content as contents
 from langgraph_takeover.handoff.readers.inference.command_line import (
     CommandLine,
     ExpandedCommand,
     list_operands,
+)
+from langgraph_takeover.handoff.readers.inference.content import add_opaque_change, known_content
+from langgraph_takeover.handoff.readers.inference.content_edits import (
+    append_lines,
+    replace_lines,
+    replace_text,
 )
 from langgraph_takeover.handoff.readers.inference.file_commands import find_input_text
 from langgraph_takeover.handoff.trace import file_kinds
@@ -28,7 +33,7 @@ DRY_RUN_OPTIONS = {"--dry-run", "--check", "--stat", "--numstat", "--summary"}
 
 
 class Hunk(NamedTuple):
-    """Lines that give way to others; `line` is the first one's number, None where the form does not say."""
+    """Lines and their replacement; `line` is the number of the first line, None if the format has no numbers."""
 
     line: int | None
     old: tuple[str, ...]
@@ -36,6 +41,8 @@ class Hunk(NamedTuple):
 
 
 class FilePatch(NamedTuple):
+    """All hunks of one file."""
+
     path: str
     hunks: tuple[Hunk, ...]
     is_new: bool = False
@@ -43,7 +50,7 @@ class FilePatch(NamedTuple):
 
 
 def parse_patch(text: str, *, strip: int | None = None, reverse: bool = False) -> tuple[FilePatch, ...]:
-    """The files of a patch, none if it is malformed; `strip` counts leading path parts, None is git's prefix."""
+    """Parse a patch; empty if malformed. `strip` is the number of leading path parts, None the prefix of Git."""
     if "*** Begin Patch" in text:
         return _parse_block_patch(text)
     try:
@@ -64,12 +71,12 @@ def _build_file_patch(file: PatchedFile, strip: int | None, reverse: bool) -> Fi
 
 
 def _split_hunk(hunk: UnifiedHunk, reverse: bool) -> list[Hunk]:
-    """The changed stretches of one hunk, without its context."""
+    """Split a hunk into its changed parts, without context lines."""
     start, length = hunk.source_start, hunk.source_length
     if reverse:
         start, length = hunk.target_start, hunk.target_length
     number = start if length else start + 1
-    found: list[Hunk] = []
+    hunks: list[Hunk] = []
     for is_context, group in groupby(hunk, key=lambda line: line.is_context):
         lines = list(group)
         if is_context:
@@ -79,31 +86,31 @@ def _split_hunk(hunk: UnifiedHunk, reverse: bool) -> list[Hunk]:
         new = tuple(line.value.removesuffix("\n") for line in lines if line.is_added)
         if reverse:
             old, new = new, old
-        found.append(Hunk(number, old, new))
+        hunks.append(Hunk(number, old, new))
         number += len(old)
-    return found
+    return hunks
 
 
 def _parse_block_patch(text: str) -> tuple[FilePatch, ...]:
-    """The form of `*** Begin Patch`, which finds its places by their text."""
-    found: list[FilePatch] = []
+    """Parse the format `*** Begin Patch`, which locates hunks by their text."""
+    patches: list[FilePatch] = []
     _, *sections = _FILE_HEADER.split(text.partition("*** End Patch")[0])
     for verb, path, body in zip(sections[::3], sections[1::3], sections[2::3], strict=True):
         hunks: list[Hunk] = []
-        for stretch in re.split(r"^@@.*\n?", body, flags=re.M):
-            lines = [line for line in stretch.splitlines() if not line.startswith("***")]
+        for section in re.split(r"^@@.*\n?", body, flags=re.M):
+            lines = [line for line in section.splitlines() if not line.startswith("***")]
             old = tuple(line[1:] for line in lines if not line.startswith("+"))
             new = tuple(line[1:] for line in lines if not line.startswith("-"))
             if old != new:
                 hunks.append(Hunk(None, old, new))
-        found.append(FilePatch(path.strip(), tuple(hunks), verb == "Add", verb == "Delete"))
-    return tuple(found)
+        patches.append(FilePatch(path.strip(), tuple(hunks), verb == "Add", verb == "Delete"))
+    return tuple(patches)
 
 
 def apply_patch(line: CommandLine, part: ExpandedCommand, *, strip: int | None = None) -> None:
-    """Let the files change as `patch`, `git apply` or `apply_patch` changes them.
+    """Apply `patch`, `git apply` or `apply_patch` to the files.
 
-    `strip` counts the leading path parts to remove where no option `-pN` says it.
+    `strip` is the number of leading path parts to remove, unless an option `-pN` overrides it.
     """
     if DRY_RUN_OPTIONS & set(part.words):
         return
@@ -118,7 +125,7 @@ def apply_patch(line: CommandLine, part: ExpandedCommand, *, strip: int | None =
             _apply_file_patch(line, line.files.resolve_path(name, part.cwd), change)
     for name in confirmed if not changes else ():
         path = line.files.resolve_path(name, part.cwd)
-        line.edit_file(path, contents.add_opaque_change(line.content_or_empty(path), line.command))
+        line.edit_file(path, add_opaque_change(line.content_or_empty(path), line.command))
 
 
 def is_reversed(part: ExpandedCommand) -> bool:
@@ -139,24 +146,20 @@ def _apply_file_patch(line: CommandLine, path: str, change: FilePatch) -> None:
         line.write_file(path, None)
         return
     if change.is_new:
-        line.write_file(
-            path, contents.from_text("".join(f"{new}\n" for hunk in change.hunks for new in hunk.new))
-        )
+        line.write_file(path, known_content("".join(f"{new}\n" for hunk in change.hunks for new in hunk.new)))
         return
-    held = line.content_or_empty(path)
+    content = line.content_or_empty(path)
     for hunk in sorted(change.hunks, key=lambda h: -(h.line or 0)):
         if hunk.line is not None:
-            held = contents.replace_lines(held, hunk.line, hunk.line + len(hunk.old) - 1, hunk.new)
+            content = replace_lines(content, hunk.line, hunk.line + len(hunk.old) - 1, hunk.new)
         elif hunk.old:
-            held = contents.replace_text(
-                held, line.files.known_lines, "\n".join(hunk.old), "\n".join(hunk.new)
-            )
+            content = replace_text(content, line.files.known_lines, "\n".join(hunk.old), "\n".join(hunk.new))
         else:
-            held = contents.append_lines(held, hunk.new)
-    line.edit_file(path, held)
+            content = append_lines(content, hunk.new)
+    line.edit_file(path, content)
 
 
 def _is_rejected(line: CommandLine, name: str) -> bool:
     report = line.text.partition(posixpath.basename(name))[2].partition("\npatching file ")[0]
-    failed = _REJECTED_HUNKS.search(report)
-    return failed is not None and failed[1] == failed[2]
+    rejected = _REJECTED_HUNKS.search(report)
+    return rejected is not None and rejected[1] == rejected[2]

@@ -1,4 +1,4 @@
-"""Programs that an agent wrote and runs: Python and shell scripts."""
+"""Runs of Python and shell programs that the agent wrote."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from langgraph_takeover.handoff.readers.inference import content as contents
 from langgraph_takeover.handoff.readers.inference import file_commands, python_scripts
 from langgraph_takeover.handoff.readers.inference.command_line import (
     CommandLine,
     ExpandedCommand,
     list_operands,
 )
+from langgraph_takeover.handoff.readers.inference.content import (
+    add_opaque_change,
+    fingerprint,
+    known_content,
+    unknown_content,
+)
+from langgraph_takeover.handoff.readers.inference.content_edits import replace_text
 from langgraph_takeover.handoff.readers.inference.file_commands import find_input_text
 from langgraph_takeover.handoff.shell.runners import find_python_target
 
@@ -24,6 +30,7 @@ _READS_FILES = re.compile(
 
 
 def run_python(line: CommandLine, part: ExpandedCommand) -> None:
+    """Apply a Python program given as text, on standard input, as a module or as a file."""
     target = find_python_target(part.command.argv[1:])
     if target is None:
         argv = list(part.command.argv[2:]) if part.command.argv[1:2] == ("-",) else []
@@ -32,20 +39,20 @@ def run_python(line: CommandLine, part: ExpandedCommand) -> None:
         argv = list(target[2:])
         code, name = target[1], "<string>"
     else:
-        module = target[0] == "-m"
-        written = target[1].replace(".", "/") + ".py" if module else target[0]
-        path = line.files.resolve_path(written, part.cwd)
+        is_module = target[0] == "-m"
+        script = target[1].replace(".", "/") + ".py" if is_module else target[0]
+        path = line.files.resolve_path(script, part.cwd)
         code, name = _find_written_text(line, path), posixpath.basename(path)
-        argv = list(target[2 if module else 1 :])
+        argv = list(target[2 if is_module else 1 :])
     if code is None:
         return
     if line.timed_out and (part.position == len(line.commands) - 1 or not line.text.strip()):
-        return  # what was killed is taken not to have come to its writing
+        return  # a killed program is assumed to have written nothing
     _apply_program(line, part, code, argv, name)
 
 
 def run_script(line: CommandLine, part: ExpandedCommand) -> None:
-    """A file run by a shell, or by its own name."""
+    """Apply a script that is run by a shell or directly."""
     names = list_operands(part.words) if part.command.name in SHELLS else [part.command.argv[0]]
     path = line.files.resolve_path(names[0], part.cwd) if names else ""
     text = _find_written_text(line, path)
@@ -58,7 +65,7 @@ def run_script(line: CommandLine, part: ExpandedCommand) -> None:
 
 
 def _find_written_text(line: CommandLine, path: str) -> str | None:
-    """The text of a file that the agent wrote, if it is known."""
+    """The text of a file that the agent wrote, if known."""
     return line.files.text(path) if path in line.files.touched_contents else None
 
 
@@ -66,24 +73,24 @@ def _apply_program(
     line: CommandLine, part: ExpandedCommand, code: str, argv: Sequence[str], name: str
 ) -> None:
     exit_code = line.exit_code if part.command.exit_code_is_own else None
-    done = python_scripts.analyze_program(code, argv, line.text, exit_code, name)
-    program = contents.fingerprint(code, *argv)
-    for write in done.writes:
+    effects = python_scripts.analyze_program(code, argv, line.text, exit_code, name)
+    program = fingerprint(code, *argv)
+    for write in effects.writes:
         path = line.files.resolve_path(write.path, part.cwd)
         is_new = not line.files.exists(path)
         if is_new and path not in line.files.touched_contents and "/" in path:
             line.files.make_directory(path)
         if write.text is not None:
-            line.write_file(path, contents.from_text(write.text))
+            line.write_file(path, known_content(write.text))
             continue
-        reads = bool(done.replacements) or _READS_FILES.search(code) is not None
-        if is_new and (path in line.files.touched_contents or not reads):
-            line.write_file(path, contents.unknown_content(f"made:{program}:{path}"))
+        reads_files = bool(effects.replacements) or _READS_FILES.search(code) is not None
+        if is_new and (path in line.files.touched_contents or not reads_files):
+            line.write_file(path, unknown_content(f"created:{program}:{path}"))
             continue
-        held = line.content_or_empty(path)
-        for old, new in done.replacements:
-            held = contents.replace_text(held, line.files.known_lines, old, new)
-        line.edit_file(path, held if done.replacements else contents.add_opaque_change(held, program))
-    for source, target, stays in done.moves:
-        file_commands.move_paths(line, [source, target], part.cwd, keep_source=stays)
-    file_commands.remove_paths(line, done.removes, part.cwd)
+        content = line.content_or_empty(path)
+        for old, new in effects.replacements:
+            content = replace_text(content, line.files.known_lines, old, new)
+        line.edit_file(path, content if effects.replacements else add_opaque_change(content, program))
+    for source, target, keep_source in effects.moves:
+        file_commands.move_paths(line, [source, target], part.cwd, keep_source=keep_source)
+    file_commands.remove_paths(line, effects.removes, part.cwd)

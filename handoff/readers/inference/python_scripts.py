@@ -1,4 +1,4 @@
-"""Which files a Python program writes when it runs, read off its text and off what it printed."""
+"""Files that a Python program writes, inferred from its text and its output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REMOVE_CALLS = {"os.remove", "os.unlink"}
 _EXIT_CALLS = {"sys.exit", "exit", "quit", "os._exit"}
 _PRINT_CALLS = _EXIT_CALLS | {"print", "SystemExit", "sys.stderr.write", "sys.stdout.write"}
 _PATH_CONVERSIONS = {"Path", "pathlib.Path", "str"}
-"""Calls whose result names the file that their argument names."""
+"""Calls whose result is the same path as their argument."""
 _OTHER_TEXT_CHANGES = re.compile(
     r"\bre\.sub|readlines|splitlines|\.insert\(|\.write(?:_text)?\(f?[\"']|\.format\(|, ?[\"']a[\"'+b]"
 )
@@ -26,27 +26,27 @@ _MAX_COMBINATIONS, _MAX_TEXTS_PER_NAME, _MAX_WRITES = 4, 50, 200
 
 
 class FileWrite(NamedTuple):
-    """A file that a program writes, and the whole new text where a constant gives it."""
+    """A file that a program writes, and its complete new text if that is a constant."""
 
     path: str
     text: str | None = None
 
 
 class ProgramEffects(NamedTuple):
-    """The files that a run of a program changed."""
+    """Files that one run of a program changed."""
 
     writes: tuple[FileWrite, ...] = ()
     replacements: tuple[tuple[str, str], ...] = ()
-    """`old -> new` on the texts of the written files, if that is all that the program does to them."""
+    """Pairs of old and new text, if replacements are the only changes of the written files."""
     moves: tuple[tuple[str, str, bool], ...] = ()
-    """From, to, and whether the first stays."""
+    """Source, target, and whether the source remains."""
     removes: tuple[str, ...] = ()
 
 
 def analyze_program(
     code: str, argv: Sequence[str], output: str, exit_code: int | None, name: str
 ) -> ProgramEffects:
-    """What a run of this Python text did, as its output tells; `name` is how tracebacks call it."""
+    """Infer the effects of a run of a Python program; `name` is its file name in tracebacks."""
     if len(code) > _MAX_CODE_CHARS:
         return ProgramEffects()
     try:
@@ -60,7 +60,7 @@ def analyze_program(
 
 
 class _ProgramAnalyzer:
-    """Walks a syntax tree; names stand for every text that is ever assigned to them."""
+    """Walks a syntax tree; a name stands for all texts that are assigned to it."""
 
     def __init__(self, tree: ast.Module, argv: Sequence[str], output: str, failed_line: int | None) -> None:
         nodes = list(ast.walk(tree))
@@ -69,7 +69,7 @@ class _ProgramAnalyzer:
         self.calls = [node for node in nodes if isinstance(node, ast.Call)]
         self.functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
         self.names: dict[str, list[str]] = {}
-        # A name may be assigned further down than a function that uses it.
+        # Two passes, because a name may be assigned after a function that uses it.
         for node in (*nodes, *nodes):
             self._bind(node)
         self.printed_statements = self._find_printed_statements()
@@ -79,25 +79,26 @@ class _ProgramAnalyzer:
         moves: list[tuple[str, str, bool]] = []
         removes: list[str] = []
         for call in self.calls:
-            called = _dotted_name(call.func)
-            written, moved = self._list_written_paths(call, called), called in _MOVE_CALLS | _COPY_CALLS
-            removed = call.args[:1] if called in _REMOVE_CALLS else []
-            full = len(writes) + len(moves) + len(removes) > _MAX_WRITES
-            if full or not (written or moved or removed) or not self._is_reached(call):
+            call_name = _dotted_name(call.func)
+            path_nodes = self._list_written_paths(call, call_name)
+            is_move = call_name in _MOVE_CALLS | _COPY_CALLS
+            removed_nodes = call.args[:1] if call_name in _REMOVE_CALLS else []
+            exceeds_limit = len(writes) + len(moves) + len(removes) > _MAX_WRITES
+            if exceeds_limit or not (path_nodes or is_move or removed_nodes) or not self._is_reached(call):
                 continue
             text = self._constant_text(call)
-            for node in written:
+            for node in path_nodes:
                 writes += [FileWrite(path, text) for path in self.list_texts(node) or self._list_code_paths()]
-            for node in removed:
+            for node in removed_nodes:
                 removes += self.list_texts(node)
-            if moved:
+            if is_move:
                 ends = product(*(self.list_texts(node)[:1] for node in call.args[:2]))
-                moves += [(end[0], end[1], called in _COPY_CALLS) for end in ends if len(end) == 2]
-        written_once = tuple(dict.fromkeys(write for write in writes if write.path))
-        return ProgramEffects(written_once, self._list_replacements(code), tuple(moves), tuple(removes))
+                moves += [(end[0], end[1], call_name in _COPY_CALLS) for end in ends if len(end) == 2]
+        unique_writes = tuple(dict.fromkeys(write for write in writes if write.path))
+        return ProgramEffects(unique_writes, self._list_replacements(code), tuple(moves), tuple(removes))
 
     def _list_code_paths(self) -> list[str]:
-        """The code files that variables name: what a path computed at run time is about."""
+        """Code files named by variables, as candidates for a path computed at run time."""
         texts = (text for texts in self.names.values() for text in texts)
         return [text for text in texts if _CODE_PATH.match(text) and "/" in text]
 
@@ -109,7 +110,7 @@ class _ProgramAnalyzer:
         return None
 
     def list_texts(self, node: ast.AST | None) -> list[str]:
-        """The texts that an expression may stand for, as far as they can be read off."""
+        """Texts that an expression may evaluate to, as far as known."""
         match node:
             case ast.Constant(value=str(text)):
                 return [text]
@@ -150,7 +151,7 @@ class _ProgramAnalyzer:
                     self._assign(ast.Name(parameter.arg), argument)
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
-        """Bind a name to all texts of a value; a tuple of names to each row of the value."""
+        """Bind a name to all texts of a value, and a tuple of names to each row of the value."""
         match target, value:
             case ast.Name(id=name), _:
                 known = self.names.setdefault(name, [])
@@ -166,7 +167,7 @@ class _ProgramAnalyzer:
                         self._assign(part, item)
 
     def _list_written_paths(self, call: ast.Call, call_name: str) -> list[ast.expr]:
-        """The expressions of the paths that a call writes."""
+        """Expressions of the paths that a call writes."""
         function, arguments = call.func, call.args
         keywords = {keyword.arg: keyword.value for keyword in call.keywords}
         if call_name in ("open", "io.open", "codecs.open"):
@@ -183,41 +184,43 @@ class _ProgramAnalyzer:
         return path if any(set("wax+") & set(mode) for m in modes for mode in self.list_texts(m)[:1]) else []
 
     def _list_replacements(self, code: str) -> tuple[tuple[str, str], ...]:
-        """All `replace` calls of constant texts, if the program changes texts in no other way."""
+        """All `replace` calls with constant texts, if the program changes texts in no other way."""
         if _OTHER_TEXT_CHANGES.search(code):
             return ()
-        found: list[tuple[str, str]] = []
+        replacements: list[tuple[str, str]] = []
         for call in self.calls:
             if isinstance(call.func, ast.Attribute) and call.func.attr == "replace" and len(call.args) >= 2:
                 old, new = self.list_texts(call.args[0]), self.list_texts(call.args[1])
                 if len(old) != 1 or len(new) != 1:
                     return ()
-                found.append((old[0], new[0]))
-        return tuple(found)
+                replacements.append((old[0], new[0]))
+        return tuple(replacements)
 
     def _is_reached(self, node: ast.AST) -> bool:
-        """Whether the run came here, as far as its prints and its traceback tell."""
-        above = [node]
-        while above[-1] in self.parents:
-            above.append(self.parents[above[-1]])
-        in_function = any(isinstance(parent, ast.FunctionDef) for parent in above)
+        """Whether the run reached a node, judged by its output and its traceback."""
+        ancestors = [node]
+        while ancestors[-1] in self.parents:
+            ancestors.append(self.parents[ancestors[-1]])
+        in_function = any(isinstance(parent, ast.FunctionDef) for parent in ancestors)
         line = getattr(node, "lineno", 0)
         if self.failed_line is not None and line >= self.failed_line and not in_function:
             return False
-        for child, parent in pairwise(above):
+        for child, parent in pairwise(ancestors):
             blocks = [b for b in (getattr(parent, name, None) for name in _BLOCKS) if isinstance(b, list)]
-            own = next((block for block in blocks if child in block), None)
-            if own is None:
+            own_block = next((block for block in blocks if child in block), None)
+            if own_block is None:
                 continue
-            if any(self._did_exit(earlier) for earlier in own[: own.index(child)]):
+            if any(self._did_exit(earlier) for earlier in own_block[: own_block.index(child)]):
                 return False
-            others = [block for block in blocks if block is not own] if isinstance(parent, ast.If) else []
-            if any(map(self._did_print, others)) and not self._did_print(own):
+            others = (
+                [block for block in blocks if block is not own_block] if isinstance(parent, ast.If) else []
+            )
+            if any(map(self._did_print, others)) and not self._did_print(own_block):
                 return False
         return True
 
     def _did_exit(self, statement: ast.stmt) -> bool:
-        """Whether the run printed something in a branch that ends the program, the function or the round."""
+        """Whether the run printed in a branch that ends the program, the function or the iteration."""
         if not isinstance(statement, ast.If):
             return False
         return any(
@@ -234,27 +237,31 @@ class _ProgramAnalyzer:
         )
 
     def _did_print(self, block: Sequence[ast.AST]) -> bool:
-        """Whether a text that a block prints stands in the output."""
+        """Whether the output contains a text that a block prints."""
         return any(statement in self.printed_statements for statement in block)
 
     def _find_printed_statements(self) -> set[ast.AST]:
-        found: set[ast.AST] = set()
+        statements: set[ast.AST] = set()
         for call in self.calls:
             if _dotted_name(call.func) not in _PRINT_CALLS:
                 continue
             constants = (n.value for a in call.args for n in ast.walk(a) if isinstance(n, ast.Constant))
             lines = (max(c.split("\n"), key=len).strip() for c in constants if isinstance(c, str))
-            above: ast.AST | None = call if any(len(t) >= 4 and t in self.output for t in lines) else None
-            while above is not None:
-                found.add(above)
-                above = self.parents.get(above)
-        return found
+            node: ast.AST | None = call if any(len(t) >= 4 and t in self.output for t in lines) else None
+            while node is not None:
+                statements.add(node)
+                node = self.parents.get(node)
+        return statements
 
 
 def _join_texts(separator: str, parts: Iterable[Sequence[str]]) -> list[str]:
-    """Texts put together from one of each part, in few of all ways; no program means them to grow without end."""
-    ways = islice(product(*(part[:_MAX_COMBINATIONS] for part in parts)), _MAX_COMBINATIONS)
-    return [separator.join(way) for way in ways if sum(map(len, way)) <= _MAX_TEXT_CHARS]
+    """Join one text of each part, in a limited number of combinations and up to a maximum length."""
+    combinations = islice(product(*(part[:_MAX_COMBINATIONS] for part in parts)), _MAX_COMBINATIONS)
+    return [
+        separator.join(combination)
+        for combination in combinations
+        if sum(map(len, combination)) <= _MAX_TEXT_CHARS
+    ]
 
 
 def _dotted_name(node: ast.AST) -> str:
@@ -264,7 +271,7 @@ def _dotted_name(node: ast.AST) -> str:
 
 
 def _find_failed_line(output: str, name: str) -> int | None:
-    """The line of the program's own text that a traceback in the output ends at; 0 if it never began."""
+    """Line of the program at which it failed, according to a traceback; 0 for a syntax error, None without failure."""
     line = re.search(rf'File "(?:[^"\n]*/)?{re.escape(name)}", line (\d{{1,7}})', output)
     if line:
         return int(line[1])

@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from langgraph_takeover.handoff.readers.inference import content as contents
-from langgraph_takeover.handoff.readers.inference.content import (
-    Content,
-    KnownLines,
+from langgraph_takeover.handoff.readers.inference.content import Content, KnownLines, add_opaque_change
+from langgraph_takeover.handoff.readers.inference.content_edits import (
     LineTransform,
     find_lines,
     replace_lines,
@@ -28,47 +26,49 @@ _TOKEN = re.compile(r"\\(.)|\[(\^?\]?(?:\[:\w+:\]|[^]])*)\]|(.)", re.S)
 
 
 class SedCommand(NamedTuple):
+    """One command of a sed program."""
+
     name: str
-    """One of `sdaic`, or `?` for all that is not followed."""
+    """One of `sdaic`, or `?` for an unsupported command."""
     first: str | None = None
     last: str | None = None
-    """Addresses as they are written: a number, `$`, or a pattern between slashes."""
+    """Addresses as written: a number, `$` or a pattern between slashes."""
     pattern: str = ""
     text: str = ""
-    """The replacement of `s`, the lines of `a`, `i`, `c`."""
+    """The replacement of `s`, or the lines of `a`, `i` and `c`."""
     flags: str = ""
 
 
 def apply_sed(content: Content, known_lines: KnownLines, program: str, *, extended: bool) -> Content:
-    """The content after a whole sed program that edits in place."""
+    """Apply a sed program to a content."""
     commands = list(parse_sed(program))
-    # Addresses count input lines, which only substitutions leave as they are.
+    # Addresses count input lines, and only substitutions preserve line numbers.
     if len(commands) > 1 and any(command.name != "s" for command in commands):
-        return contents.add_opaque_change(content, repr(commands))
+        return add_opaque_change(content, repr(commands))
     for command in commands:
         content = _apply_command(content, known_lines, command, extended)
     return content
 
 
 def _apply_command(content: Content, known_lines: KnownLines, command: SedCommand, extended: bool) -> Content:
-    opaque = contents.add_opaque_change(content, repr(command))
-    places = _find_ranges(content, known_lines, command, extended)
-    if places is None:
+    opaque = add_opaque_change(content, repr(command))
+    ranges = _find_ranges(content, known_lines, command, extended)
+    if ranges is None:
         return opaque
     end = _count_lines(content, known_lines)
     if end is not None:
-        places = [(first, None if last is None else min(last, end)) for first, last in places if first <= end]
+        ranges = [(first, None if last is None else min(last, end)) for first, last in ranges if first <= end]
     if command.name == "s":
         change = _compile_substitution(command, extended)
         if change is None:
             return opaque
         old = _find_literal_text(command.pattern)
         mark = ("do", repr(command[3:])) if old is None else (old, command.text)
-        for first, last in places:
+        for first, last in ranges:
             content = substitute_lines(content, known_lines, change, mark, first, last)
         return content
     lines = command.text.split("\n")
-    for first, last in reversed(places):
+    for first, last in reversed(ranges):
         if command.name == "d":
             content = replace_lines(content, first, last, ())
         elif command.name == "c":
@@ -83,7 +83,7 @@ def _apply_command(content: Content, known_lines: KnownLines, command: SedComman
 def _find_ranges(
     content: Content, known_lines: KnownLines, command: SedCommand, extended: bool
 ) -> list[tuple[int, int | None]] | None:
-    """The line ranges of a command; None where they cannot be known."""
+    """The line ranges of a command; None if unknown."""
     name, first, last = command[:3]
     if name == "?":
         return None
@@ -99,7 +99,7 @@ def _find_ranges(
         return [(start, None)] if last == "$" else None
     starts = _find_matching_lines(content, known_lines, first, extended)
     if not starts:
-        # Nothing known matches: on a substitution every line that it may touch is still meant.
+        # No known line matches, so a substitution may still match any unknown line.
         return [(1, None)] if name == "s" and last is None else None
     if last is None:
         return [(start, start) for start in starts]
@@ -143,10 +143,10 @@ def _find_matching_lines(
 
 
 def _compile_substitution(command: SedCommand, extended: bool) -> LineTransform | None:
-    """The `s` command as a function of one line; None if it is not simple enough to carry out."""
+    """Compile an `s` command into a function of one line; None if it is unsupported."""
     pattern = compile_pattern(command.pattern, extended, "i" in command.flags.lower())
-    escaped = re.findall(r"\\([a-zA-Z])|\\.", command.text, re.S)
-    if pattern is None or set(command.flags) - set("gIi") or set(escaped) - {"n", "t", ""}:
+    escapes = re.findall(r"\\([a-zA-Z])|\\.", command.text, re.S)
+    if pattern is None or set(command.flags) - set("gIi") or set(escapes) - {"n", "t", ""}:
         return None
     template = re.sub(r"\\(.)|&", _convert_escape, command.text, flags=re.S)
     count = 0 if "g" in command.flags else 1
@@ -165,12 +165,12 @@ def _convert_escape(match: re.Match[str]) -> str:
 
 
 def compile_pattern(pattern: str, extended: bool, ignore_case: bool = False) -> re.Pattern[str] | None:
-    """A sed pattern as Python's; None if it is broken, or might take for ever."""
+    """Compile a sed pattern; None if it is invalid or may backtrack excessively."""
     if len(pattern) > _MAX_LINE_CHARS:
         return None
     translated = _translate_pattern(pattern, extended)
-    unbounded = len(re.findall(r"(?<!\\)[*+]|\{\d*,\d*\}", translated))
-    if unbounded > 2 or re.search(r"\)[*+{?]", translated):
+    unbounded_repeats = len(re.findall(r"(?<!\\)[*+]|\{\d*,\d*\}", translated))
+    if unbounded_repeats > 2 or re.search(r"\)[*+{?]", translated):
         return None
     try:
         return re.compile(translated, re.IGNORECASE if ignore_case else 0)
@@ -193,16 +193,18 @@ def _translate_pattern(pattern: str, extended: bool) -> str:
             return "[" + body.replace("[", "\\[") + "]"
         first, last = match.start() == 0, match.end() == len(pattern)
         literal = char in "(){}|+?" or (char == "^" and not first) or (char == "$" and not last)
-        leads = char == "*" and (first or pattern[: match.start()] == "^")
+        is_literal_star = char == "*" and (first or pattern[: match.start()] == "^")
         return (
-            char if char in "^$.*[](){}|+?" and not leads and (extended or not literal) else re.escape(char)
+            char
+            if char in "^$.*[](){}|+?" and not is_literal_star and (extended or not literal)
+            else re.escape(char)
         )
 
     return _TOKEN.sub(translate_token, pattern)
 
 
 def _find_literal_text(pattern: str) -> str | None:
-    """The one text that a pattern is about, if it has no more than anchors and escapes; else None."""
+    """The literal text of a pattern that contains only anchors and escapes; else None."""
     body = pattern.removeprefix("^")
     body = body[:-1] if body.endswith("$") and not body.endswith("\\$") else body
     if re.search(r"(?<!\\)[*\[]|\\[(|+?wsdSWb{<>1-9]|\.\*", body):
@@ -211,7 +213,7 @@ def _find_literal_text(pattern: str) -> str | None:
 
 
 def parse_sed(program: str) -> Iterator[SedCommand]:
-    """The commands of a sed program; what cannot be read ends it with one that is opaque."""
+    """Parse a sed program; unreadable text ends it with one command `?`."""
     program = program.replace(r"\x27", "'").replace(r"\x22", '"')
     position = len(program) if r"\x" in program else 0
     if position:
@@ -244,7 +246,7 @@ def parse_sed(program: str) -> Iterator[SedCommand]:
 
 
 def _read_text_argument(program: str, position: int) -> tuple[str, int]:
-    r"""The text of `a`, `i` or `c`: one-line form and `a\` form; a line that ends in a backslash goes on."""
+    r"""The text of `a`, `i` or `c`, in one-line form or `a\` form, and the position after it."""
     match = _LINES.match(program, position)
     assert match is not None
     escapes = {"n": "\n", "t": "\t"}

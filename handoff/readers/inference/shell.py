@@ -1,4 +1,4 @@
-"""What a command line does to files, read off its words and off what it printed."""
+"""File changes of a command line, inferred from its words and its output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from langgraph_takeover.handoff.readers.inference import file_commands, git, in_place, patches, programs
 from langgraph_takeover.handoff.readers.inference.command_line import CommandLine, ExpandedCommand
-from langgraph_takeover.handoff.shell.commands import find_executed_part, parse_command, resolve_path
+from langgraph_takeover.handoff.shell.command_parser import find_executed_part, parse_command
+from langgraph_takeover.handoff.shell.commands import resolve_path
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles
@@ -29,26 +30,30 @@ _PRINT_PROGRAMS = {"cat", "tee", "echo", "printf"}
 
 
 def find_directory_after(command: str, cwd: str | None) -> str | None:
-    """Where a shell that stood in `cwd` stands after a command line."""
+    """The directory of a shell after a command line; None if unknown."""
     commands = parse_command(command)
     last = commands[-1] if commands else None
     if last is None:
         return cwd
-    there = last.cwd
+    directory = last.cwd
     if last.name in ("cd", "pushd") and last.stages == 1:
         words = [w for w in last.argv[1:] if w == "-" or not w.startswith("-")]
         if not words or words[0] == "-" or "$" in words[0]:
             return None
-        there = resolve_path(words[0], last.cwd)
-    if there is None:
+        directory = resolve_path(words[0], last.cwd)
+    if directory is None:
         return cwd
-    return there if there.startswith("/") or cwd is None else posixpath.normpath(posixpath.join(cwd, there))
+    return (
+        directory
+        if directory.startswith("/") or cwd is None
+        else posixpath.normpath(posixpath.join(cwd, directory))
+    )
 
 
 def apply_command_line(
     files: InferredFiles, command: str, text: str, exit_code: int | None, timed_out: bool, depth: int = 0
 ) -> set[str]:
-    """Let the files change as the command line changes them; the paths it touched."""
+    """Apply a command line to the files and return the touched paths."""
 
     def run_nested(inner: str) -> set[str]:
         return (
@@ -57,10 +62,10 @@ def apply_command_line(
             else set()
         )
 
-    ran = find_executed_part(command, text)
-    # Of a line that bash could not read to its end, the exit code is that of the reading.
-    code = exit_code if ran == command else None
-    line = CommandLine(files, ran, text, code, timed_out=timed_out, run_nested=run_nested)
+    executed = find_executed_part(command, text)
+    # If Bash stopped at a syntax error, the exit code is that of the parser.
+    code = exit_code if executed == command else None
+    line = CommandLine(files, executed, text, code, timed_out=timed_out, run_nested=run_nested)
     for position in range(len(line.commands)):
         if line.did_run(position):
             _apply_command(line, line.expand_command(position))

@@ -1,4 +1,4 @@
-"""Which lines of which files an action showed, so that later edits of them can be followed to the letter."""
+"""Lines of files that an action showed, which make later edits exactly traceable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from langgraph_takeover.handoff.shell.command_effects import may_edit
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, parse_command
+from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles
@@ -22,7 +23,7 @@ _MAX_LINES = 3000
 
 
 def learn_from_editor(files: InferredFiles, arguments: Mapping[str, str], text: str) -> None:
-    """Numbered lines, as `cat -n` writes them, that an editor showed of its file."""
+    """Learn the numbered lines that an editor showed of its file."""
     path = arguments.get("path", "")
     if path:
         _learn_numbered_lines(
@@ -33,7 +34,7 @@ def learn_from_editor(files: InferredFiles, arguments: Mapping[str, str], text: 
 
 
 def learn_from_shell(files: InferredFiles, command: str, text: str) -> None:
-    """What a command line showed, where one pipeline of it alone prints."""
+    """Learn the lines that a command line showed, if exactly one of its pipelines prints."""
     if len(command) > 4000 or not _SHOWING_PROGRAM.search(command) or _ELISION.search(text):
         return
     pipeline, lines = _find_printing_pipeline(parse_command(command)), _split_shown_lines(text)
@@ -52,22 +53,26 @@ def learn_from_shell(files: InferredFiles, command: str, text: str) -> None:
 
 
 def _find_printing_pipeline(commands: Sequence[SimpleCommand]) -> Sequence[SimpleCommand]:
-    """The only pipeline that prints, once and to the terminal; empty where there is none, or more than one."""
-    shown = [command for command in commands if command.stage == 0 and not _is_silent(command)]
-    if len(shown) != 1 or shown[0].is_repeated or any(">" in each.operator for each in shown[0].redirects):
+    """The only pipeline that prints to the terminal; empty without exactly one."""
+    printing = [command for command in commands if command.stage == 0 and not _is_silent(command)]
+    if (
+        len(printing) != 1
+        or printing[0].is_repeated
+        or any(">" in redirect.operator for redirect in printing[0].redirects)
+    ):
         return ()
-    first = shown[0]
-    behind = commands[commands.index(first) + 1 :]
-    return (first, *(command for command in behind if command.stage > 0))[: first.stages]
+    first = printing[0]
+    later = commands[commands.index(first) + 1 :]
+    return (first, *(command for command in later if command.stage > 0))[: first.stages]
 
 
 def _split_shown_lines(text: str) -> list[str]:
-    """The lines of a file that a text may be; none of one too long, or that says there was no such file."""
+    """Split an output into lines; empty if it is too long or reports a missing file."""
     lines = text.removesuffix("\n").split("\n")
-    useless = (
+    is_unusable = (
         not text or len(lines) > _MAX_LINES or re.search(r": No such file|: command not found", lines[0])
     )
-    return [] if useless else lines
+    return [] if is_unusable else lines
 
 
 def _find_directory(files: InferredFiles, command: SimpleCommand) -> str:
@@ -82,27 +87,27 @@ def _match_numbered_lines(lines: Sequence[str]) -> list[re.Match[str]]:
 
 
 def _learn_lines(files: InferredFiles, path: str, begin: int | None, lines: Sequence[str]) -> None:
-    """Lines of a file from number `begin` on; 0 is the whole of it."""
-    held = files.content(path)
-    if begin is None or held is None:
+    """Learn lines of a file from number `begin`; 0 means the complete file."""
+    content = files.content(path)
+    if begin is None or content is None:
         return
     files.mark_base_file(path)
     if begin == 0:
-        files.known_lines.learn_file(held, lines)
+        files.known_lines.learn_file(content, lines)
     else:
-        files.known_lines.learn(held, begin, lines)
+        files.known_lines.learn(content, begin, lines)
 
 
 def _learn_numbered_lines(files: InferredFiles, path: str, matches: Sequence[re.Match[str]]) -> None:
-    held = files.content(path)
-    if held is not None and matches:
+    content = files.content(path)
+    if content is not None and matches:
         files.mark_base_file(path)
         for match in matches[:_MAX_LINES]:
-            files.known_lines.learn(held, int(match[1]), [match[2]])
+            files.known_lines.learn(content, int(match[1]), [match[2]])
 
 
 def _find_first_line(pipeline: Sequence[SimpleCommand]) -> int | None:
-    """The number of the first line that is shown; 0 for a whole file, None if that cannot be told."""
+    """The number of the first line that is shown; 0 for a complete file, None if unknown."""
     first = pipeline[0]
     options = [w for w in first.argv[1:] if w.startswith("-")]
     if first.name == "cat" and not options:

@@ -95,8 +95,8 @@ def test_native_calls_carry_the_same_action(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("{", "not JSON"),
-        ("[]", "no trace in a known format"),
-        ('{"messages": [1]}', "no trace in a known format"),
+        ("[]", "unknown trace format"),
+        ('{"messages": [1]}', "unknown trace format"),
         ('{"messages": [{"role": "assistant", "content": "no block"}]}', "nothing to replay"),
     ],
 )

@@ -239,9 +239,7 @@ def test_a_view_that_a_store_explains_is_told_without_it(tmp_path: Path) -> None
     seen = attach_record(VIEWS["trace"](begun), begun, is_stored=True)
     path = tmp_path / "state.json"
     path.write_text(json.dumps(messages_to_dict(seen)))
-    with pytest.raises(
-        TraceError, match=rf"state\.json: goes on from the record '{begun.id}', which lies in a store"
-    ):
+    with pytest.raises(TraceError, match=rf"state\.json: record '{begun.id}' is in a record store"):
         list(read_traces(path))
     with pytest.raises(RecordError, match="give the store"):
         build_latest_record(seen)

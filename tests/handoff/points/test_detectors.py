@@ -1,16 +1,14 @@
-"""Where handoff points lie, from events alone, and what the predecessor can know about its work."""
+"""Handoff points and continuation states of event sequences."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langgraph_takeover.handoff.points.detector_state import from_json, to_json
 from langgraph_takeover.handoff.points.detectors import (
     classify_continuation,
     compute_continuation_state,
@@ -170,7 +168,7 @@ def test_source_edit(run: Run, path: str, before: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "test"),
+    ("path", "expected"),
     [
         ("sympy/testing/runtests.py", False),
         ("sympy/testing/tests/test_x.py", True),
@@ -184,12 +182,12 @@ def test_source_edit(run: Run, path: str, before: str | None) -> None:
         ("pkg/testutils.py", False),
     ],
 )
-def test_what_is_a_test(path: str, test: bool) -> None:
-    assert is_test(path) is test
-    assert is_source(path, True, BASE) is not test
+def test_test_paths(path: str, expected: bool) -> None:
+    assert is_test(path) is expected
+    assert is_source(path, True, BASE) is not expected
 
 
-def test_restoring_and_seen_content_are_no_edits(run: Run) -> None:
+def test_restored_and_known_contents_are_no_edits(run: Run) -> None:
     first = run.editor(change(CORE, "a", "b"))
     run.shell("pytest", FAIL, exit_code=1)
     run.shell("git stash", "", change(CORE, "b", "a"))
@@ -226,7 +224,7 @@ def test_a_helper_script_and_a_reproduction_in_one_line(run: Run) -> None:
     assert run.outcomes == [("reproduction", "failed")]
 
 
-def test_a_reproduction_after_sed_stays_one(run: Run) -> None:
+def test_a_reproduction_after_sed_is_still_a_reproduction(run: Run) -> None:
     at = run.shell(
         "cat > /tmp/repro.py <<'EOF'\nx\nEOF\nsed -i s/a/b/ pkg/core.py\npython /tmp/repro.py",
         "value: 3",
@@ -302,11 +300,11 @@ def test_continuation_follows_the_latest_change(run: Run) -> None:
     assert compute_continuation_state(run.events, BASE) == "changed_validation_passing"
 
 
-def test_validation_runs_say_what_was_run(run: Run) -> None:
+def test_validation_runs_name_their_command(run: Run) -> None:
     at = run.shell("cd pkg && pytest -q", FAIL, exit_code=1)
-    (found,) = list_validations(run.events, BASE)
-    assert (found.event_index, found.command, found.cwd) == (at, "cd pkg && pytest -q", "pkg")
-    assert find_evidence(found, run.events) == (
+    (validation,) = list_validations(run.events, BASE)
+    assert (validation.event_index, validation.command, validation.cwd) == (at, "cd pkg && pytest -q", "pkg")
+    assert find_evidence(validation, run.events) == (
         "FAILED tests/test_a.py::test_x",
         "= 1 failed, 2 passed in 0.1s =",
     )
@@ -343,7 +341,7 @@ CHANGES = st.builds(
 
 @st.composite
 def event_rows(draw: st.DrawFn) -> list[Event]:
-    """Actions and observations in any order, as a broken log might hold them."""
+    """Actions and observations in any order, as in a damaged log."""
     events = []
     for index in range(draw(st.integers(0, 14))):
         tool = draw(st.sampled_from(["shell", "shell", "editor"]))
@@ -367,27 +365,27 @@ def event_rows(draw: st.DrawFn) -> list[Event]:
 
 
 def walk(events: Sequence[Event]) -> list[HandoffPoint]:
-    """The points, with the state written to JSON and back between every two events."""
-    state, found = create_state(BASE), []
+    """The points, in order."""
+    state, points = create_state(BASE), []
     for event in events:
-        state, fired = observe(from_json(json.loads(json.dumps(to_json(state)))), event)
+        state, fired = observe(state, event)
         assert all(p.event_index == event.index for p in fired)
-        found += fired
-    return found
+        points += fired
+    return points
 
 
 @settings(max_examples=300, deadline=None)
 @given(event_rows(), st.integers(0, 14))
 def test_points_are_single_ordered_and_stable(events: list[Event], cut: int) -> None:
-    found = walk(events)
-    kinds = [p.kind for p in found]
+    points = walk(events)
+    kinds = [p.kind for p in points]
     assert len(set(kinds)) == len(kinds)
-    assert [p.event_index for p in found] == sorted(p.event_index for p in found)
+    assert [p.event_index for p in points] == sorted(p.event_index for p in points)
     if kinds:
         assert kinds[0] == "first_source_edit"
     if "first_post_failure_edit" in kinds:
         assert kinds == ["first_source_edit", "first_validation", "first_post_failure_edit"]
-    assert walk(events[:cut]) == [p for p in found if p.event_index < cut]
+    assert walk(events[:cut]) == [p for p in points if p.event_index < cut]
 
 
 @pytest.mark.parametrize("path", ["repro.py", "new/x.py", "/tmp/z.py"])
@@ -398,8 +396,10 @@ def test_a_scratch_file_written_twice_stays_scratch(path: str) -> None:
         action = Event(
             index=2 * index, kind="action", tool="editor", text="", arguments={"command": "create"}
         )
-        seen = Event(index=2 * index + 1, kind="observation", tool="editor", text="", changes=(change,))
-        for event in (action, seen):
+        observation = Event(
+            index=2 * index + 1, kind="observation", tool="editor", text="", changes=(change,)
+        )
+        for event in (action, observation):
             state, fired = observe(state, event)
             assert fired == ()
     assert classify_continuation(state) == "no_source_change"

@@ -1,4 +1,4 @@
-"""Which command lines are validations, of what kind, and how they came out."""
+"""Detection of validations in command lines, and their outcomes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ WRITTEN = ("repro.py", "/tmp/repro.py", "tools/check.sh", "pkg/demo.py", "test_m
 
 
 @pytest.mark.parametrize("row", RUNNERS, ids=lambda row: f"{row.kind}-{row.name}")
-def test_every_row_recognises_its_example(row: Runner) -> None:
-    found = find_runner([w for w in shlex.split(row.example) if w not in ("npx", "bundle", "exec")])
-    assert found is row
+def test_every_row_matches_its_example(row: Runner) -> None:
+    runner = find_runner([w for w in shlex.split(row.example) if w not in ("npx", "bundle", "exec")])
+    assert runner is row
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_every_row_recognises_its_example(row: Runner) -> None:
         ("python3 <<PY\nimport os\nos.system('cd src && make test')\nPY", "test"),
     ],
 )
-def test_validations(command: str, kind: ValidationKind) -> None:
+def test_command_lines_that_are_validations(command: str, kind: ValidationKind) -> None:
     assert classify(command, WRITTEN) == kind
 
 
@@ -144,14 +144,14 @@ def test_validations(command: str, kind: ValidationKind) -> None:
         "",
     ],
 )
-def test_mentions_are_no_validations(command: str) -> None:
+def test_mentions_of_runners_are_no_validations(command: str) -> None:
     assert classify(command, WRITTEN) is None
 
 
 @pytest.mark.parametrize(
     ("command", "output", "exit_code", "expected"),
     [
-        # (1) The runner's own summary, whatever the exit code says.
+        # (1) The summary of the runner, whatever the exit code.
         ("pytest -q", PYTEST_FAILED, 1, "failed"),
         ("pytest -q | tail -5", PYTEST_FAILED, 0, "failed"),
         ("pytest; echo $?", "3 passed in 0.01s\n0", 0, "passed"),
@@ -260,7 +260,7 @@ def test_mentions_are_no_validations(command: str) -> None:
             "failed",
         ),
         ("python3 repro.py && echo done", "FAILED: 3\ndone", 0, "failed"),
-        # (2) The exit code, where it is the validation's own.
+        # (2) The exit code, if it belongs to the validation.
         ("pytest -q > /dev/null", "", 0, "passed"),
         ("pytest -qq", "", 1, "failed"),
         ("flake8 a.py", "", 0, "passed"),
@@ -284,7 +284,7 @@ def test_mentions_are_no_validations(command: str) -> None:
             "failed",
         ),
         ("pytest -q && python3 repro.py", "3 passed in 0.1s\nAssertionError", 1, "failed"),
-        # (3) Reproductions that exited 0.
+        # (3) Reproductions with exit code 0.
         ("python3 repro.py", "value: 3", 0, "passed"),
         ("python3 repro.py", "FAIL: got 3", 0, "failed"),
         ("python3 repro.py", "checking\nFAILURE - got 3", 0, "failed"),
@@ -300,7 +300,7 @@ def test_mentions_are_no_validations(command: str) -> None:
         ("python3 repro.py", UNITTEST.format(line="FAIL", end="FAILED (failures=1)"), 0, "failed"),
     ],
 )
-def test_outcome(command: str, output: str, exit_code: int | None, expected: ValidationOutcome) -> None:
+def test_outcomes(command: str, output: str, exit_code: int | None, expected: ValidationOutcome) -> None:
     assert judge_output(command, output, exit_code, written_scripts=WRITTEN) == expected
 
 
@@ -348,12 +348,12 @@ def test_environment_errors(command: str, output: str, exit_code: int) -> None:
     assert judge_output(command, output, exit_code, written_scripts=WRITTEN) == "environment_error"
 
 
-def test_a_timeout_is_no_result_unless_the_summary_was_out() -> None:
+def test_a_timeout_has_no_outcome_without_a_summary() -> None:
     assert judge_output("pytest", "......", None, timed_out=True) == "environment_error"
     assert judge_output("pytest", "= 1 failed in 3s =", None, timed_out=True) == "failed"
 
 
-def test_an_import_error_that_the_edit_caused_is_a_failure() -> None:
+def test_an_import_error_caused_by_an_edit_is_a_failure() -> None:
     output = (
         "___ ERROR collecting tests/test_a.py ___\n/testbed/pkg/core.py:3: in <module>\n    import missing\n"
         "E   ModuleNotFoundError: No module named 'missing'\n=== 1 error in 0.1s ==="
@@ -371,7 +371,7 @@ def test_an_import_error_that_the_edit_caused_is_a_failure() -> None:
     )
 
 
-def test_a_bug_in_the_own_script_is_a_failure() -> None:
+def test_an_error_in_the_written_script_is_a_failure() -> None:
     by_name = TRACEBACK.format(
         file="repro.py",
         error='  File "<frozen importlib._bootstrap>", line 9, in _find_and_load_unlocked\n'
@@ -393,7 +393,7 @@ def test_no_validation_has_no_outcome() -> None:
     assert judge_output("cat log", "= 1 failed in 0.1s =", 0) == "unknown"
 
 
-def test_plain_text() -> None:
+def test_output_is_cleaned() -> None:
     assert clean_output("\x1b[1m\x1b[31ma\x1b[0m\r\nb\x1b]0;title\x07\rc") == "a\nb\nc"
 
 

@@ -1,11 +1,11 @@
-"""Which command lines only bring content back, and which make products."""
+"""Command lines that only restore files, and those that build or install."""
 
 from __future__ import annotations
 
 import pytest
 
 from langgraph_takeover.handoff.shell.attribution import is_build_or_install, is_restore_only
-from langgraph_takeover.handoff.shell.commands import parse_command
+from langgraph_takeover.handoff.shell.command_parser import parse_command
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from langgraph_takeover.handoff.shell.commands import parse_command
         ("ls", False),
     ],
 )
-def test_only_restores(command: str, expected: bool) -> None:
+def test_is_restore_only(command: str, expected: bool) -> None:
     assert is_restore_only(parse_command(command)) is expected
 
 
@@ -32,5 +32,5 @@ def test_only_restores(command: str, expected: bool) -> None:
     ("command", "expected"),
     [("pip install -e .", True), ("python setup.py build_ext", True), ("pip list", False), ("pytest", False)],
 )
-def test_generates(command: str, expected: bool) -> None:
+def test_is_build_or_install(command: str, expected: bool) -> None:
     assert is_build_or_install(parse_command(command)) is expected

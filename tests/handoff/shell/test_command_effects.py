@@ -1,4 +1,4 @@
-"""What a command can reach is never told too small: nothing for what only looks, anything for all in doubt."""
+"""Command effects are never underestimated: nothing for harmless commands, anything in case of doubt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from langgraph_takeover.handoff.shell.command_effects import (
     may_act,
     may_edit,
 )
-from langgraph_takeover.handoff.shell.commands import parse_command
+from langgraph_takeover.handoff.shell.command_parser import parse_command
 
 NOTHING = """
 ls
@@ -455,17 +455,17 @@ ls <<
 
 
 @pytest.mark.parametrize("command", NOTHING)
-def test_what_only_looks(command: str) -> None:
+def test_harmless_commands(command: str) -> None:
     assert find_effect(command) == "nothing"
 
 
 @pytest.mark.parametrize("command", SHELL)
-def test_what_moves_the_shell(command: str) -> None:
+def test_commands_that_change_the_shell(command: str) -> None:
     assert find_effect(command) == "shell"
 
 
 @pytest.mark.parametrize("command", ANYTHING)
-def test_what_may_do_anything(command: str) -> None:
+def test_commands_that_may_change_anything(command: str) -> None:
     assert find_effect(command) == "anything"
 
 
@@ -481,7 +481,7 @@ PIECES = [
     "<<E\nx\nE\n", "'", '"', "\\", "#", "if", "then", "fi", "for", "in", "do", "done", "while", "[[", "]]", "/dev/null",
     "$X", "*", "~",
 ]  # fmt: skip
-LOOKING = [
+HARMLESS_PIECES = [
     "ls",
     "cat a",
     "a",
@@ -499,12 +499,12 @@ LOOKING = [
     "2>&1",
     "-l",
 ]
-WORDS = st.one_of(st.sampled_from(LOOKING), st.sampled_from(LOOKING), st.sampled_from(PIECES))
+WORDS = st.one_of(st.sampled_from(HARMLESS_PIECES), st.sampled_from(HARMLESS_PIECES), st.sampled_from(PIECES))
 COMMANDS = st.tuples(st.lists(WORDS, min_size=1, max_size=6), st.sampled_from(["", " "])).map(
     lambda both: both[1].join(both[0])
 )
 STATE = "declare -p; declare -f; alias -p; shopt -p; set +o; umask; trap -p; ulimit -a; pwd"
-# What bash changes by itself from one look to the next.
+# Variables that Bash changes by itself.
 NOISE = (
     "BASH_",
     "_=",
@@ -521,33 +521,33 @@ NOISE = (
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("reach")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("effects")
 
 
-def _fresh(place: Path) -> Path:
-    root = place / "work"
+def _create_tree(directory: Path) -> Path:
+    root = directory / "work"
     shutil.rmtree(root, ignore_errors=True)
     (root / "d").mkdir(parents=True)
     (root / "a").write_text("x\n")
     return root
 
 
-def _tree(root: Path) -> dict[str, str]:
+def _hash_tree(root: Path) -> dict[str, str]:
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "d"
         for path in root.rglob("*")
     }
 
 
-def _done(command: str, root: Path) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """The files before and after, and what of the shell's own state is another one."""
+def _run(command: str, root: Path) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Run a command and return the files before and after, and the changed lines of the shell state."""
     (root.parent / "command").write_text(command)
-    before = _tree(root)
-    beside = root.parent
+    before = _hash_tree(root)
+    parent = root.parent
     script = (
-        f'{{ {STATE}; }} >{beside}/before\neval "$(<{beside}/command)" </dev/null >{beside}/shown 2>&1\n'
-        f"{{ {STATE}; }} >{beside}/after\n"
+        f'{{ {STATE}; }} >{parent}/before\neval "$(<{parent}/command)" </dev/null >{parent}/shown 2>&1\n'
+        f"{{ {STATE}; }} >{parent}/after\n"
     )
     subprocess.run(
         ["bash", "--norc", "--noprofile", "-c", script],
@@ -563,7 +563,7 @@ def _done(command: str, root: Path) -> tuple[dict[str, str], dict[str, str], lis
     ]
     for name in ("before", "after"):
         (root.parent / name).unlink()
-    return before, _tree(root), sorted(set(states[0]) ^ set(states[1]))
+    return before, _hash_tree(root), sorted(set(states[0]) ^ set(states[1]))
 
 
 @given(COMMANDS)
@@ -571,14 +571,14 @@ def _done(command: str, root: Path) -> tuple[dict[str, str], dict[str, str], lis
 @example("echo > out")
 @example("[[ y=1 -eq 1 ]] && ls")
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_bash_agrees(place: Path, command: str) -> None:
-    reached = find_effect(command)
-    if reached == "anything":
+def test_bash_confirms_effects(directory: Path, command: str) -> None:
+    effect = find_effect(command)
+    if effect == "anything":
         return
-    before, after, moved = _done(command, _fresh(place))
+    before, after, changed_state = _run(command, _create_tree(directory))
     assert after == before
-    if reached == "nothing":
-        assert moved == []
+    if effect == "nothing":
+        assert changed_state == []
 
 
 @pytest.mark.parametrize(
@@ -666,7 +666,7 @@ def test_is_search(command: str, search: bool) -> None:
         ("ls src", False, False),
     ],
 )
-def test_what_likely_edits_and_acts(command: str, edits: bool, acts: bool) -> None:
+def test_may_edit_and_may_act(command: str, edits: bool, acts: bool) -> None:
     commands = parse_command(command)
     assert any(may_edit(simple) for simple in commands) is edits
     assert any(may_act(simple) for simple in commands) is acts
@@ -679,7 +679,7 @@ def test_a_redirection_edits_the_file_that_it_names() -> None:
 
 
 @pytest.mark.parametrize("command", [*NOTHING, *SHELL])
-def test_a_likely_answer_allows_what_is_proven(command: str) -> None:
+def test_likely_answers_agree_with_proven_effects(command: str) -> None:
     assert not any(may_edit(simple) or may_act(simple) for simple in parse_command(command))
 
 

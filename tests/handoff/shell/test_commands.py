@@ -1,4 +1,4 @@
-"""What a command line runs, and whose exit code it ends with."""
+"""Simple commands of command lines and the meaning of the exit code."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, parse_command
+from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand
 
 
 def one(command: str, name: str) -> SimpleCommand:
-    """The only simple command of that name."""
-    (found,) = [c for c in parse_command(command) if c.name == name]
-    return found
+    """The only simple command with this name."""
+    (match,) = [c for c in parse_command(command) if c.name == name]
+    return match
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_a_written_script_is_not_run() -> None:
     assert [(r.operator, r.target) for r in parse_command(command)[0].redirects] == [(">", "a.sh")]
 
 
-def test_heredocs_nest_in_quotes_and_follow_each_other() -> None:
+def test_nested_and_consecutive_heredocs() -> None:
     assert [c.name for c in parse_command("git commit -m \"$(cat <<'EOF'\nrun pytest\nEOF\n)\"; tox")] == [
         "cat",
         "git",
@@ -110,9 +111,9 @@ def test_working_directory(command: str, cwd: str | None) -> None:
         ("diff <(pytest) a", False, False),
     ],
 )
-def test_whose_exit_code(command: str, own: bool, success: bool) -> None:
-    found = one(command, "pytest")
-    assert (found.exit_code_is_own, found.success_is_own) == (own, success)
+def test_exit_code_meaning(command: str, own: bool, success: bool) -> None:
+    simple = one(command, "pytest")
+    assert (simple.exit_code_is_own, simple.success_is_own) == (own, success)
 
 
 def test_position_in_a_pipeline() -> None:
@@ -121,5 +122,5 @@ def test_position_in_a_pipeline() -> None:
 
 
 @given(st.text(alphabet="ab |&;()<>'\"$\\\n#{}EOF=-", max_size=40))
-def test_any_text_can_be_read(text: str) -> None:
+def test_any_text_can_be_parsed(text: str) -> None:
     assert all(c.argv for c in parse_command(text))

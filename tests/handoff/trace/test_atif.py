@@ -1,4 +1,4 @@
-"""Traces as ATIF documents: nothing is lost, and a takeover is linked with what it continues."""
+"""ATIF documents restore the identical trace and link takeovers to their predecessors."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ EVENTS = st.lists(
 
 
 def numbered(events: list[Event]) -> tuple[Event, ...]:
-    """Actions have arguments and costs, observations have changes and reads, as in real traces."""
-    found = []
+    """Number the events; actions get arguments and usage, observations get changes and reads."""
+    result = []
     for index, event in enumerate(events):
         if event.kind == "action":
             more = {"arguments": {"command": event.text}, "usage": Usage(prompt_tokens=3), "exit_code": None}
         else:
             change = FileChange(path="a.py", before=None, after="0" * 64, after_mode=0o644)
             more = {"changes": (change,), "reads": (FileRead(path="b.py", sha256="1" * 64),), "cwd": "pkg"}
-        found.append(event.model_copy(update={"index": index, **more}))
-    return tuple(found)
+        result.append(event.model_copy(update={"index": index, **more}))
+    return tuple(result)
 
 
 def trace(events: list[Event], **more: object) -> Trace:
-    whole = {"id": "t", "format": "takeover", "task": "Do it.", "workspace": "/repo", **more}
-    return Trace.model_validate({"events": numbered(events), **whole})
+    fields = {"id": "t", "format": "takeover", "task": "Do it.", "workspace": "/repo", **more}
+    return Trace.model_validate({"events": numbered(events), **fields})
 
 
 @settings(max_examples=60, deadline=None)
 @given(EVENTS)
-def test_what_is_written_is_read_again(tmp_path_factory: object, events: list[Event]) -> None:
+def test_an_exported_trace_is_restored(tmp_path_factory: object, events: list[Event]) -> None:
     path = tmp_path_factory.mktemp("atif") / "t.json"  # type: ignore[attr-defined]
-    whole = trace(events, base_directories=("pkg",), keeps_shell=False)
-    told = build_document(whole)
-    path.write_text(json.dumps(told))
-    assert list(read_traces(path)) == [whole]
-    assert [step["step_id"] for step in told["steps"]] == list(range(1, len(told["steps"]) + 1))
-    for step in told["steps"]:
+    original = trace(events, base_directories=("pkg",), keeps_shell=False)
+    document = build_document(original)
+    path.write_text(json.dumps(document))
+    assert list(read_traces(path)) == [original]
+    assert [step["step_id"] for step in document["steps"]] == list(range(1, len(document["steps"]) + 1))
+    for step in document["steps"]:
         ids = {call["tool_call_id"] for call in step.get("tool_calls", ())}
         results = step.get("observation", {"results": []})["results"]
         assert {r["source_call_id"] for r in results if "source_call_id" in r} <= ids
@@ -71,7 +71,7 @@ def run(*commands: str) -> list[Event]:
     ]
 
 
-def test_predecessor_and_successors_name_each_other() -> None:
+def test_predecessor_and_successors_reference_each_other() -> None:
     point = HandoffPoint(kind="first_source_edit", event_index=3, detail="edited a.py")
     before = trace(run("ls", "sed", "pytest"))
     first, second = (
@@ -84,7 +84,7 @@ def test_predecessor_and_successors_name_each_other() -> None:
     )
     one = build_document(before, [SuccessorDocument("t.trace.json", first)])
     assert one["continued_trajectory_ref"] == "t.trace.json"
-    # The task is step 1, so the second action, after which the point lies, is step 3.
+    # The task is step 1, so the second action, which precedes the point, is step 3.
     assert one["extra"]["continued_by"] == [
         {
             "file": "t.trace.json",
@@ -102,6 +102,6 @@ def test_predecessor_and_successors_name_each_other() -> None:
     assert successor["extra"]["continues"]["record"] == "t.first_source_edit"
 
 
-def test_totals_are_those_of_the_events() -> None:
-    told = build_document(trace(run("ls", "cat")))
-    assert told["final_metrics"] == {"total_steps": 3, "total_prompt_tokens": 6}
+def test_final_metrics_sum_the_events() -> None:
+    document = build_document(trace(run("ls", "cat")))
+    assert document["final_metrics"] == {"total_steps": 3, "total_prompt_tokens": 6}

@@ -1,4 +1,4 @@
-"""The earlier conversation replayed: valid history in either protocol, whatever the trace held, and cut where it is whole."""
+"""Views as chat history: valid in both protocols for any trace, and trimmed at whole steps."""
 
 from __future__ import annotations
 
@@ -28,28 +28,29 @@ from ..test_views import FAILED, PASSED, PROMPT, record, sha256, step, traces
 PROTOCOLS: tuple[ActionProtocol, ...] = ("text", "native")
 
 
-def acted(
-    index: int, tool: str, arguments: dict[str, str], said: str, seen: str, **fields: Any
+def make_step(
+    index: int, tool: str, arguments: dict[str, str], reply: str, output: str, **fields: Any
 ) -> list[Event]:
+    """One action and its observation."""
     return [
-        Event(index=index, kind="action", tool=tool, text=said, arguments=arguments),
-        Event(index=index + 1, kind="observation", tool=tool, text=seen, **fields),
+        Event(index=index, kind="action", tool=tool, text=reply, arguments=arguments),
+        Event(index=index + 1, kind="observation", tool=tool, text=output, **fields),
     ]
 
 
 EVERY_TOOL = (
-    *acted(0, "shell", {"command": "ls"}, "I look.\n\n```bash\nls\n```", "[exit code 0]\na"),
-    *acted(2, "editor", {"command": "view", "path": "a"}, 'So.\n<editor path="a"/>', "a, lines 1 to 1 of 1:\n     1\tx"),
-    *acted(4, "editor", {"command": "create", "path": "b", "content": "x\n</editor>\n"}, "b", "b has been created."),
-    *acted(6, "lookup", {"arguments": '{"word": "a", "n": 2}'}, '{"name": "lookup", "arguments": {}}', "found"),
-    *acted(8, UNREADABLE, {}, "hm", "Your reply holds no action."),
-    *acted(10, "recall", {"arguments": '{"what": "e1"}'}, "?", "e1"),
-    *acted(12, "handoff", {"message": "yours"}, "<handoff>yours</handoff>", "[handed over]"),
+    *make_step(0, "shell", {"command": "ls"}, "I look.\n\n```bash\nls\n```", "[exit code 0]\na"),
+    *make_step(2, "editor", {"command": "view", "path": "a"}, 'So.\n<editor path="a"/>', "a, lines 1 to 1 of 1:\n     1\tx"),
+    *make_step(4, "editor", {"command": "create", "path": "b", "content": "x\n</editor>\n"}, "b", "b has been created."),
+    *make_step(6, "lookup", {"arguments": '{"word": "a", "n": 2}'}, '{"name": "lookup", "arguments": {}}', "found"),
+    *make_step(8, UNREADABLE, {}, "hm", "Your reply holds no action."),
+    *make_step(10, "recall", {"arguments": '{"what": "e1"}'}, "?", "e1"),
+    *make_step(12, "handoff", {"message": "yours"}, "<handoff>yours</handoff>", "[handed over]"),
 )  # fmt: skip
 
 
-def valid(messages: list[BaseMessage], protocol: ActionProtocol) -> None:
-    """What every endpoint takes: a person first and last, each call answered at once, nobody twice in a row."""
+def check_history(messages: list[BaseMessage], protocol: ActionProtocol) -> None:
+    """Check the rules of all endpoints: human messages first and last, results after calls, alternating roles."""
     assert isinstance(messages[0], HumanMessage)
     assert isinstance(messages[-1], HumanMessage)
     for before, after in pairwise(messages):
@@ -73,21 +74,21 @@ def valid(messages: list[BaseMessage], protocol: ActionProtocol) -> None:
 @given(trace=traces())
 @settings(max_examples=15, deadline=None)
 def test_every_view_is_valid_history(name: str, protocol: ActionProtocol, trace: tuple[Event, ...]) -> None:
-    for cut in range(len(trace), max(len(trace) - 3, 0), -1):  # also where the last action has no answer
-        valid(find_view(name)(record(trace[:cut]), Recipient(protocol=protocol)), protocol)
+    for cut in range(len(trace), max(len(trace) - 3, 0), -1):  # also without a result of the last action
+        check_history(find_view(name)(record(trace[:cut]), Recipient(protocol=protocol)), protocol)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_transcript_replays_every_tool_as_it_is_called(protocol: ActionProtocol) -> None:
+def test_a_transcript_replays_every_tool_call(protocol: ActionProtocol) -> None:
     messages = find_view("transcript")(record(EVERY_TOOL), Recipient(protocol=protocol))
-    valid(messages, protocol)
+    check_history(messages, protocol)
     replies = [message for message in messages if isinstance(message, AIMessage)]
     assert len(replies) == 7
     for event, reply in zip(EVERY_TOOL[::2], replies, strict=True):
-        read = parse_action(reply, protocol, offer_handoff=True, extra_tools=("lookup", "recall"))
-        assert read.tool == event.tool
+        action = parse_action(reply, protocol, offer_handoff=True, extra_tools=("lookup", "recall"))
+        assert action.tool == event.tool
         if event.tool not in (UNREADABLE, "lookup", "recall"):
-            assert read == (
+            assert action == (
                 event.tool,
                 {k: v.rstrip("\n") if protocol == "text" else v for k, v in event.arguments.items()},
             ) or (event.arguments.get("command") == "create")
@@ -96,20 +97,20 @@ def test_a_transcript_replays_every_tool_as_it_is_called(protocol: ActionProtoco
     assert "I look." in replies[0].text
 
 
-def test_an_action_without_a_result_is_answered_all_the_same() -> None:
+def test_an_action_without_a_result_gets_a_placeholder_result() -> None:
     messages = find_view("transcript")(record(EVERY_TOOL[:3]), Recipient(protocol="native"))
     assert messages[-2].text == RESULT_NOT_RECORDED
-    valid(messages, "native")
+    check_history(messages, "native")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_transcript_that_does_not_fit_loses_its_oldest_steps_whole(protocol: ActionProtocol) -> None:
+def test_a_long_transcript_omits_its_oldest_steps(protocol: ActionProtocol) -> None:
     trace = tuple(e for n in range(100) for e in step(2 * n, f"echo number-{n}", f"output-{n} " + "x" * 500))
-    whole = find_view("transcript")(record(trace), Recipient(protocol=protocol))
-    assert "left out" not in whole[0].text
+    complete = find_view("transcript")(record(trace), Recipient(protocol=protocol))
+    assert "left out" not in complete[0].text
     for window in (4000, 8000, 16000):
         messages = find_view("transcript")(record(trace), Recipient(protocol=protocol, window_tokens=window))
-        valid(messages, protocol)
+        check_history(messages, protocol)
         replies = [message for message in messages if isinstance(message, AIMessage)]
         assert 0 < len(replies) < 100
         assert f"[… {100 - len(replies)} earlier steps left out" in messages[0].text
@@ -122,61 +123,61 @@ CORE_TEXT = "def f():\n    return 1\n"
 
 
 def read(index: int, path: str, text: str, *, command: str = "", clipped: bool = False) -> list[Event]:
-    shown = f"[exit code 0]\n{text[:5] if clipped else text}"
+    output = f"[exit code 0]\n{text[:5] if clipped else text}"
     reads = (FileRead(path=path, sha256=sha256(text)),)
     arguments = {"command": command or f"cat {path}"}
-    return acted(
-        index, "shell", arguments, f"```bash\n{arguments['command']}\n```", shown, exit_code=0, reads=reads
+    return make_step(
+        index, "shell", arguments, f"```bash\n{arguments['command']}\n```", output, exit_code=0, reads=reads
     )
 
 
 def edit(index: int, path: str, before: str, after: str | None) -> list[Event]:
     change = FileChange(path=path, before=sha256(before), after=sha256(after) if after is not None else None)
-    return acted(
+    return make_step(
         index, "shell", {"command": f"ed {path}"}, "ed", "[exit code 0]\n", exit_code=0, changes=(change,)
     )
 
 
-def test_the_payload_keeps_what_holds_and_says_what_is_stale() -> None:
+def test_the_payload_marks_stale_entries() -> None:
     trace = (
         *read(0, "pkg/core.py", CORE_TEXT),
         *read(2, "pkg/read.py", "x = 1\n"),
-        *acted(4, "shell", {"command": "grep -rn return_value ."}, "g", "[exit code 0]\nhit", exit_code=0),
-        *acted(6, "shell", {"command": "grep -rn nothing_of_it ."}, "g", "[exit code 1]\n", exit_code=1),
+        *make_step(
+            4, "shell", {"command": "grep -rn return_value ."}, "g", "[exit code 0]\nhit", exit_code=0
+        ),
+        *make_step(6, "shell", {"command": "grep -rn nothing_of_it ."}, "g", "[exit code 1]\n", exit_code=1),
         *step(8, "python -m unittest", FAILED, code=1),
         *edit(10, "pkg/core.py", CORE_TEXT, "def f():\n    return 2\n"),
         *step(12, "python -m unittest", PASSED),
-        *acted(14, "shell", {"command": "sleep 99"}, "s", "[stopped]", timed_out=True),
-        *acted(16, "shell", {"command": "tox"}, "t", "[exit code 127]\ntox: not found", exit_code=127),
+        *make_step(14, "shell", {"command": "sleep 99"}, "s", "[stopped]", timed_out=True),
+        *make_step(16, "shell", {"command": "tox"}, "t", "[exit code 127]\ntox: not found", exit_code=127),
     )
-    given_record = record(
-        trace, task=record(()).task.model_copy(update={"prompt": "Mend return_value in f."})
-    )
-    given_payload = select_record_payload(given_record, 128_000)
-    assert [(f.path, f.stale, f.content) for f in given_payload.read_files] == [
+    test_record = record(trace, task=record(()).task.model_copy(update={"prompt": "Mend return_value in f."}))
+    payload = select_record_payload(test_record, 128_000)
+    assert [(f.path, f.stale, f.content) for f in payload.read_files] == [
         ("pkg/core.py", True, CORE_TEXT),
         ("pkg/read.py", False, "x = 1\n"),
     ]
-    assert [(p.cmd, p.stale) for p in given_payload.probe_results] == [("grep -rn return_value .", True)]
-    assert [(c.cmd, c.rc, c.stale) for c in given_payload.ran_commands] == [
+    assert [(p.cmd, p.stale) for p in payload.probe_results] == [("grep -rn return_value .", True)]
+    assert [(c.cmd, c.rc, c.stale) for c in payload.ran_commands] == [
         ("python -m unittest", 1, True),
         ("ed pkg/core.py", 0, False),
         ("python -m unittest", 0, False),
         ("sleep 99", None, False),
         ("tox", 127, False),
     ]
-    assert [(d.what, d.why) for d in given_payload.dead_ends] == [
+    assert [(d.what, d.why) for d in payload.dead_ends] == [
         ("sleep 99", "it did not end in time"),
         ("tox", "it could not run here"),
     ]
-    texts = [message.text for message in find_view("payload")(given_record)]
+    texts = [message.text for message in find_view("payload")(test_record)]
     assert "- pkg/core.py\n" in texts[-1]
-    assert not any("return 1" in text for text in texts), "what is stale is not shown as if it held"
+    assert not any("return 1" in text for text in texts), "stale content must not appear as current"
     assert any("x = 1" in text for text in texts)
     assert sum("[stale: files have changed since this was run]" in text for text in texts) == 2
 
 
-def test_an_edit_that_was_taken_back_is_a_dead_end() -> None:
+def test_a_reverted_edit_is_a_dead_end() -> None:
     first, second = "def f():\n    return 2\n", "def f():\n    return 3\n"
     trace = (
         *edit(0, "a.py", CORE_TEXT, first),
@@ -188,15 +189,15 @@ def test_an_edit_that_was_taken_back_is_a_dead_end() -> None:
     ]
 
 
-def test_only_what_is_the_whole_file_is_served_from_the_cache() -> None:
+def test_the_read_cache_serves_only_complete_files() -> None:
     numbered = "pkg/v.py, lines 1 to 2 of 2:\n     1\tdef f():\n     2\t    return 1"
     part = "pkg/p.py, lines 1 to 1 of 2:\n     1\tdef f():"
     reads = [(FileRead(path=path, sha256=sha256(CORE_TEXT)),) for path in ("pkg/v.py", "pkg/p.py")]
     trace = (
         *read(0, "pkg/core.py", CORE_TEXT),
         *read(2, "pkg/clipped.py", CORE_TEXT, clipped=True),
-        *acted(4, "editor", {"command": "view", "path": "pkg/v.py"}, "v", numbered, reads=reads[0]),
-        *acted(6, "editor", {"command": "view", "path": "pkg/p.py"}, "v", part, reads=reads[1]),
+        *make_step(4, "editor", {"command": "view", "path": "pkg/v.py"}, "v", numbered, reads=reads[0]),
+        *make_step(6, "editor", {"command": "view", "path": "pkg/p.py"}, "v", part, reads=reads[1]),
     )
     cache = build_read_cache(record(trace))
     assert {path: file.content for path, file in cache.items()} == {
@@ -210,25 +211,25 @@ def test_only_what_is_the_whole_file_is_served_from_the_cache() -> None:
     )
 
 
-def test_a_payload_is_trimmed_searches_first_and_reads_last() -> None:
+def test_a_payload_omits_searches_first_and_reads_last() -> None:
     trace: list[Event] = []
     for n in range(10):
-        trace += acted(
+        trace += make_step(
             len(trace), "shell", {"command": f"grep -rn mend_it p{n}"}, "g", "hit " * 500, exit_code=0
         )
-        trace += acted(len(trace), "shell", {"command": f"make p{n}"}, "m", "made " * 400, exit_code=0)
+        trace += make_step(len(trace), "shell", {"command": f"make p{n}"}, "m", "made " * 400, exit_code=0)
         trace += read(len(trace), f"pkg/f{n}.py", "line\n" * 400)
     task = record(()).task.model_copy(update={"prompt": "mend_it"})
-    kept = {}
+    counts = {}
     for window in (2_000, 16_000, 24_000, 40_000, 128_000):
-        found = select_record_payload(record(tuple(trace), task=task), window)
-        kept[window] = (len(found.probe_results), len(found.ran_commands), len(found.read_files))
-        shown = sum(
-            len(trace[each.event].text)
-            for each in (*found.probe_results, *found.ran_commands, *found.read_files)
+        payload = select_record_payload(record(tuple(trace), task=task), window)
+        counts[window] = (len(payload.probe_results), len(payload.ran_commands), len(payload.read_files))
+        total_chars = sum(
+            len(trace[entry.event].text)
+            for entry in (*payload.probe_results, *payload.ran_commands, *payload.read_files)
         )
-        assert shown <= WINDOW_SHARE * window * 4
-    assert kept == {
+        assert total_chars <= WINDOW_SHARE * window * 4
+    assert counts == {
         2_000: (0, 0, 0),
         16_000: (0, 0, 7),
         24_000: (0, 3, 8),

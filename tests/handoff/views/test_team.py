@@ -20,7 +20,8 @@ from langgraph_takeover.handoff.views.team import (
     format_timeline,
 )
 
-from ..trace.test_conversation import PROTOCOLS, valid
+from ..trace.test_conversation import PROTOCOLS
+from ..trace.test_conversation import check_history as valid
 
 NAMES = ("a", "b", "c")
 TASK = "Do it."

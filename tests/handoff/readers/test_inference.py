@@ -1,4 +1,4 @@
-"""What an action does to files that nobody kept, held against what the real programs do."""
+"""Inferred file changes, compared with those of the real programs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langgraph_takeover.handoff.readers.inference import content as contents
 from langgraph_takeover.handoff.readers.inference import patches, sed
 from langgraph_takeover.handoff.readers.inference.actions import infer_changes
-from langgraph_takeover.handoff.readers.inference.content import KnownLines
+from langgraph_takeover.handoff.readers.inference.content import (
+    KnownLines,
+    digest_content,
+    full_text,
+    unknown_content,
+)
+from langgraph_takeover.handoff.readers.inference.content_edits import insert_lines, replace_lines
 from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.trace.file_kinds import is_code
 
@@ -33,7 +38,7 @@ GIT = "git -c user.name=a -c user.email=a@b"
 
 
 class Real:
-    """A directory where every command is really run, and the files that are inferred beside it."""
+    """A real directory in which commands run, with the inferred files."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -51,23 +56,23 @@ class Real:
         )
 
     def code(self) -> dict[str, str]:
-        found = {p.relative_to(self.root): p for p in self.root.rglob("*") if ".git" not in p.parts}
-        return {str(name): p.read_text() for name, p in found.items() if p.is_file() and is_code(str(name))}
+        paths = {p.relative_to(self.root): p for p in self.root.rglob("*") if ".git" not in p.parts}
+        return {str(name): p.read_text() for name, p in paths.items() if p.is_file() and is_code(str(name))}
 
     def act(self, command: str) -> set[str]:
-        """Run a command, infer what it did, and compare; the code files that changed."""
+        """Run a command, infer its changes, compare both and return the changed code files."""
         before = self.code()
-        done = self.run(command)
+        process = self.run(command)
         after = self.code()
-        output = done.stdout + done.stderr
-        told = infer_changes(self.files, "shell", {"command": command}, output, done.returncode, False)
+        output = process.stdout + process.stderr
+        changes = infer_changes(self.files, "shell", {"command": command}, output, process.returncode, False)
         self.files.add_shown_text(output)
-        inferred = {change.path for change in told if is_code(change.path)}
+        inferred = {change.path for change in changes if is_code(change.path)}
         real = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         assert inferred == real, f"{command}\n{output}"
         for name, text in after.items():
-            known = self.files.text(name)
-            assert known is None or known == text, f"{command}: {name}"
+            inferred_text = self.files.text(name)
+            assert inferred_text is None or inferred_text == text, f"{command}: {name}"
         return real
 
 
@@ -127,7 +132,7 @@ EDITS = [
 
 
 @pytest.mark.parametrize("command", EDITS)
-def test_an_edit_is_inferred_as_it_happens(real: Real, command: str) -> None:
+def test_inferred_changes_match_real_changes(real: Real, command: str) -> None:
     assert real.act(command)
 
 
@@ -157,11 +162,11 @@ def test_an_edit_is_inferred_as_it_happens(real: Real, command: str) -> None:
         "sed -i 's/alpha/x/ pkg/mod.py",
     ],
 )
-def test_what_changes_nothing_is_inferred_to_change_nothing(real: Real, command: str) -> None:
+def test_commands_without_effect_are_inferred_to_change_nothing(real: Real, command: str) -> None:
     assert real.act(command) == set()
 
 
-def test_what_ran_before_a_syntax_error_has_happened(real: Real) -> None:
+def test_commands_before_a_syntax_error_take_effect(real: Real) -> None:
     assert real.act("sed -i 's/alpha/gamma/' pkg/mod.py\n&& ls") == {"pkg/mod.py"}
     assert real.act("THOUGHT: (first)\nsed -i 's/gamma/alpha/' pkg/mod.py") == set()
 
@@ -176,31 +181,31 @@ ROUNDS = [
     ("sed -i 's/alpha/gamma/' pkg/mod.py", "git restore pkg"),
     ("sed -i 's/alpha/gamma/' pkg/mod.py", "git reset -q --hard"),
     ("sed -i 's/alpha/gamma/' pkg/mod.py", "git stash -q"),
-    ("cp pkg/mod.py /tmp/kept.txt; sed -i '1d' pkg/mod.py", "cp /tmp/kept.txt pkg/mod.py"),
+    ("cp pkg/mod.py /tmp/copy.txt; sed -i '1d' pkg/mod.py", "cp /tmp/copy.txt pkg/mod.py"),
     ("sed -i '1d' pkg/mod.py; git diff > d.patch", "git apply -R d.patch"),
 ]
 
 
-@pytest.mark.parametrize(("there", "back"), ROUNDS)
-def test_a_way_back_is_recognised_by_its_content(real: Real, there: str, back: str) -> None:
-    """The digests of the two ways are each other's, so that detectors see a restored file."""
+@pytest.mark.parametrize(("edit", "restore"), ROUNDS)
+def test_a_restored_file_equals_its_base_content(real: Real, edit: str, restore: str) -> None:
+    """The digest is again that of the base, so detectors recognize a restored file."""
 
     def changed() -> set[str]:
         return {path for path in real.files.list_changed_paths() if is_code(path)}
 
-    real.act(there)
+    real.act(edit)
     assert changed() == {"pkg/mod.py"}
-    real.act(back)
+    real.act(restore)
     assert real.code()["pkg/mod.py"] == FILE
     assert changed() == set()
 
 
 @pytest.mark.parametrize(
-    ("there", "back"), [(a, b) for a, b in ROUNDS if "/# debug/" not in b and "5c" not in a]
+    ("edit", "restore"), [(a, b) for a, b in ROUNDS if "/# debug/" not in b and "5c" not in a]
 )
-def test_a_way_back_needs_no_knowledge_of_the_text(there: str, back: str) -> None:
+def test_a_restored_file_is_recognized_without_its_text(edit: str, restore: str) -> None:
     files = InferredFiles("/repo", keeps_directory=True)
-    for command in (there, back):
+    for command in (edit, restore):
         infer_changes(files, "shell", {"command": command}, "", 0, False)
     assert [path for path in files.list_changed_paths() if is_code(path)] == []
 
@@ -234,49 +239,49 @@ PROGRAMS = st.sampled_from(
 
 @settings(max_examples=150, deadline=None)
 @given(LINES, PROGRAMS)
-def test_sed_is_followed_as_sed_does_it(lines: list[str], program: str) -> None:
+def test_inferred_sed_matches_real_sed(lines: list[str], program: str) -> None:
     text = "".join(f"{line}\n" for line in lines)
-    known = KnownLines()
-    held = contents.unknown_content("base")
-    known.learn_file(held, lines)
-    done = subprocess.run(["sed", program], input=text, capture_output=True, text=True, timeout=60)
-    followed = contents.full_text(sed.apply_sed(held, known, program, extended=False), known)
-    assert followed is None or followed == done.stdout
+    known_lines = KnownLines()
+    content = unknown_content("base")
+    known_lines.learn_file(content, lines)
+    process = subprocess.run(["sed", program], input=text, capture_output=True, text=True, timeout=60)
+    result = full_text(sed.apply_sed(content, known_lines, program, extended=False), known_lines)
+    assert result is None or result == process.stdout
 
 
-def test_lines_that_are_not_known_move_with_their_numbers() -> None:
-    known = KnownLines()
-    held = contents.unknown_content("base")
-    longer = contents.insert_lines(held, 10, ["one", "two"])
-    assert contents.digest_content(
-        contents.replace_lines(longer, 11, 12, ()), known
-    ) == contents.digest_content(held, known)
-    assert contents.digest_content(
-        contents.replace_lines(longer, 12, 13, ()), known
-    ) != contents.digest_content(held, known)
-    known.learn(longer, 13, ["eleven"])
-    assert known.lines == {"base": {11: "eleven"}}
+def test_unknown_lines_move_with_inserted_lines() -> None:
+    known_lines = KnownLines()
+    content = unknown_content("base")
+    longer = insert_lines(content, 10, ["one", "two"])
+    assert digest_content(replace_lines(longer, 11, 12, ()), known_lines) == digest_content(
+        content, known_lines
+    )
+    assert digest_content(replace_lines(longer, 12, 13, ()), known_lines) != digest_content(
+        content, known_lines
+    )
+    known_lines.learn(longer, 13, ["eleven"])
+    assert known_lines.lines == {"base": {11: "eleven"}}
 
 
-def test_a_pattern_that_could_take_for_ever_is_not_tried() -> None:
+def test_patterns_with_excessive_backtracking_are_rejected() -> None:
     assert sed.compile_pattern("(a+)+b", extended=True) is None
     assert sed.compile_pattern(".*x.*y.*z", extended=False) is None
 
 
-def test_the_form_of_begin_patch() -> None:
+def test_begin_patch_format() -> None:
     text = (
         "*** Begin Patch\n*** Update File: a.py\n@@ def f\n one\n-two\n+three\n"
         "*** Add File: b.py\n+new\n*** Delete File: c.py\n*** End Patch\n"
     )
-    found = patches.parse_patch(text)
-    assert [(p.path, p.is_new, p.is_deleted) for p in found] == [
+    files = patches.parse_patch(text)
+    assert [(p.path, p.is_new, p.is_deleted) for p in files] == [
         ("a.py", False, False),
         ("b.py", True, False),
         ("c.py", False, True),
     ]
-    assert found[0].hunks[0].old == ("one", "two")
+    assert files[0].hunks[0].old == ("one", "two")
 
 
-def test_git_is_here_for_these_tests() -> None:
+def test_git_and_patch_are_installed() -> None:
     assert shutil.which("git")
     assert shutil.which("patch")

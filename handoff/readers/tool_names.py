@@ -1,4 +1,4 @@
-"""The tools of other agents in this project's words: shell, editor, finish, or their own name."""
+"""Conversion of other agents' tool calls to the tools of this project: shell, editor and finish."""
 
 from __future__ import annotations
 
@@ -38,32 +38,30 @@ _ARGUMENT_KEYS = {
     "new": ("new", "new_str", "new_string", "replace", "insert_text", "new_text"),
     "line": ("line", "insert_line"),
 }
-
-
 _SUBMISSION_MARKERS = ("COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", "MINI_SWE_AGENT_FINAL_OUTPUT")
 
 
 def is_submission(command: str) -> bool:
-    """Whether a shell command is one by which agents of the SWE-bench harness hand their work in."""
+    """Whether a shell command submits the work, as agents do for SWE-bench."""
     return any(mark in command for mark in _SUBMISSION_MARKERS)
 
 
 def is_thought(name: str) -> bool:
-    """A tool that only writes a thought down makes no action."""
+    """Whether a tool only records a thought, which is not an action."""
     return name.lower() in _THOUGHT_TOOLS
 
 
 def normalize_call(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """A tool call's name and arguments in this project's words; unknown tools keep theirs."""
-    low = name.lower().rpartition("__")[2]
-    if low in _SHELL_TOOLS:
+    """Convert the name and the arguments of a tool call; unknown tools are unchanged."""
+    base_name = name.lower().rpartition("__")[2]
+    if base_name in _SHELL_TOOLS:
         return "shell", _normalize_shell(arguments)
-    if low in _EDITOR_TOOLS:
+    if base_name in _EDITOR_TOOLS:
         return "editor", _normalize_editor(str(arguments.get("command") or ""), arguments)
-    if low in _PATCH_TOOLS:
+    if base_name in _PATCH_TOOLS:
         patch = _find_first_value(arguments, ("input", "patch", "content", "diff")) or ""
         return "shell", {"command": f"apply_patch <<'PATCH'\n{patch}\nPATCH"}
-    if low in _FINISH_TOOLS:
+    if base_name in _FINISH_TOOLS:
         return "finish", {"message": _find_first_value(arguments, ("message", "summary", "result")) or ""}
     for names, command in (
         (_READ_TOOLS, "view"),
@@ -71,7 +69,7 @@ def normalize_call(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[s
         (_REPLACE_TOOLS, "str_replace"),
         (_MULTI_EDIT_TOOLS, "edit"),
     ):
-        if low in names and _find_first_value(arguments, _ARGUMENT_KEYS["path"]) is not None:
+        if base_name in names and _find_first_value(arguments, _ARGUMENT_KEYS["path"]) is not None:
             return "editor", _normalize_editor(command, arguments)
     return name, {key: _to_text(value) for key, value in arguments.items() if value is not None}
 
@@ -83,36 +81,36 @@ def _normalize_shell(arguments: Mapping[str, Any]) -> dict[str, str]:
     if isinstance(command, list):
         words = [str(word) for word in command]
         command = words[2] if len(words) == 3 and words[1] in ("-c", "-lc") else shlex.join(words)
-    found = {"command": str(command if command is not None else "")}
+    normalized = {"command": str(command if command is not None else "")}
     if "keystrokes" in arguments:
-        found["command"] = found["command"].rstrip("\n")
+        normalized["command"] = normalized["command"].rstrip("\n")
     if str(arguments.get("is_input", "")).lower() == "true":
-        found["is_input"] = "true"
-    where = arguments.get("workdir") or arguments.get("cwd") or arguments.get("dir_path")
-    if isinstance(where, str) and where:
-        found["command"] = f"cd {shlex.quote(where)} && {found['command']}"
-    return found
+        normalized["is_input"] = "true"
+    directory = arguments.get("workdir") or arguments.get("cwd") or arguments.get("dir_path")
+    if isinstance(directory, str) and directory:
+        normalized["command"] = f"cd {shlex.quote(directory)} && {normalized['command']}"
+    return normalized
 
 
 def _normalize_editor(command: str, arguments: Mapping[str, Any]) -> dict[str, str]:
     command = {"undo_edit": "undo", "replace": "str_replace"}.get(command, command)
-    found = {"command": command}
-    for ours, theirs in _ARGUMENT_KEYS.items():
-        value = _find_first_value(arguments, theirs)
+    normalized = {"command": command}
+    for name, keys in _ARGUMENT_KEYS.items():
+        value = _find_first_value(arguments, keys)
         if value is not None:
-            found[ours] = value
+            normalized[name] = value
     view_range = arguments.get("view_range")
     if isinstance(view_range, list) and len(view_range) == 2:
-        found["start"] = str(view_range[0])
+        normalized["start"] = str(view_range[0])
         if view_range[1] != -1:
-            found["end"] = str(view_range[1])
+            normalized["end"] = str(view_range[1])
     if command == "edit":
-        found["edits"] = json.dumps(arguments.get("edits"), sort_keys=True)
-    return found
+        normalized["edits"] = json.dumps(arguments.get("edits"), sort_keys=True)
+    return normalized
 
 
-def _find_first_value(arguments: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    return next((_to_text(arguments[name]) for name in names if arguments.get(name) is not None), None)
+def _find_first_value(arguments: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
+    return next((_to_text(arguments[key]) for key in keys if arguments.get(key) is not None), None)
 
 
 def _to_text(value: Any) -> str:

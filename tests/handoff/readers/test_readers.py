@@ -1,4 +1,4 @@
-"""Recordings of every kind, as small as they can be: what comes out of them as events."""
+"""Minimal recordings of every format and the events that the readers produce."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.readers import FORMATS, TraceError, parse_trace, read_traces
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, action_indices
 
-SHARED = Path(__file__).parents[3] / "shared" / "trajectories"
+SHARED = Path(__file__).parents[4] / "shared" / "trajectories"
 
 
-def one(tmp_path: Path, data: Any, name: str = "t.json", form: str = "auto") -> Trace:
+def one(tmp_path: Path, data: Any, name: str = "t.json", format_name: str = "auto") -> Trace:
     """The only trace of a file with this content."""
     path = tmp_path / name
     path.write_text(data if isinstance(data, str) else json.dumps(data))
-    (trace,) = read_traces(path, form)
+    (trace,) = read_traces(path, format_name)
     assert isinstance(trace, Trace)
     return trace
 
@@ -32,7 +32,7 @@ def kinds(trace: Trace) -> list[tuple[str, str]]:
     return [(event.kind, event.tool) for event in trace.events]
 
 
-def v1_answer(code: int, output: str) -> dict[str, str]:
+def v1_observation(code: int, output: str) -> dict[str, str]:
     return {"role": "user", "content": f"<returncode>{code}</returncode>\n<output>\n{output}\n</output>"}
 
 
@@ -50,7 +50,7 @@ def test_mini_v1(tmp_path: Path) -> None:
                 "content": "THOUGHT: look\n\n```bash\nls\n```",
                 "extra": {"response": {"usage": usage}},
             },
-            v1_answer(0, "pkg\nsetup.py"),
+            v1_observation(0, "pkg\nsetup.py"),
             {"role": "assistant", "content": "```bash\na\n```\nand\n```bash\nb\n```"},
             {"role": "user", "content": "Please always provide EXACTLY ONE action"},
             {"role": "assistant", "content": "```bash\nsleep 99\n```"},
@@ -136,7 +136,7 @@ def test_mini_v2_with_parallel_calls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("textual", [True, False])
-def test_mini_v2_in_its_other_dialects(tmp_path: Path, textual: bool) -> None:
+def test_mini_v2_variants(tmp_path: Path, textual: bool) -> None:
     if textual:
         messages = [
             {"role": "assistant", "content": "t\n\n```mswea_bash_command\nls\n```"},
@@ -225,8 +225,8 @@ def test_swe_agent_with_str_replace(tmp_path: Path) -> None:
         },
     )
     assert trace.format == "swe-agent-1.x"
-    found = annotate_steps(trace)
-    assert [step.label for step in found] == [
+    steps = annotate_steps(trace)
+    assert [step.label for step in steps] == [
         "refused",
         "source edit",
         "change",
@@ -234,7 +234,7 @@ def test_swe_agent_with_str_replace(tmp_path: Path) -> None:
         "new file",
         "command",
     ]
-    # The shell stayed in pkg/, where there is no repro.py: the script that was written is another one.
+    # The shell is still in pkg/, which does not contain the written repro.py.
     assert trace.events[-1].cwd == "pkg"
 
 
@@ -242,7 +242,7 @@ def oh0(number: int, action: str, **args: Any) -> dict[str, Any]:
     return {"id": number, "action": action, "source": "agent", "args": args}
 
 
-def oh0_seen(cause: int, kind: str, content: str, **metadata: Any) -> dict[str, Any]:
+def oh0_observation(cause: int, kind: str, content: str, **metadata: Any) -> dict[str, Any]:
     return {
         "id": cause + 1,
         "cause": cause,
@@ -257,11 +257,11 @@ def test_openhands_v0(tmp_path: Path) -> None:
         {"id": 0, "action": "message", "source": "user", "args": {"content": "task"}},
         oh0(1, "think", thought="hm"),
         oh0(3, "edit", command="str_replace", path="/workspace/p/pkg/a.py", old_str="x", new_str="y"),
-        oh0_seen(3, "edit", "ERROR:\nNo replacement was performed."),
+        oh0_observation(3, "edit", "ERROR:\nNo replacement was performed."),
         oh0(5, "edit", command="str_replace", path="/workspace/p/pkg/a.py", old_str="x", new_str="z"),
-        oh0_seen(5, "edit", "The file /workspace/p/pkg/a.py has been edited."),
+        oh0_observation(5, "edit", "The file /workspace/p/pkg/a.py has been edited."),
         oh0(7, "run", command="pytest -q"),
-        oh0_seen(
+        oh0_observation(
             7,
             "run",
             "..",
@@ -270,7 +270,7 @@ def test_openhands_v0(tmp_path: Path) -> None:
             suffix="[The command has no new output after 30 seconds. …]",
         ),
         oh0(9, "run", command="ls"),
-        oh0_seen(
+        oh0_observation(
             9,
             "run",
             "",
@@ -278,7 +278,7 @@ def test_openhands_v0(tmp_path: Path) -> None:
             suffix='[Your command "ls" is NOT executed. The previous command is still running]',
         ),
         oh0(11, "run", command="", is_input=True),
-        oh0_seen(11, "run", "2 passed in 40.1s", exit_code=0),
+        oh0_observation(11, "run", "2 passed in 40.1s", exit_code=0),
         oh0(13, "finish", final_thought="done"),
     ]
     line = {
@@ -288,8 +288,8 @@ def test_openhands_v0(tmp_path: Path) -> None:
     }
     trace = one(tmp_path, json.dumps(line), "output.jsonl")
     assert (trace.id, trace.format, trace.workspace) == ("p-1", "openhands-v0", "/workspace/p")
-    found = annotate_steps(trace)
-    assert [(s.action_index, s.label) for s in found] == [
+    steps = annotate_steps(trace)
+    assert [(s.action_index, s.label) for s in steps] == [
         (0, "refused"),
         (1, "source edit"),
         (2, "test"),
@@ -297,9 +297,9 @@ def test_openhands_v0(tmp_path: Path) -> None:
         (4, "test"),
         (5, "finish"),
     ]
-    assert [p.kind for p in found[4].points] == ["first_validation"]
-    assert found[4].validation is not None
-    assert found[4].validation.outcome == "passed"
+    assert [p.kind for p in steps[4].points] == ["first_validation"]
+    assert steps[4].validation is not None
+    assert steps[4].validation.outcome == "passed"
 
 
 def test_openhands_v0_of_2024(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_openhands_v0_of_2024(tmp_path: Path) -> None:
         assert [c.path for e in trace.events for c in e.changes] == ["a/app.js"]
 
 
-def test_openhands_v1_tells_contents(tmp_path: Path) -> None:
+def test_openhands_v1_with_file_contents(tmp_path: Path) -> None:
     def action(number: int, tool: str, **fields: Any) -> dict[str, Any]:
         return {
             "kind": "ActionEvent",
@@ -332,17 +332,17 @@ def test_openhands_v1_tells_contents(tmp_path: Path) -> None:
             "action": fields,
         }
 
-    def seen(number: int, **fields: Any) -> dict[str, Any]:
+    def observation(number: int, **fields: Any) -> dict[str, Any]:
         return {"kind": "ObservationEvent", "action_id": f"a{number}", "observation": fields}
 
     text = [{"type": "text", "text": "shown"}]
     events = [
         action(1, "terminal", command="ls"),
-        seen(1, content=text, exit_code=0, metadata={"exit_code": 0, "working_dir": "/workspace/p"}),
+        observation(1, content=text, exit_code=0, metadata={"exit_code": 0, "working_dir": "/workspace/p"}),
         action(
             2, "file_editor", command="str_replace", path="/workspace/p/src/a.py", old_str="x", new_str="y"
         ),
-        seen(
+        observation(
             2,
             content=text,
             command="str_replace",
@@ -353,9 +353,9 @@ def test_openhands_v1_tells_contents(tmp_path: Path) -> None:
         action(
             3, "file_editor", command="str_replace", path="/workspace/p/src/a.py", old_str="q", new_str="y"
         ),
-        seen(3, content=text, is_error=True),
+        observation(3, content=text, is_error=True),
         action(4, "terminal", command="a\nb"),
-        seen(
+        observation(
             4, content=[{"type": "text", "text": "Cannot execute multiple commands at once."}], is_error=True
         ),
         action(5, "think", thought="hm"),
@@ -414,7 +414,7 @@ def test_atif_of_another_agent(tmp_path: Path, named: bool) -> None:
     assert [c.path for c in trace.events[1].changes] == ["src/a.py"]
 
 
-def test_langchain_in_every_serialisation(tmp_path: Path) -> None:
+def test_langchain_serializations(tmp_path: Path) -> None:
     messages = [
         HumanMessage("task"),
         AIMessage(
@@ -450,10 +450,10 @@ def test_langchain_in_every_serialisation(tmp_path: Path) -> None:
         assert trace.events[3].refused
 
 
-def test_what_is_no_trace_is_one_clear_line(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_one_error_line(tmp_path: Path) -> None:
     for content, message in (
         ("{", "not JSON"),
-        ('{"django": true}', "no trace in a known format"),
+        ('{"django": true}', "unknown trace format"),
         ("", "not JSON"),
         ("[" * 100_000, "not JSON|nested"),
     ):
@@ -465,16 +465,16 @@ def test_what_is_no_trace_is_one_clear_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_a_broken_line_leaves_the_other_runs(tmp_path: Path) -> None:
-    whole = json.dumps({"history": [oh0(1, "run", command="ls"), oh0_seen(1, "run", "a", exit_code=0)]})
+def test_a_broken_line_does_not_affect_other_runs(tmp_path: Path) -> None:
+    run = json.dumps({"history": [oh0(1, "run", command="ls"), oh0_observation(1, "run", "a", exit_code=0)]})
     path = tmp_path / "output.jsonl"
-    path.write_text(f"{whole}\n{{broken\n{whole}\n")
-    found = list(read_traces(path))
-    assert [isinstance(one, Trace) for one in found] == [True, False, True]
-    assert "line 2" in str(found[1])
+    path.write_text(f"{run}\n{{broken\n{run}\n")
+    results = list(read_traces(path))
+    assert [isinstance(result, Trace) for result in results] == [True, False, True]
+    assert "line 2" in str(results[1])
 
 
-def test_a_run_that_was_killed_while_it_wrote_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
     event = {"kind": "ActionEvent", "id": "1", "tool_name": "terminal", "action": {"command": "ls"}}
     path = tmp_path / "events.jsonl"
     path.write_text(json.dumps(event) + "\n" + json.dumps(event)[:-9])
@@ -486,61 +486,63 @@ def test_a_run_that_was_killed_while_it_wrote_is_read_as_far_as_it_goes(tmp_path
         list(read_traces(path))
 
 
-def test_characters_that_are_none_become_escapes(tmp_path: Path) -> None:
+def test_invalid_characters_become_escapes(tmp_path: Path) -> None:
     block = {"role": "assistant", "content": "```bash\nsed -i 's/\ud800/x/' src/a.py\n```"}
     trace = one(
-        tmp_path, {"messages": [block, v1_answer(0, "\udcff")], "trajectory_format": "mini-swe-agent-1"}
+        tmp_path, {"messages": [block, v1_observation(0, "\udcff")], "trajectory_format": "mini-swe-agent-1"}
     )
     trace.model_dump_json().encode()
     assert len(annotate_steps(trace)) == 1
 
 
-def test_a_format_can_be_demanded(tmp_path: Path) -> None:
+def test_a_format_can_be_required(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "t"}, {"role": "assistant", "content": "```bash\nls\n```"}]
-    assert one(tmp_path, {"messages": messages}, form="mini-swe-agent-v1").format == "mini-swe-agent-v1"
-    with pytest.raises(TraceError, match="not in the format atif but in mini-swe-agent-v1"):
-        one(tmp_path, {"messages": messages}, form="atif")
+    assert (
+        one(tmp_path, {"messages": messages}, format_name="mini-swe-agent-v1").format == "mini-swe-agent-v1"
+    )
+    with pytest.raises(TraceError, match="format is mini-swe-agent-v1, not atif"):
+        one(tmp_path, {"messages": messages}, format_name="atif")
 
 
 @pytest.fixture(scope="module")
 def recordings() -> list[Any]:
     if not SHARED.is_dir():
-        pytest.skip("real data is not here: no folder ../shared beside the checkout")
-    found = []
+        pytest.skip("real data not found: ../shared beside the checkout")
+    data = []
     for path in sorted(SHARED.rglob("*")):
         if path.suffix in (".json", ".traj", ".jsonl") and path.stat().st_size < 120_000:
             lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
-            found += [json.loads(line) for line in lines[:2]]
-    return found
+            data += [json.loads(line) for line in lines[:2]]
+    return data
 
 
 def test_every_shared_recording_is_read(recordings: list[Any]) -> None:
-    seen = set()
+    formats = set()
     for path in sorted(SHARED.rglob("*")):
         if path.is_file() and path.name not in ("README.md", "RESOLVED.json"):
             for trace in read_traces(path):
                 assert isinstance(trace, Trace), path
                 assert [event.index for event in trace.events] == list(range(len(trace.events)))
-                seen.add(trace.format)
-    assert seen == set(FORMATS) - {"takeover", "langchain", "mini-swe-agent-v2"}
+                formats.add(trace.format)
+    assert formats == set(FORMATS) - {"takeover", "langchain", "mini-swe-agent-v2"}
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_no_damaged_recording_brings_the_readers_down(recordings: list[Any], data: st.DataObject) -> None:
-    """Fields vanish, or become something else: the file is read as far as it goes, or refused in one line."""
+def test_damaged_recordings_never_crash_the_readers(recordings: list[Any], data: st.DataObject) -> None:
+    """Fields disappear or change their type: the file is read as far as possible, or rejected in one line."""
     random = data.draw(st.randoms(use_true_random=False))
 
-    def damaged(value: Any) -> Any:
+    def damage(value: Any) -> Any:
         if random.random() < 0.02:
             return random.choice([None, 5, "", [], {}, "x", True, -1, [1], {"a": 1}, [[]], 3.5])
         if isinstance(value, dict):
-            return {k: damaged(v) for k, v in value.items() if random.random() > 0.01}
+            return {k: damage(v) for k, v in value.items() if random.random() > 0.01}
         if isinstance(value, list):
-            return [damaged(v) for v in value if random.random() > 0.01]
+            return [damage(v) for v in value if random.random() > 0.01]
         return value
 
-    recording = damaged(random.choice(recordings))
+    recording = damage(random.choice(recordings))
     try:
         trace = parse_trace(recording)
     except TraceError as error:
@@ -549,23 +551,23 @@ def test_no_damaged_recording_brings_the_readers_down(recordings: list[Any], dat
         annotate_steps(trace)
 
 
-def test_a_run_that_is_cut_short_has_the_points_of_its_beginning(recordings: list[Any]) -> None:
-    """What is inferred of an action never rests on what came later."""
-    minis = [r for r in recordings if isinstance(r, dict) and "messages" in r][:12]
-    assert minis
-    for whole in minis:
-        (everything,) = _points(whole)
-        for cut in range(4, len(whole["messages"]), 14):
-            (so_far,) = _points({**whole, "messages": whole["messages"][:cut]})
-            reached = [p for p in everything if p[1] < so_far_length(whole, cut)]
-            assert so_far == reached
+def test_a_truncated_run_has_the_points_of_its_events(recordings: list[Any]) -> None:
+    """The inference of an action never depends on later events."""
+    mini_runs = [r for r in recordings if isinstance(r, dict) and "messages" in r][:12]
+    assert mini_runs
+    for recording in mini_runs:
+        all_points = _points(recording)
+        for cut in range(4, len(recording["messages"]), 14):
+            points = _points({**recording, "messages": recording["messages"][:cut]})
+            expected = [p for p in all_points if p[1] < count_events(recording, cut)]
+            assert points == expected
 
 
-def so_far_length(whole: Any, cut: int) -> int:
-    return len(parse_trace({**whole, "messages": whole["messages"][:cut]}).events)
+def count_events(recording: Any, cut: int) -> int:
+    return len(parse_trace({**recording, "messages": recording["messages"][:cut]}).events)
 
 
-def _points(recording: Any) -> list[list[tuple[str, int]]]:
+def _points(recording: Any) -> list[tuple[str, int]]:
     trace = parse_trace(recording)
-    found = detectors.list_points(trace.events, trace.base_directories, trace.workspace)
-    return [[(p.kind, p.event_index) for p in found]]
+    points = detectors.list_points(trace.events, trace.base_directories, trace.workspace)
+    return [(p.kind, p.event_index) for p in points]

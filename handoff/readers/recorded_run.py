@@ -1,4 +1,4 @@
-"""What every reader brings out of a recorded run: its tool calls, each with the result that answers it."""
+"""Recorded runs as tool calls with results, the common output of all readers."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from langgraph_takeover.sandbox.interface import FileChange, TakeoverError
 
 
 class TraceError(TakeoverError, ValueError):
-    """A file that is no trace, or a broken one; the text names the file, the field and the cure."""
+    """Unreadable trace; the message names the file, the problem and the fix."""
 
 
 class RecordedResult(NamedTuple):
-    """What a tool call came to, as the agent was shown it."""
+    """The result of a tool call, as shown to the agent."""
 
     text: str
     exit_code: int | None = None
     refused: bool = False
     timed_out: bool = False
     cwd: str | None = None
-    """Where the shell stood before the command, if the format says."""
+    """Directory of the shell before the command, if recorded."""
     changes: tuple[FileChange, ...] | None = None
-    """The files that the call changed, if the format says; None where they must be inferred."""
+    """Files that the call changed, if recorded; None if they must be inferred."""
     output: str | None = None
-    """What the program itself printed, whole and without the agent's wrapping, where that is known."""
+    """Complete output of the program without the wrapping of the agent, if known."""
 
 
 class RecordedCall(NamedTuple):
-    """One tool call of an agent, in this project's words."""
+    """One tool call of an agent, with the tool and argument names of this project."""
 
     text: str
-    """What the agent wrote: its thought and the call."""
+    """The reply of the agent: its thought and the call."""
     tool: str
     arguments: Mapping[str, str]
     result: RecordedResult | None
-    """None where the run ended before an answer."""
+    """None if the run ended before the result."""
     usage: Usage | None = None
 
 
 class RecordedRun(NamedTuple):
-    """What a recording says about the whole run."""
+    """A run as its recording describes it."""
 
     id: str
     format: TraceFormat
@@ -52,13 +52,13 @@ class RecordedRun(NamedTuple):
     task: str = ""
     model: str = ""
     workspace: str | None = None
-    """The repository's absolute path, if the recording says."""
+    """Absolute path of the repository, if recorded."""
     keeps_directory: bool = True
-    """One shell ran all commands, so a `cd` stays in force."""
+    """One shell ran all commands, so `cd` affects later commands."""
 
 
 def build_trace(run: RecordedRun) -> Trace:
-    """The calls as numbered events, with the file changes inferred where the format tells none."""
+    """Convert the calls to numbered events; file changes that are not recorded are inferred."""
     files = InferredFiles(run.workspace or guess_workspace(run.calls), keeps_directory=run.keeps_directory)
     events: list[Event] = []
     for call in map(_escape_call, run.calls):
@@ -72,36 +72,8 @@ def build_trace(run: RecordedRun) -> Trace:
                 usage=call.usage,
             )
         )
-        result = call.result
-        if result is None:
-            continue
-        if result.cwd is not None:
-            files.enter_directory(result.cwd)
-        cwd = files.cwd
-        changes = result.changes
-        if call.tool == UNREADABLE or result.refused:
-            changes = ()
-        elif changes is None:
-            output = result.text if result.output is None else result.output
-            changes = infer_changes(
-                files, call.tool, call.arguments, output, result.exit_code, result.timed_out
-            )
-        else:
-            changes = files.apply_reported_changes(changes)
-        files.add_shown_text(result.text)
-        events.append(
-            Event(
-                index=len(events),
-                kind="observation",
-                tool=call.tool,
-                text=result.text,
-                exit_code=result.exit_code,
-                cwd=cwd if call.tool == "shell" else None,
-                refused=result.refused or call.tool == UNREADABLE,
-                timed_out=result.timed_out,
-                changes=changes,
-            )
-        )
+        if call.result is not None:
+            events.append(_build_observation(len(events), call, call.result, files))
     return Trace(
         id=run.id,
         format=run.format,
@@ -114,8 +86,35 @@ def build_trace(run: RecordedRun) -> Trace:
     )
 
 
+def _build_observation(index: int, call: RecordedCall, result: RecordedResult, files: InferredFiles) -> Event:
+    """The observation of a call; updates the inferred files."""
+    if result.cwd is not None:
+        files.enter_directory(result.cwd)
+    cwd = files.cwd
+    changes = result.changes
+    if call.tool == UNREADABLE or result.refused:
+        changes = ()
+    elif changes is None:
+        output = result.text if result.output is None else result.output
+        changes = infer_changes(files, call.tool, call.arguments, output, result.exit_code, result.timed_out)
+    else:
+        changes = files.apply_reported_changes(changes)
+    files.add_shown_text(result.text)
+    return Event(
+        index=index,
+        kind="observation",
+        tool=call.tool,
+        text=result.text,
+        exit_code=result.exit_code,
+        cwd=cwd if call.tool == "shell" else None,
+        refused=result.refused or call.tool == UNREADABLE,
+        timed_out=result.timed_out,
+        changes=changes,
+    )
+
+
 def _escape_call(call: RecordedCall) -> RecordedCall:
-    """The call with characters that no UTF-8 text can hold written as escapes."""
+    """Escape the characters of a call that UTF-8 cannot encode."""
     result = call.result
     if result is not None:
         output = None if result.output is None else _escape_text(result.output)
@@ -144,7 +143,7 @@ _WORKSPACE_DEPTHS = {"/workspace": 1, "/home": 2, "/root": 1, "/code": 0, "/work
 
 
 def guess_workspace(calls: Iterable[RecordedCall]) -> str:
-    """The directory that most absolute paths of the calls lie in, by the names that agents' images use."""
+    """Guess the repository: the directory of most absolute paths, among those common in agents' images."""
     votes: dict[str, int] = {}
     for call in calls:
         for value in call.arguments.values():
@@ -155,9 +154,9 @@ def guess_workspace(calls: Iterable[RecordedCall]) -> str:
                 if top is None:
                     continue
                 parts = word.split("/")[: 2 + _WORKSPACE_DEPTHS.get(top, 0)]
-                whole = "/".join(parts)
+                directory = "/".join(parts)
                 if len(parts) == 2 + _WORKSPACE_DEPTHS.get(top, 0) and "." not in parts[-1]:
-                    votes[whole] = votes.get(whole, 0) + 1
+                    votes[directory] = votes.get(directory, 0) + 1
     return max(votes, key=lambda root: votes[root]) if votes else "/testbed"
 
 
@@ -167,27 +166,27 @@ def _list_absolute_paths(text: str) -> list[str]:
 
 
 def to_mapping(value: Any) -> Mapping[str, Any]:
-    """A value as an object with fields; one that is none has none."""
+    """The value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}
 
 
 def to_mappings(value: Any) -> list[Mapping[str, Any]]:
-    """A value as a list of objects; what is none is left out."""
+    """The mappings in a list; empty if the value is not a list."""
     return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
 
 
 def to_id(value: Any) -> str | None:
-    """An id as text, whatever a recording made of it; None where there is none."""
+    """An id of any type as text; None stays None."""
     return None if value is None else str(value)
 
 
 def join_text(*parts: str) -> str:
-    """What an agent wrote, put together from its thought and its call."""
+    """Join the nonempty parts of a reply, such as its thought and its call."""
     return "\n\n".join(part for part in parts if part)
 
 
 def extract_text(content: Any) -> str:
-    """The text of a message's content: a string, or a list of parts as providers write them."""
+    """The text of the content of a message, which is a string or a list of parts."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -204,11 +203,13 @@ def extract_text(content: Any) -> str:
 
 
 def parse_usage(raw: Any) -> Usage | None:
-    """Token counts as OpenAI, Anthropic, LangChain and ATIF name them; None where there are none."""
+    """Parse token counts with the names of OpenAI, Anthropic, LangChain or ATIF; None without counts."""
     if not isinstance(raw, Mapping):
         return None
-    given = [raw.get(key) for key in ("prompt_tokens_details", "input_token_details")]
-    details: Mapping[str, Any] = next((one for one in given if isinstance(one, Mapping)), {})
+    candidates = [raw.get(key) for key in ("prompt_tokens_details", "input_token_details")]
+    details: Mapping[str, Any] = next(
+        (candidate for candidate in candidates if isinstance(candidate, Mapping)), {}
+    )
     prompt = _read_count(raw, "prompt_tokens", "input_tokens")
     completion = _read_count(raw, "completion_tokens", "output_tokens")
     cached = _read_count(raw, "cached_tokens", "cache_read_tokens", "cache_read_input_tokens")

@@ -1,4 +1,4 @@
-"""Cases of real runs that patterns over text get wrong, their texts shortened; each is a run of its own."""
+"""Cases from real runs, shortened, that simple text patterns misjudge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EDIT = ("sed -i 's/x/y/' pkg/core.py", 0, "")
 @pytest.fixture
 def run(tmp_path: Path) -> type:
     class Run:
-        """Commands with exit code and output, as mini-swe-agent records them; `None` is a timeout."""
+        """Annotated steps of commands with exit code and output; exit code None is a timeout."""
 
         def __new__(cls, *commands: tuple[str, int | None, str]) -> tuple[AnnotatedStep, ...]:  # type: ignore[misc]
             messages = [{"role": "user", "content": "task"}]
@@ -36,80 +36,80 @@ def run(tmp_path: Path) -> type:
     return Run
 
 
-def points(found: tuple[AnnotatedStep, ...]) -> dict[str, int | None]:
-    return {point.kind: step.action_index for step in found for point in step.points}
+def points(steps: tuple[AnnotatedStep, ...]) -> dict[str, int | None]:
+    return {point.kind: step.action_index for step in steps for point in step.points}
 
 
-def outcomes(found: tuple[AnnotatedStep, ...]) -> list[tuple[str, str] | None]:
-    return [(s.validation.kind, s.validation.outcome) if s.validation else None for s in found]
+def outcomes(steps: tuple[AnnotatedStep, ...]) -> list[tuple[str, str] | None]:
+    return [(s.validation.kind, s.validation.outcome) if s.validation else None for s in steps]
 
 
-def edits(found: tuple[AnnotatedStep, ...]) -> list[int | None]:
-    return [step.action_index for step in found if step.edited_files]
+def edits(steps: tuple[AnnotatedStep, ...]) -> list[int | None]:
+    return [step.action_index for step in steps if step.edited_files]
 
 
-def test_a_sed_whose_line_moved_matched_nothing(run: type) -> None:
-    """django-14725: three lines above became two, so line 1085 is another; sed still returned 0."""
+def test_sed_with_an_outdated_line_number_is_no_edit(run: type) -> None:
+    """django-14725: three earlier lines became two, so line 1085 has moved; sed still returned 0."""
     shown = "  1084\tdef inlineformset_factory(\n  1085\t    edit_only=False,\n  1086\t):"
-    found = run(
+    steps = run(
         ("nl -ba django/forms/models.py | sed -n '1084,1086p'", 0, shown),
         ("sed -i '904c\\    if edit_only:\\n        pass' django/forms/models.py", 0, ""),
         ("sed -i '1085s/edit_only=False/edit_only=None/' django/forms/models.py", 0, ""),
         ("sed -i '1086s/edit_only=False/edit_only=None/' django/forms/models.py", 0, ""),
     )
-    assert edits(found) == [1, 3]
+    assert edits(steps) == [1, 3]
 
 
-def test_a_sed_that_writes_the_old_lines_back_restores(run: type) -> None:
-    """requests-1921: the lines were shown before; writing them again is no edit, nor is the edit's return."""
+def test_sed_that_restores_known_lines_is_no_edit(run: type) -> None:
+    """requests-1921: writing known lines again is no edit, nor is repeating the first edit."""
     was = ["    for (k, v) in request_setting.items():", "        if v is None:", "            del merged[k]"]
     shown = "\n".join(f"    {number}\t{line}" for number, line in enumerate(was, 58))
     new, old = (
         "sed -i '58,60c\\" + "\\n".join([first, *was[1:]]) + "' requests/sessions.py"
         for first in ("    for (k, v) in list(merged.items()):", was[0])
     )
-    found = run(
+    steps = run(
         ("nl -ba requests/sessions.py | sed -n '58,60p'", 0, shown),
         (new, 0, ""),
         ("python3 test_requests.py", 1, "Ran 99 tests in 9.0s\n\nFAILED (errors=2)"),
         (old, 0, ""),
         (new, 0, ""),
     )
-    assert points(found) == {"first_source_edit": 1, "first_validation": 2}
+    assert points(steps) == {"first_source_edit": 1, "first_validation": 2}
 
 
-def test_a_debugging_print_is_an_edit_and_its_removal_is_none(run: type) -> None:
-    """xarray-3095: four lines put in before line 1950, later deleted by their numbers."""
-    found = run(
+def test_a_debugging_print_is_an_edit_and_its_removal_is_not(run: type) -> None:
+    """xarray-3095: lines inserted before line 1950 and later deleted by number."""
+    steps = run(
         ("cat > repro.py <<'EOF'\nx\nEOF", 0, ""),
         ("sed -i '1950i\\    print(1)\\n    print(2)' xarray/core/variable.py", 0, ""),
         ("python repro.py", 0, "FAILURE: dtype is object"),
         ("sed -i '1950,1951d' xarray/core/variable.py", 0, ""),
         ("sed -i '1950s/deep=True)/deep=True, dtype=self.dtype)/' xarray/core/variable.py", 0, ""),
     )
-    assert points(found) == {"first_source_edit": 1, "first_validation": 2, "first_post_failure_edit": 4}
+    assert points(steps) == {"first_source_edit": 1, "first_validation": 2, "first_post_failure_edit": 4}
 
 
-def test_a_helper_script_edits_when_it_runs_and_only_if_it_found_its_place(run: type) -> None:
-    """sympy-24562 and many others: written and run in one action, under any name."""
+def test_a_helper_script_edits_only_when_it_runs_and_matches(run: type) -> None:
+    """sympy-24562 and many others: a script written and run in one action."""
     guarded = (
         'if "a" in s:\n    open("pkg/core.py", "w").write(s + "b")\n    print("Patched file")\n'
-        'else:\n    print("Pattern not found")\n'
+        'else:\n    print("Pattern not steps")\n'
     )
     helper = (
         f"cat > sympy_patch.py <<'EOF'\ns = open('pkg/core.py').read()\n{guarded}EOF\npython3 sympy_patch.py"
     )
-    found = run(
-        (helper, 0, "Pattern not found"),
+    steps = run(
+        (helper, 0, "Pattern not steps"),
         (helper, 0, "Patched file"),
         ("python3 sympy_patch.py", 1, "Traceback (most recent call last):\nValueError: x"),
     )
-    assert edits(found) == [1]
-    assert points(found)["first_source_edit"] == 1
+    assert edits(steps) == [1]
+    assert points(steps)["first_source_edit"] == 1
 
 
-def test_a_helper_that_reads_its_input(run: type) -> None:
-    """django-14311: without the input it crashes, with it it edits; no run is a passing reproduction."""
+def test_a_helper_script_that_reads_standard_input_edits(run: type) -> None:
+    """django-14311: the script crashes without input and edits with input; neither is a passing reproduction."""
     helper = (
         "import sys\nlines = sys.stdin.readlines()\nlines[225:228] = ['new']\n"
         "with open('django/utils/autoreload.py', 'w') as f:\n    f.writelines(lines)\n"
@@ -117,13 +117,13 @@ def test_a_helper_that_reads_its_input(run: type) -> None:
     crash = (
         'Traceback (most recent call last):\n  File "patch.py", line 3, in <module>\nIndexError: list index'
     )
-    found = run(
+    steps = run(
         (f"cat <<'EOF' > patch.py\n{helper}EOF", 0, ""),
         ("python3 patch.py", 1, crash),
         ("python3 patch.py < django/utils/autoreload.py", 0, ""),
     )
-    assert edits(found) == [2]
-    assert points(found) == {"first_source_edit": 2}
+    assert edits(steps) == [2]
+    assert points(steps) == {"first_source_edit": 2}
 
 
 CORE = "a = 1\nb = 2\n"
@@ -176,10 +176,10 @@ ROWS = (
         (f"python3 - <<'EOF'\n{ROWS}EOF", ""),
     ],
 )
-def test_a_named_form_of_an_edit_changes_its_file(run: type, command: str, output: str) -> None:
-    found = run(("cat pkg/core.py", 0, CORE), (command, 0, output))
-    assert points(found) == {"first_source_edit": 1}
-    assert found[1].edited == ("pkg/core.py",)
+def test_every_edit_command_edits_its_file(run: type, command: str, output: str) -> None:
+    steps = run(("cat pkg/core.py", 0, CORE), (command, 0, output))
+    assert points(steps) == {"first_source_edit": 1}
+    assert steps[1].edited_files == ("pkg/core.py",)
 
 
 @pytest.mark.parametrize(
@@ -195,16 +195,16 @@ def test_a_named_form_of_an_edit_changes_its_file(run: type, command: str, outpu
         (f"apply_patch <<'EOF'\n{BLOCK.replace('a = 1', 'c = 1')}EOF\ntrue", "Failed to find expected lines"),
     ],
 )
-def test_a_named_form_that_matches_nothing_is_no_edit(run: type, command: str, output: str) -> None:
+def test_an_edit_command_without_a_match_is_no_edit(run: type, command: str, output: str) -> None:
     assert edits(run(("cat pkg/core.py", 0, CORE), (command, 0, output))) == []
 
 
-def test_a_helper_that_python_wrote(run: type) -> None:
+def test_a_helper_script_written_by_python_edits(run: type) -> None:
     writer = f"from pathlib import Path\nPath('fix.py').write_text({INLINE!r})\n"
-    found = run(
+    steps = run(
         ("cat pkg/core.py", 0, CORE), (f"python3 - <<'EOF'\n{writer}EOF", 0, ""), ("python3 fix.py", 0, "")
     )
-    assert edits(found) == [2]
+    assert edits(steps) == [2]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_helper_that_python_wrote(run: type) -> None:
         f"python3 - <<'EOF'\n{FUNCTION}EOF",
     ],
 )
-def test_the_content_after_a_named_form_is_known(run: type, command: str) -> None:
+def test_the_content_after_an_edit_command_is_known(run: type, command: str) -> None:
     """Undoing the edit brings back the base content, so it is no edit."""
     undo = ("sed -i 's/a = 3/a = 1/' pkg/core.py", 0, "")
     assert edits(run(("cat pkg/core.py", 0, CORE), (command, 0, ""), undo)) == [1]
@@ -242,8 +242,8 @@ def test_the_content_after_a_named_form_is_known(run: type, command: str) -> Non
     ],
 )
 def test_a_file_that_is_only_read_is_not_edited(run: type, command: str, output: str) -> None:
-    found = run(("cat pkg/core.py", 0, CORE), (command, 0, output))
-    assert "pkg/core.py" not in found[1].edited
+    steps = run(("cat pkg/core.py", 0, CORE), (command, 0, output))
+    assert "pkg/core.py" not in steps[1].edited_files
 
 
 @pytest.mark.parametrize(
@@ -266,13 +266,13 @@ def test_a_file_that_is_only_read_is_not_edited(run: type, command: str, output:
     ],
 )
 def test_restoring_is_no_edit_and_leaves_no_change(run: type, there: str, back: str) -> None:
-    found = run(("cat pkg/core.py", 0, CORE), (there, 0, ""), (back, 0, ""))
-    assert edits(found) == [1]
-    assert found[2].taken_for == "change"
+    steps = run(("cat pkg/core.py", 0, CORE), (there, 0, ""), (back, 0, ""))
+    assert edits(steps) == [1]
+    assert steps[2].label == "change"
 
 
-def test_the_calls_of_editors_and_of_apply_patch_as_a_tool(tmp_path: Path) -> None:
-    """SWE-agent's editor, Claude Code's `Edit` and `Write`, Codex's custom tool, and what undoes their edits."""
+def test_editor_and_apply_patch_calls_edit(tmp_path: Path) -> None:
+    """SWE-agent's editor, Claude Code's `Edit` and `Write`, Codex's custom tool, and their undo commands."""
     path = {"path": "/testbed/pkg/core.py"}
     edit = {"file_path": "/testbed/pkg/core.py", "old_string": "a = 3", "new_string": "a = 1"}
     calls = [
@@ -300,13 +300,13 @@ def test_the_calls_of_editors_and_of_apply_patch_as_a_tool(tmp_path: Path) -> No
     assert edits(annotate_steps(trace)) == [1, 3, 5, 6]
 
 
-def test_a_file_made_anew_beside_itself(run: type) -> None:
-    found = run(
+def test_a_file_replaced_by_a_new_copy_is_edited(run: type) -> None:
+    steps = run(
         ("cat > f.py <<'EOF'\nimport sys\nprint(sys.stdin.read().upper())\nEOF", 0, ""),
         ("python3 f.py < pkg/core.py > pkg/core.py.tmp && mv pkg/core.py.tmp pkg/core.py", 0, ""),
         ("cp pkg/core.py pkg/core.py.bak", 0, ""),
     )
-    assert edits(found) == [1]
+    assert edits(steps) == [1]
 
 
 @pytest.mark.parametrize(
@@ -323,9 +323,9 @@ def test_a_file_made_anew_beside_itself(run: type) -> None:
     ],
 )
 def test_a_reproduction_that_exits_with_zero(run: type, output: str, outcome: str) -> None:
-    found = run(EDIT, ("cat > /tmp/repro.py <<'EOF'\nx\nEOF\npython /tmp/repro.py", 0, output))
-    assert outcomes(found)[1] == ("reproduction", outcome)
-    assert edits(found) == [0]
+    steps = run(EDIT, ("cat > /tmp/repro.py <<'EOF'\nx\nEOF\npython /tmp/repro.py", 0, output))
+    assert outcomes(steps)[1] == ("reproduction", outcome)
+    assert edits(steps) == [0]
 
 
 @pytest.mark.parametrize(
@@ -371,41 +371,43 @@ def test_a_reproduction_that_exits_with_zero(run: type, output: str, outcome: st
         ("pytest -q tests; echo \"exit: $?\"", 0, "exit: 1", "failed"),
     ],
 )  # fmt: skip
-def test_what_runners_say(run: type, command: str, code: int | None, output: str, outcome: str) -> None:
-    found = run(EDIT, (command, code, output))
+def test_outcomes_of_runner_outputs(
+    run: type, command: str, code: int | None, output: str, outcome: str
+) -> None:
+    steps = run(EDIT, (command, code, output))
     kind = "lint" if "py_compile" in command else "test"
-    assert outcomes(found)[1] == (kind, outcome)
-    assert ("first_validation" in points(found)) == (outcome in ("passed", "failed"))
+    assert outcomes(steps)[1] == (kind, outcome)
+    assert ("first_validation" in points(steps)) == (outcome in ("passed", "failed"))
 
 
-def test_tests_that_nobody_calls(run: type) -> None:
-    """sympy-23824: a file of tests run as a program defines them and says nothing."""
-    found = run(EDIT, ("python sympy/physics/hep/tests/test_gamma_matrices.py", 0, ""))
-    assert outcomes(found) == [None, None]
+def test_a_test_file_that_runs_no_tests_is_no_validation(run: type) -> None:
+    """sympy-23824: a test file run as a program only defines its tests and prints nothing."""
+    steps = run(EDIT, ("python sympy/physics/hep/tests/test_gamma_matrices.py", 0, ""))
+    assert outcomes(steps) == [None, None]
 
 
 def test_a_stash_around_a_test_run_is_no_edit(run: type) -> None:
-    found = run(
+    steps = run(
         EDIT,
         ("git stash && bin/test sympy/core; git stash pop", 0, "tests finished: 3 passed, in 0.1 seconds"),
     )
-    assert edits(found) == [0]
-    assert outcomes(found)[1] == ("test", "passed")
+    assert edits(steps) == [0]
+    assert outcomes(steps)[1] == ("test", "passed")
 
 
-def test_scratch_in_a_directory_of_its_own(run: type) -> None:
-    """The name stood in an error message before, which makes it no directory of the base."""
-    found = run(
+def test_files_in_a_new_directory_are_scratch(run: type) -> None:
+    """A name in an earlier error message is no directory of the base commit."""
+    steps = run(
         ("cat > reproduce.py <<'EOF'\nx\nEOF\npython reproduce.py", 1, "ModuleNotFoundError: No module named 'reproduce_app'"),
         ("mkdir reproduce_app\ntouch reproduce_app/__init__.py\ncat > reproduce_app/models.py <<'EOF'\nx\nEOF", 0, ""),
         ("python reproduce.py", 0, "ok"),
     )  # fmt: skip
-    assert points(found) == {}
-    assert outcomes(found)[1:] == [None, ("reproduction", "passed")]
+    assert points(steps) == {}
+    assert outcomes(steps)[1:] == [None, ("reproduction", "passed")]
 
 
-def test_a_part_behind_a_failed_and_never_ran(run: type) -> None:
-    found = run(
+def test_commands_after_a_failed_and_never_ran(run: type) -> None:
+    steps = run(
         EDIT,
         (
             "cd nowhere && sed -i 's/y/z/' pkg/core.py && pytest",
@@ -413,39 +415,39 @@ def test_a_part_behind_a_failed_and_never_ran(run: type) -> None:
             "bash: line 1: cd: nowhere: No such file or directory",
         ),
     )
-    assert edits(found) == [0]
-    assert outcomes(found)[1] in (None, ("test", "environment_error"))
+    assert edits(steps) == [0]
+    assert outcomes(steps)[1] in (None, ("test", "environment_error"))
 
 
-def test_a_reproduction_around_an_edit_in_one_line_stays_one(run: type) -> None:
+def test_a_reproduction_around_an_edit_in_one_line_is_still_a_reproduction(run: type) -> None:
     line = "python /tmp/repro.py; sed -i 's/a/b/' pkg/core.py; python /tmp/repro.py"
-    found = run(
+    steps = run(
         ("cat > /tmp/repro.py <<'EOF'\nx\nEOF", 0, ""),
         (line, 0, "bad\nok"),
         ("python /tmp/repro.py", 0, "ok"),
     )
-    assert outcomes(found)[1:] == [("reproduction", "passed")] * 2
-    assert points(found) == {"first_source_edit": 1, "first_validation": 1}
+    assert outcomes(steps)[1:] == [("reproduction", "passed")] * 2
+    assert points(steps) == {"first_source_edit": 1, "first_validation": 1}
 
 
-def test_a_helper_that_is_removed_after_its_run_has_edited(run: type) -> None:
+def test_a_helper_script_removed_after_its_run_edits(run: type) -> None:
     helper = "s = open('pkg/core.py').read()\nopen('pkg/core.py', 'w').write(s + 'x')\n"
-    found = run((f"cat > fix.py <<'EOF'\n{helper}EOF\npython fix.py && rm fix.py", 0, "done"))
-    assert edits(found) == [0]
-    assert outcomes(found) == [None]
+    steps = run((f"cat > fix.py <<'EOF'\n{helper}EOF\npython fix.py && rm fix.py", 0, "done"))
+    assert edits(steps) == [0]
+    assert outcomes(steps) == [None]
 
 
-def test_a_long_lived_shell_numbers_other_lines(run: type) -> None:
-    told = "start\nbash: eval: line 10: syntax error near unexpected token `)'\nbash: eval: line 10: `python -m pytest -q )'"
-    found = run(EDIT, ("echo start\npython -m pytest -q )", 2, told))
-    assert outcomes(found) == [None, None]
+def test_line_numbers_of_a_long_lived_shell_are_ignored(run: type) -> None:
+    output = "start\nbash: eval: line 10: syntax error near unexpected token `)'\nbash: eval: line 10: `python -m pytest -q )'"
+    steps = run(EDIT, ("echo start\npython -m pytest -q )", 2, output))
+    assert outcomes(steps) == [None, None]
 
 
-def test_prose_before_a_command_is_no_command(run: type) -> None:
-    """django-13925: the shell stumbled over the parenthesis in the thought, and nothing ran."""
-    told = "bash: -c: line 1: syntax error near unexpected token `('"
-    found = run(EDIT, ("THOUGHT: now (finally) the tests\npython3 tests/runtests.py forms", 2, told))
-    assert outcomes(found)[1] is None
+def test_a_syntax_error_before_a_command_prevents_it(run: type) -> None:
+    """django-13925: a parenthesis in the thought is a syntax error, so nothing ran."""
+    output = "bash: -c: line 1: syntax error near unexpected token `('"
+    steps = run(EDIT, ("THOUGHT: now (finally) the tests\npython3 tests/runtests.py forms", 2, output))
+    assert outcomes(steps)[1] is None
 
 
 @pytest.mark.parametrize(
@@ -464,6 +466,6 @@ def test_prose_before_a_command_is_no_command(run: type) -> None:
     ],
     ids=range(10),
 )
-def test_a_command_made_to_cost_time_or_memory_costs_little(run: type, command: str) -> None:
-    """With any of these a careless pattern or loop would not come back."""
+def test_expensive_commands_are_processed_quickly(run: type, command: str) -> None:
+    """Each command makes a careless pattern or loop run for a very long time."""
     assert len(run(("cat a/b.py", 0, "a" * 300), (command, 0, "a::" * 300_000))) == 2

@@ -1,0 +1,269 @@
+"""Walk the syntax tree of a command line and collect its simple commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from tree_sitter import Node
+
+from langgraph_takeover.handoff.shell import heredocs, wrappers
+from langgraph_takeover.handoff.shell.commands import Redirect, SimpleCommand, resolve_path
+from langgraph_takeover.handoff.shell.syntax import (
+    BRANCHES,
+    DECLARATIONS,
+    LOOPS,
+    REDIRECTS,
+    Connector,
+    Statement,
+    command_name,
+    list_redirect_operands,
+    list_statements,
+    node_text,
+    parse_syntax_tree,
+    split_statements,
+    word_text,
+)
+
+_MAX_DEPTH = 6
+_HARMLESS_COMMANDS = {"echo", "printf", "true", ":", "cd", "export", "pwd", "date", "set", "source", "."}
+_EXIT_COMMANDS = {"exit", "return", "false"}
+_FILTER_PROGRAMS = {"tail", "head", "tee", "cat", "sed", "less", "awk", "sort", "cut", "tr", "uniq"}
+
+
+class ExitCodeMeaning(Enum):
+    """What the exit code of the line says about one of its parts."""
+
+    ALL = 2
+    """It is the exit code of the part."""
+    SUCCESS = 1
+    """Exit code 0 implies that the part succeeded."""
+    NOTHING = 0
+
+
+class Context(NamedTuple):
+    """Position of a statement in its line, and what the exit code of the line says about it."""
+
+    connector: Connector
+    stage: int
+    stages: int
+    meaning: ExitCodeMeaning
+
+
+class SyntaxReader:
+    """Walks syntax trees and tracks the state of the shell: directory, options, functions."""
+
+    def __init__(self) -> None:
+        self.commands: list[SimpleCommand] = []
+        self.cwd: str | None = None
+        self.heredoc_bodies: tuple[str, ...] = ()
+        self.functions: dict[str, Node] = {}
+        self.outer_redirects: tuple[Redirect, ...] = ()
+        self.depth = 0
+        self.loop_depth = 0
+        self.has_substitutions = False
+        self.errexit = self.pipefail = False
+
+    def read_text(self, text: str, context: Context) -> None:
+        if self.depth >= _MAX_DEPTH:
+            return
+        plain, bodies = heredocs.extract_heredocs(text)
+        outer_bodies, self.heredoc_bodies = self.heredoc_bodies, bodies
+        outer_substitutions, self.has_substitutions = (
+            self.has_substitutions,
+            "$(" in plain or "`" in plain or "(" in plain,
+        )
+        self.depth += 1
+        statements = list_statements(parse_syntax_tree(plain), context.connector)
+        if len(statements) == 1 and statements[0].node.type == "command" and not statements[0].background:
+            self.read_command(statements[0].node, statements[0].redirects, context)
+        else:
+            self.read_sequence(statements, context)
+        self.depth -= 1
+        self.has_substitutions = outer_substitutions
+        self.heredoc_bodies = outer_bodies
+
+    def read_sequence(self, statements: Sequence[Statement], context: Context) -> None:
+        parts = split_statements(statements, (";", "&"))
+        for number, part in enumerate(parts):
+            following = parts[number + 1][0].connector if number + 1 < len(parts) else ""
+            if part[-1].background:
+                meaning = ExitCodeMeaning.NOTHING
+            elif following == "":
+                meaning = context.meaning
+            elif following == ";" and self.errexit and context.meaning is not ExitCodeMeaning.NOTHING:
+                meaning = ExitCodeMeaning.SUCCESS
+            else:
+                meaning = ExitCodeMeaning.NOTHING
+            self.read_chain(split_statements(part, ("&&", "||")), context._replace(meaning=meaning))
+
+    def read_chain(self, pipelines: Sequence[Sequence[Statement]], context: Context) -> None:
+        for number, pipeline in enumerate(pipelines):
+            meaning = ExitCodeMeaning.NOTHING if pipeline[0].connector == "||" else context.meaning
+            for later in pipelines[number + 1 :]:
+                meaning = _find_meaning_after(meaning, later)
+            self.read_pipeline(pipeline, context._replace(meaning=meaning))
+
+    def read_pipeline(self, statements: Sequence[Statement], context: Context) -> None:
+        if len(statements) == 1:
+            self.read_statement(statements[0], context._replace(connector=statements[0].connector))
+            return
+        cwd = self.cwd
+        for stage, statement in enumerate(statements):
+            keeps_failure = self.pipefail and all(
+                command_name(later.node) in _FILTER_PROGRAMS for later in statements[stage + 1 :]
+            )
+            meaning = (
+                context.meaning if stage == len(statements) - 1 or keeps_failure else ExitCodeMeaning.NOTHING
+            )
+            self.read_statement(statement, Context(statement.connector, stage, len(statements), meaning))
+            self.cwd = cwd
+
+    def read_statement(self, statement: Statement, context: Context) -> None:
+        node, kind = statement.node, statement.node.type
+        outer = self.outer_redirects
+        if kind in ("command", "test_command"):
+            self.read_command(node, statement.redirects, context)
+            return
+        self.outer_redirects = outer + self.read_redirects(statement.redirects)[0]
+        if kind == "function_definition":
+            name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+            if name is not None and body is not None:
+                self.functions[word_text(name)] = body
+        elif kind == "subshell":
+            cwd = self.cwd
+            self.read_sequence(list_statements(node, context.connector), context)
+            self.cwd = cwd
+        elif kind == "negated_command":
+            self.read_sequence(
+                list_statements(node, context.connector), context._replace(meaning=ExitCodeMeaning.NOTHING)
+            )
+        elif kind in BRANCHES:
+            self.loop_depth += kind in LOOPS
+            self.read_sequence(
+                list_statements(node, context.connector), context._replace(meaning=ExitCodeMeaning.NOTHING)
+            )
+            self.loop_depth -= kind in LOOPS
+        elif kind in DECLARATIONS:
+            self.read_substitutions(node)
+        else:
+            self.read_sequence(list_statements(node, context.connector), context)
+        self.outer_redirects = outer
+
+    def read_substitutions(self, node: Node) -> None:
+        """Read the commands inside `$(…)` and `<(…)` of an argument."""
+        for child in node.children:
+            if child.type in ("command_substitution", "process_substitution"):
+                cwd = self.cwd
+                self.read_sequence(list_statements(child, ";"), Context(";", 0, 1, ExitCodeMeaning.NOTHING))
+                self.cwd = cwd
+            elif child.type != "subshell":
+                self.read_substitutions(child)
+
+    def read_command(self, node: Node, redirect_nodes: Sequence[Node], context: Context) -> None:
+        if self.has_substitutions:
+            self.read_substitutions(node)
+        words, assignments, redirect_nodes = _split_command(node, redirect_nodes)
+        redirects, stdin = self.read_redirects(redirect_nodes) if redirect_nodes else ((), None)
+        unwrapped = wrappers.unwrap_command(words)
+        argv = unwrapped.argv
+        if not argv:
+            return
+        script = wrappers.find_inline_script(argv, stdin)
+        if script is not None:
+            self.read_nested_script(script, redirects, context)
+        elif argv[0] in self.functions and self.depth < _MAX_DEPTH:
+            self.depth += 1
+            self.read_sequence(list_statements(self.functions[argv[0]], context.connector), context)
+            self.depth -= 1
+        else:
+            self.commands.append(
+                SimpleCommand(
+                    argv=argv,
+                    environment=(*assignments, *unwrapped.environment),
+                    cwd=self.cwd,
+                    redirects=self.outer_redirects + redirects,
+                    stdin=stdin,
+                    connector=context.connector,
+                    stage=context.stage,
+                    stages=context.stages,
+                    exit_code_is_own=context.meaning is ExitCodeMeaning.ALL,
+                    success_is_own=context.meaning is not ExitCodeMeaning.NOTHING,
+                    is_repeated=self.loop_depth > 0,
+                )
+            )
+            self.apply_builtin(argv)
+
+    def read_nested_script(self, script: str, redirects: tuple[Redirect, ...], context: Context) -> None:
+        saved_state = (self.outer_redirects, self.cwd, self.errexit, self.pipefail)
+        self.outer_redirects += redirects
+        before = len(self.commands)
+        self.read_text(script, context)
+        self.commands[before:] = [
+            c if c.stages > 1 else c._replace(stage=context.stage, stages=context.stages)
+            for c in self.commands[before:]
+        ]
+        self.outer_redirects, self.cwd, self.errexit, self.pipefail = saved_state
+
+    def apply_builtin(self, argv: tuple[str, ...]) -> None:
+        if argv[0] in ("cd", "pushd"):
+            paths = [a for a in argv[1:] if a == "-" or not a.startswith("-")]
+            is_known = bool(paths) and paths[0] != "-" and "$" not in paths[0]
+            self.cwd = resolve_path(paths[0], self.cwd) if is_known else None
+        elif argv[0] == "set":
+            flags = "".join(argv[1:])
+            self.errexit = self.errexit or bool(re.search(r"(^|\s)-[a-z]*e", " ".join(argv[1:])))
+            self.pipefail = self.pipefail or ("pipefail" in flags and "+o" not in argv)
+
+    def read_redirects(self, nodes: Iterable[Node]) -> tuple[tuple[Redirect, ...], str | None]:
+        redirects: list[Redirect] = []
+        stdin: str | None = None
+        for node in nodes:
+            words = list_redirect_operands(node)
+            target = word_text(words[0]) if words else ""
+            if node.type == "herestring_redirect":
+                stdin = target
+            elif target.startswith(heredocs.PLACEHOLDER):
+                number = target.removeprefix(heredocs.PLACEHOLDER)
+                stdin = (
+                    self.heredoc_bodies[int(number)]
+                    if number.isdigit() and int(number) < len(self.heredoc_bodies)
+                    else ""
+                )
+            else:
+                operator = "".join(node_text(c) for c in node.children if c not in words)
+                redirects.append(Redirect(operator=operator, target=target))
+        return tuple(redirects), stdin
+
+
+def _split_command(
+    node: Node, redirect_nodes: Sequence[Node]
+) -> tuple[list[str], list[str], tuple[Node, ...]]:
+    """The words, the variable assignments and all redirections of a command."""
+    words: list[str] = []
+    assignments: list[str] = []
+    inner: list[Node] = []
+    for child in node.children:
+        kind = child.type
+        if kind == "variable_assignment":
+            assignments.append(node_text(child))
+        elif kind in REDIRECTS:
+            inner.append(child)
+        elif kind != "comment" and child.is_named:
+            words.append(word_text(child))
+    redirects = (*inner, *redirect_nodes)
+    for redirect in redirects:
+        words += map(word_text, list_redirect_operands(redirect)[1:])
+    return (["["] if node.type == "test_command" else words), assignments, redirects
+
+
+def _find_meaning_after(meaning: ExitCodeMeaning, later: Sequence[Statement]) -> ExitCodeMeaning:
+    """What the exit code of the line says about a command after a later part of its chain may have run."""
+    name = command_name(later[0].node)
+    if later[0].connector == "||":
+        return meaning if name in _EXIT_COMMANDS else ExitCodeMeaning.NOTHING
+    if name in _HARMLESS_COMMANDS or meaning is ExitCodeMeaning.NOTHING:
+        return meaning
+    return ExitCodeMeaning.SUCCESS
