@@ -114,7 +114,13 @@ def test_a_handoff_goes_on_once_there_is_room(disk: Path, tmp_path: Path, moment
         with pytest.raises(
             (LedgerUnavailableError, OutOfDiskError), match=r"disk is full|full; make room"
         ) as told:
-            brought(bench, found, model, on_progress=listen, delivery_policy=QUICK.model_copy(update={"rounds": 1}))
+            brought(
+                bench,
+                found,
+                model,
+                on_progress=listen,
+                delivery_policy=QUICK.model_copy(update={"rounds": 1}),
+            )
         assert "\n" not in str(told.value)
     (disk / "filler").unlink()
     with open_home(disk / "home") as bench.home:

@@ -126,7 +126,9 @@ def test_retry_unblock_and_rollback(bench: RunHarness) -> None:
     brought(bench, found, down)
     again = handoff("retry", found.id, "--home", home)
     assert (again.returncode, "offered to tester again" in again.stdout) == (0, True)
-    brought(bench, found, down, delivery_policy=QUICK.model_copy(update={"rounds": 1}), on_blocked=lambda _: None)
+    brought(
+        bench, found, down, delivery_policy=QUICK.model_copy(update={"rounds": 1}), on_blocked=lambda _: None
+    )
     assert handoffs.load(bench.home.ledger, found.id).state == "blocked"
     refused = handoff("retry", found.id, "--home", home)
     assert (refused.returncode, "unblock" in refused.stderr) == (2, True)
