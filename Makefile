@@ -43,7 +43,7 @@ test-all: $(READY) lint
 	TAKEOVER_TEST_SEED=$(SEED) $(PYTEST) --hypothesis-seed=$(SEED)
 
 docs: $(READY)
-	$(VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 	@echo "The site is in site/: open site/index.html, or serve it: $(VENV)/bin/mkdocs serve"
 
 # For instance BENCH="--quick --only sandbox,report".
