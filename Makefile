@@ -1,5 +1,5 @@
 # `make takeover` runs the main job, `make studio` serves LangGraph Studio, `make test` passes the tests that protect
-# correctness, `make test-all` passes all of them, `make bench` measures. All set up what they need.
+# correctness, `make test-all` passes all of them, `make docs` builds the site, `make bench` measures. All set up what they need.
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
@@ -9,7 +9,7 @@ PYTEST = $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal
 STUDIO ?=
 BENCH ?=
 
-.PHONY: setup takeover studio test test-all lint bench clean
+.PHONY: setup takeover studio test test-all lint docs bench clean
 .DEFAULT_GOAL := takeover
 
 setup: $(READY)
@@ -24,7 +24,7 @@ $(READY): requirements.txt pyproject.toml
 takeover: $(READY)
 	$(PYTHON) -m evals.takeover --view structured --workers 2
 
-# Its watch for changed source would start the server anew in the middle of a run; the page that it opens has no token.
+# With --reload a changed source file would restart the server in the middle of a run; the page that it opens has no token.
 studio: $(READY)
 	LANGGRAPH_CLI_NO_ANALYTICS=1 $(VENV)/bin/langgraph dev --no-reload --no-browser $(STUDIO)
 
@@ -42,9 +42,13 @@ test-all: $(READY) lint
 	@echo "Random tests are drawn from seed $(SEED); to repeat them: make test-all SEED=$(SEED)"
 	TAKEOVER_TEST_SEED=$(SEED) $(PYTEST) --hypothesis-seed=$(SEED)
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo "The site is in site/: open site/index.html, or serve it: $(VENV)/bin/mkdocs serve"
+
 # For instance BENCH="--quick --only sandbox,report".
 bench: $(READY)
 	$(PYTHON) -m benchmarks $(BENCH)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist site *.egg-info

@@ -24,7 +24,7 @@ from langgraph_takeover.handoff.ledger.handoffs import (
     IllegalTransitionError,
     KeyReusedError,
 )
-from langgraph_takeover.handoff.readers.calls import TraceError
+from langgraph_takeover.handoff.readers.recorded_run import TraceError
 from langgraph_takeover.handoff.records.archive import RecordExistsError
 from langgraph_takeover.handoff.records.record import RecordError
 from langgraph_takeover.handoff.views import UnknownViewError

@@ -33,7 +33,11 @@ DOCUMENTS = {
 }
 TOLD = {name: text for name, text in DOCUMENTS.items() if "/" not in name or name.startswith("docs/")}
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_PROGRAM = r"python (?:-m [a-z]|(?:examples|benchmarks|tests)/)"
+SCRIPTS = {
+    script: target.split(":")[0]
+    for script, target in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"].items()
+}
+_PROGRAM = rf"(?:(?:{'|'.join(SCRIPTS)}) |python (?:-m [a-z]|(?:examples|benchmarks|tests)/))"
 _INLINE = re.compile(rf"`({_PROGRAM}[^`]*)`")
 _OPTION = re.compile(r"--[a-z][a-z-]*")
 _ARCHITECTURE = DOCUMENTS["docs/architecture.md"]
@@ -58,6 +62,8 @@ def commands(text: str) -> list[tuple[str, ...]]:
 
 def unknown(command: tuple[str, ...]) -> list[str]:
     """What of a command there is not: its program, or its options."""
+    if command[0] in SCRIPTS:
+        command = ("python", "-m", SCRIPTS[command[0]], *command[1:])
     length = 3 if command[1] == "-m" else 2
     program, rest = command[:length], command[length:]
     if length == 2 and not (ROOT / program[1]).is_file():
@@ -103,14 +109,16 @@ def test_a_command_that_there_is_not_is_found() -> None:
     def of(line: str) -> list[str]:
         return unknown(commands(f"```\n{line}\n```\n")[0])
 
-    assert of("python -m evals.takeover --view all \\\n    --veiw all  # --no") == ["--veiw"]
-    assert of("python -m handoff sho runs/X/records/ID [--view trace]") == ["python -m handoff sho"]
-    assert of("python -m handoff show RECORD [--view trace] [--veiw trace]") == ["--veiw"]
+    assert of("takeover --view all \\\n    --veiw all  # --no") == ["--veiw"]
+    assert of("handoff sho runs/X/records/ID [--view trace]") == [
+        "python -m langgraph_takeover.graph.cli.main sho"
+    ]
+    assert of("handoff show RECORD [--view trace] [--veiw trace]") == ["--veiw"]
     assert of("python examples/offline_images.py instance ID --tasks PARQUET --taks X") == ["--taks"]
     assert of("python -m evals.takeovr") == ["evals.takeovr"]
     assert of("python examples/swam.py DIRECTORY") == ["examples/swam.py"]
     assert commands("Type `python -m\n   evals.detect X`.") == []  # a module's name stays with its -m
-    assert commands("Type `python -m evals.detect\n   X`.") == [("python", "-m", "evals.detect", "X")]
+    assert commands("Type `takeover-detect\n   X`.") == [("takeover-detect", "X")]
 
 
 def ran(name: str, place: Path) -> str:
@@ -123,7 +131,7 @@ def ran(name: str, place: Path) -> str:
             skip_missing(reason)
     (place / "examples").symlink_to(ROOT / "examples")
     done = subprocess.run(
-        ["bash", "-c", f'set -euo pipefail\npython() {{ {shlex.quote(sys.executable)} "$@"; }}\n{script}'],
+        ["bash", "-c", f"set -euo pipefail\n{_functions()}\n{script}"],
         cwd=place,
         env={key: value for key, value in os.environ.items() if not key.startswith("OPENAI_")}
         | {"PYTHONPATH": str(ROOT)},
@@ -134,6 +142,15 @@ def ran(name: str, place: Path) -> str:
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     return done.stdout
+
+
+def _functions() -> str:
+    """Shell functions that stand for the installed programs."""
+    programs = {"python": "", **{script: f"-m {module}" for script, module in SCRIPTS.items()}}
+    return "\n".join(
+        f'{name}() {{ {shlex.quote(sys.executable)} {arguments} "$@"; }}'
+        for name, arguments in programs.items()
+    )
 
 
 def rows(place: Path, name: str) -> list[dict[str, object]]:
@@ -188,11 +205,28 @@ def test_links_lead_somewhere(name: str) -> None:
     assert lost == []
 
 
-def test_every_document_is_linked_from_the_readme() -> None:
-    named = set(re.findall(r"\]\((docs/\w[\w-]*\.md)", DOCUMENTS["README.md"]))
-    there = {name for name in DOCUMENTS if name.startswith("docs/")}
-    # Performance has a line of its own there, in which it is named.
-    assert {name for name in there - named if f"`{name}`" not in DOCUMENTS["README.md"]} == set()
+def test_every_document_is_linked_from_the_index() -> None:
+    named = set(re.findall(r"\]\((\w[\w-]*\.md)", DOCUMENTS["docs/index.md"]))
+    assert {name for name in DOCUMENTS if name.startswith("docs/")} == {
+        "docs/index.md",
+        *(f"docs/{name}" for name in named),
+    }
+
+
+def test_the_readme_takes_three_minutes() -> None:
+    text = DOCUMENTS["README.md"]
+    assert len(text.splitlines()) <= 120
+    assert len(text.split()) <= 1200
+
+
+@pytest.mark.slow
+def test_the_site_builds(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
+        cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "site" / "embedding" / "index.html").is_file()
 
 
 def test_files_that_the_architecture_names_are_there() -> None:

@@ -1,15 +1,21 @@
-"""The house's arrow: a package imports only what lies left of it, and each library has one home."""
+"""Imports point left, sub-packages do not import each other in circles, and each library has one home."""
 
 from __future__ import annotations
 
 import ast
+import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = "langgraph_takeover"
 LAYERS = ("sandbox", "handoff", "nodes", "graph", "evals")
+MAX_NAMES = 14
+"""How many modules and sub-packages a package shows; the commands of `evals` not counted."""
+ENTRY_POINTS = ("handoff/__main__.py",)
+"""Programs that hand on to a layer further right; nothing imports them."""
 HOMES = {
     "docker": {"sandbox"},
     "swebench": {"evals"},
@@ -24,37 +30,77 @@ HOMES = {
     "confusable_homoglyphs": {"handoff"},
     "tenacity": {"handoff", "nodes", "evals"},
 }
+MODULES = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if "suite" not in path.parts]
+NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in MODULES}
 
 
 def imports(path: Path) -> Iterator[str]:
+    """The names that a module imports; our own without `langgraph_takeover.` before them."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in found:
+            top = name.split(".")[0]
+            assert top not in LAYERS, f"{path}: import {PACKAGE}.{name}, so that no module is loaded twice"
+            yield name.removeprefix(f"{PACKAGE}.")
 
 
-MODULES = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if "suite" not in path.parts]
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", MODULES, ids=_name)
 def test_imports_point_left(path: Path) -> None:
     layer = path.relative_to(ROOT).parts[0]
-    # A program is imported by nobody, so that it may look to the right.
-    allowed = LAYERS if path.name == "__main__.py" else LAYERS[: LAYERS.index(layer) + 1]
+    allowed = LAYERS if _name(path) in ENTRY_POINTS else LAYERS[: LAYERS.index(layer) + 1]
     for name in imports(path):
         top = name.split(".")[0]
         assert top not in LAYERS or top in allowed, f"{path.name} imports {name} from the right"
-        assert layer in HOMES.get(top, {layer}), f"{path.name} imports {name}, which lives elsewhere"
+        assert layer in HOMES.get(top, {layer}), f"{path.name} imports {name}, whose home is elsewhere"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_what_langgraph_makes_public_is_used(path: Path) -> None:
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_only_public_names_of_langgraph_are_used(path: Path) -> None:
     for name in imports(path):
         if name.split(".")[0] in ("langgraph", "langchain_core", "langchain_openai"):
             assert not any(part.startswith("_") for part in name.split(".")), f"{path.name} imports {name}"
 
 
+@pytest.mark.parametrize(
+    "package", sorted(name for name in NAMES if (ROOT / name.replace(".", "/")).is_dir())
+)
+def test_no_circle_and_few_names(package: str) -> None:
+    """Among the modules and sub-packages of a package, imports run one way."""
+    prefix = f"{package}."
+    arrows = graphlib.TopologicalSorter[str]()
+    for path in MODULES:
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if not module.startswith(prefix) or _name(path) in ENTRY_POINTS:
+            continue
+        child = module.removeprefix(prefix).split(".")[0]
+        for name in imports(path):
+            imported = name.removeprefix(prefix).split(".")[0]
+            if name.startswith(prefix) and f"{prefix}{imported}" in NAMES and imported != child:
+                arrows.add(child, imported)
+    arrows.prepare()  # raises CycleError, which names the circle
+    children = {name.removeprefix(prefix).split(".")[0] for name in NAMES if name.startswith(prefix)}
+    commands = {path.stem for path in (ROOT / "evals").glob("*.py")} if package == "evals" else set()
+    assert len(children - commands - {"__main__"}) <= MAX_NAMES
+
+
 def test_every_layer_has_modules() -> None:
     assert {path.relative_to(ROOT).parts[0] for path in MODULES} == set(LAYERS)
+
+
+def test_a_class_name_means_one_thing() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(_name(path))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}

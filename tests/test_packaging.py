@@ -16,15 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("sandbox", "handoff", "nodes", "graph", "evals")
-COMMANDS = [
-    "handoff",
-    "sandbox",
-    *(
-        f"evals.{name}"
-        for name in ("takeover", "report", "compare", "publish", "export", "detect", "poison", "notes")
-    ),
-]
+PACKAGE = "langgraph_takeover"
+LAYERS = ("sandbox", "handoff", "nodes", "graph", "evals")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -38,8 +31,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy of what git tracks, so that nothing else that lies about can be in it."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in tracked():
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_symlink():
+            (source / name).symlink_to((ROOT / name).readlink())
+        elif (ROOT / name).is_file():
             (source / name).write_bytes((ROOT / name).read_bytes())
     asked = [
         "wheel",
@@ -64,7 +59,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def ran(installed: Path, cwd: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run_installed(installed: Path, cwd: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=cwd,
@@ -80,8 +75,10 @@ def ran(installed: Path, cwd: Path, *arguments: str | Path) -> subprocess.Comple
 def test_the_wheel_has_every_file_of_the_packages_and_no_other(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = {name for name in packed.namelist() if ".dist-info/" not in name}
-    assert names == {name for name in tracked() if name.split("/")[0] in PACKAGES}
-    assert {f"{package}/py.typed" for package in PACKAGES} <= names
+    links = {f"{PACKAGE}/{layer}" for layer in LAYERS}
+    own = {name for name in tracked() if name.startswith(f"{PACKAGE}/")} - links
+    assert names == own | {f"{PACKAGE}/{name}" for name in tracked() if name.split("/")[0] in LAYERS}
+    assert f"{PACKAGE}/py.typed" in names
 
 
 @pytest.mark.slow
@@ -90,42 +87,105 @@ def test_the_main_command_runs_where_it_is_installed(installed: Path, tmp_path: 
 
     point = ("--task-ids", "galley__galley-31", "--points", "first_source_edit", "--view", "structured")
     how = ("--sandbox", default_backend(), "--workers", "2", "--out", tmp_path / "out")
-    done = ran(installed, tmp_path, "-m", "evals.takeover", *point, *how)
+    done = run_installed(installed, tmp_path, "-m", f"{PACKAGE}.evals.takeover", *point, *how)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "out" / "takeovers.jsonl").read_text().splitlines()]
     assert {row["view"]: row["resolved"] for row in rows} == {"repository": True, "structured": True}
     assert (tmp_path / "out" / "report.html").is_file()
-    told = ran(installed, tmp_path, "-c", "import evals; print(evals.__file__)").stdout
-    assert Path(told.strip()).is_relative_to(installed)
+    place = run_installed(installed, tmp_path, "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)").stdout
+    assert Path(place.strip()).is_relative_to(installed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_there(installed: Path, tmp_path: Path, command: str) -> None:
-    done = ran(installed, tmp_path, "-m", command, "--help")
+@pytest.mark.parametrize("command", PROJECT["scripts"])
+def test_every_console_script_works(installed: Path, tmp_path: Path, command: str) -> None:
+    done = subprocess.run(
+        [installed / "bin" / command, "--help"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    assert f"python -m {command}" in done.stdout
+    assert f"Usage: {command} " in done.stdout
 
 
 @pytest.mark.slow
-def test_a_stranger_of_the_same_name_is_named(installed: Path, tmp_path: Path) -> None:
-    for name in ("nodes", "graph"):
-        stranger = tmp_path / name / f"{name}.py"
-        stranger.parent.mkdir()
-        stranger.touch()
-        done = ran(installed, stranger.parent, "-m", "evals.takeover", "--help")
-        assert done.returncode != 0
-        (line,) = done.stderr.splitlines()
-        assert f"own package '{name}', {installed / name}, but Python finds {stranger}; rename that" in line
-    done = ran(installed, tmp_path / "nodes", "-c", "from graph import run")
-    assert "own package 'nodes'" in done.stderr.splitlines()[-1]
+def test_a_file_of_a_package_s_short_name_does_no_harm(installed: Path, tmp_path: Path) -> None:
+    """`graph.py` is the most common file name in LangGraph projects."""
+    (tmp_path / "graph.py").write_text("from langgraph_takeover import run\nprint(run.__module__)\n")
+    done = run_installed(installed, tmp_path, "graph.py")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{PACKAGE}.graph.runs.api\n", "")
+    done = run_installed(installed, tmp_path, "-c", "import sandbox")
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'sandbox'"
+
+
+def test_a_checkout_s_short_names_are_the_same_modules() -> None:
+    program = f"""
+import sys, pickle
+from graph import run
+import graph.runs.api, sandbox.interface, evals.tasks
+from {PACKAGE} import run as same
+from {PACKAGE}.graph.runs import api
+from {PACKAGE}.sandbox.interface import SandboxSpec
+assert run is same is api.run
+assert graph.runs.api is api
+assert sandbox.interface.SandboxSpec is SandboxSpec
+assert api.__name__ == api.__spec__.name == "{PACKAGE}.graph.runs.api"
+assert pickle.loads(pickle.dumps(SandboxSpec)) is SandboxSpec
+files = [module.__file__ for name, module in sys.modules.items() if name.startswith("{PACKAGE}.")]
+assert len(files) == len(set(files)) > 50
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("module", ["sandbox", "handoff", "evals.detect"])
+def test_a_checkout_runs_modules_by_their_short_names(module: str) -> None:
+    asked = [sys.executable, "-m", module, "--help"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"Usage: python -m {module} " in done.stdout
+
+
+@pytest.mark.slow
+def test_an_editable_installation_has_the_same_names(tmp_path: Path) -> None:
+    """From another directory the package is there, and the short names are not."""
+    asked = [
+        *("install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"),
+        *("--target", tmp_path / "site", "--editable", ROOT),
+    ]
+    subprocess.run([sys.executable, "-m", "pip", *asked], check=True)
+    program = f"""
+import site, sys
+site.addsitedir({str(tmp_path / "site")!r})
+from {PACKAGE} import run
+print(sys.modules["{PACKAGE}.graph.runs.api"].__file__)
+try:
+    import graph
+except ModuleNotFoundError:
+    print("no short name")
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    file, short = done.stdout.splitlines()
+    assert Path(file).samefile(ROOT / "graph" / "runs" / "api.py")
+    assert short == "no short name"
 
 
 MISSING = {
-    "ray": ("ray", "from evals.cluster.connection import connect; connect('auto')"),
-    "s3": ("s3fs", "from sandbox.snapshots.transfer import import_; import_('s3://bucket/x', Path('store'))"),
-    "contract": ("pytest", "import sandbox.contract"),
-    "postgres": ("psycopg", "from handoff.ledger import Ledger; Ledger('postgresql://127.0.0.1/x')"),
+    "ray": ("ray", "from langgraph_takeover.evals.cluster.connection import connect; connect('auto')"),
+    "s3": (
+        "s3fs",
+        "from langgraph_takeover.sandbox.snapshots.transfer import import_snapshot; import_snapshot('s3://bucket/x', Path('store'))",
+    ),
+    "contract": ("pytest", "import langgraph_takeover.sandbox.contract"),
+    "postgres": (
+        "psycopg",
+        "from langgraph_takeover.handoff.ledger import Ledger; Ledger('postgresql://127.0.0.1/x')",
+    ),
 }
 
 
@@ -134,7 +194,7 @@ MISSING = {
 def test_a_missing_extra_is_named(installed: Path, tmp_path: Path, extra: str) -> None:
     module, program = MISSING[extra]
     script = f"import sys; from pathlib import Path; sys.modules['{module}'] = None; {program}"
-    done = ran(installed, tmp_path, "-c", script)
+    done = run_installed(installed, tmp_path, "-c", script)
     assert f"pip install '.[{extra}]' in the checkout of langgraph-takeover" in done.stderr.splitlines()[-1]
 
 
@@ -142,7 +202,7 @@ def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
     needed = {_plain(name) for name in PROJECT["dependencies"]}
     extra = {_plain(name) for names in PROJECT["optional-dependencies"].values() for name in names}
     used: set[str] = set()
-    for module in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+    for module in (path for package in LAYERS for path in (ROOT / package).rglob("*.py")):
         if "suite" in module.parts:
             continue
         for name in _imported(module):
@@ -171,7 +231,7 @@ def _imported(module: Path) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names.add(str(node.module))
-    return {name for name in names if name.split(".")[0] not in {*sys.stdlib_module_names, *PACKAGES}}
+    return {name for name in names if name.split(".")[0] not in {*sys.stdlib_module_names, PACKAGE}}
 
 
 def _plain(requirement: str) -> str:
