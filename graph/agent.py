@@ -1,4 +1,4 @@
-"""The coding agent: one loop of thinking and acting, interrupted where a handoff point lies."""
+"""The graphs of one agent: a loop of thinking and acting, interrupted at handoff points."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _build_graph(
 
 
 def route_after_receive(state: AgentState) -> Literal["confirm", "think", "__end__"]:
-    """A record is simply taken; an offered handoff is refused, or confirmed first."""
+    """Route a record to work at once, an offered handoff to its confirmation, a refused one to the end."""
     if state.get("stop_reason"):
         return "__end__"
     return "confirm" if state.get("handoff") else "think"
@@ -106,7 +106,7 @@ def route_after_confirm(state: AgentState) -> Literal["think", "__end__"]:
 
 
 def route_action(state: ThoughtEdgeState) -> NextNode:
-    """The node that the model's last action belongs to."""
+    """Route to the node of the model's last action."""
     if state["fired"]:
         return "interruption"
     if state.get("stop_reason"):

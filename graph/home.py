@@ -1,4 +1,4 @@
-"""Where runs leave everything: checkpoints and ledger in one database, records and machines in a directory."""
+"""A home: checkpoints and ledger in one database, records and snapshots in a directory."""
 
 from __future__ import annotations
 
@@ -35,28 +35,31 @@ _MAX_SNAPSHOT_S = 24 * 3600.0
 
 
 class CheckpointInfo(NamedTuple):
-    """One checkpoint of a thread, as its history lists it."""
+    """One checkpoint of a thread."""
 
     checkpoint: str
     parent: str | None
     step: int
-    """How many replies of the model lie before it."""
+    """Number of model replies before it."""
     next: tuple[str, ...]
-    """The nodes that would run from it."""
+    """The nodes that run next."""
     state_id: str
     is_restorable: bool
-    """Whether its machine can be entered."""
+    """Whether its sandbox state has a snapshot."""
     created_at: str
 
 
 class Home:
-    """One place of work for any number of threads; several processes and hosts may share its database."""
+    """A place for any number of threads. Several processes and hosts can share its database.
+
+    `open_home` makes it.
+    """
 
     def __init__(self, directory: Path, ledger: Ledger, saver: Saver) -> None:
         self.directory = directory
         self.ledger = ledger
         self.saver = saver
-        """For reading: it refuses to write. `open_run` brings the one that can."""
+        """Read-only; `open_run` provides one that can write."""
         self.records = RecordStore(directory / "records")
         self.snapshot_directory = directory / "machines"
 
@@ -69,16 +72,19 @@ class Home:
         snapshot_every: SnapshotEvery = "step",
         lease_s: float = leases.TTL_S,
     ) -> Iterator[tuple[Session, Saver]]:
-        """The sole hold on a thread, and a saver that writes under it. Raises ThreadHeldError or ThreadNameError.
+        """Hold the lease of a thread; yield its session and a saver that writes under the lease.
 
-        `lease_s` is how long others wait for a holder on another host that does not renew its hold any more.
+        `lease_s` is how long others wait for a holder on another host that no longer renews its lease.
+        Raises ThreadHeldError and ThreadNameError.
         """
         leases.check_thread(thread)
         own = sandbox.model_copy(update={"owner": build_owner_name(sandbox.owner, self.ledger, thread)})
         lease = acquire(self.ledger, thread, place=f"{own.backend} {own.owner}", ttl_s=lease_s)
         session = Session(lease, own, self.records, self.snapshot_directory, snapshot_every=snapshot_every)
         try:
-            with contextlib.suppress(SandboxUnavailableError):  # whoever needs a machine is told then
+            with contextlib.suppress(
+                SandboxUnavailableError
+            ):  # a caller that needs a sandbox gets the error later
                 _stop_stale_sandbox(lease.previous_place)
             with open_saver(self.ledger, lease) as saver, session.explain_fencing():
                 yield session, saver
@@ -86,26 +92,26 @@ class Home:
             session.close()
 
     def history(self, thread: str) -> list[CheckpointInfo]:
-        """The thread's checkpoints, newest first, those of forks among them. Raises ThreadNotFoundError or ThreadNameError."""
+        """List the thread's checkpoints, newest first, forks included. Raises ThreadNotFoundError and ThreadNameError."""
         leases.check_thread(thread)
         kept = snapshots.list_state_ids(self.ledger, thread) | {BASE_STATE}
         found = [_checkpoint_info(each, kept) for each in self.saver.list(_config(thread))]
         if not found:
             raise ThreadNotFoundError(
-                f"thread {thread!r}: nothing has run on it; {self._describe_other_threads(thread)}"
+                f"thread not found: {thread!r} ({self._describe_other_threads(thread)})"
             )
         return found
 
     def require_thread(self, thread: str) -> None:
-        """Raises ThreadNotFoundError or ThreadNameError where no run ever held the thread."""
+        """Raise ThreadNotFoundError or ThreadNameError unless a run has held the thread."""
         leases.check_thread(thread)
         if thread not in self.threads():
             raise ThreadNotFoundError(
-                f"thread {thread!r}: nothing has run on it; {self._describe_other_threads(thread)}"
+                f"thread not found: {thread!r} ({self._describe_other_threads(thread)})"
             )
 
     def find_restorable_checkpoint(self, thread: str, checkpoint: str) -> CheckpointInfo | None:
-        """The nearest checkpoint on the way to this one whose machine can be entered."""
+        """Return the checkpoint itself or its nearest ancestor that has a snapshot."""
         moments = {each.checkpoint: each for each in self.history(thread)}
         found = moments.get(checkpoint)
         while found is not None and not found.is_restorable:
@@ -113,20 +119,20 @@ class Home:
         return found
 
     def threads(self) -> tuple[str, ...]:
-        """Every thread that anything was ever run on."""
+        """List all threads."""
         return leases.list_threads(self.ledger)
 
     def request_handoff(self, thread: str, reason: str = "") -> None:
-        """Ask the run on a thread to hand over after its step, now or when it goes on. Raises ThreadNotFoundError."""
+        """Ask the run on a thread to hand over after its current or next step. Raises ThreadNotFoundError."""
         if not leases.request_handoff(self.ledger, thread, reason):
             raise ThreadNotFoundError(
-                f"thread {thread!r}: nothing has run on it; {self._describe_other_threads(thread)}"
+                f"thread not found: {thread!r} ({self._describe_other_threads(thread)})"
             )
 
     def remove_unused_snapshots(self, *, is_exclusive: bool = False) -> int:
-        """Remove what no checkpoint's machine and no record lies in any more; how many directories those were.
+        """Remove snapshots that no checkpoint and no record uses; return the number of removed directories.
 
-        `alone` says that nobody else works here, so that what is half made is of no use to anybody.
+        With `alone`, no other process works here, so incomplete snapshots are removed too.
         """
         with self.ledger.lock_snapshots():
             used = snapshot_directory_names(snapshots.list_snapshots(self.ledger))
@@ -136,7 +142,7 @@ class Home:
                 if each.name not in used and (is_exclusive or not _is_in_progress(each))
             ]
             for each in unused:
-                # Half of one must not look like a whole one, should this be killed meanwhile.
+                # If this is killed, a partial directory must not look like a complete one.
                 remove_tree(set_aside(each))
         return len(unused)
 
@@ -145,23 +151,27 @@ class Home:
         shown = ", ".join(each if len(each) <= 60 else f"{each[:59]}…" for each in known[:10]) + (
             ", …" if len(known) > 10 else ""
         )
-        return f"there are {shown}" if known else f"{self.directory} holds no other"
+        return f"known threads: {shown}" if known else f"{self.directory} has no other thread"
 
 
 @contextmanager
 def open_home(directory: str | Path, database: str | None = None) -> Iterator[Home]:
-    """The home in a directory, made where there is none.
+    """Open the home in a directory; create it if it is missing.
 
-    `database` is a URL, such as `postgresql://user@host/name`; left out, it is an SQLite file in the directory.
+    `database` is a URL, such as `postgresql://user@host/name`; default: an SQLite file in the directory.
     Raises LedgerUnavailableError.
+
+    Example:
+        >>> from langgraph_takeover import open_home
+        >>> with open_home("work") as home:
+        ...     home.threads()
+        ()
     """
     place = Path(directory)
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LedgerUnavailableError(
-            f"{place}: {error.strerror}; name a directory that can be written to"
-        ) from error
+        raise LedgerUnavailableError(f"{place}: {error.strerror} (pass a writable directory)") from error
     ledger = Ledger(database or f"sqlite:///{place.absolute() / DATABASE_FILE}")
     try:
         with open_saver(ledger) as saver:
@@ -190,20 +200,20 @@ def _config(thread: str) -> RunnableConfig:
 
 
 def _stop_stale_sandbox(location: str) -> None:
-    """End what a holder that is gone has left running, if it was on this host."""
+    """Remove what a dead holder left running, if it ran on this host."""
     backend, _, owner = location.partition(" ")
-    # What is no machine's place was written by nobody of ours.
+    # A value that names no back end was not written by this program.
     with contextlib.suppress(ValueError):
         if backend in get_args(BackendName):
             remove_stale_resources(cast(BackendName, backend), owner, kept_images=None)
 
 
 def _is_in_progress(directory: Path) -> bool:
-    """Whether somebody may be freezing a machine into it."""
+    """Whether another process may be writing a snapshot into it."""
     try:
         return directory.name.startswith(".") and time.time() - directory.stat().st_mtime < _MAX_SNAPSHOT_S
     except FileNotFoundError:
-        return True  # and has just ended that
+        return True  # it has just finished
 
 
 def _list_entries(directory: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Handoffs inside graphs of others: what langgraph-swarm's agents pass on becomes a record, and what they get a view."""
+"""Handoffs inside other graphs: the messages of langgraph-swarm's agents become a record, and the next agent gets a view."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from langgraph_takeover.nodes.model.notes import write_model_notes
 from langgraph_takeover.sandbox.interface import Snapshot
 
 DESTINATION = "__handoff_destination"
-"""The metadata by which `langgraph_swarm.create_swarm` finds where a tool leads."""
+"""The metadata key by which `langgraph_swarm.create_swarm` finds a tool's target."""
 _WINDOW_TOKENS = 128_000
 _MODEL_TIMEOUT_S = 600.0
 
@@ -49,11 +49,11 @@ def create_handoff_tool(
     model: BaseChatModel | None = None,
     patch: Callable[[], str] | None = None,
 ) -> BaseTool:
-    """As `langgraph_swarm.create_handoff_tool`, but the next agent gets a view of the work instead of all messages.
+    """Build a handoff tool like `langgraph_swarm.create_handoff_tool` that passes a view instead of all messages.
 
-    Nothing is lost by it: the record that the view is made of goes along with the view's messages, or lies in
-    `records`, and the next handoff goes on from there. `model` writes the notes for the views that show some;
-    `patch` tells what the repository differs by from its commit. Raises UnknownViewError and SettingsError.
+    The record behind the view travels with the view's messages, or is stored in `records`; the next handoff starts
+    from it. `model` writes the notes for views that show notes. `patch` returns the repository's difference from its
+    base commit. Raises UnknownViewError and SettingsError.
     """
     shown, recipient = find_view(view), _recipient(window_tokens)
     tool_name = name or "transfer_to_" + re.sub(r"\s+", "_", agent_name.strip()).lower()
@@ -84,11 +84,11 @@ def create_handoff_tool(
 
 
 def create_recall_tool(*, records: RecordStore | None = None) -> BaseTool:
-    """The tool that the view `cited` speaks of: it shows events of the work before the last handoff."""
+    """Build the tool that the view `cited` refers to: it shows events from before the last handoff."""
 
     @tool(
         RECALL_TOOL,
-        description="Show events of the earlier work, by their names or by words that stand in them.",
+        description="Show events of the earlier work, by name or by words to search for.",
     )
     def recall(what: str, state: Annotated[Any, InjectedState], config: RunnableConfig) -> str:
         return recall_events(
@@ -105,7 +105,7 @@ def to_swarm(
     active_agent: str,
     window_tokens: int = _WINDOW_TOKENS,
 ) -> dict[str, Any]:
-    """The input of a compiled swarm, on a new thread, whose agent goes on from a record.
+    """Build the input of a compiled swarm whose agent continues from a record, on a new thread.
 
     Raises UnknownViewError, SettingsError and RecordError.
     """
@@ -123,9 +123,9 @@ def import_records(
     snapshot: Snapshot | None = None,
     patch: str | None = None,
 ) -> tuple[HandoffRecord, ...]:
-    """The records of a swarm's thread, by its checkpointer; what an agent has done since it was asked is among it.
+    """Return the records of a swarm's thread, read from its checkpointer, including an agent's work in progress.
 
-    As `handoff.interop.swarm.from_swarm`. Raises TraceError and RecordError.
+    Arguments: `handoff.interop.swarm.from_swarm`. Raises TraceError and RecordError.
     """
     now = graph.get_state(config, subgraphs=True)
     thread, placed = _thread(config), now.config.get("configurable", {})
@@ -142,7 +142,7 @@ def import_records(
 
 
 def _innermost_values(state: StateSnapshot) -> dict[str, Any]:
-    """The state with the messages of the agent that is at work in it."""
+    """Return the state with the messages of the agent that is working."""
     values: dict[str, Any] = dict(state.values)
     for task in state.tasks:
         if isinstance(task.state, StateSnapshot) and task.state.values.get("messages"):
@@ -166,7 +166,7 @@ def _thread(config: RunnableConfig) -> str:
 
 
 def _add_notes(record: HandoffRecord, model: BaseChatModel, records: RecordStore | None) -> HandoffRecord:
-    """The record with what the model wrote about it; a model that fails leaves its fields unknown."""
+    """Return the record with the model's notes; if the model fails, their fields stay unknown."""
     if record.notes is not None:
         return record
 

@@ -1,4 +1,4 @@
-"""The team: several agents take turns at one task, in one machine and on one thread, as one flat state machine."""
+"""The graph of a team: several agents take turns at one task, in one sandbox and on one thread."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def build_team_graph(
 
 
 def route_after_think(state: TeamThoughtEdgeState) -> Literal[NextNode, "pass_on", "rotate"]:
-    """The node that the agent's action belongs to; where it was none, its turn is over."""
+    """Route to the node of the agent's action; without an action, its turn is over."""
     doing = route_action(state)
     if doing != "think":
         return doing
@@ -133,7 +133,7 @@ def route_after_interruption(state: TurnEdgeState) -> Literal["__end__", "pass_o
 
 
 def create_team(**fields: Any) -> Team:
-    """A team, checked. Raises SettingsError."""
+    """Build and validate a team. Raises SettingsError."""
     try:
         team = Team(**fields)
     except ValidationError as error:
@@ -147,7 +147,7 @@ def create_team(**fields: Any) -> Team:
 
 
 def _bind_acting_agent(node: Node, fixed_team: Team | None) -> Node:
-    """The node, given the model and the tools of the agent whose turn it is; what it tells bears that one's name."""
+    """Give a node the model and tools of the acting agent, and add the agent's name to its progress events."""
 
     @wraps(node)
     def wrapper(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:

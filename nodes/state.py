@@ -1,4 +1,4 @@
-"""What an agent's graph remembers from step to step."""
+"""The state of an agent's graph."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ StopReason = Literal[
     "refused",
     "unconfirmed",
 ]
-"""The last two: it never took the handoff that it was begun for."""
+"""`refused` and `unconfirmed`: it never took the handoff that it was started for."""
 
 
 def extend_list(items: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
-    """The reducer of lists that only grow."""
+    """Reducer of growing lists."""
     return [*items, *(item for write in writes for item in write)]
 
 
 def take_latest(value: dict[str, Any], writes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The reducer of what is written seldom, and whole."""
+    """Reducer of values that are written rarely, and completely."""
     return writes[-1] if writes else value
 
 
-# A delta channel writes what a step adds, once; other channels are written whole with every checkpoint.
-# More seldom snapshots than this would make a resumed run wait; each costs the whole list.
+# A delta channel writes what a step adds, once; other channels are written completely with every checkpoint.
+# Rarer snapshots than this would slow down resuming; each costs the whole list.
 _LIST_CHANNEL: DeltaChannel[Any] = DeltaChannel(extend_list, snapshot_frequency=5000)
 _VALUE_CHANNEL: DeltaChannel[Any] = DeltaChannel(take_latest, dict, snapshot_frequency=5000)
 
@@ -64,27 +64,27 @@ class ReviewRequest(Frozen):
 
 
 class Spending(TypedDict):
-    """What a run has cost so far."""
+    """Cost of a run so far."""
 
     prompt_tokens: int
     completion_tokens: int
     cost: float
-    """Of the model calls, in the currency of the prices; 0 where none are given."""
+    """Cost of the model calls, in the currency of the prices; 0 without prices."""
     seconds: float
-    """How long model calls and actions took, without what lay between a crash and going on."""
+    """Time spent in model calls and actions, without the time between a crash and the resume."""
 
 
 NO_SPENDING = Spending(prompt_tokens=0, completion_tokens=0, cost=0.0, seconds=0.0)
 
 
 class ActionEdgeState(TypedDict, total=False):
-    """What the edges after an action decide by: LangGraph reads no more than that for them."""
+    """What the edges after an action read: LangGraph loads no more than that for them."""
 
     fired: list[dict[str, Any]]
 
 
 class TurnEdgeState(ActionEdgeState, total=False):
-    """What a team's edges decide by when one of its agents has acted."""
+    """What a team's edges read after an agent has acted."""
 
     stop_reason: StopReason | None
     turns_left: int | None
@@ -92,55 +92,55 @@ class TurnEdgeState(ActionEdgeState, total=False):
 
 
 class TeamThoughtEdgeState(TurnEdgeState, total=False):
-    """What they decide by after its reply."""
+    """What a team's edges read after a reply."""
 
     events: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
 
 
 class ThoughtEdgeState(ActionEdgeState, total=False):
-    """What the edges after the model's reply decide by."""
+    """What the edges after the model's reply read."""
 
     events: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
     stop_reason: StopReason | None
 
 
 class AgentState(TypedDict, total=False):
-    """The state of one run; everything in it is a message, a number, text, or JSON-like."""
+    """The state of one run; every value is a message, a number, text, or JSON-like."""
 
     messages: Annotated[list[AnyMessage], _LIST_CHANNEL]
     task: Annotated[dict[str, Any], _VALUE_CHANNEL]
-    """`TaskBrief` as JSON; the input of a run needs no more of it than `id` and `prompt`."""
+    """`TaskBrief` as JSON; the input of a run needs only `id` and `prompt`."""
     sandbox_state: str
     """Id of the sandbox state that belongs to this graph state."""
     events: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
     """`Event`s as JSON."""
     fired: list[dict[str, Any]]
-    """`HandoffPoint`s that the last step fired and the interruption has not yet dealt with."""
+    """`HandoffPoint`s that the last step fired and `interruption` has not handled yet."""
     edits: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
-    """What the editor did, so that it can be undone: path, text before, digest after."""
+    """The editor's changes, for undo: path, text before, digest after."""
     records: Annotated[list[str], _LIST_CHANNEL]
     """Ids of the handoff records made so far."""
     steps: int
     spent: Spending
     stop_reason: StopReason | None
     record: str
-    """Takeovers only: the id of the record that was taken over."""
+    """Takeovers only: id of the record."""
     view: str
-    """Takeovers only: the name of the view that the first messages came from."""
+    """Takeovers only: name of the view of the first messages."""
     handoff: str
     """Takeovers of an offered handoff only: its id."""
     agent: str
-    """Teams only: the name of the agent whose turn it is, from its first reply on."""
+    """Teams only: name of the acting agent, from its first reply on."""
     turns_left: int | None
-    """Teams only: after how many replies the turn passes on by itself; None: it does not."""
+    """Teams only: replies left before the turn passes automatically; None: no limit."""
     passing: dict[str, Any] | None
-    """Teams only: the `Pass` that is under way."""
+    """Teams only: the `TurnPass` in progress."""
     passes: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
-    """Teams only: `Pass`es as JSON."""
+    """Teams only: `TurnPass`es as JSON."""
 
 
 class InputError(TakeoverError, ValueError):
-    """A graph was given a task or a state that is none; the line says what it takes."""
+    """A task or a state is invalid; the line says what is valid."""
 
 
 _FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
@@ -160,9 +160,9 @@ _FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
 
 
 def validate_state_update(values: Mapping[str, Any]) -> AgentState:
-    """What somebody outside writes to a state, as a node would have. Raises InputError."""
+    """Validate what somebody outside writes to a state. Raises InputError."""
     if not isinstance(values, Mapping):
-        raise InputError(f"a change is a dict of what is to be written, not {shorten_value(values)}")
+        raise InputError(f"a state update is a dict of values, not {shorten_value(values)}")
     found: dict[str, Any] = {}
     for name, value in values.items():
         if name == "messages":
@@ -170,7 +170,7 @@ def validate_state_update(values: Mapping[str, Any]) -> AgentState:
             continue
         if name not in _FIELD_ADAPTERS:
             raise InputError(
-                f"a state holds no {name!r:.60}; there are {', '.join(AgentState.__annotations__)}"
+                f"unknown state key {name!r:.60} (known: {', '.join(AgentState.__annotations__)})"
             )
         try:
             checked = _FIELD_ADAPTERS[name].validate_python(value)
@@ -194,7 +194,7 @@ def _validate_messages(value: Any) -> list[BaseMessage]:
 
 
 def build_initial_state(messages: Sequence[BaseMessage], task: TaskBrief, sandbox_state: str) -> AgentState:
-    """The state that a run starts from."""
+    """Build the state that a run starts from."""
     return AgentState(
         messages=cast(list[AnyMessage], list(messages)),
         task=task.model_dump(mode="json"),
@@ -206,8 +206,8 @@ def build_initial_state(messages: Sequence[BaseMessage], task: TaskBrief, sandbo
 
 
 def get_task(state: AgentState) -> TaskBrief:
-    """The run's task. Raises ValueError, with what is missing, for a state that was made by hand."""
+    """Return the run's task. Raises ValueError, with what is missing, for a state made by hand."""
     try:
         return TaskBrief.model_validate(state["task"])
     except (KeyError, ValidationError) as error:
-        raise ValueError(f"the state holds no whole task: {error}") from error
+        raise ValueError(f"the state has no complete task: {error}") from error

@@ -1,7 +1,7 @@
-"""A checksum beside each checkpoint on SQLite, so that damage is an error and never an older or a thinner state.
+"""A checksum for each checkpoint on SQLite, so that damage raises an error instead of restoring an older or smaller state.
 
-The seal of a checkpoint covers its row, its parent's id among it; a second one covers the pending writes. A vanished
-checkpoint leaves its seal behind, and a vanished write no longer adds up. Seals find damage, not forgery.
+One checksum covers a checkpoint's row, including its parent's id; a second covers the pending writes. A lost checkpoint
+leaves its checksum behind, and a lost write changes the second one. Checksums reveal damage, not forgery.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STORE_ALL = f"""
      AND w.checkpoint_id = c.checkpoint_id)
     FROM checkpoints c WHERE true
 """
-# Rows are looked up one by one, as LangGraph looks them up: damage in an index hides a row from one way only.
+# Rows are looked up one by one, as LangGraph does: damage in an index hides a row from only one access path.
 _ROW = f"SELECT c.checkpoint_id AS id, c.parent_checkpoint_id AS parent, {_CHECKSUM} AS seal FROM"
 _CHAIN = f"""
     WITH RECURSIVE chain AS (
@@ -65,14 +65,14 @@ _NEWEST = (
 
 
 class ChainKey(NamedTuple):
-    """Where a chain of checkpoints lies."""
+    """The key of a chain of checkpoints."""
 
     thread: str
     namespace: str
 
 
 def prepare_connection(connection: sqlite3.Connection) -> None:
-    """Let the connection compute seals; create their table and seal what an earlier program wrote."""
+    """Register the checksum functions; create their table, and add checksums to what an earlier program wrote."""
     connection.create_function("takeover_seal", -1, _compute_checksum, deterministic=True)
     connection.create_aggregate("takeover_sum", -1, _WritesChecksum)  # type: ignore[arg-type]
     known = "SELECT 1 FROM sqlite_master WHERE name = 'takeover_seals'"
@@ -91,7 +91,7 @@ def prepare_connection(connection: sqlite3.Connection) -> None:
 
 
 class WriteRecorder:
-    """A cursor that remembers the rows which LangGraph's saver writes by it, to seal them without reading them again."""
+    """A cursor that remembers the rows that LangGraph's saver writes, to add checksums without reading them again."""
 
     def __init__(self, cursor: sqlite3.Cursor, thread: str) -> None:
         self.thread = thread
@@ -117,7 +117,7 @@ class WriteRecorder:
         if not self._rows:
             return
         place = self._rows[0][:3]
-        # A second batch may be ignored or replace the first: what counts is what is stored then.
+        # A second batch may be ignored or replace the first, so the stored rows count.
         alone = len(set(map(_write_key, self._rows))) == len(self._rows)
         if (
             alone
@@ -131,7 +131,7 @@ class WriteRecorder:
 def check_checkpoint(
     cursor: sqlite3.Cursor, name: str, key: ChainKey, checkpoint: str | None, *, with_ancestors: bool
 ) -> None:
-    """Check a checkpoint, or the newest, and with `chain` its ancestors. Raises CheckpointCorruptError."""
+    """Check a checkpoint (default: the newest), with `chain` also its ancestors. Raises CheckpointCorruptError."""
     if checkpoint is None:
         checkpoint, sealed = _newest_checkpoint(cursor, key), _newest_with_checksum(cursor, key)
         if checkpoint is None and sealed is None:
@@ -139,7 +139,7 @@ def check_checkpoint(
         if checkpoint != sealed:
             gone = max(checkpoint or "", sealed or "")
             raise _corruption_error(
-                cursor, name, key, gone, "it has vanished" if gone == sealed else "it has no seal"
+                cursor, name, key, gone, "it is missing" if gone == sealed else "it has no checksum"
             )
     assert checkpoint is not None
     found = None
@@ -150,7 +150,7 @@ def check_checkpoint(
             return
     end = found.parent if found else checkpoint
     if end is not None and _has_checksum(cursor, key, end):
-        raise _corruption_error(cursor, name, key, end, "it has vanished")
+        raise _corruption_error(cursor, name, key, end, "it is missing")
 
 
 def check_all_checkpoints(cursor: sqlite3.Cursor, name: str, thread: str | None) -> None:
@@ -169,11 +169,11 @@ class _CheckedCheckpoint(NamedTuple):
     id: str
     parent: str | None
     problem: str
-    """What is wrong with it; empty if nothing is."""
+    """The problem; empty if there is none."""
 
 
 def _walk_ancestors(cursor: sqlite3.Cursor, key: ChainKey, checkpoint: str) -> Iterator[_CheckedCheckpoint]:
-    """The checkpoint and its ancestors, up to the first damaged one."""
+    """Yield the checkpoint and its ancestors, up to the first damaged one."""
     rows = None
     due = checkpoint
     while True:
@@ -181,7 +181,9 @@ def _walk_ancestors(cursor: sqlite3.Cursor, key: ChainKey, checkpoint: str) -> I
             rows = rows or cursor.execute(_CHAIN, (*key, checkpoint))
             row = rows.fetchone()
         except sqlite3.OperationalError as error:
-            if "user-defined" not in str(error):  # it gave our own functions what nobody wrote
+            if "user-defined" not in str(
+                error
+            ):  # SQLite passed values to our functions that were never written
                 raise
             yield _CheckedCheckpoint(due, None, "it cannot be read")
             return
@@ -190,11 +192,11 @@ def _walk_ancestors(cursor: sqlite3.Cursor, key: ChainKey, checkpoint: str) -> I
         id_, parent, now, seal, writes, writes_now = row
         due, reason = str(parent), ""
         if seal is None:
-            reason = "it has no seal"
+            reason = "it has no checksum"
         elif now != seal:
-            reason = "it does not match its seal"
+            reason = "it does not match its checksum"
         elif writes != writes_now:
-            reason = "its writes do not match their seal"
+            reason = "its writes do not match their checksum"
         yield _CheckedCheckpoint(str(id_), parent, reason)
         if reason:
             return
@@ -221,20 +223,20 @@ def _corruption_error(
 ) -> CheckpointCorruptError:
     good = _find_last_intact(cursor, key)
     cure = (
-        f"fork from the last good one: resume(..., checkpoint={good!r})"
+        f"fork from the last intact one: resume(..., checkpoint={good!r})"
         if good
         else "no earlier checkpoint is intact: restore the database from a copy, or start a new thread"
     )
     return CheckpointCorruptError(
-        f"{name}: thread {key.thread!r}: checkpoint {checkpoint!r:.60} is damaged: {problem}; {cure}"
+        f"{name}: thread {key.thread!r}: checkpoint {checkpoint!r:.60} is damaged: {problem} ({cure})"
     )
 
 
 def _find_last_intact(cursor: sqlite3.Cursor, key: ChainKey) -> str | None:
-    """The newest checkpoint that is whole with all its ancestors."""
+    """Return the newest checkpoint that is intact with all its ancestors."""
     parents: dict[str, str | None] = {}
     try:
-        # From both tables, because an index that is damaged hides checkpoints that can still be looked up.
+        # From both tables: a damaged index hides checkpoints that can still be looked up.
         rows = [row for table in ("checkpoints", "takeover_seals") for row in _list_ids(cursor, table, key)]
         for id_ in sorted({str(row[0]) for row in rows}, reverse=True):
             found = next(_walk_ancestors(cursor, key, id_), None)
@@ -250,7 +252,7 @@ def _find_last_intact(cursor: sqlite3.Cursor, key: ChainKey) -> str | None:
                 at in parents or _has_checksum(cursor, key, at) or _exists(cursor, key, at)
             ):
                 return newest
-    except sqlite3.Error:  # the damage reaches further; the line that names it is worth more
+    except sqlite3.Error:  # the damage goes further; the error that names the first damage is more useful
         return None
     return None
 
@@ -265,17 +267,17 @@ def _exists(cursor: sqlite3.Cursor, key: ChainKey, checkpoint: str) -> bool:
 
 
 def _compute_checksum(*values: Any) -> bytes:
-    """The checksum of a row; the type of each value is part of it."""
+    """Return the checksum of a row; it covers the type of each value."""
     return sha256(ormsgpack.packb(values)).digest()[:16]
 
 
 def _checksum_writes(writes: list[Sequence[Any]]) -> bytes:
-    """The checksum of a checkpoint's writes, in whatever order they come."""
+    """Return the checksum of a checkpoint's writes, in any order."""
     return _compute_checksum(*sorted(writes, key=_write_key))
 
 
 class _WritesChecksum:
-    """`_sum` for SQLite."""
+    """The SQLite aggregate `takeover_sum`."""
 
     def __init__(self) -> None:
         self._rows: list[Sequence[Any]] = []

@@ -1,4 +1,4 @@
-"""What a stored checkpoint tells of its run before any graph reads it."""
+"""What a stored checkpoint says about its run, without running a graph."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def graph_kind(checkpoint: CheckpointTuple) -> GraphKind:
 
 
 def has_answer(checkpoint: CheckpointTuple) -> bool:
-    """Whether a person's answer is kept with the checkpoint, although its node may not have got to use it."""
+    """Whether a person's answer is stored with the checkpoint, even if its node has not used it yet."""
     return any(channel == RESUME for _, channel, _ in checkpoint.pending_writes or ())
 
 
 def resume_state_id(stored: CheckpointTuple, *, is_rerun: bool) -> str:
-    """The machine that going on from a checkpoint needs, which a node may have left just before a crash.
+    """Return the sandbox state that resuming from a checkpoint needs; a node may have left it just before a crash.
 
-    LangGraph takes such a node's writes up, unless the checkpoint is named: then the node is `redone`.
+    LangGraph applies such a node's writes, unless the checkpoint is named explicitly: then the node runs again.
     """
     written = [value for _, channel, value in stored.pending_writes or () if channel == "sandbox_state"]
     if written and not is_rerun:

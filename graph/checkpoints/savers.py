@@ -1,4 +1,4 @@
-"""Savers that write a checkpoint only while the writer holds the thread's lease, in one transaction with that look."""
+"""Savers that write a checkpoint only while the writer holds the thread's lease, checked in the same transaction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RETRY_PAUSE_S = 0.02
 
 
 class _AsyncByThreads(BaseCheckpointSaver[str]):
-    """The asynchronous half of a saver that has only the other: each call in a thread of its own."""
+    """The async half of a sync saver: each call runs in its own OS thread."""
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return await asyncio.to_thread(self.get_tuple, config)
@@ -57,9 +57,9 @@ class _AsyncByThreads(BaseCheckpointSaver[str]):
 
 
 class FencedSqliteSaver(_AsyncByThreads, SqliteSaver):
-    """LangGraph's own saver on SQLite, whose writes are refused without, and after the loss of, the thread's lease.
+    """LangGraph's SQLite saver; it refuses writes without the thread's lease, and after the lease is lost.
 
-    It seals what it writes. Whoever reads gets CheckpointCorruptError for what does not match its seal.
+    It adds checksums to its writes. Reading damaged data raises CheckpointCorruptError.
     """
 
     def __init__(self, connection: sqlite3.Connection, ledger: Ledger, lease: Lease | None) -> None:
@@ -79,7 +79,7 @@ class FencedSqliteSaver(_AsyncByThreads, SqliteSaver):
                 yield cursor
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:
-        # SQLite keeps the values in the checkpoint itself, so no two branches can mistake each other's for theirs.
+        # SQLite stores values in the checkpoint itself, so two branches cannot mix their values.
         return (current or 0) + 1
 
     def setup(self) -> None:
@@ -131,7 +131,7 @@ class FencedSqliteSaver(_AsyncByThreads, SqliteSaver):
 
     @contextmanager
     def _read_transaction(self) -> Iterator[sqlite3.Cursor]:
-        """A cursor on one state of the database, whoever writes meanwhile."""
+        """Yield a cursor on one consistent state of the database."""
         with self.lock, self._ledger.translate_errors(sqlite3.Error), closing(self.conn.cursor()) as cursor:
             self.setup()
             if self.conn.in_transaction:
@@ -145,20 +145,20 @@ class FencedSqliteSaver(_AsyncByThreads, SqliteSaver):
 
     @contextmanager
     def write_atomically(self, thread: str) -> Iterator[None]:
-        """Everything that this thread of the program writes on the run's thread meanwhile, or nothing of it."""
+        """Write everything that this OS thread writes to the run's thread meanwhile, or nothing."""
         with self._write_transaction(thread):
             yield
 
     @contextmanager
     def _write_transaction(self, thread: object) -> Iterator[WriteRecorder]:
-        """One transaction under the thread's lease; inside another one, a part of that."""
+        """Open a transaction under the thread's lease; nested, it joins the outer one."""
         outer: WriteRecorder | None = getattr(self._thread_local, "recorder", None)
         if outer is not None:
             if outer.thread != str(thread):
                 raise FencedError(str(thread), "nobody")
             yield outer
             return
-        # Not as it was born, which commits what an error has left half done.
+        # The default mode commits what an error has left half done.
         with (
             defer_signals(),
             self._ledger.translate_errors(sqlite3.Error),
@@ -186,11 +186,11 @@ def _open_postgres_saver(connection: Any, ledger: Ledger, lease: Lease | None) -
         from langgraph.checkpoint.postgres import PostgresSaver
     except ImportError as error:
         raise LedgerUnavailableError(
-            "postgresql: LangGraph's saver for it is not installed; pip install '.[postgres]' in the checkout of langgraph-takeover"
+            "postgresql: LangGraph's saver for PostgreSQL is not installed (pip install '.[postgres]' in the checkout of langgraph-takeover)"
         ) from error
 
     class FencedPostgresSaver(_AsyncByThreads, PostgresSaver):
-        """LangGraph's own saver on PostgreSQL, whose writes are refused without, and after the loss of, the lease."""
+        """LangGraph's PostgreSQL saver; it refuses writes without the thread's lease, and after the lease is lost."""
 
         def __init__(self) -> None:
             super().__init__(connection)
@@ -221,15 +221,15 @@ def _open_postgres_saver(connection: Any, ledger: Ledger, lease: Lease | None) -
                 self.order,
                 connection.transaction(),
             ):
-                # The row stays as it is to the end of the transaction: whoever takes the lease waits.
+                # The row stays locked until the transaction ends, so a new holder waits.
                 found = connection.execute(f"{SELECT_LEASE}%s FOR SHARE", (str(thread),)).fetchone()
                 _require_lease(str(thread), lease, tuple(found.values()) if found else None)
                 yield
 
     with ledger.translate_errors(psycopg.Error):
-        # Two processes that both find no tables must not both make them; one transaction would be too short.
+        # Two processes that both find no tables must not both create them; one transaction would not be enough.
         while not _fetch_scalar(connection.execute("SELECT pg_try_advisory_lock(8402159)")):
-            time.sleep(_RETRY_PAUSE_S)  # holding nothing that making an index waits for
+            time.sleep(_RETRY_PAUSE_S)  # holds nothing that creating an index waits for
         try:
             saver = FencedPostgresSaver()
             saver.setup()
@@ -244,7 +244,7 @@ def _fetch_scalar(cursor: Any) -> Any:
 
 @contextmanager
 def open_saver(ledger: Ledger, lease: Lease | None = None) -> Iterator[Saver]:
-    """A saver in the ledger's own database; without a lease it can only read."""
+    """Open a saver in the ledger's database; without a lease it is read-only."""
     url = make_url(ledger.url)
     if ledger.is_sqlite:
         with ledger.translate_errors(sqlite3.Error):
@@ -271,7 +271,7 @@ def open_saver(ledger: Ledger, lease: Lease | None = None) -> Iterator[Saver]:
 
 @contextmanager
 def _close_when_idle(connection: Any, lock: Any) -> Iterator[None]:
-    """Close a connection when nobody writes: a stream that was left early may, in a thread of its own."""
+    """Close a connection while no thread writes: an abandoned stream may still write in its own thread."""
     try:
         yield
     finally:
@@ -287,12 +287,12 @@ def _explain_unstorable_values() -> Iterator[None]:
         if "msgpack" not in str(error):
             raise
         raise UnstorableValueError(
-            f"{error}: a state holds messages, text, numbers, and lists and dicts of them; put nothing else there"
+            f"{error} (a state holds messages, text, numbers, and lists and dicts of them)"
         ) from error
 
 
 def _drop_failed_writes(writes: Writes) -> Writes:
-    """A node's writes, but not those of one that failed or was cancelled: it is to be run again."""
+    """Drop the writes of a node that failed or was cancelled: it must run again."""
     if any(channel == ERROR for channel, _ in writes):
         return [write for write in writes if write[0] in WRITES_IDX_MAP]
     return writes

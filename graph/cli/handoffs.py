@@ -1,4 +1,4 @@
-"""The commands by which people look at handoffs and move them: part of `python -m handoff`."""
+"""The commands that show and move handoffs: part of `handoff`."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ if TYPE_CHECKING:
 _QUERY_EPILOG = """
 Examples:
 
-  python -m handoff {0} --home work
+  handoff {0} --home work
 
-  python -m handoff {1} --json | jq '{2}'
+  handoff {1} --json | jq '{2}'
 
 Exit codes: 0 done, 2 usage, 3 the database failed.
 """
 _UPDATE_EPILOG = """
 Examples:
 
-  python -m handoff {0} 3f2a9c01b7de --home work
+  handoff {0} 3f2a9c01b7de --home work
 
-Whoever delivers the handoff goes on with it: `deliver` in a program, `take` for a person.
+Then deliver it: `deliver` in a program, `handoff take` for a person.
 
 Exit codes: 0 done, 2 usage, 3 the database failed.
 """
 _ROLLBACK_EPILOG = """
 Examples:
 
-  python -m handoff rollback 3f2a9c01b7de --home work --reason "it broke the build"
+  handoff rollback 3f2a9c01b7de --home work --reason "it broke the build"
 
-Checkpoint and machine of the source are restored together and compared with the record; resume() goes on from there.
+Restores checkpoint and sandbox of the source together and compares them with the record; resume() continues from there.
 
-Exit codes: 0 done, 2 usage, 3 record, snapshot or machine failed, 4 disk full.
+Exit codes: 0 done, 2 usage, 3 record, snapshot or sandbox failed, 4 disk full.
 """
-HandoffArgument = Annotated[str, Argument(help="A handoff's id, as `list` shows it.", metavar="HANDOFF")]
-ReasonOption = Annotated[str, Option("--reason", help="What the history is to say.")]
+HandoffArgument = Annotated[str, Argument(help="Handoff id, as shown by `list`.", metavar="HANDOFF")]
+ReasonOption = Annotated[str, Option("--reason", help="Reason for the history.")]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON.")]
 _DEFAULT_HOME = Path(".takeover")
 
 
 def add_commands(app: typer.Typer, report_errors: Callable[[], Any]) -> None:
-    """Add the commands to a program that tells failures by `told`."""
+    """Add the commands to an app that reports errors by `report_errors`."""
     commands: dict[str, tuple[Callable[..., None], str]] = {
         "list": (list_handoffs, _QUERY_EPILOG.format("list", "list --state blocked", ".[].id")),
         "history": (
@@ -98,10 +98,10 @@ def _with_error_reports(
 def list_handoffs(
     home: HomeOption = _DEFAULT_HOME,
     database: DatabaseOption = None,
-    state: Annotated[list[str] | None, Option(help="Only those in this state; may be given again.")] = None,
+    state: Annotated[list[str] | None, Option(help="Only handoffs in this state; repeatable.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """All handoffs of a home, oldest first."""
+    """List the handoffs of a home, oldest first."""
     from typing import get_args
 
     from langgraph_takeover.handoff.ledger import handoffs
@@ -109,7 +109,7 @@ def list_handoffs(
     wrong = [each for each in state or () if each not in get_args(handoffs.HandoffState)]
     if wrong:
         raise UsageError(
-            f"--state: there is no {wrong[0]!r:.40}; there are {', '.join(get_args(handoffs.HandoffState))}"
+            f"--state: unknown state {wrong[0]!r:.40} (use {', '.join(get_args(handoffs.HandoffState))})"
         )
     with open_existing_home(home, database) as found:
         every = handoffs.list_handoffs(found.ledger, state or ())  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def show_history(
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Every transition of one handoff, and what its receiver understood."""
+    """Show every transition of a handoff, and the receiver's confirmation."""
     from langgraph_takeover.handoff.ledger import handoffs
 
     with open_existing_home(home, database) as found:
@@ -162,20 +162,18 @@ def retry(
     home: HomeOption = _DEFAULT_HOME,
     database: DatabaseOption = None,
     reason: ReasonOption = "retried by a person",
-    force: Annotated[bool, Option("--force", help="Although its successor seems to be at work.")] = False,
+    force: Annotated[bool, Option("--force", help="Even if its successor seems to be working.")] = False,
 ) -> None:
-    """Offer a handoff again that was refused, ran out of time, or whose successor is gone."""
+    """Offer a handoff again that was rejected, timed out, or whose successor died."""
     from langgraph_takeover.handoff.ledger import handoffs, leases
 
     with open_existing_home(home, database) as found:
         one = handoffs.load(found.ledger, handoff)
         if one.state == "blocked":
-            raise UsageError(f"handoff {one.id} is blocked; python -m handoff unblock {one.id}")
+            raise UsageError(f"handoff {one.id} is blocked (use: handoff unblock {one.id})")
         if one.state in ("accepted", "active"):
             if leases.is_held(found.ledger, one.successor) and not force:
-                raise UsageError(
-                    f"handoff {one.id}: {one.target} works on it; --force takes it away nevertheless"
-                )
+                raise UsageError(f"handoff {one.id}: {one.target} is working on it (--force takes it away)")
             one = handoffs.change_state(
                 found.ledger, one.id, "timed_out", by=current_user(), version=one.version, reason=reason
             )
@@ -194,9 +192,7 @@ def unblock(
     with open_existing_home(home, database) as found:
         one = handoffs.load(found.ledger, handoff)
         if one.state != "blocked":
-            raise UsageError(
-                f"handoff {one.id} is {one.state}, not blocked; see python -m handoff history {one.id}"
-            )
+            raise UsageError(f"handoff {one.id} is {one.state}, not blocked (see: handoff history {one.id})")
         _offer_again(found, one, reason)
 
 
@@ -209,7 +205,7 @@ def roll_back_handoff(
     sandbox: SandboxOption = None,
     allow_unisolated: UnisolatedOption = False,
 ) -> None:
-    """Take a handoff back: the source's thread and machine stand again where the record was made."""
+    """Take a handoff back: restore the source's thread and sandbox at the record."""
     from langgraph_takeover.graph.delivery.rollback import roll_back
     from langgraph_takeover.handoff.ledger import handoffs
 
@@ -218,15 +214,15 @@ def roll_back_handoff(
         spec = choose_sandbox_spec(found, one.record, directory, sandbox, allow_unisolated)
         done = roll_back(found, handoff, by=current_user(), reason=reason, sandbox=spec)
     print_safely(
-        f"handoff {handoff} is rolled back: thread {done.thread} stands at checkpoint {done.checkpoint}, "
-        f"after {done.events} events, with its machine as it was; resume it to go on"
+        f"handoff {handoff} is rolled back: thread {done.thread} is at checkpoint {done.checkpoint}, "
+        f"after {done.events} events, with its sandbox restored; resume it to continue"
     )
 
 
 def repair_home(
     home: HomeOption = _DEFAULT_HOME, database: DatabaseOption = None, as_json: JsonOption = False
 ) -> None:
-    """Look for what crashes have left, mend what is safe to mend, and tell the rest."""
+    """Repair what crashes left where that is safe, and report the rest."""
     from langgraph_takeover.graph.delivery.recovery import repair as repaired
 
     with open_existing_home(home, database) as found:
@@ -234,7 +230,7 @@ def repair_home(
     if as_json:
         print(json.dumps([each._asdict() for each in findings], indent=1))
         return
-    _print_table(("what", "found", "done, or to be done"), findings, empty="nothing to repair")
+    _print_table(("what", "found", "action"), findings, empty="nothing to repair")
 
 
 def _offer_again(home: Home, handoff: Handoff, reason: str) -> None:
@@ -246,7 +242,7 @@ def _offer_again(home: Home, handoff: Handoff, reason: str) -> None:
         deadline_s=DeliveryPolicy().confirm_timeout_s,
     )  # fmt: skip
     print_safely(
-        f"handoff {done.id} is offered to {done.target} again; deliver it: deliver(home, {done.id!r}, …)"
+        f"handoff {done.id} is offered to {done.target} again (deliver it: deliver(home, {done.id!r}, …))"
     )
 
 

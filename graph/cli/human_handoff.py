@@ -1,4 +1,4 @@
-"""The commands by which a person takes an agent's seat, and gives it on: part of `python -m handoff`."""
+"""The commands by which a person takes a record and hands it on: part of `handoff`."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
 _TAKE_EPILOG = """
 Examples:
 
-  python -m handoff take work/records/ID
+  handoff take work/records/ID
 
-  python -m handoff take work/records/ID --as ann <commands.txt
+  handoff take work/records/ID --as ann <commands.txt
 
-Inside: a line is a command in the frozen machine; edit FILE, give AGENT and a message, done, exit, help. Left by exit, the
-machine stays as it is, and `take` comes back to it. All you do is recorded as events.
+Each line is a command in the restored sandbox; also: edit FILE, give AGENT MESSAGE, done, exit, help. After exit the
+sandbox is saved, and `take` returns to it. Everything that you do is recorded as events.
 
-Exit codes: 0 done, 2 usage, 3 record or machine failed, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 record or sandbox failed, 4 disk full, 130 interrupted.
 """
 _GIVE_EPILOG = """
 Examples:
 
-  python -m handoff give work/records/ID --to tester --message "the tests still fail"
+  handoff give work/records/ID --to tester --message "the tests still fail"
 
-Exit codes: 0 done, 2 usage, 3 record or machine failed, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 record or sandbox failed, 4 disk full, 130 interrupted.
 """
 
 
 RecordArgument = Annotated[
-    Path, Argument(help="A record's directory, in the records of a home.", metavar="RECORD")
+    Path, Argument(help="Directory of a record, in the records of a home.", metavar="RECORD")
 ]
-NameOption = Annotated[str | None, Option("--as", help="Your name.", show_default="the user that runs this")]
+NameOption = Annotated[str | None, Option("--as", help="Your name.", show_default="the current user")]
 
 
 def take(
@@ -60,7 +60,7 @@ def take(
     sandbox: SandboxOption = None,
     allow_unisolated: UnisolatedOption = False,
 ) -> None:
-    """Take a record's work in hand: its machine as it was frozen, in a shell, with the note printed."""
+    """Take over a record as a person: print its note and open its sandbox in a shell."""
     from langgraph_takeover.graph.delivery.human_handoff import take_record as taken
     from langgraph_takeover.handoff.notes.structured_note import render_structured_note
     from langgraph_takeover.handoff.views.display import escape_control_chars
@@ -89,19 +89,19 @@ def take(
 
 def give(
     record: RecordArgument,
-    to: Annotated[str, Option("--to", help="The agent, or the person, that is to go on.")],
-    message: Annotated[str, Option(help="What you say to it.")] = "",
+    to: Annotated[str, Option("--to", help="Agent or person that receives the work.")],
+    message: Annotated[str, Option(help="Message to the receiver.")] = "",
     name: NameOption = None,
     database: DatabaseOption = None,
     directory: DirectoryOption = None,
     sandbox: SandboxOption = None,
     allow_unisolated: UnisolatedOption = False,
 ) -> None:
-    """Freeze what you left of a record that you had taken, and hand it on."""
+    """Take a snapshot of your work on a record, and hand it over."""
     from langgraph_takeover.graph.delivery.human_handoff import give_record as given
 
     if not to.strip() or " " in to.strip():
-        raise UsageError(f"--to: {to!r:.40} is no agent's name")
+        raise UsageError(f"--to: not an agent's name: {to!r:.40} (use letters, digits, '_' and '-')")
     with _open_home_of_record(record, database) as (found, record_id):
         known = found.records.load(record_id)
         spec = choose_sandbox_spec(found, record_id, directory, sandbox, allow_unisolated)
@@ -111,7 +111,7 @@ def give(
 
 @contextmanager
 def _restore_terminal() -> Iterator[None]:
-    """Who is interrupted while they type would be left with a terminal that shows nothing."""
+    """Restore the terminal, which an interrupted prompt would leave without echo."""
     if not sys.stdin.isatty():
         yield
         return
@@ -119,7 +119,7 @@ def _restore_terminal() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print()  # what is told of it begins a line
+        print()  # so that a message starts on its own line
         raise
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
@@ -129,10 +129,10 @@ def _restore_terminal() -> Iterator[None]:
 def _open_home_of_record(record: Path, database: str | None) -> Iterator[tuple[Home, str]]:
     place = (record.parent if record.name == "record.json" else record).absolute()
     if not (place / "record.json").is_file():
-        raise UsageError(f"RECORD: {record}: no record lies there; name its directory")
+        raise UsageError(f"RECORD: record not found: {record} (pass its directory)")
     if place.parent.name != "records":
         raise UsageError(
-            f"RECORD: {record}: lies in no home; python -m handoff export, then import into HOME/records"
+            f"RECORD: {record}: not in a home (use: handoff export, then handoff import into HOME/records)"
         )
     from langgraph_takeover.graph.home import open_home
 
@@ -145,7 +145,7 @@ def _print_result(home: Home, record_id: str, result: Any) -> None:
     if result.given is not None:
         print_safely(f"{result.given.record} is offered to {result.given.target}: handoff {result.given.id}")
     elif result.outcome is None:
-        print_safely(f"left as it is; come back by: python -m handoff take {place}")
+        print_safely(f"saved as it is (return to it: handoff take {place})")
     else:
         print_safely(
             f"{result.outcome.stop_reason}: {len(result.outcome.events)} events; the patch has {len(result.outcome.patch)} characters"

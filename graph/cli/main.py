@@ -1,4 +1,4 @@
-"""Commands about handoffs: what a successor would get, whether a record is whole, where each handoff stands."""
+"""The command `handoff`: show, verify, export and import records; list and move handoffs; let people take part."""
 
 from __future__ import annotations
 
@@ -30,58 +30,58 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
-    help="Handoffs: what a successor would get, whether a record is whole, where each handoff stands, and people in them.",
-    epilog="Examples:\n\n  python -m handoff show runs/X/records/ID\n\n  python -m handoff verify runs/X/records/*"
-    "\n\n  python -m handoff list --home work\n\n  python -m handoff take work/records/ID",
+    help="Handoffs: show what a successor sees, check records, move handoffs, and take part as a person.",
+    epilog="Examples:\n\n  handoff show runs/X/records/ID\n\n  handoff verify runs/X/records/*"
+    "\n\n  handoff list --home work\n\n  handoff take work/records/ID",
 )
 
 _SHOW_EPILOG = """
 Examples:
 
-  python -m handoff show runs/X/records/ID
+  handoff show runs/X/records/ID
 
-  python -m handoff show runs/X/records/ID --view trace >prompt.txt
+  handoff show runs/X/records/ID --view trace >prompt.txt
 
-  python -m handoff show runs/X/records/ID --view transcript --protocol native --json | jq '.[].role'
+  handoff show runs/X/records/ID --view transcript --protocol native --json | jq '.[].role'
 
-  python -m handoff show run.traj.json --point first_validation --view cited
+  handoff show run.traj.json --point first_validation --view cited
 
-A view goes to standard output exactly as it is, its size to standard error. Several messages have a line above
-each that names whose it is; --json has them exactly. To a terminal, control characters are written as escapes.
+The view goes to standard output unchanged, its size to standard error. Before each of several messages, a line names its
+role; --json prints them exactly. On a terminal, control characters are escaped.
 
-Exit codes: 0 done, 2 usage, 3 the record is not whole, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 the record is damaged, 4 disk full, 130 interrupted.
 """
 _VERIFY_EPILOG = """
 Examples:
 
-  python -m handoff verify runs/X/records/ID
+  handoff verify runs/X/records/ID
 
-  python -m handoff verify runs/X/records/* && echo all are whole
+  handoff verify runs/X/records/* && echo all intact
 
-Exit codes: 0 all are whole, 2 usage, 3 one is not, 4 disk full, 130 interrupted.
+Exit codes: 0 all intact, 2 usage, 3 a record is damaged, 4 disk full, 130 interrupted.
 """
 _EXPORT_EPILOG = """
 Examples:
 
-  python -m handoff export runs/X/records/ID /mnt/share/ID.record
+  handoff export runs/X/records/ID /mnt/share/ID.record
 
-  python -m handoff export runs/X/records/ID/record.json s3://bucket/ID.record
+  handoff export runs/X/records/ID/record.json s3://bucket/ID.record
 
-Exit codes: 0 done, 2 usage, 3 the record or the place failed, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 the record or the target failed, 4 disk full, 130 interrupted.
 """
 _IMPORT_EPILOG = """
 Examples:
 
-  python -m handoff import /mnt/share/ID.record runs/X/records
+  handoff import /mnt/share/ID.record runs/X/records
 
-  python -m handoff import s3://bucket/ID.record work/records --replace
+  handoff import s3://bucket/ID.record work/records --replace
 
-Exit codes: 0 done, 2 usage, 3 the file or the place failed, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 the file or the target failed, 4 disk full, 130 interrupted.
 """
 
 
 class ProtocolName(StrEnum):
-    """How a successor acts."""
+    """The successor's protocol."""
 
     text = "text"
     native = "native"
@@ -89,7 +89,7 @@ class ProtocolName(StrEnum):
 
 _DEFAULT_HOME = Path(".takeover")
 RecordArgument = Annotated[
-    Path, Argument(help="A record's directory, or the record.json in it.", show_default=False)
+    Path, Argument(help="Directory of a record, or its record.json.", show_default=False)
 ]
 
 
@@ -98,32 +98,30 @@ def show(
     record: Annotated[
         Path,
         Argument(
-            help="A record's directory, the record.json in it, a recorded run of any agent, or a handoff's id.",
+            help="Directory of a record, its record.json, a recorded run of any agent, or a handoff id.",
             show_default=False,
         ),
     ],
-    view: Annotated[
-        str | None, Option(help="Print what a successor gets under this view.", show_default=False)
-    ] = None,
-    protocol: Annotated[ProtocolName, Option(help="How the successor acts.")] = ProtocolName.text,
-    window_tokens: Annotated[int, Option(min=1000, help="The successor's context window.")] = 128_000,
+    view: Annotated[str | None, Option(help="View to print.", show_default=False)] = None,
+    protocol: Annotated[ProtocolName, Option(help="Protocol of the successor.")] = ProtocolName.text,
+    window_tokens: Annotated[
+        int, Option(min=1000, help="Context window of the successor, in tokens.")
+    ] = 128_000,
     point: Annotated[
         str | None,
         Option(
-            help="Of a recorded run: the handoff point to show it at.",
-            show_default="where the recording ends",
+            help="Handoff point of a recorded run.",
+            show_default="end of the recording",
         ),
     ] = None,
-    home: Annotated[
-        Path, Option(envvar="TAKEOVER_RUNS", help="Of a handoff: where runs leave everything.")
-    ] = _DEFAULT_HOME,
+    home: Annotated[Path, Option(envvar="TAKEOVER_RUNS", help="Home of a handoff.")] = _DEFAULT_HOME,
     database: Annotated[
         str | None,
-        Option(help="Of a handoff: its ledger's URL, if it is no file in the home.", show_default=False),
+        Option(help="URL of a handoff's ledger, if it is not the file in the home.", show_default=False),
     ] = None,
-    as_json: Annotated[bool, Option("--json", help="Print JSON: a view as messages with roles.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON: the view as messages with roles.")] = False,
 ) -> None:
-    """Print exactly what a successor would get, with its size; without --view, the sizes of all views."""
+    """Print exactly what a successor would see under --view; without --view, the sizes of all views."""
     with _report_errors():
         found = (
             _load_recording(record, point) if _is_recording(record) else _load_record(record, home, database)
@@ -154,16 +152,16 @@ def show(
 def verify(
     records: Annotated[
         list[Path],
-        Argument(help="Records' directories, or the record.json in them.", metavar="RECORD…"),
+        Argument(help="Directories of records, or their record.json files.", metavar="RECORD…"),
     ],
 ) -> None:
-    """Check records: their digests, their snapshots, and that trace and snapshot agree; a line each.
+    """Check records: digests, snapshots, and that trace and snapshot agree. One line per record.
 
-    Notes and reviews, which people and models add later, have digests of their own.
+    Notes and reviews, which are added later, have their own digests.
     """
     from langgraph_takeover.handoff.records import verification
 
-    # One of several that is no record hides nothing of the others.
+    # One invalid path must not hide the results of the others.
     several = len(records) > 1
     directories = [
         each.resolve() if several and each.is_dir() else _find_record_directory(each) for each in records
@@ -185,7 +183,7 @@ def verify(
 
 
 def _describe_verification(verification: Verification) -> str:
-    """What is said of a whole record."""
+    """Describe an intact record."""
     parts = ["whole", *([] if verification.has_snapshot else ["it has no snapshot"])]
     if verification.files_without_digest:
         parts.append(
@@ -197,9 +195,9 @@ def _describe_verification(verification: Verification) -> str:
 @app.command(epilog=_EXPORT_EPILOG)
 def export(
     record: RecordArgument,
-    url: Annotated[str, Argument(help="The file to write: a path, or a URL that fsspec knows.")],
+    url: Annotated[str, Argument(help="File to write: a path, or a URL that fsspec supports.")],
 ) -> None:
-    """Write a record with its notes, its review and its snapshot, verified, to one file."""
+    """Write a verified record with notes, review and snapshot to one file."""
     from langgraph_takeover.handoff.records import archive
 
     directory = _find_record_directory(record)
@@ -209,17 +207,17 @@ def export(
 
 @app.command("import", epilog=_IMPORT_EPILOG)
 def import_(
-    url: Annotated[str, Argument(help="The file to read: a path, or a URL that fsspec knows.")],
+    url: Annotated[str, Argument(help="File to read: a path, or a URL that fsspec supports.")],
     directory: Annotated[
-        Path, Argument(help="Where records lie: the `records` of a run or a home; made if it is not there.")
+        Path, Argument(help="Directory for the record: the `records` of a run or a home; created if missing.")
     ],
-    replace: Annotated[bool, Option("--replace", help="Replace a record that has its id.")] = False,
+    replace: Annotated[bool, Option("--replace", help="Replace a record with the same id.")] = False,
 ) -> None:
-    """Put an exported record, verified, among others; prints its directory."""
+    """Verify an exported record and add it to a directory of records; print its directory."""
     from langgraph_takeover.handoff.records import archive
 
     if (directory / "records").is_dir():
-        _exit_with_usage_error(f"DIRECTORY: {directory}: records lie in {directory / 'records'}")
+        _exit_with_usage_error(f"DIRECTORY: {directory}: the records are in {directory / 'records'}")
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -229,7 +227,7 @@ def import_(
             with _show_status(f"reading {url}"):
                 place = archive.import_record(url, directory, replace=replace)
         except archive.RecordExistsError as error:
-            _exit_with_usage_error(f"{error}; --replace replaces it")
+            _exit_with_usage_error(f"{error} (--replace replaces it)")
         print(place)
 
 
@@ -240,7 +238,7 @@ def _find_record_directory(record: Path) -> Path:
     try:
         if not file.is_file():
             _exit_with_usage_error(
-                f"RECORD: {record}: no record lies there; name its directory, or the {RECORD_FILE} in it"
+                f"RECORD: record not found: {record} (pass its directory, or the {RECORD_FILE} in it)"
             )
     except OSError as error:
         _exit_with_usage_error(f"RECORD: {record}: {describe_error(error)}")
@@ -261,7 +259,7 @@ def _load_record(record: Path, home: Path, database: str | None) -> HandoffRecor
 
 @contextmanager
 def _find_handoff(name: str, home: Path, database: str | None) -> Iterator[Handoff | None]:
-    """The handoff of that id in a home's ledger, if there is one."""
+    """Return the handoff with that id in a home's ledger, if any."""
     from langgraph_takeover.handoff.ledger import Ledger, LedgerUnavailableError, handoffs
 
     file = home / "takeover.sqlite"
@@ -279,32 +277,32 @@ def _find_handoff(name: str, home: Path, database: str | None) -> Iterator[Hando
 
 
 def _is_recording(path: Path) -> bool:
-    with suppress(OSError):  # which whoever looks for a record there is told
+    with suppress(OSError):  # the caller, who looks for a record, reports it
         return path.is_file() and path.name != "record.json"
     return False
 
 
 def _load_recording(path: Path, point: str | None) -> HandoffRecord:
-    """The first run of a recording, at one of its points."""
+    """Return the first run of a recording, and one of its points."""
     from langgraph_takeover.handoff.interop.recordings import build_record, list_handoff_points
     from langgraph_takeover.handoff.readers import TraceError, read_traces
 
     try:
         run = next(iter(read_traces(path)), None)
         if run is None or isinstance(run, TraceError):
-            _exit_with_usage_error(f"RECORD: {run or f'{path}: holds no run'}")
+            _exit_with_usage_error(f"RECORD: {run or f'{path}: no run in it'}")
     except TraceError as error:
         _exit_with_usage_error(f"RECORD: {error}")
     there = list_handoff_points(run)
     found = [each for each in there if each.kind == point] if point else there[-1:]
     if not found:
-        names = ", ".join(each.kind for each in there) or "none, because it has no events"
-        _exit_with_usage_error(f"--point: {path}: does not reach {point or 'any point'}; there are {names}")
+        names = ", ".join(each.kind for each in there) or "none: it has no events"
+        _exit_with_usage_error(f"--point: {path} does not reach {point or 'any point'} (its points: {names})")
     return build_record(run, found[0])
 
 
 def _write_output(text: str) -> None:
-    """To a pipe or a file exactly this; to a terminal nothing that could steer it."""
+    """Write text unchanged to a pipe or file, escaped to a terminal."""
     from langgraph_takeover.handoff.views.display import escape_control_chars
 
     if sys.stdout.isatty():
@@ -315,7 +313,7 @@ def _write_output(text: str) -> None:
 
 @contextmanager
 def _report_errors() -> Iterator[None]:
-    """What a person, and not a programmer, can mend is told without a traceback."""
+    """Report user-correctable errors in one line, without a traceback."""
     from langgraph_takeover.handoff.records.record import RecordError
     from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 
@@ -334,7 +332,7 @@ def _report_errors() -> Iterator[None]:
             raise
         _exit(f"{error.filename}: {describe_error(error)}", INFRASTRUCTURE_FAILURE)
     except KeyboardInterrupt:
-        _exit("interrupted; what is not done can be done by the same command again", INTERRUPTED)
+        _exit("interrupted (run the same command again to continue)", INTERRUPTED)
 
 
 def _exit_with_usage_error(reason: str) -> NoReturn:
@@ -368,7 +366,7 @@ def _make_console() -> Console:
 
 
 def main() -> None:
-    # A program, which nothing imports, may look to the right: these need checkpoints and machines.
+    # The layer test allows these imports here, because nothing imports this module.
     from langgraph_takeover.graph.cli.handoffs import add_commands
 
     add_commands(app, _report_errors)

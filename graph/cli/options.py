@@ -1,4 +1,4 @@
-"""What the commands for people share: their options, in whose name they act, and refusals in one line."""
+"""Shared parts of the commands: options, the acting person, one-line errors."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ if TYPE_CHECKING:
 
 _DATABASE_FILE = "takeover.sqlite"
 HOME_OPTION = Option(
-    "--home", envvar="TAKEOVER_RUNS", help="Where runs leave everything.", show_default=".takeover"
+    "--home", envvar="TAKEOVER_RUNS", help="Directory of the home.", show_default=".takeover"
 )
 HomeOption = Annotated[Path, HOME_OPTION]
 DatabaseOption = Annotated[
     str | None,
-    Option("--database", help="The ledger's URL, where it is no file in the home.", show_default=False),
+    Option("--database", help="URL of the ledger, if it is not the file in the home.", show_default=False),
 ]
 DirectoryOption = Annotated[
     Path | None,
-    Option(help="The repository that the run began with, if this host does not have it.", show_default=False),
+    Option(help="Repository that the run started with, if this host does not have it.", show_default=False),
 ]
 SandboxOption = Annotated[
-    str | None, Option("--sandbox", help="Where it runs: host, docker or process.", show_default="host")
+    str | None,
+    Option("--sandbox", help="Back end of the sandbox: host, docker or process.", show_default="host"),
 ]
 UnisolatedOption = Annotated[
     bool,
     Option(
         "--allow-unisolated",
-        help="Let --sandbox process run what the record holds: as you, with your files and your network.",
+        help="Let --sandbox process run the record's content as you, with your files and your network.",
     ),
 ]
 
 
 class UsageError(TakeoverError):
-    """Something was asked for that cannot be; one line."""
+    """A usage error on the command line; one line."""
 
 
 @contextmanager
@@ -77,9 +78,9 @@ def open_existing_home(home: Path, database: str | None) -> Iterator[Home]:
     from langgraph_takeover.graph.home import open_home
 
     if not home.is_dir():
-        raise UsageError(f"--home: {home}: there is no such directory; name the one that the runs were given")
+        raise UsageError(f"--home: directory not found: {home} (pass the home of the runs)")
     if database is None and not (home / _DATABASE_FILE).is_file():
-        raise UsageError(f"--home: {home}: holds no {_DATABASE_FILE}; name the home, or its --database")
+        raise UsageError(f"--home: {home}: no {_DATABASE_FILE} in it (pass the home, or its --database)")
     with open_home(home, database) as found:
         yield found
 
@@ -87,9 +88,9 @@ def open_existing_home(home: Path, database: str | None) -> Iterator[Home]:
 def choose_sandbox_spec(
     home: Home, record_id: str, directory: Path | None, backend: str | None, allow_unisolated: bool
 ) -> Any:
-    """The spec in which to restore a record's snapshot: the back end passed as `kind`, else an isolated one.
+    """Build the spec to restore a record's snapshot: the chosen back end, else an isolated one.
 
-    Raises Usage, RecordError or SandboxUnavailableError.
+    Raises UsageError, RecordError and SandboxUnavailableError.
     """
     from typing import get_args
 
@@ -99,17 +100,15 @@ def choose_sandbox_spec(
 
     if backend is not None and backend not in get_args(BackendName):
         raise UsageError(
-            f"--sandbox: there is no {backend!r:.40}; there are {', '.join(get_args(BackendName))}"
+            f"--sandbox: unknown back end {backend!r:.40} (use {', '.join(get_args(BackendName))})"
         )
     if backend == "process" and not allow_unisolated:
         raise UsageError(
-            "--sandbox process would run what the record holds as you, with your files and your network; choose host or "
-            "docker, or say --allow-unisolated"
+            "--sandbox process would run the record's content as you, with your files and your network (use host or "
+            "docker, or pass --allow-unisolated)"
         )
     if backend == "docker" and directory is not None:
-        raise UsageError(
-            "--directory: docker starts from an image; choose --sandbox host, or leave the directory out"
-        )
+        raise UsageError("--directory: docker starts from an image (use --sandbox host, or omit --directory)")
     record = home.records.load(record_id)
     if directory is None:
         return rollback.sandbox_spec_for(record, backend)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Handing work over by the protocol: offered, confirmed, worked on; tried again, escalated and blocked where it fails."""
+"""Deliver a handoff by the protocol: offer, confirm, work; retry, escalate or block on failure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from langgraph_takeover.sandbox.interface import SandboxSpec
 _LOG = logging.getLogger(__name__)
 _ACTOR = "the delivery"
 _TERMINAL_STATES = ("blocked", "rolled_back")
-"""Nothing is done about these but by a person, who unblocks the one, and resumes the source of the other."""
+"""Final for `deliver`: a person unblocks the one, and resumes the source of the other."""
 
 
 class Delivery(NamedTuple):
@@ -120,7 +120,7 @@ def _choose_handoff_id(idempotency_key: str | None, digest: str, target: str) ->
 
 
 def build_delivery(saver: Checkpointer = None) -> CompiledStateGraph[DeliveryState, Any, Any, Any]:
-    """Its input is `{"handoff": id}`."""
+    """Build the graph of a delivery; its input is `{"handoff": id}`."""
     graph = StateGraph(DeliveryState, context_schema=DeliveryContext)
     for node in (offer, attempt, escalate, block, roll_back):
         graph.add_node(node.__name__, node)
@@ -134,12 +134,12 @@ def build_delivery(saver: Checkpointer = None) -> CompiledStateGraph[DeliverySta
 
 
 def route_after_attempt(state: DeliveryState) -> Literal["offer", "escalate", "block", "__end__"]:
-    """A refusal is no matter of patience: what was sent must be mended, or somebody else asked."""
+    """Route after an attempt. A refusal is not retried: the sender or a supervisor must act."""
     came_to, may = state["came_to"], state["may"]
     if came_to in ("completed", "rolled_back", "blocked"):
         return "__end__"
     if came_to in TRANSFERRED_STATES and not state["failed"]:
-        return "__end__"  # a budget was spent, or it was stopped: it can go on
+        return "__end__"  # a budget was spent, or it was stopped: it can continue
     if came_to == "rejected":
         return "block" if may == "block" else "escalate"
     return "offer" if may == "retry" else may

@@ -1,4 +1,4 @@
-"""A person as the target of a handoff, and as its source: they take a frozen machine in hand, and give it on."""
+"""A person takes part in a handoff: they take a record, work in its sandbox, and hand it on."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _COMMAND_TIMEOUT_S = 3600.0
 
 
 class HumanHandoff(NamedTuple):
-    """What came of a person's work on a record."""
+    """The result of a person's work on a record."""
 
     outcome: Outcome | None
-    """None where they left without handing over."""
+    """None if they left without handing over."""
     handoff: Handoff | None
 
 
 def human_thread(record: HandoffRecord, person: str) -> str:
-    """The thread on which a person works on a record."""
+    """Return the name of the thread on which a person works on a record."""
     return f"{record.id}.by.{person}"[:255]
 
 
@@ -47,12 +47,10 @@ def take_record(
     show: Callable[[str], None],
     sandbox: SandboxSpec | None = None,
 ) -> HumanHandoff:
-    """Let a person work in a record's machine, line by line, until they give it on or leave.
+    """Let a person work in a record's sandbox, line by line, until they hand it over or leave.
 
-    Where the record was offered to them in a handoff, they confirm that first. If the person leaves, the
-    same call resumes. `sandbox` defaults to an isolated one.
-
-    Raises RecordError, RollbackError, SandboxUnavailableError or ThreadHeldError.
+    If the record was offered to them, they confirm that first. If they leave, the same call resumes. Default sandbox: an
+    isolated one. Raises RecordError, RollbackError, SandboxUnavailableError and ThreadHeldError.
     """
     given_to: list[tuple[str, str]] = []
     with (
@@ -82,15 +80,13 @@ def give_record(
     *,
     sandbox: SandboxSpec | None = None,
 ) -> HumanHandoff:
-    """Freeze what a person left of a record that they had taken, and hand it to an agent.
+    """Take a snapshot of a person's work on a record, and hand it to an agent.
 
-    Raises RecordNotTakenError beside what `take` raises.
+    Raises RecordNotTakenError, and what `take_record` raises.
     """
     thread = human_thread(record, person)
     if home.saver.get_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}}) is None:
-        raise RecordNotTakenError(
-            f"{person} has not taken {record.id}; take it first: python -m handoff take {record.id}"
-        )
+        raise RecordNotTakenError(f"{person} has not taken {record.id} (first: handoff take {record.id})")
     line = f"give {agent} {message}".strip()
     return take_record(home, record, person, read=lambda _: line, show=lambda _: None, sandbox=sandbox)
 

@@ -1,4 +1,4 @@
-"""What a start-up finds of earlier runs that died: mended where that is safe, else told with what mends it."""
+"""Find and repair what dead runs left in a home; report the rest with a cure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from langgraph_takeover.handoff.records.record import RecordError
 from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
 
 _OFFER_GRACE_S = 60.0
-"""How long a sender may take from writing a handoff down to offering it."""
+"""How long a sender may take from storing a handoff to offering it."""
 _PARTIAL_RECORD_AGE_S = 3600.0
 _MAX_CLOCK_SKEW_S = 60.0
 _ACTOR = "the repair"
 
 
 class RepairFinding(NamedTuple):
-    """One thing that was found, and what was done about it or is to be done."""
+    """One finding of a repair."""
 
     subject: str
     problem: str
@@ -28,9 +28,14 @@ class RepairFinding(NamedTuple):
 
 
 def repair(home: Home, *, confirm_s: float = DeliveryPolicy().confirm_timeout_s) -> tuple[RepairFinding, ...]:
-    """Look at everything in a home that a crash may have left, and mend it; asked again it finds nothing more to mend.
+    """Repair what a crash may have left in a home; a second call finds nothing more to repair.
 
-    Safe beside runs that are at work: what a live process holds is left alone.
+    Safe beside active runs: what a live process holds is not touched. Raises LedgerUnavailableError.
+
+    Example:
+        >>> from langgraph_takeover.protocol import repair
+        >>> repair(home)
+        ()
     """
     return (
         *(
@@ -51,34 +56,32 @@ def _check_handoff(home: Home, handoff: Handoff, confirm_s: float) -> Iterator[R
         yield RepairFinding(
             what,
             f"was changed {handoff.changed_at - now:,.0f} s in the future",
-            "set this host's clock right",
+            "set this host's clock",
         )
     if handoff.state in handoffs.OPEN_STATES and (trouble := _find_record_problem(home, handoff)):
-        yield RepairFinding(
-            what, trouble, f"send the record again, or: python -m handoff rollback {handoff.id}"
-        )
+        yield RepairFinding(what, trouble, f"send the record again, or: handoff rollback {handoff.id}")
     if handoff.state == "prepared" and now - handoff.changed_at > _OFFER_GRACE_S:
         why = "its sender died before it was offered"
         if _try_move(home, handoff, "offered", why, deadline_s=confirm_s):
-            yield RepairFinding(what, "was prepared and never offered", f"offered to {handoff.target}")
+            yield RepairFinding(what, "was prepared but never offered", f"offered to {handoff.target}")
     elif handoff.state == "offered" and handoff.deadline_at is not None and now > handoff.deadline_at:
         why = f"{handoff.target} did not confirm in time"
         if _try_move(home, handoff, "timed_out", why):
-            yield RepairFinding(what, why, f"timed out; deliver it again: {handoff.id}")
+            yield RepairFinding(what, why, f"set to timed_out; deliver it again: {handoff.id}")
     elif handoff.state in ("accepted", "active") and not leases.is_held(home.ledger, handoff.successor):
         yield RepairFinding(
             what,
-            f"is {handoff.state}, and nobody works on {handoff.successor}",
-            f"deliver goes on there; or: python -m handoff retry {handoff.id}",
+            f"is {handoff.state}, but nobody works on {handoff.successor}",
+            f"deliver() continues there; or: handoff retry {handoff.id}",
         )
     elif handoff.state == "blocked":
         yield RepairFinding(
-            what, f"is blocked: {handoff.reason}", f"python -m handoff unblock {handoff.id}, or rollback"
+            what, f"is blocked: {handoff.reason}", f"handoff unblock {handoff.id}, or rollback"
         )
 
 
 def _try_move(home: Home, handoff: Handoff, to: HandoffState, reason: str, **options: Any) -> bool:
-    """Whether it was still as it was seen: another process may mend it, or confirm it, at the same time."""
+    """Try a transition; False if another process has repaired or confirmed it meanwhile."""
     try:
         handoffs.change_state(
             home.ledger, handoff.id, to, by=_ACTOR, version=handoff.version, reason=reason, **options
@@ -93,14 +96,16 @@ def _find_record_problem(home: Home, handoff: Handoff) -> str:
         record = home.records.load(handoff.record)
     except RecordError as error:
         return str(error)
-    return "" if record.digest == handoff.digest else f"record {handoff.record} is another one than was sent"
+    return (
+        "" if record.digest == handoff.digest else f"record {handoff.record} is not the record that was sent"
+    )
 
 
 def _check_effects(home: Home) -> Iterator[RepairFinding]:
     for thread in effects.list_unfinished_threads(home.ledger):
         if not leases.is_held(home.ledger, thread):
             yield RepairFinding(
-                f"thread {thread}", "a call had begun and not ended", "undone when it is resumed"
+                f"thread {thread}", "a call started and did not end", "undone when the thread resumes"
             )
 
 
@@ -110,7 +115,7 @@ def _clean_files(home: Home) -> Iterator[RepairFinding]:
         yield RepairFinding("idempotency keys", f"{expired} had expired", "removed")
     old = home.records.remove_partial(older_than=time.time() - _PARTIAL_RECORD_AGE_S)
     if old:
-        yield RepairFinding("records", f"{old} were never saved whole", "removed")
+        yield RepairFinding("records", f"{old} were never completely saved", "removed")
     unused = home.remove_unused_snapshots()
     if unused:
         yield RepairFinding("machines", f"{unused} belonged to no checkpoint", "removed")

@@ -1,4 +1,4 @@
-"""Giving work back: the thread that handed over stands again where its record was made, and so does its machine."""
+"""Roll a handoff back: restore the source's checkpoint and sandbox together, and validate both."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _ROLLBACK_KEY = "rolled_back"
 
 
 class Rollback(NamedTuple):
-    """Where the work stands again."""
+    """The restored state."""
 
     handoff: Handoff
     thread: str
     checkpoint: str
     events: int
-    """How many the thread has there."""
+    """Number of events in the restored state."""
 
 
 def roll_back(
     home: Home, handoff_id: str, *, by: str, reason: str = "", sandbox: SandboxSpec | None = None
 ) -> Rollback:
-    """Take a handoff back, whatever state it is in: checkpoint and machine are restored together, then compared.
+    """Take a handoff back, in any state: restore checkpoint and sandbox together, then compare them with the record.
 
-    The successor is fenced off; its thread and its records stay to be read. Asked again after a crash it goes on;
-    asked again after it was done it changes nothing. Left out, `sandbox` is an isolated one, whatever the snapshot was
-    taken of. Raises RollbackError or SandboxUnavailableError before anything is changed, IllegalTransitionError where it was
-    handed on since, and ThreadHeldError while the source is still at work.
+    The successor is fenced off; its thread and records stay readable. A repeated call resumes or changes nothing. Default
+    sandbox: an isolated one, whatever the snapshot was taken in. Raises HandoffNotFoundError; RollbackError,
+    RecordError and SandboxUnavailableError before anything changes; IllegalTransitionError if the work was handed on
+    since; ThreadHeldError while the source is working.
     """
     found = handoffs.load(home.ledger, handoff_id)
     record = _load_verified(home, found)
@@ -52,8 +52,8 @@ def roll_back(
         raise RollbackError(f"handoff {found.id}: {error}") from error
     if point is None:
         raise RollbackError(
-            f"handoff {found.id}: thread {record.thread_id!r} has no checkpoint {record.checkpoint_id} any more; "
-            f"its record can still be taken over: {record.id}"
+            f"handoff {found.id}: thread {record.thread_id!r} no longer has checkpoint {record.checkpoint_id} "
+            f"(its record can still be taken over: {record.id})"
         )
     spec = sandbox or sandbox_spec_for(record)
     if found.state != "rolled_back":
@@ -83,9 +83,9 @@ def roll_back(
 
 
 def sandbox_spec_for(record: HandoffRecord, backend: BackendName | None = None) -> SandboxSpec:
-    """A machine that a record's snapshot can be restored in: an isolated one, unless the caller names its kind.
+    """Build the spec to restore a record's snapshot: an isolated sandbox, unless the caller chooses the back end.
 
-    Raises RecordError or SandboxUnavailableError.
+    Raises RecordError and SandboxUnavailableError.
     """
     from langgraph_takeover.sandbox.snapshots.bases import make_restore_spec
 
@@ -100,7 +100,7 @@ def _load_verified(home: Home, handoff: Handoff) -> HandoffRecord:
 
 
 def _find_rollback_checkpoint(home: Home, handoff: Handoff) -> str | None:
-    """The checkpoint that this roll-back has written already, if it has."""
+    """Return the checkpoint that this rollback has already written, if any."""
     for each in home.saver.list(_config_at(handoff.thread)):
         if each.metadata.get(_ROLLBACK_KEY) == handoff.id:
             return _checkpoint_id(each)
@@ -108,23 +108,21 @@ def _find_rollback_checkpoint(home: Home, handoff: Handoff) -> str | None:
 
 
 def _check_consistency(session: Session, state: AgentState, record: HandoffRecord) -> None:
-    """Raises RollbackError where state, machine and record are not of one moment."""
+    """Raise RollbackError unless state, sandbox and record belong together."""
     events = [Event.model_validate(event) for event in state.get("events", ())]
     before = len(record.trace) - len(events)
     told = [event.model_copy(update={"index": event.index - before}) for event in record.trace[before:]]
     if before < 0 or _comparable_events(events) != _comparable_events(told):
         raise RollbackError(
-            f"record {record.id}: its trace is not that of its checkpoint {record.checkpoint_id}"
+            f"record {record.id}: its trace does not match its checkpoint {record.checkpoint_id}"
         )
-    machine = session.enter_state(state["sandbox_state"])  # which compares the snapshot's digest
+    machine = session.enter_state(state["sandbox_state"])  # this compares the snapshot's digest
     try:
         patch = patch_since(machine, record.task.base_commit)
     except RepositoryError:
         patch = ""
     if patch != record.patch:
-        raise RollbackError(
-            f"record {record.id}: the machine that was restored differs from the record's patch"
-        )
+        raise RollbackError(f"record {record.id}: the restored sandbox does not match the record's patch")
 
 
 def _comparable_events(events: list[Event]) -> list[tuple[int, str, str]]:

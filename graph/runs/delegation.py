@@ -1,4 +1,4 @@
-"""How children are run: each a takeover on a thread of its own, as many at once as may be."""
+"""Run child agents: each takes over on its own thread, several at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,13 @@ _OpenRun = Callable[..., AbstractContextManager[Run]]
 
 
 class Delegation(BaseModel):
-    """How an agent may delegate; what is left out, its children have as it has it."""
+    """How an agent may delegate. Children inherit what is not set here.
+
+    Example:
+        >>> from langgraph_takeover import Delegation
+        >>> Delegation(max_depth=1, max_tokens=200_000).max_parallel
+        2
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -42,24 +48,24 @@ class Delegation(BaseModel):
     window_tokens: int | None = Field(default=None, ge=1000)
     tools: tuple[BaseTool, ...] | None = None
     sandbox: SandboxSpec | None = None
-    """With the same base as the parent's."""
+    """Must have the same base as the parent's."""
     max_depth: int = Field(default=2, ge=1)
-    """How deep it may go: 1, and children may not delegate."""
+    """Depth of delegation; with 1, children cannot delegate."""
     max_parallel: int = Field(default=2, ge=1)
-    """Children that work side by side."""
+    """Maximum number of children at work at the same time."""
     max_tasks: int = Field(default=8, ge=1)
-    """In one call."""
+    """Maximum number of tasks in one call."""
     max_steps: int | None = Field(default=None, gt=0)
-    """Of each child; these budgets are limits beside what its parent has left."""
+    """Per child. A child also never gets more than its parent has left."""
     max_tokens: int | None = Field(default=None, gt=0)
     max_cost: float | None = Field(default=None, gt=0)
     max_seconds: float | None = Field(default=None, gt=0)
     depth: int = Field(default=0, ge=0)
-    """How deep the agent is itself that delegates."""
+    """Depth of the delegating agent itself."""
 
 
 class ChildRunner:
-    """Runs the children of one agent; what a node is given as `delegation`."""
+    """Runs the children of one agent; implements `DelegationRunner`."""
 
     def __init__(
         self,
@@ -76,7 +82,7 @@ class ChildRunner:
         self._settings = _child_settings(delegation, parent)
         if delegation.max_cost is not None and self._settings["prices"] is None:
             raise SettingsError(
-                "delegation: max_cost needs prices; give prices=Prices(prompt=…, completion=…) too"
+                "delegation: max_cost needs prices (pass prices=Prices(prompt=…, completion=…))"
             )
         self._sandbox = delegation.sandbox or sandbox
         self._on_progress = on_progress
@@ -113,10 +119,10 @@ class ChildRunner:
                 while wait(running, _POLL_S).not_done:
                     if should_stop():
                         self._stop_children()
-            except BaseException:  # Ctrl-C, say
+            except BaseException:  # for instance Ctrl-C
                 self._stop_children()
                 raise
-        # What one failed by is raised only now: the others' work is on their threads.
+        # Raise a child's failure only now: the work of the others is on their threads.
         return tuple(each.result() for each in running)
 
     def _run_child(self, assignment: Assignment, report: Callable[..., Any]) -> ChildResult:
@@ -172,31 +178,31 @@ class ChildRunner:
             return None
 
         def report(update: Progress) -> None:
-            with self._lock:  # whoever listens need not expect two at once
+            with self._lock:  # a listener need not handle two events at once
                 listening({"child": thread, **update})
 
         return report
 
 
 def _child_settings(delegation: Delegation, parent: AgentConfig) -> dict[str, Any]:
-    """What children are given beside their budgets."""
+    """Return the children's settings, except their budgets."""
     settings = {name: getattr(parent, name) for name in _INHERITED_SETTINGS}
     if delegation.model is not None:
-        # What is known of the parent's model is not known of another one.
+        # Facts about the parent's model do not apply to another one.
         settings |= {"model": delegation.model, "model_name": delegation.model_name, "window_tokens": None}
     own = {name: getattr(delegation, name) for name in ("prices", "window_tokens", "tools")}
     return settings | {name: value for name, value in own.items() if value is not None}
 
 
 def _run_or_resume(run: Run, assignment: Assignment) -> Outcome:
-    """Begin, or go on, or tell what it came to. Raises ThreadExistsError where the thread is somebody else's."""
+    """Start a child, resume it, or return its outcome. Raises ThreadExistsError if the thread belongs to another run."""
     state = run.state()
     if state is None:
         return run.take_over(assignment.record, "payload")
     if state and state.get("record") != assignment.record:
         raise ThreadExistsError(
-            f"thread {run.thread!r} holds a run already, and a child is to work on it; begin its parent's run on a "
-            "thread of another name"
+            f"thread {run.thread!r} already holds another run, but a child needs that name "
+            "(start the parent's run on a thread with another name)"
         )
     if state.get("stop_reason") is not None:
         return run.outcome()

@@ -1,4 +1,4 @@
-"""How a run is ended from outside the program: after its node, with its machine kept."""
+"""Stop a run from outside the program: after its current node, with its sandbox saved."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SIGTERM_CODE = 128 + signal.SIGTERM
 
 @contextmanager
 def drain_on_sigterm(control: RunControl) -> Iterator[None]:
-    """On SIGTERM the run ends after its node, with its machine frozen; then the process is ended as it would be."""
+    """On SIGTERM, end the run after its current node, then the process as SIGTERM would have."""
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or before is None:
-        yield  # another's handler, which Python cannot put back, stays
+        yield  # a handler that was not installed from Python cannot be restored, so it stays
         return
     came: list[int] = []
 
@@ -31,7 +31,7 @@ def drain_on_sigterm(control: RunControl) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-        # Also where the run failed meanwhile: what was told to end goes on with nothing else.
+        # Also if the run failed meanwhile: SIGTERM must still end the process.
         if came and callable(before):
             before(signal.SIGTERM, None)
         elif came and before != signal.SIG_IGN:

@@ -1,7 +1,7 @@
-"""Access to LangGraph's server: its token, the names it answers to, and the web pages that may call it.
+"""Access to LangGraph's server: its token, the host names it answers to, and the web pages that may call it.
 
-`langgraph.json` names `auth`, which every route of the API asks, and `app`, whose middleware every request passes first:
-LangGraph asks `auth` neither for its own pages nor for its deployment routes, and checks neither `Host` nor `Origin`.
+`langgraph.json` names `auth`, which every API route calls, and `app`, whose middleware every request passes first:
+LangGraph calls `auth` neither for its own pages nor for its deployment routes, and checks neither `Host` nor `Origin`.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _DEFAULT_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,}")
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:\d+)?|https?://\[[0-9a-f:]+\](:\d+)?")
 _HOST = re.compile(r"[a-z0-9.-]+(:\d+)?|\[[0-9a-f:]+\](:\d+)?")
-# New versions of LangGraph add routes; those that start programs of the host or make requests stay closed.
+# New versions of LangGraph add routes; those that start programs on the host or make requests stay closed.
 _SERVED_ROUTES = frozenset(
     ("ok", "info", "docs", "openapi.json", "metrics", "assistants", "threads", "runs", "store")
 )
-# What LangGraph's own CORS settings show to a page.
+# The headers that LangGraph's own CORS settings expose to a page.
 _EXPOSED_HEADERS = ("content-location", "x-pagination-next", "x-pagination-total")
 
 
 class AccessError(TakeoverError, ValueError):
-    """A setting of the server's access is invalid; the line says which, and how to fix it."""
+    """An access setting of the server is invalid; one line."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,19 @@ class Access:
     token: str
     origins: tuple[str, ...] = STUDIO_ORIGINS
     hosts: frozenset[str] = frozenset()
-    """Names beside those of loopback, as a `Host` header has them: with the port, unless it is the scheme's own."""
+    """Host names besides loopback, as in a `Host` header: with the port, unless it is the scheme's default."""
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str]) -> Access:
-        """The access that environment variables set; without a token in them, a random one. Raises AccessError."""
+        """Read the access settings from environment variables; default token: random. Raises AccessError."""
         token = variables.get(TOKEN_VARIABLE) or secrets.token_urlsafe(32)
         if not _TOKEN.fullmatch(token):
             raise AccessError(
-                f"{TOKEN_VARIABLE}: a token has at least 32 letters, digits, - or _ "
+                f"{TOKEN_VARIABLE}: a token needs at least 32 letters, digits, - or _ "
                 "(make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))')"
             )
         if variables.get(_PREFIX_VARIABLE):
-            raise AccessError(f"{_PREFIX_VARIABLE}: the server has no prefix; unset it")
+            raise AccessError(f"{_PREFIX_VARIABLE}: the server supports no prefix (unset it)")
         origins = (
             _parse_list(variables, ORIGINS_VARIABLE, _ORIGIN, "https://studio.example.com") or STUDIO_ORIGINS
         )
@@ -79,13 +79,13 @@ class Access:
         address = urlsplit(variables.get(_URL_VARIABLE, "")).hostname
         if address and not hosts and address not in ("127.0.0.1", "localhost", "::1"):
             raise AccessError(
-                f"host {address}: the server is for this computer alone; omit --host and --tunnel, or name the "
-                f"addresses that it may be called by in {HOSTS_VARIABLE}"
+                f"host {address}: the server accepts connections from this computer only (omit --host and --tunnel, or list "
+                f"the addresses that may call it in {HOSTS_VARIABLE})"
             )
         return cls(token, origins, hosts)
 
     def is_token(self, candidate: str) -> bool:
-        """Whether this is the token; how long that takes does not depend on where the two differ."""
+        """Compare the token in constant time."""
         return secrets.compare_digest(candidate.encode(errors="replace"), self.token.encode())
 
     def has_token(self, authorization: str | None) -> bool:
@@ -94,15 +94,15 @@ class Access:
         return scheme.lower() == "bearer" and self.is_token(given)
 
     def refusal_reason(self, scope: Scope) -> str | None:
-        """Why a request is refused by its `Host` or `Origin`; None if it is not."""
+        """Return why a request is refused by its `Host` or `Origin`; None if it is allowed."""
         headers = Headers(scope=scope)
         names, pages = headers.getlist("host"), headers.getlist("origin")
         if len(names) != 1 or not self._is_own_name(names[0].lower(), scope):
             shown = ", ".join(names)[:100] or "no name"
-            return f"host: the server is not called {shown}; if it is, list the name in {HOSTS_VARIABLE}"
+            return f"host: the server does not answer to {shown} (if it should, list the name in {HOSTS_VARIABLE})"
         if pages and (len(pages) != 1 or pages[0] not in self.origins):
             shown = ", ".join(pages)[:100] or "a page without origin"
-            return f"origin: {shown} may not call the server; if it may, list it in {ORIGINS_VARIABLE}"
+            return f"origin: {shown} may not call the server (if it may, list it in {ORIGINS_VARIABLE})"
         return None
 
     def _is_own_name(self, host: str, scope: Scope) -> bool:
@@ -120,14 +120,14 @@ def _parse_list(
     found = tuple(each.strip() for each in variables.get(name, "").split(",") if each.strip())
     for each in found:
         if not pattern.fullmatch(each):
-            raise AccessError(f"{name}: {each!r:.100} is invalid; give, for instance, {example}")
+            raise AccessError(f"{name}: invalid value {each!r:.100} (for example {example})")
     return found
 
 
 class AddressCheck:
-    """Middleware that refuses other names than the server's and other web pages than the allowed ones.
+    """Middleware that refuses unknown host names and web pages of other origins.
 
-    A page of any origin can send a simple POST without asking first, and a page whose own name resolves to
+    A page of any origin can send a simple POST without a preflight request, and a page whose own name resolves to
     127.0.0.1 can send any request.
     """
 
@@ -143,10 +143,10 @@ class AddressCheck:
 
 
 class TokenCheck:
-    """Middleware that lets nobody in without the token: in the `Authorization` header, or as the path's first part.
+    """Middleware that requires the token: in the `Authorization` header, or as the first part of the path.
 
-    Studio's page sends no header of the user's, but takes a base URL with a path. Behind this middleware the token
-    stands in the header alone, so that no log has it.
+    Studio's page cannot send custom headers, but accepts a base URL with a path. Behind this middleware the token is
+    only in the header, so no log contains it.
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -161,7 +161,7 @@ class TokenCheck:
             scope = _with_token_in_header(scope, f"/{rest}", self._access.token)
         given = Headers(scope=scope).getlist("authorization")
         if scope["path"] != PUBLIC_PATH and (len(given) != 1 or not self._access.has_token(given[0])):
-            return await _refuse(scope, receive, send, 401, "token: missing or wrong; see docs/studio.md")
+            return await _refuse(scope, receive, send, 401, "token: missing or wrong (see docs/studio.md)")
         if scope["path"] != "/" and scope["path"].removeprefix("/").partition("/")[0] not in _SERVED_ROUTES:
             return await _refuse(scope, receive, send, 404, "path: not served")
         return await self.app(scope, receive, send)
@@ -185,7 +185,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, reaso
 
 
 def build_middleware(access: Access) -> list[Middleware]:
-    """What every request passes, outermost first."""
+    """The middleware of every request, outermost first."""
     return [
         Middleware(AddressCheck, access=access),
         Middleware(
@@ -214,10 +214,10 @@ auth = Auth()
 
 @auth.authenticate
 async def authenticate(authorization: str | None) -> Auth.types.MinimalUserDict:
-    """The one user there is, if the token is right."""
+    """Return the only user if the token is right."""
     if not _access.has_token(authorization):
         raise Auth.exceptions.HTTPException(
-            status_code=401, detail="token: missing or wrong; see docs/studio.md"
+            status_code=401, detail="token: missing or wrong (see docs/studio.md)"
         )
     return {"identity": "operator"}
 

@@ -1,8 +1,8 @@
-"""Serving: the graphs as LangGraph's own server runs them, with a hold on the thread for as long as one run lasts.
+"""The graphs as LangGraph's server runs them: one run holds its thread's lease from its first node to its end.
 
-The server brings the checkpointer, calls a factory for every look at a graph, and gives a node nothing but what a
-person chose. So a factory costs little until a node acts; then the home is opened and the thread held, and both are
-let go when the run ends.
+The server provides the checkpointer, calls a factory for every look at a graph, and gives nodes only the client's
+choices. So a factory is cheap until a node runs; then it opens the home and takes the lease, and releases both when
+the run ends.
 """
 
 from __future__ import annotations
@@ -37,38 +37,38 @@ from langgraph_takeover.nodes.session.session import Session, SnapshotNotFoundEr
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.sandbox.interface import SandboxSpec, SnapshotCorruptError
 
-# TAKEOVER_HOME is the host's place for what machines stand on.
+# TAKEOVER_HOME, by contrast, is the host's directory for sandboxes.
 HOME_VARIABLE = "TAKEOVER_RUNS"
 DEFAULT_HOME = ".takeover"
 INPUT_ONLY: EphemeralValue[Any] = EphemeralValue(Any)
-"""Marks a field of an input that its first node alone is to see, and that is no part of the state."""
+"""Marks an input field that only the first node sees and that is not part of the state."""
 _FIRST_NODES = ("begin", "receive")
 _MAX_ERROR_CHARS = 1000
 
 
 class ServedRequest(NamedTuple):
-    """What a run is asked for: on which thread, in which state, with which form and which choices."""
+    """What a run asks for: its thread, state, form and choices."""
 
     thread: str
     state: AgentState
     form: Any
-    """The input, checked; None where the run goes on from a checkpoint."""
+    """The validated input; None if the run resumes from a checkpoint."""
     choices: Any
 
 
 class ServedRunSetup(NamedTuple):
-    """What a run is given for what was asked."""
+    """What a served run gets: model, sandbox, settings."""
 
     model: BaseChatModel
     model_name: str | None
     sandbox: SandboxSpec
     run_id: str
     settings: dict[str, Any]
-    """Those of `nodes.context.settings.AgentContext`."""
+    """Fields of `AgentContext`."""
     team: Team | None = None
-    """For a team's graph, whose agents bring models of their own."""
+    """For a team's graph; its agents have their own models."""
     initial_state: AgentState = AgentState()
-    """What the first node is to find in the state, where the run begins."""
+    """What the first node finds in the state when the run starts."""
 
 
 BuildSetup = Callable[[Home, ServedRequest], ServedRunSetup]
@@ -81,10 +81,10 @@ def serve(
     build_setup: BuildSetup,
     check_answer: AnswerCheck,
 ) -> Callable[[ServerRuntime[Any]], AbstractAsyncContextManager[Graph]]:
-    """A factory for `langgraph.json`: the graph with `form` as its input and `choices` as its context.
+    """Build a factory for `langgraph.json`: the graph with `form` as its input and `choices` as its context.
 
-    Whatever `equip` and `answered` raise is what the person reads, so it should be one line. The home is the directory that
-    the environment variable TAKEOVER_RUNS names, else `.takeover` in the working directory.
+    A person reads what `build_setup` and `check_answer` raise, so it should be one line. The home is the directory in
+    the environment variable TAKEOVER_RUNS, default `.takeover` in the working directory.
     """
     builders: dict[GraphKind, Callable[..., Graph]] = {
         "agent": build_agent,
@@ -113,7 +113,7 @@ def serve(
 
 
 class _ServedRun:
-    """One run's hold on its thread: taken when its first node acts, let go when the run ends."""
+    """One run's lease on its thread: taken when its first node runs, released when the run ends."""
 
     def __init__(self, form: type[BaseModel], choices: type[BaseModel], build_setup: BuildSetup) -> None:
         self._form = form
@@ -128,7 +128,7 @@ class _ServedRun:
         self._has_ended = False
 
     def wrap_node(self, node: Node) -> Node:
-        """The node, given the run's own context in place of the server's."""
+        """Wrap a node so that it gets the run's own context instead of the server's."""
         if "runtime" not in inspect.signature(node).parameters:
             return node
         first = node.__name__ in _FIRST_NODES
@@ -142,13 +142,13 @@ class _ServedRun:
                 return AgentState(**{**self._initial_state, **node(begun, runtime.override(context=context))})
 
         if first:
-            # A node sees what its own annotation names: this one the form beside the state.
+            # A node sees what its own annotation names: this one the form besides the state.
             hints = {**get_type_hints(AgentState, include_extras=True), **_hints(self._form)}
             wrapper.__annotations__["state"] = TypedDict("First", hints, total=False)  # type: ignore[operator]
         return wrapper
 
     def close(self) -> None:
-        """End the machine and let others onto the thread, even where a node is still at work."""
+        """Close the sandbox and release the thread, even if a node is still running."""
         with self._lock:
             self._has_ended = True
             at_work = self._is_working
@@ -161,7 +161,7 @@ class _ServedRun:
     def _track_node(self) -> Iterator[None]:
         with self._lock:
             if self._has_ended:
-                raise ServedRunError("the run was ended before this step began")
+                raise ServedRunError("the run was ended before this step started")
             self._is_working = True
         try:
             yield
@@ -170,7 +170,7 @@ class _ServedRun:
                 self._is_working = False
                 ended = self._has_ended
             if ended:
-                # A cancelled run's node goes on in its thread, and may have started a machine meanwhile.
+                # The node of a cancelled run continues in its thread and may have started a sandbox meanwhile.
                 self.close()
 
     def _open_context(self, state: AgentState, runtime: Runtime[Any], is_first: bool) -> AgentContext:
@@ -207,14 +207,14 @@ def _raise_in_one_line() -> Iterator[None]:
         raise
     except (SnapshotNotFoundError, SnapshotCorruptError) as error:
         raise ServedRunError(
-            f"{format_error_line(error)}; go on from another checkpoint of the thread, or take another record over"
+            f"{format_error_line(error)} (resume from another checkpoint of the thread, or take over another record)"
         ) from error
     except Exception as error:
         raise ServedRunError(format_error_line(error)) from error
 
 
 def format_error_line(error: Exception) -> str:
-    """What an error says, for a person who reads one line of it."""
+    """Describe an error in one line."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc'])) or error.title}: {first['msg']}"
@@ -222,7 +222,7 @@ def format_error_line(error: Exception) -> str:
 
 
 def home_directory() -> Path:
-    """Where the server's runs leave everything."""
+    """Return the home directory of the server's runs."""
     return Path(os.environ.get(HOME_VARIABLE) or DEFAULT_HOME)
 
 
@@ -237,5 +237,5 @@ def _hints(form: type[BaseModel]) -> dict[str, Any]:
 def _thread(runtime: Runtime[Any]) -> str:
     placed = runtime.execution_info
     if placed is None or not (placed.thread_id or placed.run_id):
-        raise RuntimeError("a served graph needs a thread: give config={'configurable': {'thread_id': …}}")
+        raise RuntimeError("a served graph needs a thread (pass config={'configurable': {'thread_id': …}})")
     return placed.thread_id or f"without-thread-{placed.run_id}"

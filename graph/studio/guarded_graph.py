@@ -1,4 +1,4 @@
-"""A graph as LangGraph's server runs it: what would spoil its thread is refused before anything of it is written."""
+"""A graph as LangGraph's server runs it: requests that would damage its thread are refused before anything is written."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from langgraph_takeover.nodes.agent.edits import align_step_edit
 from langgraph_takeover.nodes.state import AgentState
 
 AnswerCheck = Callable[[Any], None]
-"""Raises where a person's answer to a review is none, in the line that they read."""
+"""Raises, in one line, if an answer to a review is invalid."""
 
 
 class GuardedGraph(CompiledStateGraph[AgentState, Any, Any, Any]):
-    """A graph on whose threads a second task, an answer that is none, and a history told twice are refused."""
+    """A graph that refuses a second task on a thread, an invalid answer, and repeated history."""
 
     def __init__(self, *, check_answer: AnswerCheck, **compiled: Any) -> None:
         super().__init__(**compiled)
-        self.check_answer = check_answer  # under its parameter's name, by which LangGraph copies a graph
+        self.check_answer = check_answer  # named like its parameter, by which LangGraph copies a graph
 
     async def astream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
@@ -49,7 +49,7 @@ class GuardedGraph(CompiledStateGraph[AgentState, Any, Any, Any]):
     async def _require_free_thread(self, config: RunnableConfig) -> None:
         state = await self.aget_state(config)
         run = config.get("metadata", {}).get("run_id")
-        # A run that was cut off comes again with its form, and LangGraph knows it by its id, too.
+        # An interrupted run comes again with its form; LangGraph knows it by its id.
         goes_on = run is not None and run == (state.metadata or {}).get("run_id")
         if goes_on or "sandbox_state" not in state.values:
             return
@@ -57,22 +57,22 @@ class GuardedGraph(CompiledStateGraph[AgentState, Any, Any, Any]):
         cure = (
             "it waits for an answer: resume it with one"
             if state.interrupts
-            else "begin another on a new thread, or go on from one of this thread's checkpoints"
+            else "start another thread, or resume from one of this thread's checkpoints"
         )
-        raise ServedRunError(f"ThreadExistsError: this thread holds {held} already; {cure}")
+        raise ServedRunError(f"ThreadExistsError: this thread already holds {held} ({cure})")
 
 
 def _require_one_node(goto: Any) -> None:
-    """Raises ServedRunError for several nodes at once, and for a node with a state of its own.
+    """Raises ServedRunError for several nodes at once, and for a node with its own state.
 
-    A run decides once, by its thread's state, in which sandbox it acts; another state could name another one.
+    A run decides once, from its thread's state, in which sandbox it acts; another state could name another sandbox.
     """
     nodes = goto if isinstance(goto, list | tuple) else [goto] if goto else []
     if len(nodes) > 1 or not all(isinstance(node, str) for node in nodes):
-        raise ServedRunError("goto: name one node; write the state that it is to see with 'update'")
+        raise ServedRunError("goto: name one node (write its state with 'update')")
 
 
 def _answers(resume: Any) -> tuple[Any, ...]:
-    """What is answered: to the one question, or to each by its id."""
+    """Return the answers: to the only question, or to each by its id."""
     by_id = isinstance(resume, dict) and resume and all(re.fullmatch("[0-9a-f]{32}", each) for each in resume)
     return tuple(resume.values()) if by_id else (resume,)

@@ -1,6 +1,6 @@
-"""The checkpoints of LangGraph's development server in a database of their own, written with every step.
+"""The checkpoints of LangGraph's development server in their own database, written with every step.
 
-What the server brings holds them in memory and writes them out when it ends, so a kill would lose them.
+The server's own saver keeps them in memory and writes them when it ends, so a kill would lose them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DATABASE_PATH = Path(".langgraph_api", "checkpoints.sqlite")
 
 
 class ServerSaver(AsyncSqliteSaver):
-    """LangGraph's own saver on SQLite, with what the server asks for when a run is rolled back."""
+    """LangGraph's SQLite saver, with what the server needs to roll back a run."""
 
     async def adelete_for_runs(self, run_ids: Iterable[str]) -> None:
         await self.setup()
@@ -32,13 +32,13 @@ class ServerSaver(AsyncSqliteSaver):
             await self.conn.commit()
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self.setup()  # which the one it overrides forgets
+        await self.setup()  # the overridden method forgets these
         await super().adelete_thread(thread_id)
 
 
 @asynccontextmanager
 async def open_server_saver() -> AsyncIterator[ServerSaver]:
-    """For `langgraph.json`; the server opens it once for every event loop that it runs graphs in."""
+    """For `langgraph.json`; the server opens it once per event loop."""
     DATABASE_PATH.parent.mkdir(exist_ok=True)
     async with ServerSaver.from_conn_string(str(DATABASE_PATH)) as saver:
         yield saver  # type: ignore[misc]  # from_conn_string makes a saver of the class that it is called on

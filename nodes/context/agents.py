@@ -1,4 +1,4 @@
-"""Several agents on one task: who they are, in which order they act, and what each is told of that."""
+"""The agents of a team: their settings, their order, and the instructions that each gets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
 
 
 class UnknownAgentError(TakeoverError, LookupError):
-    """A thread's turn is that of an agent whom the team does not have."""
+    """The thread's next turn belongs to an agent that the team does not have."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -29,19 +29,26 @@ def name_model(model: BaseChatModel) -> str:
 
 
 class Agent(Frozen):
-    """One agent of a team; what is None is as the team has it."""
+    """One agent of a team. None means: as the team.
+
+    Example:
+        >>> from langchain_core.language_models import FakeListChatModel
+        >>> from langgraph_takeover import Agent
+        >>> Agent(name="writer", model=FakeListChatModel(responses=[""]), may_finish=False).model_name
+        'FakeListChatModel'
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     name: str
     model: BaseChatModel
     tools: tuple[BaseTool, ...] = ()
-    """Tools beside shell and editor. They run in this process, outside the sandbox."""
+    """Tools besides shell and editor. They run in this process, outside the sandbox."""
     instructions: str = ""
-    """What this agent is for; the others are told its first line."""
+    """The agent's task in the team; the others see its first line."""
     max_consecutive_turns: int | None = Field(default=None, gt=0)
     share_only_tool_results: bool = False
-    """Show the others what its actions showed, and not what it said, of turns that did not end by its own handoff."""
+    """After a rotation, show the others only this agent's commands and results, not its words."""
     may_finish: bool = True
     enable_handoff_tool: bool | None = None
 
@@ -49,7 +56,9 @@ class Agent(Frozen):
     @classmethod
     def _check_name(cls, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-            raise ValueError(f"{name[:80]!r} is no agent's name; take up to 64 letters, digits, '_' and '-'")
+            raise ValueError(
+                f"name: invalid agent name {name[:80]!r} (use up to 64 letters, digits, '_' and '-')"
+            )
         return name
 
     @property
@@ -62,11 +71,11 @@ class Agent(Frozen):
 
 
 class Team(Frozen):
-    """Agents that take turns: one after the other, or as a supervisor among them chooses."""
+    """Agents that take turns: in order, or as a supervisor chooses."""
 
     agents: tuple[Agent, ...] = Field(min_length=1)
     supervisor: Agent | None = None
-    """Begins, and chooses who goes on whenever an agent's turns ran out; its own run out only where it says so."""
+    """Starts, and chooses who continues when an agent's turns are used up. Its own turns are limited only if it says so."""
     max_consecutive_turns: int = Field(default=3, gt=0)
     enable_handoff_tool: bool = False
 
@@ -75,16 +84,16 @@ class Team(Frozen):
         names = [agent.name for agent in self.all_agents]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"two agents are named {twice[0]!r}; give one another name")
+            raise ValueError(f"agents: two are named {twice[0]!r} (rename one)")
         if not self.finisher_names:
-            raise ValueError("none of the agents may finish the task; leave one of them may_finish=True")
+            raise ValueError("agents: none may finish the task (leave one with may_finish=True)")
         if self.supervisor is not None and self.supervisor.enable_handoff_tool is False:
-            raise ValueError("a supervisor chooses by the handoff tool; leave it enabled")
+            raise ValueError("supervisor: it chooses by the handoff tool (leave enable_handoff_tool unset)")
         return self
 
     @property
     def all_agents(self) -> tuple[Agent, ...]:
-        """All of them, the one who begins first."""
+        """All agents; the first one starts."""
         return (*((self.supervisor,) if self.supervisor else ()), *self.agents)
 
     @property
@@ -92,12 +101,12 @@ class Team(Frozen):
         return tuple(agent.name for agent in self.all_agents if agent.may_finish)
 
     def find_member(self, name: str = "") -> TeamMember:
-        """The agent of that name, or who begins. Raises UnknownAgentError."""
+        """Return the agent of that name; default: the first. Raises UnknownAgentError."""
         for agent in self.all_agents:
             if agent.name == name or not name:
                 return TeamMember(team=self, agent=agent)
         raise UnknownAgentError(
-            f"agents: the thread goes on with {name!r:.70}, who is not among {_join_names(self.all_agents)}; give it again"
+            f"agents: the thread continues with {name!r:.70}, not among {_join_names(self.all_agents)} (pass it again)"
         )
 
 
@@ -110,7 +119,7 @@ class TeamSettings(TypedDict, total=False):
 
 
 class TeamMember(Frozen):
-    """One agent of a team, in its place."""
+    """One agent in its team."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -127,7 +136,7 @@ class TeamMember(Frozen):
 
     @property
     def max_turns(self) -> int | None:
-        """How many turns it has in a row; None: as many as it wants."""
+        """Maximum number of turns in a row; None: no limit."""
         if len(self.team.all_agents) == 1:
             return None
         default = None if self.is_supervisor else self.team.max_consecutive_turns
@@ -135,7 +144,7 @@ class TeamMember(Frozen):
 
     @property
     def handoff_targets(self) -> tuple[str, ...]:
-        """Whom it can hand over to; nobody where it has no tool for that."""
+        """The agents that it can hand over to; empty without the handoff tool."""
         enabled = self.agent.enable_handoff_tool
         if enabled is None:
             enabled = self.is_supervisor or self.team.enable_handoff_tool
@@ -145,22 +154,22 @@ class TeamMember(Frozen):
 
     @property
     def must_name_target(self) -> bool:
-        """Whether a handoff of its must say to whom."""
+        """Whether its handoff must name a target."""
         return self.is_supervisor and len(self.team.agents) > 1
 
     def find_next_agent(self, passes: Iterable[TurnPass]) -> tuple[str, PassReason]:
-        """Who has the turn when this agent's is over, and how it comes to that."""
+        """Return whose turn is next, and why."""
         team = self.team
         if team.supervisor is not None and not self.is_supervisor:
             return team.supervisor.name, "supervisor"
         order = [agent.name for agent in team.agents]
-        # After a supervisor comes whoever follows the last of the others that acted.
+        # After a supervisor, the order continues from the last other agent that acted.
         acted = [self.name, *(each.source for each in reversed([*passes]))]
         last = next((order.index(name) for name in acted if name in order), -1)
         return order[(last + 1) % len(order)], "rotation"
 
     def build_instructions(self, protocol: ActionProtocol) -> str:
-        """What the agent is told of its team, and of what it is for."""
+        """Return the agent's instructions about its team and its own task."""
         text = (files("langgraph_takeover.nodes") / "prompts" / "team.md").read_text(encoding="utf-8")
         agents = "\n".join(
             f"- `{each.name}`{': ' if each.purpose else ''}{each.purpose}" for each in self.team.all_agents
@@ -171,14 +180,16 @@ class TeamMember(Frozen):
             self._describe_finishing(),
         ]
         if self.is_supervisor:
-            told.append("You choose who goes on, and have the turn again when that agent's are over.")
+            told.append(
+                "You choose who continues, and get the turn again when that agent's turns are used up."
+            )
         if self.handoff_targets:
             to = "`to`" if protocol == "native" else 'as in <handoff to="name">…</handoff>'
             told.append(
-                f"When you hand over, name who is to go on, {to}: one of {', '.join(self.handoff_targets)}."
+                f"When you hand over, name the agent that continues, {to}: one of {', '.join(self.handoff_targets)}."
             )
         if self.agent.instructions.strip():
-            told.append(f"\nWhat you are for: {self.agent.instructions.strip()}")
+            told.append(f"\nYour task in the team: {self.agent.instructions.strip()}")
         return "\n".join(filter(None, told))
 
     def _describe_turns(self) -> str:
@@ -186,7 +197,7 @@ class TeamMember(Frozen):
             return ""
         follower, _ = self.find_next_agent(())
         after = "an agent" if self.is_supervisor else f"`{follower}`"
-        return f"After {self.max_turns} turns in a row your turn passes to {after} by itself."
+        return f"After {self.max_turns} turns in a row, the turn passes to {after} automatically."
 
     def _describe_finishing(self) -> str:
         finishers = ", ".join(f"`{name}`" for name in self.team.finisher_names)

@@ -1,4 +1,4 @@
-"""What a delegating node asks for and gets back; who runs the children is given to it from outside."""
+"""Types for delegation: what a delegating node asks for and gets back, and who runs the children."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langgraph_takeover.sandbox.interface import Frozen
 
 
 class Budget(Frozen):
-    """The most that one child may spend; None: as much as it likes."""
+    """The limits of one child; None: no limit."""
 
     max_steps: int = Field(gt=0)
     max_events: int | None = None
@@ -22,7 +22,7 @@ class Budget(Frozen):
 
 
 class Assignment(Frozen):
-    """One child to be run: on which thread, from which record, and with how much."""
+    """One child to run: its thread, its record and its budget."""
 
     thread: str
     record: str
@@ -32,15 +32,15 @@ class Assignment(Frozen):
 
 
 class ChildResult(Frozen):
-    """What a child came to."""
+    """The result of a child."""
 
     thread: str
     stop_reason: str | None
-    """None where it was stopped from outside and can go on."""
+    """None if it was stopped from outside and can be resumed."""
     message: str = ""
-    """What it finished with."""
+    """The message that it finished with."""
     patch: str = ""
-    """What differs from the task's base commit, what its parent had changed before included."""
+    """Difference from the task's base commit, including its parent's earlier changes."""
     problem: str = ""
     """Why there is no patch."""
     steps: int = 0
@@ -52,19 +52,19 @@ class ChildResult(Frozen):
 
 @runtime_checkable
 class DelegationRunner(Protocol):
-    """Who runs children."""
+    """Runs children."""
 
     depth: int
-    """How deep the agent is that delegates; 0 for one that nobody delegated to."""
+    """Depth of the delegating agent; 0 for one that no agent delegated to."""
     max_depth: int
     max_parallel: int
     max_tasks: int
-    """In one call."""
+    """Maximum number of tasks in one call."""
     window_tokens: int
-    """What a child can read."""
+    """Context window of a child."""
 
     def limit_budget(self, budget: Budget) -> Budget:
-        """The budget, as far as a child may have it at all."""
+        """Return the budget, reduced to what a child may have."""
 
     def run(
         self,
@@ -73,8 +73,8 @@ class DelegationRunner(Protocol):
         should_stop: Callable[[], bool],
         report: Callable[..., Any],
     ) -> tuple[ChildResult, ...]:
-        """Run the children, or go on with them; one that has ended before is told as it is.
+        """Run the children or resume them; the result of a finished child is returned unchanged.
 
-        `stopping` says that they are to end after what they are at; `tell(moment, **told)` may be called from any
-        thread. Raises what a child failed by, once the others have ended.
+        When `should_stop()` is true they end after their current step; `report(event, **fields)` may be called from any
+        thread. Raises a child's error once the others have ended.
         """

@@ -18,10 +18,10 @@ class AgentOptions:
     """Prompt and completion tokens of all calls together."""
     max_seconds: Annotated[float, Gt(0)] = 4 * 3600.0
     window_tokens: Annotated[int | None, Ge(1000)] = None
-    """The model's context window; views that do not fit are cut. None: as the model's profile states."""
+    """Context window of the model; longer views are cut. Default: as in the model's profile."""
     command_timeout_s: Annotated[float, Gt(0)] = 120.0
 
 
 def select_options(options_class: type, source: object) -> dict[str, Any]:
-    """The values that `source` has for the options of `kind`, by name."""
+    """Return the values that `source` has for the options of `kind`."""
     return {name: getattr(source, name) for name in get_type_hints(options_class)}

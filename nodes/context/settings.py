@@ -1,4 +1,4 @@
-"""What a run is given from outside and never stores: settings, model, tools, and the hold on its thread."""
+"""What a run gets from outside and never stores: settings, model, tools, and its session."""
 
 from __future__ import annotations
 
@@ -29,14 +29,20 @@ ALL_POINTS: tuple[PointKind, ...] = (
 
 
 class Prices(BaseModel):
-    """What a million tokens cost, in any one currency."""
+    """Prices per million tokens, in any one currency.
+
+    Example:
+        >>> from langgraph_takeover import Prices
+        >>> Prices(prompt=1.25, completion=10).cached is None
+        True
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     prompt: float = Field(ge=0)
     completion: float = Field(ge=0)
     cached: float | None = Field(default=None, ge=0)
-    """Prompt tokens that the server had cached; None: as dear as others."""
+    """Price of cached prompt tokens. Default: the price of prompt tokens."""
 
     def compute_cost(self, usage: Usage) -> float:
         cached = usage.cached_tokens or 0
@@ -48,34 +54,34 @@ class Prices(BaseModel):
 
 
 class Settings(BaseModel, AgentOptions):
-    """How an agent runs: shared options, points, policy, budgets. Holds no secret and no live object."""
+    """How an agent runs: shared options, points, policy, budgets. No secrets, no live objects."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     offer_handoff: bool = False
     """Give the agent a tool to ask for a handoff."""
     points: tuple[PointKind, ...] = ALL_POINTS
-    """The point kinds to interrupt at; without `requested`, a spent budget makes none. The tool and a request
-    from outside always do."""
+    """Kinds of points to interrupt at. Without `requested`, a spent budget makes no record; the handoff tool and outside
+    requests always do."""
     policy: Policy = "record"
     max_events: int | None = Field(default=None, gt=0)
     max_cost: float | None = Field(default=None, gt=0)
-    """In the currency of `prices`, without which there is no cost."""
+    """In the currency of `prices`, which it needs."""
     prices: Prices | None = None
     model_timeout_s: float = Field(default=600.0, gt=0)
-    """For one call of the model, retries and all."""
+    """Time limit of one model call, including its retries."""
     model_tries: int = Field(default=3, ge=1)
     observation_chars: int = Field(default=10_000, ge=200)
 
     @model_validator(mode="after")
     def _check_prices(self) -> Settings:
         if self.max_cost is not None and self.prices is None:
-            raise ValueError("max_cost needs prices; give prices=Prices(prompt=…, completion=…) too")
+            raise ValueError("max_cost needs prices (pass prices=Prices(prompt=…, completion=…))")
         return self
 
 
 class AgentConfig(Settings):
-    """What a run is given and never stores: beside its settings, the model and further tools."""
+    """The configuration of an agent: its settings, model and tools. Never stored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -87,9 +93,9 @@ class AgentConfig(Settings):
     run_id: str | None = None
     """Prefix of the ids of its records. Default: the thread's id."""
     tools: tuple[BaseTool, ...] = ()
-    """Tools beside shell and editor. They run in this process, outside the sandbox."""
+    """Tools besides shell and editor. They run in this process, outside the sandbox."""
     delegation: DelegationRunner | None = None
-    """Gives the agent a tool to hand tasks to others; `open_run` makes it of a `graph.Delegation`."""
+    """Gives the agent a tool to hand tasks to children; `open_run` builds it from a `Delegation`."""
 
     @field_validator("tools")
     @classmethod
@@ -97,14 +103,14 @@ class AgentConfig(Settings):
         names = [tool.name for tool in tools]
         for name in names:
             if name in RESERVED_TOOL_NAMES:
-                raise ValueError(f"{name!r} means a tool that every agent has; give yours another name")
+                raise ValueError(f"the name {name!r} belongs to a built-in tool (rename yours)")
             if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
                 raise ValueError(
-                    f"{name[:80]!r} is no tool's name; take up to 64 letters, digits, '_' and '-'"
+                    f"invalid tool name {name[:80]!r} (use up to 64 letters, digits, '_' and '-')"
                 )
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"two tools are named {twice[0]!r}; give one another name")
+            raise ValueError(f"two tools are named {twice[0]!r} (rename one)")
         return tools
 
     @model_validator(mode="after")
@@ -115,15 +121,15 @@ class AgentConfig(Settings):
 
 
 class AgentContext(AgentConfig):
-    """What a run's nodes are given: its equipment, and the hold on its thread."""
+    """What the nodes of a run get: the agent's configuration, and the session of its thread."""
 
     session: Session
     member: TeamMember | None = None
-    """In a team: whose turn it is."""
+    """In a team: the acting agent."""
 
     @property
     def models(self) -> tuple[BaseChatModel, ...]:
-        """Every model that works on the thread; the keys of none are to be written down."""
+        """Every model that works on the thread; none of their keys may be written."""
         return tuple(agent.model for agent in self.member.team.all_agents) if self.member else (self.model,)
 
     @property
@@ -138,15 +144,15 @@ class AgentContext(AgentConfig):
 
 
 def describe_missing_tool_calls(model: BaseChatModel) -> str:
-    return f"protocol='native' needs a model with bind_tools, which {type(model).__name__} lacks; give protocol='text'"
+    return f"protocol='native' needs a model with bind_tools, which {type(model).__name__} lacks (use protocol='text')"
 
 
 class SettingsError(TakeoverError, ValueError):
-    """A run was given what it cannot use; the line names it, and what could be given instead."""
+    """A setting is invalid; the line names it and the valid values."""
 
 
 def build_agent_config(**values: Any) -> AgentConfig:
-    """What a run is given, checked. Raises SettingsError."""
+    """Validate the configuration of an agent. Raises SettingsError."""
     try:
         return AgentConfig(**values)
     except ValidationError as error:
@@ -154,14 +160,14 @@ def build_agent_config(**values: Any) -> AgentConfig:
 
 
 def describe_validation_error(error: ValidationError, model_class: type[BaseModel]) -> str:
-    """What is wrong with a value, in one line: the first of its fields, and what is allowed there."""
+    """Describe the first invalid field, in one line."""
     first = error.errors()[0]
     field = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
         names = list(model_class.model_fields)
         near = get_close_matches(field, names, 1)
         meant = f"did you mean {near[0]}? " if near else ""
-        return f"there is no setting {field!r}; {meant}there are {', '.join(names)}"
+        return f"unknown setting {field!r} ({meant}known: {', '.join(names)})"
     said = first["msg"].removeprefix("Value error, ").replace("a valid dictionary or instance of", "a")
     if first["type"] != "value_error":
         said = f"{said}, not {shorten_value(first['input'])}"
@@ -174,25 +180,25 @@ def shorten_value(value: Any) -> str:
 
 
 class MissingContextError(TakeoverError, TypeError):
-    """The graph was run without what it needs from outside."""
+    """The graph was run without its context."""
 
 
 def get_agent_context(runtime: Runtime[AgentContext]) -> AgentContext:
-    """The run's context. Raises MissingContextError, which says what is missing."""
+    """Return the run's context. Raises MissingContextError."""
     context: Any = runtime.context
     if isinstance(context, AgentContext):
         return context
     raise MissingContextError(
-        "the graph needs context=AgentContext(model=…, model_name=…, session=…); graph.runs.api.open_run makes it, "
-        f"and it must be given anew on every resume; it was {type(context).__name__}"
+        "the graph needs context=AgentContext(…, session=…), on every resume too (open_run builds it); "
+        f"got {type(context).__name__}"
     )
 
 
 def get_member(runtime: Runtime[AgentContext]) -> TeamMember:
-    """Whose turn it is in the team. Raises MissingContextError."""
+    """Return the acting agent of a team. Raises MissingContextError."""
     member = get_agent_context(runtime).member
     if member is None:
         raise MissingContextError(
-            "a team's graph needs its agents; graph.team.build_team and open_run(agents=…) bring them"
+            "the graph of a team needs its agents (build_team and open_run(agents=…) provide them)"
         )
     return member
