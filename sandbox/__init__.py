@@ -1,14 +1,11 @@
-"""Machines: run a command, edit a file, tell what changed, freeze, thaw.
+"""Sandboxes: run commands, edit files, list changes, take snapshots and restore them.
 
-promises and values     machine
-what all machines have  box, shell, files, changes, watch; workbench, repository
-host, process           host, process, local; trees, overlay, bases; seccomp, cgroups, hierarchies, namespaces
-docker                  container, containment, daemon, wire, freezer; images, tarballs
-snapshots as files      layers, differences, archive, contents, transfer
-directories and owners  storage, removal, ownership
-garbage collection      gc
-commands                __main__, probe, listing
-for other backends      contract
+Example:
+    >>> from langgraph_takeover.sandbox import SandboxSpec, default_backend, start
+    >>> sandbox = start(SandboxSpec(backend=default_backend(), directory=repository))
+    >>> sandbox.run("echo hi", timeout_s=10).output
+    'hi\\n'
+    >>> sandbox.close()
 """
 
 from __future__ import annotations
@@ -59,7 +56,7 @@ _MODULES = {
 
 
 def start(spec: SandboxSpec) -> Sandbox:
-    """Start a machine from its base. Raises SandboxUnavailableError, with what to do about it."""
+    """Start a sandbox from its base. Raises SandboxUnavailableError, with a cure."""
     from langgraph_takeover.sandbox.backends.base import BackendSandbox
     from langgraph_takeover.sandbox.storage import host_directories
 
@@ -68,11 +65,11 @@ def start(spec: SandboxSpec) -> Sandbox:
 
 
 def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
-    """A new machine with the files and the shell of `snapshot`, of the kind that `spec` says and no other.
+    """Start a sandbox with the files and the shell of `snapshot`, in the back end of `spec` and no other.
 
-    A snapshot of another kind of machine is converted where its base is one that `spec` starts from. `store` is the
-    directory that `freeze` was given. Raises SnapshotCorruptError when the snapshot is gone or is not what its digest says,
-    and SandboxUnavailableError where it cannot be converted.
+    A snapshot of another back end is converted if `spec` can start from its base. `store` is the directory that
+    `Sandbox.snapshot` got. Raises SnapshotCorruptError if the snapshot is missing or does not match its digest, and
+    SandboxUnavailableError if it cannot be converted.
     """
     from langgraph_takeover.sandbox.backends.base import BackendSandbox
     from langgraph_takeover.sandbox.shell.state import parse_state
@@ -91,33 +88,33 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
 
 
 def default_backend() -> BackendName:
-    """The embedded machine that this host can have: `host` where bubblewrap works, else `process`."""
+    """Return the best back end of this host without Docker: `host` if bubblewrap works, else `process`."""
     from langgraph_takeover.sandbox.backends.host import unavailable_reason
 
     return "process" if unavailable_reason() else "host"
 
 
 def describe_backend(backend: BackendName) -> str:
-    """One line on how far a backend isolates, for the person who runs it."""
+    """Describe how far a back end isolates, in one line."""
     from langgraph_takeover.sandbox.backends.host import describe_file_layers, unavailable_reason
 
     if backend == "docker":
-        return "a container each: no network, no host files"
+        return "one container each: no network, no host files"
     if backend == "host":
-        return f"bubblewrap: no network, no host files but the read-only system; {describe_file_layers()}"
-    return f"plain processes without isolation ({unavailable_reason() or 'as asked'})"
+        return f"bubblewrap: no network, no host files except the read-only system; {describe_file_layers()}"
+    return f"plain processes without isolation ({unavailable_reason() or 'as requested'})"
 
 
 def remove_stale_resources(
     backend: BackendName, *owners: str, kept_images: Collection[str] | None = ()
 ) -> None:
-    """Remove what killed runs left behind: their machines, and frozen images not in `keep`; None keeps all.
+    """Remove the sandboxes of killed runs, and their Docker snapshot images except `kept_images` (None keeps all).
 
-    Raises ValueError for what is no owner's name, and SandboxUnavailableError.
+    Raises ValueError for an invalid owner name, and SandboxUnavailableError.
     """
     for owner in owners:
         if not re.fullmatch(OWNER_PATTERN, owner):
-            raise ValueError(f"{owner!r:.60} is the name of no run")
+            raise ValueError(f"not the name of a run: {owner!r:.60}")
     if backend == "docker":
         from langgraph_takeover.sandbox.gc.docker import remove_owned
 
@@ -135,19 +132,23 @@ def _require_convertible(snapshot: Snapshot, spec: SandboxSpec) -> None:
     check_workspace(snapshot)
     if snapshot.backend == spec.backend:
         return
-    kind = f"the snapshot is one of a {snapshot.backend} sandbox"
+    kind = f"the snapshot belongs to a {snapshot.backend} sandbox"
     if spec.backend == "process" and snapshot.base.removeprefix(COPY_PREFIX).startswith("sha256:"):
-        raise SandboxUnavailableError(f"{kind} that began with an image; restore it with --sandbox host")
+        raise SandboxUnavailableError(f"{kind} that started from an image (restore it with --sandbox host)")
     if spec.backend == "docker" and not snapshot.base.startswith("sha256:"):
-        raise SandboxUnavailableError(f"{kind} that began with a directory; restore it with --sandbox host")
+        raise SandboxUnavailableError(
+            f"{kind} that started from a directory (restore it with --sandbox host)"
+        )
     if snapshot.location.startswith("sha256:") and spec.backend != "docker":
-        raise SandboxUnavailableError(f"{kind} and an image of its daemon; restore it with --sandbox docker")
+        raise SandboxUnavailableError(
+            f"{kind} and is an image on its daemon (restore it with --sandbox docker)"
+        )
     if snapshot.backend == "host" and spec.backend == "process" and not snapshot.base.startswith(COPY_PREFIX):
-        raise SandboxUnavailableError(f"{kind} with layers; restore it with --sandbox host")
+        raise SandboxUnavailableError(f"{kind} with layers (restore it with --sandbox host)")
 
 
 def _writable_directories(backend: BackendName, workspace: str) -> tuple[str, ...]:
-    """The workspace, the home and the directory for temporary files, as far as the kind of machine tells."""
+    """Return the workspace, the home and the directory for temporary files, if the back end fixes them."""
     from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
 
     if backend == "process":

@@ -1,4 +1,4 @@
-"""Commands about machines on this host: what it can do, what was left behind, a snapshot to carry away."""
+"""The command `sandbox`: what this host supports, stale resources, snapshots as files."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
-    help="Machines on this host: what it can do, what dead runs left, snapshots to carry elsewhere.",
-    epilog="Examples:\n\n  python -m sandbox probe\n\n  python -m sandbox gc\n\n  python -m sandbox gc --remove",
+    help="Sandboxes of this host: capabilities, stale resources of dead runs, snapshots as files.",
+    epilog="Examples:\n\n  sandbox probe\n\n  sandbox gc\n\n  sandbox gc --remove",
 )
 
 _GC_EPILOG = """
 Examples:
 
-  python -m sandbox gc
+  sandbox gc
 
-  python -m sandbox gc --remove
+  sandbox gc --remove
 
-  python -m sandbox gc --owner 3f9a61c2 --snapshots --remove
+  sandbox gc --owner 3f9a61c2 --snapshots --remove
 
-  python -m sandbox gc --bases --remove
+  sandbox gc --bases --remove
 
-  python -m sandbox gc --json | jq '.findings[] | select(.fate == "removable")'
+  sandbox gc --json | jq '.resources[] | select(.status == "removable")'
 
-What a living process has is never removed, nor what another host or a person made.
+Resources of living processes are never removed, nor those of other hosts or people.
 
-Exit codes: 0 done, 2 usage, 3 something could not be looked at or removed, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 something could not be inspected or removed, 130 interrupted.
 """
-_PROBE_EPILOG = "Examples:\n\n  python -m sandbox probe\n\n  python -m sandbox probe --json"
+_PROBE_EPILOG = "Examples:\n\n  sandbox probe\n\n  sandbox probe --json"
 _EXPORT_EPILOG = """
 Examples:
 
-  python -m sandbox export runs/20260518-120000/records/ID/record.json /mnt/share/ID.snapshot
+  sandbox export runs/20260518-120000/records/ID/record.json /mnt/share/ID.snapshot
 
-  python -m sandbox export snapshot.json s3://bucket/ID.snapshot --store /data/snapshots
+  sandbox export snapshot.json s3://bucket/ID.snapshot --store /data/snapshots
 
-Exit codes: 0 done, 2 usage, 3 the snapshot or the place failed, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 the snapshot or the target failed, 4 disk full, 130 interrupted.
 """
 _IMPORT_EPILOG = """
 Examples:
 
-  python -m sandbox import /mnt/share/ID.snapshot /data/snapshots >/data/snapshots/ID.json
+  sandbox import /mnt/share/ID.snapshot /data/snapshots >/data/snapshots/ID.json
 
-Exit codes: 0 done, 2 usage, 3 the file or the place failed, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 the file or the target failed, 4 disk full, 130 interrupted.
 """
 
 JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of tables.")]
@@ -69,48 +69,52 @@ JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of tables
 
 @app.command(epilog=_GC_EPILOG)
 def gc(
-    remove: Annotated[bool, Option("--remove", help="Do it. Without this, nothing is removed.")] = False,
+    remove: Annotated[
+        bool, Option("--remove", help="Remove the stale resources. Without this option, nothing is removed.")
+    ] = False,
     snapshots: Annotated[
         bool,
         Option(
             "--snapshots",
-            help="Frozen Docker images of dead runs, too: takeovers from their records are then impossible.",
+            help="Also Docker snapshot images of dead runs: their records can no longer be taken over.",
         ),
     ] = False,
     bases: Annotated[
         bool,
         Option(
-            "--bases", help="Unpacked bases, too, unless a run is alive: the next run unpacks its own again."
+            "--bases", help="Also unpacked bases, unless a run is alive: the next run unpacks its own again."
         ),
     ] = False,
     owner: Annotated[
         str | None,
         Option(
-            help="Only what belongs to this run, even if it cannot be told that it was made on this host.",
+            help="Only resources of this run, even if the host that made them is unknown.",
             show_default=False,
         ),
     ] = None,
     store: Annotated[
         list[Path] | None,
         Option(
-            help="Look for unfinished snapshots below this directory, too; may be repeated.",
+            help="Also look for partial snapshots below this directory; repeatable.",
             show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what dead runs left on this host and on its Docker daemon; remove it with --remove."""
+    """List stale resources of dead runs on this host and on its Docker daemon; --remove removes them."""
     from langgraph_takeover.sandbox.gc.collector import survey
     from langgraph_takeover.sandbox.gc.resources import CollectionRequest
     from langgraph_takeover.sandbox.storage.ownership import is_owner
 
     if owner is not None and not is_owner(owner):
-        _exit_with_usage_error(f"--owner: {owner!r} is no name of a run; the table of `gc` names them")
+        _exit_with_usage_error(
+            f"--owner: not the name of a run: {owner!r} (the table of `sandbox gc` has the names)"
+        )
     if owner is not None and (bases or store):
-        _exit_with_usage_error(f"{'--bases' if bases else '--store'}: belongs to no run; leave out --owner")
+        _exit_with_usage_error(f"{'--bases' if bases else '--store'}: belongs to no run (omit --owner)")
     for path in store or ():
         if not path.is_dir():
-            _exit_with_usage_error(f"--store: {path}: no such directory")
+            _exit_with_usage_error(f"--store: directory not found: {path}")
     request = CollectionRequest(owner, snapshots, bases, tuple(store or ()))
     with _report_errors():
         with _stderr_console().status("looking"):
@@ -128,7 +132,7 @@ def gc(
 
 @app.command(epilog=_PROBE_EPILOG)
 def probe(as_json: JsonOption = False) -> None:
-    """Show what this host can do: which machines it can have, how they are frozen, where they are kept."""
+    """Show what this host supports: back ends, ways to take snapshots, storage."""
     from langgraph_takeover.sandbox.cli import probe
 
     with _report_errors():
@@ -146,15 +150,15 @@ def probe(as_json: JsonOption = False) -> None:
 def export(
     snapshot_json: Annotated[
         Path,
-        Argument(help="A snapshot as JSON, or JSON that has one as its `snapshot`, as a handoff record has."),
+        Argument(help="A snapshot as JSON, or JSON with a field `snapshot`, such as a handoff record."),
     ],
-    url: Annotated[str, Argument(help="The file to write: a path, or a URL that fsspec knows.")],
+    url: Annotated[str, Argument(help="File to write: a path, or a URL that fsspec supports.")],
     store: Annotated[
         Path | None,
-        Option(help="Where it was frozen to.", show_default="the directory of SNAPSHOT_JSON"),
+        Option(help="Directory of the snapshot's archive.", show_default="the directory of SNAPSHOT_JSON"),
     ] = None,
 ) -> None:
-    """Write a snapshot, verified, to one file that another host can import."""
+    """Write a verified snapshot to one file that another host can import."""
     from langgraph_takeover.sandbox.snapshots import transfer
 
     snapshot = _read_snapshot(snapshot_json)
@@ -164,10 +168,10 @@ def export(
 
 @app.command("import", epilog=_IMPORT_EPILOG)
 def import_(
-    url: Annotated[str, Argument(help="The file to read: a path, or a URL that fsspec knows.")],
-    store: Annotated[Path, Argument(help="The directory to put its archive into; made if it is not there.")],
+    url: Annotated[str, Argument(help="File to read: a path, or a URL that fsspec supports.")],
+    store: Annotated[Path, Argument(help="Directory for its archive; created if missing.")],
 ) -> None:
-    """Put an exported snapshot into a directory, verified; prints the snapshot as JSON."""
+    """Verify an exported snapshot and add it to a directory; print the snapshot as JSON."""
     from langgraph_takeover.sandbox.snapshots import transfer
 
     try:
@@ -181,7 +185,7 @@ def import_(
 
 
 def _remove_resources(stale: tuple[Resource, ...]) -> dict[str, str | None]:
-    """Remove one by one; by `where`, why a resource is still there."""
+    """Remove resources one by one; return why a resource remains, by location."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from langgraph_takeover.sandbox.cli import terminal
@@ -210,7 +214,7 @@ def _show_survey(survey: Survey, outcome: dict[str, str | None] | None, request:
     console, stale = _stdout_console(), survey.stale_resources
     if survey.docker_error is not None:
         console.print(
-            terminal.escape_text(f"Docker was not looked at: {survey.docker_error.partition(' (')[0]}")
+            terminal.escape_text(f"Docker was not inspected: {survey.docker_error.partition(' (')[0]}")
         )
     for error in survey.errors:
         print(f"error: {error}", file=sys.stderr)
@@ -219,8 +223,8 @@ def _show_survey(survey: Survey, outcome: dict[str, str | None] | None, request:
         console.print()
     if not stale:
         whose = f" of {request.owner}" if request.owner else ""
-        where = " where it could be looked" if survey.errors else ""
-        console.print(terminal.escape_text(f"Nothing{whose} is left behind that can be removed{where}."))
+        where = " where it could be inspected" if survey.errors else ""
+        console.print(terminal.escape_text(f"No stale resources{whose} to remove{where}."))
     elif outcome is None:
         terminal.show_stale_resources(console, stale, "Left behind")
         console.print()
@@ -236,7 +240,7 @@ def _show_survey(survey: Survey, outcome: dict[str, str | None] | None, request:
         console.print(terminal.escape_text(f"Removed: {terminal.format_total(gone)}."))
         for one in stale:
             if outcome[one.location] is not None:
-                name = terminal.escape_text(f"{one.kind} {one.name} is still there: {outcome[one.location]}")
+                name = terminal.escape_text(f"{one.kind} {one.name} remains: {outcome[one.location]}")
                 print(f"error: {name}", file=sys.stderr)
 
 
@@ -250,7 +254,7 @@ def _read_snapshot(path: Path) -> Snapshot:
     except OSError as error:
         _exit_with_usage_error(f"SNAPSHOT_JSON: {path}: {error.strerror}")
     except ValueError as error:
-        _exit_with_usage_error(f"SNAPSHOT_JSON: {path}: is no JSON ({error})")
+        _exit_with_usage_error(f"SNAPSHOT_JSON: {path}: not JSON ({error})")
     if isinstance(told, dict) and isinstance(told.get("snapshot"), dict):
         told = told["snapshot"]
     try:
@@ -258,12 +262,12 @@ def _read_snapshot(path: Path) -> Snapshot:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        _exit_with_usage_error(f"SNAPSHOT_JSON: {path}: is no snapshot ({where}: {first['msg']})")
+        _exit_with_usage_error(f"SNAPSHOT_JSON: {path}: not a snapshot ({where}: {first['msg']})")
 
 
 @contextmanager
 def _report_errors() -> Iterator[None]:
-    """What a person, and not a programmer, can mend is told without a traceback."""
+    """Report user-correctable errors in one line, without a traceback."""
     from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 
     try:
@@ -273,7 +277,7 @@ def _report_errors() -> Iterator[None]:
         code = NO_SPACE if isinstance(error, OutOfDiskError) else INFRASTRUCTURE_FAILURE
         raise typer.Exit(code) from None
     except KeyboardInterrupt:
-        print("interrupted; what is not done can be done by the same command again", file=sys.stderr)
+        print("interrupted (run the same command again to continue)", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -1,4 +1,4 @@
-"""What every machine can do, and the values that go in and out of it."""
+"""The interface of every sandbox, and its values."""
 
 from __future__ import annotations
 
@@ -11,46 +11,45 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 BackendName = Literal["docker", "host", "process"]
 OWNER_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
-"""What a run may be called to whom machines belong: directories are named so."""
+"""Valid owner names: the run that sandboxes belong to; directories are named after it."""
 MAX_SHELL_STATE_CHARS = 8 * 1024 * 1024
-"""Characters; of a shell that has more to say, a snapshot keeps the directory alone."""
+"""Characters; of a longer shell state, a snapshot keeps only the directory."""
 _NAME_PATTERN = r"^([^/\x00.][^/\x00]*)?$"
 
 
 class Frozen(BaseModel):
-    """A value: immutable, and strict about the fields it is made of."""
+    """A value: immutable, and strict about its fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class TakeoverError(Exception):
-    """Base class of every error that this project raises on purpose."""
+    """Base class of all errors that this project raises on purpose."""
 
 
 class SandboxUnavailableError(TakeoverError):
-    """The machine itself failed or is not to be had; never a command's own failure."""
+    """The sandbox itself failed or cannot be started; never a command's own failure."""
 
 
 class SnapshotCorruptError(SandboxUnavailableError, ValueError):
-    """A snapshot is missing or is not what its digest says."""
+    """A snapshot is missing or does not match its digest."""
 
 
 class OutOfDiskError(SandboxUnavailableError, OSError):
-    """There was no room left on the disk for what a machine or a snapshot needs."""
+    """The disk has no space for a sandbox or a snapshot."""
 
 
 class FileAccessError(TakeoverError, OSError):
-    """A file could not be read or written inside the machine, for a reason of the file's own."""
+    """A file inside the sandbox could not be read or written, for a reason of its own."""
 
 
 class FileChange(Frozen):
     """One file whose content or permissions an action changed.
 
-    `path` is relative to the workspace inside it and absolute outside it. `before` and `after` are
-    SHA-256 digests in hexadecimal; None means that the file did not exist. The modes are permission
-    bits, given only where they changed. `renamed_from` names the file that went away with the same
-    content; `generated` says that the file lies in a cache that a tool makes by itself. `too_large` says that
-    the content was too large to hash: a digest then stands for the size and the time of the last change.
+    `path` is relative inside the workspace and absolute outside. `before` and `after` are SHA-256 digests in
+    hexadecimal; None means that the file did not exist. The modes are permission bits, present only if they changed.
+    `renamed_from` names the file that disappeared with the same content; `generated` means that the file is in a cache
+    directory. `too_large` means that the content was not hashed: the digest covers size and time of the last change.
     """
 
     path: str
@@ -64,13 +63,12 @@ class FileChange(Frozen):
 
 
 class ExecResult(Frozen):
-    """What one command came to; a failing command is a result, not an error.
+    """The result of one command; a failing command is a result, not an error.
 
-    `exit_code` is None when the command did not end by itself. `output` is standard output and
-    standard error as they came, at most the machine's limit, with the cut marked and counted.
-    `shell_ended` says that the command ended or lost the shell, and that a new one, in the same
-    directory and without the old one's variables, stands ready. `disk_full` says that the machine had
-    come to use more disk than it may, and that the command, if it still ran, and all beside it were ended.
+    `exit_code` is None if the command did not end by itself. `output` is standard output and standard error in order,
+    at most the sandbox's limit, with a marked and counted cut. `shell_ended` means that the command ended the shell, and
+    that a new one is ready in the same directory, without the old one's variables. `disk_full` means that the sandbox
+    exceeded its disk limit, and that the command and everything beside it were ended.
     """
 
     output: str
@@ -82,13 +80,17 @@ class ExecResult(Frozen):
 
 
 class SandboxSpec(Frozen):
-    """Which machine to start: from an image, or from a directory.
+    """The sandbox to start: from an image or from a directory.
 
-    A directory is a repository, with this host's own system around it, or (for `host`) a whole system's
-    files, of which an image can be made as well.
+    A directory is a repository, with this host's system around it, or (for `host`) the files of a complete system. `shell_init`
+    runs in every new shell before the first command. `owner` names the run that the sandbox belongs to; garbage
+    collection finds its resources by it.
 
-    `shell_init` is run in every new shell before the first command. `owner` names the run that the
-    machine belongs to; what it leaves behind is found by it.
+    Example:
+        >>> from pathlib import Path
+        >>> from langgraph_takeover import SandboxSpec
+        >>> SandboxSpec(backend="host", directory=Path("repository")).memory_mb
+        4096
     """
 
     backend: BackendName
@@ -96,7 +98,7 @@ class SandboxSpec(Frozen):
     directory: Path | None = None
     workspace: str = "/testbed"
     hidden: tuple[Path, ...] = ()
-    """Directories of this host that must not be seen inside, although they lie below one that may."""
+    """Directories of this host that stay hidden inside, although they are below a visible one."""
     shell_init: str = ""
     memory_mb: int = Field(default=4096, gt=0)
     pids: int = Field(default=512, gt=0)
@@ -105,8 +107,8 @@ class SandboxSpec(Frozen):
     disk_mb: int = Field(default=10_240, gt=0)
     owner: str = Field(default="takeover", pattern=OWNER_PATTERN)
     snapshots: Literal["auto", "layer", "commit"] = "auto"
-    """How `docker` freezes: its writable layer as an archive, which takes a local daemon, or an image by
-    commit, which works with any; `auto` is the first where it can be had."""
+    """How `docker` takes snapshots: `layer`, the writable layer as an archive (local daemon only); `commit`, an image;
+    `auto`, by layer if possible."""
 
     @model_validator(mode="after")
     def _require_base(self) -> SandboxSpec:
@@ -120,12 +122,11 @@ class SandboxSpec(Frozen):
 
 
 class Snapshot(Frozen):
-    """A machine frozen at one moment, as a value that can be kept and thawed any number of times.
+    """The saved state of a sandbox, as a value that can be stored and restored any number of times.
 
-    `backend` says what kind of machine it was. Which kind it is restored in, the caller's spec says alone.
-    `base` is the digest of what the machine started from, `digest` that of what it changed there
-    (paths, kinds, modes, link targets, bytes). `location` is an image id or the name of an archive,
-    which lies where `freeze` was told to put it. None of them is a path: a record may come from anybody.
+    `backend` is the back end that took it; the caller's spec alone decides where it is restored. `base` is the digest of
+    the sandbox's starting point, `digest` that of its changes (paths, kinds, modes, link targets, bytes). `location` is
+    an image id or the name of an archive in the store. None of these is a path: a record may come from anybody.
     """
 
     backend: BackendName
@@ -134,53 +135,52 @@ class Snapshot(Frozen):
     digest: str = Field(pattern=_NAME_PATTERN, max_length=200)
     workspace: str
     shell_state: str = Field(max_length=MAX_SHELL_STATE_CHARS)
-    """The `ShellState` of the agent's shell as JSON; data, which no shell ever evaluates."""
+    """The `ShellState` of the agent's shell as JSON: data that no shell evaluates."""
 
 
 class Sandbox(Protocol):
-    """One machine with one persistent shell for the agent, and a second hand for the runtime."""
+    """A sandbox with one persistent shell for the agent, and a second one for the runtime."""
 
     workspace: str
-    """Absolute path of the repository as commands inside see it."""
+    """Absolute path of the repository inside."""
 
     def run(self, command: str, *, timeout_s: float) -> ExecResult:
-        """Run `command` in the agent's shell, whose directory and variables last.
+        """Run `command` in the agent's shell, whose directory and variables persist.
 
-        Raises ValueError for a command that no shell can take (a NUL byte) and SandboxUnavailableError
-        when the machine is gone.
+        Raises ValueError for a command that no shell can run (with a NUL byte), and SandboxUnavailableError if the
+        sandbox is gone.
         """
 
     def inspect(self, command: str) -> ExecResult:
-        """Run a command of the runtime's own, in the workspace, unseen by the agent's shell."""
+        """Run a command of the runtime in the workspace, invisible to the agent's shell."""
 
     def read_file(self, path: str) -> bytes:
-        """The content of the file; relative paths start at the workspace. Raises FileAccessError."""
+        """Return the content of a file; relative paths start at the workspace. Raises FileAccessError."""
 
     def write_file(self, path: str, content: bytes) -> None:
-        """Write the file, making its directories. Raises FileAccessError."""
+        """Write a file, creating its directories. Raises FileAccessError."""
 
     def directory_listing(self, path: str) -> tuple[str, ...] | None:
-        """The names in a directory, sorted, directories with a final slash; None if it is none."""
+        """List the names in a directory, sorted, directories with a final slash; None if it is not a directory."""
 
     def changes(self) -> tuple[FileChange, ...]:
-        """What changed since the last call or the start, whatever changed it; sorted by path."""
+        """List what changed since the last call or the start, whatever program changed it; sorted by path."""
 
     def sha256(self, path: str) -> str | None:
-        """The digest of a file's content as the last `changes` found it; None where there is none."""
+        """Return the digest of a file's content at the last `changes`; None if there was no file."""
 
     def cwd(self) -> str:
-        """The directory that the agent's shell stands in."""
+        """Return the current directory of the agent's shell."""
 
     def shell_state(self) -> str:
-        """The `ShellState` of the agent's shell as JSON, as a snapshot keeps it beside the files."""
+        """Return the `ShellState` of the agent's shell as JSON, as a snapshot stores it."""
 
     def snapshot(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
-        """Freeze the whole machine, which goes on when this returns.
+        """Take a snapshot; the sandbox continues when this returns.
 
-        The snapshot counts when the future has it: then the files that it needs lie in `store`, durably.
-        The future raises OutOfDiskError or SandboxUnavailableError when they do not. An image that is made carries
-        `labels`, such as its thread and checkpoint.
+        The future holds the snapshot once its files are durable in `store`. It raises OutOfDiskError or
+        SandboxUnavailableError otherwise. An image that is created carries `labels`, such as its thread.
         """
 
     def close(self) -> None:
-        """End everything that runs in the machine and remove it; may be called twice."""
+        """End everything that runs in the sandbox and remove it; can be called twice."""

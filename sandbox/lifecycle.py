@@ -1,4 +1,4 @@
-"""The one machine that a run works on: started, thawed and ended in one place."""
+"""The one sandbox that a run works on: started, restored and ended in one place."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec, Snapshot
 
 
 class SandboxManager:
-    """Holds at most one machine at a time, so that none is ever left over."""
+    """Holds at most one sandbox at a time, so that none is left over."""
 
     def __init__(self, spec: SandboxSpec) -> None:
         self.spec = spec
         self._sandbox: Sandbox | None = None
 
     def sandbox(self) -> Sandbox:
-        """The machine as it is; started from its base at the first call."""
+        """Return the current sandbox; start it from its base at the first call."""
         if self._sandbox is None:
             self._sandbox = sandbox.start(self.spec)
         return self._sandbox
 
     def restore(self, snapshot: Snapshot, store: Path) -> Sandbox:
-        """Put a thawed machine in the place of the one there is."""
+        """Replace the current sandbox by a restored one."""
         self.close()
         self._sandbox = sandbox.restore(snapshot, store, self.spec)
         return self._sandbox

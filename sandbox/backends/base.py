@@ -1,4 +1,4 @@
-"""One machine, put together from an enclosure and two shells in it: the agent's and the runtime's."""
+"""The part that all back ends share: a sandbox made of a back end and two shells, the agent's and the runtime's."""
 
 from __future__ import annotations
 
@@ -26,48 +26,48 @@ from langgraph_takeover.sandbox.storage import host_directories
 
 _STATE_TIMEOUT_S = 30.0
 _SNAPSHOT_DELAY_S = 0.02
-"""The command that comes right after a freeze goes before the work that the freeze leaves."""
+"""The first command after a snapshot runs before the rest of the snapshot's work."""
 _INSPECT_TIMEOUT_S = 300.0
 
 
 class Backend(Protocol):
-    """What tells one backend from another: how a bash is started in it, and how it is frozen."""
+    """What differs between back ends: how a bash starts, and how files are saved."""
 
     workspace: str
     file_roots: tuple[str, ...]
-    """Directories beside the workspace that an agent can write to, as paths inside; the last is for what passes."""
+    """Directories besides the workspace that an agent can write to, as paths inside; the last one is temporary."""
     mounts: tuple[Mount, ...]
-    """Where the parts of `layers` are seen inside."""
+    """Where the parts of `layers` are visible inside."""
 
     def layers(self) -> LayerStack | None:
-        """The machine's files as they lie on this host, the top layer first; None where they do not."""
+        """The sandbox's files as directories of this host, the top layer first; None if they are not."""
 
     def open_shell(self) -> Channel:
         """Start one more bash inside."""
 
     def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
-        """Kill everything that runs inside but shells; `leaving` is sent `LEAVE` before."""
+        """Kill everything inside except shells; the signalled shell gets `LEAVE` first."""
 
     watch: DiskWatch | None
-    """Tells while a command runs whether the machine uses too much; None where nothing can tell."""
+    """Return a watch that reports, while a command runs, whether the sandbox exceeds a limit; None if unsupported."""
 
     def is_idle(self) -> bool:
-        """Whether nothing runs inside but shells that wait, so that a freeze may put new ones in their place."""
+        """Whether only waiting shells run inside, so that a snapshot may replace them."""
 
     def begin_snapshot(
         self, store: Path, labels: Mapping[str, str], *, is_idle: bool
     ) -> Callable[[str], Snapshot]:
-        """Freeze the files as they are; what is returned makes the snapshot last, and may take its time.
+        """Save the files as they are; the returned function makes the snapshot durable and may take its time.
 
-        It is called with the state of the agent's shell. A machine at rest may have other layers afterwards,
-        which new shells see; the old ones are there, for that state, until what is returned has killed them.
+        It is called with the state of the agent's shell. An idle sandbox may have other layers afterwards, which new
+        shells see. The old shells remain, for their state, until the returned function has killed them.
         """
 
     def close(self) -> None: ...
 
 
 class BackendSandbox:
-    """The machine that all backends share; satisfies `Sandbox`."""
+    """The sandbox of all back ends; implements `Sandbox`."""
 
     def __init__(
         self, backend: Backend, *, shell_init: str = "", shell_state: ShellState | None = None
@@ -82,7 +82,7 @@ class BackendSandbox:
             self._agent_shell = self._start_agent_shell(shell_state, self.workspace)
             self._change_tracker = self._make_change_tracker()
             stack = backend.layers()
-            # Later layers lie on the same disk.
+            # Later layers are on the same disk.
             self._first_layer_directory = stack.layers[0] if stack is not None else None
         except BaseException:
             backend.close()
@@ -119,12 +119,12 @@ class BackendSandbox:
         )
 
     def _require_disk_space(self) -> None:
-        """Raises OutOfDiskError where the host's disk is full: then what a command could not write says nothing of it."""
+        """Raises OutOfDiskError if the host's disk is full: then a failed write is not the command's fault."""
         if self._first_layer_directory is not None:
             host_directories.require_disk_space(self._first_layer_directory)
 
     def _kill_all(self) -> ShellState | None:
-        """End the command that runs, and all that runs beside it; the agent's shell's state, if it told it."""
+        """End the running command and everything beside it; return the agent's shell state if the shell reported it."""
         self._backend.kill_all(self._runtime_shell, self._agent_shell)
         state = self._agent_shell.read_exit_state()
         if state is None:
@@ -133,7 +133,7 @@ class BackendSandbox:
         return state
 
     def _stop_for_full_disk(self, result: ExecResult, watch: DiskWatch) -> ExecResult:
-        """End everything inside but the agent's shell, which waits, and accept the disk that is used by then."""
+        """End everything inside except the agent's waiting shell, and accept the disk space used by then."""
         state = self._agent_shell.request_state()(GRACE_S)
         self._agent_shell.close()
         self._backend.kill_all(self._runtime_shell, None)
@@ -191,7 +191,7 @@ class BackendSandbox:
             moved = before is not None and after is not None and after.layers != before.layers
             successor = self._prepare_shell() if moved else None
         finally:
-            # A shell that the agent broke loses what it held, and the snapshot is taken all the same.
+            # A shell that the agent broke loses its state; the snapshot is taken all the same.
             told = state(_STATE_TIMEOUT_S) or _make_minimal_shell_state(self._agent_shell.cwd)
         old: tuple[Shell | RuntimeShell, ...] = ()
         if successor is not None and after is not None:
@@ -213,7 +213,7 @@ class BackendSandbox:
         return self._snapshot_executor.submit(finish)
 
     def close(self) -> None:
-        """Waits for the freezes that are under way; each has its own future to tell how it ended."""
+        """Wait for the snapshots in progress; each has its own future for the result."""
         self._snapshot_executor.shutdown()
         self._agent_shell.close()
         self._runtime_shell.close()
@@ -226,7 +226,7 @@ class BackendSandbox:
         return LayerChangeTracker(stack, self._backend.mounts, self.workspace)
 
     def _start_agent_shell(self, state: ShellState | None, cwd: str) -> Shell:
-        """A new shell for the agent, with the old one's state, or else in its directory."""
+        """Start a new shell for the agent, with the old one's state, or at least in its directory."""
         return self._restore_shell(self._prepare_shell(), state, cwd)
 
     def _prepare_shell(self) -> Shell:
@@ -244,5 +244,5 @@ class BackendSandbox:
 
 
 def _make_minimal_shell_state(directory: str) -> ShellState:
-    """The state of a shell of which nothing but its directory is known."""
+    """Return the state of a shell of which only the directory is known."""
     return ShellState(directory=parse_directory(directory))

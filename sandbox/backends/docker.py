@@ -1,4 +1,4 @@
-"""A machine that is a Docker container: frozen by commit or by its writable layer, thawed by run."""
+"""The back end `docker`: a container; snapshots by its writable layer or by commit, restored by `docker run`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from langgraph_takeover.sandbox.storage.removal import remove_on_failure, remove
 __all__ = ["OWNER_LABEL", "OwnedClient", "client", "require_image", "restore", "start"]
 
 _MAX_LAYERS = 100
-"""The daemon takes no image of more than 125."""
+"""The daemon accepts at most 125 layers per image."""
 # Many rounds, because a fork bomb makes new processes while the old ones are being stopped.
 _SIGNALS = " ".join(["STOP"] * 12 + ["KILL"] * 3)
 _KILL_SCRIPT = (
@@ -48,7 +48,7 @@ _KILL_SCRIPT = (
     'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -$signal "$process" 2>/dev/null ;; esac; done; done; :'
 )
 _KILL_TIMEOUT_S, _KILL_PAUSE_S = 5.0, 0.2
-# A bash, because it reaps: what was orphaned and killed would count against the limit for ever.
+# A bash, because it reaps: orphans that were killed would otherwise count against the limit forever.
 _INIT_COMMAND = ["bash", "-c", "while :; do sleep 3600 & wait; done"]
 _ENVIRONMENT = (
     "HOME=/root",
@@ -77,7 +77,7 @@ class DockerBackend:
                 image["Id"],
                 _INIT_COMMAND,
                 entrypoint=[],
-                user="0:0",  # by number, because the agent may have lost /etc/passwd
+                user="0:0",  # by number, because the agent may have removed /etc/passwd
                 working_dir=spec.workspace,
                 environment=list(_ENVIRONMENT),
                 hostname="sandbox",
@@ -97,7 +97,7 @@ class DockerBackend:
         if spec.snapshots == "layer" and self._layer_directories is None:
             self.close()
             raise SandboxUnavailableError(
-                "the daemon's layers cannot be read from here: freeze by commit instead"
+                "the daemon's layers cannot be read from here (use snapshots by commit)"
             )
         disk = self._layer_directories[0] if self._layer_directories is not None else None
         self.watch = DiskWatch(self._measure_disk_use, spec.disk_mb << 20, disk)
@@ -107,7 +107,7 @@ class DockerBackend:
             return ExecChannel(self._id)
 
     def layers(self) -> LayerStack | None:
-        """The container's files, its own first and all below; None if they cannot be read from here."""
+        """Return the container's files, its own layer first; None if they cannot be read from here."""
         return (
             LayerStack(*self._layer_directories, opaque_attribute=opaque_attribute())
             if self._layer_directories is not None
@@ -121,7 +121,7 @@ class DockerBackend:
             try:
                 runtime_shell.run(_KILL_SCRIPT.format(spared=spared, leave=int(EXIT_SIGNAL)), timeout_s=30)
                 return
-            except ShellNotStartedError:  # a fork bomb takes each process that ends as its own
+            except ShellNotStartedError:  # a fork bomb uses each freed process slot
                 if time.monotonic() > last_try:
                     raise
                 time.sleep(_KILL_PAUSE_S)
@@ -170,7 +170,7 @@ class DockerBackend:
                 below = stack.enter_context(docker_images.open_image(self._image, self._base))
                 if below.base.opaque_attribute != opaque_attribute():
                     raise SandboxUnavailableError(
-                        "the image's layers cannot be read from here: freeze by commit instead"
+                        "the image's layers cannot be read from here (use snapshots by commit)"
                     )
                 layer = room / "layer"
                 layer.mkdir()
@@ -203,7 +203,7 @@ class DockerBackend:
         def finish() -> tuple[str, str]:
             image = docker_images.find_image(made["Id"])
             if image is None:
-                raise SandboxUnavailableError(f"the image {made['Id'][:19]} was removed before it was read")
+                raise SandboxUnavailableError(f"image {made['Id'][:19]} was removed before it was read")
             if self._layer_directories is not None:
                 _reject_reserved_names(self._layer_directories[0])
             if len(image["RootFS"]["Layers"]) > _MAX_LAYERS:
@@ -236,17 +236,17 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> DockerBackend
     ownership.hold(spec.owner)
     base = docker_images.require_base_image(snapshot.base)
     if spec.image is not None and (wanted := require_image(spec.image).id) != base["Id"]:
-        raise SnapshotCorruptError(f"the snapshot was made for base {base['Id'][:19]}, not for {wanted[:19]}")
+        raise SnapshotCorruptError(f"the snapshot needs base {base['Id'][:19]}, not {wanted[:19]}")
     return DockerBackend(spec, load_snapshot_image(snapshot, store, spec, base), base)
 
 
 def load_snapshot_image(
     snapshot: Snapshot, store: Path, spec: SandboxSpec, base: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The snapshot's image on this daemon, verified. Raises SnapshotCorruptError."""
+    """Return the snapshot's image on this daemon, verified. Raises SnapshotCorruptError."""
     if not is_image_id(snapshot.location):
         if Path(snapshot.location).name != snapshot.location:
-            raise SnapshotCorruptError(f"{snapshot.location!r} is not the name of an archive")
+            raise SnapshotCorruptError(f"not the name of an archive: {snapshot.location!r}")
         labels = {OWNER_LABEL: spec.owner, docker_images.LOADED_LABEL: snapshot.digest}
         tag = f"{spec.owner}-{snapshot.digest[:16]}"
         largest = spec.disk_mb << 20
@@ -259,20 +259,20 @@ def load_snapshot_image(
     found = docker_images.image_content_digest(image, base)
     if found != snapshot.digest:
         raise SnapshotCorruptError(
-            f"{snapshot.location[:19]} holds {found[:12]}…, but the snapshot says {snapshot.digest[:12]}…"
+            f"{snapshot.location[:19]} has digest {found[:12]}…, but the snapshot says {snapshot.digest[:12]}…"
         )
     return image
 
 
 def is_image_id(location: str) -> bool:
-    """Whether a snapshot lies on the daemon, not in a store."""
+    """Whether a snapshot is an image on the daemon, not a file in a store."""
     return location.startswith("sha256:")
 
 
 def _squash_layers(
     image: Mapping[str, Any], base: Mapping[str, Any], labels: Mapping[str, str], tag: str
 ) -> Mapping[str, Any]:
-    """The same files in one layer upon the base; the image of many layers is removed."""
+    """Combine the layers above the base into one; the image with many layers is removed."""
     with tempfile.TemporaryDirectory(prefix="takeover-squash-") as room:
         place = Path(room) / "archive"
         digest = docker_images.write_archive(image, base, place)
@@ -285,4 +285,4 @@ def _squash_layers(
 def _reject_reserved_names(layer: Path) -> None:
     found = tarballs.find_reserved_name(layer)
     if found is not None:
-        raise SandboxUnavailableError(f"no snapshot: Docker's layers cannot keep a file named {found!r}")
+        raise SandboxUnavailableError(f"no snapshot: Docker's layers cannot store a file named {found!r}")

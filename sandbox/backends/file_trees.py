@@ -1,4 +1,4 @@
-"""The files of an embedded machine: layered over their base, or copied; frozen, kept and laid out again."""
+"""The files of a `host` or `process` sandbox: layered over a base, or copied; saved and restored."""
 
 from __future__ import annotations
 
@@ -31,52 +31,52 @@ _DIFF_TARBALL = "diff.tar"
 
 PauseProcesses = Callable[[], contextlib.AbstractContextManager[None]]
 SavedDigests = tuple[str, str]
-"""A base's digest and that of what was changed there."""
+"""The digests of a base and of the changes to it."""
 
 
 class FileTree(Protocol):
-    """One machine's files."""
+    """The files of one sandbox."""
 
     base: Base
     root: Path
-    """The whole tree, as it is found after `entering`."""
+    """The whole tree, as seen after `entry_command`."""
     is_layered: bool
-    """Whether a freeze of a machine at rest puts new layers in the place of the old ones."""
+    """Whether a snapshot of an idle sandbox replaces its layers."""
 
     @property
     def namespaces(self) -> overlay.NamespaceHolder | None:
-        """The namespaces in which the files are seen; None for plain processes."""
+        """The namespaces in which the files are visible; None for plain processes."""
 
     def entry_command(self) -> list[str]:
-        """The beginning of a command line that comes to see `files`."""
+        """The start of a command line that sees `files`."""
 
     def layers(self) -> LayerStack: ...
 
     def own_layers(self) -> tuple[Path, ...]:
-        """The directories that this sandbox has written since its start, the one in use first."""
+        """The directories that this sandbox has written since its start, the current one first."""
 
     def begin_snapshot(
         self, store: Path, *, is_idle: bool, pause: PauseProcesses
     ) -> Callable[[], SavedDigests]:
-        """Freeze the files; the returned function keeps the result in `store` while the sandbox goes on.
+        """Save the files; the returned function stores the result in `store` while the sandbox continues.
 
-        It also ends the namespaces of the layers before. `at_rest` says that nothing runs inside but shells that wait;
-        otherwise `stopped` holds everything still while the files are read.
+        It also ends the namespaces of the old layers. `is_idle` means that only waiting shells run inside; otherwise
+        `pause` stops everything while files are read.
         """
 
     def close(self) -> None: ...
 
 
 class OverlayTree:
-    """Layers mounted over a base; frozen by making the top one the newest of the lower ones.
+    """Layers mounted over a base. A snapshot turns the top layer into the newest lower layer.
 
-    That takes the same time however many files changed, and nothing is copied for a successor either.
+    This takes the same time however many files changed, and a successor needs no copy either.
     """
 
     is_layered = True
 
     def __init__(self, base: Base, owner: str, lowers: tuple[Path, ...] = (), *, max_bytes: int) -> None:
-        """`most_bytes`: own layers that take more disk are merged at the next freeze at rest."""
+        """Own layers that take more than the limit are merged at the next idle snapshot."""
         self.base = base
         self._owner = owner
         self._max_bytes = max_bytes
@@ -99,7 +99,7 @@ class OverlayTree:
     ) -> Callable[[], SavedDigests]:
         keeper = self.namespaces
         if not is_idle:
-            # What goes on running keeps its files: the top layer stays where it is, and is copied.
+            # Running processes keep their files: the top layer stays in place and is copied.
             room, lowers = (
                 _pack_live_directory(self._directory / _DIFF_DIRECTORY, self._owner, keeper, pause),
                 self._lowers,
@@ -112,8 +112,8 @@ class OverlayTree:
             self._own_lowers = own
             self._old_namespaces.append(keeper)
             return lambda: self._save(frozen, store, keeper)
-        # An archive holds what all its layers come to, and so is the one layer to go on with.
-        with pause():  # what the shell's own traps start may still write
+        # An archive holds the merged layers, so it is the only layer to continue with.
+        with pause():  # the shell's own traps may start programs that still write
             kept = self._save(frozen, store)
         merged = _unpack_archive(store / ARCHIVE_NAME, *kept, self._owner)
         self._mount((merged,))
@@ -122,7 +122,7 @@ class OverlayTree:
         return lambda: kept
 
     def _exceeds_limit(self) -> bool:
-        """Whether layers that hide each other's files take more disk than the sandbox may use."""
+        """Whether layers that hide each other's files take more disk space than the sandbox may use."""
         return len(self._own_lowers) > 1 and sum(map(bytes_used, self._own_lowers)) > self._max_bytes
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class OverlayTree:
         remove_tree(self._directory)
 
     def _mount(self, lowers: tuple[Path, ...]) -> None:
-        """Mount an empty layer on these; when that fails, all is as before."""
+        """Mount an empty layer on these; on failure, nothing has changed."""
         room = overlay.create_layer_directory(self._owner)
         with remove_on_failure(room):
             self.namespaces = overlay.NamespaceHolder(room, (*lowers, self.base.tree))
@@ -151,7 +151,7 @@ class OverlayTree:
 
 
 class CopiedTree:
-    """A copy of the base, for where overlayfs is not to be had; frozen by copying it once more."""
+    """A copy of the base, where overlayfs is not available; a snapshot is another copy."""
 
     is_layered = False
 
@@ -197,7 +197,7 @@ class CopiedTree:
 
 
 def start_tree(spec: SandboxSpec, *, is_layered: bool, is_isolated: bool) -> FileTree:
-    """The files of a new machine. Raises SandboxUnavailableError, OutOfDiskError."""
+    """Prepare the files of a new sandbox. Raises SandboxUnavailableError and OutOfDiskError."""
     base = bases.prepare_base(spec)
     if is_layered:
         return OverlayTree(base, spec.owner, max_bytes=spec.disk_mb << 20)
@@ -205,10 +205,10 @@ def start_tree(spec: SandboxSpec, *, is_layered: bool, is_isolated: bool) -> Fil
 
 
 def restore_tree(snapshot: Snapshot, store: Path, spec: SandboxSpec, *, is_isolated: bool) -> FileTree:
-    """The files of a machine as they were when `snapshot` was taken.
+    """Prepare the files of a sandbox as they were when `snapshot` was taken.
 
-    What lies layered on this host already is mounted; anything else is unpacked from the archive in
-    `store`. Raises SnapshotCorruptError, SandboxUnavailableError, OutOfDiskError.
+    Layers that are on this host are mounted; otherwise the archive in `store` is unpacked. Raises
+    SnapshotCorruptError, SandboxUnavailableError and OutOfDiskError.
     """
     base = bases.prepare_snapshot_base(snapshot.base.removeprefix(COPY_PREFIX), spec)
     kept = store / snapshot.location
@@ -223,7 +223,7 @@ def restore_tree(snapshot: Snapshot, store: Path, spec: SandboxSpec, *, is_isola
         )
     if not is_isolated or overlay.unavailable_reason() is not None:
         raise SandboxUnavailableError(
-            f"{kept}: holds layers, and {overlay.unavailable_reason() or 'these need a host sandbox'}"
+            f"{kept}: has layers, and {overlay.unavailable_reason() or 'these need a host sandbox'}"
         )
     lowers = _find_cached_layers(spec.owner, snapshot.digest, kept)
     if lowers is None:
@@ -236,7 +236,7 @@ def restore_tree(snapshot: Snapshot, store: Path, spec: SandboxSpec, *, is_isola
 def make_snapshot_builder(
     backend: BackendName, workspace: str, finish: Callable[[], SavedDigests]
 ) -> Callable[[str], Snapshot]:
-    """From the state of the agent's shell to the snapshot, when the files are kept."""
+    """Make the function from the agent's shell state to the snapshot."""
 
     def snapshot(shell_state: str) -> Snapshot:
         base, digest = finish()
@@ -285,9 +285,9 @@ def _unpack_archive(
 
 
 def _copy_base(tree: Path, owner: str, *, keeps_current_user: bool = False) -> Path:
-    """A copy of a base in a room of its own, sharing the disk's blocks where the file system can.
+    """Copy a base to its own directory, sharing disk blocks if the file system can.
 
-    `ours` gives it to the user that runs this program.
+    With `own_files`, the current user owns the copy.
     """
     keep = ["--no-preserve=ownership"] if keeps_current_user else []
     room = overlay.create_layer_directory(owner)
@@ -300,14 +300,14 @@ def _copy_base(tree: Path, owner: str, *, keeps_current_user: bool = False) -> P
         if done.returncode != 0:
             told = done.stderr.decode(errors="replace").strip()[-300:]
             kind = OutOfDiskError if "No space left" in told else SandboxUnavailableError
-            raise kind(f"the machine's files could not be copied: {told}")
+            raise kind(f"the sandbox's files could not be copied: {told}")
     return room / _DIFF_DIRECTORY
 
 
 def _pack_live_directory(
     directory: Path, owner: str, namespaces: overlay.NamespaceHolder | None, pause: PauseProcesses
 ) -> Path:
-    """A new room with a tar of a directory in use, read while everything that could write to it is stopped."""
+    """Archive a directory in use to a new directory, while everything that could write to it is stopped."""
     room = overlay.create_layer_directory(owner)
     with remove_on_failure(room), pause():
         tarballs.pack(
@@ -319,7 +319,7 @@ def _pack_live_directory(
 
 
 def _unpack_live_directory(directory: Path, namespaces: overlay.NamespaceHolder | None) -> Path:
-    """The directory that `_packed` has kept in a room."""
+    """Return the archive that was written to a directory."""
     with remove_on_failure(directory):
         tarballs.unpack(
             directory / _DIFF_TARBALL,
@@ -331,7 +331,7 @@ def _unpack_live_directory(directory: Path, namespaces: overlay.NamespaceHolder 
 
 
 class _CachedLayers(NamedTuple):
-    """Layers of this host that hold what an archive does, as long as the archive is the same file."""
+    """Return layers of this host with the content of an archive, if the archive file is unchanged."""
 
     layers: tuple[str, ...]
     archive: tuple[int, ...]
@@ -361,5 +361,5 @@ def _identify_file(archive_path: Path) -> tuple[int, ...]:
     try:
         info = archive_path.stat()
     except OSError as error:
-        raise SnapshotCorruptError(f"{archive_path}: the snapshot's archive is gone") from error
+        raise SnapshotCorruptError(f"{archive_path}: the snapshot's archive is missing") from error
     return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)

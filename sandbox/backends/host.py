@@ -1,4 +1,4 @@
-"""A machine on this host without Docker: bubblewrap's namespaces around layers of files."""
+"""The back end `host`: bubblewrap's namespaces around layers of files, without Docker."""
 
 from __future__ import annotations
 
@@ -45,21 +45,22 @@ from langgraph_takeover.sandbox.storage.removal import remove_tree
 _SYSTEM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _ETC_FILES = ("alternatives", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd")
 _HOME = "/home/agent"
-# bubblewrap's first process inside keeps what it has as descriptors 0 to 2, and any process of the same user can attach
+# bubblewrap's first process inside keeps descriptors 0 to 2, and any process of the same user can attach to it: it must
+# not have the shell's input, from which the mark of the next command's end could be read.
 # to it: it must not have the shell's input, from which the next command's mark could be read.
 _DETACH_STREAMS, _ATTACH_STREAMS = "8<&0 9>&1 </dev/null >/dev/null", "<&8 >&9 8<&- 9>&-"
 _MAX_PENDING_SIGNALS = 4096
-"""That wait; the kernel has one budget of them for all sandboxes of a user."""
+"""Pending signals; the kernel has one budget for all sandboxes of a user."""
 _SHELL_PID = 2  # in its own namespace, where 1 is bubblewrap's reaper
 _SHELL_DESCRIPTORS = (0, 1, 2, PROTOCOL_DESCRIPTOR, 255)
 _NAMESPACE_DEPTH = 3  # process namespaces: this host's, the keeper's, bubblewrap's
-# Root inside owns the sandbox's IPC namespace, and could lift the bounds that the keeper has set there.
+# Root inside owns the sandbox's IPC namespace and could lift the limits that the keeper has set there.
 _KERNEL_MOUNTS = ("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev")
 _EXTRA_PROCESSES = 64
-"""Room in a control group for the shells, and for the processes that lead to them."""
+"""Extra processes in a control group: the shells, and the processes that lead to them."""
 _KILL_TIMEOUT_S, _KILL_POLL_S = 10.0, 0.001
 _SHARED_MEMORY_BYTES = 64 * 1024 * 1024
-# The IPC namespace is the keeper's, where its sizes are bounded.
+# The IPC namespace belongs to the keeper, which limits its sizes.
 _NAMESPACES = (
     "--unshare-user",
     "--unshare-pid",
@@ -78,7 +79,7 @@ _NAMESPACES = (
 
 @functools.cache
 def unavailable_reason() -> str | None:
-    """Why no bubblewrap sandbox can be had here, in one line; None when one can."""
+    """Return why bubblewrap does not work here, in one line; None if it works."""
     if shutil.which("bwrap") is None:
         return "bwrap is not installed (Debian: apt-get install bubblewrap)"
     if (reason := overlay.namespaces_unavailable_reason()) is not None:
@@ -89,16 +90,16 @@ def unavailable_reason() -> str | None:
 
 
 def describe_file_layers() -> str:
-    """How machines get their files here, in one line."""
+    """Describe how sandboxes get their files here, in one line."""
     reason = overlay.unavailable_reason()
     return "files layered by overlayfs" if reason is None else f"files copied, slowly ({reason})"
 
 
 class HostBackend:
-    """No network, no host files but the read-only system and the interpreter, no capabilities.
+    """No network, no host files except the read-only system and the interpreter, no capabilities.
 
-    Root inside is an unprivileged user outside, in user namespaces that it cannot nest. The base is
-    either a repository, with this host's own system read-only around it, or a whole system.
+    Root inside is an unprivileged user outside, in user namespaces that it cannot nest. The base is either a
+    repository, with this host's system read-only around it, or a complete system.
     """
 
     file_roots: tuple[str, ...] = (_HOME, "/tmp")
@@ -130,7 +131,7 @@ class HostBackend:
         calls = seccomp.open_filter_file()
         filtered = [] if calls is None else ["--seccomp", str(calls)]
         moves = "" if self._group is None else self._group.entry_script
-        # Where a control group counts memory, address space is free: Node and Bun programs reserve a lot of it.
+        # With a control group for memory, address space need not be limited: Node and Bun programs reserve a lot of it.
         address_space = "" if self._has_memory_limit() else f"-v {spec.memory_mb << 10} "
         try:
             channel = PipeChannel(
@@ -168,7 +169,7 @@ class HostBackend:
         if self._group is None:
             with self._pause_processes():
                 return self._has_only_idle_shells()
-        # A process that forks on and on is a member at every moment, under whatever id.
+        # A process that keeps forking is always in the group, whatever its id.
         return self._has_only_idle_shells() and self._group.process_ids() <= self._list_shell_processes()
 
     def begin_snapshot(
@@ -184,7 +185,7 @@ class HostBackend:
         return file_trees.make_snapshot_builder("host", self.workspace, finish_idle if is_idle else finish)
 
     def close(self) -> None:
-        with contextlib.ExitStack() as stack:  # what fails leaves nothing of the rest
+        with contextlib.ExitStack() as stack:  # a failed start leaves nothing behind
             if self._group is not None:
                 stack.callback(self._group.remove)
             stack.callback(self._tree.close)
@@ -192,13 +193,13 @@ class HostBackend:
                 stack.callback(channel.end)
 
     def _has_only_idle_shells(self) -> bool:
-        """Whether only shells are inside that wait for a command, as far as a look can tell."""
+        """Whether only waiting shells run inside, as far as one look shows."""
         self._observed_processes = self._list_processes(self._channels)
         return not any(map(_is_busy, self._observed_processes))
 
     @contextlib.contextmanager
     def _pause_processes(self) -> Iterator[None]:
-        """Hold everything inside still, verified. Raises SandboxUnavailableError if it does not stop."""
+        """Stop everything inside, verified. Raises SandboxUnavailableError if something keeps running."""
         assert self._tree.namespaces is not None
         if self._group is not None and self._group.can_pause:
             with self._group.pause():
@@ -212,9 +213,11 @@ class HostBackend:
         return self._group is not None and self._group.has_memory_limit
 
     def _measure_disk_use(self) -> int:
-        """Bytes on disk of what the sandbox has written since its start, files that have no name any more included."""
+        """Return the bytes on disk that the sandbox has written since its start, unnamed files included."""
         if self._group is not None:
-            self._group.protect(self._list_shell_processes())  # now and then, as new processes come
+            self._group.protect(
+                self._list_shell_processes()
+            )  # from time to time, because new processes appear
         return sum(map(bytes_used, self._tree.own_layers())) + bytes_unlinked(self._list_process_ids())
 
     def _list_process_ids(self) -> set[int]:
@@ -223,7 +226,7 @@ class HostBackend:
         return {process.pid for process in self._list_processes(self._channels)}
 
     def _list_shell_processes(self) -> set[int]:
-        """The shells, and what leads to them."""
+        """Return the shells, and the processes that lead to them."""
         ours = {channel.process.pid for channel in self._channels}
         return ours | {
             process.pid
@@ -233,7 +236,7 @@ class HostBackend:
         }
 
     def _list_busy_processes(self) -> list[psutil.Process]:
-        """Everything inside but the shells themselves."""
+        """Return everything inside except the shells."""
         return [
             process
             for process in self._list_processes(self._channels)
@@ -241,7 +244,7 @@ class HostBackend:
         ]
 
     def _list_processes(self, channels: Sequence[Channel]) -> list[psutil.Process]:
-        """What runs behind these channels, the reapers among it."""
+        """Return what runs behind these channels, including the reapers."""
         ours = [channel.process.pid for channel in self._channels if channel in channels]
         found = (process for pid in ours for process in find_descendants(pid))
         return [process for process in found if _namespace_pid(process.pid) > 0]
@@ -258,7 +261,7 @@ class HostBackend:
         for name, value in self._environment().items():
             argv += ["--setenv", name, value]
         shell = "bash" if program is None else shell_binary.SHELL_PATH_INSIDE
-        # In an image `sh` could be the agent's.
+        # In an image, the agent could have replaced `sh`.
         first = shell if self._tree.base.is_system else "sh"
         return [*argv, first, "-c", f'exec "$@" {_ATTACH_STREAMS}', first, shell, "--norc", "--noprofile"]
 
@@ -300,7 +303,7 @@ class HostBackend:
 
 
 def _namespace_pid(pid: int) -> int:
-    """A process's id in bubblewrap's namespace; 0 when it is not in there, or gone."""
+    """Return a process's id in bubblewrap's namespace; 0 if it is not in there, or has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("NSpid:"):
@@ -310,9 +313,9 @@ def _namespace_pid(pid: int) -> int:
 
 
 def _kill_namespaces(processes: Sequence[psutil.Process]) -> None:
-    """Kill process namespaces by their first processes, and wait until nothing in them is left.
+    """Kill process namespaces by their first processes, and wait until they are empty.
 
-    Raises SandboxUnavailableError if one outlives 10 s.
+    Raises SandboxUnavailableError if one survives 10 s.
     """
     reapers = [process for process in processes if _namespace_pid(process.pid) == 1]
     for process in (*reapers, *processes):
@@ -323,13 +326,13 @@ def _kill_namespaces(processes: Sequence[psutil.Process]) -> None:
     while not all(map(is_dead, reapers)):
         if time.monotonic() > deadline:
             raise SandboxUnavailableError(
-                f"the sandbox's processes outlived SIGKILL by {_KILL_TIMEOUT_S:.0f} s"
+                f"the sandbox's processes survived SIGKILL for {_KILL_TIMEOUT_S:.0f} s"
             )
         time.sleep(_KILL_POLL_S)
 
 
 def _is_busy(process: psutil.Process) -> bool:
-    """Whether a process inside is more than a shell that waits, or has more open than a new one would."""
+    """Whether a process inside is more than a waiting shell, or has more open files than a new one."""
     place = _namespace_pid(process.pid)
     with contextlib.suppress(OSError):
         if place == _SHELL_PID:
@@ -341,7 +344,7 @@ def _is_busy(process: psutil.Process) -> bool:
 
 @functools.cache
 def _prepare_etc_directory() -> Path:
-    """The little of this host's /etc that programs need, as one directory: each mount takes its time."""
+    """Return a directory with the few files of this host's /etc that programs need: every mount takes time."""
     present = [path for path in (Path("/etc") / name for name in _ETC_FILES) if path.exists()]
     stamps = repr([(path.name, path.stat().st_mtime_ns, path.stat().st_ino) for path in present])
     made = host_directories.ensure_root() / f"etc-{hashlib.sha256(stamps.encode()).hexdigest()[:16]}"
@@ -356,7 +359,7 @@ def _prepare_etc_directory() -> Path:
 
 
 def _make_affinity_command(cpus: float | None) -> list[str]:
-    """The beginning of a command line that binds the rest to so many of this host's processors, rounded up."""
+    """Return the start of a command line that binds the rest to that many processors of this host, rounded up."""
     ours = sorted(os.sched_getaffinity(0))
     if cpus is None or cpus >= len(ours):
         return []
@@ -364,7 +367,7 @@ def _make_affinity_command(cpus: float | None) -> list[str]:
 
 
 def _parent_directory_arguments(path: Path) -> list[str]:
-    """Options that make the parents of a mount point, open to every user inside."""
+    """Return options that create the parents of a mount point, accessible to every user inside."""
     parents = [str(parent) for parent in reversed(path.parents) if str(parent) not in ("/", "/usr")]
     return [option for parent in parents for option in ("--perms", "0755", "--dir", parent)]
 
@@ -392,4 +395,4 @@ def _create_backend(spec: SandboxSpec, tree: file_trees.FileTree) -> HostBackend
 def _require_available() -> None:
     reason = unavailable_reason()
     if reason is not None:
-        raise SandboxUnavailableError(f"no host sandbox: {reason}")
+        raise SandboxUnavailableError(f"host sandboxes are not available: {reason}")

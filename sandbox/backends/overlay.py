@@ -1,4 +1,4 @@
-"""Overlay mounts that need no privilege and leave nothing: a keeper process holds one, and dies with us."""
+"""Overlay mounts that need no privilege and leave nothing behind: a keeper process holds one, and ends with us."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ _PROGRAMS = {
     "taskset": "util-linux",
     "mount": "mount",
 }
-# `volatile`: an upper directory is never mounted twice, and a snapshot is synced where it is kept. Without `index`
+# `volatile`: an upper directory is never mounted twice, and a snapshot is synced where it is stored. Without `index`
+# an old upper directory can become a lower one while the kernel still holds it; it logs that.
 # an old upper directory can be a lower one while the kernel has not let go of it; it says so in its log.
 _MOUNT_COMMAND = 'mount -t overlay overlay -o "userxattr,volatile,index=off,lowerdir=$lowers,upperdir=diff,workdir=work" "$2"'
-# Sandboxes that root starts share one user of this host, and so its inotify instances: no sandbox may take them all.
+# Sandboxes that root starts share one user of this host, and so its inotify instances: no sandbox may use all of them.
+# SysV shared memory (in pages) and message queues survive their processes, so process limits do not bound them.
 # SysV shared memory (in pages) and message queues outlive their processes, so that no limit on these bounds them.
 _KERNEL_LIMITS = {"user/max_inotify_instances": 32, "kernel/shmall": 16384, "kernel/msgmni": 32}
 _SET_KERNEL_LIMITS = " ".join(f"echo {number} >/proc/sys/{name};" for name, number in _KERNEL_LIMITS.items())
-# The kernel mounts an overlay read-only, without an error, where it cannot write to the work directory.
+# The kernel mounts an overlay read-only, without an error, if it cannot write to the work directory.
 _CHECK_WRITABLE = '{ [ -w "$2" ] || { echo "the work directory cannot be written to" >&2; false; }; }'
-# Waits, in its namespaces, for the room to be in and the layers to mount there, if there are any.
+# Waits, in its namespaces, for the directory to enter and the layers to mount there, if any.
 _HOLDER_SCRIPT = f"""
 {{ {_SET_KERNEL_LIMITS} }} 2>/dev/null; echo ready; IFS= read -r room && IFS= read -r lowers && cd -- "$room" &&
 if [ -n "$lowers" ]; then {_MOUNT_COMMAND} && {_CHECK_WRITABLE}; fi && echo mounted && exec cat >/dev/null
@@ -52,19 +54,19 @@ _UNSHARE_COMMAND = (
 )
 _BIND_COMMAND = 'mount --bind "$0" "$1"'
 INTERPRETER = Path(sys.base_prefix)
-"""What runs this program, which machines with this host's own system have as well."""
+"""Programs that this module runs; sandboxes with this host's system have them as well."""
 _CLOSE_DELAY_S = 0.3
 MAX_LAYERS = 60
-"""Beyond this many, layers are merged into one: the kernel's mount options hold about 4,000 characters."""
+"""Beyond this number, layers are merged into one: the kernel's mount options hold about 4,000 characters."""
 
 
 class _EmptyNamespaces:
-    """User, mount and process namespaces with nothing in them yet but a way to the interpreter."""
+    """User, mount and process namespaces with nothing in them yet except access to the interpreter."""
 
     def __init__(self) -> None:
         self.origin = (os.getpid(), host_directories.ensure_root())
         binding = (str(INTERPRETER), str(interpreter_directory()), str(merged_directory()))
-        # Before privileges are dropped, since the way there may be closed to the user that machines run as.
+        # Before privileges are dropped, because the sandbox's user may be unable to enter its path.
         before, first = (
             ["unshare", "--mount", "sh", "-c", f'{_BIND_COMMAND}; shift 2; exec "$@"', *binding],
             "",
@@ -89,9 +91,9 @@ class _EmptyNamespaces:
         )
 
     def mount(self, directory: Path, layers: str) -> tuple[subprocess.Popen[bytes], int]:
-        """Make these the namespaces of a room, with its layers mounted.
+        """Turn these namespaces into those of a directory, with its layers mounted.
 
-        The process that holds them, and the first one inside, as this host numbers it.
+        Returns the process that holds them, and the first one inside, as this host numbers it.
         """
         process = self._process
         assert process.stdin is not None
@@ -112,12 +114,12 @@ class _EmptyNamespaces:
             if (closed := host_directories.find_closed_parent(directory)) is not None:
                 mode = stat.S_IMODE(closed.stat().st_mode)
                 raise SandboxUnavailableError(
-                    f"{closed}: closed to user {host_directories.ROOT_UID}, as which sandboxes run (mode {mode:04o}); "
-                    f"set {host_directories.ROOT_VARIABLE} to a directory that others can enter, or chmod o+x {closed}"
+                    f"{closed}: closed to user {host_directories.ROOT_UID}, as which sandboxes run (mode {mode:04o}) "
+                    f"(set {host_directories.ROOT_VARIABLE} to a directory that others can enter, or chmod o+x {closed})"
                 )
             raise SandboxUnavailableError(
-                f"no overlay could be mounted: {reason}; "
-                f"set {host_directories.ROOT_VARIABLE} to a directory on a disk that overlayfs can write to, such as ext4 or xfs"
+                f"no overlay could be mounted: {reason} "
+                f"(set {host_directories.ROOT_VARIABLE} to a directory on a disk that overlayfs can write to, such as ext4 or xfs)"
             )
         return process, inside[0].pid
 
@@ -127,7 +129,7 @@ class _EmptyNamespaces:
 
 
 class _NamespaceCache:
-    """One set of namespaces made ahead, since making them is half of what a machine's start takes."""
+    """One set of namespaces prepared in advance: making them takes half of a sandbox's start."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -155,15 +157,15 @@ _namespace_cache = _NamespaceCache()
 
 
 def prepare_namespaces() -> None:
-    """Make ahead, while others work, what the next machine or freeze needs."""
+    """Prepare in the background what the next sandbox or snapshot needs."""
     _namespace_cache.make()
 
 
 class NamespaceHolder:
-    """The namespaces of one machine, alive while this process holds its pipe, and its layers mounted in them.
+    """The namespaces of one sandbox, alive while this process holds its pipe, with its layers mounted in them.
 
-    `room` holds `diff` and `work`; what they and the lower layers come to is `merged`, seen only from inside.
-    `first` is the first process inside, as this host numbers it; not the agent's.
+    The directory holds `diff` and `work`; the merged result is `merged`, visible only from inside. `first` is the first
+    process inside, as this host numbers it; not the agent's.
     """
 
     def __init__(self, directory: Path, lowers: tuple[Path, ...]) -> None:
@@ -174,23 +176,23 @@ class NamespaceHolder:
         except SandboxUnavailableError:
             if spare is None:
                 raise
-            # Something may have ended the one made ahead.
+            # The prepared set may have been ended meanwhile.
             self._process, self.first_pid = _EmptyNamespaces().mount(directory, layers)
 
     def entry_command(self) -> list[str]:
-        """The beginning of a command line that runs the rest of it inside the namespaces."""
-        # Who is root already becomes the root that lives there; anybody else is that by the map of users.
+        """Return the start of a command line that runs the rest inside the namespaces."""
+        # Root becomes the root inside explicitly; any other user is mapped to it.
         credentials = ["--preserve-credentials"] if host_directories.owner_uid() is None else []
         return ["nsenter", f"--target={self.first_pid}", "--user", "--mount", "--pid", "--ipc", *credentials]
 
     def close_later(self) -> None:
-        """Close later: the kernel takes its time to let go of a mount, and holds up who makes one meanwhile."""
+        """Close later: the kernel releases a mount slowly, and blocks new mounts meanwhile."""
         closing = threading.Timer(_CLOSE_DELAY_S, self.close)
         closing.daemon = True
         closing.start()
 
     def close(self) -> None:
-        """End every process inside; when this returns, none writes any more. May be called twice."""
+        """End every process inside; after the return, none writes any more. Can be called twice."""
         if self._process.stdin is not None and not self._process.stdin.closed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.first_pid, 9)
@@ -201,21 +203,21 @@ class NamespaceHolder:
 
 
 def merged_directory() -> Path:
-    """Where every machine's files are found in its namespaces."""
+    """Where every sandbox's files are in its namespaces."""
     found = host_directories.ensure_root() / "merged"
     found.mkdir(exist_ok=True)
     return found
 
 
 def interpreter_directory() -> Path:
-    """Where the interpreter is found in every machine's namespaces, whoever may not go the way to it here."""
+    """Where the interpreter is in every sandbox's namespaces, even if its path here is not accessible."""
     found = host_directories.ensure_root() / "interpreter"
     found.mkdir(exist_ok=True)
     return found
 
 
 def find_missing_program() -> str | None:
-    """Which program is not installed that a keeper needs, in one line."""
+    """Return which required program is not installed, in one line; None if none is missing."""
     for program, package in _PROGRAMS.items():
         if shutil.which(program) is None:
             return f"{program} is not installed (Debian: apt-get install {package})"
@@ -224,7 +226,7 @@ def find_missing_program() -> str | None:
 
 @functools.cache
 def namespaces_unavailable_reason() -> str | None:
-    """Why no user namespace can be had here, in one line; None when one can."""
+    """Return why user namespaces do not work here, in one line; None if they work."""
     if (reason := find_missing_program()) is not None:
         return reason
     done = subprocess.run(
@@ -234,10 +236,10 @@ def namespaces_unavailable_reason() -> str | None:
 
 
 def unavailable_reason() -> str | None:
-    """Why machines cannot be layered with overlayfs here, in one line; None when they can."""
+    """Return why overlayfs does not work here, in one line; None if it works."""
     try:
         return _unavailable_reason()
-    except OutOfDiskError as error:  # which may pass
+    except OutOfDiskError as error:  # this failure may be temporary
         return str(error)
 
 
@@ -265,13 +267,13 @@ def _unavailable_reason() -> str | None:
 
 
 def create_layer_directory(owner: str) -> Path:
-    """A directory for one more layer of a run, with those that a keeper needs; this process now holds the run."""
+    """Create a directory for one more layer of a run, which this process now holds."""
     run = host_directories.runs_directory() / owner
     while True:
         host_directories.require_disk_space(host_directories.ensure_directory(run))
         ownership.hold(owner)
         room = run / secrets.token_hex(4)
-        # A collector may have removed the run's directory before this process held it.
+        # Garbage collection may have removed the run's directory before this process held it.
         with contextlib.suppress(FileNotFoundError, FileExistsError):
             room.mkdir(mode=0o711)
             break

@@ -1,4 +1,4 @@
-"""A plain directory and plain processes of this host: no isolation, for commands that are trusted."""
+"""The back end `process`: a directory and plain processes of this host. No isolation; for trusted commands."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
 
 
 class ProcessBackend:
-    """Keeps files apart by directories only; the workspace lies where the directory does."""
+    """Separates files by directories only; the workspace is the directory itself."""
 
     def __init__(self, tree: file_trees.FileTree) -> None:
         self._tree = tree
         self._channels: list[PipeChannel] = []
-        self.watch = None  # what runs here is trusted
+        self.watch = None  # everything here is trusted
         workspace, self._home, self._tmp = (tree.root / room for room in WRITABLE_DIRECTORIES)
         self.workspace = str(workspace)
         self.file_roots: tuple[str, ...] = (str(self._home), str(self._tmp))
@@ -72,7 +72,7 @@ class ProcessBackend:
         self._tree.close()
 
     def _list_processes(self) -> list[psutil.Process]:
-        """All but the shells."""
+        """Return all processes except the shells."""
         shells = {channel.process.pid for channel in self._channels}
         found = {process for pid in shells for process in find_descendants(pid)}
         return [p for p in found.union(find_run_processes(self._tmp)) if p.pid not in shells]
@@ -90,6 +90,6 @@ def _create_backend(tree: file_trees.FileTree) -> ProcessBackend:
     if tree.base.is_system:
         tree.close()
         raise SandboxUnavailableError(
-            "plain processes start from a repository, not from a whole system's files"
+            "plain processes start from a repository, not from a complete system's files"
         )
     return ProcessBackend(tree)

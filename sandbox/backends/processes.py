@@ -1,4 +1,4 @@
-"""Bash processes of this host: the wire to one, and how they are found, held still and ended."""
+"""Processes of this host: the channel to a bash; finding, stopping and killing processes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _CHUNK = 64 * 1024
 _MAX_ROUNDS = 20
 _EXEC_CHECKS, _EXEC_CHECK_S = 20, 0.005
 _KERNEL_THREADS = 2
-"""The process that all threads of the kernel have for a parent."""
+"""The parent of all kernel threads."""
 _EXIT_WAIT_S = 0.3
 _END_S = 5.0
 _CHILDREN_FILE = Path("/proc/thread-self/children")
 
 
 class PipeChannel:
-    """The wire to a bash that is a child of this process."""
+    """The channel to a bash that is a child of this process."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class PipeChannel:
 
     def send(self, data: bytes) -> None:
         if self._input.closed:
-            raise BrokenPipeError("the shell has been closed")
+            raise BrokenPipeError("the shell is closed")
         self._input.write(data)
         self._input.flush()
 
@@ -74,7 +74,7 @@ class PipeChannel:
         return self.process.poll() is None
 
     def start_error(self) -> str:
-        """Why the shell did not start, as what should have started it says."""
+        """Return why the shell did not start, as its starter reports it."""
         if self.process.stderr is not None and not self.process.stderr.closed:
             self._start_error += self.process.stderr.read(_CHUNK) or b""
         return self._start_error.decode(errors="replace").strip()
@@ -84,7 +84,7 @@ class PipeChannel:
         with contextlib.suppress(OSError):
             self._input.close()
         try:
-            # Closing its input ends a bash that waits for a command; one that still runs one is killed.
+            # Closing its input ends a waiting bash; a running one is killed.
             code = self.process.wait(_EXIT_WAIT_S)
         except subprocess.TimeoutExpired:
             kill_processes(find_descendants(self.process.pid))
@@ -99,7 +99,7 @@ class PipeChannel:
 
 
 def find_descendants(pid: int) -> list[psutil.Process]:
-    """Every living process below `pid`, parents first."""
+    """List every living process below `pid`, parents first."""
     found, waiting = [], [pid]
     while waiting:
         for child in _list_child_pids(waiting.pop(0)):
@@ -110,7 +110,7 @@ def find_descendants(pid: int) -> list[psutil.Process]:
 
 
 def _list_child_pids(pid: int) -> Iterator[int]:
-    """As the kernel lists them, which is faster than to ask every process for its parent."""
+    """Read the children from the kernel, which is faster than asking every process for its parent."""
     if not _CHILDREN_FILE.exists():
         with contextlib.suppress(psutil.NoSuchProcess):
             yield from (child.pid for child in psutil.Process(pid).children())
@@ -124,14 +124,14 @@ def _list_child_pids(pid: int) -> Iterator[int]:
 def kill_processes(processes: list[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.suspend()  # or what is killed last would start more meanwhile
+            process.suspend()  # or the last ones to be killed would start more meanwhile
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
 
 
 def kill_until_none(find: Callable[[], list[psutil.Process]]) -> None:
-    """Kill what `find` finds, and what that started meanwhile."""
+    """Kill the processes that `find` returns, and those that they start meanwhile."""
     for _ in range(_MAX_ROUNDS):
         found = [process for process in find() if not is_dead(process)]
         if not found:
@@ -140,7 +140,7 @@ def kill_until_none(find: Callable[[], list[psutil.Process]]) -> None:
 
 
 def is_dead(process: psutil.Process) -> bool:
-    """Whether a process runs no instruction any more. One whose first thread has ended may have others."""
+    """Whether a process no longer runs. One whose first thread has ended may have other threads."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
     except psutil.NoSuchProcess:
@@ -156,9 +156,9 @@ def _is_stopped(process: psutil.Process) -> bool:
 
 @contextlib.contextmanager
 def pause_processes(find: Callable[[], list[psutil.Process]]) -> Iterator[None]:
-    """Hold still what `find` finds, and what that started meanwhile, so that a copy of what they write is not torn.
+    """Stop the processes that `find` returns, and those that they start meanwhile, so that a copy of their files is consistent.
 
-    What was stopped before stays stopped.
+    Processes that were stopped before stay stopped.
     """
     held: set[psutil.Process] = set()
     try:
@@ -178,25 +178,25 @@ def pause_processes(find: Callable[[], list[psutil.Process]]) -> Iterator[None]:
 
 
 def remove_run(owner: str) -> None:
-    """Remove what this host keeps of a run, and the plain processes that a killed one left."""
+    """Remove this host's files of a run, and the plain processes that a killed run left."""
     run = host_directories.runs_directory() / owner
     if not ownership.is_known(owner) and not os.path.lexists(run):
-        return  # nobody has had it since it was removed
+        return  # nothing has used it since it was removed
     kill_run_processes(run)
     remove_tree(run)
     ownership.release(owner)
 
 
 def kill_run_processes(run: Path) -> None:
-    """Kill the plain processes that live in a run's directory."""
+    """Kill the plain processes in a run's directory."""
     kill_until_none(lambda: list(find_run_processes(run, wait=True)))
 
 
 def find_run_processes(directory: Path, *, wait: bool = False) -> dict[psutil.Process, Path]:
-    """The processes whose TMPDIR is at or below a directory, each with its TMPDIR.
+    """List the processes whose TMPDIR is at or below a directory, each with its TMPDIR.
 
-    That finds daemons, too, which are not among anybody's descendants. A process that is just starting another program
-    has no variables: with `wait`, they are read again until it has.
+    This also finds daemons, which are no descendants of ours. A process that is just starting another program has no
+    environment: with `wait`, it is read again until it has one.
     """
     found = {}
     for process in psutil.process_iter():
@@ -210,11 +210,11 @@ def find_run_processes(directory: Path, *, wait: bool = False) -> dict[psutil.Pr
 
 
 def _await_exec(process: psutil.Process) -> None:
-    """Wait, a tenth of a second at most, while a process has no variables; threads of the kernel never have any."""
+    """Wait, at most 0.1 s, while a process has no environment; kernel threads never have one."""
     for _ in range(_EXEC_CHECKS):
         try:
             is_settled = bool(Path(f"/proc/{process.pid}/environ").read_bytes())
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # it has ended, or belongs to another user
             return
         if is_settled or process.ppid() in (0, _KERNEL_THREADS) or is_dead(process):
             return
@@ -222,7 +222,7 @@ def _await_exec(process: psutil.Process) -> None:
 
 
 def build_environment(path: str, home: str) -> dict[str, str]:
-    """The variables of a sandboxed shell, built from nothing."""
+    """Build the environment of a sandboxed shell from nothing."""
     return {
         "PATH": path,
         "HOME": home,
@@ -230,6 +230,6 @@ def build_environment(path: str, home: str) -> dict[str, str]:
         "TERM": "dumb",
         "PAGER": "cat",
         "GIT_PAGER": "cat",
-        # Two edits within one second and of one size would let Python run a stale .pyc.
+        # Two edits of one size within one second would let Python run a stale .pyc.
         "PYTHONDONTWRITEBYTECODE": "1",
     }

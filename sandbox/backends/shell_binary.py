@@ -1,7 +1,7 @@
-"""The bash of a sandbox's shells: a copy that can be executed and not be read.
+"""The bash of a sandbox's shells: a copy that can be executed but not read.
 
-The kernel lets nobody without capabilities look into a process whose program they may not read: not into its memory, its
-descriptors or its environment, and no debugger attaches. So no command can read the random word that marks its end.
+The kernel lets a process without capabilities neither read the memory, descriptors or environment of a process whose
+program it may not read, nor attach a debugger to it. So no command can read the random word that marks its end.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _BASH_PATHS = ("usr/bin/bash", "bin/bash")
 
 
 def prepare_shell_program(base: Base) -> Path | None:
-    """The copy for machines on a base, made at the first call; None where the base's own bash is behind a link.
+    """Return the copy for sandboxes on a base, made at the first call; None if the base's own bash is behind a link.
 
-    A repository has this host's bash, a whole system its own.
+    A repository uses this host's bash, a complete system its own.
     """
     if base.is_system:
         found = next((path for name in _BASH_PATHS if (path := _find_regular_file(base.tree, name))), None)
@@ -55,8 +55,8 @@ def _copy_program(program: Path, target: Path) -> Path:
     except OSError as error:
         kind = OutOfDiskError if error.errno in (errno.ENOSPC, errno.EDQUOT) else SandboxUnavailableError
         raise kind(
-            f"{program}: cannot be copied to {target}: {error.strerror}; make {target.parent} writable, "
-            f"or set {host_directories.ROOT_VARIABLE} to another directory"
+            f"{program}: cannot be copied to {target}: {error.strerror} (make {target.parent} writable, "
+            f"or set {host_directories.ROOT_VARIABLE} to another directory)"
         ) from error
     finally:
         with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ def _copy_program(program: Path, target: Path) -> Path:
 
 
 def _find_regular_file(tree: Path, name: str) -> Path | None:
-    """A file of a tree that no link on the way leads out of."""
+    """Open a file of a tree without following a link out of it."""
     path = tree
     for part in name.split("/"):
         path /= part

@@ -1,4 +1,4 @@
-"""The difference of some layers from a base, name by name; it does not depend on the order of the changes."""
+"""The difference between layers and their base, name by name, independent of the order of changes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple
 from langgraph_takeover.sandbox.changes.layers import LayerEntry, LayerStack, require_shallow, root_entry
 
 DifferenceKind = Literal["file", "link", "directory", "opaque", "fifo", "gone"]
-"""`opaque` is a directory that hides what the base has in it; `gone` a name that only the base has."""
+"""`opaque` marks a directory that hides the base's content; `gone` marks a name that only the base has."""
 
 
 class Difference(NamedTuple):
-    """One name that differs, or a directory on the way to one."""
+    """One differing name, or a directory on the path to one."""
 
     path: str
     kind: DifferenceKind
@@ -25,12 +25,12 @@ class Difference(NamedTuple):
 
 
 def list_differences(layers: tuple[Path, ...], base: LayerStack) -> Iterator[Difference]:
-    """The difference of layers at rest, the top one first; sorted, a directory before what it holds.
+    """Yield the difference of unchanging layers, the top one first; sorted, a directory before its content.
 
-    The layers mark directories as `base` does.
+    The layers mark directories like `base`.
 
-    Equal trees give equal differences: a name that was made and removed again is left out, and a directory is opaque
-    only where the base has something to hide.
+    Equal trees give equal differences: a name that was created and removed is left out, and a directory is opaque only
+    if the base has something to hide.
     """
     return _merge_layers(
         "", tuple(root_entry(layer, base.opaque_attribute) for layer in layers), base, hidden=False
@@ -63,7 +63,7 @@ def _merge_layers(
 
 
 def _list_directory_parts(items: list[LayerEntry]) -> tuple[tuple[LayerEntry, ...], bool]:
-    """The layers' parts of one directory, down to where one hides the rest; and whether one does."""
+    """Return the layers' parts of one directory, down to one that hides the rest, and whether one does."""
     parts: list[LayerEntry] = []
     for item in items:
         if not item.is_directory:
@@ -80,7 +80,7 @@ def _is_directory(base: LayerStack, path: str) -> bool:
 
 
 def _difference_kind(info: os.stat_result) -> DifferenceKind | None:
-    """None for sockets and devices, which no archive can keep."""
+    """Return the kind; None for sockets and devices, which no archive can store."""
     if stat.S_ISREG(info.st_mode):
         return "file"
     if stat.S_ISLNK(info.st_mode):

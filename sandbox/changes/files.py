@@ -1,4 +1,4 @@
-"""A machine's files, asked for and told from inside it by a shell of our own."""
+"""A sandbox's files, read and written from inside by a shell of the runtime."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from langgraph_takeover.sandbox.shell.session import RuntimeShell, escape_non_ut
 MAX_FILE_BYTES = 16 * 1024 * 1024
 _TIMEOUT_S = 120.0
 _FILE_TIMEOUT_S = 20.0
-"""How long a file may take that something else takes the place of, such as a pipe that nobody writes to."""
-# The content is put aside whole before it takes the file's place, so that a full disk costs nothing. What is
+"""Time limit for a file that something else may replace, such as a pipe without a writer."""
+# The content is stored completely before it replaces the file, so a full disk costs nothing. A file with several names,
+# or of another owner, is overwritten in place, as an editor would. All input must be read.
 # more than one name, or somebody else's, is overwritten in place as an editor would. All input must be read.
 _WRITE_SCRIPT = """
 head -c {size} | {{ (
@@ -48,14 +49,14 @@ head -c {size} | {{ (
 
 
 class SandboxFiles:
-    """Reading and writing files inside the machine, so that no link or device that the agent left leads out of it."""
+    """Reads and writes files inside the sandbox, so that no link or device of the agent leads out of it."""
 
     def __init__(self, runtime_shell: RuntimeShell, workspace: str) -> None:
         self._runtime_shell = runtime_shell
         self._workspace = workspace
 
     def switch_shell(self, runtime_shell: RuntimeShell) -> None:
-        """Work with another shell from now on."""
+        """Use another shell from now on."""
         self._runtime_shell = runtime_shell
 
     def read(self, path: str) -> bytes:

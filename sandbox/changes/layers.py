@@ -21,7 +21,7 @@ MAX_PATH_BYTES = 3800
 USER_OPAQUE = "user.overlay.opaque"
 """The attribute of a directory that hides the layers below, where a user namespace mounts the overlay."""
 TRUSTED_OPAQUE = "trusted.overlay.opaque"
-"""The same where the host's root mounts it; there, a sandbox can set the user's attribute itself."""
+"""The same attribute if the host's root mounts it; there, a sandbox can set the user's attribute itself."""
 
 
 class LayerEntry(NamedTuple):
@@ -38,7 +38,7 @@ class LayerEntry(NamedTuple):
 
     @property
     def is_whiteout(self) -> bool:
-        """Whether the name hides what the layers below have under it."""
+        """Whether the name hides what the layers below have there."""
         return is_whiteout(self.info)
 
     @contextlib.contextmanager
@@ -52,7 +52,7 @@ class LayerEntry(NamedTuple):
             yield descriptor
 
     def make_readable(self) -> contextlib.AbstractContextManager[None]:
-        """Let the owner read while its mode forbids that."""
+        """Let the owner read, while the mode forbids it."""
         return safe_open.make_readable(self.layer, self.path, self.info)
 
     def link_target(self) -> bytes:
@@ -70,9 +70,9 @@ class LayerEntry(NamedTuple):
         return False
 
     def children(self) -> Iterator[LayerEntry]:
-        """The names that this layer has in the directory, whiteouts among them.
+        """List the names that this layer has in the directory, including whiteouts.
 
-        Raises OSError when the directory is gone, SandboxUnavailableError where directories are nested too deeply.
+        Raises OSError if the directory is gone, SandboxUnavailableError if directories are nested too deeply.
         """
         require_shallow(self.path)
         for name, info in safe_open.list_entries(self.layer, self.path):
@@ -82,8 +82,8 @@ class LayerEntry(NamedTuple):
 class LayerStack:
     """Layers, the top one first, read as the kernel would merge them.
 
-    No symbolic link is followed: a path that leads over one is not found. All layers but the top one must be at rest;
-    what vanishes from the top one while it is read is passed over.
+    No symbolic link is followed: a path through one is not found. All layers except the top one must not change; names
+    that disappear from the top one meanwhile are skipped.
     """
 
     def __init__(self, *layers: Path, opaque_attribute: str = USER_OPAQUE) -> None:
@@ -92,33 +92,33 @@ class LayerStack:
         self.opaque_attribute = opaque_attribute
 
     def find(self, path: str) -> LayerEntry | None:
-        """What lies at `path`; None if nothing."""
+        """Return the entry at `path`; None if there is none."""
         return LayerLookup(self).find(path)
 
     def listing(self, path: str) -> dict[str, LayerEntry]:
-        """The names in a directory; empty where there is none. The root's path is empty."""
+        """List the names in a directory; empty if there is none. The root's path is empty."""
         return {name: items[0] for name, items in _merge_parts(LayerLookup(self).parts(path)).items()}
 
     def walk(self, path: str = "") -> Iterator[LayerEntry]:
-        """Everything below a directory, directories before what they hold, sorted by name."""
+        """Yield everything below a directory, directories before their content, sorted by name."""
         yield from LayerLookup(self).walk(path)
 
 
 class LayerLookup:
-    """Finds paths in layers at rest. Remembers directories: looking for all files of one costs little more than one."""
+    """Finds paths in unchanging layers. Remembers directories: finding all files of one costs little more than one."""
 
     def __init__(self, stack: LayerStack) -> None:
         self._stack = stack
         self._known: dict[str, tuple[LayerEntry, ...]] = {}
 
     def find(self, path: str) -> LayerEntry | None:
-        """What lies at `path`; None if nothing."""
+        """Return the entry at `path`; None if there is none."""
         parent = path.rpartition("/")[0]
         found = next(_find_entries(self.parts(parent), path), None)
         return None if found is None or found.is_whiteout else found
 
     def parts(self, path: str) -> tuple[LayerEntry, ...]:
-        """The layers' parts of a directory, the top one first; none where there is no directory."""
+        """Return the layers' parts of a directory, the top one first; empty if there is no directory."""
         if not self._known:
             self._known[""] = _take_visible_parts(_list_roots(self._stack))
         names = path.split("/")
@@ -136,7 +136,7 @@ class LayerLookup:
         return self._known[path]
 
     def walk(self, path: str = "", *, pruned_name: str | None = None) -> Iterator[LayerEntry]:
-        """As `Stack.below`, without directories that are named `pruned`."""
+        """Like `Stack.below`, without directories that are named `pruned`."""
         yield from _walk(self.parts(path), pruned_name)
 
 
@@ -147,14 +147,14 @@ def _list_roots(stack: LayerStack) -> Iterator[LayerEntry]:
 
 
 def _find_entries(parts: tuple[LayerEntry, ...], path: str) -> Iterator[LayerEntry]:
-    """What parts of its directory have at `path`."""
+    """Find the entry at `path` in parts of its directory."""
     for part in parts:
         with _ignore_missing():
             yield part._replace(path=path, info=safe_open.read_status(part.layer, path))
 
 
 def _take_visible_parts(parts: Iterable[LayerEntry]) -> tuple[LayerEntry, ...]:
-    """Parts of one directory, down to where one hides the rest."""
+    """Return the parts of one directory, down to one that hides the rest."""
     found: list[LayerEntry] = []
     for part in parts:
         found.append(part)
@@ -164,7 +164,7 @@ def _take_visible_parts(parts: Iterable[LayerEntry]) -> tuple[LayerEntry, ...]:
 
 
 def _merge_parts(parts: tuple[LayerEntry, ...]) -> dict[str, list[LayerEntry]]:
-    """The names in a directory with what they are; of a directory, every layer's part."""
+    """List the names in a directory with their entries; for a directory, every layer's part."""
     found: dict[str, list[LayerEntry]] = {}
     gone: set[str] = set()
     for part in parts:
@@ -193,7 +193,7 @@ def root_entry(layer: Path, opaque_attribute: str = USER_OPAQUE) -> LayerEntry:
 
 
 def walk_layer(layer: Path) -> Iterator[LayerEntry]:
-    """Everything that one layer has, whiteouts among it, sorted by name."""
+    """Yield everything that one layer has, including whiteouts, sorted by name."""
     yield from _walk_layer(root_entry(layer))
 
 
@@ -205,14 +205,14 @@ def _walk_layer(directory: LayerEntry) -> Iterator[LayerEntry]:
 
 
 def _list_children(directory: LayerEntry) -> list[LayerEntry]:
-    """The names in a directory; none when it has vanished meanwhile."""
+    """List the names in a directory; empty if it has disappeared meanwhile."""
     with _ignore_missing():
         return list(directory.children())
     return []
 
 
 def require_shallow(path: str) -> None:
-    """Raises SandboxUnavailableError where directories are nested too deeply to be kept."""
+    """Raise SandboxUnavailableError if directories are nested too deeply for a snapshot."""
     if path.count("/") >= MAX_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise SandboxUnavailableError(
             f"{path[:40]}…: nested too deeply for a snapshot (maximum {MAX_DEPTH} directories)"
@@ -221,7 +221,7 @@ def require_shallow(path: str) -> None:
 
 @contextlib.contextmanager
 def _ignore_missing() -> Iterator[None]:
-    """Pass over what does not exist, or what a symbolic link or a long name makes unreachable."""
+    """Ignore what does not exist, or what a symbolic link or a long name makes unreachable."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -232,7 +232,7 @@ def _ignore_missing() -> Iterator[None]:
 
 
 def is_whiteout(info: os.stat_result) -> bool:
-    """Whether the name hides what the layers below have under it."""
+    """Whether the name hides what the layers below have there."""
     return stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
 
 

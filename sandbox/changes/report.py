@@ -1,4 +1,4 @@
-"""Which files changed between two looks at a machine, read off the top layer of its files."""
+"""The files that changed between two looks at a sandbox, read from the top layer of its files."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ GENERATED_DIRECTORIES = frozenset(
         ".eggs",
     )
 )
-"""Directories of caches, which tools make by themselves."""
+"""Cache directories, which tools create by themselves."""
 EXCLUDED_DIRECTORY = ".git"
-"""What git keeps is no file of the work; a change of it is seen in the files that it brings."""
+"""Git's own directory is not part of the work; its changes show in the files that it checks out."""
 MAX_HASHED_FILE_BYTES = 128 * 1024**2
 """Maximum size of a file, holes included, whose content is hashed; a larger one is known by its size and time."""
 MAX_HASHED_BYTES = 512 * 1024**2
@@ -51,20 +51,20 @@ MAX_SCAN_S = 30.0
 """Maximum duration of a report. Only millions of files take that long."""
 _RACY_NS = 20_000_000
 _TOO_MANY_FILES = (
-    "the sandbox has too many files: {:,} were listed in {:.0f} s; lower the limit on its disk (disk_mb), "
-    "which bounds their number"
+    "the sandbox has too many files: {:,} were listed in {:.0f} s (lower the limit on its disk, disk_mb, "
+    "which bounds their number)"
 )
 _BLOCK = 1024 * 1024
 _REPLACED_FILE_ERRNOS = (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR, errno.ENOTDIR)
-"""What the kernel says of a file that something else has taken the place of."""
+"""Errors of the kernel if something has replaced a file."""
 _NOT_DIRECTORY_ERRNOS = (*_REPLACED_FILE_ERRNOS, errno.ENOENT, errno.EXDEV, errno.EACCES)
-"""The same of a directory, or that its mode closes it."""
+"""The same for a directory, or a mode that closes it."""
 
 
 class FileState(NamedTuple):
-    """What a file is at one moment: the SHA-256 of its content, and its permission bits.
+    """A file at one moment: the SHA-256 of its content, and its permission bits.
 
-    Without `is_hashed` the digest is that of the size and the time of the last change, as for a very large file.
+    Without `is_hashed` the digest covers the size and the time of the last change, as for a very large file.
     """
 
     sha256: str
@@ -78,7 +78,7 @@ class _ObservedFile(NamedTuple):
 
 
 class Mount(NamedTuple):
-    """Where a part of a machine's tree of files is seen inside."""
+    """Where a part of a sandbox's file tree is visible inside."""
 
     part: str
     mount_point: str
@@ -124,10 +124,10 @@ class _ScanDeadline:
 
 
 class LayerChangeTracker:
-    """The difference since the last look, in time proportional to the size of the top layer.
+    """The changes since the last look, in time proportional to the size of the top layer.
 
-    A file's content is read again when its size, times, inode or mode say that it may have changed. No program inside
-    the sandbox is asked. The top layer may be in use meanwhile: it is read through descriptors only.
+    A file is read again when its size, times, inode or mode say that it may have changed. No program inside the sandbox
+    is used. The top layer may be in use meanwhile: it is read through descriptors only.
     """
 
     def __init__(self, stack: LayerStack, mounts: tuple[Mount, ...], workspace: str) -> None:
@@ -140,14 +140,14 @@ class LayerChangeTracker:
         self.changes()
 
     def switch_layers(self, stack: LayerStack) -> None:
-        """Go on with other layers that hold the same files, as after a freeze.
+        """Continue with other layers that hold the same files, as after a snapshot.
 
-        The layers so far must not change any more: what is new in them is looked up when it is asked for.
+        The old layers must not change any more: their new files are looked up when needed.
         """
         self._pending_stacks.append(stack)
 
     def changes(self) -> tuple[FileChange, ...]:
-        """Changed files since the last call. Raises SandboxUnavailableError when the files are gone or are far too many."""
+        """List the changes since the last call. Raises SandboxUnavailableError if the files are gone or far too many."""
         self._begin_scan()
         for stack in self._pending_stacks:
             for path, before, _ in self._find_differences():
@@ -191,7 +191,7 @@ class LayerChangeTracker:
         self._hidden_paths: frozenset[str] = frozenset()
 
     def _find_differences(self) -> Iterator[tuple[str, FileState | None, FileState | None]]:
-        """Every path that may differ from the last look, before and after; then this look is the last."""
+        """Return every path that may differ from the last look, before and after; this look then becomes the last."""
         before_now, before_covers = self._observed, self._hidden_paths
         try:
             now, covers = self._scan_top_layer()
@@ -211,7 +211,7 @@ class LayerChangeTracker:
                 yield path, before[path], after
 
     def _scan_top_layer(self) -> tuple[dict[str, _ObservedFile], frozenset[str]]:
-        """What the top layer has, and what it says is gone or hides what lies below."""
+        """Yield what the top layer has, and what it says is gone or hides something below."""
         now: dict[str, _ObservedFile] = {}
         covers: set[str] = set()
 
@@ -266,7 +266,7 @@ class LayerChangeTracker:
         if known is not None and known.signature == signature:
             return known
         if time.time_ns() - info.st_ctime_ns < _RACY_NS:
-            signature = ()  # it may change once more within the same tick of the clock
+            signature = ()  # it may change once more within the same clock tick
         mode = stat.S_IMODE(info.st_mode)
         by_size = _size_digest(info)
         if known is not None and not known.state.is_hashed and known.state.sha256 == by_size:
@@ -274,7 +274,7 @@ class LayerChangeTracker:
         try:
             content = self._hash_content(posixpath.basename(path), directory, info)
         except PermissionError:
-            # Nobody can have read it either: it keeps the digest it had.
+            # No one can have read it either: it keeps its digest.
             state = self._file_state(path)
             content = state.sha256 if state else hashlib.sha256(b"").hexdigest()
         return _ObservedFile(signature, FileState(content or by_size, mode, is_hashed=content is not None))
@@ -303,7 +303,7 @@ class LayerChangeTracker:
             raise
 
     def _file_state(self, path: str) -> FileState | None:
-        """What the file was at the last look."""
+        """Return the file's state at the last look."""
         self._deadline.count_file()
         seen = self._observed.get(path)
         if seen is not None:
@@ -348,7 +348,7 @@ class LayerChangeTracker:
 def compare_states(
     states: Iterable[tuple[str, FileState | None, FileState | None]], workspace: str
 ) -> tuple[FileChange, ...]:
-    """What differs, sorted; paths are absolute as seen inside, and told relative to the workspace."""
+    """Return the differences, sorted; paths inside the workspace are relative to it, others absolute."""
     prefix = workspace.rstrip("/") + "/"
     different = sorted((path, before, after) for path, before, after in states if before != after)
     different = [line for line in different if EXCLUDED_DIRECTORY not in line[0].split("/")]
@@ -380,7 +380,7 @@ def _hash_link_target(target: bytes) -> str:
 
 
 def _size_digest(info: os.stat_result) -> str:
-    """What stands for the content of a file that is too large to hash."""
+    """Return a digest for the content of a file that is too large to hash."""
     return hashlib.sha256(b"large:%d:%d" % (info.st_size, info.st_mtime_ns)).hexdigest()
 
 

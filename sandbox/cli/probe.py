@@ -1,4 +1,4 @@
-"""What this host can do for machines, what it lacks, and how to get it."""
+"""What this host supports for sandboxes, what is missing, and how to get it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _MIN_FREE_BYTES = 5 * 10**9
 
 
 class HostCapability(Frozen):
-    """One thing that machines need or can use."""
+    """One capability that sandboxes need or can use."""
 
     component: str
     name: str
     status: Literal["yes", "less", "no"]
     detail: str
     fix: str | None = None
-    """What to do about it, where it is not as it might be."""
+    """How to improve it, if it is missing or limited."""
 
 
 def list_capabilities() -> list[HostCapability]:
-    """Everything, part by part. Starts a few processes, and leaves nothing."""
+    """Check everything, component by component. Starts a few processes, and leaves nothing behind."""
     return [*_probe_host(), *_probe_docker(), *_probe_process(), *_probe_storage()]
 
 
@@ -41,7 +41,7 @@ def _probe_host() -> list[HostCapability]:
     spaces = overlay.namespaces_unavailable_reason()
     found = [
         _make_capability("host", "bubblewrap", reason, shutil.which("bwrap") or "installed"),
-        _make_capability("host", "user namespaces", spaces, "can be made", _namespaces_fix()),
+        _make_capability("host", "user namespaces", spaces, "available", _namespaces_fix()),
     ]
     if reason is None:
         lacking = overlay.unavailable_reason()
@@ -61,7 +61,7 @@ def _probe_host() -> list[HostCapability]:
 
 
 def _probe_limits() -> list[HostCapability]:
-    """Which limit of a `host` sandbox is enforced how."""
+    """Describe how each limit of a `host` sandbox is enforced."""
     lacking = cgroups.unavailable_reason()
     reason, _, cure = (lacking or "its control groups cannot limit memory").partition(" (")
     able, cure = cgroups.available_controllers(), cure.rstrip(")")
@@ -117,7 +117,7 @@ def _probe_docker() -> list[HostCapability]:
     version, driver = told["ServerVersion"], told["Driver"]
     upper = f"{told['DockerRootDir']}/{driver}"
     readable = layer_directories({"Name": driver, "Data": {"UpperDir": upper}}) is not None
-    cure = "run as root beside a daemon with overlay2: a freeze then takes a tenth of the time"
+    cure = "run as root beside a daemon with overlay2: a snapshot then takes a tenth of the time"
     return [
         HostCapability(
             component="docker",
@@ -129,7 +129,7 @@ def _probe_docker() -> list[HostCapability]:
             component="docker",
             name="freezing",
             status="yes" if readable else "less",
-            detail="by layer: the daemon's can be read"
+            detail="by layer: the daemon's layers can be read"
             if readable
             else "by commit: the daemon's layers cannot be read",
             fix=None if readable else cure,
@@ -138,17 +138,19 @@ def _probe_docker() -> list[HostCapability]:
             component="docker",
             name="disk limit",
             status="yes" if limited else "less",
-            detail="kept by the daemon" if limited else "kept by looking at how much a container has written",
+            detail="enforced by the daemon"
+            if limited
+            else "enforced by checking how much a container has written",
             fix=None if limited else "keep the daemon's files on xfs, mounted with prjquota",
         ),
     ]
 
 
-_DOCKER_FIX = "start it, or name one by DOCKER_HOST; your user must be one that may talk to it"
+_DOCKER_FIX = "start it, or set DOCKER_HOST; your user needs access to it"
 
 
 def _shorten_docker_error(message: str) -> str:
-    """What the Docker client says, without how it came to know."""
+    """Summarize the Docker client's error without its history."""
     system = re.search(r"\(\d+, '([^']+)'\)", message)
     short = message.partition("; start it")[0]
     return f"{short.partition(' (')[0]}: {system[1]}" if system else short
@@ -157,7 +159,7 @@ def _shorten_docker_error(message: str) -> str:
 def _probe_process() -> list[HostCapability]:
     default = default_backend()
     told = "bubblewrap" if default == "host" else "plain processes, without isolation"
-    cure = None if default == "host" else "get what the host backend lacks, above"
+    cure = None if default == "host" else "install what the host back end lacks, above"
     return [
         HostCapability(
             component="process", name="plain processes", status="yes", detail="always, without isolation"
@@ -183,7 +185,7 @@ def _probe_storage() -> list[HostCapability]:
         reason, _, cure = str(error).partition("; ")
         return [HostCapability(component="place", name="directory", status="no", detail=reason, fix=cure)]
     except OSError as error:
-        cure = f"set {host_directories.ROOT_VARIABLE} to a directory of yours"
+        cure = f"set {host_directories.ROOT_VARIABLE} to a directory that you own"
         return [
             HostCapability(
                 component="place", name="directory", status="no", detail=f"{root}: {error.strerror}", fix=cure
@@ -191,7 +193,7 @@ def _probe_storage() -> list[HostCapability]:
         ]
     from rich.filesize import decimal
 
-    tight = "python -m sandbox gc shows what can go"
+    tight = "sandbox gc lists what can be removed"
     return [
         HostCapability(component="place", name="directory", status="yes", detail=str(root)),
         HostCapability(
@@ -220,7 +222,7 @@ def _describe_directory(directory: Path) -> str:
 def _make_capability(
     component: str, name: str, problem: str | None, detail: str, fix: str | None = None, *, fallback: str = ""
 ) -> HostCapability:
-    """What is there, or else what is lacking and, after a colon or in brackets, why."""
+    """Return the capability, or what is missing and, after a colon or in brackets, why."""
     if problem is None:
         return HostCapability(component=component, name=name, status="yes", detail=detail)
     reason, bracket, named = problem.partition(" (Debian: ")

@@ -1,4 +1,4 @@
-"""How resources and facts look on a terminal, and as JSON."""
+"""How resources and capabilities are shown on a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def show_kept_resources(console: Console, resources: Iterable[Resource]) -> None
 
 
 def show_capabilities(console: Console, capabilities: Iterable[HostCapability]) -> None:
-    """What there is, with the cure below what is not as it might be."""
-    table = _make_table("What this host can do", "", "part", "what", "found")
+    """A table of capabilities, with the fix below each that is missing or limited."""
+    table = _make_table("Host capabilities", "", "part", "what", "found")
     before = ""
     for fact in capabilities:
         told = escape_text(fact.detail)
@@ -65,7 +65,7 @@ def show_capabilities(console: Console, capabilities: Iterable[HostCapability]) 
 
 
 def to_json_object(survey: Survey, removal_errors: dict[str, str | None] | None) -> dict[str, Any]:
-    """The survey; `outcome` has the error, if any, of each removal, by `where`."""
+    """The survey; `outcome` has the error of each removal, if any, by location."""
 
     def describe_entry(resource: Resource) -> dict[str, Any]:
         failure = (
@@ -92,12 +92,12 @@ def to_json_object(survey: Survey, removal_errors: dict[str, str | None] | None)
 
 
 def format_total(resources: tuple[Resource, ...]) -> str:
-    """How many, and how much."""
-    return f"{len(resources)} thing{'' if len(resources) == 1 else 's'}, {decimal(sum(one.size_bytes for one in resources))}"
+    """Describe how many resources, and their size."""
+    return f"{len(resources)} resource{'' if len(resources) == 1 else 's'}, {decimal(sum(one.size_bytes for one in resources))}"
 
 
 def format_age(seconds: float) -> str:
-    """A time span in its largest unit; nothing where it is not known."""
+    """A time span in its largest unit; empty if unknown."""
     if not seconds:
         return ""
     for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
@@ -107,13 +107,13 @@ def format_age(seconds: float) -> str:
 
 
 def escape_text(text: str) -> Text:
-    """Text that no name of a file or a container can turn into anything else."""
+    """Escape text, so that the name of a file or container cannot control the terminal."""
     readable = text.encode("utf-8", "backslashreplace").decode()
     return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in readable))
 
 
 def discard_output() -> None:
-    """Drop what standard output could not take, or Python tries once more at exit and ends with code 120."""
+    """Drop unwritten output: Python would try again at exit, and end with code 120."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""The Docker daemon: how it is reached, what its failures mean, and what of it can be read from here."""
+"""The Docker daemon: connection, errors, and what can be read from here."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from langgraph_takeover.sandbox.storage.ownership import make_labels
 
 API_TIMEOUT_S = 600
 QUICK_TIMEOUT_S = 60
-"""What a daemon that hangs may cost where an answer takes milliseconds."""
+"""Time limit for answers that take milliseconds, in case the daemon hangs."""
 
 
 @functools.cache
 def client(timeout_s: int = API_TIMEOUT_S) -> Any:
-    """The Docker daemon that the environment names. Raises SandboxUnavailableError when none answers."""
+    """Connect to the Docker daemon of the environment. Raises SandboxUnavailableError if none answers."""
     import docker
     from docker.errors import DockerException
 
@@ -30,20 +30,20 @@ def client(timeout_s: int = API_TIMEOUT_S) -> Any:
         found.ping()
     except (DockerException, OSError) as error:
         raise SandboxUnavailableError(
-            f"no Docker daemon answers ({summarize_error(error)}); start it, or choose --sandbox host"
+            f"no Docker daemon answers: {summarize_error(error)} (start it, or use --sandbox host)"
         ) from error
     return found
 
 
 @contextlib.contextmanager
 def translate_errors(action: str) -> Iterator[None]:
-    """Turn whatever the daemon fails with meanwhile into our own exceptions."""
+    """Translate the daemon's errors into our exceptions."""
     from docker.errors import DockerException
 
     try:
         yield
     except SandboxUnavailableError:
-        raise  # ours already; one of them is an OSError
+        raise  # already translated; one of them is an OSError
     except (DockerException, OSError) as error:
         if "no space left on device" in str(error).lower():
             raise OutOfDiskError(f"{action}: the Docker daemon's disk is full") from error
@@ -51,7 +51,7 @@ def translate_errors(action: str) -> Iterator[None]:
 
 
 def require_image(name: str) -> Any:
-    """The image of that name. Raises SandboxUnavailableError, saying what to do."""
+    """Return the image of that name. Raises SandboxUnavailableError with a cure."""
     from docker.errors import ImageNotFound
 
     with translate_errors(f"Docker image {name}"):
@@ -59,14 +59,14 @@ def require_image(name: str) -> Any:
             return client().images.get(name)
         except ImageNotFound as error:
             raise SandboxUnavailableError(
-                f"Docker image {name} is not on this daemon; pull or build it first"
+                f"Docker image {name} is not on this daemon (pull or build it first)"
             ) from error
 
 
 def layer_directories(driver: Mapping[str, Any]) -> tuple[Path, ...] | None:
-    """Where the layers of a container or an image lie, the top one first; None if they cannot be read."""
+    """Return the directories of a container's or image's layers, the top one first; None if they cannot be read."""
     if driver.get("Name") != "overlay2" or os.geteuid() != 0:
-        return None  # without root overlayfs's own marks cannot be read
+        return None  # overlayfs's marks can be read only as root
     data = driver["Data"] or {}
     lower = data.get("LowerDir", "").split(":") if data.get("LowerDir") else []
     found = tuple(Path(place) for place in [data.get("UpperDir", ""), *lower])
@@ -83,9 +83,9 @@ def opaque_attribute() -> str:
 
 @functools.cache
 def system_call_filter(daemon: Any) -> tuple[str, ...]:
-    """The security options by which a daemon filters the system calls of a container.
+    """Return the security options by which a daemon filters a container's system calls.
 
-    Its own default profile stays where this host has no libseccomp, or the daemon no seccomp.
+    The daemon's default profile remains if this host has no libseccomp, or the daemon no seccomp.
     """
     profile = seccomp.docker_profile()
     with translate_errors("the Docker daemon"):
@@ -98,7 +98,7 @@ def system_call_filter(daemon: Any) -> tuple[str, ...]:
 class OwnedClient:
     """The daemon for code that starts containers by itself.
 
-    Each gets our label, our filter of system calls, and no network unless told.
+    Each container gets our label, our system call filter, and no network unless requested.
     """
 
     def __init__(self, owner: str, *, network: bool) -> None:
@@ -119,5 +119,5 @@ class OwnedClient:
 
 
 def summarize_error(error: Exception) -> str:
-    """What an error says, short enough for a message of ours."""
+    """Shorten an error for a one-line message."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

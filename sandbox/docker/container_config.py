@@ -1,4 +1,4 @@
-"""What a container may have and do: the limits and rights that it is created with."""
+"""What a container may have and do: its limits and rights."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from langgraph_takeover.sandbox.docker.client import client, system_call_filter,
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
-"""What a root that installs packages and runs tests needs: to own, to read, to become another, to signal."""
+"""What root needs to install packages and run tests: change owners, read, become another user, send signals."""
 
 
 def make_host_config(spec: SandboxSpec) -> Any:
-    """No network, no mounts, no devices, and the system calls that a host sandbox has."""
+    """No network, no mounts, no devices, and the system calls of a host sandbox."""
     memory = f"{spec.memory_mb}m"
     size = spec.disk_mb << 20
     with translate_errors("the Docker daemon"):
@@ -37,7 +37,7 @@ def make_host_config(spec: SandboxSpec) -> Any:
 
 @functools.cache
 def _has_quota(daemon: Any) -> bool:
-    """Whether the daemon's own file system can hold a container to a size."""
+    """Whether the daemon's file system can limit the size of a container."""
     found = daemon.info()
     status = dict(found.get("DriverStatus") or [])
     if found["Driver"] != "overlay2":
@@ -46,7 +46,7 @@ def _has_quota(daemon: Any) -> bool:
 
 
 def _has_xfs_quota(root: str) -> bool:
-    """Whether the mount that a local daemon keeps its layers on counts by project."""
+    """Whether the mount of a local daemon's layers counts by project."""
     best = ("", "")
     try:
         with open("/proc/self/mounts", encoding="utf-8") as mounts:  # noqa: PTH123

@@ -1,4 +1,4 @@
-"""The wire to one bash that lives in a container: a single exec for all commands."""
+"""The channel to one bash in a container: a single exec for all commands."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _END_S = 1.0
 
 
 class ExecChannel:
-    """Satisfies `Channel`. A shell that ended is told apart from a container or a daemon that did."""
+    """Implements `Channel`. Distinguishes a shell that ended from a container or daemon that did."""
 
-    limits_command = ":"  # the container has them
+    limits_command = ":"  # the container has limits of its own
 
     def __init__(self, container_id: str) -> None:
         self._api = api = client.client(client.QUICK_TIMEOUT_S).api

@@ -13,7 +13,7 @@ _REMOVAL_ORDER = ("container", "image", "process", "run", "partial", "room", "ba
 
 
 class Survey(NamedTuple):
-    """All resources, and what could not be looked at, in one line each."""
+    """All resources, and what could not be inspected, one line each."""
 
     stale_resources: tuple[Resource, ...]
     """In order of removal."""
@@ -23,7 +23,7 @@ class Survey(NamedTuple):
 
 
 def survey(request: CollectionRequest) -> Survey:
-    """Look everywhere; nothing is removed."""
+    """Inspect everything; nothing is removed."""
     resources: list[Resource] = []
     errors: list[str] = []
     docker_error: str | None = None

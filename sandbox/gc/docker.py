@@ -36,7 +36,7 @@ def list_resources(request: CollectionRequest = DEFAULT_REQUEST, *, sizes: bool 
 
 
 def remove(resources: Iterable[Resource]) -> tuple[Resource, ...]:
-    """Remove all; returns those that something else still uses. Raises SandboxUnavailableError."""
+    """Remove all; return those that are still in use. Raises SandboxUnavailableError."""
     left = tuple(resources)
     while left:
         kept = tuple(each for each in left if not _remove(each))
@@ -47,7 +47,7 @@ def remove(resources: Iterable[Resource]) -> tuple[Resource, ...]:
 
 
 def remove_stale(resource: Resource) -> str | None:
-    """Remove one, unless its run has come alive; the reason if it is still there."""
+    """Remove one, unless its run has come alive; return the reason if it remains."""
     if resource.kind == "container":
         return "it could not be removed just now" if remove([resource]) else None
     with ownership.claim(resource.owner) as is_alone:
@@ -57,7 +57,7 @@ def remove_stale(resource: Resource) -> str | None:
 
 
 def remove_owned(owners: Collection[str], kept_images: Collection[str] | None) -> None:
-    """Remove these owners' containers, and their images but those to keep; None keeps all snapshots."""
+    """Remove the containers of these owners, and their images except those to keep; None keeps all snapshots."""
     owner = next(iter(owners)) if len(owners) == 1 else None
     remove(_make_resource("container", each) for each in _list_containers(owner) if _owner(each) in owners)
     remove(
@@ -75,7 +75,7 @@ def _list_containers(owner: str | None, sizes: bool = False) -> list[Mapping[str
         api = client().api
         listed = api.containers(all=True, size=sizes, filters={"label": _label_filter(owner)})
         images = {each["Id"]: each["Labels"] for each in api.images(filters={"label": OWNER_LABEL})}
-    # A container that a person starts from a snapshot image has our labels, too: those of the image.
+    # A container that a person starts from a snapshot image has our labels too: those of the image.
     return [
         each
         for each in listed
@@ -113,8 +113,8 @@ def _judge_container(container: Mapping[str, Any], request: CollectionRequest) -
     if maker == "earlier" and ownership.origin(labels) == "here" and is_held is False:
         return "its process is dead since this host started anew", True
     if request.owner == owner:
-        return "it has ended, and was asked for", True
-    return f"perhaps another host's; take it by --owner {owner}", False
+        return "it has ended, and its owner was named", True
+    return f"perhaps another host's (remove it with --owner {owner})", False
 
 
 def _judge_image(
@@ -123,7 +123,7 @@ def _judge_image(
     live_owners: Collection[str],
     stale_containers: Collection[str],
 ) -> Staleness:
-    """`living` are the owners of containers that are kept, `stale` the containers that are not."""
+    """`living` are the owners of containers that are kept, `stale` the other containers."""
     labels, owner, origin = image["Labels"], _owner(image), ownership.origin(image["Labels"])
     if not ownership.is_owner(owner):
         return "not made by this program", False
@@ -131,19 +131,19 @@ def _judge_image(
     tags = [tag for tag in image["RepoTags"] or [] if tag != "<none>:<none>"]
     others = [tag for tag in tags if not tag.startswith(f"{SNAPSHOT_REPOSITORY}:")]
     if others or not tags:
-        return (f"also called {', '.join(others)}" if others else "its name was taken away"), False
+        return (f"also called {', '.join(others)}" if others else "its name was removed"), False
     if is_held or owner in live_owners or ownership.creator_state(labels) == "alive":
         return "its run may be alive", False
     if not is_loaded and not request.include_snapshots:
-        return "a record may name it: --snapshots", False
+        return "a record may refer to it: --snapshots", False
     if origin == "elsewhere":
-        # The locks of its run, if it is alive, are where this process does not see them.
+        # The locks of its run, if it is alive, may be invisible to this process.
         place = f"of another host or {host_directories.ROOT_VARIABLE}"
         return f"{place} (if its run is over: docker rmi {_name(image)})", False
-    # An image made from an archive has no label but its owner, so that it is the same for everybody.
+    # An image made from an archive has no label except its owner, so that it is the same for everybody.
     is_of_this_host = origin == "here" or (is_loaded and ownership.is_known(owner))
     if request.owner != owner and not (is_of_this_host and is_held is False):
-        return f"perhaps another host's; take it by --owner {owner}", False
+        return f"perhaps another host's (remove it with --owner {owner})", False
     if users := _list_container_ids(image["Id"]) - set(stale_containers):
         return f"container {min(users)[:12]} uses it", False
     return ("can be loaded again from its archive" if is_loaded else "its run is dead"), True
@@ -171,11 +171,14 @@ def _make_resource(
 
 
 def _measure(image: Mapping[str, Any]) -> tuple[int, float]:
-    """What removal of an image gives back at least, and when it was made."""
+    """The minimum size that removing an image frees, and when it was made."""
     from docker.errors import NotFound
 
     api, size, made = client().api, 0, image["Created"]
-    with translate_errors(f"image {image['Id'][:19]}"), contextlib.suppress(NotFound):  # another removes it
+    with (
+        translate_errors(f"image {image['Id'][:19]}"),
+        contextlib.suppress(NotFound),
+    ):  # another process removes it
         size = next((layer["Size"] for layer in api.history(image["Id"])), 0)
         if LOADED_LABEL in image["Labels"]:  # its own date is that of its base
             tagged = api.inspect_image(image["Id"]).get("Metadata", {}).get("LastTagTime", "")
@@ -185,7 +188,7 @@ def _measure(image: Mapping[str, Any]) -> tuple[int, float]:
 
 
 def _remove(resource: Resource) -> bool:
-    """Whether it is gone now. An image that has a container, or another name, must not be forced."""
+    """Remove an image without force; True if it is gone. One with a container or another name must stay."""
     from docker.errors import APIError, NotFound
 
     api = client().api

@@ -31,7 +31,7 @@ _BASE_NAME = re.compile(r"[0-9a-f]{24}")
 _TEMPORARY_NAME = re.compile(
     r"takeover-(?:squash|image|export)-[a-z0-9_]{8}|\.freezing-[a-z0-9_]{8}|\.importing-[0-9a-f]{16}"
 )
-_MARKER_LIBRARY = "zstandard"  # a library that the makers of temporary directories have in memory
+_MARKER_LIBRARY = "zstandard"  # a library that creates temporary directories
 _FIRST_NAMESPACE = 4026531836  # the process namespace that sees all others
 _DAY_S = 24 * 3600.0
 
@@ -55,11 +55,13 @@ def list_temporary_resources(request: CollectionRequest) -> Iterator[Resource]:
     for path in sorted(path for path in paths if _TEMPORARY_NAME.fullmatch(path.name)):
         with contextlib.suppress(FileNotFoundError):  # its maker has removed it
             use = _describe_temporary_use(path)
-            yield _make_resource(path, "room", use or "whoever made it is dead", is_stale=use is None)
+            yield _make_resource(
+                path, "room", use or "the process that made it is dead", is_stale=use is None
+            )
 
 
 def remove_stale(resource: Resource) -> str | None:
-    """Remove one of these, unless a living process has come to need it; the reason if it is still there."""
+    """Remove one, unless a living process needs it now; return the reason if it remains."""
     path = Path(resource.location)
     if resource.kind == "room":
         with contextlib.suppress(FileNotFoundError):  # another collector has removed it
@@ -68,7 +70,7 @@ def remove_stale(resource: Resource) -> str | None:
     elif not path.name.startswith(REMOVED_PREFIX):
         with ownership.claim(resource.owner or BASES_LOCK) as is_alone:
             if not is_alone:
-                return "a process has it by now"
+                return "a process holds it now"
             if resource.owner:
                 path = host_directories.runs_directory() / resource.owner
                 processes.kill_run_processes(path)
@@ -102,7 +104,7 @@ def _list_runs(owner: str | None) -> Iterator[Resource]:
 def _make_run_resource(path: Path, parts: str) -> Resource:
     name = path.name
     if name.startswith(REMOVED_PREFIX):
-        return _make_resource(path, "run", "its removal was cut short", is_stale=True)
+        return _make_resource(path, "run", "its removal was interrupted", is_stale=True)
     if not ownership.is_owner(name) or (path.parent.name == "runs" and not is_directory(path)):
         return _make_resource(path, "other", "not made by this program")
     is_held = ownership.is_held(name)
@@ -114,9 +116,9 @@ def _make_run_resource(path: Path, parts: str) -> Resource:
 
 def _make_base_resource(path: Path, is_used: bool, is_requested: bool) -> Resource:
     if path.name.startswith(REMOVED_PREFIX):
-        return _make_resource(path, "partial", "its removal was cut short", is_stale=True)
+        return _make_resource(path, "partial", "its removal was interrupted", is_stale=True)
     if path.name.endswith(".partial"):
-        reason = "a living run may be making it" if is_used else "whoever began it is dead"
+        reason = "a living run may be making it" if is_used else "the process that started it is dead"
         return _make_resource(path, "partial", reason, is_stale=not is_used)
     if not _BASE_NAME.fullmatch(path.name) or not is_directory(path):
         return _make_resource(path, "other", "not made by this program")
@@ -168,7 +170,7 @@ def _make_resource(
 
 
 def _describe_holders(owner: str) -> str:
-    """The processes that hold a run, as far as this one can see, to end a reason with."""
+    """Name the processes that hold a run, as far as visible, to end a reason with."""
     found = ownership.list_holders(owner)
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return f": process {', '.join(map(str, found[:3]))}{more}" if found else ""
@@ -182,7 +184,7 @@ def _list_directory(directory: Path) -> list[Path]:
     except OSError as error:
         is_ours = directory.is_relative_to(host_directories.root())
         cure = (
-            f"; be its user, or set {host_directories.ROOT_VARIABLE} to the place to look at"
+            f" (run as its user, or set {host_directories.ROOT_VARIABLE} to the directory to inspect)"
             if is_ours
             else ""
         )
@@ -190,16 +192,16 @@ def _list_directory(directory: Path) -> list[Path]:
 
 
 def _describe_temporary_use(path: Path) -> str | None:
-    """Who may still use a temporary directory or file; None if nobody can."""
+    """Describe who may still use a temporary file or directory; None if nobody can."""
     made = path.lstat().st_mtime  # at the latest
     if path.lstat().st_uid != os.geteuid():
         return "another user's"
     if Path("/proc/self/ns/pid").stat().st_ino != _FIRST_NAMESPACE and time.time() - made < _DAY_S:
-        return "not a day old, and its process may be where this one cannot see it"
+        return "less than a day old, and its process may be invisible to this one"
     for process in psutil.process_iter():
-        # What has ended, or belongs to another user, does not use it.
+        # A process that has ended, or belongs to another user, does not use it.
         with contextlib.suppress(OSError, psutil.Error):
             is_older = process.pid != os.getpid() and process.create_time() <= made + 1
             if is_older and _MARKER_LIBRARY in Path(f"/proc/{process.pid}/maps").read_text():
-                return f"process {process.pid} may be at work in it"
+                return f"process {process.pid} may be using it"
     return None

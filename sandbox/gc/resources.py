@@ -1,4 +1,4 @@
-"""What garbage collection looks for: a resource, and a request."""
+"""Types of garbage collection: a resource, and a request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Resource:
 
 
 class CollectionRequest(NamedTuple):
-    """What to look at, and what to remove beyond what always goes."""
+    """What to inspect, and what to remove beyond the default."""
 
     owner: str | None = None
     include_snapshots: bool = False

@@ -1,4 +1,4 @@
-"""The kernel's freezer: all processes of a control group, a container's too, held still and resumed."""
+"""The kernel's freezer: stop and resume all processes of a control group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
 
 @contextlib.contextmanager
 def pause_container(container: str, pid: int) -> Iterator[None]:
-    """Hold still all that runs in a container, whose first process is `pid`."""
+    """Stop everything in a container, whose first process is `pid`."""
     group = _find_container_group(container, pid)
     if group is not None:
         with pause_group(group):
@@ -42,14 +42,14 @@ def _find_container_group(container: str, pid: int) -> Path | None:
     with contextlib.suppress(OSError):
         for position in cgroup_hierarchies.list_positions(pid):
             directory = position.directory
-            # Else it is not this container's group, or not its process.
+            # Otherwise this is not the container's group, or not its process.
             if container in directory.name and can_pause(directory):
                 return directory
     return None
 
 
 def list_container_processes(container: str, pid: int) -> set[int]:
-    """All processes of a container, as this host numbers them; empty where they cannot be listed."""
+    """All processes of a container, as this host numbers them; empty if they cannot be listed."""
     with contextlib.suppress(OSError):
         for position in cgroup_hierarchies.list_positions(pid):
             if container in position.directory.name:
@@ -59,7 +59,7 @@ def list_container_processes(container: str, pid: int) -> set[int]:
 
 @contextlib.contextmanager
 def pause_group(directory: Path) -> Iterator[None]:
-    """Hold all processes of one group still, verified. Raises SandboxUnavailableError, after 10 s at the latest."""
+    """Stop all processes of one group, verified. Raises SandboxUnavailableError after 10 s at most."""
     try:
         stop_processes(directory, TIMEOUT_S)
         yield
@@ -94,12 +94,12 @@ def _stop_processes(directory: Path, timeout_s: float) -> None:
 
 
 def resume_processes(directory: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):  # somebody has removed it
+    with contextlib.suppress(FileNotFoundError):  # somebody removed it
         _set_paused(directory, is_paused=False)
 
 
 def _set_paused(directory: Path, *, is_paused: bool) -> bool:
-    """Freeze or resume one group; whether all its processes stand still."""
+    """Stop or resume one group; return whether all its processes are stopped."""
     if (directory / "freezer.state").exists():
         cgroup_hierarchies.write_control_file(
             directory / "freezer.state", "FROZEN" if is_paused else "THAWED"
@@ -110,7 +110,7 @@ def _set_paused(directory: Path, *, is_paused: bool) -> bool:
 
 
 def run_to_completion(finish: Callable[[], None]) -> None:
-    """Run what must not be left out; once more when Ctrl-C interrupts it."""
+    """Run a function that must complete; once more if Ctrl-C interrupts it."""
     try:
         finish()
     except BaseException:

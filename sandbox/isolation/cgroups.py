@@ -87,7 +87,7 @@ class ControlGroup:
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Hold all processes still, verified. Raises SandboxUnavailableError if they do not stop within 10 s."""
+        """Stop all processes, verified. Raises SandboxUnavailableError if they do not stop within 10 s."""
         if self._freezer is None:
             raise SandboxUnavailableError("no freezer: this host's control groups cannot stop processes")
         holder = object()
@@ -100,9 +100,9 @@ class ControlGroup:
             cgroup_freezer.run_to_completion(lambda: self._release(holder))
 
     def kill(self, *, excluded_pids: Collection[int] = ()) -> None:
-        """Kill all processes but `spared`, verified. Raises SandboxUnavailableError if one outlives 10 s.
+        """Kill all processes except `spared`, verified. Raises SandboxUnavailableError if one survives 10 s.
 
-        Not inside `freezing` when some are spared: on version 1 nothing dies before it is resumed.
+        Not inside `pause` if some are spared: on version 1 nothing dies before it is resumed.
         """
         deadline = time.monotonic() + cgroup_freezer.TIMEOUT_S
         for pause in cgroup_freezer.poll_intervals():
@@ -111,7 +111,7 @@ class ControlGroup:
                 return
             if time.monotonic() > deadline:
                 raise SandboxUnavailableError(
-                    f"processes {sorted(left)[:5]} outlive SIGKILL by {cgroup_freezer.TIMEOUT_S:.0f} s"
+                    f"processes {sorted(left)[:5]} survived SIGKILL for {cgroup_freezer.TIMEOUT_S:.0f} s"
                 )
             self._kill_once(excluded_pids)
             time.sleep(pause)
@@ -126,7 +126,7 @@ class ControlGroup:
     def protect(self, protected_pids: Collection[int]) -> None:
         """Make the kernel kill all present processes before `spared` when the memory limit is reached.
 
-        Otherwise it begins with the largest, and what holds memory by a file may be smaller than a shell.
+        By default it starts with the largest, and a process that holds memory by a file may be smaller than a shell.
         """
         for pid in self._process_ids_except(protected_pids):
             with contextlib.suppress(OSError), self._open_process(pid) as process:
@@ -198,7 +198,7 @@ class ControlGroup:
             if not excluded_pids:
                 cgroup_freezer.resume_processes(
                     self._freezer
-                )  # even while another thread freezes: no process executes anything more
+                )  # even while another thread stops the group: no process runs anything more
         finally:
             cgroup_freezer.run_to_completion(lambda: self._release(holder))
 
@@ -234,7 +234,7 @@ class ControlGroup:
 
 
 def create_group(memory_bytes: int, pids: int) -> ControlGroup | None:
-    """A new control group with limits; None where `unavailable` says why there is none."""
+    """Create a control group with limits; None if `unavailable_reason` says why not."""
     if unavailable_reason() is not None:
         return None
     return _make_group(cgroup_hierarchies.find_parent_groups(os.getpid()), memory_bytes, pids)

@@ -34,11 +34,11 @@ _NOTABLE_LOSS_BYTES = 4 << 20
 
 
 class DiskWatch:
-    """Asked again and again while a command runs; counts the bytes on disk from time to time.
+    """Checked repeatedly while a command runs; counts the bytes on disk from time to time.
 
-    It counts at once when the file system has lost half of the space that is left to the sandbox. What is written
-    between two commands counts against the second one. A sandbox that is over its limit may run commands that do not
-    use more, so that it can tidy up, but only after everything in it was ended once.
+    It counts at once when the file system has lost half of the space that the sandbox has left. What is written between
+    two commands counts against the second one. A sandbox over its limit may run commands that do not use more, so that
+    it can clean up, but only after everything in it was ended once.
     """
 
     def __init__(self, used: Callable[[], int], limit: int, disk: Path | None = None) -> None:
@@ -52,16 +52,16 @@ class DiskWatch:
         self.is_tripped = False
 
     def begin(self) -> None:
-        """A command starts."""
+        """Note that a command starts."""
         self.is_tripped = False
         self._count_next = time.monotonic() + _MIN_PAUSE_S
 
     def accept_usage(self) -> None:
-        """Everything inside was ended: what it has written may stay."""
+        """Note that everything inside was ended: its files may stay."""
         self._allowed = max(self._limit, self._count(time.monotonic()))
 
     def is_over_limit(self) -> bool:
-        """Whether the command must end that runs, or that has just ended."""
+        """Whether the running command, or the one that has just ended, must end."""
         now = time.monotonic()
         if not self.is_tripped and (
             now >= self._count_next or (now >= self._hurry_next and self._is_filling())
@@ -137,7 +137,7 @@ def _resident_bytes(process: psutil.Process) -> int:
 
 
 def _proportional_bytes(process: psutil.Process) -> int:
-    """A process's share of the memory that it and others have; takes longer to find out."""
+    """A process's share of memory that it shares with others; slower to compute."""
     with contextlib.suppress(psutil.Error):
         return int(process.memory_full_info().pss)
     return 0
@@ -155,7 +155,7 @@ class _ByteCounter:
         return time.monotonic() >= self.deadline
 
     def add(self, start: int) -> list[str]:
-        """Count what lies below an open directory; the directories that are too far below it to be counted yet."""
+        """Count what is below an open directory; return the directories that are too deep to be counted yet."""
         waiting, distant = [""], list[str]()
         while waiting and not self.is_late():
             directory = waiting.pop()
@@ -183,7 +183,7 @@ class _ByteCounter:
 
 
 class _DirectoryPosition(NamedTuple):
-    """A directory that a count has gone on from."""
+    """A directory from which a count has continued."""
 
     path: str
     """Relative to the start before it."""
@@ -193,9 +193,9 @@ class _DirectoryPosition(NamedTuple):
 
 
 def bytes_used(root: Path) -> int:
-    """Bytes on disk of a tree, each name counted as a block at least; the part seen, if counting takes long.
+    """Bytes on disk of a tree, each name counted as at least one block; only the part seen if counting takes long.
 
-    Directories are opened from one that is near, because the kernel takes no path of more than 4,096 bytes.
+    Directories are opened relative to a near one, because the kernel accepts no path of more than 4,096 bytes.
     """
     count = _ByteCounter()
     try:
@@ -248,11 +248,11 @@ def _relative_ancestor(path: str) -> str:
 
 
 def bytes_unlinked(processes: Iterable[int]) -> int:
-    """Bytes on disk of files that have no name any more and that these processes hold open or mapped."""
+    """Bytes on disk of unnamed files that these processes hold open or mapped."""
     deadline = time.monotonic() + _MAX_COUNT_S
     found: dict[tuple[int, int], int] = {}
     pids = list(processes)
-    # The first threads first: mostly, the others share what these have open.
+    # The first threads first: usually, the others share their open files.
     ways = (
         way
         for find in (_list_first_thread_paths, _list_other_thread_paths)
@@ -300,7 +300,7 @@ def _has_mappings(thread: str) -> bool:
 
 @functools.cache
 def _memory_device() -> int:
-    """The device of memfds and shared memory, which the limit on memory counts."""
+    """The device of memfds and shared memory, which the memory limit counts."""
     descriptor = os.memfd_create("device")
     try:
         return os.fstat(descriptor).st_dev

@@ -1,7 +1,7 @@
 """All processes of a PID namespace, stopped by signals: for hosts without control groups.
 
-`first` is the namespace's first process, as this host numbers it; `entering` is the beginning of a command
-line that runs the rest as root inside. Neither the first process nor its mount namespace is the agent's.
+`first` is the namespace's first process, as this host numbers it; the entry command is the start of a command line
+that runs the rest as root inside. Neither the first process nor its mount namespace belongs to the agent.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _HELPER_SCRIPT = (
     'while read -r line; do eval "$line"; read -r _ _ _ _ last </proc/loadavg; echo "$$ $last"; done'
 )
 
-# `nsenter` stops with its child. Resumed here, it goes on even if the runtime is killed meanwhile, or its
-# namespace would wait for it for ever.
+# `nsenter` stops with its child. Resumed here, it continues even if the runtime is killed meanwhile, or its
+# namespace would wait for it forever.
 _RESUME_NSENTER_SCRIPT = '"$@"; kill -s CONT $0 2>/dev/null'
 
 
 class _Thread(NamedTuple):
     state: str
     context_switches: tuple[str, ...]
-    """How often it gave up the processor: unchanged, it has not run since."""
+    """How often it gave up the processor: if unchanged, it has not run since."""
 
 
 _ThreadsById = dict[tuple[int, int], _Thread]
@@ -50,10 +50,10 @@ _ThreadsById = dict[tuple[int, int], _Thread]
 def stop_all(
     first_pid: int, entry_command: Sequence[str], nsenter_pids: Sequence[int] = ()
 ) -> Iterator[None]:
-    """Hold every process of the namespace still but its first, nested namespaces included, verified.
+    """Stop every process of the namespace except its first, nested namespaces included, verified.
 
     `entrances` are the `nsenter` processes on this host whose children are inside: each stops with its child.
-    Afterwards all go on but those that the agent had stopped before.
+    Afterwards all resume except those that the agent had stopped before.
     Raises SandboxUnavailableError if they do not stop within 10 s.
     """
     with _NamespaceHelper(first_pid, entry_command, nsenter_pids) as inside:
@@ -129,7 +129,7 @@ class _NamespaceHelper:
         return int(answer[1])
 
     def stop(self) -> None:
-        """Send SIGSTOP to all until they stand still. Raises SandboxUnavailableError after 10 s."""
+        """Send SIGSTOP to all until they stop. Raises SandboxUnavailableError after 10 s."""
         deadline, pause = time.monotonic() + _TIMEOUT_S, _MIN_PAUSE_S
         while not self._is_still(self.run("kill -s STOP -- -1 2>/dev/null")):
             if time.monotonic() > deadline:
@@ -195,7 +195,7 @@ def _read(path: str, directory: int) -> str:
 
 def _resume(helper: _NamespaceHelper, stopped_before: set[int], nsenter_pids: Sequence[int]) -> None:
     """Resume all but those that were stopped before."""
-    # `nsenter` stops itself some time after its child; resumed earlier, it would stay stopped for ever.
+    # `nsenter` stops itself some time after its child; resumed earlier, it would stay stopped forever.
     deadline = time.monotonic() + _NSENTER_STOP_S
     while any(_is_running(pid) for pid in nsenter_pids) and time.monotonic() < deadline:
         time.sleep(_MIN_PAUSE_S)

@@ -1,4 +1,4 @@
-"""The system calls that a sandbox is refused, as a program that bwrap loads and as a profile that Docker takes."""
+"""The system calls that a sandbox may not make, as a program for bwrap and as a profile for Docker."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import termios
 from collections.abc import Iterator
 from typing import Any
 
-# What Docker's default profile refuses a container without added capabilities: mounts and namespaces, the
-# kernel itself, clocks, keys, other machines' memory, and subsystems known for their holes.
+# What Docker's default profile refuses a container without added capabilities: mounts and namespaces, the kernel itself,
+# clocks, keys, other processes' memory, and subsystems with a history of holes.
 _DENIED_SYSCALLS = """
 fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_by_handle_at open_tree pivot_root setns
 umount umount2 unshare
@@ -45,7 +45,7 @@ _ALLOWED_PERSONALITY_BITS = 0x0002_0008  # UNAME26 and LINUX32, alone or togethe
 _PERSONALITY_QUERY_BIT = 1 << 31  # only as a part of 0xffffffff, which asks and does not set
 _TERMINAL_REQUESTS = (termios.TIOCSTI, termios.TIOCLINUX)  # type input, paste from the console
 _WORD = 0xFFFF_FFFF
-# `open_tree_attr`: the first call that came after those that this list was weighed against.
+# `open_tree_attr`: the first call that is newer than those that this list covers.
 _FIRST_UNKNOWN_SYSCALL = 467
 # Architectures of a Docker host, each with the older ones whose programs its kernel also runs. x32 is excluded.
 _ARCHITECTURES = {
@@ -61,7 +61,7 @@ _INSTRUCTION = struct.Struct("=HBBI")
 
 @functools.cache
 def unavailable_reason() -> str | None:
-    """Why no filter can be made here, in one line; None when one can."""
+    """Return why no filter can be made here, in one line; None if one can."""
     try:
         _compile_filter()
     except ImportError:
@@ -74,9 +74,9 @@ def unavailable_reason() -> str | None:
 
 
 def open_filter_file() -> int | None:
-    """A descriptor for `bwrap --seccomp`, to be closed by the caller; None where `unavailable` says why.
+    """Return a descriptor for `bwrap --seccomp`, to be closed by the caller; None if `unavailable_reason` says why not.
 
-    Each call gives a file of its own: bwrap reads to the end, and a second reader would find nothing.
+    Each call returns its own file: bwrap reads to the end, and a second reader would find nothing.
     """
     if unavailable_reason() is not None:
         return None
@@ -92,10 +92,10 @@ def open_filter_file() -> int | None:
 
 @functools.cache
 def docker_profile() -> str | None:
-    """The same policy as a profile for Docker; None where `unavailable` says why.
+    """The same policy as a profile for Docker; None if `unavailable_reason` says why not.
 
-    It takes the place of the daemon's own, so it allows by name, as that does. A call that this libseccomp does
-    not know is refused.
+    It replaces the daemon's own, so it allows by name, as that does. A call that this libseccomp does not know is
+    refused.
     """
     if unavailable_reason() is not None:
         return None
@@ -163,7 +163,7 @@ def _compile_filter() -> bytes:
     native = pyseccomp.system_arch()
     if native == pyseccomp.Arch.X86_64:
         rules.add_arch(pyseccomp.Arch.X86)
-    # Any other way into the kernel, such as x32, is none that this machine has.
+    # This host has no other way into the kernel, such as x32.
     rules.set_attr(pyseccomp.Attr.ACT_BADARCH, pyseccomp.ERRNO(errno.ENOSYS))
     _add_deny_rules(pyseccomp, rules)
     with os.fdopen(os.memfd_create("seccomp"), "w+b") as file:
@@ -182,12 +182,12 @@ def _add_deny_rules(library: Any, rules: Any) -> None:
             rules.add_rule(action, number, *conditions)
 
     def matches(argument: int, mask: int, value: int) -> Any:
-        # Under a mask, because the kernel ignores an argument's upper half and would be told to.
+        # Under a mask, because the kernel ignores an argument's upper half.
         return library.Arg(argument, library.MASKED_EQ, mask, value)
 
     for name in _DENIED_SYSCALLS.split():
         deny(name)
-    # Its flags lie in memory, where no filter sees them; libc then takes `clone`.
+    # Its flags are in memory, where no filter sees them; libc then uses `clone`.
     deny("clone3", action=library.ERRNO(errno.ENOSYS))
     flags = 1 if library.system_arch() == library.Arch.S390X else 0
     for flag in _NAMESPACES.values():

@@ -1,4 +1,4 @@
-"""What others changed in copies of a machine's repository, put into it without overwriting what it holds."""
+"""Merge changes from copies of a sandbox's repository into it, without overwriting its own changes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from langgraph_takeover.sandbox.repository.patches import INDEX_SCRIPT, Reposito
 
 _MAX_DIFF_CHARS = 50_000
 
-# Each set of changes is merged, file by file, into what the ones before it came to: in an index, where nothing can
-# be half done. What both sides changed is merged by lines, or stays as it is; only then the workspace is written. What writes
-# trees does not see the repository's objects either.
+# Each set of changes is merged, file by file, into the result of the ones before: in an index, where no partial state is
+# visible. What both sides changed is merged by lines, or stays as it is; only then the workspace is written. The commands
+# that write trees do not see the repository's objects either.
 _MERGE_SCRIPT = """
 {
   put() {
@@ -99,16 +99,16 @@ _MERGE_SCRIPT = """
 
 
 class MergeConflict(Frozen):
-    """One file that stays as the machine has it, and what each side made of it."""
+    """One file that stays unchanged in the sandbox, with both sides' changes."""
 
     path: str
     ours: str
-    """As a diff; empty where it is no change that stands in the way, but a file that git does not know."""
+    """As a diff; empty if it is no change but a file that git does not know."""
     theirs: str
 
 
 class MergeResult(Frozen):
-    """What became of one set of changes."""
+    """The result of merging one set of changes."""
 
     changed_files: tuple[str, ...] = ()
     """The files that were changed, relative to the workspace."""
@@ -116,10 +116,10 @@ class MergeResult(Frozen):
 
 
 def merge(sandbox: Sandbox, base_commit: str, patches: Sequence[str]) -> tuple[MergeResult, ...]:
-    """Merge patches, each a whole difference to `base_commit`, into the workspace, where they began with what it holds.
+    """Merge patches, each a complete difference from `base_commit`, into the workspace.
 
-    The first one wins: of later ones the files that cannot be merged are left as they are. Raises RepositoryError,
-    and then the workspace is as it was.
+    Earlier patches win: files of later ones that cannot be merged stay as they are. Raises RepositoryError, and then the
+    workspace is unchanged.
     """
     given = run_git(sandbox, "mktemp -d").strip()
     quoted = shlex.quote(given)
@@ -132,12 +132,12 @@ def merge(sandbox: Sandbox, base_commit: str, patches: Sequence[str]) -> tuple[M
             f"given={quoted} longest={_MAX_DIFF_CHARS}\n{INDEX_SCRIPT.format(base=shlex.quote(base_commit)).strip()}\n{_MERGE_SCRIPT.strip()}",
         )
     except FileAccessError as error:
-        raise RepositoryError(f"a patch could not be put into the sandbox: {error}") from error
+        raise RepositoryError(f"a patch could not be applied in the sandbox: {error}") from error
     finally:
         sandbox.inspect(f"rm -rf -- {quoted}")
     found = _parse_results(told)
     if len(found) != len(numbers):
-        raise RepositoryError("git in the sandbox: the merge did not tell what it came to")
+        raise RepositoryError("git in the sandbox: the merge did not report its result")
     by_number = dict(zip(numbers, found, strict=True))
     return tuple(by_number.get(number, MergeResult()) for number in range(len(patches)))
 

@@ -1,4 +1,4 @@
-"""What git says of the repository in a machine, asked without touching its index, refs or objects."""
+"""The repository in a sandbox as git sees it, without touching its index, refs or objects."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from langgraph_takeover.sandbox.interface import Sandbox, TakeoverError
 MAX_PATCH_BYTES = 32 * 1024 * 1024
 MAX_FILES = 20_000
 
-# A git directory of our own: nothing in the agent's configuration, hooks, exclude files or index flags can
-# bend what is compared. `git add` does not see the repository's objects, because it would touch their times.
-# Made by hand, because `git init` takes as long as all of the rest; with the index's own time, by which git
-# knows which files were changed too soon after it to be told by theirs.
+# A git directory of our own: nothing in the agent's configuration, hooks, exclude files or index flags can change the
+# comparison. `git add` does not see the repository's objects, because it would change their times. Made by hand, because
+# `git init` takes as long as all of the rest; with the index's own time, by which git detects files that changed too soon
+# after it.
 INDEX_SCRIPT = """
 [ -e .git ] || {{ echo 'no git repository'; exit 1; }}
 aside="$(mktemp -d -t takeover-git.XXXXXXXXXX)" && trap 'rm -rf -- "$aside"' EXIT && exec 3>&1 >"$aside/told" 2>&1 &&
@@ -35,9 +35,9 @@ elif grep -q '^[a-zS]' "$aside/flags"; then
   git ls-files -z | git update-index -z --no-skip-worktree --stdin
 fi &&
 {{ git update-index -q --refresh; git add -A --ignore-errors . || [ $? -eq 1 ]; }} && """
-"""Brings out, in `$GIT_DIR` and its index, the workspace as it is; what follows may use `$objects` and `$base`."""
+"""Prepares the workspace as it is in `$GIT_DIR` and its index; what follows may use `$objects` and `$base`."""
 _CLEAN_UP_COMMAND = 'rm -rf -- "${TMPDIR:-/tmp}"/takeover-git.*'
-"""Removes what an ended command has left of its copy."""
+"""Removes what an interrupted command has left of its copy."""
 _PATCH_SCRIPT = (
     INDEX_SCRIPT
     + """
@@ -50,21 +50,21 @@ cat "$aside/patch" >&3 || {{ cat "$aside/told" >&3; exit 1; }}
 
 
 class RepositoryError(TakeoverError, ValueError):
-    """The workspace is no git repository any more, or git cannot read it."""
+    """The workspace is no longer a git repository, or git cannot read it."""
 
 
 def head_commit(sandbox: Sandbox) -> str:
-    """The commit that is checked out. Raises RepositoryError."""
+    """Return the commit that is checked out. Raises RepositoryError."""
     return run_git(sandbox, "git rev-parse HEAD").strip()
 
 
 def base_directories(sandbox: Sandbox) -> tuple[str, ...]:
-    """The top-level directories of the commit that is checked out."""
+    """List the top-level directories of the commit that is checked out."""
     return tuple(run_git(sandbox, "git ls-tree -z -d --name-only HEAD").split("\0")[:-1])
 
 
 def list_files(sandbox: Sandbox) -> tuple[str, ...] | None:
-    """Every file of the workspace but git's own, relative to it, sorted; None where they are too many to list."""
+    """List every file of the workspace except git's own, relative to it, sorted; None if there are too many."""
     found = sandbox.inspect(f"find . -path ./.git -prune -o ! -type d -print0 | head -z -n {MAX_FILES + 1}")
     names = found.output.split("\0")[:-1]
     whole = found.exit_code == 0 and len(names) <= MAX_FILES
@@ -72,14 +72,14 @@ def list_files(sandbox: Sandbox) -> tuple[str, ...] | None:
 
 
 def patch_since(sandbox: Sandbox, base_commit: str) -> str:
-    """Everything that differs from `base_commit`, new files included, as a patch that git can apply.
+    """Return everything that differs from `base_commit`, including new files, as a patch for git.
 
-    Empty when nothing differs. Raises RepositoryError.
+    Empty if nothing differs. Raises RepositoryError.
     """
     patch = _diff(sandbox, base_commit, as_text=True)
     if _is_unicode(patch):
         return patch
-    # What is not UTF-8 goes in git's binary form, so that the patch stays a text.
+    # What is not UTF-8 uses git's binary form, so that the patch stays text.
     parts = zip(
         _split_by_file(patch), _split_by_file(_diff(sandbox, base_commit, as_text=False)), strict=True
     )
@@ -105,14 +105,14 @@ def _is_unicode(text: str) -> bool:
 
 
 def run_git(sandbox: Sandbox, command: str) -> str:
-    """What a command of git tells. Raises RepositoryError."""
-    # The image's repository may belong to another user than the one that we run as.
+    """Return the output of a git command. Raises RepositoryError."""
+    # The image's repository may belong to another user than ours.
     trusted = "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'; "
     result = sandbox.inspect(trusted + command)
     if result.disk_full:
         sandbox.inspect(_CLEAN_UP_COMMAND)
         raise RepositoryError(
-            "git in the sandbox: a copy of the changed files exceeds the sandbox's disk limit; raise disk_mb"
+            "git in the sandbox: a copy of the changed files exceeds the sandbox's disk limit (raise disk_mb)"
         )
     if result.exit_code != 0:
         raise RepositoryError(f"git in the sandbox: {result.output.strip()[-300:] or 'failed'}")

@@ -1,4 +1,4 @@
-"""How one bash that stays alive runs one command after another over a stream of bytes."""
+"""A bash that stays alive and runs one command after another over a stream of bytes."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ from langgraph_takeover.sandbox.shell.state import (
 OUTPUT_LIMIT = 64 * 1024
 RUNTIME_OUTPUT_LIMIT = 64 * 1024 * 1024
 EXIT_SIGNAL = signal.SIGRTMAX
-"""The signal by which an agent's shell stops whatever it does, tells its state and ends."""
+"""The signal that makes an agent's shell stop, print its state and end."""
 GRACE_S = 5.0
 _ALIVE_CHECK_S = 0.25
-"""The pause between two looks whether a silent shell still runs."""
+"""Pause between two checks whether a silent shell still runs."""
 _STOP_CHECK_S = 0.05
-"""The pause between two questions whether a command must end."""
+"""Pause between two checks whether a command must end."""
 _LONG_COMMAND_BYTES = 2048
 _MAX_PATH_BYTES = 4096
 _SENTINEL_SLACK = 128 + _MAX_PATH_BYTES
 _OUTCOME = re.compile(rb" (\d+) ([^\0]*)\0")
 PROTOCOL_DESCRIPTOR = 198
-"""A descriptor of every shell that leads to us wherever a command's output goes."""
+"""A descriptor of every shell that leads to us, wherever a command's output goes."""
 _START_COMMAND = f"exec 2>/dev/null {PROTOCOL_DESCRIPTOR}>&1"
-"""A new bash's first line; what bash itself says, as under `set -x`, is nobody's output from then on."""
+"""A new bash's first line; bash's own messages, as under `set -x`, are discarded from then on."""
 
 
 class ShellNotStartedError(SandboxUnavailableError):
-    """A shell did not start; where the agent's processes take up their limit, another try can succeed."""
+    """A shell did not start. If the agent's processes use up their limit, another try can succeed."""
 
 
 class Channel(Protocol):
-    """A bash process, or the wire to one: what goes to its input and what comes from its output."""
+    """A bash process, or the channel to one: its input and output."""
 
     limits_command: str
-    """What the bash must run before all else, to be held to."""
+    """What the bash must run first to be limited."""
 
     def send(self, data: bytes) -> None: ...
 
     def receive(self, timeout_s: float) -> bytes | None:
-        """Bytes that have come; None when none came in time; empty when the shell has ended."""
+        """Bytes that arrived; None if none arrived in time; empty when the shell has ended."""
 
     def is_alive(self) -> bool:
-        """Whether the shell runs; what it left running may hold its output open."""
+        """Whether the shell runs; background processes may hold its output open."""
 
     def start_error(self) -> str:
-        """Why the shell did not start, where that is known."""
+        """Why the shell did not start, if known."""
 
     def end(self) -> int | None:
-        """Make sure that the shell is gone; its exit code, as a shell counts it, unless we killed it."""
+        """Make sure that the shell is gone; return its exit code, as a shell counts it, unless we killed it."""
 
 
 class ClippedOutput:
@@ -96,7 +96,7 @@ class ClippedOutput:
 
 
 class Shell:
-    """One bash; the end of each command is known by a random line that no command can foresee."""
+    """One bash; a random line that no command can predict marks each command's end."""
 
     def __init__(
         self, channel: Channel, *, output_limit: int = OUTPUT_LIMIT, errors: str = "backslashreplace"
@@ -110,9 +110,9 @@ class Shell:
         self.cwd = "/"
 
     def prepare(self, script: str, *, timeout_s: float = 60.0) -> None:
-        """Run what must have happened before the first command, and learn pid and directory.
+        """Prepare the shell, and learn its pid and directory.
 
-        From then on `LEAVE` makes this shell tell its state and end.
+        From then on `LEAVE` makes this shell print its state and end.
         """
         self._state_mark = secrets.token_hex(16)
         tell = f"\\builtin trap - {int(EXIT_SIGNAL)}; {PRINT_STATE.format(mark=self._state_mark)}"
@@ -130,8 +130,8 @@ class Shell:
         self.pid = int(match.group(1))
 
     def restore(self, state: ShellState, *, timeout_s: float) -> bool:
-        """Go on where another shell stood; whether this one still lives then."""
-        # Some lines fail, such as those of variables that are read-only here; that is expected, and quiet.
+        """Restore another shell's state; return whether this shell is still alive."""
+        # Some lines fail, such as those of variables that are read-only here; that is expected, and silent.
         done = self.run(f"\\builtin exec 2>/dev/null\n{render_restore_code(state)}", timeout_s=timeout_s)
         return not done.timed_out and not done.shell_ended
 
@@ -144,11 +144,10 @@ class Shell:
         output_limit: int | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> ExecResult:
-        """Run one command and wait for its end; `shell_ended` means that this shell is of no more use.
+        """Run one command and wait for its end; `shell_ended` means that this shell cannot be used any more.
 
-        `payload` is the command's standard input, which it must read to the end; without it there is none.
-        On a time-out, or as soon as `stopped` says so, the command still runs, and this shell is of no
-        more use but for its `last_words`.
+        `payload` is the command's standard input, which it must read to the end; default: none. After a time-out, or
+        when `stopped` returns true, the command still runs, and only this shell's state can still be read.
         """
         if not self._send_command(command, payload, output_limit):
             return self._make_ended_result()
@@ -161,7 +160,7 @@ class Shell:
         output_limit: int | None = None,
         errors: str | None = None,
     ) -> bool:
-        """Send the command; whether there is a shell that can take it."""
+        """Send the command; return whether there is a shell to run it."""
         nonce = secrets.token_hex(16)
         line = _frame_command(command, nonce, reads_input=payload is not None)
         self._sentinel = b"\n" + nonce.encode()
@@ -177,12 +176,12 @@ class Shell:
         return True
 
     def request_state(self) -> Callable[[float], ShellState | None]:
-        """Let the shell print its state while others work; what is returned waits for it, so many seconds.
+        """Ask the shell for its state in the background; the returned function waits for it, that many seconds.
 
-        It returns None if the shell does not print a state that can be kept.
+        It returns None if the shell does not print a state that can be stored.
         """
         mark = secrets.token_hex(16)
-        # In a subshell, since the agent's traps do not act there.
+        # In a subshell, because the agent's traps do not act there.
         sent = self._send_command(
             f"({PRINT_STATE.format(mark=mark)}) 2>/dev/null",
             output_limit=2 * MAX_SHELL_STATE_CHARS,
@@ -191,12 +190,12 @@ class Shell:
         return lambda timeout_s: self._read_state(mark, timeout_s) if sent else None
 
     def read_exit_state(self) -> ShellState | None:
-        """The state of a shell that was sent `LEAVE`; the shell is gone then, or hangs."""
+        """Return the state of a shell that was sent `LEAVE`; afterwards the shell is gone, or hangs."""
         self._clip = ClippedOutput(2 * MAX_SHELL_STATE_CHARS, "surrogateescape")
         ended = self._wait(GRACE_S)
         if ended.exit_code is None or ended.shell_ended:
             return parse_printed_state(ended.output, self._state_mark) if self._clip.is_whole else None
-        # The command ended by itself in the same moment: the signal acts as soon as the shell reads on.
+        # The command ended at the same moment: the signal acts when the shell reads on.
         early, self._early_output = self._early_output, b""
         self._consume(early)
         with contextlib.suppress(OSError):
@@ -237,7 +236,7 @@ class Shell:
                 )
 
     def _consume(self, data: bytes) -> re.Match[bytes] | None:
-        """Take in output; everything but a window that may hold the sentinel's beginning is final."""
+        """Add output; everything is final except a window that may hold the start of the end mark."""
         self._window += data
         at = -1
         while (at := self._window.find(self._sentinel, at + 1)) >= 0:
@@ -268,7 +267,7 @@ class Shell:
 
 
 class RuntimeShell:
-    """The runtime's own shell; opened at first use, replaced when a command hung in it or the agent killed it."""
+    """The runtime's own shell; opened at first use, replaced if a command hung in it or the agent killed it."""
 
     def __init__(self, open_shell: Callable[[], Channel]) -> None:
         self._open_shell = open_shell
@@ -282,7 +281,7 @@ class RuntimeShell:
         payload: bytes | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> ExecResult:
-        """As `Shell.run`. Raises SandboxUnavailableError when no shell can be had that runs the command."""
+        """Like `Shell.run`. Raises SandboxUnavailableError if no shell can run the command."""
         for _ in range(2):
             self._shell = self._shell or self._start_shell()
             result = self._shell.run(command, timeout_s=timeout_s, payload=payload, should_stop=should_stop)
@@ -290,7 +289,7 @@ class RuntimeShell:
                 self.close()
             if not result.shell_ended:
                 return result
-        raise SandboxUnavailableError("the sandbox ends every shell that looks into it")
+        raise SandboxUnavailableError("the sandbox ends every shell of the runtime")
 
     def close(self) -> None:
         if self._shell is not None:
@@ -304,7 +303,7 @@ class RuntimeShell:
 
 
 def _frame_command(command: str, nonce: str, *, reads_input: bool) -> bytes:
-    """What makes a bash run the command, and then say so; `reads` is whether it finds what follows on its input."""
+    """Return the line that makes a bash run the command and then print the mark; `reads`: whether input follows."""
     if "\0" in command:
         raise ValueError("a command cannot contain a NUL byte")
     raw = command.encode("utf-8", "surrogateescape")
@@ -313,7 +312,7 @@ def _frame_command(command: str, nonce: str, *, reads_input: bool) -> bytes:
         # Bash reads a line from a pipe byte by byte, but a counted text, which must be ASCII, in pieces.
         carried = raw if raw.isascii() else _quote_ansi(raw)
         ahead = f"\\builtin read -r -N {len(carried)} __command; "
-        # Unset before it acts: a `set -a` would hand it to every program, and it is too long for that.
+        # Unset before it runs: a `set -a` would pass it to every program, and it is too long for that.
         opened = "'\\unset -v __command'$'\\n'" if raw.isascii() else "'\\unset -v __command; \\eval '"
         text = opened + '"$__command"'
     # The command sees no input and cannot reach ours: bash has read this whole line before it runs.
@@ -329,11 +328,11 @@ def _frame_command(command: str, nonce: str, *, reads_input: bool) -> bytes:
 
 
 def _quote_ansi(raw: bytes) -> bytes:
-    """Bytes as one word of ASCII for bash."""
+    """Write bytes as one ASCII word for bash."""
     escaped = raw.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
     return b"$'" + re.sub(rb"[\x80-\xff]", lambda found: b"\\x%02x" % found[0][0], escaped) + b"'"
 
 
 def escape_non_utf8(text: str) -> str:
-    """Text that came from bytes, with those that are not UTF-8 written out."""
+    """Write text that came from bytes, with those that are not UTF-8 escaped."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""The state of an agent's shell as data: read from what bash prints, written as code that re-creates it."""
+"""The state of an agent's shell as data: parsed from bash's output, rendered as code that restores it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHELL_VARIABLES = re.compile(
     | __exit_code""",
     re.VERBOSE,
 )
-"""Variables that bash, or the frame of a command, sets anew: assigning them is an error or acts on the shell itself."""
+"""Variables that bash, or the frame of a command, sets itself: assigning them is an error or affects the shell."""
 _RESERVED_WORDS = frozenset({"builtin", "eval", "unset"})
 """The frame of every command uses these words; no function has such a name in a restored shell."""
 _FATAL_OPTIONS = frozenset({"noexec", "onecmd", "privileged"})
@@ -30,7 +30,7 @@ _WORD = re.compile(
 )
 _VARIABLE = re.compile(r"declare -([A-Za-z-]+) ([A-Za-z_]\w*)(=\(|=|(?=\n|\Z))", re.ASCII)
 _KEYWORD = "function "
-"""Before a function's name, where that is a word of the language."""
+"""Before a function's name, if that is a reserved word."""
 _FUNCTION = re.compile(r"^declare -(f[a-z]*) (\S+)$", re.MULTILINE)
 _SHOPT = re.compile(r"^shopt -([su]) (\w+)$", re.MULTILINE)
 _OPTION = re.compile(r"^set ([+-])o ([\w-]+)$", re.MULTILINE)
@@ -52,8 +52,8 @@ _ANSI = {
     "e": "\x1b",
 }
 
-# JSON holds no bytes that are not UTF-8: byte N becomes the code point that is this much above it, which no
-# character has a meaning for; a character that has such a code point is written as its bytes.
+# JSON holds no bytes that are not UTF-8: byte N becomes the code point that is this much above it, which no character
+# uses; a character with such a code point is written as its bytes.
 _BYTE_OFFSET = 0x10FF00
 _TO_TEXT = {0xDC00 + byte: chr(_BYTE_OFFSET + byte) for byte in range(0x80, 0x100)} | {
     _BYTE_OFFSET + byte: "".join(chr(_BYTE_OFFSET + part) for part in chr(_BYTE_OFFSET + byte).encode())
@@ -64,12 +64,12 @@ _FROM_TEXT = {_BYTE_OFFSET + byte: 0xDC00 + byte for byte in range(0x80, 0x100)}
 
 def _reject_nul(text: str) -> str:
     if "\0" in text:
-        raise ValueError("a shell's text holds no NUL")
+        raise ValueError("a shell's text cannot contain NUL")
     return text
 
 
 Text = Annotated[str, AfterValidator(_reject_nul)]
-"""Any text of a shell; bytes that are not UTF-8 are written as `_TO_TEXT` says."""
+"""Any text of a shell; bytes that are not UTF-8 are written as in `_TO_TEXT`."""
 Directory = Annotated[Text, Field(pattern="^/")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_.:@%+,][A-Za-z0-9_.:@%+,-]*")
@@ -83,7 +83,7 @@ _INDEX = re.compile(r"[0-9]{1,18}")
 
 
 class ShellVariable(Frozen):
-    """One variable: its attributes as the letters of `declare`, and a value or elements, where it has any."""
+    """One variable: its attributes as the letters of `declare`, and its value or elements, if any."""
 
     attributes: str = Field(default="", pattern="^[aAcilnrtux]*$")
     value: Text | None = None
@@ -92,10 +92,10 @@ class ShellVariable(Frozen):
     @model_validator(mode="after")
     def _require_consistent(self) -> Self:
         if "n" in self.attributes and not _REFERENCE.fullmatch(self.value or ""):
-            raise ValueError("a reference names a variable, and no element of one")
+            raise ValueError("a reference names a variable, not an element")
         if self.elements is not None:
             if not {"a", "A"} & set(self.attributes) or self.value is not None:
-                raise ValueError("elements are those of an array")
+                raise ValueError("only arrays have elements")
             if "A" not in self.attributes and not all(map(_INDEX.fullmatch, self.elements)):
                 raise ValueError("the index of an array is a number")
             if "" in self.elements:
@@ -104,14 +104,14 @@ class ShellVariable(Frozen):
 
 
 class ShellFunction(Frozen):
-    """One function: its attributes as the letters of `declare`, and the list of commands between its braces."""
+    """One function: its attributes as the letters of `declare`, and its list of commands."""
 
     attributes: str = Field(default="", pattern="^[rtx]*$")
     commands: Text
 
 
 class ShellState(Frozen):
-    """Where and how a shell stands. Nothing in it is code to restore it by; functions, aliases and traps hold code."""
+    """The state of a shell. Only functions, aliases and traps hold code; nothing here is run to restore it."""
 
     directory: Directory | None = None
     previous_directory: Directory | None = None
@@ -127,7 +127,7 @@ class ShellState(Frozen):
         return self.model_dump_json(exclude_defaults=True)
 
     def relocate(self, new_directories: Mapping[str, str]) -> ShellState:
-        """The same with other directories, in the shell's own and in values; code keeps what is written in it."""
+        """Replace directories in the shell's own and in values; code stays unchanged."""
         pairs = {
             before: after
             for before, after in new_directories.items()
@@ -162,14 +162,14 @@ class ShellState(Frozen):
 
 
 def parse_state(text: str) -> ShellState:
-    """The state that a snapshot holds as JSON. Raises SnapshotCorruptError."""
+    """Parse the state in a snapshot, which is JSON. Raises SnapshotCorruptError."""
     if len(text) > MAX_SHELL_STATE_CHARS:
         raise SnapshotCorruptError(
             f"the snapshot's shell state is longer than {MAX_SHELL_STATE_CHARS:,} characters"
         )
     if not text.startswith("{"):
         raise SnapshotCorruptError(
-            "the snapshot's shell state is no JSON, as snapshots of older versions have it: take the snapshot anew"
+            "the snapshot's shell state is not JSON, as in older versions (take a new snapshot)"
         )
     try:
         return ShellState.model_validate_json(text)
@@ -181,8 +181,8 @@ def parse_state(text: str) -> ShellState:
         ) from None
 
 
-# What a shell prints of itself, each part behind a mark, which no variable can hold, for its NUL; no single quotes,
-# because it becomes a trap's text as well.
+# The parts of a shell's state, each after a mark that no variable can contain, because of its NUL; no single quotes,
+# because it also becomes the text of a trap.
 PRINT_STATE = (
     '\\unset -f builtin; \\builtin printf "\\0%s" {mark}; \\builtin shopt -p; \\builtin printf "\\0%s" {mark}; '
     '\\builtin declare -p; \\builtin printf "\\0%s" {mark}; \\builtin declare -p BASH_ALIASES; '
@@ -195,9 +195,9 @@ _PART_COUNT = 11
 
 
 def parse_printed_state(printed: str, mark: str) -> ShellState | None:
-    """The state that a shell printed by `PRINT_STATE`; None if it did not print one, or one too long to keep.
+    """Parse the state that a shell printed by `PRINT_STATE`; None if there is none, or one that is too long.
 
-    What cannot be kept as data, such as a reference to an array's element, is left out.
+    Parts that cannot be data, such as a reference to an array's element, are left out.
     """
     parts = printed.split(f"\0{mark}")
     if len(parts) != _PART_COUNT:
@@ -224,14 +224,14 @@ def parse_printed_state(printed: str, mark: str) -> ShellState | None:
 
 
 class _StateScanner:
-    """Text from a shell, read once from its beginning to its end, whatever is in it."""
+    """Shell output, read once from start to end, whatever it contains."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def find_statements(self, head: re.Pattern[str]) -> Iterator[re.Match[str]]:
-        """The beginnings of statements, each at the beginning of a line that no earlier statement has taken."""
+        """Yield the starts of statements, each at the start of a line that no earlier statement has used."""
         while self._at < len(self._text):
             if (found := self.match(head)) is not None:
                 yield found
@@ -248,12 +248,12 @@ class _StateScanner:
         return is_there
 
     def read_word(self) -> str | None:
-        """What the next word stands for; None if there is none, or one with something to expand."""
+        """Return the value of the next word; None if there is none, or one that needs expansion."""
         found = self.match(_WORD)
         return None if found is None else _to_json_text(_unquote(found[0]))
 
     def read_elements(self) -> dict[str, str] | None:
-        """The elements of an array up to their closing parenthesis; None if something else comes before it."""
+        """Return the elements of an array up to its closing parenthesis; None if something else comes first."""
         found: dict[str, str] = {}
         while self.skip("["):
             key = self.read_word()
@@ -300,7 +300,7 @@ def _parse_traps(printed: str) -> Iterator[tuple[str, str]]:
 
 
 def _parse_functions(names: str, printed: str) -> Iterator[tuple[str, ShellFunction]]:
-    """The functions, whose definitions bash prints one after another in the order of their names."""
+    """Return the functions, whose definitions bash prints in the order of their names."""
     known = _FUNCTION.findall(names)
     heads: list[tuple[int, int]] = []
     for _, name in known:
@@ -325,7 +325,7 @@ def _parse_functions(names: str, printed: str) -> Iterator[tuple[str, ShellFunct
 
 
 def _find_head(printed: str, name: str, start: int) -> tuple[int, int] | None:
-    """Where the first line of a function's definition begins and ends; None if there is none from `start` on."""
+    """Return where the first line of a function's definition starts and ends; None if there is none after `start`."""
     head = f"{name} () \n"
     while (found := printed.find(head, start)) >= 0:
         begin = found - len(_KEYWORD) if printed.endswith(_KEYWORD, 0, found) else found
@@ -336,9 +336,9 @@ def _find_head(printed: str, name: str, start: int) -> tuple[int, int] | None:
 
 
 def render_restore_code(state: ShellState) -> str:
-    """Code by which a new bash comes to stand as the state says; nothing of the state runs meanwhile.
+    """Render code that gives a new bash this state; no code of the state runs meanwhile.
 
-    Each line stands for itself, because bash leaves the rest of a line out where it could not assign.
+    Each line is independent, because bash skips the rest of a line after a failed assignment.
     """
     return "\n".join(_render_lines(state)).translate(_FROM_TEXT)
 
@@ -348,7 +348,7 @@ def _render_lines(state: ShellState) -> Iterator[str]:
     yield "\\builtin shopt -u expand_aliases"
     variables = {name: each for name, each in state.variables.items() if not _SHELL_VARIABLES.fullmatch(name)}
     for name, variable in variables.items():
-        # Without the attributes by which bash evaluates what it assigns: they come after.
+        # Without the attributes that make bash evaluate an assignment: they come after.
         if "n" in variable.attributes:
             continue
         array = re.sub("[^aA]", "", variable.attributes)[:1]
@@ -375,7 +375,7 @@ def _render_lines(state: ShellState) -> Iterator[str]:
     readonly = [name for name, each in variables.items() if "r" in each.attributes]
     if readonly:
         yield f"\\builtin declare -r {' '.join(readonly)}"
-    # How functions are read; some variables change that.
+    # How functions are read depends on some options.
     yield "\\builtin set +o posix +o errexit; \\builtin shopt -s extglob"
     for name, function in state.functions.items():
         yield from _render_definition(name, function)
@@ -388,12 +388,12 @@ def _render_lines(state: ShellState) -> Iterator[str]:
             yield f"\\builtin cd -- {quoted(directory)}"
     for sign, on in (("-u", False), ("-s", True)):
         names = [name for name, each in state.shopt.items() if each == on and name not in _FIXED_SHOPTS]
-        # Each that is compatible with an older bash is off at first, and to say so sets a variable.
+        # Each option for compatibility with an older bash is off at first, and unsetting it sets a variable.
         names = [name for name in names if on or not name.startswith("compat")]
         if names:
             yield f"\\builtin shopt {sign} {' '.join(names)}"
     options = {name: on for name, on in state.options.items() if name not in _FATAL_OPTIONS}
-    # An option that this bash does not have would hide those after it; `xtrace` and the like come last.
+    # An option that this bash lacks would hide those after it; `xtrace` and the like come last.
     for name, on in options.items():
         yield f"\\builtin set {'-' if on else '+'}o {name} || \\builtin :"
     for name in sorted(state.traps, key=lambda name: name == "DEBUG"):
@@ -402,14 +402,14 @@ def _render_lines(state: ShellState) -> Iterator[str]:
 
 
 def _render_definition(name: str, function: ShellFunction) -> Iterator[str]:
-    """Define a function, unless its commands would end the definition and go on behind it.
+    """Render the definition of a function, unless its commands would end the definition early.
 
-    Bash is the judge, in subshells that read and run nothing: it must be able to read the commands both between
-    braces and between parentheses. Those that close either are no commands in the other.
+    Bash decides, in subshells that parse and run nothing: it must be able to parse the commands both between braces
+    and between parentheses. Commands that close either are invalid in the other.
     """
     if name in _RESERVED_WORDS:
         return
-    # The text is written once, since each quotation of a quotation would be several times as long.
+    # The text is written once, because each nested quotation would be several times as long.
     yield f"__command={_quote(function.commands)}"
     trials = " && ".join(
         f"( \\builtin eval $'\\\\builtin set -n\\n__trial () {begin}\\n'\"$__command\"$'\\n{end}' )"
@@ -421,14 +421,14 @@ def _render_definition(name: str, function: ShellFunction) -> Iterator[str]:
 
 
 def _quote(text: str) -> str:
-    """The text as one word of bash, at most twice as long."""
+    """Quote the text as one word of bash, at most twice as long."""
     if "'" not in text:
         return f"'{text}'"
     return "$'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _unquote(word: str) -> str:
-    """What a word of bash stands for that holds nothing to expand."""
+    """Return the value of a bash word that needs no expansion."""
     return "".join(_unquote_piece(match) for match in _PIECE.finditer(word))
 
 
@@ -437,7 +437,7 @@ def _unquote_piece(match: re.Match[str]) -> str:
     if double is not None:
         return _IN_DOUBLE_QUOTES.sub(r"\1", double) if "\\" in double else double
     if ansi is not None:
-        # As bytes, because several of them can come to one character.
+        # As bytes, because several of them can form one character.
         raw = _ANSI_ESCAPE.sub(_unescape_ansi, ansi).encode("utf-8", "surrogateescape")
         return raw.decode("utf-8", "surrogateescape")
     return next(part for part in (single, escaped, plain) if part is not None)
@@ -451,10 +451,10 @@ def _unescape_ansi(match: re.Match[str]) -> str:
 
 
 def parse_directory(printed: str) -> str | None:
-    """The directory that a shell names as its own; None if it names none, because an agent can set `PWD`."""
+    """Return the directory that a shell names as its own; None if it names none, because an agent can set `PWD`."""
     return _to_json_text(printed) if printed.startswith("/") and "\0" not in printed else None
 
 
 def _to_json_text(printed: str) -> str:
-    """What a shell printed, decoded with `surrogateescape`, as text that JSON can hold."""
+    """Convert shell output, decoded with `surrogateescape`, to text that JSON can hold."""
     return printed if printed.isascii() else printed.translate(_TO_TEXT)
