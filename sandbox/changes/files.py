@@ -105,10 +105,10 @@ class SandboxFiles:
 
 
 class ScanChangeTracker:
-    """The difference since the last look at the files below some roots, for machines whose files lie elsewhere.
+    """The changes since the last look at the files below some directories, for sandboxes whose files are elsewhere.
 
-    Content is told apart by SHA-256; a file is hashed again when its size, times, inode or mode say that
-    it may have changed. It relies on the machine's own `find` and `sha256sum`.
+    Content is compared by SHA-256; a file is hashed again when its size, times, inode or mode say that it may have
+    changed. It relies on the sandbox's own `find` and `sha256sum`.
     """
 
     def __init__(self, runtime_shell: RuntimeShell, workspace: str, roots: Iterable[str]) -> None:
@@ -120,14 +120,14 @@ class ScanChangeTracker:
         self.changes()
 
     def switch_layers(self, stack: LayerStack) -> None:
-        raise NotImplementedError("a machine whose files lie elsewhere has no layers here")
+        raise NotImplementedError("a sandbox whose files are elsewhere has no layers here")
 
     def changes(self) -> tuple[FileChange, ...]:
         before = self._states
         found = self._scan_files()
         suspects = [path for path, seen in found.items() if self._signatures.get(path) != seen[0]]
         sums = self._hash_files({path: found[path][2] for path in suspects if not found[path][3]})
-        # A file that may not be read any more keeps the digest it had.
+        # A file that can no longer be read keeps its digest.
         known = {path: state.sha256 for path, state in before.items()} | sums
         known |= {path: _size_digest(seen[0]) for path, seen in found.items() if seen[3]}
         self._states = {
@@ -146,7 +146,7 @@ class ScanChangeTracker:
         return state.sha256 if state else None
 
     def _scan_files(self) -> dict[str, tuple[str, int, str | None, bool]]:
-        """By path: what changes when the file does, its permission bits, a link's target, whether it is too large."""
+        """By path: the facts that change with the file, its permission bits, a link's target, whether it is too large."""
         roots = " ".join(shlex.quote(root) for root in self._roots)
         fields = self._run_and_split(
             f"{{ find {roots} -xdev -type d -name {EXCLUDED_DIRECTORY} -prune -o \\( -type f -o -type l \\) "

@@ -1,7 +1,7 @@
-"""One machine's difference from its base as a single file: a layer in the Open Container Initiative's format.
+"""A sandbox's difference from its base as a single file: a layer in the format of the Open Container Initiative.
 
-A name that begins with `.wh.` says that what follows is gone, `.wh..wh..opq` that the directory hides what
-the base has in it; so the same file is a Docker image's layer and an overlay directory of the host backend.
+A name that starts with `.wh.` means that the rest of the name is gone; `.wh..wh..opq` means that the directory hides
+the base's content. So the same file is a Docker image's layer and an overlay directory of the `host` back end.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def content_digest(layers: tuple[Path, ...], base: LayerStack) -> str:
 def write(
     layers: tuple[Path, ...], base: LayerStack, archive: Path, *, base_digest: str, root_uid: int = 0
 ) -> str:
-    """Write what these layers, the top one first, come to, durably; the content's digest.
+    """Write the merged content of these layers, the top one first, durably; return the content's digest.
 
-    `root_uid` is the user id on this host of the machine's root. Raises OutOfDiskError, leaving no part behind.
+    `root_uid` is the user id on this host of the sandbox's root. Raises OutOfDiskError, leaving no partial file.
     """
     partial = archive.with_name(f"{archive.name}.partial")
     try:
@@ -266,7 +266,7 @@ class HashedFile:
         return self._sum.digest()
 
     def _find_data(self, start: int) -> tuple[int, int]:
-        """Where the next data begins and ends; without data, all that follows is a hole."""
+        """Return where the next data starts and ends; if there is none, the rest is a hole."""
         if start >= self.size:
             return self.size, self.size
         try:
@@ -279,12 +279,12 @@ class HashedFile:
 
 
 class ArchiveContents(NamedTuple):
-    """What an archive holds, by path."""
+    """The content of an archive, by path."""
 
     files: Mapping[str, str | None]
-    """Files and links with the SHA-256 that a sandbox reports of them; None where it reports another."""
+    """Files and links with the SHA-256 that a sandbox reports for them; None if it reports another."""
     hidden: Set[str]
-    """What the base may have there is gone, with all that lies below."""
+    """The base's content here is gone, including everything below."""
     literal_path: str | None
     """A path whose name Docker takes for a mark of its layers."""
 
@@ -292,9 +292,8 @@ class ArchiveContents(NamedTuple):
 def verify(
     archive: Path, *, digest: str, base_digest: str, max_bytes: int = MAX_LAYER_BYTES
 ) -> ArchiveContents:
-    """Read the whole archive. Raises SnapshotCorruptError when it is not what these digests say.
-
-    Raises OutOfDiskError when its files take more than `largest` bytes.
+    """Read the whole archive. Raises SnapshotCorruptError if it does not match these digests,
+    OutOfDiskError if its files take more than `largest` bytes.
     """
     return _read(archive, None, None, digest=digest, base_digest=base_digest, max_bytes=max_bytes)
 
@@ -351,13 +350,13 @@ def _read(
         raise SnapshotCorruptError(f"{archive}: cannot be unpacked: {error}") from error
     if found != digest:
         raise SnapshotCorruptError(
-            f"{archive}: holds {_shorten(found)}, but the snapshot says {_shorten(digest)}"
+            f"{archive}: has digest {_shorten(found)}, but the snapshot says {_shorten(digest)}"
         )
     return ArchiveContents(reader.files, reader.hidden, reader.literal_path)
 
 
 class _ArchiveReader:
-    """Reads members in their one order, so that nothing but the directories on the way is kept."""
+    """Reads members in their one order, so that it keeps only the directories on the current path."""
 
     def __init__(
         self, archive: Path, members: ArchiveMembers, target: Path | None, owner: int | None, max_bytes: int
@@ -380,7 +379,7 @@ class _ArchiveReader:
         waiting: ArchiveMember | None = None  # a directory, until it is known whether it is opaque
         for number, member in enumerate(self._members):
             if member.path == _ROOT:
-                self._require(number == 0 and member.kind == "directory", _ROOT, "is not at the beginning")
+                self._require(number == 0 and member.kind == "directory", _ROOT, "is not at the start")
                 continue
             parent, _, name = member.path.rpartition("/")
             is_mark = name.startswith(_WHITEOUT_PREFIX) and not member.is_literal
@@ -426,7 +425,7 @@ class _ArchiveReader:
         )
         self._close_directories(parent)
         top = self._open_directories[-1].path if self._open_directories else ""
-        self._require(top == parent, path, "does not lie in a directory of the snapshot")
+        self._require(top == parent, path, "is not in a directory of the snapshot")
         self._require(key > self._last_key, path, "is out of order")
         self._last_key = key
 

@@ -66,7 +66,7 @@ class ArchiveMember(NamedTuple):
     mtime_ns: int
     attributes: tuple[tuple[str, bytes], ...]
     is_literal: bool
-    """Whether a name that begins with `.wh.` is a file's own."""
+    """Whether a name that starts with `.wh.` is a file's own."""
 
 
 def open_decompressed(raw: IO[bytes]) -> io.BufferedReader:
@@ -87,7 +87,7 @@ class ArchiveMembers:
         self._count = self._extended = self._paths = self._left = 0
 
     def read_base(self) -> str | None:
-        """The base that the global header at the beginning names; None without such a header. Read it first."""
+        """Return the base that the global header names; None without such a header. Read it first."""
         block = self._read_exactly(tarfile.BLOCKSIZE)
         header = _TarHeader(block)
         if header.kind != _GLOBAL:
@@ -148,7 +148,7 @@ class ArchiveMembers:
     def _require_end(self) -> None:
         left = self._stream.read(tarfile.RECORDSIZE + 1)
         if len(left) > tarfile.RECORDSIZE or left.strip(b"\0"):
-            raise MalformedArchiveError("it goes on after its end")
+            raise MalformedArchiveError("it continues after its end")
         if len(left) < tarfile.BLOCKSIZE:
             raise MalformedArchiveError("it is cut short")
 
@@ -266,9 +266,9 @@ def _parse_nanoseconds(text: bytes) -> int:
 
 
 class DigestsByPath(Mapping[str, "str | None"]):
-    """SHA-256 by path; None where a sandbox reports another. Paths come in the order of an archive.
+    """SHA-256 by path; None if a sandbox reports another. Paths come in the order of an archive.
 
-    Takes 41 bytes for each, and its path.
+    Takes 41 bytes per entry, plus its path.
     """
 
     FILE, UNREPORTED, LINK = range(3)
@@ -287,7 +287,7 @@ class DigestsByPath(Mapping[str, "str | None"]):
         self._kinds.append(kind)
 
     def find_file(self, path: str) -> tuple[bytes, int] | None:
-        """The digest of a regular file's content and its kind; None where no regular file has this path."""
+        """Return the digest of a regular file's content and its kind; None if this path is no regular file."""
         at = self._find_index(path)
         if at is None or self._kinds[at] == self.LINK:
             return None
@@ -319,5 +319,5 @@ class DigestsByPath(Mapping[str, "str | None"]):
 
 
 def sort_key(path: str) -> bytes:
-    """What paths are sorted by in an archive: a directory before what it holds, and that before its next sibling."""
+    """Return the sort key of paths in an archive: a directory before its content, and that before its next sibling."""
     return path.encode(_ENCODING, _ERRORS).replace(b"/", b"\0")

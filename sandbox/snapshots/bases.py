@@ -1,4 +1,4 @@
-"""What embedded machines start from, laid out once for each content and then only read."""
+"""The bases that sandboxes start from: unpacked once per content, then only read."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from langgraph_takeover.sandbox.storage import host_directories, ownership
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 WRITABLE_DIRECTORIES = ("workspace", "home", "tmp")
-"""The writable directories of a machine that has this host's own system around it."""
+"""The writable directories of a sandbox with this host's system around it."""
 COPY_PREFIX = "copy of "
-"""What a snapshot's base begins with where it holds every file, and not only those that differ."""
+"""Prefix of a snapshot's base if the snapshot holds every file, not only the changed ones."""
 _TREE = "tree"
 _METADATA_FILE = "base.json"
 _started_bases: dict[tuple[str, str], Base] = {}
 
 
 class Base(Frozen):
-    """A tree of files that machines share and never change.
+    """A tree of files that sandboxes share and never change.
 
-    `whole` says that it is a whole system; else it is the directories of `ROOMS`, and the rest is this
-    host's own, read-only. `environment` is what the system's image sets.
+    It is a complete system, or only the writable directories of a sandbox, with this host's own system read-only around
+    them. `environment` comes from the system's image.
     """
 
     digest: str
@@ -52,16 +52,16 @@ class Base(Frozen):
 
 
 def bases_directory() -> Path:
-    """The directory with one directory for each base; this process from now on counts as a user of all."""
+    """Return the directory of all bases; this process now counts as a user of all of them."""
     found = host_directories.ensure_directory(host_directories.ensure_root() / "bases")
     ownership.hold(ownership.BASES_LOCK)
     return found
 
 
 def prepare_base(spec: SandboxSpec) -> Base:
-    """The base that a machine of this kind starts from, laid out if it is not yet.
+    """Return the base that a sandbox of this kind starts from; unpack it if it is missing.
 
-    Raises SandboxUnavailableError when it is not to be had, OutOfDiskError.
+    Raises SandboxUnavailableError and OutOfDiskError.
     """
     if spec.image is not None:
         from langgraph_takeover.sandbox.docker.client import require_image
@@ -72,14 +72,14 @@ def prepare_base(spec: SandboxSpec) -> Base:
     assert spec.directory is not None
     directory = spec.directory.absolute()
     if not directory.is_dir():
-        raise SandboxUnavailableError(f"{directory}: no such directory to start a sandbox from")
+        raise SandboxUnavailableError(f"directory not found: {directory} (a sandbox cannot start from it)")
     base = _prepare_or_reuse(_prepare_from_directory, directory, _compute_signature(directory))
     _started_bases[str(directory), base.digest] = base
     return base
 
 
 def _prepare_or_reuse(prepare: Any, *arguments: object) -> Base:
-    """A base that was laid out before, if nobody has removed it since; else laid out now."""
+    """Return a base that was unpacked before, or unpack it again."""
     base: Base = prepare(*arguments)
     if not base.tree.is_dir():
         prepare.cache_clear()
@@ -88,7 +88,7 @@ def _prepare_or_reuse(prepare: Any, *arguments: object) -> Base:
 
 
 def prepare_snapshot_base(digest: str, spec: SandboxSpec) -> Base:
-    """The base that a snapshot was made for. Raises SnapshotCorruptError when `spec` starts from another."""
+    """Return the base that a snapshot was made for. Raises SnapshotCorruptError if `spec` starts from another."""
     origin = spec.image or str(spec.directory and spec.directory.absolute())
     known = _started_bases.get((origin, digest))
     base = known if known is not None and known.tree.is_dir() else prepare_base(spec)
@@ -101,10 +101,10 @@ def prepare_snapshot_base(digest: str, spec: SandboxSpec) -> Base:
 def make_restore_spec(
     snapshot: Snapshot, backend: BackendName | None = None, owner: str = "takeover"
 ) -> SandboxSpec:
-    """A spec of this kind that can thaw a snapshot, from what this host still has of its base.
+    """Build a spec that can restore a snapshot from what this host has of its base.
 
-    Left out, `backend` is `host`, whatever the snapshot says of itself. Raises SandboxUnavailableError where a directory's
-    base is not laid out here, or the kind of machine is not to be had or cannot start from the base.
+    Default back end: `host`, whatever the snapshot says. Raises SandboxUnavailableError if a directory's base is not on
+    this host, or if the back end is not available or cannot start from the base.
     """
     check_workspace(snapshot)
     if backend is None:
@@ -113,19 +113,19 @@ def make_restore_spec(
     if digest.startswith("sha256:"):
         if backend == "process":
             raise SandboxUnavailableError(
-                "the snapshot's sandbox began with an image; restore it with --sandbox host or --sandbox docker"
+                "the snapshot's sandbox started from an image (restore it with --sandbox host or --sandbox docker)"
             )
         return SandboxSpec(backend=backend, image=digest, workspace=snapshot.workspace, owner=owner)
     if backend == "docker":
         raise SandboxUnavailableError(
-            "the snapshot's sandbox began with a directory; restore it with --sandbox host"
+            "the snapshot's sandbox started from a directory (restore it with --sandbox host)"
         )
     base = Base(digest=digest, is_system=False)
     for directory in (base.tree / WRITABLE_DIRECTORIES[0], base.tree):
         if directory.is_dir():
             return SandboxSpec(backend=backend, directory=directory, owner=owner)
     raise SandboxUnavailableError(
-        f"the snapshot's base {digest[:19]} is not laid out on this host; name the repository that the run began with"
+        f"the snapshot's base {digest[:19]} is not on this host (pass the repository that the run started with)"
     )
 
 
@@ -133,23 +133,23 @@ def check_workspace(snapshot: Snapshot) -> None:
     """Raises SnapshotCorruptError."""
     if not snapshot.workspace.startswith("/") or "\0" in snapshot.workspace:
         raise SnapshotCorruptError(
-            f"the snapshot's workspace is no absolute path: {snapshot.workspace!r:.80}"
+            f"the snapshot's workspace is not an absolute path: {snapshot.workspace!r:.80}"
         )
 
 
 def require_isolated_backend() -> BackendName:
-    """The back end for snapshots of unknown origin: `host`. Raises SandboxUnavailableError if it cannot run here."""
+    """Return the back end for snapshots of unknown origin: `host`. Raises SandboxUnavailableError if it does not work here."""
     from langgraph_takeover.sandbox.backends.host import unavailable_reason
 
     if reason := unavailable_reason():
         raise SandboxUnavailableError(
-            f"no isolated sandbox: {reason}; or choose --sandbox docker, or --sandbox process --allow-unisolated"
+            f"no isolated sandbox: {reason} (or use --sandbox docker, or --sandbox process --allow-unisolated)"
         )
     return "host"
 
 
 def _compute_signature(directory: Path) -> str:
-    """What changes whenever a file below does, in the time that `lstat` takes."""
+    """Return a value that changes whenever a file below does, in the time that `lstat` takes."""
     signature = hashlib.sha256()
     for found, names, files in os.walk(directory):
         names.sort()
@@ -178,7 +178,7 @@ def _prepare_from_directory(directory: Path, signature: str) -> Base:
         _run("cp", "-a", "--reflink=auto", str(directory), str(target))
         if content_digest((target,), LayerStack()) != digest:
             raise SandboxUnavailableError(
-                f"{directory}: changed while a sandbox was started from it; try again"
+                f"{directory}: changed while a sandbox started from it (try again)"
             )
         _change_owner(tree)
 
@@ -237,7 +237,7 @@ def _create_base(base: Base, fill: Callable[[Path], None]) -> Base:
 
 
 def _is_system(directory: Path) -> bool:
-    """Whether a directory is a whole system, an image's files, and not a repository."""
+    """Whether a directory is a complete system, an image's files, rather than a repository."""
     return all((directory / name).exists() for name in ("usr/bin", "etc", "bin/sh"))
 
 

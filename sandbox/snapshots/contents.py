@@ -1,4 +1,4 @@
-"""What a snapshot holds of its workspace, under the names that a machine's report of changes has."""
+"""The workspace files in a snapshot, under the names that a sandbox's report of changes uses."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, WRITABLE_DIR
 
 
 class SnapshotContents(NamedTuple):
-    """The workspace's files in which a snapshot differs from its base; or all of them, if it is `whole`."""
+    """The workspace files in which a snapshot differs from its base; or all of them."""
 
     files: dict[str, str | None]
-    """SHA-256 by path, relative to the workspace; None where a report tells another."""
+    """SHA-256 by path, relative to the workspace; None if a report says otherwise."""
     hidden_paths: frozenset[str]
     is_complete: bool
 
     def is_deleted(self, path: str) -> bool:
-        """Whether nothing lies there any more."""
+        """Whether the path no longer exists."""
         if path in self.files:
             return False
         parents = [path[:end] for end, letter in enumerate(path) if letter == "/"]
@@ -30,7 +30,7 @@ class SnapshotContents(NamedTuple):
 
 
 def read_contents(snapshot: Snapshot, store: Path) -> SnapshotContents:
-    """What is in a snapshot, all of it verified. Raises SnapshotCorruptError, SandboxUnavailableError."""
+    """Read and verify everything in a snapshot. Raises SnapshotCorruptError and SandboxUnavailableError."""
     held = transfer.read_archive_contents(snapshot, store)
     top = _workspace_prefix(snapshot, held)
     return SnapshotContents(
@@ -49,7 +49,7 @@ def read_contents(snapshot: Snapshot, store: Path) -> SnapshotContents:
 
 
 def _workspace_prefix(snapshot: Snapshot, archive_contents: ArchiveContents) -> str:
-    """Where the workspace lies in the archive: what stands on a directory has rooms, and no system around it."""
+    """Return where the workspace is in the archive: with a directory as base, below its own directory."""
     tops = {path.partition("/")[0] for path in (*archive_contents.files, *archive_contents.hidden)}
     in_rooms = snapshot.backend == "process" or (
         snapshot.backend == "host" and tops <= set(WRITABLE_DIRECTORIES)

@@ -1,4 +1,4 @@
-"""What an image on the daemon comes to over the image it was made from, and how an archive becomes an image."""
+"""The difference of an image on the daemon from its base, and images made from archives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from langgraph_takeover.sandbox.snapshots.archive_members import open_decompress
 from langgraph_takeover.sandbox.snapshots.tarballs import unpack_layer, unpack_layer_names
 
 SNAPSHOT_REPOSITORY = "takeover/snapshot"
-"""The repository of frozen images; a tag begins with its owner."""
+"""The repository name of snapshot images; a tag starts with its owner."""
 LOADED_LABEL = "takeover.loaded"
 """On images that were made from an archive, and can be made again."""
 _BLOCK = 1024 * 1024
@@ -42,7 +42,7 @@ class ImageLayers(NamedTuple):
 
 
 def find_image(image: str) -> Mapping[str, Any] | None:
-    """What the daemon tells of an image; None if it has none of that name."""
+    """Inspect an image; None if the daemon has none of that name."""
     from docker.errors import ImageNotFound
 
     with translate_errors(f"image {image[:19]}"):
@@ -72,7 +72,7 @@ def count_layers_above(image: Mapping[str, Any], base: Mapping[str, Any]) -> int
 
 @contextlib.contextmanager
 def open_image(image: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[ImageLayers]:
-    """The image's layers as directories: the daemon's own where they can be read, else its word for them."""
+    """Return the image's layers as directories: the daemon's own if they can be read, else from its export."""
     above = count_layers_above(image, base)
     places = layer_directories(image["GraphDriver"])
     if places is not None and len(places) == len(image["RootFS"]["Layers"]):
@@ -154,7 +154,7 @@ def _compute_layer_digest(path: Path) -> tuple[str, int]:
 
 
 def _make_config(base: Mapping[str, Any], layer: str, labels: Mapping[str, str]) -> bytes:
-    """An image's config; equal for equal content, so that its id, which is its digest, tells what it holds."""
+    """Build an image's config; equal for equal content, so that its id, which is its digest, identifies the content."""
     layers = [*base["RootFS"]["Layers"], layer]
     made = {
         "architecture": base["Architecture"],

@@ -1,4 +1,4 @@
-"""Raw tars: of an overlay directory as it lies on the disk, and of an image's layer as Docker writes it."""
+"""Raw tars: of an overlay directory as it is on disk, and of an image's layer as Docker writes it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pack(directory: Path, raw: Path, *, entry_command: Sequence[str] = ()) -> No
 def unpack(
     raw: Path, directory: Path, *, entry_command: Sequence[str] = (), options: Sequence[str] = ()
 ) -> None:
-    """Lay out what `pack` kept."""
+    """Unpack what `pack` stored."""
     with raw.open("rb") as packed:
         _run_tar(
             *options,

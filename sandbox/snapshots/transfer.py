@@ -41,9 +41,7 @@ class _ExportHeader(Frozen):
 
 
 def copy_to_store(snapshot: Snapshot, store: Path, target_store: Path) -> None:
-    """Let a snapshot that lies in one store lie in another as well; one that lies on a daemon needs nothing.
-
-    Raises SnapshotCorruptError when it is gone, OutOfDiskError when there is no room.
+    """Copy a snapshot from one store to another; one on a daemon needs no copy.
     """
     source, target = store / snapshot.location, target_store / snapshot.location
     if snapshot.location.startswith("sha256:") or target.exists():
@@ -87,7 +85,7 @@ def export_snapshot(snapshot: Snapshot, store: Path, url: str) -> None:
 
 
 def write_snapshot(snapshot: Snapshot, archive_path: Path, out: IO[bytes]) -> None:
-    """Write a snapshot whose archive lies at `place`."""
+    """Write a snapshot with its archive."""
     name = f"{snapshot.digest}.tar.zst"
     header = _ExportHeader(snapshot=snapshot.model_copy(update={"location": name})).model_dump_json().encode()
     if len(header) > MAX_HEADER_BYTES:
@@ -124,7 +122,7 @@ def import_snapshot(url: str, store: Path) -> Snapshot:
             part.replace(store / snapshot.location)
             archive.sync_directory(store)
     finally:
-        with contextlib.suppress(OSError):  # where nothing can be written, there is none
+        with contextlib.suppress(OSError):  # if nothing can be written, nothing is there
             part.unlink()
     return snapshot
 
@@ -151,7 +149,7 @@ def materialize_archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
 
 
 def read_archive_contents(snapshot: Snapshot, store: Path) -> archive.ArchiveContents:
-    """What the snapshot holds over its base, verified. Raises SnapshotCorruptError."""
+    """Return the snapshot's content over its base, verified. Raises SnapshotCorruptError."""
     with _locate_archive(snapshot, store) as place:
         return archive.verify(place, digest=snapshot.digest, base_digest=snapshot.base)
 
@@ -201,7 +199,7 @@ def _read_export(url: str, source: IO[bytes], out: IO[bytes]) -> Snapshot:
     if source.read(digest.digest_size) != digest.digest():
         raise SnapshotCorruptError(f"{url}: is cut short or changed: its checksum differs")
     if source.read(1):
-        raise SnapshotCorruptError(f"{url}: goes on after its end")
+        raise SnapshotCorruptError(f"{url}: continues after its end")
     try:
         snapshot = _ExportHeader.model_validate(parse_document(header)).snapshot
     except ValueError as error:
@@ -239,7 +237,7 @@ def open_atomically(url: str) -> Iterator[IO[bytes]]:
 def translate_storage_errors(
     url: str, *, into: Path | None = None, passthrough: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """What a file system says goes on as SandboxUnavailableError, OutOfDiskError or SnapshotCorruptError; `but` as it is."""
+    """Translate a file system's errors to SandboxUnavailableError, OutOfDiskError or SnapshotCorruptError; `passthrough` stays unchanged."""
     try:
         yield
     except SandboxUnavailableError:
@@ -247,7 +245,7 @@ def translate_storage_errors(
     except passthrough:
         raise
     except FileNotFoundError as error:
-        raise SnapshotCorruptError(f"{url}: there is no such file") from error
+        raise SnapshotCorruptError(f"file not found: {url}") from error
     except ImportError as error:
         cure = (
             "; pip install '.[s3]' in the checkout of langgraph-takeover"

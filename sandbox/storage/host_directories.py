@@ -51,7 +51,7 @@ def owner_uid() -> int | None:
 
 
 def require_disk_space(directory: Path) -> None:
-    """Raises OutOfDiskError where the disk of a directory has no room for what a sandbox writes next."""
+    """Raise OutOfDiskError if the disk of a directory has no space for what a sandbox writes next."""
     try:
         found = os.statvfs(directory)
     except FileNotFoundError:

@@ -17,7 +17,7 @@ from langgraph_takeover.sandbox.interface import OWNER_PATTERN, SandboxUnavailab
 from langgraph_takeover.sandbox.storage import host_directories
 
 BASES_LOCK = ".bases"
-"""The lock that every process which may use a base holds; no run has such a name."""
+"""The lock of every process that may use a base; no run has such a name."""
 OWNER_LABEL = "takeover.owner"
 HOST_LABEL = "takeover.host"
 PROCESS_LABEL = "takeover.process"
@@ -94,9 +94,7 @@ def list_holders(owner: str) -> list[int]:
 
 @contextlib.contextmanager
 def claim(owner: str) -> Iterator[bool]:
-    """Lock a run against everybody, if no living process holds it. A process that wants it waits, and starts afresh.
-
-    The lock of a run without a directory is removed at the end.
+    """Lock a run against every process, if no living process holds it. A process that needs it waits, and starts again.
     """
     # Without a file a newcomer could not be made to wait.
     os.close(os.open(_lock_path(owner), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
@@ -113,14 +111,14 @@ def claim(owner: str) -> Iterator[bool]:
 
 
 def make_labels(owner: str) -> dict[str, str]:
-    """Labels for what this process makes on the Docker daemon for a run, which counts as alive from now on."""
+    """Return labels for what this process makes on the Docker daemon for a run, which counts as alive from now on."""
     found = {
         OWNER_LABEL: owner,
         HOST_LABEL: socket.gethostname(),
         PROCESS_LABEL: current_process_identity(),
         CREATION_LABEL: secrets.token_hex(8),
     }
-    # Containers work on hosts without a place for locks; what they leave never counts as dead.
+    # Containers work on hosts without a place for locks; there, nothing counts as stale.
     with contextlib.suppress(SandboxUnavailableError, OSError):
         hold(owner)
         found[ROOT_LABEL] = str(host_directories.root())
@@ -184,7 +182,7 @@ def _pid_namespace_id() -> str:
 def _start_time(pid: int) -> str:
     """When the process began, in clock ticks since boot: ids are reused, but not at the same time."""
     try:
-        # The name, which is in brackets, may hold anything.
+        # The name, which is in brackets, may contain anything.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return ""
@@ -198,7 +196,7 @@ def _lock_path(owner: str) -> Path:
 
 @contextlib.contextmanager
 def _try_exclusive_lock(lock: Path) -> Iterator[bool]:
-    """Hold a lock against everybody, if nobody holds it."""
+    """Take an exclusive lock, if nobody holds it."""
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -26,9 +26,9 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY
 
 @contextlib.contextmanager
 def open_safely(root: Path, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
-    """A descriptor of what lies at `path` below `root`; an empty path is the root itself.
+    """Open `path` below `root` and return a descriptor; an empty path is the root itself.
 
-    `root` is trusted, `path` is relative and has no `..`. Raises OSError: ELOOP or ENOTDIR where a part of `path` is a
+    `root` is trusted; `path` is relative and has no `..`. Raises OSError: ELOOP or ENOTDIR if a part of `path` is a
     symbolic link.
     """
     descriptor = open_beneath(root, path, flags)
@@ -70,7 +70,7 @@ def read_link_target(root: Path, path: str) -> bytes:
 
 
 def list_entries(root: Path, path: str) -> list[tuple[str, os.stat_result]]:
-    """The names in a directory, each with what `lstat` returns; names that vanish meanwhile are left out."""
+    """List the names in a directory, each with the result of `lstat`; names that disappear meanwhile are left out."""
     found = []
     with open_safely(root, path, _DIRECTORY_FLAGS) as descriptor, os.scandir(descriptor) as listed:
         for entry in listed:

@@ -17,9 +17,9 @@ _STRING = re.compile(rb'"[^"]*"')
 
 
 def parse_document(text: bytes) -> Any:
-    """The value of a JSON text in UTF-8. Raises ValueError, also where it nests too deeply or has too many values.
+    """Parse a JSON text in UTF-8. Raises ValueError, also if it nests too deeply or has too many values.
 
-    A value of two bytes takes 70 in memory, and a thousand where it is validated and refused.
+    A value of two bytes takes 70 bytes in memory, and a thousand when it fails validation.
     """
     return parse_json(text.decode(), max_values=MAX_VALUES, max_keys=MAX_KEYS)
 
@@ -31,7 +31,7 @@ def parse_json(
     max_keys: int | None = None,
     nan_as_none: bool = False,
 ) -> Any:
-    """The value of a JSON text, which may hold NaN and infinities. Raises ValueError as `parse_document` does."""
+    """Parse a JSON text that may contain NaN and infinities. Raises ValueError like `parse_document`."""
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
     check_values(text.encode("utf-8", "surrogatepass"), max_values)
@@ -51,7 +51,7 @@ def parse_json(
 
 
 def check_values(text: bytes, max_values: int = MAX_FILE_VALUES) -> None:
-    """Raise ValueError where a JSON text, or several, have more values than that."""
+    """Raise ValueError if JSON texts have more values than that."""
     # Outside of strings, each value but the first follows one of these characters, or is an object's.
     bare = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _IGNORED_BYTES)
     if len(bare) - sum(found.end() - found.start() for found in _STRING.finditer(bare)) > max_values:
