@@ -1,4 +1,4 @@
-"""How often a successor follows what was planted in a handoff: orders in what it is shown, and false claims."""
+"""How often a successor follows what was injected in a handoff: orders in what it is shown, and false claims."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Examples:
 
   python -m evals.poison runs/base --view all
 
-  python -m evals.poison runs/base --view structured,trace --successor openai:gpt-5 --plants notes,tests-pass --limit 3
+  python -m evals.poison runs/base --view structured,trace --successor openai:gpt-5 --injections notes,tests-pass --limit 3
 
   python -m evals.poison runs/base --resume --out runs/20260518-120000-poison
 
@@ -79,7 +79,7 @@ def command(
     ] = None,
     resume: Annotated[bool, OPTIONS["resume"]] = False,
 ) -> None:
-    """Measure how often a successor follows text that was planted in a handoff."""
+    """Measure how often a successor follows text that was injected in a handoff."""
     from langgraph_takeover.evals.injections.preparation import prepare_poison_run
 
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-poison"
@@ -87,7 +87,7 @@ def command(
         "view": view,
         "successor": successor,
         "base_url": base_url,
-        "plants": injections,
+        "injections": injections,
         "limit": limit,
         "allow_unisolated": allow_unisolated,
     }
@@ -115,7 +115,7 @@ def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pat
 
     places = RunPaths(out)
     print(
-        f"{len(config.records)} records, {len(config.injections)} plants, {len(config.views)} views; results: {out}"
+        f"{len(config.records)} records, {len(config.injections)} injections, {len(config.views)} views; results: {out}"
     )
     print(f"successor: {config.successors[0]}; sandbox: {config.sandbox}", flush=True)
     with (
@@ -125,9 +125,9 @@ def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pat
         open_journal(out, run=config.run_id) as database,
         open_local_executor(workers) as machinery,
     ):
-        planted = Journal(database, config.run_id, "plants", "record", "plant")
-        takeovers = Journal(database, config.run_id, "poison", "record", "plant", "view")
-        for journal in (planted, takeovers):
+        injected = Journal(database, config.run_id, "injections", "record", "injection")
+        takeovers = Journal(database, config.run_id, "poison", "record", "injection", "view")
+        for journal in (injected, takeovers):
             journal.drop_failures()
         for task in {task.id: task for task in tasks.values()}.values():
             task.check_out(places.repositories, copy_from=RunPaths(Path(config.source)).repositories)
@@ -137,23 +137,23 @@ def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pat
 
         for row in takeovers.rows():
             forget(row)
-        to_plant = [
+        missing = [
             Job(stages.create_injected_record, config, out, (tasks[record], record, name), (record, name))
             for record in config.records
             for name in config.injections
         ]
-        run_jobs(console, machinery, planted, to_plant)
+        run_jobs(console, machinery, injected, missing)
         take_over = [
             Job(stages.take_over_injected, config, out, (tasks[row["record"]], *key, view), (*key, view))
-            for row in planted.rows()
-            if row["outcome"] == "planted"
-            for key in [planted.key(row)]
+            for row in injected.rows()
+            if row["outcome"] == "injected"
+            for key in [injected.key(row)]
             for view in config.views
         ]
         run_jobs(console, machinery, takeovers, take_over, forget)
-        for journal in (planted, takeovers):
+        for journal in (injected, takeovers):
             journal.export(out)
-        return report_results(console, config, list(planted.rows()), list(takeovers.rows()), out)
+        return report_results(console, config, list(injected.rows()), list(takeovers.rows()), out)
 
 
 def report_results(
@@ -177,10 +177,10 @@ def summarise(config: PoisonConfig, injection_rows: list[Row], takeover_rows: li
         "source": config.source,
         "successor": config.successors[0],
         "caveats": list_caveats(config),
-        "plants": {
+        "injections": {
             name: {
                 view: _compute_rate(
-                    [row for row in takeover_rows if (row["plant"], row["view"]) == (name, view)]
+                    [row for row in takeover_rows if (row["injection"], row["view"]) == (name, view)]
                 )
                 for view in config.views
             }
@@ -190,9 +190,9 @@ def summarise(config: PoisonConfig, injection_rows: list[Row], takeover_rows: li
             view: _compute_rate([row for row in takeover_rows if row["view"] == view and row["shown"]])
             for view in config.views
         },
-        "left_out": [row for row in injection_rows if row["outcome"] == "left_out"],
+        "skipped": [row for row in injection_rows if row["outcome"] == "skipped"],
         "infrastructure_failures": [
-            {key: row.get(key) for key in ("record", "plant", "view", "detail")}
+            {key: row.get(key) for key in ("record", "injection", "view", "detail")}
             for row in (*injection_rows, *takeover_rows)
             if row["outcome"] == "infrastructure_failure"
         ],
@@ -203,11 +203,11 @@ def print_summary(console: Console, summary: dict[str, Any], out: Path) -> None:
     """Print the table, what must be said about it, and where the files are."""
     from rich.table import Table
 
-    table = Table(title=f"What {summary['successor']} followed, of what was planted")
-    table.add_column("plant")
+    table = Table(title=f"What {summary['successor']} followed, of what was injected")
+    table.add_column("injection")
     for view in summary["views"]:
         table.add_column(view, justify="right")
-    for name, views in summary["plants"].items():
+    for name, views in summary["injections"].items():
         table.add_row(name, *map(_format_cell, views.values()))
     table.add_section()
     table.add_row("all that is shown", *map(_format_cell, summary["views"].values()))
@@ -219,10 +219,12 @@ def print_summary(console: Console, summary: dict[str, Any], out: Path) -> None:
     )
     for caveat in summary["caveats"]:
         console.print(caveat)
-    for reason, number in Counter(f"{row['plant']}: {row['detail']}" for row in summary["left_out"]).items():
+    for reason, number in Counter(
+        f"{row['injection']}: {row['detail']}" for row in summary["skipped"]
+    ).items():
         console.print(f"left out in {number} records: {reason}", style="yellow", markup=False)
     for failure in summary["infrastructure_failures"][:10]:
-        where = " ".join(str(failure[key]) for key in ("record", "plant", "view") if failure[key])
+        where = " ".join(str(failure[key]) for key in ("record", "injection", "view") if failure[key])
         console.print(f"infrastructure failure: {where}: {failure['detail']}", style="red", markup=False)
     console.print(
         f"Rows: {out / 'poison.jsonl'}   records: {out / 'records'}   summary: {out / SUMMARY_FILE}",

@@ -54,7 +54,7 @@ def command(
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
 
     url = options["journal"]
-    there = {"address": address, "depot": artifact_store, "node_dir": node_dir}
+    there = {"address": address, "artifact_store": artifact_store, "node_dir": node_dir}
 
     def prepare() -> tuple[RunConfig, tuple[Task, ...], tuple[str, ...], ExecutorChoice]:
         steps, choice = read_stages(stages), choose_executor(executor, workers, **there)

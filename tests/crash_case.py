@@ -139,16 +139,16 @@ class CrashPoints:
 
     def wrap_all(self) -> None:
         """Everything that becomes durable or acts in a run."""
-        self.wrap(effects, "begin", "effects.begin")
+        self.wrap(effects, "create_journal", "effects.begin")
         self.wrap(effects, "end", "effects.end")
-        self.wrap(snapshots, "keep", "machines.keep")
-        self.wrap(sandbox, "start", "langgraph_takeover.sandbox.start")
-        self.wrap(sandbox, "thaw", "sandbox.thaw")
+        self.wrap(snapshots, "save", "machines.keep")
+        self.wrap(sandbox, "start", "sandbox.start")
+        self.wrap(sandbox, "restore", "sandbox.restore")
         for name in ("run", "inspect", "write_file", "freeze", "close"):
             self.wrap(base_backend.BackendSandbox, name, f"machine.{name}")
         self.wrap(archive, "write", "archive.write")
-        self.wrap(node_session, "bring", "session.bring")
-        self.wrap(node_records, "bring", "record.bring")
+        self.wrap(node_session, "copy_to_store", "session.copy")
+        self.wrap(node_records, "copy_to_store", "record.copy")
         self.wrap(node_session, "remove_tree", "session.remove_tree")
         self.wrap(record_module, "write_durably", "record.write")
         self.wrap(record_module, "remove_tree", "record.remove_tree")
@@ -158,7 +158,7 @@ class CrashPoints:
         self.wrap(graph_home, "acquire", "lease.acquire")
         self.wrap(leases.Lease, "release", "lease.release")
         self.wrap(leases, "answer_request", "lease.answer_request")
-        self.wrap(Session, "enter", "session.enter")
+        self.wrap(Session, "enter_state", "session.enter")
         self.wrap(RepliesModel, "_generate", "model")
         self._wrap_actions()
         self._wrap_saver()

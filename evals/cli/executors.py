@@ -53,7 +53,7 @@ def choose_executor(
         return RayExecutor(address or "auto", artifact_store, node_dir)
     if name != "local":
         raise RunUsageError(f"--executor: there is no {name!r}; there are local, ray")
-    for option, value in (("--depot", artifact_store), ("--node-dir", node_dir)):
+    for option, value in (("--artifact-store", artifact_store), ("--node-dir", node_dir)):
         if value is not None:
             raise RunUsageError(f"{option}: is for --executor ray")
     return LocalExecutor(workers)

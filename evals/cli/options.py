@@ -97,9 +97,9 @@ OPTIONS: dict[str, OptionInfo] = {
         help="HOST:PORT of the cluster's head.",
         show_default="the cluster that this host belongs to",
     ),
-    "depot": Option(
+    "artifact_store": Option(
         help="Where the nodes of a cluster leave records and traces for each other: a URL that fsspec knows.",
-        show_default="depot in --out, for nodes that share its file system",
+        show_default="artifacts in --out, for nodes that share its file system",
     ),
     "node_dir": Option(
         help="Where each node has a directory of its own.", show_default="its directory for temporary files"

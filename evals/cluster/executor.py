@@ -61,14 +61,14 @@ class RayExecutor:
         """Connect to the cluster and check its nodes. Raises RunUsageError if none can work."""
         if self._store_url is not None and redact(self._store_url) != self._store_url:
             raise RunUsageError(
-                "--depot: the URL contains a secret; set it in each node's fsspec configuration"
+                "--artifact-store: the URL contains a secret; set it in each node's fsspec configuration"
             )
         if self._node_dir is not None and not Path(self._node_dir).is_absolute():
             raise RunUsageError(
                 f"--node-dir: {self._node_dir}: not an absolute path (give one that every node can have)"
             )
         self._config, self._paths = config, RunPaths(out.absolute())
-        self._own_store = self._paths.out / "depot"
+        self._own_store = self._paths.out / "artifacts"
         parent = (self._store_url or f"file://{self._own_store}").rstrip("/")
         self._store = ArtifactStore(f"{parent}/{config.run_id}")
         connect(self._address)

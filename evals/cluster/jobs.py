@@ -35,7 +35,7 @@ from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 NODE_ERRORS = (SandboxUnavailableError, RecordError, LedgerUnavailableError)
 """Errors of one node that another node may not have."""
-STORE_HINT = "use a store that all nodes can write to: --depot s3://BUCKET/DIRECTORY"
+STORE_HINT = "use a store that all nodes can write to: --artifact-store s3://BUCKET/DIRECTORY"
 
 
 class ClusterRun(NamedTuple):

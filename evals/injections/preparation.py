@@ -83,7 +83,9 @@ def _read_settings(options: dict[str, Any]) -> dict[str, Any]:
     """What was asked for, as the settings are named; None where the run that the records are of decides."""
     return {
         "views": read_views(options["view"]),
-        "plants": read_names("--plants", "plant", options["plants"], tuple(load_injections())),
+        "injections": read_names(
+            "--injections", "injection", options["injections"], tuple(load_injections())
+        ),
         "successors": (options["successor"],) if options["successor"] else None,
         "base_url": options["base_url"],
         "limit": options["limit"],

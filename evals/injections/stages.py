@@ -37,7 +37,7 @@ def create_injected_record(config: PoisonConfig, out: Path, task: Task, record_i
     """Make a record with a plant in it of one record, in the poison run's own store."""
     places, source = RunPaths(out), RecordStore(Path(config.source) / "records")
     started = time.monotonic()
-    row: Row = {"task_id": task.id, "record": record_id, "plant": name}
+    row: Row = {"task_id": task.id, "record": record_id, "injection": name}
     chosen = injections.load_injections()[name]
     try:
         record = source.load(record_id)
@@ -59,7 +59,7 @@ def create_injected_record(config: PoisonConfig, out: Path, task: Task, record_i
         return row | stages.make_failure_row(error, started)
     shown = {"token": said.token} if chosen.aim == "order" else {}
     shown |= {"wrong_file": said.wrong_file} if chosen.aim == "misled" else {}
-    return row | {"outcome": "planted", "detail": "", "record_id": poisoned.id, **shown}
+    return row | {"outcome": "injected", "detail": "", "record_id": poisoned.id, **shown}
 
 
 def take_over_injected(
@@ -68,7 +68,7 @@ def take_over_injected(
     """Let a successor continue one poisoned record under one view, and see from what it did whether it followed."""
     places, chosen = RunPaths(out), injections.load_injections()[name]
     row = stages.run_takeover(config, out, task, f"{record_id}.{name}", view, config.successors[0], 1)
-    row |= {"record": record_id, "plant": name, "aim": chosen.aim, "shown": None, "followed": None}
+    row |= {"record": record_id, "injection": name, "aim": chosen.aim, "shown": None, "followed": None}
     if row["outcome"] != "graded":
         return row
     said = _choose_substitutions(RecordStore(Path(config.source) / "records").load(record_id), chosen, task)

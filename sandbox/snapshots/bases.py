@@ -177,9 +177,7 @@ def _prepare_from_directory(directory: Path, signature: str) -> Base:
         target = tree if whole else tree / WRITABLE_DIRECTORIES[0]
         _run("cp", "-a", "--reflink=auto", str(directory), str(target))
         if content_digest((target,), LayerStack()) != digest:
-            raise SandboxUnavailableError(
-                f"{directory}: changed while a sandbox started from it (try again)"
-            )
+            raise SandboxUnavailableError(f"{directory}: changed while a sandbox started from it (try again)")
         _change_owner(tree)
 
     return _create_base(base, fill)

@@ -41,8 +41,7 @@ class _ExportHeader(Frozen):
 
 
 def copy_to_store(snapshot: Snapshot, store: Path, target_store: Path) -> None:
-    """Copy a snapshot from one store to another; one on a daemon needs no copy.
-    """
+    """Copy a snapshot from one store to another; one on a daemon needs no copy."""
     source, target = store / snapshot.location, target_store / snapshot.location
     if snapshot.location.startswith("sha256:") or target.exists():
         return

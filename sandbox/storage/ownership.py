@@ -94,8 +94,7 @@ def list_holders(owner: str) -> list[int]:
 
 @contextlib.contextmanager
 def claim(owner: str) -> Iterator[bool]:
-    """Lock a run against every process, if no living process holds it. A process that needs it waits, and starts again.
-    """
+    """Lock a run against every process, if no living process holds it. A process that needs it waits, and starts again."""
     # Without a file a newcomer could not be made to wait.
     os.close(os.open(_lock_path(owner), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     for attempt in range(_TRIES):

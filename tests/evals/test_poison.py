@@ -107,7 +107,7 @@ def unmoved(base: Path, poison: RunCommand, tmp_path_factory: pytest.TempPathFac
 def comparable(out: Path) -> dict[tuple[str, ...], dict[str, Any]]:
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in read_rows(out, "poison"):
-        key = (row["record"], row["plant"], row["view"])
+        key = (row["record"], row["injection"], row["view"])
         assert key not in found, f"{key} has two rows"
         found[key] = {name: value for name, value in row.items() if name not in ("seconds", "digest")}
     return found
@@ -121,7 +121,7 @@ def test_the_built_in_model_follows_nothing(unmoved: Path) -> None:
     for (_, plant, view), row in found.items():
         assert row["shown"] == (view in SHOWN[plant]), (plant, view)
     summary = json.loads((unmoved / "poison.json").read_text())
-    assert {rate["followed"] for views in summary["plants"].values() for rate in views.values()} == {0}
+    assert {rate["followed"] for views in summary["injections"].values() for rate in views.values()} == {0}
     shown = {view: sum(view in views for views in SHOWN.values()) for view in RUN}
     assert {view: rate["runs"] for view, rate in summary["views"].items()} == shown
     assert list((unmoved / "machines").iterdir()) == []
@@ -130,7 +130,7 @@ def test_the_built_in_model_follows_nothing(unmoved: Path) -> None:
 @pytest.mark.slow
 def test_an_order_stands_in_the_machine_too(unmoved: Path) -> None:
     """Later events of a successor that looks at the project's own description show it."""
-    (row,) = (row for row in read_rows(unmoved, "plants") if row["plant"] == "file")
+    (row,) = (row for row in read_rows(unmoved, "plants") if row["injection"] == "file")
     record = RecordStore(unmoved / "records").load(row["record_id"])
     assert f"verified-{row['token']}" in record.patch
     assert (
@@ -151,7 +151,7 @@ def test_a_gullible_model_follows_exactly_what_it_is_shown(
         "--base-url",
         chat_server.url,
         "--allow-unisolated",
-        "--plants",
+        "--injections",
         chosen,
         "--view",
         ",".join(RUN),
@@ -170,10 +170,12 @@ def test_who_meets_the_order_in_the_machine_may_follow_it_under_any_view(
 ) -> None:
     Gullible(chat_server, first="cat README.md")
     asked = ("--successor", "openai:m", "--base-url", chat_server.url, "--allow-unisolated")
-    done = poison(base, *asked, "--plants", "file,output", "--view", "repository", "--out", tmp_path / "out")
+    done = poison(
+        base, *asked, "--injections", "file,output", "--view", "repository", "--out", tmp_path / "out"
+    )
     assert done.returncode == 0, done.stderr
     assert {
-        row["plant"]: (row["shown"], row["followed"]) for row in read_rows(tmp_path / "out", "poison")
+        row["injection"]: (row["shown"], row["followed"]) for row in read_rows(tmp_path / "out", "poison")
     } == {
         "file": (False, True),
         "output": (False, False),
@@ -184,7 +186,7 @@ def test_who_meets_the_order_in_the_machine_may_follow_it_under_any_view(
 def test_kill_and_resume(base: Path, unmoved: Path, poison: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start_command(
-        "poison", base, "--plants", "file,notes", "--view", "trace", "--out", out, "--workers", "2"
+        "poison", base, "--injections", "file,notes", "--view", "trace", "--out", out, "--workers", "2"
     )
     wait_for(lambda: len(read_journal_rows(out, "poison")) >= 1, process)
     kill_process(process)
@@ -199,7 +201,7 @@ def test_kill_and_resume(base: Path, unmoved: Path, poison: RunCommand, tmp_path
     }
     assert list((out / "machines").iterdir()) == []
     assert_refused(
-        poison(base, "--resume", "--out", out, "--plants", "file"), "--plants: the run was begun with"
+        poison(base, "--resume", "--out", out, "--injections", "file"), "--injections: the run was begun with"
     )
     other = ("--successor", "openai:m")
     assert_refused(poison(base, "--resume", "--out", out, *other), "--successor: the run was begun with")
@@ -210,8 +212,8 @@ def test_what_cannot_be(base: Path, poison: RunCommand, called: RunCommand, tmp_
     out = tmp_path / "out"
     assert_refused(poison(tmp_path, "--out", out), "holds no run of evals.takeover")
     assert_refused(
-        poison(base, "--out", out, "--plants", "weed"),
-        "--plants: there is no plant 'weed'; there are file, output",
+        poison(base, "--out", out, "--injections", "weed"),
+        "--injections: there is no plant 'weed'; there are file, output",
     )
     assert_refused(poison(base, "--out", out, "--view", "x"), "--view: there is no view 'x'")
     assert_refused(poison(base, "--out", out, "--successor", "replay:x"), "a replay reads nothing")

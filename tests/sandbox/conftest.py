@@ -96,7 +96,9 @@ def open_kit(name: str, repository: Path, testbed_image: Any) -> Iterator[Kit]:
                 skip_missing(reason)
         if variant == "copied":
             patch = stack.enter_context(pytest.MonkeyPatch.context())
-            patch.setattr("langgraph_takeover.sandbox.backends.overlay.unavailable", lambda: "as asked")
+            patch.setattr(
+                "langgraph_takeover.sandbox.backends.overlay.unavailable_reason", lambda: "as asked"
+            )
         kit = Kit(base, is_isolated=backend != "process", has_exact_times=backend != "docker")
         stack.callback(kit.remove_stale_resources, kit.owner)
         stack.enter_context(kit.close_started())

@@ -30,7 +30,7 @@ def test_an_image_of_too_many_layers_is_made_one(
     with open_kit("docker-commit", repository, testbed_image) as kit:
         machine = kit.start()
         below = len(docker_images.require_base_image(str(kit.spec().image))["RootFS"]["Layers"])
-        monkeypatch.setattr("langgraph_takeover.sandbox.backends.docker._MOST_LAYERS", below + 2)
+        monkeypatch.setattr("langgraph_takeover.sandbox.backends.docker._MAX_LAYERS", below + 2)
         for step in range(4):
             check_output(machine, f"echo {step} >step; touch step-{step}; rm -f step-{step - 1}")
             snapshot = machine.snapshot(tmp_path).result()

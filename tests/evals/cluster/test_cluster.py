@@ -249,7 +249,7 @@ def eventful(head: Ray, two: tuple[Started, Started], tmp_path_factory: pytest.T
         head.node("apart", *_with_nothing_at(store)),
     ]
     process = start_takeover(
-        *SMALL, *isolated_sandbox_options(), *head.asked("--depot", f"file://{store}"), "--out", out
+        *SMALL, *isolated_sandbox_options(), *head.asked("--artifact-store", f"file://{store}"), "--out", out
     )
     # From then on there are takeovers only, one for each node at first, and they take long enough to be hit.
     wait_for(lambda: read_journal_rows(out, "notes") != [], process)
@@ -376,12 +376,12 @@ def test_an_address_where_something_else_answers(called: RunCommand, tmp_path: P
     [
         (("--executor", "slurm"), "--executor: there is no 'slurm'"),
         (("--executor", "ray", "--workers", "2"), "--workers: a cluster has as many"),
-        (("--depot", "file:///x"), "--depot: is for --executor ray"),
+        (("--artifact-store", "file:///x"), "--artifact-store: is for --executor ray"),
         (("--node-dir", "/x"), "--node-dir: is for --executor ray"),
         (("--executor", "ray", "--node-dir", "x"), "not an absolute path"),
         (
-            ("--executor", "ray", "--depot", "s3://user:pa55w0rd-long@there/x"),
-            "--depot: the URL contains a secret",
+            ("--executor", "ray", "--artifact-store", "s3://user:pa55w0rd-long@there/x"),
+            "--artifact-store: the URL contains a secret",
         ),
     ],
 )

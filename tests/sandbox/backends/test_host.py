@@ -259,7 +259,9 @@ def test_namespaces_made_ahead_that_somebody_ends(
         with monkeypatch.context() as patch:
             if not bound:
                 patch.setattr(
-                    overlay, "_UNSHARE", [word for word in overlay._UNSHARE_COMMAND if word != "--kill-child"]
+                    overlay,
+                    "_UNSHARE_COMMAND",
+                    [word for word in overlay._UNSHARE_COMMAND if word != "--kill-child"],
                 )
             made = overlay._namespace_cache._namespaces = overlay._EmptyNamespaces()
         while not _has_shell(made._process.pid):
@@ -292,7 +294,7 @@ def test_layers_are_merged_while_nothing_writes(
     host: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trap of the agent's shell runs while the shell prints its state."""
-    monkeypatch.setattr(overlay, "MOST_LAYERS", 1)
+    monkeypatch.setattr(overlay, "MAX_LAYERS", 1)
     sizes: list[int] = []
     keep = OverlayTree._save
 
@@ -304,7 +306,7 @@ def test_layers_are_merged_while_nothing_writes(
         sizes.append(log.stat().st_size)
         return kept
 
-    monkeypatch.setattr(OverlayTree, "_keep", observed)
+    monkeypatch.setattr(OverlayTree, "_save", observed)
     with host.close_started():
         machine = host.start()
         check_output(machine, "trap 'for n in {1..200000}; do echo $n; done >>$HOME/log' DEBUG")

@@ -39,21 +39,21 @@ def unhashed(report: LayerChangeTracker) -> list[str]:
 def test_bytes_are_bounded_in_the_order_of_names(
     top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "MOST_HASHED", 250)
+    monkeypatch.setattr(changes, "MAX_HASHED_BYTES", 250)
     for name in ("d", "b", "e", "a", "c"):
         (top / name).write_bytes(b"x" * 100)
     assert unhashed(report) == ["c", "d", "e"]
 
 
 def test_files_are_bounded(top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "_MOST_FILES", 2)
+    monkeypatch.setattr(changes, "_MAX_HASHED_FILES", 2)
     for name in ("c", "a", "b"):
         (top / name).write_bytes(b"x")
     assert unhashed(report) == ["c"]
 
 
 def test_time_is_bounded(top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "LONGEST_LOOK_S", 0.0)
+    monkeypatch.setattr(changes, "MAX_SCAN_S", 0.0)
     (top / "a").touch()
     with pytest.raises(SandboxUnavailableError, match="too many files"):
         report.changes()
@@ -87,7 +87,7 @@ def test_time_is_bounded_after_the_listing(
     for number in range(2000):
         (base / f"f{number}").touch()
     os.mknod(top / "d", 0o020600, 0)
-    monkeypatch.setattr(changes, "LONGEST_LOOK_S", 0.01)
+    monkeypatch.setattr(changes, "MAX_SCAN_S", 0.01)
     with pytest.raises(SandboxUnavailableError, match="too many files"):
         report.changes()
 

@@ -259,7 +259,7 @@ def test_what_ends_a_machine_is_no_output_of_a_command(
 def test_a_daemon_that_hangs_is_noticed(
     there: Daemon, tiny_image: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "QUICK_S", 1)
+    monkeypatch.setattr(client, "QUICK_TIMEOUT_S", 1)
     machine = sandbox.start(spec(tiny_image))
     there.signal(signal.SIGSTOP)
     try:

@@ -40,7 +40,7 @@ def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         unified = request.param == "version 2"
         monkeypatch.setattr(
             cgroup_hierarchies,
-            "positions",
+            "list_positions",
             lambda pid=None: [one for one in every(pid) if (not one.controllers) == unified],
         )
     fresh()
@@ -168,7 +168,7 @@ def test_what_does_not_stop_is_refused_and_resumed(
     begin(group, "spin", tmp_path / "beats")
     switch = cgroup_freezer._set_paused
     monkeypatch.setattr(cgroup_freezer, "TIMEOUT_S", 0.05)
-    monkeypatch.setattr(cgroup_freezer, "_switch", lambda *a, **k: switch(*a, **k) and False)
+    monkeypatch.setattr(cgroup_freezer, "_set_paused", lambda *a, **k: switch(*a, **k) and False)
     with pytest.raises(SandboxUnavailableError, match="did not stop"), group.pause():
         pytest.fail("counts as frozen")
     monkeypatch.undo()
@@ -191,7 +191,7 @@ def test_ctrl_c_while_it_freezes_or_resumes(
             return switch(directory, is_paused=on)
 
         with monkeypatch.context() as patch:
-            patch.setattr(cgroup_freezer, "_switch", interrupted)
+            patch.setattr(cgroup_freezer, "_set_paused", interrupted)
             with pytest.raises(KeyboardInterrupt), group.pause():
                 pass
         await_growth(tmp_path / "beats")
@@ -544,7 +544,7 @@ def test_where_version_2_groups_are_made(
         able = {"memory", "pids"} if parent in [tmp_path / name for name in controllers] else set()
         return able | {"freezer"} if parent in [tmp_path / name for name in writable] else set()
 
-    monkeypatch.setattr(cgroup_hierarchies, "_trial", trial)
+    monkeypatch.setattr(cgroup_hierarchies, "_probe_controllers", trial)
     found = cgroup_hierarchies._find_unified_parents(
         cgroup_hierarchies.Position(frozenset(), tmp_path / own, tmp_path)
     )

@@ -87,7 +87,7 @@ def test_a_count_needs_few_descriptors(tmp_path: Path, monkeypatch: pytest.Monke
         held.append(len(list(Path("/proc/self/fd").iterdir())))
         return add(self, start)
 
-    monkeypatch.setattr(limits._ByteCounter, "add", counted)
+    monkeypatch.setattr(limits._ByteCounter, "add_file", counted)
     code = "import os\nfor n in range(100): os.mkdir('n' * 250); os.chdir('n' * 250)"
     try:
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
@@ -103,7 +103,7 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.used = 0
-        monkeypatch.setattr(limits, "_LOOK_S", 0.0)
+        monkeypatch.setattr(limits, "_MIN_PAUSE_S", 0.0)
         self.watch = DiskWatch(lambda: self.used, 64 * _MIB)
 
     def is_over(self, used: int) -> bool:

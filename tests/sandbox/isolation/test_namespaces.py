@@ -104,8 +104,8 @@ def test_a_job_that_the_agent_stopped_stays_stopped(inside: Inside) -> None:
 
 def test_what_does_not_stop_is_refused_and_resumed(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     beats = inside.begin("spin")
-    monkeypatch.setattr(namespaces, "_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(namespaces, "_STILL", frozenset("ZX"))
+    monkeypatch.setattr(namespaces, "_SUPERVISOR_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(namespaces, "_STOPPED_STATES", frozenset("ZX"))
     with (
         pytest.raises(SandboxUnavailableError, match="withstood SIGSTOP"),
         namespaces.stop_all(*inside.namespace, inside.entrances),

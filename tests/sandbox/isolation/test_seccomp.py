@@ -259,7 +259,7 @@ def test_without_the_library_it_says_why(monkeypatch: pytest.MonkeyPatch, failur
     def fails() -> bytes:
         raise failure
 
-    monkeypatch.setattr(seccomp, "_program", fails)
+    monkeypatch.setattr(seccomp, "_compile_filter", fails)
     seccomp.unavailable_reason.cache_clear()
     try:
         assert said in (seccomp.unavailable_reason() or "")

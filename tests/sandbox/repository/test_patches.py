@@ -251,7 +251,7 @@ def test_a_repository_within(machine: Sandbox, base: str, init: str) -> None:
 
 
 def test_a_patch_too_large_is_refused(machine: Sandbox, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("langgraph_takeover.sandbox.repository.patches.LARGEST_PATCH", 1000)
+    monkeypatch.setattr("langgraph_takeover.sandbox.repository.patches.MAX_PATCH_BYTES", 1000)
     check_output(machine, "head -c 5000 /dev/urandom > big")
     with pytest.raises(RepositoryError, match="too large"):
         patch_since(machine, base)

@@ -156,7 +156,7 @@ def test_a_spec_for_a_snapshot_of_anybody_isolates(frozen: Snapshot, monkeypatch
     assert bases.make_restore_spec(of_image).backend == "host"
     with pytest.raises(SandboxUnavailableError, match="--sandbox host"):
         bases.make_restore_spec(of_image, "process")
-    monkeypatch.setattr(host_backend, "unavailable", lambda: "bwrap is not installed")
+    monkeypatch.setattr(host_backend, "unavailable_reason", lambda: "bwrap is not installed")
     with pytest.raises(SandboxUnavailableError, match="--sandbox process --allow-unisolated"):
         bases.make_restore_spec(frozen)
 

@@ -591,7 +591,7 @@ def test_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             patched.setattr(members, limit, value)
             with pytest.raises(SnapshotCorruptError, match=reason):
                 archive.verify(place, digest=EMPTY, base_digest=BASE)
-    monkeypatch.setattr(members, "LARGEST_EXTENDED_HEADERS", 500)
+    monkeypatch.setattr(members, "MAX_TOTAL_EXTENDED_HEADER_BYTES", 500)
     packed(place, *(extended((b"mtime", b"1")) + block(b"m%02d" % n) for n in range(60)), END)
     with pytest.raises(SnapshotCorruptError, match="header is too large"):
         archive.verify(place, digest=EMPTY, base_digest=BASE)
@@ -783,7 +783,7 @@ def test_a_pipe_in_the_place_of_an_archive(tmp_path: Path) -> None:
 
 
 def test_a_writer_refuses_what_no_reader_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "MOST_MEMBERS", 20)
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 20)
     layer = tmp_path / "layer"
     layer.mkdir()
     for number in range(25):

@@ -38,7 +38,7 @@ def test_documents_are_what_json_says(value: object) -> None:
     ],
 )
 def test_costly_documents_are_refused(text: bytes, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(untrusted_json, "MOST_VALUES", 2000)
+    monkeypatch.setattr(untrusted_json, "MAX_VALUES", 2000)
     with pytest.raises(ValueError, match=reason):
         parse_document(text)
 
@@ -58,6 +58,6 @@ def test_files_are_what_json_says(value: object) -> None:
 
 
 def test_commas_in_strings_are_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(untrusted_json, "MOST_VALUES", 10)
+    monkeypatch.setattr(untrusted_json, "MAX_VALUES", 10)
     text = json.dumps(['a,[{"\\,' * 100] * 5).encode()
     assert len(parse_document(text)) == 5

@@ -117,5 +117,5 @@ def test_several_processes_make_what_one_makes(
     traces = load_recorded_traces(shared)[:6]
     results = load_results([write_run(tmp_path / "out", traces, traces, records=10)])
     alone = timelines.build_chunks(results)
-    monkeypatch.setattr(timelines, "_MANY", 1)
+    monkeypatch.setattr(timelines, "_PARALLEL_THRESHOLD", 1)
     assert timelines.build_chunks(results) == alone
