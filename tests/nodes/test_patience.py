@@ -13,12 +13,12 @@ from pydantic import SecretStr
 
 from langgraph_takeover.handoff.trace.events import Event, Usage
 from langgraph_takeover.nodes.context.settings import Prices
-from langgraph_takeover.nodes.model.calls import (
+from langgraph_takeover.nodes.model.calls import ask_with_retries
+from langgraph_takeover.nodes.model.errors import (
     ContextWindowError,
     ModelError,
     PermanentModelError,
     ReplyTimeoutError,
-    ask_with_retries,
 )
 
 from ..chat_server import ChatServer

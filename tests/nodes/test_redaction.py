@@ -95,7 +95,7 @@ def test_what_the_repository_itself_holds_stays_there_and_is_not_shown(
     assert content_of(bench, state, "copy") == f"KEY={KNOWN}\nA={MADE_UP}\n"
     assert KNOWN.encode() not in (tmp_path / "home" / "takeover.sqlite").read_bytes()
     with bench.open_run(scripted_model()) as held:
-        kept: Snapshot = held.session.keep(state["sandbox_state"])
+        kept: Snapshot = held.session.save_snapshot(state["sandbox_state"])
     assert f'"KEY":{{"value":"{REDACTED}"}}' in kept.shell_state
     assert MADE_UP in kept.shell_state
 

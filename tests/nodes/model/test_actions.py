@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
 from langgraph_takeover.handoff.trace.action import Action, write_action
-from langgraph_takeover.nodes.model.actions import (
-    EDITOR_COMMANDS,
-    UnreadableReply,
-    build_tool_schemas,
-    parse_action,
-)
+from langgraph_takeover.nodes.model.actions import EDITOR_COMMANDS, UnreadableReply, parse_action
+from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 
 
 def read(text: str, *, offer_handoff: bool = False, cut: bool = False) -> Action | UnreadableReply:

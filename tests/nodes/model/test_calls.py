@@ -27,15 +27,10 @@ from pydantic import SecretStr
 from langgraph_takeover.handoff.text.redaction import REDACTED
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.context.settings import Prices
-from langgraph_takeover.nodes.model.actions import build_tool_schemas
-from langgraph_takeover.nodes.model.calls import (
-    ContextWindowError,
-    ModelError,
-    ReplyTimeoutError,
-    ask_model,
-    find_api_keys,
-    measure_usage,
-)
+from langgraph_takeover.nodes.model.calls import ask_model, find_api_keys
+from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError, ReplyTimeoutError
+from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
+from langgraph_takeover.nodes.model.usage import measure_usage
 
 KEY = "sk-very-secret-123456"
 ROOT = Path(__file__).parents[3]
@@ -440,9 +435,9 @@ def test_an_overdue_call_does_not_keep_the_process() -> None:
 import sys
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
-from langgraph_takeover.nodes.model.calls import ModelError, ask
+from langgraph_takeover.nodes.model.calls import ModelError, ask_model
 try:
-    ask(ChatOpenAI(model="m", base_url=sys.argv[1], api_key={KEY!r}), [HumanMessage("x")], timeout_s=0.5)
+    ask_model(ChatOpenAI(model="m", base_url=sys.argv[1], api_key={KEY!r}), [HumanMessage("x")], timeout_s=0.5)
 except ModelError as error:
     print(error, flush=True)
 """

@@ -28,10 +28,11 @@ from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langgraph_takeover.evals.models import describe_ambiguous_models
-from langgraph_takeover.nodes.model.actions import build_tool_schemas
-from langgraph_takeover.nodes.model.calls import ModelError, ReplyTimeoutError, ReplyTooLargeError, ask_model
+from langgraph_takeover.nodes.model.calls import ask_model
+from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError, ReplyTooLargeError
 from langgraph_takeover.nodes.model.exchange import DeadlineExceededError, Exchange
 from langgraph_takeover.nodes.model.http_client import MIB, STREAM_LIMITS, WHOLE_REPLY_LIMITS, EndpointClient
+from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 
 from .test_calls import client, completion, served, streamed
 
@@ -123,11 +124,13 @@ def test_a_stream_beyond_its_limits_is_refused(
 ) -> None:
     if "objects" in says:
         monkeypatch.setattr(
-            "langgraph_takeover.nodes.model.http_client.STREAM", STREAM_LIMITS._replace(parts=2_000)
+            "langgraph_takeover.nodes.model.http_client.STREAM_LIMITS",
+            STREAM_LIMITS._replace(structure_count=2_000),
         )
     if "longer" in says:
         monkeypatch.setattr(
-            "langgraph_takeover.nodes.model.http_client.STREAM", STREAM_LIMITS._replace(content=MIB)
+            "langgraph_takeover.nodes.model.http_client.STREAM_LIMITS",
+            STREAM_LIMITS._replace(content_bytes=MIB),
         )
     with served(body, Content_Type="text/event-stream") as endpoint:
         assert says in refusal(endpoint.url, streaming=True)
@@ -161,7 +164,7 @@ def test_a_stream_passes_on_each_event_at_once() -> None:
 def test_a_blank_line_may_be_split_over_two_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "a" * 200
     monkeypatch.setattr(
-        "langgraph_takeover.nodes.model.http_client.STREAM", STREAM_LIMITS._replace(line=10_000)
+        "langgraph_takeover.nodes.model.http_client.STREAM_LIMITS", STREAM_LIMITS._replace(line_bytes=10_000)
     )
 
     def answer(connection: socket.socket) -> None:
@@ -211,16 +214,16 @@ import sys
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
-from langgraph_takeover.nodes.model.calls import ModelError, ask
+from langgraph_takeover.nodes.model.calls import ModelError, ask_model
 
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
 
 good, bad = (ChatOpenAI(model="m", base_url=url, api_key="k") for url in sys.argv[1:])
-ask(good, [HumanMessage("x")], timeout_s=50)
+ask_model(good, [HumanMessage("x")], timeout_s=50)
 before = peak()
 try:
-    ask(bad, [HumanMessage("x")], timeout_s=50)
+    ask_model(bad, [HumanMessage("x")], timeout_s=50)
 except ModelError:
     print(peak() - before)
 """
@@ -340,7 +343,7 @@ def test_a_client_that_notices_the_end_of_its_time_first_is_overdue_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def late(_: Any) -> Any:
-        monkeypatch.setattr(Exchange, "left_s", 0.0)
+        monkeypatch.setattr(Exchange, "remaining_s", 0.0)
         raise ModelError("the endpoint did not answer in time")
 
     with pytest.raises(ReplyTimeoutError):
@@ -413,7 +416,7 @@ def test_a_client_of_the_app_s_own_stays_its_own() -> None:
 
 @pytest.mark.timeout(60)
 def test_the_list_of_an_endpoint_s_models_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("langgraph_takeover.evals.models._LISTING_S", 0.5)
+    monkeypatch.setattr("langgraph_takeover.evals.models._LISTING_TIMEOUT_S", 0.5)
     for slow in (SLOW["header"], SLOW["body"]):
         with raw(slow) as (url, _):
             started = time.monotonic()

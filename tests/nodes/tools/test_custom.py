@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from langgraph_takeover.errors import SettingsError
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
-from langgraph_takeover.nodes.model.calls import ModelError
+from langgraph_takeover.nodes.model.errors import ModelError
 
 from ...graph.conftest import DONE, EDIT, RunHarness, native_reply, scripted_model
 

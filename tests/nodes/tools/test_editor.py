@@ -15,7 +15,8 @@ from langgraph_takeover.evals.models.scripted import Turn
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import Event, FileRead
 from langgraph_takeover.nodes.context.settings import AgentContext
-from langgraph_takeover.nodes.session.session import BASE_STATE, Session
+from langgraph_takeover.nodes.session.session import Session
+from langgraph_takeover.nodes.session.snapshots import BASE_STATE
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox, SandboxSpec
 
 
