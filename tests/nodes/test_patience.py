@@ -86,7 +86,7 @@ def test_an_overflow_is_not_asked_again(chat_server: ChatServer) -> None:
 
 def test_a_body_that_drips_ends_at_the_deadline_of_all_tries() -> None:
     with served(b"", drip=b" ") as endpoint:
-        with pytest.raises(ReplyTimeoutError, match=r"^no whole reply within "):
+        with pytest.raises(ReplyTimeoutError, match=r"^no complete reply within "):
             ask_with_retries(client(endpoint.url), [HumanMessage("hello")], timeout_s=0.5, max_attempts=3)
         assert len(endpoint.requests) == 1
 

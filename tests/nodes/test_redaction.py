@@ -47,7 +47,7 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def content_of(bench: RunHarness, state: Any, name: str) -> str:
     with bench.open_run(scripted_model()) as held:
-        return held.machine(state).read_file(name).decode()
+        return held.sandbox(state).read_file(name).decode()
 
 
 def stored(bench: RunHarness, tmp_path: Path) -> bytes:
@@ -110,7 +110,7 @@ def test_an_edit_of_a_file_that_held_a_secret_is_not_undone(bench: RunHarness, t
     state = bench.run(scripted_model(*steps, DONE))
     refused, undone = [event for event in parse_events(state) if event.kind == "observation"][1::2]
     assert refused.refused
-    assert "held a secret, which is kept nowhere" in refused.text
+    assert "contained a secret, which is not stored" in refused.text
     assert "has been undone" in undone.text
     assert content_of(bench, state, ".env") == f"KEY={KNOWN}\nA={MADE_UP}\nB=2\n"
     assert content_of(bench, state, "open.env") == f"A={MADE_UP}\nB=1\n"
@@ -159,7 +159,7 @@ def test_what_a_person_writes(bench: RunHarness, tmp_path: Path) -> None:
     assert record.notes is not None
     assert record.notes.structured["work_completed"] == (Claim(text=f"Used {REDACTED} and {REDACTED}"),)
     with bench.open_run(model) as held:
-        held.change({"messages": [HumanMessage(f"Use {KNOWN}."), AIMessage(f"{KNOWN}?")]})
+        held.update_state({"messages": [HumanMessage(f"Use {KNOWN}."), AIMessage(f"{KNOWN}?")]})
     bench.home.request_handoff("thread", f"because of {KNOWN}, {MADE_UP}")
     database = stored(bench, tmp_path)
     assert not any(secret.encode() in database for secret in (KNOWN, MADE_UP))

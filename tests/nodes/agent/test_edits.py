@@ -67,9 +67,9 @@ def test_a_call_is_written_anew_as_a_call() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"events": [action("ls", 2), action("pwd", 4)]}, "the next has the index 3, not 4"),
+        ({"events": [action("ls", 2), action("pwd", 4)]}, "the next index is 3, not 4"),
         ({"events": [{"index": 2}]}, "events.0.kind: Field required"),
-        ({"messages": [{"content": "?"}]}, "messages: give messages such as"),
+        ({"messages": [{"content": "?"}]}, "messages: pass messages such as"),
     ],
 )
 def test_what_cannot_be_added_is_refused(values: dict[str, Any], said: str) -> None:

@@ -451,7 +451,7 @@ except ModelError as error:
             check=False,
         )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("no whole reply within")
+    assert done.stdout.startswith("no complete reply within")
 
 
 @pytest.mark.parametrize(
@@ -594,5 +594,5 @@ def test_a_model_may_tell_its_own_failures() -> None:
 
     with pytest.raises(ModelError, match=r"^told$"):
         ask_model(RunnableLambda(fail), [HumanMessage("x")], timeout_s=5)
-    with pytest.raises(ModelError, match="a str where a reply was due"):
+    with pytest.raises(ModelError, match="a str instead of a reply"):
         ask_model(RunnableLambda(lambda _: "text"), [HumanMessage("x")], timeout_s=5)

@@ -164,7 +164,7 @@ def test_a_machine_that_was_not_kept_is_not_replaced(hall: Hall) -> None:
     session.save_snapshot(later)
     assert snapshots.list_state_ids(hall.ledger, "thread") == {later}
     session = hall.enter("point")
-    with pytest.raises(SnapshotNotFoundError, match="was not kept"):
+    with pytest.raises(SnapshotNotFoundError, match="no snapshot of sandbox state"):
         session.enter_state(after)
     assert session.enter_state(later).read_file("notes.txt") == b"one\ntwo\n"
 

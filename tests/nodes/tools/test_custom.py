@@ -257,7 +257,7 @@ def test_a_tool_described_by_a_schema_alone(bench: RunHarness) -> None:
     assert '"what"' in model.seen[0][0].text
     wrong = scripted_model(textual("find", which="it"), DONE)
     (seen,) = results(bench.run(wrong, tools=(found,), thread="wrong"), "find")
-    assert seen.text == "Not done: what: Field required; which: there is no such argument"
+    assert seen.text == "Not done: what: Field required; which: unknown argument"
     assert seen.refused
 
 
@@ -286,7 +286,7 @@ def test_tools_whose_names_cannot_be(bench: RunHarness, names: tuple[str, ...], 
 def test_a_tool_that_a_run_has_not(bench: RunHarness) -> None:
     state = bench.run(scripted_model(textual("subtract", a=1), DONE), tools=(add,))
     (seen,) = [event for event in state["events"] if event["refused"]]
-    assert "There is no tool 'subtract'; there are shell, editor, finish, add" in seen["text"]
+    assert "You have no tool 'subtract'. Your tools: shell, editor, finish, add" in seen["text"]
 
 
 def test_a_run_that_is_resumed_without_its_tool(bench: RunHarness) -> None:
@@ -298,7 +298,7 @@ def test_a_run_that_is_resumed_without_its_tool(bench: RunHarness) -> None:
     model = scripted_model(textual("fail"), DONE)
     with pytest.raises(OSError, match="gone"):
         bench.run(model, tools=(fail,))
-    with pytest.raises(SettingsError, match="a call of 'fail', which is not among them; give it again"):
+    with pytest.raises(SettingsError, match="a call of 'fail', which is missing; pass it as before"):
         bench.resume(model)
     mended = StructuredTool.from_function(lambda: "fine", name="fail", description="Fail.")
     assert bench.resume(model, tools=(mended,)).stop_reason == "finished"

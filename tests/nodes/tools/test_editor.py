@@ -142,7 +142,7 @@ def test_view_of_other_things(bench: Bench) -> None:
     assert_refused(latin, "not UTF-8")
     assert_refused(zeros, "binary")
     assert_refused(missing, "nowhere.py: no such file")
-    assert_refused(beyond, "has 1 lines; 2 to 1")
+    assert_refused(beyond, "has 1 lines; lines 2 to 1 do not exist")
     assert_refused(turned, "1 to 0")
 
 
@@ -170,7 +170,7 @@ def test_create(bench: Bench) -> None:
     assert bench.content("new/deep/b.py") == "x = '日本'\n".encode()
     assert bench.content("empty.py") == b""
     assert empty.changes[0].after == sha256(b"")
-    assert_refused(exists, "exists already", "str_replace")
+    assert_refused(exists, "already exists", "str_replace")
     assert_refused(directory, "is a directory")
     assert bench.content("a.py") == b"old\n"
 
@@ -213,8 +213,8 @@ def test_str_replace_refusals_change_nothing(bench: Bench) -> None:
         edit("str_replace", old="", new="y"),
         edit("str_replace", "b.py", old="x", new="y"),
     )
-    assert_refused(none, "does not stand in a.py", "view the lines")
-    assert_refused(many, "stands 2 times", "(lines 1, 3)")
+    assert_refused(none, "does not occur in a.py", "view the lines")
+    assert_refused(many, "occurs 2 times", "(lines 1, 3)")
     assert_refused(same, "are the same")
     assert_refused(nothing, "old is empty")
     assert_refused(missing, "no such file")
