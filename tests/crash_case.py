@@ -251,7 +251,7 @@ def run_or_resume(case: CrashCase, die_at: int = 0) -> None:
         "steps": done.steps,
         "tokens": [done.prompt_tokens, done.completion_tokens],
         "patch": done.patch,
-        "trouble": done.patch_error,
+        "patch_error": done.patch_error,
         "records": done.records,
         "messages": [[message.type, message.text] for message in state["messages"]],
         "events": [_comparable_event(event, case) for event in state["events"]],
@@ -353,7 +353,7 @@ def check_reference(expected: dict[str, Any]) -> list[str]:
     due = {
         "stop_reason": (outcome["stop_reason"], "finished"),
         "steps": (outcome["steps"], len(REPLIES)),
-        "trouble": (outcome["trouble"], ""),
+        "patch_error": (outcome["patch_error"], None),
         "records": (outcome["records"], [RECORD]),
         "calls of the model": (expected["calls"], len(REPLIES)),
         "leases held": (audit["leases held"], 0),
