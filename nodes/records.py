@@ -48,10 +48,7 @@ def create_record(
     task: TaskBrief | None = None,
     payload: Payload | None = None,
 ) -> HandoffRecord:
-    """Create the record of a point at the end of the state's events, or return it if it exists.
-
-    `task` replaces the run's own task, for a child agent.
-    """
+    """Create the record of a point at the end of the state's events, or return the existing one; `task` overrides the run's."""
     context = get_agent_context(runtime)
     session, store, own_task = context.session, context.session.records, get_task(state)
     execution = runtime.execution_info

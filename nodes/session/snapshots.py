@@ -1,4 +1,4 @@
-"""Snapshots of a thread's sandbox states: taken, found, reused and forgotten."""
+"""Storage for the snapshots of a thread's sandbox states."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SnapshotNotFoundError(TakeoverError, LookupError):
 
 
 class StateStore:
-    """The snapshots of one thread's sandbox states. The ledger maps state ids to snapshots; `directory` holds their files."""
+    """The snapshots of one thread's sandbox states: the ledger maps state ids to them, `directory` has their files."""
 
     def __init__(
         self, lease: Lease, directory: Path, backend: BackendName, snapshot_every: SnapshotEvery

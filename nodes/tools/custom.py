@@ -32,7 +32,7 @@ class RecallArguments(BaseModel):
 
 
 def list_extra_tools(state: AgentState, context: AgentContext) -> tuple[BaseTool, ...]:
-    """Return a run's tools beside the built-in ones: the embedding program's, and the recall tool if its view has one."""
+    """Return a run's tools beside the built-in ones: custom tools, and the recall tool if its view needs it."""
     if state.get("view") in VIEWS_WITH_RECALL and "record" in state:
         return (*context.tools, build_recall_tool(context.session.records, state["record"]))
     return context.tools
