@@ -188,7 +188,8 @@ def test_a_graph_without_its_context(bench: RunHarness) -> None:
 def test_a_graph_without_its_task(bench: RunHarness, given: Any) -> None:
     with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held:
         with refused(
-            InputError, r'^task: the input must be \{"task": \{"id": …, "prompt": …\}\}; id and prompt must be text$'
+            InputError,
+            r'^task: the input must be \{"task": \{"id": …, "prompt": …\}\}; id and prompt must be text$',
         ):
             held.agent.invoke(given, **held.options)
         task = {"task": {"id": "t", "prompt": PROMPT}}

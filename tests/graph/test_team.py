@@ -278,7 +278,10 @@ def test_without_a_name_the_next_has_the_turn(team: TeamBench) -> None:
     ("reply", "says"),
     [
         ('<handoff to="boss">x</handoff>', "unknown agent 'boss'; name one of tester."),
-        ('<handoff to="writer">x</handoff>', "you are writer yourself; name one of tester, or continue yourself."),
+        (
+            '<handoff to="writer">x</handoff>',
+            "you are writer yourself; name one of tester, or continue yourself.",
+        ),
     ],
 )
 def test_a_handoff_to_nobody_is_refused(team: TeamBench, reply: str, says: str) -> None:
@@ -593,7 +596,9 @@ def test_a_teams_thread_wants_its_agents(team: TeamBench) -> None:
     ):
         team.resume(agents[1])
     team.bench.run(scripted_model(EDIT, DONE), thread="alone", max_steps=1)
-    with pytest.raises(SettingsError, match=r"^agents: thread 'alone' belongs to one agent (pass model=, not agents=)$"):
+    with pytest.raises(
+        SettingsError, match=r"^agents: thread 'alone' belongs to one agent (pass model=, not agents=)$"
+    ):
         resume(team.home, "alone", agents=agents, **team.options)
 
 
@@ -619,9 +624,7 @@ def test_a_handoff_whose_tool_is_taken_away_meanwhile(
         with pytest.raises(Killed):
             team.run(*agents, enable_handoff_tool=True)
     state = team.resume(*agents)
-    assert observations(state) == [
-        "Not handed over: you can no longer hand over; continue yourself."
-    ]
+    assert observations(state) == ["Not handed over: you can no longer hand over; continue yourself."]
     assert actors(state) == ["writer", "writer"]
 
 
