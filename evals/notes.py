@@ -98,7 +98,7 @@ def _write_all(records: list[tuple[str, HandoffRecord]], model: str, base_url: s
     from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
     from langgraph_takeover.handoff.records.record import Notes, parse_model, write_durably
     from langgraph_takeover.handoff.text.files import read_untrusted_file
-    from langgraph_takeover.nodes.model.calls import ModelError
+    from langgraph_takeover.nodes.model.errors import ModelError
     from langgraph_takeover.nodes.model.notes import build_ask
 
     llm = build_llm(model, base_url=base_url, max_reply_tokens=OUTPUT_TOKENS, temperature=0.0)

@@ -15,9 +15,9 @@ from langgraph_takeover.graph.checkpoints.savers import Saver, open_saver
 from langgraph_takeover.graph.errors import ThreadNotFoundError
 from langgraph_takeover.handoff.ledger import Ledger, LedgerUnavailableError, acquire, leases, snapshots
 from langgraph_takeover.handoff.records.record import RecordStore
-from langgraph_takeover.nodes.session.session import (
+from langgraph_takeover.nodes.session.session import Session
+from langgraph_takeover.nodes.session.snapshots import (
     BASE_STATE,
-    Session,
     SnapshotEvery,
     build_owner_name,
     snapshot_directory_names,

@@ -10,7 +10,8 @@ from pydantic import ConfigDict, Field
 
 from langgraph_takeover.handoff.records.record import TaskBrief
 from langgraph_takeover.handoff.trace.events import Event
-from langgraph_takeover.nodes.session.session import Session, SnapshotNotFoundError
+from langgraph_takeover.nodes.session.session import Session
+from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, ReviewRequest, StopReason
 from langgraph_takeover.sandbox.interface import Frozen
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since

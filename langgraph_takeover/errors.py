@@ -30,8 +30,8 @@ from langgraph_takeover.handoff.records.record import RecordError
 from langgraph_takeover.handoff.views import UnknownViewError
 from langgraph_takeover.nodes.context.agents import UnknownAgentError
 from langgraph_takeover.nodes.context.settings import MissingContextError, SettingsError
-from langgraph_takeover.nodes.model.calls import ContextWindowError, ModelError
-from langgraph_takeover.nodes.session.session import SnapshotNotFoundError
+from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
+from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import InputError
 from langgraph_takeover.sandbox.interface import (
     FileAccessError,

@@ -1,4 +1,4 @@
-"""How actions and observations become events, messages and points of the state."""
+"""Conversion of actions and observations into events, messages and points of the graph state."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage, compute_tree_digest
 from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.session.observation import Observation
-from langgraph_takeover.nodes.state import AgentState, ThoughtEdgeState, get_task
+from langgraph_takeover.nodes.state import AgentState, Spending, ThoughtEdgeState, get_task
 
 _REDACTION_MARGIN = 10_000
+"""Characters around a cut that are redacted with it: half a secret is not recognized."""
 
 
 def build_action_event(
@@ -26,24 +27,24 @@ def build_action_event(
     seconds: float,
 ) -> Event:
     events = state.get("events", [])
-    folded = context.session.update_trace_state(events, get_task(state), state.get("record"))
+    trace_state = context.session.update_trace_state(events, get_task(state), state.get("record"))
     return Event(
         index=len(events),
         kind="action",
         tool=tool,
         text=text,
         arguments=arguments,
-        tree=compute_tree_digest(folded.differences),
+        tree=compute_tree_digest(trace_state.differences),
         usage=usage,
         seconds=seconds,
     )
 
 
 def record_observation(state: AgentState, context: AgentContext, observation: Observation) -> AgentState:
-    """The update that one observation makes: message, event, and the points that it fires."""
+    """Return the update for an observation: its message, its event, and the points that it fires."""
     action = last_action(state)
     text = escape_surrogates(observation.text)
-    # What tools keep for themselves is no work; a cache that was written makes no other tree.
+    # Generated files, such as caches, are no work and do not change the tree.
     changes = tuple(
         change.model_copy(update={"path": escape_surrogates(change.path)})
         for change in observation.changes
@@ -52,7 +53,7 @@ def record_observation(state: AgentState, context: AgentContext, observation: Ob
     reads = tuple(
         read.model_copy(update={"path": escape_surrogates(read.path)}) for read in observation.reads
     )
-    folded = context.session.update_trace_state(state["events"], get_task(state), state.get("record"))
+    trace_state = context.session.update_trace_state(state["events"], get_task(state), state.get("record"))
     event = Event(
         index=len(state["events"]),
         kind="observation",
@@ -64,31 +65,41 @@ def record_observation(state: AgentState, context: AgentContext, observation: Ob
         timed_out=observation.timed_out,
         changes=changes,
         reads=reads,
-        tree=compute_tree_digest(folded.compute_differences_with(changes)),
+        tree=compute_tree_digest(trace_state.compute_differences_with(changes)),
         seconds=observation.seconds,
     )
-    written = event.model_dump(mode="json")
-    fired = [point for point in folded.add(event, written) if point.kind in context.points]
-    asked = context.session.handoff_request
-    if asked is not None:
-        fired.append(HandoffPoint(kind="requested", event_index=event.index, detail=asked))
+    event_data = event.model_dump(mode="json")
+    points = [point for point in trace_state.add(event, event_data) if point.kind in context.points]
+    request = context.session.handoff_request
+    if request is not None:
+        points.append(HandoffPoint(kind="requested", event_index=event.index, detail=request))
     update = AgentState(
         messages=build_reply_messages(state, text),
-        events=[written],
+        events=[event_data],
         spent={**state["spent"], "seconds": state["spent"]["seconds"] + observation.seconds},
     )
-    if fired:
-        update["fired"] = [point.model_dump(mode="json") for point in fired]
+    if points:
+        update["fired"] = [point.model_dump(mode="json") for point in points]
     if observation.edit is not None:
         update["edits"] = [observation.edit]
     return update
 
 
 def build_reply_messages(state: AgentState, text: str) -> list[AnyMessage]:
-    """The messages that show the model what its action came to; every native call needs one."""
-    asked = state["messages"][-1]
-    calls = [*getattr(asked, "tool_calls", []), *getattr(asked, "invalid_tool_calls", [])]
+    """Return the messages that show the model an action's result; every native call needs one."""
+    reply = state["messages"][-1]
+    calls = [*getattr(reply, "tool_calls", []), *getattr(reply, "invalid_tool_calls", [])]
     return [ToolMessage(text, tool_call_id=call["id"]) for call in calls] or [HumanMessage(text)]
+
+
+def add_usage(spent: Spending, usage: Usage, context: AgentContext, seconds: float) -> Spending:
+    """Return the spending including one model call."""
+    return Spending(
+        prompt_tokens=spent["prompt_tokens"] + (usage.prompt_tokens or 0),
+        completion_tokens=spent["completion_tokens"] + (usage.completion_tokens or 0),
+        cost=spent["cost"] + (context.prices.compute_cost(usage) if context.prices else 0.0),
+        seconds=spent["seconds"] + seconds,
+    )
 
 
 def last_action(state: ThoughtEdgeState) -> Event:
@@ -96,21 +107,22 @@ def last_action(state: ThoughtEdgeState) -> Event:
 
 
 def clip_text(text: str, limit: int) -> str:
-    """The head and the tail of a text that is too long to show, with the cut marked."""
+    """Return the text; if it is longer than `limit`, only its head and tail, with the cut marked."""
     if len(text) <= limit:
         return text
     half = limit // 2
     left_out = len(text) - 2 * half
-    # Half a secret would not be known for one.
     head, tail = (
         redact(text[: half + _REDACTION_MARGIN])[:half],
         redact(text[-half - _REDACTION_MARGIN :])[-half:],
     )
-    return f"{head}\n[… {left_out:,} characters left out; ask for less, or write it to a file …]\n{tail}"
+    return (
+        f"{head}\n[… {left_out:,} characters left out; request less, or write the output to a file …]\n{tail}"
+    )
 
 
 def escape_surrogates(text: str) -> str:
-    """The text with bytes that are no UTF-8, as in file names of other times, written as escapes."""
+    """Return the text with bytes that are not UTF-8, as in old file names, written as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -133,7 +145,7 @@ _MAX_TEXT_CHARS = 300
 
 
 def report_progress(runtime: Runtime[Any], event: ProgressKind, state: AgentState, **fields: Any) -> None:
-    """Stream one event: what the run is at, in which step, and a line about it; the rest is in the state."""
+    """Stream one progress event with its step and a line of text; details are in the state."""
     if "text" in fields:
         text = str(fields["text"])
         fields["text"] = text if len(text) <= _MAX_TEXT_CHARS else f"{text[: _MAX_TEXT_CHARS - 1]}…"

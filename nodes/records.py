@@ -1,4 +1,4 @@
-"""How a handoff record is made of a run as it stands: once, however often its node is run."""
+"""Creation of handoff records: exactly one per point, however often a node is run."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _MAX_NAME_BYTES = 120
 
 
 def build_record_id(run_id: str, point: HandoffPoint) -> str:
-    """The name of a point's record, the same however often it is made."""
-    plain = re.sub(r"[^\w.+-]", "_", run_id)
-    if len(plain.encode()) > _MAX_NAME_BYTES:
-        # A file's name holds 255 bytes, of which a point's kind and a checkpoint's id take some.
+    """Return the id of a point's record, which is the same on every attempt."""
+    name = re.sub(r"[^\w.+-]", "_", run_id)
+    if len(name.encode()) > _MAX_NAME_BYTES:
+        # A file name has at most 255 bytes, including a point's kind and a checkpoint's id.
         digest = hashlib.sha256(run_id.encode()).hexdigest()[:12]
-        plain = f"{plain.encode()[: _MAX_NAME_BYTES - 13].decode(errors='ignore')}-{digest}"
-    return f"{plain}.{point.kind}".lstrip(".")
+        name = f"{name.encode()[: _MAX_NAME_BYTES - 13].decode(errors='ignore')}-{digest}"
+    return f"{name}.{point.kind}".lstrip(".")
 
 
 def build_full_trace(state: AgentState, context: AgentContext) -> tuple[Event, ...]:
-    """The events so far: what a successor hands over is what was done before it, too."""
+    """Return all events so far: those of the record that the run took over, then its own."""
     before = context.session.records.load(state["record"]).trace if "record" in state else ()
     own = [Event.model_validate(event | {"index": event["index"] + len(before)}) for event in state["events"]]
     return (*before, *own)
@@ -48,50 +48,50 @@ def create_record(
     task: TaskBrief | None = None,
     payload: Payload | None = None,
 ) -> HandoffRecord:
-    """The record of a point that the state's events end with, for its own task or another one in its place."""
+    """Create the record of a point at the end of the state's events, or return the existing one; `task` overrides the run's."""
     context = get_agent_context(runtime)
     session, store, own_task = context.session, context.session.records, get_task(state)
-    placed = runtime.execution_info
-    checkpoint = placed.checkpoint_id if placed else ""
-    name = build_record_id(run_id, point)
+    execution = runtime.execution_info
+    checkpoint = execution.checkpoint_id if execution else ""
+    record_id = build_record_id(run_id, point)
     trace = build_full_trace(state, context)
     point = point.model_copy(update={"event_index": point.event_index + len(trace) - len(state["events"])})
 
     def build(directory: Path) -> HandoffRecord:
-        machine = session.enter_state(state["sandbox_state"], own_task)
+        sandbox = session.enter_state(state["sandbox_state"], own_task)
         snapshot = session.save_snapshot(state["sandbox_state"])
         copy_to_store(snapshot, session.snapshot_directory(snapshot), directory)
         return HandoffRecord(
-            id=name,
+            id=record_id,
             task=task or own_task,
             predecessor=context.display_model,
             point=point,
-            patch=_compute_patch(machine, own_task.base_commit),
+            patch=_compute_patch(sandbox, own_task.base_commit),
             snapshot=snapshot,
             thread_id=session.thread,
             checkpoint_id=checkpoint,
-            files=list_files(machine),
+            files=list_files(sandbox),
             trace=trace,
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             payload=payload,
         )
 
-    if (there := _find_existing_record(context, name)) is not None:
-        if there.checkpoint_id == checkpoint and there.thread_id == session.thread:
-            return there
-        # Another branch of the run, or another of its requests: its record stays.
-        name = f"{name}.{checkpoint[-12:]}"
-        if (there := _find_existing_record(context, name)) is not None:
-            return there
+    if (existing := _find_record(context, record_id)) is not None:
+        if existing.checkpoint_id == checkpoint and existing.thread_id == session.thread:
+            return existing
+        # The existing record belongs to another branch of the run, or to another request.
+        record_id = f"{record_id}.{checkpoint[-12:]}"
+        if (existing := _find_record(context, record_id)) is not None:
+            return existing
     report_progress(runtime, "point", state, kind=point.kind, text=point.detail)
-    record = store.create(name, build, commit_guard=session.hold_lease)
+    record = store.create(record_id, build, commit_guard=session.hold_lease)
     report_progress(runtime, "record", state, kind=point.kind, record=record.id)
     return record
 
 
-def _find_existing_record(context: AgentContext, name: str) -> HandoffRecord | None:
+def _find_record(context: AgentContext, record_id: str) -> HandoffRecord | None:
     try:
-        return context.session.records.load(name)
+        return context.session.records.load(record_id)
     except RecordError:
         return None
 

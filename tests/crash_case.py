@@ -31,8 +31,9 @@ from langgraph_takeover.graph.runs.api import open_run, take_over
 from langgraph_takeover.handoff.ledger import effects, leases, snapshots, store
 from langgraph_takeover.handoff.records import record as record_module
 from langgraph_takeover.nodes import records as node_records
-from langgraph_takeover.nodes.session import session as node_session
-from langgraph_takeover.nodes.session.session import Session, SnapshotEvery
+from langgraph_takeover.nodes.session import snapshots as node_snapshots
+from langgraph_takeover.nodes.session.session import Session
+from langgraph_takeover.nodes.session.snapshots import SnapshotEvery
 from langgraph_takeover.sandbox.backends import base as base_backend
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
 from langgraph_takeover.sandbox.snapshots import archive
@@ -139,26 +140,26 @@ class CrashPoints:
 
     def wrap_all(self) -> None:
         """Everything that becomes durable or acts in a run."""
-        self.wrap(effects, "create_journal", "effects.begin")
+        self.wrap(effects, "begin", "effects.begin")
         self.wrap(effects, "end", "effects.end")
-        self.wrap(snapshots, "save", "machines.keep")
+        self.wrap(snapshots, "save", "snapshots.save")
         self.wrap(sandbox, "start", "sandbox.start")
         self.wrap(sandbox, "restore", "sandbox.restore")
-        for name in ("run", "inspect", "write_file", "freeze", "close"):
-            self.wrap(base_backend.BackendSandbox, name, f"machine.{name}")
+        for name in ("run", "inspect", "write_file", "snapshot", "close"):
+            self.wrap(base_backend.BackendSandbox, name, f"backend_sandbox.{name}")
         self.wrap(archive, "write", "archive.write")
-        self.wrap(node_session, "copy_to_store", "session.copy")
-        self.wrap(node_records, "copy_to_store", "record.copy")
-        self.wrap(node_session, "remove_tree", "session.remove_tree")
+        self.wrap(node_snapshots, "copy_to_store", "session.copy_to_store")
+        self.wrap(node_records, "copy_to_store", "record.copy_to_store")
+        self.wrap(node_snapshots, "remove_tree", "session.remove_tree")
         self.wrap(record_module, "write_durably", "record.write")
         self.wrap(record_module, "remove_tree", "record.remove_tree")
         self.wrap(
-            Path, "rename", condition=lambda path, target: path.name.startswith((".freezing", ".partial"))
+            Path, "rename", condition=lambda path, target: path.name.startswith((".snapshot", ".partial"))
         )
         self.wrap(graph_home, "acquire", "lease.acquire")
         self.wrap(leases.Lease, "release", "lease.release")
         self.wrap(leases, "answer_request", "lease.answer_request")
-        self.wrap(Session, "enter_state", "session.enter")
+        self.wrap(Session, "enter_state", "session.enter_state")
         self.wrap(RepliesModel, "_generate", "model")
         self._wrap_actions()
         self._wrap_saver()
@@ -250,7 +251,7 @@ def run_or_resume(case: CrashCase, die_at: int = 0) -> None:
         "steps": done.steps,
         "tokens": [done.prompt_tokens, done.completion_tokens],
         "patch": done.patch,
-        "trouble": done.patch_error,
+        "patch_error": done.patch_error,
         "records": done.records,
         "messages": [[message.type, message.text] for message in state["messages"]],
         "events": [_comparable_event(event, case) for event in state["events"]],
@@ -277,7 +278,7 @@ def audit_case(case: CrashCase) -> None:
         if case.database is None:  # elsewhere the database is shared with other homes
             home.remove_unused_snapshots()
             found["unused machines"] = [part.name for part in home.snapshot_directory.glob(".*")]
-            used = node_session.snapshot_directory_names(snapshots.list_snapshots(ledger))
+            used = node_snapshots.snapshot_directory_names(snapshots.list_snapshots(ledger))
             found["unknown machines"] = [
                 part.name for part in home.snapshot_directory.iterdir() if part.name not in used
             ]
@@ -352,7 +353,7 @@ def check_reference(expected: dict[str, Any]) -> list[str]:
     due = {
         "stop_reason": (outcome["stop_reason"], "finished"),
         "steps": (outcome["steps"], len(REPLIES)),
-        "trouble": (outcome["trouble"], ""),
+        "patch_error": (outcome["patch_error"], None),
         "records": (outcome["records"], [RECORD]),
         "calls of the model": (expected["calls"], len(REPLIES)),
         "leases held": (audit["leases held"], 0),

@@ -423,7 +423,7 @@ def _print_results(results: list[CaseResult], seed: int, as_json: bool) -> None:
     for result in results:
         cells[result[:3]].append(result)
     for cell, found in cells.items():
-        wrong = sum(bool(result.wrong) for result in found)
+        wrong = sum(bool(result.problems) for result in found)
         deaths, again = sum(r.deaths for r in found), sum(r.deaths > 1 for r in found)
         mean = sum(result.seconds for result in found) / len(found)
         table.add_row(*cell, *map(str, (len(found), deaths, again, wrong)), f"{mean:.2f}")

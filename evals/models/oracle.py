@@ -19,7 +19,7 @@ from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn, messag
 from langgraph_takeover.evals.models.teamwork import adapt_to_team
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.nodes.model.calls import ModelError
+from langgraph_takeover.nodes.model.errors import ModelError
 
 _MARGIN = re.compile(r"^(\s*\d+\t|[+-]|[^\s:]+:\d+:)")
 _EVENT = re.compile(r"^## (e\d+) · ", re.MULTILINE)

@@ -7,7 +7,7 @@ from typing import Literal, cast
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import RESUME
 
-from langgraph_takeover.nodes.session.session import BASE_STATE
+from langgraph_takeover.nodes.session.snapshots import BASE_STATE
 
 GraphKind = Literal["agent", "takeover", "team"]
 

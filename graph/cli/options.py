@@ -58,7 +58,7 @@ def report_user_errors() -> Iterator[None]:
         ThreadNameError,
         handoffs,
     )
-    from langgraph_takeover.nodes.session.session import SnapshotNotFoundError
+    from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 
     try:
         yield

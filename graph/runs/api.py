@@ -28,7 +28,7 @@ from langgraph_takeover.nodes.context.settings import (
     SettingsError,
     build_agent_config,
 )
-from langgraph_takeover.nodes.session.session import SnapshotEvery
+from langgraph_takeover.nodes.session.snapshots import SnapshotEvery
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 

@@ -13,7 +13,7 @@ from langgraph_takeover.handoff.trace.events import PointKind
 from langgraph_takeover.nodes.context.agents import TeamSettings
 from langgraph_takeover.nodes.context.progress import ProgressCallback
 from langgraph_takeover.nodes.context.settings import Policy, Prices
-from langgraph_takeover.nodes.session.session import SnapshotEvery
+from langgraph_takeover.nodes.session.snapshots import SnapshotEvery
 
 
 class SharedSettings(TypedDict, total=False):

@@ -36,7 +36,8 @@ from langgraph_takeover.nodes.agent.think import find_spent_budget
 from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
 from langgraph_takeover.nodes.model.calls import find_api_keys
-from langgraph_takeover.nodes.session.session import BASE_STATE, Session, SnapshotNotFoundError
+from langgraph_takeover.nodes.session.session import Session
+from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState, InputError, validate_state_update
 from langgraph_takeover.sandbox.interface import Sandbox
 

@@ -12,7 +12,7 @@ from langgraph_takeover.graph.home import CheckpointInfo, Home
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.nodes.session.session import SnapshotNotFoundError
+from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import InputError
 
 _EXAMPLE_ANSWER = '{"decision": "approve", "view": "structured"} or {"decision": "refuse"}'

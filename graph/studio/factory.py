@@ -33,7 +33,8 @@ from langgraph_takeover.graph.studio.guarded_graph import AnswerCheck, GuardedGr
 from langgraph_takeover.graph.team import build_team_graph
 from langgraph_takeover.nodes.context.agents import Team
 from langgraph_takeover.nodes.context.settings import AgentContext
-from langgraph_takeover.nodes.session.session import Session, SnapshotNotFoundError
+from langgraph_takeover.nodes.session.session import Session
+from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.sandbox.interface import SandboxSpec, SnapshotCorruptError
 

@@ -1,0 +1,1 @@
+"""Nodes of a single agent: begin, think, interrupt, take over, finish."""

@@ -1,4 +1,4 @@
-"""A step as a person edited it: what is done, what the trace says of it and what the model sees are one."""
+"""Edits of a step by a person: the action, its event and the model's message stay consistent."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, convert_
 from pydantic import TypeAdapter, ValidationError
 
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.trace.action import Action, write_action
+from langgraph_takeover.handoff.trace.action import Action, ActionProtocol, write_action
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
-from langgraph_takeover.nodes.agent.think import format_reply
 from langgraph_takeover.nodes.context.settings import shorten_value
-from langgraph_takeover.nodes.model.actions import BUILT_IN_TOOLS, UnreadableReply, parse_action
+from langgraph_takeover.nodes.model.actions import (
+    BUILT_IN_TOOLS,
+    UnreadableReply,
+    format_reply,
+    parse_action,
+)
 from langgraph_takeover.nodes.state import InputError
 
 _MESSAGE_ADAPTER: TypeAdapter[BaseMessage] = TypeAdapter(AnyMessage)
 
 
 def align_step_edit(values: dict[str, Any], event_count: int) -> dict[str, Any]:
-    """An update of a state that has so many events, in whose last action text and message say its arguments.
+    """Return the update, with text and message of its last action rewritten to match the action's arguments.
 
-    Raises InputError for events that do not come next.
+    `event_count` is the number of events in the state. Raises InputError for events with other indices.
     """
     if "messages" in values:
         values = {**values, "messages": _parse_messages(values["messages"])}
@@ -37,15 +41,14 @@ def align_step_edit(values: dict[str, Any], event_count: int) -> dict[str, Any]:
     for index, event in enumerate(events, event_count):
         if event.index != index:
             raise InputError(
-                f"events: there are {event_count} at this checkpoint, so the next has the index {index}, not "
-                f"{event.index}; give only those that are to be added"
+                f"events: the checkpoint has {event_count} events, so the next index is {index}, not {event.index} "
+                "(pass new events only)"
             )
     if events[-1].kind == "action" and events[-1].tool != UNREADABLE:
         messages = list(values.get("messages", ()))
         reply = messages.pop() if messages and isinstance(messages[-1], AIMessage) else None
-        edited, said = _align_reply(events[-1], reply)
-        values = {**values, "messages": [*messages, said]}
-        events[-1] = edited
+        events[-1], reply = _align_reply(events[-1], reply)
+        values = {**values, "messages": [*messages, reply]}
     return {**values, "events": [event.model_dump(mode="json") for event in events]}
 
 
@@ -59,40 +62,40 @@ def _parse_messages(value: Any) -> list[BaseMessage]:
         ]
     except (ValueError, NotImplementedError):
         raise InputError(
-            f'messages: give messages such as {{"role": "user", "content": "…"}}, not {shorten_value(value)}'
+            f'messages: pass messages such as {{"role": "user", "content": "…"}}, not {shorten_value(value)}'
         ) from None
 
 
 def _align_reply(event: Event, reply: AIMessage | None) -> tuple[Event, AIMessage]:
-    """The event and the model's reply, written anew where they do not say what the event's arguments do."""
+    """Return event and reply, rewritten where they differ from the event's arguments."""
     action = Action(event.tool, dict(event.arguments))
-    written = redact(write_action(action))
-    native = bool(reply and reply.tool_calls)
+    text = redact(write_action(action))
     if reply is None:
-        reply = AIMessage(written)
-    elif (said := _parse_reply_action(reply, action.tool)) is None or redact(write_action(said)) != written:
-        reply = _replace_call(reply, action) if native else reply.model_copy(update={"content": written})
+        reply = AIMessage(text)
+    elif (parsed := _parse_reply_action(reply, action.tool)) is None or redact(write_action(parsed)) != text:
+        is_native = bool(reply.tool_calls)
+        reply = _replace_call(reply, action) if is_native else reply.model_copy(update={"content": text})
     return event.model_copy(update={"text": redact(format_reply(reply))}), reply
 
 
 def _parse_reply_action(reply: AIMessage, tool: str) -> Action | None:
-    others = () if tool in BUILT_IN_TOOLS else (tool,)
-    found = parse_action(
-        reply, "native" if reply.tool_calls else "text", offer_handoff=True, extra_tools=others
-    )
-    return None if isinstance(found, UnreadableReply) else found
+    extra_tools = () if tool in BUILT_IN_TOOLS else (tool,)
+    protocol: ActionProtocol = "native" if reply.tool_calls else "text"
+    action = parse_action(reply, protocol, offer_handoff=True, extra_tools=extra_tools)
+    return None if isinstance(action, UnreadableReply) else action
 
 
 def _replace_call(reply: AIMessage, action: Action) -> AIMessage:
-    """The reply with its one call written anew; what a provider keeps of the old one beside it goes."""
-    given = action.arguments if action.tool in BUILT_IN_TOOLS else json.loads(action.arguments["arguments"])
-    call = {**reply.tool_calls[0], "name": action.tool, "args": dict(given)}
-    beside = {name: each for name, each in reply.additional_kwargs.items() if name != "tool_calls"}
+    """Return the reply with its one call replaced, and without the provider's copy of the old call."""
+    is_built_in = action.tool in BUILT_IN_TOOLS
+    arguments = action.arguments if is_built_in else json.loads(action.arguments["arguments"])
+    call = {**reply.tool_calls[0], "name": action.tool, "args": dict(arguments)}
+    extra = {name: value for name, value in reply.additional_kwargs.items() if name != "tool_calls"}
     return reply.model_copy(
         update={
             "content": reply.text,
             "tool_calls": [call],
             "invalid_tool_calls": [],
-            "additional_kwargs": beside,
+            "additional_kwargs": extra,
         }
     )

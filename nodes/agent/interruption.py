@@ -1,4 +1,4 @@
-"""The node of an agent that asks, on purpose, for another to continue."""
+"""The nodes at which a run is interrupted: a handoff that the agent requests, and a handoff point."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from langgraph_takeover.nodes.state import AgentState, ReviewRequest
 
 
 def handoff(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+    """Fire the point `requested`: the agent asks for a successor."""
     message = redact(last_action(state).arguments.get("message", "").strip())
     update = record_observation(state, get_agent_context(runtime), Observation(text="[handed over]"))
     point = HandoffPoint(
@@ -30,38 +31,38 @@ def handoff(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 
 
 def interruption(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    """Make one record for each point that the last step fired, then do as the policy says.
+    """Create one record for each point that the last step fired, then apply the policy.
 
-    `record` goes on, unless the handoff was requested; `stop` and `takeover` end the run, the one for good,
-    the other for a successor; `review` waits for a person, who hands over or refuses.
+    `record` continues unless the handoff was requested; `stop` ends the run; `takeover` ends it and hands over to
+    a successor; `review` waits for a person, who approves or refuses the handoff.
     """
     context = get_agent_context(runtime)
     points = [HandoffPoint.model_validate(point) for point in state["fired"]]
     run_id = context.run_id or context.session.thread
-    made = [create_record(state, runtime, point, run_id) for point in points]
+    records = [create_record(state, runtime, point, run_id) for point in points]
     requested = any(point.kind == "requested" for point in points)
-    update = AgentState(records=[record.id for record in made], fired=[])
-    # What waits for a person goes on waiting, although a run that goes on chooses its policy anew.
-    if context.policy == "review" or context.session.records.is_review_pending(made[0].id):
-        if _ask_review(state, runtime, made[0]):
+    update = AgentState(records=[record.id for record in records], fired=[])
+    # A pending review stays pending, even if the run was resumed under another policy.
+    if context.policy == "review" or context.session.records.is_review_pending(records[0].id):
+        if _ask_review(state, runtime, records[0]):
             update["stop_reason"] = state.get("stop_reason") or "handoff"
     elif not state.get("stop_reason"):
         if context.policy == "takeover" or requested:
             update["stop_reason"] = "handoff"
         elif context.policy == "stop":
             update["stop_reason"] = "point"
-    # A team's pass is no answer to somebody outside, who may have asked meanwhile.
+    # A pass within a team does not answer a request from outside, which may have arrived meanwhile.
     if requested and not state.get("passing"):
         context.session.answer_handoff_request()
     if update.get("stop_reason") == "handoff" and state.get("handoff"):
         handoffs.advance(
-            context.session.ledger, state["handoff"], "completed", by=context.name, reason=f"handed on as {made[0].id}"
+            context.session.ledger, state["handoff"], "completed", by=context.name, reason=f"handed over as {records[0].id}"
         )  # fmt: skip
     return update
 
 
 def _ask_review(state: AgentState, runtime: Runtime[AgentContext], record: HandoffRecord) -> bool:
-    """Whether a person hands the run over; what they decided is kept with the record."""
+    """Return whether a person approves the handoff; the decision is saved with the record."""
     context = get_agent_context(runtime)
     records = context.session.records
     record = _add_notes(context, record)
@@ -79,17 +80,16 @@ def _ask_review(state: AgentState, runtime: Runtime[AgentContext], record: Hando
         ).model_dump(mode="json"),
         response_schema=Review,
     )
-    decided = Review.model_validate(answer)
+    review = Review.model_validate(answer)
     with context.session.hold_lease():
-        records.add_review(record.id, decided)
-    return decided.decision == "approve"
+        records.add_review(record.id, review)
+    return review.decision == "approve"
 
 
 def _add_notes(context: AgentContext, record: HandoffRecord) -> HandoffRecord:
-    """The record with what the agent's model wrote about it; a model that fails leaves its fields unknown."""
+    """Return the record with the model's notes; if the model fails, without."""
     if record.notes is not None:
         return record
-
     notes = write_model_notes(record, context.model, context.display_model, timeout_s=context.model_timeout_s)
     if notes is None:
         return record

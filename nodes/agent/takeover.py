@@ -1,4 +1,4 @@
-"""The node that takes a record over: verify it, thaw its machine, show its view."""
+"""Nodes that take a record over: verify it, restore its snapshot, show its view, confirm an offer."""
 
 from __future__ import annotations
 
@@ -15,46 +15,48 @@ from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import Refusal, Understanding
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.nodes.agent.think import build_instructions
+from langgraph_takeover.nodes.agent.instructions import build_instructions
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import report_progress
-from langgraph_takeover.nodes.model.calls import ContextWindowError, ask_with_schema, measure_usage
+from langgraph_takeover.nodes.events import add_usage, report_progress
+from langgraph_takeover.nodes.model.calls import ask_with_schema
+from langgraph_takeover.nodes.model.errors import ContextWindowError
+from langgraph_takeover.nodes.model.usage import measure_usage
 from langgraph_takeover.nodes.state import AgentState, InputError, Spending, build_initial_state
 from langgraph_takeover.nodes.tools.custom import list_extra_tools
 
 
 def receive(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    """A record with a view, or a handoff that was offered, which it refuses where something is wrong with it.
+    """Take over a record with a view, or an offered handoff, which is refused if its verification fails.
 
-    Raises InputError, HandoffNotFoundError or UnknownViewError, and RecordError or SnapshotCorruptError when a record is not whole.
+    Raises InputError, HandoffNotFoundError, UnknownViewError, RecordError or SnapshotCorruptError.
     """
     context = get_agent_context(runtime)
     if state.get("handoff"):
         return _receive_offer(handoffs.load(context.session.ledger, state["handoff"]), runtime)
     if "record" not in state:
-        raise InputError('the takeover takes {"record": id, "view": name}, or {"handoff": id}')
+        raise InputError('takeover: the input must be {"record": id, "view": name} or {"handoff": id}')
     record = context.session.records.load(state["record"])
     return _take_over(record, state.get("view", ""), runtime)
 
 
 def _receive_offer(handoff: Handoff, runtime: Runtime[AgentContext]) -> AgentState:
     context = get_agent_context(runtime)
-    refused = find_refusal(
+    refusal = find_refusal(
         context.session.ledger,
         context.session.records,
         handoff,
         Receiver(name=context.name, max_tokens=context.max_tokens),
     )
     view = handoff.envelope.view
-    if refused is None and view and view not in views.VIEWS:
-        refused = Refusal(
-            kind="view", what=f"there is no view {view!r:.60}", resend=f"name one of {', '.join(views.VIEWS)}"
+    if refusal is None and view and view not in views.VIEWS:
+        refusal = Refusal(
+            kind="view", what=f"unknown view {view!r:.60}", resend=f"name one of {', '.join(views.VIEWS)}"
         )
-    if refused is not None:
+    if refusal is not None:
         handoffs.change_state(
-            context.session.ledger, handoff.id, "rejected", by=context.name, version=handoff.version, reason=str(refused)
+            context.session.ledger, handoff.id, "rejected", by=context.name, version=handoff.version, reason=str(refusal)
         )  # fmt: skip
-        report_progress(runtime, "refused", AgentState(), kind=refused.kind, text=str(refused))
+        report_progress(runtime, "refused", AgentState(), kind=refusal.kind, text=str(refusal))
         return AgentState(stop_reason="refused", record=handoff.record, fired=[])
     record = context.session.records.load(handoff.record).model_copy(update={"envelope": handoff.envelope})
     return _take_over(record, view, runtime) | AgentState(record=record.id)
@@ -64,17 +66,17 @@ def _take_over(record: HandoffRecord, view: str, runtime: Runtime[AgentContext])
     context = get_agent_context(runtime)
     view = view or (record.review.view if record.review else "structured")
     messages = views.find_view(view)(record, build_recipient(context))
-    machine = context.session.adopt_snapshot(record)
-    context.session.enter_state(machine)
+    state_id = context.session.adopt_snapshot(record)
+    context.session.enter_state(state_id)
     report_progress(runtime, "started", AgentState(), text=f"{record.id} under the view {view}")
-    says = build_instructions(context, list_extra_tools(AgentState(record=record.id, view=view), context))
-    return build_initial_state([says, *messages], record.task, machine) | AgentState(view=view)
+    tools = list_extra_tools(AgentState(record=record.id, view=view), context)
+    instructions = build_instructions(context, tools)
+    return build_initial_state([instructions, *messages], record.task, state_id) | AgentState(view=view)
 
 
 def build_recipient(context: AgentContext) -> views.Recipient:
-    """What the view must know of this successor."""
-    known = (context.model.profile or {}).get("max_input_tokens")
-    window = context.window_tokens or known
+    """Return what the view must know of this successor."""
+    window = context.window_tokens or (context.model.profile or {}).get("max_input_tokens")
     if window is None:
         return views.Recipient(protocol=context.protocol)
     return views.Recipient(protocol=context.protocol, window_tokens=window)
@@ -88,60 +90,54 @@ _UNDERSTANDING_SCHEMA = {
     "required": list(Understanding.model_fields),
     "additionalProperties": False,
 }
-_BEGIN_MESSAGE = "You have confirmed, and the work is yours. Begin with your first action."
+_BEGIN_MESSAGE = "You have confirmed the handoff, and the work is yours. Begin with your first action."
 
 
 def confirm(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    """Ask for goal, next step and what is verified first; with an answer the handoff is accepted, without timed out.
+    """Ask for goal, next step and first check. An answer accepts the handoff; without one it times out.
 
-    Raises ModelError, and IllegalTransitionError or HandedOverError where somebody else was faster.
+    Raises ModelError, and IllegalTransitionError or HandedOverError if another process was faster.
     """
     context = get_agent_context(runtime)
-    ledger, handoff = context.session.ledger, state["handoff"]
-    found = handoffs.load(ledger, handoff)
+    ledger = context.session.ledger
+    handoff = handoffs.load(ledger, state["handoff"])
     *before, last = state["messages"]
-    asked: list[BaseMessage] = [*before, HumanMessage(last.text + load_prompt("confirm", "nodes"))]
-    if found.state != "offered" and found.successor == context.session.thread and found.understanding:
-        # Accepted just before a crash: it is not asked twice.
-        return _build_acceptance(state, found.understanding, state["spent"])
+    question: list[BaseMessage] = [*before, HumanMessage(last.text + load_prompt("confirm", "nodes"))]
+    if handoff.state != "offered" and handoff.successor == context.session.thread and handoff.understanding:
+        # The handoff was accepted just before a crash: do not ask again.
+        return _build_acceptance(handoff.understanding, state["spent"])
     spent, understanding = state["spent"], None
     for _ in range(_MAX_ATTEMPTS):
         started = time.monotonic()
         try:
             reply = ask_with_schema(
-                context.model, asked, _UNDERSTANDING_SCHEMA, timeout_s=context.model_timeout_s
+                context.model, question, _UNDERSTANDING_SCHEMA, timeout_s=context.model_timeout_s
             )
         except ContextWindowError as error:
-            return _time_out_handoff(state, context, f"its context overflowed: {error}")
-        usage = measure_usage(reply, asked)
-        spent = Spending(
-            prompt_tokens=spent["prompt_tokens"] + (usage.prompt_tokens or 0),
-            completion_tokens=spent["completion_tokens"] + (usage.completion_tokens or 0),
-            cost=spent["cost"] + (context.prices.compute_cost(usage) if context.prices else 0.0),
-            seconds=spent["seconds"] + time.monotonic() - started,
-        )
+            return _time_out_handoff(state, context, f"context overflow: {error}")
+        spent = add_usage(spent, measure_usage(reply, question), context, time.monotonic() - started)
         understanding = parse_understanding(redact(reply.text))
         if understanding is not None:
             break
     else:
         return _time_out_handoff(
-            state, context, "it did not say goal, next_step and verify_first"
+            state, context, "the reply lacked goal, next_step or verify_first"
         ) | AgentState(spent=spent)
     handoffs.change_state(
         ledger,
-        handoff,
+        handoff.id,
         "accepted",
         by=context.name,
-        version=found.version,
+        version=handoff.version,
         reason=understanding.next_step,
         successor=context.session.thread,
         understanding=understanding,
     )
     report_progress(runtime, "confirmed", state, text=understanding.next_step)
-    return _build_acceptance(state, understanding, spent)
+    return _build_acceptance(understanding, spent)
 
 
-def _build_acceptance(state: AgentState, understanding: Understanding, spent: Spending) -> AgentState:
+def _build_acceptance(understanding: Understanding, spent: Spending) -> AgentState:
     return AgentState(
         messages=[AIMessage(understanding.model_dump_json(indent=1)), HumanMessage(_BEGIN_MESSAGE)],
         spent=spent,

@@ -1,0 +1,1 @@
+"""The node that delegates tasks to child agents."""

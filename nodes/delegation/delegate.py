@@ -1,4 +1,4 @@
-"""The node that hands tasks to other agents, waits for them, and brings back what they did."""
+"""The node that delegates tasks to child agents, waits for them, and merges their changes."""
 
 from __future__ import annotations
 
@@ -41,78 +41,92 @@ _FORK_SUFFIX_CHARS = 13
 
 
 def delegate(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    """Run a child for each task, then merge what they changed; run again after a crash, it goes on with the same ones.
+    """Run a child for each task, and merge their changes. After a crash, the same children are resumed.
 
-    Raises what a child failed by, SettingsError where the run was resumed without `delegation`, and GraphDrained
-    where it is to stop, so that it is run again when it is resumed.
+    Raises a child's failure, SettingsError if the run was resumed without `delegation`, and GraphDrained if the
+    run is to stop: a resumed run executes the node again.
     """
     context = get_agent_context(runtime)
-    children = context.delegation
-    if children is None:
+    runner = context.delegation
+    if runner is None:
         raise SettingsError(
-            "delegation: the thread goes on with a call of 'delegate_task'; give delegation= again"
+            "delegation: the thread resumes at a call of 'delegate_task'; pass delegation= as before"
         )
-    # First of all: what the children begin with must be there when this is run again.
+    # Before anything else: a repeated node needs the state from which its children begin.
     context.session.save_snapshot(state["sandbox_state"])
     try:
-        prepared = _prepare_tasks(state, context, children)
+        tasks = _prepare_tasks(state, context, runner)
     except DelegationError as error:
-        told = " ".join(neutralize(f"Not done: {error}").split())
-        return refuse_action(state, runtime, redact(told))
-    budget = _split_budget(state, context, children, len(prepared))
-    records = [_create_child_record(state, runtime, number, *each) for number, each in enumerate(prepared)]
+        reason = " ".join(neutralize(f"Not done: {error}").split())
+        return refuse_action(state, runtime, redact(reason))
+    children = [_prepare_child(state, runtime, number, *each) for number, each in enumerate(tasks)]
+    budget = _split_budget(state, context, runner, len(tasks))
     assignments = [
         Assignment(thread=thread, record=record.id, goal=task.goal, mode=task.mode, budget=budget)
-        for (thread, record), (task, _) in zip(records, prepared, strict=True)
+        for (thread, record), (task, _) in zip(children, tasks, strict=True)
     ]
-    here = contextvars.copy_context()
-    returned = children.run(
-        assignments,
-        should_stop=lambda: runtime.drain_requested or context.session.is_closed,
-        # LangGraph looks for whoever listens in the context of this thread.
-        report=lambda moment, **told: here.copy().run(report_progress, runtime, moment, state, **told),
-    )
-    if any(each.stop_reason is None for each in returned):
-        raise GraphDrained(runtime.drain_reason or "the children were stopped")
+    results = _run_children(state, runtime, runner, assignments)
     patches = [
-        each.patch if asked.mode == "work" and each.patch != record.patch else ""
-        for asked, each, (_, record) in zip(assignments, returned, records, strict=True)
+        result.patch if assignment.mode == "work" and result.patch != record.patch else ""
+        for assignment, result, (_, record) in zip(assignments, results, children, strict=True)
     ]
-    seconds = _compute_parallel_duration([each.seconds for each in returned], children.max_parallel)
+    seconds = _compute_parallel_duration([result.seconds for result in results], runner.max_parallel)
 
     def merge_changes(sandbox: Sandbox) -> Observation:
-        merged, trouble = _merge_patches(sandbox, get_task(state).base_commit, patches)
-        text = format_report(assignments, returned, merged, trouble, context.observation_chars)
+        merged, problem = _merge_patches(sandbox, get_task(state).base_commit, patches)
+        text = format_report(assignments, results, merged, problem, context.observation_chars)
         return Observation(text=text, changes=sandbox.changes(), seconds=seconds)
 
     update = run_action(state, runtime, merge_changes, "anything" if any(patches) else "nothing")
-    update["spent"] = _add_child_costs(update["spent"], returned)
+    update["spent"] = _add_child_costs(update["spent"], results)
     return update
+
+
+def _run_children(
+    state: AgentState,
+    runtime: Runtime[AgentContext],
+    runner: DelegationRunner,
+    assignments: Sequence[Assignment],
+) -> tuple[ChildResult, ...]:
+    """Run the children to their ends. Raises a child's failure, and GraphDrained if one was stopped."""
+    session = get_agent_context(runtime).session
+    # LangGraph looks up the stream's writer in the context of this thread.
+    node_context = contextvars.copy_context()
+    results = runner.run(
+        assignments,
+        should_stop=lambda: runtime.drain_requested or session.is_closed,
+        report=lambda event, **fields: node_context.copy().run(
+            report_progress, runtime, event, state, **fields
+        ),
+    )
+    if any(result.stop_reason is None for result in results):
+        raise GraphDrained(runtime.drain_reason or "the children were stopped")
+    return results
 
 
 def _prepare_tasks(
     state: AgentState, context: AgentContext, runner: DelegationRunner
 ) -> list[tuple[TaskArguments, Payload]]:
-    """What each child is to do and to start with. Raises DelegationError."""
+    """Return each child's task and payload. Raises DelegationError."""
     if not can_delegate(context):
         raise DelegationError(
-            f"you were delegated to yourself, {runner.depth} deep, and nobody may delegate deeper than "
-            f"{runner.max_depth}; do it yourself"
+            f"you are a child agent at depth {runner.depth}, and the maximum depth is {runner.max_depth}; "
+            "do the task yourself"
         )
     tasks = parse_tasks(json.loads(last_action(state).arguments["arguments"]), runner.max_tasks)
-    trace, own = build_full_trace(state, context), get_task(state)
-    most = _split_budget(state, context, runner, len(tasks)).max_tokens
-    machine = context.session.enter_state(state["sandbox_state"], own)
+    trace, own_task = build_full_trace(state, context), get_task(state)
+    max_tokens = _split_budget(state, context, runner, len(tasks)).max_tokens
+    sandbox = context.session.enter_state(state["sandbox_state"], own_task)
     prepared = []
     for number, task in enumerate(tasks):
         if task.handoff is None:
-            asked = own.model_copy(update={"prompt": task.goal})
-            window = min(runner.window_tokens, most or runner.window_tokens)
-            payload = select_payload(trace, asked, window).model_copy(update={"mode": task.mode})
+            child_task = own_task.model_copy(update={"prompt": task.goal})
+            window_tokens = min(runner.window_tokens, max_tokens or runner.window_tokens)
+            payload = select_payload(trace, child_task, window_tokens).model_copy(update={"mode": task.mode})
         else:
             try:
-                payload = build_payload(task, trace, own, machine.read_file)
-                check_size(payload, trace, runner.window_tokens, most)
+                payload = build_payload(task, trace, own_task, sandbox.read_file)
+                check_size(payload, trace, runner.window_tokens, max_tokens)
             except DelegationError as error:
                 where = f"tasks.{number}." if len(tasks) > 1 else ""
                 raise DelegationError(f"{where}{error}") from None
@@ -120,35 +134,34 @@ def _prepare_tasks(
     return prepared
 
 
-def _create_child_record(
+def _prepare_child(
     state: AgentState, runtime: Runtime[AgentContext], number: int, task: TaskArguments, payload: Payload
 ) -> tuple[str, HandoffRecord]:
-    """The child's thread and the record that it begins from, the same ones however often they are asked for."""
-    own = get_task(state)
-    thread = _build_child_thread_id(
-        get_agent_context(runtime).session.thread, last_action(state).index, number
-    )
+    """Return the child's thread and the record that it begins from; both are the same on every attempt."""
+    own_task = get_task(state)
+    parent = get_agent_context(runtime).session.thread
+    thread = _build_child_thread_id(parent, last_action(state).index, number)
     point = HandoffPoint(
         kind="requested", event_index=len(state["events"]) - 1, detail=" ".join(task.goal.split())[:200]
     )
-    asked = own.model_copy(update={"id": f"{own.id}/{number}", "prompt": task.goal})
-    record = create_record(state, runtime, point, thread, task=asked, payload=payload)
-    # In a fork, another child works on what is perhaps another task.
+    child_task = own_task.model_copy(update={"id": f"{own_task.id}/{number}", "prompt": task.goal})
+    record = create_record(state, runtime, point, thread, task=child_task, payload=payload)
+    # A fork has children of its own: their records, and so their threads, have a suffix.
     return thread + record.id.removeprefix(build_record_id(thread, point)), record
 
 
 def _build_child_thread_id(parent: str, index: int, number: int) -> str:
-    end = f".{index}.{number}"
-    if len(parent) + len(end) + _FORK_SUFFIX_CHARS > MAX_ID_LENGTH:
+    suffix = f".{index}.{number}"
+    if len(parent) + len(suffix) + _FORK_SUFFIX_CHARS > MAX_ID_LENGTH:
         digest = hashlib.sha256(parent.encode()).hexdigest()[:12]
-        parent = f"{parent[: MAX_ID_LENGTH - len(end) - 2 * _FORK_SUFFIX_CHARS]}-{digest}"
-    return f"{parent}{end}"
+        parent = f"{parent[: MAX_ID_LENGTH - len(suffix) - 2 * _FORK_SUFFIX_CHARS]}-{digest}"
+    return f"{parent}{suffix}"
 
 
 def _split_budget(state: AgentState, context: AgentContext, runner: DelegationRunner, count: int) -> Budget:
-    """What is left, in equal parts; of seconds only as far as one child waits for another."""
-    so_far = state["spent"]
-    tokens = so_far["prompt_tokens"] + so_far["completion_tokens"]
+    """Return a child's equal share of the remaining budget; parallel children do not share seconds."""
+    spent = state["spent"]
+    tokens = spent["prompt_tokens"] + spent["completion_tokens"]
     rounds = -(-count // runner.max_parallel)
 
     def divide(limit: int | None, used: int) -> int | None:
@@ -159,8 +172,8 @@ def _split_budget(state: AgentState, context: AgentContext, runner: DelegationRu
             max_steps=max((context.max_steps - state["steps"]) // count, 1),
             max_events=divide(context.max_events, len(state["events"])),
             max_tokens=divide(context.max_tokens, tokens),
-            max_cost=None if context.max_cost is None else (context.max_cost - so_far["cost"]) / count,
-            max_seconds=max((context.max_seconds - so_far["seconds"]) / rounds, 1.0),
+            max_cost=None if context.max_cost is None else (context.max_cost - spent["cost"]) / count,
+            max_seconds=max((context.max_seconds - spent["seconds"]) / rounds, 1.0),
         )
     )
 
@@ -168,17 +181,18 @@ def _split_budget(state: AgentState, context: AgentContext, runner: DelegationRu
 def _merge_patches(
     sandbox: Sandbox, base_commit: str, patches: Sequence[str]
 ) -> tuple[tuple[MergeResult, ...], str]:
-    nothing = tuple(MergeResult() for _ in patches)
+    """Return what was merged from each patch, and the problem if merging failed."""
+    unmerged = tuple(MergeResult() for _ in patches)
     if not any(patches):
-        return nothing, ""
+        return unmerged, ""
     try:
         return merge(sandbox, base_commit, patches), ""
     except RepositoryError as error:
-        return nothing, str(error)
+        return unmerged, str(error)
 
 
 def _compute_parallel_duration(seconds: Sequence[float], max_parallel: int) -> float:
-    """How long it took, as each began where one before it ended."""
+    """Return the duration of all children, each of which began when a slot became free."""
     ends = [0.0] * max_parallel
     for each in seconds:
         ends[ends.index(min(ends))] += each
@@ -186,7 +200,7 @@ def _compute_parallel_duration(seconds: Sequence[float], max_parallel: int) -> f
 
 
 def _add_child_costs(spent: Spending, results: Sequence[ChildResult]) -> Spending:
-    """What was spent, with what the children did; their seconds are the observation's."""
+    """Return the spending including the children's; their seconds are already in the observation."""
     return Spending(
         prompt_tokens=spent["prompt_tokens"] + sum(each.prompt_tokens for each in results),
         completion_tokens=spent["completion_tokens"] + sum(each.completion_tokens for each in results),

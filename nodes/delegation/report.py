@@ -1,4 +1,4 @@
-"""What an agent is shown of the children that it delegated to."""
+"""The report on its children that an agent sees."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def format_report(
     problem: str,
     max_chars: int,
 ) -> str:
-    """Each child in at most so many characters: how it ended, what it says, and what became of its changes."""
-    told = zip(assignments, results, merged, strict=True)
+    """Return the report: for each child, in at most `max_chars` characters, its end, its message and its changes."""
+    children = zip(assignments, results, merged, strict=True)
     return "\n\n".join(
         clip_text(_format_child(number, *each, problem, max_chars), max_chars)
-        for number, each in enumerate(told, 1)
+        for number, each in enumerate(children, 1)
     )
 
 
@@ -42,34 +42,40 @@ def _format_child(
     if result.message.strip():
         parts.append(f"Its report:{format_code_block(clip_text(neutralize(result.message), max_chars // 2))}")
     if assignment.mode == "look":
-        parts.append("What it wrote was thrown away.")
+        parts.append("Its changes were discarded.")
     elif result.problem or problem:
-        parts.append(f"Its changes could not be put into your repository: {result.problem or problem}")
+        parts.append(f"Its changes could not be merged into your repository: {result.problem or problem}")
     else:
         parts.append(_format_applied_files(merged))
         parts += [_format_conflict(each, max_chars // 4) for each in merged.conflicts[:_MAX_NAMES]]
         if len(merged.conflicts) > _MAX_NAMES:
-            parts.append(f"… and {len(merged.conflicts) - _MAX_NAMES} more files that could not be merged.")
+            parts.append(f"… and {len(merged.conflicts) - _MAX_NAMES} more files with conflicts.")
     return "\n".join(parts)
 
 
 def _format_applied_files(merged: MergeResult) -> str:
     if not merged.changed_files:
-        return "Nothing of it was put into your repository." if merged.conflicts else "It changed nothing."
+        return (
+            "None of its changes were merged into your repository."
+            if merged.conflicts
+            else "It changed nothing."
+        )
     names = ", ".join(map(neutralize, merged.changed_files[:_MAX_NAMES]))
     more = (
         f" and {len(merged.changed_files) - _MAX_NAMES} more"
         if len(merged.changed_files) > _MAX_NAMES
         else ""
     )
-    return f"Put into your repository: {names}{more}"
+    return f"Merged into your repository: {names}{more}"
 
 
 def _format_conflict(conflict: MergeConflict, max_chars: int) -> str:
-    """Both sides of one file, which stays as it was."""
+    """Return both sides of a conflict; the file is left unchanged."""
     path = neutralize(conflict.path)
-    theirs = f"The child's change, which was not put in:{format_code_block(clip_text(neutralize(conflict.theirs), max_chars))}"
+    theirs = f"The child's change, which was not merged:{format_code_block(clip_text(neutralize(conflict.theirs), max_chars))}"
     if not conflict.ours:
-        return f"Conflict: {path} is there already and git does not know it; it was left as it is. {theirs}"
-    ours = f"What was put in before:{format_code_block(clip_text(neutralize(conflict.ours), max_chars))}"
-    return f"Conflict: {path} was left as it is. {ours}\n{theirs}"
+        return f"Conflict: {path} already exists and is not tracked by git; it was left unchanged. {theirs}"
+    ours = (
+        f"The version in your repository:{format_code_block(clip_text(neutralize(conflict.ours), max_chars))}"
+    )
+    return f"Conflict: {path} was left unchanged. {ours}\n{theirs}"

@@ -1,4 +1,4 @@
-"""How an agent that may delegate is offered the tool for it."""
+"""The tool by which an agent delegates tasks."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from langgraph_takeover.nodes.model.actions import DELEGATE_TOOL
 
 
 class DelegateArguments(BaseModel):
-    """What the tool takes."""
+    """Arguments of the tool."""
 
-    goal: str = Field(default="", description="All that the child must know of its task.")
+    goal: str = Field(default="", description="Everything that the child must know about its task.")
     handoff: HandoffArguments | None = Field(
-        default=None, description="Left out, it is taken from your own trace."
+        default=None, description="Default: selected from your own trace."
     )
     mode: Mode = Field(
-        default="work", description="work: its changes come back. look: only what it says does."
+        default="work",
+        description="work: its changes are merged into your repository. look: only its report is returned.",
     )
     tasks: list[TaskArguments] = Field(
-        default=[], description="In place of the others: several tasks, for several agents at once."
+        default=[], description="Instead of the other arguments: several tasks, for several agents at once."
     )
 
 
 def can_delegate(context: AgentContext) -> bool:
-    """Whether the agent has somebody to delegate to."""
+    """Whether the agent may delegate: delegation is set up, and the maximum depth is not reached."""
     return context.delegation is not None and context.delegation.depth < context.delegation.max_depth
 
 
 @cache
 def build_delegate_tool() -> BaseTool:
-    """The tool as its schema; the node `delegate` carries it out."""
+    """Return the tool as a schema; the node `delegate` executes its calls."""
     return StructuredTool(
         name=DELEGATE_TOOL,
-        description="Let other agents do a task, and wait for them.",
+        description="Delegate a task to other agents, and wait for their results.",
         args_schema=DelegateArguments,
         func=_do_nothing,
     )
 
 
 def _do_nothing(**_: object) -> None:
-    """Nobody calls the tool itself."""
+    """Never called: the node `delegate` executes the calls."""

@@ -1,0 +1,1 @@
+"""Nodes that deliver a handoff: offer, attempt, escalate, roll back, block."""

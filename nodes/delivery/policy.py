@@ -1,4 +1,4 @@
-"""What the nodes that deliver a handoff work with: how patiently, who decides in the end, and what they remember."""
+"""The policy, the state and the context of a delivery."""
 
 from __future__ import annotations
 
@@ -16,55 +16,53 @@ from langgraph_takeover.sandbox.interface import Frozen
 
 
 class DeliveryPolicy(Frozen):
-    """How often a handoff is tried, and how long is waited."""
+    """Number of delivery attempts, and the pauses between them."""
 
     attempts: int = Field(default=4, ge=1)
-    """In a row, before somebody is asked."""
+    """Attempts in a round, before a supervisor is asked."""
     rounds: int = Field(default=2, ge=1)
-    """Of such attempts, before it is blocked."""
+    """Rounds before the handoff is blocked."""
     confirm_timeout_s: float = Field(default=900.0, gt=0)
-    """From an offer to its confirmation."""
+    """Time from an offer to its confirmation."""
     initial_pause_s: float = Field(default=1.0, ge=0)
     max_pause_s: float = Field(default=60.0, ge=0)
 
     def compute_pause_s(self, tries: int) -> float:
-        """How long to wait after so many tries: twice as long each time, and never as long as somebody else."""
-        waiting = wait_exponential(self.initial_pause_s, self.max_pause_s) + wait_random(
-            0, self.initial_pause_s
-        )
-        asked = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
-        asked.attempt_number = max(tries, 1)
-        return float(min(waiting(asked), self.max_pause_s))
+        """Return the pause after a number of attempts: exponential, with jitter."""
+        wait = wait_exponential(self.initial_pause_s, self.max_pause_s) + wait_random(0, self.initial_pause_s)
+        call = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
+        call.attempt_number = max(tries, 1)
+        return float(min(wait(call), self.max_pause_s))
 
 
 class SupervisorDecision(Frozen):
-    """What a supervisor decides on a handoff that nobody takes."""
+    """A supervisor's decision on a handoff that cannot be delivered."""
 
     decision: Literal["retry", "roll_back", "block"]
     reason: str = Field(default="", max_length=500)
 
 
 class DeliveryState(TypedDict, total=False):
-    """What a delivery remembers; where the handoff stands, the ledger says."""
+    """The state of a delivery; the state of the handoff is in the ledger."""
 
     handoff: str
     tries: int
-    """In this round."""
+    """Attempts in this round."""
     rounds: int
-    """How often a supervisor was asked."""
+    """Number of times that a supervisor was asked."""
     came_to: HandoffState
-    """Where the last attempt left the handoff."""
+    """The handoff's state after the last attempt."""
     failed: bool
     why: str
-    """What the last attempt failed by, or how it ended."""
+    """Why the last attempt failed, or how it ended."""
     may: Literal["retry", "escalate", "block"]
-    """What patience leaves where it failed."""
+    """What the policy allows after a failed attempt."""
     decision: str
     reason: str
 
 
 class DeliveryContext(BaseModel):
-    """What the nodes are given from outside."""
+    """What the caller of a delivery provides."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -72,8 +70,8 @@ class DeliveryContext(BaseModel):
     policy: DeliveryPolicy
     attempt: Callable[[Handoff], None]
     roll_back: Callable[[str, str], Any]
-    """Takes a handoff's id and a reason."""
+    """Arguments: the handoff's id and a reason."""
     supervisor: BaseChatModel | None
-    """None: a person, who is asked by an interrupt."""
+    """None: a person decides, by an interrupt."""
     on_blocked: Callable[[Handoff], None]
     by: str

@@ -1,0 +1,1 @@
+"""Chat models: calls, errors, usage, and the actions in their replies."""

@@ -1,13 +1,17 @@
-"""Values that a database and a provider can take."""
+"""Conversion of values for databases and providers."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
+_MAX_DEPTH = 64
+_INTEGER_LIMIT = 2**63
+"""The first integer that is too large for a checkpoint."""
+
 
 def replace_surrogates(value: Any) -> Any:
-    """A JSON-like value without the halves of surrogate pairs, which no UTF-8 can hold."""
+    """Return a JSON-like value with lone surrogates replaced: UTF-8 cannot encode them."""
     if isinstance(value, str):
         return re.sub("[\ud800-\udfff]", "\ufffd", value)
     if isinstance(value, list):
@@ -17,15 +21,10 @@ def replace_surrogates(value: Any) -> Any:
     return value
 
 
-_MAX_DEPTH = 64
-_INTEGER_LIMIT = 2**63
-"""The first integer that is too large for a checkpoint."""
-
-
 def make_storable(value: Any, depth: int = 0) -> Any:
-    """`encodable`, for whatever a client library made of an endpoint's answer: large integers become text, too.
+    """Return a value of a client library that a checkpoint can store: no lone surrogates, large integers as text.
 
-    Raises ValueError for a value that is nested too deep.
+    Raises ValueError if it is nested too deep.
     """
     if depth > _MAX_DEPTH:
         raise ValueError(f"it is nested deeper than {_MAX_DEPTH}")

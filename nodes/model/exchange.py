@@ -1,4 +1,4 @@
-"""Calls that may hang, waited for only so long."""
+"""Calls with a deadline, and model calls whose connection ends with it."""
 
 from __future__ import annotations
 
@@ -17,47 +17,52 @@ from langchain_core.runnables import Runnable, RunnableBinding
 
 from langgraph_takeover.sandbox.interface import TakeoverError
 
+if TYPE_CHECKING:
+    from langgraph_takeover.nodes.model.http_client import EndpointClient
+
+_ReturnT = TypeVar("_ReturnT")
 _CallOutcome = tuple[Any, BaseException | None]
-_idle_callers = threading.local()
+_thread_state = threading.local()
+"""Per thread: `caller`, an idle thread for its calls, and `client`, its HTTP client."""
 
 
-class DeadlineExceededError(TakeoverError):
-    """A call had not ended when its time was over."""
+class DeadlineExceededError(TakeoverError, TimeoutError):
+    """A call did not end before its deadline."""
 
 
 class _AbandonedCallError(SystemExit):
-    """Ends a thread whose result nobody waits for any more."""
+    """Ends a thread whose result nobody needs."""
 
 
 def call_with_timeout(timeout_s: float, call: Callable[[], Any]) -> Any:
-    """What the call returns or raises. Raises Overdue after so many seconds.
+    """Return what the call returns, or raise what it raises. Raises DeadlineExceededError after `timeout_s`.
 
-    The call then ends at the next Python instruction that it executes; what waits in the kernel goes on waiting.
+    An overdue call ends at its next Python instruction; a wait in the kernel is not interrupted.
     """
-    caller = getattr(_idle_callers, "caller", None)
-    _idle_callers.caller = None
-    if caller is None or not caller.thread.is_alive():  # a process that was forked has no other's threads
+    caller = getattr(_thread_state, "caller", None)
+    _thread_state.caller = None
+    if caller is None or not caller.thread.is_alive():  # a forked process has none of its parent's threads
         caller = _CallThread()
     try:
-        returned, raised = caller.run_call(call, timeout_s)
-    except BaseException:  # Ctrl-C ends it as well
+        value, error = caller.run_call(call, timeout_s)
+    except BaseException:  # Ctrl-C ends the call, too
         caller.stop_when_idle()
         caller.abort_call()
         raise
-    _idle_callers.caller = caller
-    if raised is not None:
-        raise raised
-    return returned
+    _thread_state.caller = caller
+    if error is not None:
+        raise error
+    return value
 
 
 class _CallThread:
-    """A thread that calls what it is given, one after another; it keeps no process from its end."""
+    """A daemon thread that runs calls one after another."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.thread = threading.Thread(target=_run_calls, args=(self._calls,), name="call", daemon=True)
         self.thread.start()
-        # Lets the thread end with the call that it is at; also when who called it has ended.
+        # Ends the thread after its current call; runs by itself when the thread that owns this object ends.
         self.stop_when_idle = weakref.finalize(self, self._calls.put, None)
 
     def run_call(self, call: Callable[[], Any], timeout_s: float) -> _CallOutcome:
@@ -69,7 +74,7 @@ class _CallThread:
             raise DeadlineExceededError from None
 
     def abort_call(self) -> None:
-        """Raise in the thread, which is given no other call afterwards."""
+        """Raise in the thread, which receives no further call."""
         if self.thread.ident is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(self.thread.ident), ctypes.py_object(_AbandonedCallError)
@@ -78,27 +83,25 @@ class _CallThread:
 
 def _run_calls(calls: queue.SimpleQueue[Any]) -> None:
     with contextlib.suppress(_AbandonedCallError):
-        while (given := calls.get()) is not None:
-            context, call, outcome = given
+        while (item := calls.get()) is not None:
+            context, call, outcome = item
             try:
                 outcome.put((context.run(call), None))
             except BaseException as error:
                 outcome.put((None, error))
-            del given, context, call, outcome  # what a call held lives no longer than it
-
-
-if TYPE_CHECKING:
-    from langgraph_takeover.nodes.model.http_client import EndpointClient
-
-_ReturnT = TypeVar("_ReturnT")
-_thread_state = threading.local()
+            del (
+                item,
+                context,
+                call,
+                outcome,
+            )  # an idle thread must not keep the objects of its last call alive
 
 
 class Exchange:
-    """One call; retries of a client library included."""
+    """One model call with a deadline, including retries of the client library."""
 
     refusal = ""
-    """Why the reply was refused; empty if it was not."""
+    """Why the client refused the reply; empty if it did not."""
 
     def __init__(self, timeout_s: float) -> None:
         self._ends_at = time.monotonic() + timeout_s
@@ -109,30 +112,33 @@ class Exchange:
         return self._ends_at - time.monotonic()
 
     def run(self, call: Callable[[], _ReturnT]) -> _ReturnT:
-        """What the call returns or raises. Raises Overdue, and ends the connection, when the time is over."""
+        """Return what the call returns, or raise what it raises.
+
+        Raises DeadlineExceededError, and disconnects, when the time is over.
+        """
         try:
-            returned: _ReturnT = call_with_timeout(
+            value: _ReturnT = call_with_timeout(
                 max(self.remaining_s, 0.0), lambda: _discard_client_on_error(call)
             )
         except DeadlineExceededError:
             if self._client is not None:
                 self._client.disconnect()
             raise
-        return returned
+        return value
 
     def attach_client(self) -> EndpointClient:
-        """The HTTP client of the calling thread, for this exchange."""
-        held: _ThreadClient | None = getattr(_thread_state, "held", None)
-        if held is None:
-            held = _thread_state.held = _ThreadClient()
-        self._client = held.client
-        held.client.exchange = self
-        return held.client
+        """Return the HTTP client of the calling thread, bound to this exchange."""
+        holder: _ThreadClient | None = getattr(_thread_state, "client", None)
+        if holder is None:
+            holder = _thread_state.client = _ThreadClient()
+        self._client = holder.client
+        holder.client.exchange = self
+        return holder.client
 
     def bind_model(self, model: Runnable[Any, Any]) -> Runnable[Any, Any]:
-        """The model with replies of bounded size, if it is an OpenAI client without an HTTP client of its own."""
+        """Return the model with replies of bounded size, if it is an OpenAI client without its own HTTP client."""
         update: dict[str, Any] = {}
-        # No model is from a library that nobody imported.
+        # If nobody imported the library, the model is not from it.
         library = sys.modules.get("langchain_openai.chat_models.base")
         if isinstance(model, RunnableBinding):
             update = {"bound": self.bind_model(model.bound)}
@@ -148,7 +154,7 @@ class Exchange:
 
 
 class _ThreadClient:
-    """The HTTP client of a thread, closed when the thread ends."""
+    """The HTTP client of one thread, closed when the thread ends."""
 
     def __init__(self) -> None:
         from langgraph_takeover.nodes.model.http_client import EndpointClient
@@ -162,8 +168,8 @@ def _discard_client_on_error(call: Callable[[], _ReturnT]) -> _ReturnT:
     try:
         return call()
     except BaseException:
-        # The connection may hold the rest of a reply.
-        held: _ThreadClient | None = _thread_state.__dict__.pop("held", None)
-        if held is not None:
-            held.close()
+        # The rest of a reply may be left on the connection.
+        holder: _ThreadClient | None = _thread_state.__dict__.pop("client", None)
+        if holder is not None:
+            holder.close()
         raise

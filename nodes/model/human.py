@@ -1,10 +1,10 @@
-"""A person at a terminal in the model's place: what they type are actions, and become events like any other's."""
+"""A person at a terminal in the model's place: their input becomes actions and events."""
 
 from __future__ import annotations
 
 import os
 import posixpath
-import readline  # noqa: F401  gives `input` its history and its keys
+import readline  # noqa: F401  line editing and history for `input`
 import shlex
 import subprocess
 import tempfile
@@ -20,35 +20,35 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import Understanding
-from langgraph_takeover.nodes.model.calls import PermanentModelError
+from langgraph_takeover.nodes.model.errors import PermanentModelError
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox
 
 HELP_TEXT = """\
-Every line is a command in the frozen machine's own shell; what it changes is recorded.
-  edit FILE              open a file in $EDITOR, and put it back
-  give AGENT [message]   freeze the machine, and hand it to an agent
-  done [message]         the task is done
-  exit                   leave; `take` comes back to here"""
+Every line is a command in the restored sandbox's own shell; changes are recorded.
+  edit FILE              edit a file in $EDITOR
+  give AGENT [message]   take a snapshot, and hand it to an agent
+  done [message]         finish the task
+  exit                   leave; `take` resumes here"""
 _QUESTIONS = {
-    "goal": "What has to be true in the end? ",
-    "next_step": "What do you do first? ",
-    "verify_first": "What do you check before you rely on it? ",
+    "goal": "What must be true when the task is done? ",
+    "next_step": "What will you do first? ",
+    "verify_first": "Which claim will you check before you rely on it? ",
 }
 
 
 class HumanLeftError(PermanentModelError):
-    """The person went away without handing over; the thread stays as it is."""
+    """The person left without handing over; the thread stays unchanged."""
 
 
 class HumanModel(BaseChatModel):
-    """Asks `read` for a line where a model is asked for a reply; `show` gets what it came to."""
+    """A chat model whose replies a person types: `read_line` reads a command, `show_text` shows its output."""
 
     read_line: Callable[[str], str]
-    """Raises EOFError at the end."""
+    """Raises EOFError at the end of the input."""
     show_text: Callable[[str], None]
     enter_sandbox: Callable[[], Sandbox]
     on_handoff: Callable[[str, str], None]
-    """Told whom the person hands over to, and what they say, just before the machine is frozen for it."""
+    """Called with the target and the message just before the handoff's snapshot."""
 
     @property
     def _llm_type(self) -> str:
@@ -72,38 +72,39 @@ class HumanModel(BaseChatModel):
         while True:
             try:
                 return Understanding(
-                    **{name: self._ask_line(asked).strip() for name, asked in _QUESTIONS.items()}
+                    **{name: self._ask_line(question).strip() for name, question in _QUESTIONS.items()}
                 )
             except ValueError:
-                self.show_text("Say each in a few words: whoever looks at the ledger reads it.")
+                self.show_text(
+                    "Answer each question in a few words (8 to 2,000 characters); the ledger shows the answers."
+                )
 
     def _ask_action(self) -> AIMessage:
         while True:
             line = self._ask_line(f"{posixpath.basename(self.enter_sandbox().cwd()) or '/'}$ ")
             word, _, rest = line.strip().partition(" ")
+            rest = rest.strip()
             if word == "exit":
                 raise HumanLeftError
             if word == "help":
                 self.show_text(HELP_TEXT)
             elif word == "give":
-                agent, _, message = rest.strip().partition(" ")
+                agent, _, message = rest.partition(" ")
                 if agent:
                     self.on_handoff(agent, message.strip())
-                    return _build_tool_call(
-                        "handoff", {"message": message.strip()} if message.strip() else {}
-                    )
-                self.show_text("give AGENT [message]: name whom")
+                    return _build_message_call("handoff", message.strip())
+                self.show_text("give: agent missing; write give AGENT [message]")
             elif word == "done":
-                return _build_tool_call("finish", {"message": rest.strip()} if rest.strip() else {})
+                return _build_message_call("finish", rest)
             elif word == "edit":
-                command = self._edit_file(rest.strip())
+                command = self._edit_file(rest)
                 if command:
                     return _build_tool_call("shell", {"command": command})
             elif word:
                 return _build_tool_call("shell", {"command": line})
 
     def _ask_line(self, prompt: str) -> str:
-        """A line, with those that follow where it ends in a backslash."""
+        """Read a line, and its continuation lines after a backslash."""
         try:
             line = self.read_line(prompt)
             while line.endswith("\\"):
@@ -113,25 +114,27 @@ class HumanModel(BaseChatModel):
         return line
 
     def _edit_file(self, name: str) -> str:
-        """The command that puts a file there as the person's editor left it; empty where there is nothing to do."""
+        """Return the command that writes the file as the person edited it; empty if nothing changed."""
         editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
-        machine = self.enter_sandbox()
+        sandbox = self.enter_sandbox()
         if not name:
-            self.show_text("edit FILE: name it")
+            self.show_text("edit: file missing; write edit FILE")
             return ""
         try:
-            before = machine.read_file(posixpath.join(machine.cwd(), name))
+            before = sandbox.read_file(posixpath.join(sandbox.cwd(), name))
         except FileAccessError as error:
             before = b""
-            self.show_text(f"{error}; it is a new one")
-        with tempfile.TemporaryDirectory() as place:
-            copy = Path(place, posixpath.basename(name) or "file")
+            self.show_text(f"{error}; editing a new file")
+        with tempfile.TemporaryDirectory() as directory:
+            copy = Path(directory, posixpath.basename(name) or "file")
             copy.write_bytes(before)
             try:
                 subprocess.run([*editor, str(copy)], check=True)
                 after = copy.read_bytes()
             except (OSError, subprocess.CalledProcessError) as error:
-                self.show_text(f"the editor failed: {error}; nothing was changed. EDITOR names it")
+                self.show_text(
+                    f"the editor failed: {error}; nothing was changed (choose another: set EDITOR)"
+                )
                 return ""
         if after == before:
             self.show_text("nothing was changed")
@@ -139,18 +142,22 @@ class HumanModel(BaseChatModel):
         try:
             text = after.decode()
         except UnicodeDecodeError:
-            self.show_text("what is no text cannot be edited here; nothing was changed")
+            self.show_text(f"{name} is not UTF-8 text and cannot be edited here; nothing was changed")
             return ""
         return "".join(_build_write_command(name, text))
 
 
 def _build_write_command(name: str, text: str) -> Iterator[str]:
-    """A command whose text is the file's, so that whoever reads the trace sees the edit."""
-    ends = f"END_{uuid4().hex[:8]}"
-    whole = text if text.endswith("\n") or not text else f"{text}\n"
-    yield f"cat > {shlex.quote(name)} <<'{ends}'\n{whole}{ends}"
-    if whole != text:
+    """Yield the parts of a command that contains the file's text, so that the trace shows the edit."""
+    end = f"END_{uuid4().hex[:8]}"
+    lines = text if text.endswith("\n") or not text else f"{text}\n"
+    yield f"cat > {shlex.quote(name)} <<'{end}'\n{lines}{end}"
+    if lines != text:
         yield f"\ntruncate -s -1 {shlex.quote(name)}"
+
+
+def _build_message_call(tool: str, message: str) -> AIMessage:
+    return _build_tool_call(tool, {"message": message} if message else {})
 
 
 def _build_tool_call(tool: str, arguments: dict[str, str]) -> AIMessage:

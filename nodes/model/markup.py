@@ -1,4 +1,4 @@
-"""Where the blocks, tags and calls that may be actions stand in a model's text."""
+"""The blocks, tags and calls in a model's text that may be actions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 SHELL_LANGUAGES = ("bash", "sh", "shell", "console", "zsh")
 _PART_NAMES = "old|new|content|old_str|new_str|file_text|insert_text"
-# Possessive where two parts could share characters: no input may make the search quadratic.
+# Possessive quantifiers where two parts could match the same characters: no input may make the search quadratic.
 _OPENING = re.compile(
     r"^[ \t]*+(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?P<language>[\w.+-]*+)[^\n`]*+\n"
     r"|^[ \t]*+<(?P<thought>think|thinking)>"
@@ -31,10 +31,10 @@ _PART = re.compile(rf"\s*+<({_PART_NAMES})>")
 _EDITOR_END = re.compile(r"\s*+</editor>")
 _HEREDOC = re.compile(r"<<-?[ \t]*+(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_]\w*+))")
 _SPACE = re.compile(r"\s*+")
-# A reply with more attempts than this is refused in any case; reading on would only cost time.
 _MAX_ATTEMPTS = 30
-# Nor is one read on after so many pieces: an action behind them is asked for once more.
+"""Possible actions that are read; a reply with so many is refused in any case."""
 _MAX_PIECES = 10_000
+"""Pieces that are read; an action after them is not found, and the model is asked again."""
 
 
 class CodeBlock(NamedTuple):
@@ -58,7 +58,7 @@ class JsonCall(NamedTuple):
 
 
 class MalformedPiece(NamedTuple):
-    """What begins like an action and is none, and what to send instead."""
+    """Text that begins like an action but cannot be read, and the correction to send."""
 
     correction: str
 
@@ -68,15 +68,17 @@ TextRange = tuple[int, int]
 
 
 def find_pieces(text: str) -> list[Piece]:
-    """The pieces from left to right, none inside another and none inside a thought; in linear time."""
+    """Return the pieces from left to right, without nested ones and without thoughts, in linear time."""
     if "\n" in text and text.count("\n") == text.count("\r\n"):
         text = text.replace("\r\n", "\n")
     blocks = _CodeBlocks(text)
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     attempts = position = 0
     wrapped = False
     while (
-        attempts < _MAX_ATTEMPTS and len(found) < _MAX_PIECES and (opening := _OPENING.search(text, position))
+        attempts < _MAX_ATTEMPTS
+        and len(pieces) < _MAX_PIECES
+        and (opening := _OPENING.search(text, position))
     ):
         position = opening.end()
         piece: Piece | None = None
@@ -84,15 +86,15 @@ def find_pieces(text: str) -> list[Piece]:
             end = text.find(f"</{opening['thought']}>", position)
             position = len(text) if end < 0 else end
         elif opening["thought_end"]:
-            # Chat templates may put the opening tag into the prompt: all of it was thought.
-            found.clear()
+            # Chat templates may put the opening tag into the prompt: all text so far was a thought.
+            pieces.clear()
             attempts = 0
         elif opening["tool"]:
             piece, position = _parse_tag(text, opening["tool"], position)
         elif opening["call"]:
             piece, position = _parse_call(text, opening["call"], position)
         elif opening["language"].lower() in _WRAPPER_LANGUAGES and _WRAPPED_TAG.match(text, position):
-            wrapped = True  # a tag dressed up as a block: the tag is next
+            wrapped = True  # a block around a tag: the tag is next
             continue
         else:
             piece, position = blocks.parse_block(opening)
@@ -100,19 +102,19 @@ def find_pieces(text: str) -> list[Piece]:
             position = end_of_wrapping.end()
         wrapped = False
         if piece is not None:
-            found.append(piece)
+            pieces.append(piece)
             attempts += not isinstance(piece, CodeBlock) or piece.language in SHELL_LANGUAGES
-    return found
+    return pieces
 
 
 def strip_padding(text: str) -> str:
-    """Text between tags without the line breaks that only set the tags apart."""
+    """Return the text between tags without the line breaks next to the tags."""
     line_break = "\r\n" if text.startswith("\r\n") else "\n"
     return text.removeprefix(line_break).removesuffix(line_break)
 
 
 class _CodeBlocks:
-    """The fenced blocks of a text, which are asked for from left to right."""
+    """The fenced blocks of a text; call `parse_block` from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -121,18 +123,18 @@ class _CodeBlocks:
             self._ends[line[1]].append(line.span())
         self._word_patterns: dict[str, re.Pattern[str]] = {}
         self._unclosed: set[tuple[str, str]] = set()
-        """Fences and words: no here-document up to such a word is left that such a fence follows."""
+        """Pairs of a fence and a word: no later here-document ends with that word before such a fence."""
 
     def parse_block(self, opening: re.Match[str]) -> tuple[CodeBlock | MalformedPiece | None, int]:
-        """The block that the match opens, and where it ends; None for a fence that nothing closes."""
+        """Return the block that the match opens and its end position; None for a fence that is never closed."""
         fence, language, start = opening["fence"], opening["language"].lower(), opening.end()
         closing = self._find_fence(fence, start)
         if language in SHELL_LANGUAGES:
             if closing is None:
-                what = (
-                    f"Your {language} block is never closed, so nothing was run. End it with a line {fence}"
+                correction = (
+                    f"Your {language} block is never closed; nothing was run. End it with a line {fence}"
                 )
-                return MalformedPiece(what), len(self._text)
+                return MalformedPiece(correction), len(self._text)
             closing = self._skip_heredocs(fence, start, closing)
         if closing is None:
             return None, start
@@ -144,7 +146,7 @@ class _CodeBlocks:
         return lines[index] if index < len(lines) else None
 
     def _skip_heredocs(self, fence: str, start: int, closing: TextRange) -> TextRange:
-        """The fence that ends a shell block, not one that belongs to a file which the block writes."""
+        """Return the fence that ends a shell block, not a fence inside a file that the block writes."""
         while word := _find_open_heredoc(self._text[start : closing[0]]):
             if (fence, word) in self._unclosed:
                 break
@@ -160,7 +162,7 @@ class _CodeBlocks:
 
 
 def _find_open_heredoc(script: str) -> str:
-    """The word that the script's last here-document still waits for, or nothing."""
+    """Return the end word of the script's unfinished here-document; empty if all are finished."""
     word = ""
     for line in script.split("\n"):
         if word:
@@ -171,7 +173,7 @@ def _find_open_heredoc(script: str) -> str:
 
 
 def _parse_tag(text: str, tool: str, position: int) -> tuple[Tag | MalformedPiece | None, int]:
-    """The tag whose name ends at the position, and where it ends; None for a mere mention."""
+    """Return the tag whose name ends at the position, and the tag's end position; None for a mere mention."""
     arguments: dict[str, str] = {}
     while attribute := _ATTRIBUTE.match(text, position):
         arguments[attribute[1]] = attribute[2] if attribute[2] is not None else attribute[3]
@@ -189,7 +191,7 @@ def _parse_tag(text: str, tool: str, position: int) -> tuple[Tag | MalformedPiec
     end = re.compile(rf"<(/?){tool}[\s/>]").search(text, position)
     if end is None:
         return MalformedPiece(
-            f"Your <{tool}> is never closed, so nothing was done. End it with </{tool}>."
+            f"Your <{tool}> tag is never closed; the action was not run. End it with </{tool}>."
         ), position
     if not end[1]:
         return None, position
@@ -204,15 +206,15 @@ def _parse_editor_parts(
         part = _PART.match(text, position)
         if part is None:
             return MalformedPiece(
-                "Your <editor> tag is not finished, or holds text outside its parts; nothing was done. After its > "
-                "stand only <old>…</old>, <new>…</new> or <content>…</content>, and then </editor>."
+                "Your <editor> tag is not finished, or has text outside its parts; the action was not run. Between "
+                "<editor …> and </editor>, write only <old>…</old>, <new>…</new> or <content>…</content>."
             ), position
         name = part[1]
-        # A file may itself hold such tags: the part ends where another begins or the editor ends.
+        # The text may contain such tags: a part ends where the next begins or the editor tag ends.
         closing = re.compile(rf"</{name}>(?=\s*+(?:</editor>|<(?:{_PART_NAMES})>))").search(text, part.end())
         if closing is None:
             return MalformedPiece(
-                f"Your <editor> tag is not finished, so nothing was done. "
+                f"Your <editor> tag is not finished; the action was not run. "
                 f"End its <{name}> with </{name}> and the tag with </editor>."
             ), len(text)
         arguments[name] = strip_padding(text[part.end() : closing.start()])
@@ -226,11 +228,11 @@ def _parse_call(text: str, name: str, position: int) -> tuple[JsonCall | Malform
         value, end = json.JSONDecoder(strict=False).raw_decode(text, start.end() if start else position)
     except (ValueError, RecursionError):
         return MalformedPiece(
-            f"What stands after your <{name}> is not valid JSON, so nothing was done. "
+            f"The text after your <{name}> is not valid JSON; the action was not run. "
             f'Send <{name}>{{"name": "shell", "arguments": {{"command": "…"}}}}</{name}>.'
         ), position
     return JsonCall(value), end
 
 
 def _describe_attribute_error(tool: str) -> str:
-    return f'The attributes of your <{tool}> tag cannot be read, so nothing was done. Write each as name="value".'
+    return f'The attributes of your <{tool}> tag cannot be read; the action was not run. Write each as name="value".'

@@ -1,4 +1,4 @@
-"""How a chat model is asked for notes on a record."""
+"""Notes on a record, written by a chat model."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from langchain_core.messages import BaseMessage
 from langgraph_takeover.handoff.notes.writer import AskModel, PromptTooLongError, write_notes
 from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
 from langgraph_takeover.handoff.trace.events import Usage
-from langgraph_takeover.nodes.model.calls import (
-    ContextWindowError,
-    ModelError,
-    ask_with_schema,
-    measure_usage,
-)
+from langgraph_takeover.nodes.model.calls import ask_with_schema
+from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
+from langgraph_takeover.nodes.model.usage import measure_usage
 
 
 def build_ask(model: BaseChatModel, *, timeout_s: float) -> AskModel:
-    """What `write_notes` asks by."""
+    """Return the function by which `write_notes` calls the model."""
 
     def ask(messages: list[BaseMessage], schema: dict[str, Any] | None) -> tuple[str, Usage]:
         try:
@@ -34,7 +31,7 @@ def build_ask(model: BaseChatModel, *, timeout_s: float) -> AskModel:
 def write_model_notes(
     record: HandoffRecord, model: BaseChatModel, model_name: str, *, timeout_s: float
 ) -> Notes | None:
-    """What a model writes about a record; None where it fails, which leaves its fields unknown."""
+    """Return the notes that a model writes on a record; None if the model fails."""
     try:
         return write_notes(record, build_ask(model, timeout_s=timeout_s), model_name)
     except ModelError:

@@ -1,4 +1,4 @@
-"""What an action came to, before it becomes an event and a message."""
+"""The result of an action, before it becomes an event and a message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from langgraph_takeover.sandbox.interface import FileChange, Frozen
 
 
 class Observation(Frozen):
-    """What a tool saw and did."""
+    """What a tool returned and changed."""
 
     text: str
     changes: tuple[FileChange, ...] = ()
@@ -23,20 +23,18 @@ class Observation(Frozen):
     shell_ended: bool = False
     seconds: float = 0.0
     edit: dict[str, Any] | None = None
-    """What the editor did, so that it can be undone; `incomplete` where the text before held a secret."""
+    """An edit of the editor, for its undo; `incomplete` if the previous text contained a secret."""
 
     def redact_secrets(self, keys: Collection[str] = ()) -> Observation:
-        """As it goes into the journal of effects and to the agent."""
-        named = [name for change in self.changes for name in (change.path, change.renamed_from) if name]
-        told = "\n".join([self.text, self.cwd or "", *named, *(read.path for read in self.reads)])
-        seen = self
-        if redact(told, keys) != told:
-            shown = self.model_dump(exclude={"edit"})
-            seen = Observation.model_validate({**redact(shown, keys), "edit": self.edit})
-        # What stood in a file is written back as it was, or not at all.
-        edit = redact_known_secrets(seen.edit, keys)
-        return (
-            seen
-            if edit == seen.edit
-            else seen.model_copy(update={"edit": {**(edit or {}), "incomplete": True}})
-        )
+        """Return the observation for the effect journal and the agent."""
+        names = [name for change in self.changes for name in (change.path, change.renamed_from) if name]
+        text = "\n".join([self.text, self.cwd or "", *names, *(read.path for read in self.reads)])
+        redacted = self
+        if redact(text, keys) != text:
+            values = self.model_dump(exclude={"edit"})
+            redacted = Observation.model_validate({**redact(values, keys), "edit": self.edit})
+        # An undo writes the previous text back unchanged, or not at all.
+        edit = redact_known_secrets(redacted.edit, keys)
+        if edit == redacted.edit:
+            return redacted
+        return redacted.model_copy(update={"edit": {**(edit or {}), "incomplete": True}})

@@ -1,53 +1,41 @@
-"""What a run holds while it works: its thread's lease, the one machine, and which state that machine is in."""
+"""One process's session on a thread: the lease, the one sandbox, and the state that the sandbox is in."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from langgraph_takeover import sandbox
-from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects, snapshots
-from langgraph_takeover.handoff.ledger.effects import EffectKey
+from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects
+from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey
 from langgraph_takeover.handoff.ledger.leases import answer_request
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
-from langgraph_takeover.handoff.text.redaction import redact_known_secrets
 from langgraph_takeover.handoff.trace.events import compute_differences
 from langgraph_takeover.nodes.session.observation import Observation
-from langgraph_takeover.nodes.session.trace_state import TraceState
-from langgraph_takeover.sandbox.interface import (
-    Sandbox,
-    SandboxSpec,
-    SandboxUnavailableError,
-    Snapshot,
-    TakeoverError,
+from langgraph_takeover.nodes.session.snapshots import (
+    BASE_STATE,
+    SnapshotEvery,
+    SnapshotNotFoundError,
+    StateStore,
+    create_state_id,
 )
+from langgraph_takeover.nodes.session.trace_state import TraceState
+from langgraph_takeover.sandbox import remove_stale_resources
+from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec, SandboxUnavailableError, Snapshot
 from langgraph_takeover.sandbox.lifecycle import SandboxManager
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, head_commit
-from langgraph_takeover.sandbox.snapshots.archive import sync_directory
-from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
-from langgraph_takeover.sandbox.storage.removal import remove_tree
 
-BASE_STATE = "base"
-"""The id of the state that every machine of a spec starts in."""
-SnapshotEvery = Literal["never", "point", "step"]
-"""Which states of a machine are kept: every one, those of handoff points and of ends, or records' alone."""
-
-
-class SnapshotNotFoundError(TakeoverError):
-    """A checkpoint's machine can be entered no more, or not any longer as it was."""
+Operation = Callable[[Sandbox], Observation]
 
 
 class Session:
-    """The hold of one process on one thread: nobody else writes there meanwhile, and no machine is left over.
+    """One process's exclusive access to one thread. No other process writes there, and no sandbox is left behind.
 
-    A machine's state has an id, which the graph's state carries. `enter` makes the machine match it; what an
-    action leaves has another id, unless it can have changed nothing.
+    Graph state carries the id of a sandbox state. `enter_state` makes the sandbox match it. An action leaves
+    the sandbox in a new state, unless it cannot have changed anything.
     """
 
     def __init__(
@@ -61,41 +49,70 @@ class Session:
     ) -> None:
         self.thread = lease.thread
         self.records = records
+        self.is_closed = False
+        """Whether the session has ended, although a node may still run in another thread."""
         self._lease = lease
-        self._directory = directory
-        self._snapshot_every = snapshot_every
+        self._states = StateStore(lease, directory, spec.backend, snapshot_every)
         self._sandbox_manager = SandboxManager(spec)
         self._state_id: str | None = None
-        self.is_closed = False
-        """Whether the hold is over, although a node may still run in another thread."""
+        """The state that the sandbox is in; None if unknown."""
         self._trace_state: TraceState | None = None
 
-    def enter_state(self, state_id: str, task: TaskBrief | None = None) -> Sandbox:
-        """The machine, in that state. Raises SnapshotNotFoundError, SnapshotCorruptError or SandboxUnavailableError."""
-        if state_id == self._state_id:
-            return self._sandbox_manager.sandbox()
-        self._close_sandbox()
-        machine = self._start_base(task) if state_id == BASE_STATE else self._restore_state(state_id)
-        if self.is_closed:  # meanwhile, by whoever left a stream whose node still runs in another thread
-            self._close_sandbox()
-            raise SandboxUnavailableError(f"thread {self.thread!r}: its run was closed; resume it")
-        self._state_id = state_id
-        return machine
+    # The sandbox
 
     def start_run(self) -> str:
-        """The id of the state that a run begins in: kept where every step is, because a base may change later."""
-        machine = self.enter_state(BASE_STATE)
-        if self._snapshot_every != "step":
+        """Return the id of a run's first state. With `step` it gets a snapshot, because a base may change later."""
+        sandbox = self.enter_state(BASE_STATE)
+        if self._states.snapshot_every != "step":
             return BASE_STATE
-        self._state_id = _create_state_id()
-        self._take_snapshot(machine, self._state_id)
+        self._state_id = create_state_id()
+        self._states.take_snapshot(sandbox, self._state_id)
         return self._state_id
 
     def can_enter_state(self, state_id: str) -> bool:
-        return (
-            state_id in (BASE_STATE, self._state_id)
-            or snapshots.find(self._lease.ledger, state_id) is not None
-        )
+        return state_id in (BASE_STATE, self._state_id) or self._states.find(state_id) is not None
+
+    def enter_state(self, state_id: str, task: TaskBrief | None = None) -> Sandbox:
+        """Return the sandbox in a state; with a task, its base must have the task's commit.
+
+        Raises SnapshotNotFoundError, SnapshotCorruptError or SandboxUnavailableError.
+        """
+        if state_id == self._state_id:
+            return self._sandbox_manager.sandbox()
+        self._close_sandbox()
+        sandbox = self._start_base(task) if state_id == BASE_STATE else self._restore_state(state_id)
+        if self.is_closed:  # meanwhile: the caller left the stream, and this node ran on in its thread
+            self._close_sandbox()
+            raise SandboxUnavailableError(f"thread {self.thread!r}: its run was closed; resume it")
+        self._state_id = state_id
+        return sandbox
+
+    def _start_base(self, task: TaskBrief | None) -> Sandbox:
+        sandbox = self._sandbox_manager.sandbox()
+        if task is None:
+            return sandbox
+        try:
+            commit = head_commit(sandbox)
+        except RepositoryError as error:
+            raise SnapshotNotFoundError(
+                f"the base of task {task.id} no longer has a repository: {error}"
+            ) from error
+        if commit != task.base_commit:
+            raise SnapshotNotFoundError(
+                f"the base of task {task.id} is at commit {commit[:12]} now, but the thread began at "
+                f"{task.base_commit[:12]}; pass the sandbox that it began with"
+            )
+        return sandbox
+
+    def _restore_state(self, state_id: str) -> Sandbox:
+        snapshot = self._states.load(state_id)
+        return self._sandbox_manager.restore(snapshot, self._states.snapshot_directory(snapshot))
+
+    def _close_sandbox(self) -> None:
+        self._state_id = None
+        self._sandbox_manager.close()
+
+    # Actions
 
     def act(
         self,
@@ -103,97 +120,144 @@ class Session:
         call_id: str,
         state_id: str,
         task: TaskBrief,
-        operation: Callable[[Sandbox], Observation],
+        operation: Operation,
         effect: CommandEffect,
     ) -> tuple[Observation, str]:
-        """Do something to the machine in that state, once; what was seen, and the state it left.
+        """Run an operation once in a sandbox state; return its observation and the state after it. Raises FencedError.
 
-        The same task and call get the result that was recorded. Something that had begun and not ended is
-        undone before it is done again: its machine is left, and that of before entered. An action
-        without effect is not recorded: repeating it shows the same. Raises FencedError.
+        A repeated call (same task and call id) returns the recorded result. A call that was interrupted is undone,
+        by restoring the state before it, and run again. Operations without effect are not recorded: a repetition
+        shows the same.
         """
-        key, seen = EffectKey(self.thread, task_id, call_id), None
+        key, observation = EffectKey(self.thread, task_id, call_id), None
         if effect == "nothing":
-            seen = self._run_operation(operation, self.enter_state(state_id, task))
-            if not seen.changes and not seen.shell_ended:
-                return seen, state_id
-            # A name that stands for something else here, or a process behind: it has an effect after all.
+            observation = self._run_operation(operation, self.enter_state(state_id, task))
+            if not observation.changes and not observation.shell_ended:
+                return observation, state_id
+            # It had an effect after all: for example, a command's name is an alias here.
             self._state_id, effect = None, "anything"
-        known = effects.begin(self._lease, key, state_id)
-        if known is not None:
-            after = known.state_after
-            if known.result is not None and after is not None and self.can_enter_state(after):
-                return Observation.model_validate_json(known.result), after
+        return self._act_once(key, state_id, task, operation, effect, observation)
+
+    def _act_once(
+        self,
+        key: EffectKey,
+        state_id: str,
+        task: TaskBrief,
+        operation: Operation,
+        effect: CommandEffect,
+        observation: Observation | None,
+    ) -> tuple[Observation, str]:
+        """Run an operation once; `observation` is set if it has already run in the sandbox.
+
+        The order is what makes a crash safe: journal the begin, run, save the state, journal the end.
+        """
+        recorded = effects.begin(self._lease, key, state_id)
+        if recorded is not None:
+            if (result := self._load_result(recorded)) is not None:
+                return result
             self._close_sandbox()
-            seen = None
-        machine = self._sandbox_manager.sandbox() if seen else self.enter_state(state_id, task)
+            observation = None
+        sandbox = self._sandbox_manager.sandbox() if observation else self.enter_state(state_id, task)
         self._state_id = None
-        seen = seen or self._run_operation(operation, machine)
-        after = self._save_state_after(machine, state_id, seen, effect)
+        observation = observation or self._run_operation(operation, sandbox)
+        after = self._states.save_state_after(
+            sandbox, state_id, effect, has_changes=bool(observation.changes)
+        )
         self._state_id = after
-        effects.end(self._lease, key, after, seen.model_dump_json())
-        return seen, after
+        effects.end(self._lease, key, after, observation.model_dump_json())
+        return observation, after
+
+    def _load_result(self, recorded: Effect) -> tuple[Observation, str] | None:
+        """Return the result of a recorded call; None if it did not end, or its state cannot be entered."""
+        if recorded.result is None or recorded.state_after is None:
+            return None
+        if not self.can_enter_state(recorded.state_after):
+            return None
+        return Observation.model_validate_json(recorded.result), recorded.state_after
+
+    def _run_operation(self, operation: Operation, sandbox: Sandbox) -> Observation:
+        try:
+            return operation(sandbox)
+        except SandboxUnavailableError:
+            # If another process took the thread over, it ended the sandbox: FencedError names the cause.
+            with self.hold_lease():
+                raise
+
+    # Snapshots
 
     def save_snapshot(self, state_id: str) -> Snapshot:
-        """The snapshot by which a state can be entered; the machine is frozen if it stands there unkept.
+        """Return the snapshot of a state; take it if the sandbox is in that state and has none.
 
-        Raises SnapshotNotFoundError when it stands elsewhere by now.
+        Raises SnapshotNotFoundError if the sandbox is in another state by now.
         """
-        if state_id == BASE_STATE:  # which is another machine for another spec
-            return self._take_snapshot(self.enter_state(BASE_STATE), _create_state_id())
-        found = snapshots.find(self._lease.ledger, state_id)
-        if found is not None:
-            return found
-        return self._take_snapshot(self.enter_state(state_id), state_id)
+        if state_id == BASE_STATE:  # every spec has its own base, so its snapshot gets an id of its own
+            return self._states.take_snapshot(self.enter_state(BASE_STATE), create_state_id())
+        snapshot = self._states.find(state_id)
+        if snapshot is not None:
+            return snapshot
+        return self._states.take_snapshot(self.enter_state(state_id), state_id)
 
     def save_current_state(self) -> None:
-        """Keep the state that the machine stands in, if it stands in one and ends are to be kept."""
-        if self._snapshot_every != "never" and self._state_id is not None and self._state_id != BASE_STATE:
+        """Save a snapshot of the sandbox's current state, if that is known and not the base."""
+        if (
+            self._states.snapshot_every != "never"
+            and self._state_id is not None
+            and self._state_id != BASE_STATE
+        ):
             self.save_snapshot(self._state_id)
 
     def forget_snapshots(self, *, keep: Collection[str] = ()) -> None:
-        """No checkpoint of this thread can be entered any more but by its base or these; records stay as they are."""
-        snapshots.remove(self._lease, snapshots.list_state_ids(self._lease.ledger, self.thread) - set(keep))
+        """Forget the thread's states except the base and `keep`; records are not affected."""
+        self._states.forget(keep=keep)
 
     def snapshot_directory(self, snapshot: Snapshot) -> Path:
-        """The directory in which a kept state's snapshot lies."""
-        return self._directory / snapshot_directory_name(snapshot)
+        """The directory with the files of a snapshot."""
+        return self._states.snapshot_directory(snapshot)
 
     def adopt_snapshot(self, record: HandoffRecord) -> str:
-        """Keep a record's machine as a state of this thread; its id."""
-        machine_id = _create_state_id()
-        snapshot = record.required_snapshot
-        with self._lease.ledger.lock_snapshots():
-            copy_to_store(snapshot, self.records.directory(record.id), self.snapshot_directory(snapshot))
-            snapshots.save(self._lease, machine_id, snapshot)
-        return machine_id
+        """Add a record's snapshot to the thread's states, and return the state's id."""
+        return self._states.adopt_snapshot(record, self.records)
+
+    # Lease
 
     @contextlib.contextmanager
     def hold_lease(self) -> Iterator[None]:
-        """Nobody else gets the thread meanwhile. Raises FencedError where somebody has."""
+        """Keep every other process from taking the thread meanwhile. Raises FencedError if one already has."""
         with self._lease.ledger.write_transaction() as connection:
             self._lease.require(connection)
             yield
 
     @property
     def ledger(self) -> Ledger:
-        """Where handoffs stand, too."""
+        """The ledger of leases, effects and handoffs."""
         return self._lease.ledger
 
     @property
     def handoff_request(self) -> str | None:
-        """Why somebody outside wants this thread handed over; None if nobody does."""
+        """The reason of a pending handoff request from outside; None if none is pending."""
         return self._lease.handoff_request
 
     def answer_handoff_request(self) -> None:
-        """What somebody outside asked for has been done."""
+        """Mark a pending handoff request as answered."""
         if self.handoff_request is not None:
             answer_request(self._lease)
+
+    def explain_fencing(self) -> contextlib.AbstractContextManager[None]:
+        """Turn every error into FencedError if another run has taken the thread."""
+        return self._lease.explain_fencing()
+
+    def _is_lease_lost(self) -> bool:
+        try:
+            return self._lease.is_lost()
+        except LedgerUnavailableError:
+            return True  # as far as this process knows; the next holder removes stale resources
+
+    # Trace
 
     def update_trace_state(
         self, events: list[dict[str, Any]], task: TaskBrief, record_id: str | None
     ) -> TraceState:
-        """What the detectors know after these events, and how the tree differs from its base."""
+        """Return detector state and tree differences after these events; a taken-over record comes before them."""
         if self._trace_state is None or not self._trace_state.is_prefix_of(events):
             before = compute_differences(self.records.load(record_id).trace) if record_id else {}
             self._trace_state = TraceState(
@@ -203,126 +267,17 @@ class Session:
         return self._trace_state
 
     def close(self) -> None:
-        """End the machine and let others onto the thread; may be called twice."""
+        """Close the sandbox and release the thread. Idempotent."""
         self.is_closed = True
-        # A node that still runs in another thread must not keep a machine that is half removed.
+        # First of all: a node that still runs in another thread must not use a half-removed sandbox.
         self._lease.end()
         try:
             self._close_sandbox()
-            # Whoever has the thread by now has a machine under the same owner's name.
+            # A process that took the thread over has a sandbox under the same owner name.
             if not self._is_lease_lost():
-                sandbox.remove_stale_resources(
-                    self._sandbox_manager.spec.backend, self._sandbox_manager.spec.owner, kept_images=None
-                )
+                spec = self._sandbox_manager.spec
+                remove_stale_resources(spec.backend, spec.owner, kept_images=None)
         finally:
-            # Where the database is away, the lease ends with its time.
+            # If the database is unavailable, the lease expires.
             with contextlib.suppress(LedgerUnavailableError):
                 self._lease.release()
-
-    def explain_fencing(self) -> contextlib.AbstractContextManager[None]:
-        """Raise FencedError for whatever fails meanwhile because another run has taken the thread."""
-        return self._lease.explain_fencing()
-
-    def _is_lease_lost(self) -> bool:
-        try:
-            return self._lease.is_lost()
-        except LedgerUnavailableError:
-            return True  # as far as is known here; the next holder removes what is left
-
-    def _run_operation(self, operation: Callable[[Sandbox], Observation], sandbox: Sandbox) -> Observation:
-        try:
-            return operation(sandbox)
-        except SandboxUnavailableError:
-            with self.hold_lease():  # whoever took the thread away has ended the machine
-                raise
-
-    def _close_sandbox(self) -> None:
-        self._state_id = None
-        self._sandbox_manager.close()
-
-    def _start_base(self, task: TaskBrief | None) -> Sandbox:
-        machine = self._sandbox_manager.sandbox()
-        if task is None:
-            return machine
-        try:
-            found = head_commit(machine)
-        except RepositoryError as error:
-            raise SnapshotNotFoundError(
-                f"the base of task {task.id} holds no repository any more: {error}"
-            ) from error
-        if found != task.base_commit:
-            raise SnapshotNotFoundError(
-                f"the base of task {task.id} is at commit {found[:12]} now, but the thread began at "
-                f"{task.base_commit[:12]}; give the sandbox that it began with"
-            )
-        return machine
-
-    def _restore_state(self, state_id: str) -> Sandbox:
-        snapshot = snapshots.find(self._lease.ledger, state_id)
-        if snapshot is None:
-            raise SnapshotNotFoundError(
-                f"thread {self.thread}: the machine of this checkpoint ({state_id}) was not kept, or given back since"
-            )
-        return self._sandbox_manager.restore(snapshot, self.snapshot_directory(snapshot))
-
-    def _save_state_after(
-        self, sandbox: Sandbox, state_before: str, observation: Observation, effect: CommandEffect
-    ) -> str:
-        if effect == "anything" or observation.changes:
-            after = _create_state_id()
-            if self._snapshot_every == "step":
-                self._take_snapshot(sandbox, after)
-            return after
-        state = redact_known_secrets(sandbox.shell_state())
-        kept = snapshots.find(self._lease.ledger, state_before) if state_before != BASE_STATE else None
-        if kept is not None and kept.shell_state == state:
-            return state_before
-        after = _create_state_id()
-        if kept is not None and kept.backend == self._sandbox_manager.spec.backend:
-            # Where a thawed machine lies elsewhere than the frozen one did, its shell speaks of that.
-            told = {"shell_state": state, "workspace": sandbox.workspace}
-            snapshots.save(self._lease, after, kept.model_copy(update=told))
-        elif self._snapshot_every == "step":
-            self._take_snapshot(sandbox, after)
-        return after
-
-    def _take_snapshot(self, sandbox: Sandbox, state_id: str) -> Snapshot:
-        part = self._directory / f".freezing-{uuid.uuid4().hex}"
-        part.mkdir(parents=True)
-        try:
-            snapshot = sandbox.snapshot(part, labels={"thread": self.thread, "machine": state_id}).result()
-            with self._lease.ledger.lock_snapshots():
-                target = self.snapshot_directory(snapshot)
-                if not _is_complete(target, snapshot):
-                    remove_tree(target)
-                    part.rename(target)
-                    sync_directory(self._directory)
-                snapshots.save(self._lease, state_id, snapshot)
-        finally:
-            remove_tree(part)
-        return snapshot
-
-
-def build_owner_name(owner: str, ledger: Ledger, thread: str) -> str:
-    """An owner's name that no other thread's machines have, in whichever database."""
-    name = hashlib.sha256(f"{ledger.url}\0{thread}".encode()).hexdigest()[:12]
-    return f"{owner[:80]}.{name}"
-
-
-def snapshot_directory_name(snapshot: Snapshot) -> str:
-    """What the directory is called in which a snapshot lies, the same for the same content."""
-    return f"{snapshot.backend}-{snapshot.base[-12:]}-{snapshot.digest}"
-
-
-def _is_complete(directory: Path, snapshot: Snapshot) -> bool:
-    """Whether a snapshot lies there; what was killed while it made or removed one may have left less."""
-    on_daemon = snapshot.location.startswith("sha256:")
-    return directory.is_dir() and (on_daemon or (directory / snapshot.location).is_file())
-
-
-def snapshot_directory_names(snapshots: Iterable[Snapshot]) -> frozenset[str]:
-    return frozenset(map(snapshot_directory_name, snapshots))
-
-
-def _create_state_id() -> str:
-    return uuid.uuid4().hex[:16]

@@ -1,4 +1,4 @@
-"""What a run's events come to, kept from step to step so that no step reads them all."""
+"""What follows from a run's events, updated step by step so that no step reads all events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langgraph_takeover.sandbox.interface import FileChange
 
 
 class TraceState:
-    """What a list of events comes to, taken up one by one: what detectors know, and how the tree differs."""
+    """The detector state and the tree differences after a growing list of events."""
 
     def __init__(self, detector: DetectorState, differences: Differences) -> None:
         self.detector = detector
@@ -21,7 +21,7 @@ class TraceState:
         self._last: dict[str, Any] | None = None
 
     def is_prefix_of(self, events: list[dict[str, Any]]) -> bool:
-        """Whether these events begin with those taken up so far: a fork's are other objects."""
+        """Whether these events begin with the ones added so far; compared by identity, so a fork's do not."""
         return self._count == 0 or (len(events) >= self._count and events[self._count - 1] is self._last)
 
     def compute_differences_with(self, changes: Iterable[FileChange]) -> Differences:
@@ -32,7 +32,7 @@ class TraceState:
             self.add(Event.model_validate(each), each)
 
     def add(self, event: Event, event_data: dict[str, Any]) -> tuple[Any, ...]:
-        """Take one event up, as it is written to the state; the points that it fires."""
+        """Add one event, and return the points that it fires; `event_data` is the event in the graph state."""
         self.detector, points = detectors.observe(self.detector, event)
         self.differences = apply_changes(self.differences, event.changes)
         self._count, self._last = self._count + 1, event_data

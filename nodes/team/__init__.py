@@ -1,0 +1,1 @@
+"""Nodes of a team of agents that take turns."""

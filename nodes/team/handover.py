@@ -1,4 +1,4 @@
-"""The node of a team's agent that hands its turn over, to the next or to whom it names."""
+"""Nodes of a team's agent that pass the turn on: by its own handoff, and after a handoff point."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.team.turns import list_passes
 from langgraph_takeover.nodes.tools.execution import refuse_action
 
+REFUSAL_MESSAGE = "[The handoff was refused: continue yourself.]"
 _MAX_DETAIL_CHARS = 200
 
 
 def hand_over(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    """A pass with its point, or a refusal that says why there is none."""
+    """Pass the turn to the named agent or the next one, and fire a point; or refuse, with the reason."""
     context, member = get_agent_context(runtime), get_member(runtime)
     arguments = last_action(state).arguments
     message, target = redact(arguments.get("message", "").strip()), arguments.get("to", "").strip()
-    wrong = _find_problem(state, member, target)
-    if wrong:
-        return refuse_action(state, runtime, f"Not handed over: {wrong}")
+    problem = _find_problem(state, member, target)
+    if problem:
+        return refuse_action(state, runtime, f"Not handed over: {problem}")
     passes = list_passes(state)
     target = target or member.find_next_agent(passes)[0]
     update = record_observation(state, context, Observation(text=f"[handed over to {target}]"))
@@ -50,40 +51,38 @@ def hand_over(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 
 
 def _find_problem(state: AgentState, member: TeamMember, target: str) -> str:
-    """Why a handoff cannot be; empty where it can."""
+    """Return why a handoff is refused; empty if it is allowed."""
     others = ", ".join(member.handoff_targets)
-    if not member.handoff_targets:  # as of a run that is resumed without the tool
-        return "there is nobody to hand over to any more; go on yourself."
+    if not member.handoff_targets:  # possible if the run was resumed without the handoff tool
+        return "you can no longer hand over; continue yourself."
     if target == member.name:
-        return f"you are {target} yourself; name one of {others}, or go on."
+        return f"you are {target} yourself; name one of {others}, or continue yourself."
     if target and target not in member.handoff_targets:
-        return f"there is no agent {target[:80]!r}; name one of {others}."
+        return f"unknown agent {target[:80]!r}; name one of {others}."
     if not target and member.must_name_target:
-        return f"say who is to go on, by to: one of {others}."
+        return f"name the agent that continues, as `to`: one of {others}."
     if count_idle_passes(state["events"], list_passes(state)) >= len(member.team.all_agents):
-        return "the turn has gone round, and nobody has done anything; act first, or finish."
+        return "the turn has passed through all agents, and none of them acted; act first, or finish."
     return ""
 
 
-REFUSAL_MESSAGE = "[The handoff was refused: go on yourself.]"
-
-
 def team_interruption(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    """As `interruption`; but a pass within the team is no end of the run, where nobody outside asked for one too.
+    """Like `interruption`, but a pass within the team does not end the run.
 
-    Under the policy `stop` it is, and a run that is resumed goes on with it. Whose pass is refused keeps its turns.
+    Exceptions: the policy `stop`, and a pending handoff request from outside. A resumed run continues with the pass.
+    An agent whose pass is refused keeps its turns.
     """
     update = interruption(state, runtime)
     if state.get("passing") is None or state.get("stop_reason"):
         return update
     context, member = get_agent_context(runtime), get_member(runtime)
-    asked_from_outside = len(state["fired"]) > 1
-    if asked_from_outside:
+    has_outside_request = len(state["fired"]) > 1
+    if has_outside_request:
         context.session.answer_handoff_request()
     if context.policy == "review" and "stop_reason" not in update:
         update["passing"] = None
         update["turns_left"] = member.max_turns
         update["messages"] = [HumanMessage(REFUSAL_MESSAGE, name=member.name)]
-    elif context.policy != "stop" and not asked_from_outside:
+    elif context.policy != "stop" and not has_outside_request:
         del update["stop_reason"]
     return update

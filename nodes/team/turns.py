@@ -1,4 +1,4 @@
-"""The node in which an agent of a team thinks, shown what it may see of the others' work."""
+"""Nodes of a team's turns: think, rotate, pass on, conclude."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from langgraph.runtime import Runtime
 
 from langgraph_takeover.handoff.trace.events import HandoffPoint
 from langgraph_takeover.handoff.views.team import TurnPass, build_agent_messages
+from langgraph_takeover.nodes.agent.instructions import build_instructions
 from langgraph_takeover.nodes.agent.lifecycle import finish
-from langgraph_takeover.nodes.agent.think import build_instructions, think
+from langgraph_takeover.nodes.agent.think import think
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context, get_member
 from langgraph_takeover.nodes.events import report_progress
 from langgraph_takeover.nodes.state import AgentState
@@ -19,17 +20,19 @@ from langgraph_takeover.nodes.tools.execution import refuse_action
 
 
 def take_turn(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    """As `think`; each reply bears the agent's name, and is one of its turns."""
+    """Like `think`, with the agent's own view of the others' work; the reply counts as one of its turns."""
     context, member = get_agent_context(runtime), get_member(runtime)
-    seen = build_agent_messages(member.name, state["messages"], state.get("events", []), list_passes(state))
-    shown: list[Any] = [build_instructions(context, list_extra_tools(state, context)), *seen]
-    update = think(AgentState(**{**state, "messages": shown}), runtime)
+    messages: list[Any] = [
+        build_instructions(context, list_extra_tools(state, context)),
+        *build_agent_messages(member.name, state["messages"], state.get("events", []), list_passes(state)),
+    ]
+    update = think(AgentState(**{**state, "messages": messages}), runtime)
     if "messages" not in update:
         return update
-    left = state.get("turns_left", member.max_turns)
+    turns_left = state.get("turns_left", member.max_turns)
     update["agent"] = member.name
-    update["passing"] = None  # a fork may have left one behind
-    update["turns_left"] = None if left is None else max(left - 1, 0)
+    update["passing"] = None  # a forked state may contain one
+    update["turns_left"] = None if turns_left is None else max(turns_left - 1, 0)
     update["messages"] = [
         each.model_copy(update={"name": member.name}) if isinstance(each, AIMessage) else each
         for each in update["messages"]
@@ -42,6 +45,7 @@ def list_passes(state: AgentState) -> list[TurnPass]:
 
 
 def rotate(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+    """Start a pass to the next agent when the agent's turns are used up."""
     member = get_member(runtime)
     target, how = member.find_next_agent(list_passes(state))
     passing = TurnPass(
@@ -62,7 +66,7 @@ def rotate(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 
 
 def pass_on(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    """Raises UnknownAgentError."""
+    """Complete a pass: the target has the turn. Raises UnknownAgentError."""
     passing = TurnPass.model_validate(state["passing"])
     target = get_member(runtime).team.find_member(passing.target)
     report_progress(runtime, "passed", state, how=passing.how, to=target.name, text=passing.message)
@@ -75,11 +79,15 @@ def pass_on(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 
 
 def conclude(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    """As `finish`, for an agent that may; another is told who may."""
+    """Finish the run if the agent may; else refuse, and name the agents that may."""
     member = get_member(runtime)
     if member.agent.may_finish:
         return finish(state, runtime)
     finishers = " or ".join(member.team.finisher_names)
-    instead = "hand over, or go on" if member.handoff_targets else "go on; your turn passes on by itself"
-    said = f"Not finished: only {finishers} may finish the task, and you are {member.name}; {instead}."
-    return refuse_action(state, runtime, said)
+    advice = (
+        "hand over, or continue"
+        if member.handoff_targets
+        else "continue; your turn passes to another agent automatically"
+    )
+    reason = f"Not finished: only {finishers} may finish the task, and you are {member.name}; {advice}."
+    return refuse_action(state, runtime, reason)

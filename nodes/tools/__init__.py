@@ -1,0 +1,1 @@
+"""Nodes that run an agent's tools: shell, editor, custom tools."""

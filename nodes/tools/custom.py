@@ -1,4 +1,4 @@
-"""The tool by which a successor looks up what its view only points to."""
+"""Custom tools: the embedding program's own, and the one that recalls events of a record."""
 
 from __future__ import annotations
 
@@ -26,57 +26,56 @@ from langgraph_takeover.sandbox.interface import Sandbox
 
 
 class RecallArguments(BaseModel):
-    """What the tool takes."""
+    """Arguments of the recall tool."""
 
     what: str = Field(description="Names of events, such as 'e12 e14-e16', or words to search for.")
 
 
 def list_extra_tools(state: AgentState, context: AgentContext) -> tuple[BaseTool, ...]:
-    """The tools beside the built-in ones that a run has: the embedding program's, and what its view comes with."""
+    """Return a run's tools beside the built-in ones: custom tools, and the recall tool if its view needs it."""
     if state.get("view") in VIEWS_WITH_RECALL and "record" in state:
         return (*context.tools, build_recall_tool(context.session.records, state["record"]))
     return context.tools
 
 
 def build_recall_tool(records: RecordStore, record_id: str) -> BaseTool:
-    """The tool that shows events of one record's trace. It touches no machine."""
+    """Return the tool that shows events of a record's trace; it does not use the sandbox."""
 
     def recall(what: str) -> str:
         return recall_events(records.load(record_id).trace, what)
 
     return StructuredTool(
         name=RECALL_TOOL,
-        description="Show events of the earlier work, by their names or by words that stand in them.",
+        description="Show events of the earlier work, by their names or by words that they contain.",
         args_schema=RecallArguments,
         func=recall,
     )
 
 
 def tool(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    """Call the tool with what the model gave it; a tool that refuses or is called wrongly is told to the model.
+    """Call a custom tool with the model's arguments. The model sees wrong arguments and refusals; bugs are raised.
 
-    It finds the machine as `config["configurable"]["sandbox"]` and, because it may be called once more after a
-    crash, the call's own key as `config["configurable"]["idempotency_key"]`. A bug of the tool's goes through.
-    Raises SettingsError where the run was resumed without the tool.
+    The tool finds the sandbox as `config["configurable"]["sandbox"]`. After a crash it may be called again, with the
+    same `config["configurable"]["idempotency_key"]`. Raises SettingsError if the run was resumed without the tool.
     """
     context = get_agent_context(runtime)
     action = last_action(state)
     chosen = next((each for each in list_extra_tools(state, context) if each.name == action.tool), None)
     if chosen is None:
         raise SettingsError(
-            f"tools: the thread goes on with a call of {action.tool!r:.60}, which is not among them; give it again"
+            f"tools: the thread resumes at a call of {action.tool!r:.60}, which is missing; pass it as before"
         )
-    placed = runtime.execution_info
-    key = f"{context.session.thread}/{placed.task_id if placed else ''}/{action.index}"
+    execution = runtime.execution_info
+    key = f"{context.session.thread}/{execution.task_id if execution else ''}/{action.index}"
 
     def call_tool(sandbox: Sandbox) -> Observation:
         started = time.monotonic()
-        seen = _run_tool(
+        observation = _run_tool(
             chosen, json.loads(action.arguments["arguments"]), {"sandbox": sandbox, "idempotency_key": key}
         )
-        return seen.model_copy(
+        return observation.model_copy(
             update={
-                "text": clip_text(escape_surrogates(seen.text), context.observation_chars),
+                "text": clip_text(escape_surrogates(observation.text), context.observation_chars),
                 "changes": sandbox.changes(),
                 "seconds": time.monotonic() - started,
             }
@@ -86,41 +85,45 @@ def tool(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 
 
 def _run_tool(tool_to_call: BaseTool, arguments: dict[str, Any], configurable: dict[str, Any]) -> Observation:
-    if wrong := _check_schema(tool_to_call.args_schema, arguments):
-        return Observation(text=f"Not done: {wrong}", refused=True)
+    if problem := _check_schema(tool_to_call.args_schema, arguments):
+        return Observation(text=f"Not done: {problem}", refused=True)
     try:
         result = _invoke_tool(tool_to_call, arguments, {"configurable": configurable})
     except ValidationError as error:
         schema = tool_to_call.args_schema
         if not isinstance(schema, type) or error.title != schema.__name__:
-            raise  # the tool's own, and no fault of the model's
-        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
-        return Observation(text=f"Not done: {wrong}", refused=True)
+            raise  # raised inside the tool: a bug, not a wrong argument
+        problem = "; ".join(
+            f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5]
+        )
+        return Observation(text=f"Not done: {problem}", refused=True)
     except ToolException as error:
         return Observation(text=f"Not done: {error}", refused=True)
     return Observation(text=_format_result(result))
 
 
 def _check_schema(schema: Any, arguments: dict[str, Any]) -> str:
-    """What is wrong with arguments where only a JSON schema tells, which nobody else looks at."""
+    """Return what is wrong with arguments under a JSON schema, which LangChain does not check; empty if nothing is."""
     if not isinstance(schema, dict):
         return ""
     missing = [f"{name}: Field required" for name in schema.get("required", ()) if name not in arguments]
     known = schema.get("properties", {})
     unknown = [] if schema.get("additionalProperties") else [name for name in arguments if name not in known]
-    return "; ".join([*missing, *(f"{name[:100]}: there is no such argument" for name in unknown)][:5])
+    return "; ".join([*missing, *(f"{name[:100]}: unknown argument" for name in unknown)][:5])
 
 
 def _invoke_tool(tool_to_call: BaseTool, arguments: dict[str, Any], config: Any) -> Any:
-    has_only_a_coroutine = (
+    is_async_only = (
         getattr(tool_to_call, "coroutine", None) is not None and getattr(tool_to_call, "func", None) is None
     )
-    if not has_only_a_coroutine:
+    if not is_async_only:
         return tool_to_call.invoke(arguments, config=config)
-    # In a thread of its own, because a loop may run in this one.
-    with ThreadPoolExecutor(1) as aside:
+    # In a thread of its own: an event loop may be running in this one.
+    with ThreadPoolExecutor(1) as executor:
         context = contextvars.copy_context()
-        return aside.submit(context.run, asyncio.run, tool_to_call.ainvoke(arguments, config=config)).result()
+        return executor.submit(
+            context.run, asyncio.run, tool_to_call.ainvoke(arguments, config=config)
+        ).result()
 
 
 def _format_result(result: Any) -> str:
@@ -128,5 +131,9 @@ def _format_result(result: Any) -> str:
         return result
     try:
         return json.dumps(result, default=str, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):  # keys that are no text, or an object that holds itself
+    except (
+        TypeError,
+        ValueError,
+        RecursionError,
+    ):  # keys that are not text, or an object that contains itself
         return str(result)

@@ -1,4 +1,4 @@
-"""The node that views a file or changes it exactly as asked, or says why not."""
+"""The node that views a file, or changes it exactly as requested."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_co
 from langgraph_takeover.nodes.events import clip_text, last_action
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState
-from langgraph_takeover.nodes.tools.execution import run_action
+from langgraph_takeover.nodes.tools.execution import relative_path, run_action
 from langgraph_takeover.nodes.tools.read_cache import find_first_read
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox, TakeoverError
 
 _CONTEXT_LINES = 4
 
 
-class EditError(TakeoverError):
-    """The edit cannot be done as asked; the text says what would be needed."""
+class EditError(TakeoverError, ValueError):
+    """The edit cannot be made; the message says what to send instead."""
 
 
 def editor(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+    """Run the editor command of the last action."""
     context = get_agent_context(runtime)
     arguments = last_action(state).arguments
-    earlier = state.get("edits", [])
-    views = arguments["command"] == "view"
+    previous_edits = state.get("edits", [])
+    is_view = arguments["command"] == "view"
 
     def run_editor(sandbox: Sandbox) -> Observation:
         try:
-            if views:
-                cached = find_first_read(state, context, sandbox, _relative_path(sandbox, arguments["path"]))
+            if is_view:
+                cached = find_first_read(state, context, sandbox, _file_name(sandbox, arguments["path"]))
                 text, reads = _view_file(sandbox, arguments, cached.content if cached else None)
-                said = cached.notice if cached else ""
-                return Observation(text=said + clip_text(text, context.observation_chars), reads=reads)
-            edit, told = _apply_edit(sandbox, arguments, earlier)
+                notice = cached.notice if cached else ""
+                return Observation(text=notice + clip_text(text, context.observation_chars), reads=reads)
+            edit, report = _apply_edit(sandbox, arguments, previous_edits)
         except (EditError, FileAccessError) as error:
             return Observation(text=f"Not done: {error}", refused=True)
         return Observation(
-            text=clip_text(told, context.observation_chars), changes=sandbox.changes(), edit=edit
+            text=clip_text(report, context.observation_chars), changes=sandbox.changes(), edit=edit
         )
 
-    return run_action(state, runtime, run_editor, "nothing" if views else "anything")
+    return run_action(state, runtime, run_editor, "nothing" if is_view else "anything")
 
 
 def _view_file(
@@ -61,8 +62,8 @@ def _view_file(
     start = max(int(arguments.get("start", 1)), 1)
     end = min(int(arguments.get("end", len(lines))), len(lines))
     if lines and (start > len(lines) or end < start):
-        raise EditError(f"{path} has {len(lines)} lines; {start} to {end} are not among them")
-    read = FileRead(path=_relative_path(sandbox, path), sha256=_compute_sha256(text))
+        raise EditError(f"{path} has {len(lines)} lines; lines {start} to {end} do not exist")
+    read = FileRead(path=_file_name(sandbox, path), sha256=_compute_sha256(text))
     if not lines:
         return f"{path} is empty.", (read,)
     return f"{path}, lines {start} to {end} of {len(lines)}:\n{_number_lines(lines, start, end)}", (read,)
@@ -71,7 +72,7 @@ def _view_file(
 def _apply_edit(
     sandbox: Sandbox, arguments: Mapping[str, str], previous_edits: list[dict[str, Any]]
 ) -> tuple[dict[str, Any], str]:
-    """Carry an edit out; how it can be undone, and what the agent is told of it."""
+    """Make an edit; return the data for its undo and the report for the agent."""
     path, command = arguments["path"], arguments["command"]
     if command == "undo":
         return _undo_edit(sandbox, path, previous_edits)
@@ -88,23 +89,20 @@ def _apply_edit(
             after = _replace_text(before, arguments["old"], arguments["new"], path)
     sandbox.write_file(path, after.encode())
     edit = {
-        "path": _relative_path(sandbox, path),
+        "path": _file_name(sandbox, path),
         "before": before,
         "after": _compute_sha256(after),
         "undo": False,
     }
-    told = (
-        f"{path} has been created."
-        if before is None
-        else f"{path} has been edited.\n{_format_change(before, after)}"
-    )
-    return edit, told
+    if before is None:
+        return edit, f"{path} has been created."
+    return edit, f"{path} has been edited.\n{_format_change(before, after)}"
 
 
 def _undo_edit(
     sandbox: Sandbox, path: str, previous_edits: list[dict[str, Any]]
 ) -> tuple[dict[str, Any], str]:
-    name = _relative_path(sandbox, path)
+    name = _file_name(sandbox, path)
     stack: list[dict[str, Any]] = []
     for edit in previous_edits:
         if edit["path"] == name:
@@ -113,10 +111,12 @@ def _undo_edit(
         raise EditError(f"no edit of {path} by the editor is left to undo")
     last = stack[-1]
     if last.get("incomplete"):
-        raise EditError(f"what stood in {path} before held a secret, which is kept nowhere; edit it instead")
+        raise EditError(
+            f"the previous text of {path} contained a secret, which is not stored; edit the file instead"
+        )
     now = _read_text(sandbox, path)
     if _compute_sha256(now) != last["after"]:
-        raise EditError(f"{path} has changed since the edit; look at it and edit it instead")
+        raise EditError(f"{path} has changed since the edit; view it and edit it instead")
     before = last["before"]
     if before is None:
         raise EditError(f"the last edit created {path}; remove it with the shell")
@@ -125,10 +125,8 @@ def _undo_edit(
     return edit, f"The last edit of {path} has been undone.\n{_format_change(now, before)}"
 
 
-def _relative_path(sandbox: Sandbox, path: str) -> str:
-    """The path as changes are named: relative inside the repository, absolute outside it."""
-    whole = posixpath.normpath(posixpath.join(sandbox.workspace, path))
-    return whole.removeprefix(sandbox.workspace.rstrip("/") + "/")
+def _file_name(sandbox: Sandbox, path: str) -> str:
+    return relative_path(sandbox, posixpath.normpath(posixpath.join(sandbox.workspace, path)))
 
 
 def _read_text(sandbox: Sandbox, path: str) -> str:
@@ -138,7 +136,7 @@ def _read_text(sandbox: Sandbox, path: str) -> str:
     except UnicodeDecodeError as error:
         raise EditError(f"{path} is not UTF-8 text; use the shell") from error
     if "\0" in text:
-        raise EditError(f"{path} is not text but binary; use the shell")
+        raise EditError(f"{path} is a binary file; use the shell")
     return text
 
 
@@ -149,7 +147,7 @@ def _require_absent(sandbox: Sandbox, path: str) -> None:
         if "no such file" in str(error):
             return
         raise
-    raise EditError(f"{path} exists already; change it with str_replace or insert")
+    raise EditError(f"{path} already exists; change it with str_replace or insert")
 
 
 def _replace_text(text: str, old: str, new: str, path: str) -> str:
@@ -162,12 +160,12 @@ def _replace_text(text: str, old: str, new: str, path: str) -> str:
     count = text.count(old)
     if count == 0:
         raise EditError(
-            f"old does not stand in {path}; view the lines and copy them exactly, indentation included"
+            f"old does not occur in {path}; view the lines and copy them exactly, including indentation"
         )
     if count > 1:
-        lines = [text.count("\n", 0, found.start()) + 1 for found in re.finditer(re.escape(old), text)]
+        lines = [text.count("\n", 0, match.start()) + 1 for match in re.finditer(re.escape(old), text)]
         where = ", ".join(str(line) for line in lines[:10])
-        raise EditError(f"old stands {count} times in {path} (lines {where}); take in more lines around it")
+        raise EditError(f"old occurs {count} times in {path} (lines {where}); include more surrounding lines")
     return text.replace(old, new)
 
 
@@ -179,7 +177,7 @@ def _insert_text(text: str, line: int, new: str, path: str) -> str:
         new = _convert_to_crlf(new)
     line_break = "\r\n" if "\r\n" in text else "\n"
     if lines and not text.endswith("\n"):
-        # Only what is put after an unfinished last line finishes it.
+        # An unfinished last line gets its line break only if the new text follows it.
         lines[-1] = lines[-1][:-1] + (line_break if line == len(lines) else "")
     return "".join([*lines[:line], new if new.endswith("\n") else new + line_break, *lines[line:]])
 
@@ -189,21 +187,21 @@ def _convert_to_crlf(text: str) -> str:
 
 
 def _split_lines(text: str) -> list[str]:
-    """The lines as grep and tracebacks count them: only a line feed ends one."""
+    """Return the lines as grep and tracebacks count them: only a line feed ends one."""
     lines = text.split("\n")
     return lines if lines[-1] else lines[:-1]
 
 
 def _format_change(before: str, after: str) -> str:
-    """The changed lines of the new text with a few around them, numbered."""
+    """Return the changed lines of the new text with context, numbered."""
     old, new = _split_lines(before), _split_lines(after)
-    same_head = next(
+    head = next(
         (i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new))
     )
-    most_tail = min(len(old), len(new)) - same_head
-    same_tail = next((i for i in range(most_tail) if old[-1 - i] != new[-1 - i]), most_tail)
-    start = max(same_head + 1 - _CONTEXT_LINES, 1)
-    return _number_lines(new, start, min(len(new) - same_tail + _CONTEXT_LINES, len(new)))
+    max_tail = min(len(old), len(new)) - head
+    tail = next((i for i in range(max_tail) if old[-1 - i] != new[-1 - i]), max_tail)
+    start = max(head + 1 - _CONTEXT_LINES, 1)
+    return _number_lines(new, start, min(len(new) - tail + _CONTEXT_LINES, len(new)))
 
 
 def _number_lines(lines: list[str], start: int, end: int) -> str:

@@ -1,4 +1,4 @@
-"""How a tool's node acts: on the machine that the state names, once, and told as an event."""
+"""Execution of an action: once, in the sandbox state that the graph state names, recorded as an event."""
 
 from __future__ import annotations
 
@@ -21,33 +21,46 @@ def run_action(
     operation: Callable[[Sandbox], Observation],
     effect: CommandEffect = "anything",
 ) -> AgentState:
-    """The update of an action that is done to the machine.
+    """Run an operation in the sandbox, and return the update with its observation.
 
-    Raises SnapshotNotFoundError, SnapshotCorruptError or SandboxUnavailableError before anything is done, and FencedError.
+    Raises SnapshotNotFoundError, SnapshotCorruptError or SandboxUnavailableError before the operation, and FencedError.
     """
     context = get_agent_context(runtime)
-    placed = runtime.execution_info
+    execution = runtime.execution_info
     action = last_action(state)
-    shown = [action.arguments[name] for name in ("command", "path", "arguments") if name in action.arguments]
-    report_progress(runtime, "acting", state, tool=action.tool, text=" ".join(shown))
-    seen, machine = context.session.act(
-        placed.task_id if placed else f"event-{action.index}",
+    summary = [
+        action.arguments[name] for name in ("command", "path", "arguments") if name in action.arguments
+    ]
+    report_progress(runtime, "acting", state, tool=action.tool, text=" ".join(summary))
+    observation, state_after = context.session.act(
+        execution.task_id if execution else f"event-{action.index}",
         str(action.index),
         state["sandbox_state"],
         get_task(state),
-        lambda machine: operation(machine).redact_secrets(find_api_keys(*context.models)),
+        lambda sandbox: operation(sandbox).redact_secrets(find_api_keys(*context.models)),
         effect,
     )
-    update = record_observation(state, context, seen)
-    if machine != state["sandbox_state"]:
-        update["sandbox_state"] = machine
+    update = record_observation(state, context, observation)
+    if state_after != state["sandbox_state"]:
+        update["sandbox_state"] = state_after
     report_progress(
-        runtime, "observed", state, exit_code=seen.exit_code, refused=seen.refused, text=seen.text
+        runtime,
+        "observed",
+        state,
+        exit_code=observation.exit_code,
+        refused=observation.refused,
+        text=observation.text,
     )
     return update
 
 
 def refuse_action(state: AgentState, runtime: Runtime[AgentContext], reason: str) -> AgentState:
-    """The update of an action that is not done."""
+    """Return the update for an action that is not run."""
     report_progress(runtime, "observed", state, exit_code=None, refused=True, text=reason)
     return record_observation(state, get_agent_context(runtime), Observation(text=reason, refused=True))
+
+
+def relative_path(sandbox: Sandbox, absolute: str) -> str:
+    """Return a path as changes name it: relative to the workspace inside it, absolute outside it."""
+    workspace = sandbox.workspace.rstrip("/")
+    return "" if absolute == workspace else absolute.removeprefix(f"{workspace}/")

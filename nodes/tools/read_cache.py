@@ -1,4 +1,4 @@
-"""What a delegated successor is told at its first read of a file that its predecessor had read."""
+"""The read cache of a delegated successor: files that its predecessor had read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CAT_COMMAND = re.compile(r"cat\s+([\w./+-]+)")
 
 
 class CachedFile(NamedTuple):
-    """A file in the cache: what is said of it, and its content where that can be served."""
+    """A file in the cache: a notice for the model, and the content if it is known and unchanged."""
 
     notice: str
     content: str | None
@@ -24,24 +24,23 @@ class CachedFile(NamedTuple):
 def find_first_read(
     state: AgentState, context: AgentContext, sandbox: Sandbox, path: str
 ) -> CachedFile | None:
-    """What the cache has of a file, by its path as reads are named; None beside a payload, and from its second read on.
+    """Return the cached file at its first read; None without a payload, without an entry, or at later reads.
 
-    The cache holds a file as long as its content has the digest that it was read with; else it is stale.
+    `path` is named as in reads. The entry is stale if the file's digest has changed since the predecessor read it.
     """
     if state.get("view") != "payload" or "record" not in state:
         return None
     if any(read["path"] == path for event in state.get("events", []) for read in event.get("reads", ())):
         return None
-    known = build_read_cache(context.session.records.load(state["record"])).get(path)
-    if known is None:
+    entry = build_read_cache(context.session.records.load(state["record"])).get(path)
+    if entry is None:
         return None
-    if sandbox.sha256(posixpath.join(sandbox.workspace, path)) != known.sha256:
-        handed = "handed over" if known.event is None else f"read at e{known.event}"
-        return CachedFile(f"[stale: {path} is not any more what the earlier agent {handed}]\n", None)
-    handed = "handed it over" if known.event is None else f"read it at e{known.event}"
-    return CachedFile(f"[unchanged since the earlier agent {handed}: {path}]\n", known.content)
+    access = "handed it over" if entry.event is None else f"read it at e{entry.event}"
+    if sandbox.sha256(posixpath.join(sandbox.workspace, path)) != entry.sha256:
+        return CachedFile(f"[stale: {path} has changed since the earlier agent {access}]\n", None)
+    return CachedFile(f"[unchanged since the earlier agent {access}: {path}]\n", entry.content)
 
 
 def is_whole_file_read(command: str) -> bool:
-    """Whether a command does nothing but show one file as it is."""
+    """Whether a command only prints one file unchanged."""
     return _CAT_COMMAND.fullmatch(command.strip()) is not None

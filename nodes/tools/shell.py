@@ -12,22 +12,22 @@ from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_co
 from langgraph_takeover.nodes.events import clip_text, last_action
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState
-from langgraph_takeover.nodes.tools.execution import run_action
+from langgraph_takeover.nodes.tools.execution import relative_path, run_action
 from langgraph_takeover.nodes.tools.read_cache import find_first_read, is_whole_file_read
 from langgraph_takeover.sandbox.interface import ExecResult, Sandbox
 
 
 def shell(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+    """Run the command of the last action."""
     context = get_agent_context(runtime)
     command = last_action(state).arguments["command"]
 
     def run_command(sandbox: Sandbox) -> Observation:
         cwd = sandbox.cwd()
-        if (
-            is_whole_file_read(command)
-            and (shown := _read_from_cache(state, context, sandbox, command, cwd)) is not None
-        ):
-            return shown
+        if is_whole_file_read(command):
+            cached_read = _read_from_cache(state, context, sandbox, command, cwd)
+            if cached_read is not None:
+                return cached_read
         try:
             result = sandbox.run(command, timeout_s=context.command_timeout_s)
         except ValueError as error:
@@ -40,7 +40,7 @@ def shell(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
             changes=changes,
             reads=reads,
             exit_code=result.exit_code,
-            cwd=_relative_directory(cwd, sandbox),
+            cwd=relative_path(sandbox, cwd),
             timed_out=result.timed_out,
             shell_ended=result.shell_ended,
             seconds=result.seconds,
@@ -52,7 +52,7 @@ def shell(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 def _read_from_cache(
     state: AgentState, context: AgentContext, sandbox: Sandbox, command: str, cwd: str
 ) -> Observation | None:
-    """What a command that shows one whole file would show, where the read cache has that file as it is."""
+    """Return the output of a command that prints one file, if the read cache has the file unchanged."""
     read = next(iter(_find_reads(command, cwd, sandbox)), None)
     cached = find_first_read(state, context, sandbox, read.path) if read else None
     if read is None or cached is None or cached.content is None:
@@ -61,36 +61,30 @@ def _read_from_cache(
         text=f"[exit code 0]\n{cached.notice}{clip_text(cached.content, context.observation_chars)}",
         reads=(read,),
         exit_code=0,
-        cwd=_relative_directory(cwd, sandbox),
+        cwd=relative_path(sandbox, cwd),
     )
 
 
 def _format_result(result: ExecResult, context: AgentContext, sandbox: Sandbox, notice: str) -> str:
     if result.timed_out:
-        head = f"[stopped after {context.command_timeout_s:.0f} s: it and everything it started were killed]"
+        head = f"[stopped after {context.command_timeout_s:.0f} s: the command and its child processes were killed]"
     elif result.exit_code is None:
-        head = "[it ended without an exit code]"
+        head = "[the command ended without an exit code]"
     else:
         head = f"[exit code {result.exit_code}]"
     if result.shell_ended:
-        head += f"\n[the shell ended; a new one stands in {sandbox.cwd()}, without the old one's variables]"
+        head += (
+            f"\n[the shell ended; a new one was started in {sandbox.cwd()}, without the old one's variables]"
+        )
     return f"{head}\n{notice}{clip_text(result.output, context.observation_chars)}"
 
 
-def _relative_directory(directory: str, sandbox: Sandbox) -> str:
-    """A directory as changes name paths: relative inside the repository, absolute outside it."""
-    if directory == sandbox.workspace.rstrip("/"):
-        return ""
-    return directory.removeprefix(sandbox.workspace.rstrip("/") + "/")
-
-
 def _find_reads(command: str, cwd: str, sandbox: Sandbox) -> tuple[FileRead, ...]:
-    """The files that the command showed and that exist, named as changes are."""
-    inside = sandbox.workspace.rstrip("/") + "/"
-    found = []
+    """Return the existing files that a command printed, named as in changes."""
+    reads = []
     for path in list_shown_files(command):
-        whole = posixpath.normpath(posixpath.join(cwd, path))
-        digest = sandbox.sha256(whole)
+        absolute = posixpath.normpath(posixpath.join(cwd, path))
+        digest = sandbox.sha256(absolute)
         if digest is not None:
-            found.append(FileRead(path=whole.removeprefix(inside), sha256=digest))
-    return tuple(found)
+            reads.append(FileRead(path=relative_path(sandbox, absolute), sha256=digest))
+    return tuple(reads)

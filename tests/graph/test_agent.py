@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.records.record import RECORD_FILE, RecordError
-from langgraph_takeover.nodes.model.calls import ContextWindowError, ModelError
+from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
 from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 
 from .conftest import (
@@ -164,7 +164,7 @@ def test_the_cap_on_seconds_holds_while_the_model_thinks(bench: RunHarness) -> N
 
 
 def test_a_model_that_does_not_answer_in_time_has_failed(bench: RunHarness) -> None:
-    with pytest.raises(ModelError, match="no whole reply within"):
+    with pytest.raises(ModelError, match="no complete reply within"):
         bench.run(scripted_model("```bash\nls\n```", delay_s=2), model_timeout_s=0.3)
 
 

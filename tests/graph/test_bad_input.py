@@ -42,8 +42,8 @@ from langgraph_takeover.handoff.trace.events import PointKind
 from langgraph_takeover.handoff.views import UnknownViewError
 from langgraph_takeover.nodes.context.agents import Team
 from langgraph_takeover.nodes.context.settings import AgentConfig, MissingContextError
-from langgraph_takeover.nodes.model.calls import ModelError
-from langgraph_takeover.nodes.session.session import SnapshotNotFoundError
+from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
 
 from ..conftest import mount, mount_small_disk, skip_missing
@@ -162,7 +162,7 @@ def test_a_directory_without_a_commit(bench: RunHarness, tmp_path: Path, initial
         subprocess.run(["git", "init", "-q", place], check=True)
     with refused(
         SandboxUnavailableError,
-        "^task t: its base holds no git repository with a commit: .*; git init and commit there$",
+        "^task t: its base has no git repository with a commit: .* \\(run git init and git commit there\\)$",
     ):
         run(
             bench.home, "thread", task_id="t", prompt=PROMPT, model=scripted_model(DONE),
@@ -188,7 +188,8 @@ def test_a_graph_without_its_context(bench: RunHarness) -> None:
 def test_a_graph_without_its_task(bench: RunHarness, given: Any) -> None:
     with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held:
         with refused(
-            InputError, r'^the agent takes \{"task": \{"id": …, "prompt": …\}\}, both of them text$'
+            InputError,
+            r'^task: the input must be \{"task": \{"id": …, "prompt": …\}\}; id and prompt must be text$',
         ):
             held.agent.invoke(given, **held.options)
         task = {"task": {"id": "t", "prompt": PROMPT}}
@@ -410,16 +411,16 @@ def corrections(state: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
-        ('```json\n{"name": "browser", "arguments": {"url": "x"}}\n```', "There is no tool 'browser'; there are shell,"),
-        ('```json\n{"name": "", "arguments": {}}\n```', "There is no tool ''|holds no action"),
+        ('```json\n{"name": "browser", "arguments": {"url": "x"}}\n```', "You have no tool 'browser'. Your tools: shell,"),
+        ('```json\n{"name": "", "arguments": {}}\n```', "You have no tool ''|contains no action"),
         ('```json\n{"name": "shell", "arguments": {"command": ["ls"]}}\n```', "command must be text, not a list"),
         ('<editor command="insert" path="a" line="x"><new>y</new></editor>', "line must be a line number"),
-        (f"{EDIT}\n{EDIT}", "holds 2 actions .*nothing was run"),
+        (f"{EDIT}\n{EDIT}", "contains 2 actions .*nothing was run"),
         ("```bash\ntouch unfinished", "never closed"),
         ("```bash\n\n```", "empty"),
-        ("I am thinking.", "holds no action"),
-        ('```json\n{"name": "finish", "arguments": {"answer": "x"}}\n```', "finish takes no answer; nothing was done"),
-        ("", "holds no action"),
+        ("I am thinking.", "contains no action"),
+        ('```json\n{"name": "finish", "arguments": {"answer": "x"}}\n```', "finish takes no answer; the action was not run"),
+        ("", "contains no action"),
     ],
 )  # fmt: skip
 def test_replies_that_are_no_action(bench: RunHarness, reply: str, says: str) -> None:
@@ -444,10 +445,10 @@ def test_replies_that_are_no_action(bench: RunHarness, reply: str, says: str) ->
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
-        (native_reply(("browser", '{"url": "x"}')), "There is no tool 'browser'"),
+        (native_reply(("browser", '{"url": "x"}')), "You have no tool 'browser'"),
         (native_reply(("shell", '{"command": {"a": 1}}')), "command must be text, not a dict"),
         (native_reply(("shell", "{not json")), "not valid JSON"),
-        (native_reply(("shell", '{"command": "ls"}'), ("shell", '{"command": "pwd"}')), "holds 2 actions"),
+        (native_reply(("shell", '{"command": "ls"}'), ("shell", '{"command": "pwd"}')), "contains 2 actions"),
     ],
 )
 def test_native_calls_that_are_no_action(bench: RunHarness, reply: AIMessage, says: str) -> None:

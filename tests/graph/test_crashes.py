@@ -60,7 +60,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
     print(f"python {_MATRIX} {' '.join(words)}\n{done.stderr}")
     assert done.stdout, done.stderr
     runs = json.loads(done.stdout)["runs"]
-    assert [run for run in runs if run["wrong"]] == []
+    assert [run for run in runs if run["problems"]] == []
     assert sum(run["deaths"] == 2 for run in runs) >= again
     # One that was to die at a random time may have ended before it.
     assert sum(run["deaths"] for run in runs) >= len(runs) + again - randomly > 0

@@ -95,7 +95,7 @@ def test_something_large_that_there_is_no_room_for(
     with open_home(disk / "home") as home:
         bench.home = home
         assert shown_lines(bench.resume(model).state) == ["1", "2"]
-        assert not list(home.snapshot_directory.glob(".freezing-*"))
+        assert not list(home.snapshot_directory.glob(".snapshot-*"))
     connection = sqlite3.connect(disk / "home" / "takeover.sqlite")
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()

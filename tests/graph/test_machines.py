@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from langgraph_takeover.errors import ThreadNotFoundError
-from langgraph_takeover.nodes.model.calls import ModelError
+from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 
 from .conftest import DONE, EDIT, NOTE, SHOW, RunHarness, noted_text, scripted_model, shown_lines
@@ -83,8 +83,8 @@ def test_what_is_half_made_stays_unless_nobody_else_works_here(bench: RunHarness
     bench.run(scripted_model(EDIT, DONE))
     kept = set(bench.home.snapshot_directory.iterdir())
     half_made, vanished = (
-        bench.home.snapshot_directory / ".freezing-1",
-        bench.home.snapshot_directory / ".freezing-2",
+        bench.home.snapshot_directory / ".snapshot-1",
+        bench.home.snapshot_directory / ".snapshot-2",
     )
     half_made.mkdir()
     # What somebody removes between the look at the directory and the look at its age.

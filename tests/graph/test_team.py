@@ -132,7 +132,7 @@ def test_an_agent_alone_keeps_its_turn(team: TeamBench) -> None:
     alone = agent("alone", *[NOTE.format(n) for n in range(5)], "<handoff>Done.</handoff>", DONE)
     state = team.run(alone, max_consecutive_turns=2, enable_handoff_tool=True)
     assert passes(state) == []
-    assert "There is no tool 'handoff' here" in observations(state)[-1]
+    assert "You have no tool 'handoff'" in observations(state)[-1]
     assert (state["stop_reason"], state["steps"]) == ("finished", 7)
 
 
@@ -168,7 +168,7 @@ def test_of_results_only_what_was_said_is_not_shown(team: TeamBench) -> None:
     assert f"## 1 · writer · shell\n{EDIT}\n## 1 · result\n[exit code 0]" in told.text
     assert "secret" not in told.text
     assert "No action" not in told.text
-    assert "holds no action" not in told.text
+    assert "contains no action" not in told.text
 
 
 def test_ones_own_turns_stay_as_they_were(team: TeamBench) -> None:
@@ -277,8 +277,11 @@ def test_without_a_name_the_next_has_the_turn(team: TeamBench) -> None:
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
-        ('<handoff to="boss">x</handoff>', "there is no agent 'boss'; name one of tester."),
-        ('<handoff to="writer">x</handoff>', "you are writer yourself; name one of tester, or go on."),
+        ('<handoff to="boss">x</handoff>', "unknown agent 'boss'; name one of tester."),
+        (
+            '<handoff to="writer">x</handoff>',
+            "you are writer yourself; name one of tester, or continue yourself.",
+        ),
     ],
 )
 def test_a_handoff_to_nobody_is_refused(team: TeamBench, reply: str, says: str) -> None:
@@ -300,7 +303,7 @@ def test_without_the_tool_nothing_is_handed_over(team: TeamBench, protocol: Any)
     writer, tester = agent("writer", TO_TESTER, done), agent("tester", done, enable_handoff_tool=True)
     state = team.run(writer, tester, protocol=protocol)
     (said,) = observations(state)
-    assert said.startswith("There is no tool 'handoff' here, so nobody takes over; go on yourself.")
+    assert said.startswith("You have no tool 'handoff', so no other agent takes over; continue yourself.")
     assert passes(state) == []
 
 
@@ -309,7 +312,7 @@ def test_a_turn_that_goes_round_without_an_act_is_stopped(team: TeamBench) -> No
     a, b = agent("a", over, over, SHOW, over, DONE), agent("b", over, DONE)
     state = team.run(a, b, enable_handoff_tool=True, max_consecutive_turns=9)
     assert passes(state) == [("a", "b", "handoff"), ("b", "a", "handoff"), ("a", "b", "handoff")]
-    assert observations(state)[2].startswith("Not handed over: the turn has gone round")
+    assert observations(state)[2].startswith("Not handed over: the turn has passed through all agents")
     assert actors(state) == ["a", "b", "a", "a", "a", "b"]
 
 
@@ -319,7 +322,7 @@ def test_who_may_not_finish_is_told_who_may(team: TeamBench) -> None:
     assert (
         observations(state)
         == [
-            "Not finished: only tester may finish the task, and you are writer; go on; your turn passes on by itself."
+            "Not finished: only tester may finish the task, and you are writer; continue; your turn passes to another agent automatically."
         ]
         * 2
     )
@@ -331,7 +334,7 @@ def test_a_supervisor_chooses(team: TeamBench) -> None:
     boss = agent("boss", "<handoff>Go.</handoff>", '<handoff to="b">Go.</handoff>', SHOW, SHOW, SHOW, DONE)
     a, b = agent("a", DONE), agent("b", NOTE.format(1), NOTE.format(2), "<handoff>Back.</handoff>")
     state = team.run(a, b, supervisor=boss, max_consecutive_turns=2)
-    assert observations(state)[0] == "Not handed over: say who is to go on, by to: one of a, b."
+    assert observations(state)[0] == "Not handed over: name the agent that continues, as `to`: one of a, b."
     assert passes(state) == [("boss", "b", "handoff"), ("b", "boss", "supervisor")]
     assert actors(state) == ["boss", "boss", "b", "b", "boss", "boss", "boss", "boss"]
     assert "choose who goes on, and hand over to that agent by name.]" in sent(boss)[-7].text
@@ -621,9 +624,7 @@ def test_a_handoff_whose_tool_is_taken_away_meanwhile(
         with pytest.raises(Killed):
             team.run(*agents, enable_handoff_tool=True)
     state = team.resume(*agents)
-    assert observations(state) == [
-        "Not handed over: there is nobody to hand over to any more; go on yourself."
-    ]
+    assert observations(state) == ["Not handed over: you can no longer hand over; continue yourself."]
     assert actors(state) == ["writer", "writer"]
 
 

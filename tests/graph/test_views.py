@@ -123,7 +123,7 @@ def test_the_read_cache_serves_what_is_unchanged_and_calls_stale_what_is_not(ben
     assert tests.startswith(f"[exit code 0]\n{said}import unittest\n")
     assert tests.replace(said, "") == again
     assert core.startswith(
-        "[exit code 0]\n[stale: pkg/core.py is not any more what the earlier agent read at e3]\n"
+        "[exit code 0]\n[stale: pkg/core.py has changed since the earlier agent read it at e3]\n"
     )
     assert "return n * 3" in core
     assert "stale" not in core_again

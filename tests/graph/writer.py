@@ -72,7 +72,7 @@ def main(place: Path, database: str, base: Path, lease_s: float) -> int:
 
     def mkdir_and_pause(path: Path, *given: Any, **named: Any) -> None:
         mkdir(path, *given, **named)
-        if path.name.startswith(".freezing-"):
+        if path.name.startswith(".snapshot-"):
             wait_while_held(place, "snapshot")
 
     Path.mkdir = mkdir_and_pause  # type: ignore[method-assign]

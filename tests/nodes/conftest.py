@@ -1,4 +1,4 @@
-"""The bench of the graph's tests, for the nodes that are tried in whole runs."""
+"""The run harness of the graph tests, for nodes that are tested in whole runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No secret enters a run's state: not by a reply, an observation, a prompt, a person or a tool; the work stays whole."""
+"""No secret enters a run's state, whether by reply, observation, prompt, person or tool; the work itself is unchanged."""
 
 from __future__ import annotations
 
@@ -45,43 +45,41 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_TOKEN", KNOWN)
 
 
-def content_of(bench: RunHarness, state: Any, name: str) -> str:
-    with bench.open_run(scripted_model()) as held:
-        return held.machine(state).read_file(name).decode()
+def read_sandbox_file(bench: RunHarness, state: Any, name: str) -> str:
+    with bench.open_run(scripted_model()) as opened_run:
+        return opened_run.sandbox(state).read_file(name).decode()
 
 
-def stored(bench: RunHarness, tmp_path: Path) -> bytes:
+def read_home(bench: RunHarness, tmp_path: Path) -> bytes:
     return b"".join(path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize("protocol", ["text", "native"])
-def test_a_command_is_run_without_known_secrets_and_with_the_keys_that_it_makes_up(
+def test_a_command_runs_without_known_secrets_but_with_made_up_keys(
     bench: RunHarness, tmp_path: Path, protocol: Any
 ) -> None:
     command = f"echo {KNOWN} {GIVEN} {MADE_UP} > keys.txt; cat keys.txt; HELD={GIVEN}"
-    said = f"I write {KNOWN}, {GIVEN}, {MADE_UP}."
-    reply: Any = f"{said}\n```bash\n{command}\n```"
+    thought = f"I write {KNOWN}, {GIVEN}, {MADE_UP}."
+    reply: Any = f"{thought}\n```bash\n{command}\n```"
     finish: Any = DONE
     if protocol == "native":
         reply = native_reply(("shell", json.dumps({"command": command})))
-        reply.content = [{"type": "text", "text": said}]
+        reply.content = [{"type": "text", "text": thought}]
         finish = native_reply(("finish", "{}"))
     state = bench.run(with_key(reply, finish), protocol=protocol)
-    written = f"{REDACTED} {REDACTED} {MADE_UP}"
-    assert content_of(bench, state, "keys.txt") == f"{written}\n"
+    redacted = f"{REDACTED} {REDACTED} {MADE_UP}"
+    assert read_sandbox_file(bench, state, "keys.txt") == f"{redacted}\n"
     action, observation, *_ = parse_events(state)
-    assert action.arguments["command"] == f"echo {written} > keys.txt; cat keys.txt; HELD={REDACTED}"
+    assert action.arguments["command"] == f"echo {redacted} > keys.txt; cat keys.txt; HELD={REDACTED}"
     assert observation.text == f"[exit code 0]\n{REDACTED} {REDACTED} {REDACTED}\n"
     for text in (action.text, *(message.text for message in state["messages"])):
         assert not any(secret in text for secret in (KNOWN, GIVEN, MADE_UP))
-    assert any(said.split()[0] in message.text for message in state["messages"])
-    assert KNOWN.encode() not in stored(bench, tmp_path)
-    assert GIVEN.encode() not in stored(bench, tmp_path)
+    assert any(thought.split()[0] in message.text for message in state["messages"])
+    assert KNOWN.encode() not in read_home(bench, tmp_path)
+    assert GIVEN.encode() not in read_home(bench, tmp_path)
 
 
-def test_what_the_repository_itself_holds_stays_there_and_is_not_shown(
-    bench: RunHarness, tmp_path: Path
-) -> None:
+def test_secrets_in_the_repository_stay_there_and_are_not_shown(bench: RunHarness, tmp_path: Path) -> None:
     assert bench.spec.directory is not None
     (bench.spec.directory / ".env").write_text(f"KEY={KNOWN}\nA={MADE_UP}\n")
     (bench.spec.directory / f"{KNOWN}.txt").touch()
@@ -92,15 +90,15 @@ def test_what_the_repository_itself_holds_stays_there_and_is_not_shown(
     assert f"\n{REDACTED}.txt\n" in first.text
     assert [change.path for change in first.changes] == ["copy", f"of {REDACTED}"]
     assert f"KEY={REDACTED}" in second.text
-    assert content_of(bench, state, "copy") == f"KEY={KNOWN}\nA={MADE_UP}\n"
+    assert read_sandbox_file(bench, state, "copy") == f"KEY={KNOWN}\nA={MADE_UP}\n"
     assert KNOWN.encode() not in (tmp_path / "home" / "takeover.sqlite").read_bytes()
-    with bench.open_run(scripted_model()) as held:
-        kept: Snapshot = held.session.keep(state["sandbox_state"])
-    assert f'"KEY":{{"value":"{REDACTED}"}}' in kept.shell_state
-    assert MADE_UP in kept.shell_state
+    with bench.open_run(scripted_model()) as opened_run:
+        snapshot: Snapshot = opened_run.session.save_snapshot(state["sandbox_state"])
+    assert f'"KEY":{{"value":"{REDACTED}"}}' in snapshot.shell_state
+    assert MADE_UP in snapshot.shell_state
 
 
-def test_an_edit_of_a_file_that_held_a_secret_is_not_undone(bench: RunHarness, tmp_path: Path) -> None:
+def test_an_edit_of_a_file_with_a_secret_cannot_be_undone(bench: RunHarness, tmp_path: Path) -> None:
     assert bench.spec.directory is not None
     (bench.spec.directory / ".env").write_text(f"KEY={KNOWN}\nA={MADE_UP}\nB=1\n")
     (bench.spec.directory / "open.env").write_text(f"A={MADE_UP}\nB=1\n")
@@ -110,33 +108,33 @@ def test_an_edit_of_a_file_that_held_a_secret_is_not_undone(bench: RunHarness, t
     state = bench.run(scripted_model(*steps, DONE))
     refused, undone = [event for event in parse_events(state) if event.kind == "observation"][1::2]
     assert refused.refused
-    assert "held a secret, which is kept nowhere" in refused.text
+    assert "contained a secret, which is not stored" in refused.text
     assert "has been undone" in undone.text
-    assert content_of(bench, state, ".env") == f"KEY={KNOWN}\nA={MADE_UP}\nB=2\n"
-    assert content_of(bench, state, "open.env") == f"A={MADE_UP}\nB=1\n"
+    assert read_sandbox_file(bench, state, ".env") == f"KEY={KNOWN}\nA={MADE_UP}\nB=2\n"
+    assert read_sandbox_file(bench, state, "open.env") == f"A={MADE_UP}\nB=1\n"
     assert KNOWN.encode() not in (tmp_path / "home" / "takeover.sqlite").read_bytes()
 
 
-def test_a_prompt_a_tool_and_an_unreadable_reply(bench: RunHarness, tmp_path: Path) -> None:
+def test_prompts_tools_and_unreadable_replies_are_redacted(bench: RunHarness, tmp_path: Path) -> None:
     @tool
-    def told() -> str:
-        """Tell."""
+    def reveal() -> str:
+        """Reveal."""
         return f"{KNOWN} {GIVEN} {MADE_UP}"
 
-    call = '```json\n{"name": "told", "arguments": {}}\n```'
+    call = '```json\n{"name": "reveal", "arguments": {}}\n```'
     unreadable = f'<editor command="{MADE_UP}" path="{KNOWN}"/>'
     outcome = run(
         bench.home, "thread", task_id="t", prompt=f"{PROMPT} {KNOWN} {GIVEN} {MADE_UP}",
-        model=with_key(call, unreadable, DONE), sandbox=bench.spec, tools=(told,),
+        model=with_key(call, unreadable, DONE), sandbox=bench.spec, tools=(reveal,),
     )  # fmt: skip
     assert outcome.state["task"]["prompt"] == f"{PROMPT} {REDACTED} {REDACTED} {REDACTED}"
     assert parse_events(outcome.state)[1].text == f"{REDACTED} {REDACTED} {REDACTED}"
     assert parse_events(outcome.state)[3].refused
-    database = stored(bench, tmp_path)
+    database = read_home(bench, tmp_path)
     assert not any(secret.encode() in database for secret in (KNOWN, GIVEN, MADE_UP))
 
 
-def test_what_a_person_writes(bench: RunHarness, tmp_path: Path) -> None:
+def test_text_of_a_person_is_redacted(bench: RunHarness, tmp_path: Path) -> None:
     notes = json.dumps({"work_completed": f"Used {KNOWN} and {MADE_UP}."})
     replies = [EDIT, DONE]
 
@@ -158,14 +156,14 @@ def test_what_a_person_writes(bench: RunHarness, tmp_path: Path) -> None:
     assert record.review.note == f"Mind {REDACTED} and {REDACTED}."
     assert record.notes is not None
     assert record.notes.structured["work_completed"] == (Claim(text=f"Used {REDACTED} and {REDACTED}"),)
-    with bench.open_run(model) as held:
-        held.change({"messages": [HumanMessage(f"Use {KNOWN}."), AIMessage(f"{KNOWN}?")]})
+    with bench.open_run(model) as opened_run:
+        opened_run.update_state({"messages": [HumanMessage(f"Use {KNOWN}."), AIMessage(f"{KNOWN}?")]})
     bench.home.request_handoff("thread", f"because of {KNOWN}, {MADE_UP}")
-    database = stored(bench, tmp_path)
+    database = read_home(bench, tmp_path)
     assert not any(secret.encode() in database for secret in (KNOWN, MADE_UP))
 
 
-def test_a_cut_leaves_no_half_of_a_secret() -> None:
+def test_clipped_text_contains_no_half_of_a_secret() -> None:
     for place in range(80, 101):
         text = "x" * place + KNOWN + "-" * 1000 + KNOWN + "x" * place
         assert not any(KNOWN[: n + 6][n:] in clip_text(text, 200) for n in range(5, 10)), place

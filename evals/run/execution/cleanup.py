@@ -9,7 +9,7 @@ from langgraph_takeover import Home, sandbox
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.handoff.ledger import snapshots
-from langgraph_takeover.nodes.session.session import build_owner_name
+from langgraph_takeover.nodes.session.snapshots import build_owner_name
 
 
 @contextmanager

@@ -27,9 +27,9 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace, Usage
 from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.nodes.agent.takeover import build_recipient
-from langgraph_takeover.nodes.model.calls import ModelError
+from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.nodes.model.notes import build_ask
-from langgraph_takeover.nodes.session.session import SnapshotNotFoundError
+from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.lifecycle import SandboxManager

@@ -742,7 +742,7 @@ def test_a_machine_that_is_gone_is_told_with_what_to_do(studio: Studio) -> None:
         snapshots.remove(lease, snapshots.list_state_ids(home.ledger, thread))
         lease.release()
     again = failure(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes")))
-    assert again.endswith(f"was not kept, or given back since{other}")
+    assert again.endswith(f"none was taken, or it was deleted{other}")
 
 
 @pytest.mark.slow

@@ -114,7 +114,7 @@ def test_a_table_a_history_and_what_would_be_sent(bench: RunHarness) -> None:
     assert [line.split()[2] for line in told.stdout.splitlines()[1:6]] == [
         "prepared", "offered", "timed_out", "offered", "timed_out",
     ]  # fmt: skip
-    assert "did not say goal" in told.stdout
+    assert "lacked goal" in told.stdout
     assert len(json.loads(handoff("history", found.id, "--home", home, "--json").stdout)["history"]) == 5
     shown = handoff("show", found.id, "--home", home, "--view", "structured")
     assert "Message: Mind \\x1b[2J the minus." in shown.stdout

@@ -36,7 +36,7 @@ from langgraph_takeover.handoff.ledger.handoffs import Handoff, list_transitions
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import RECORD_FILE
 from langgraph_takeover.nodes.agent import think
-from langgraph_takeover.nodes.model.calls import ModelError
+from langgraph_takeover.nodes.model.errors import ModelError
 
 from ..conftest import BOTH_DATABASES, DONE, EDIT, FIX, TEST, RunHarness, Scripted, scripted_model
 
@@ -160,7 +160,7 @@ def test_who_does_not_confirm_is_asked_again_and_then_a_person_decides(bench: Ru
     assert len(mute.seen) == 4, "two attempts, twice each"
     assert states(bench.home, found)[1:] == ["offered", "timed_out", "offered", "timed_out"]
     assert done.waiting is not None
-    assert "did not say goal" in done.waiting.problem
+    assert "lacked goal" in done.waiting.problem
     assert brought(bench, found, mute).waiting == done.waiting
     with pytest.raises(InputError, match=r'decision: .* \(for example {"decision": "retry"}\)$'):
         brought(bench, found, mute, {"decision": "perhaps"})
@@ -194,7 +194,7 @@ def test_a_supervising_agent_decides(bench: RunHarness, decides: str) -> None:
     after = {"retry": "completed", "roll_back": "rolled_back", "block": "blocked", "nothing": "blocked"}
     assert done.handoff.state == after[decides]
     assert done.waiting is None
-    assert "did not say goal" in supervisor.seen[0][-1].text
+    assert "lacked goal" in supervisor.seen[0][-1].text
 
 
 class Changing(Scripted):

@@ -18,7 +18,7 @@ from langgraph_takeover import Delegation, Prices
 from langgraph_takeover.errors import SettingsError, ThreadExistsError
 from langgraph_takeover.handoff.text.fence import TASK
 from langgraph_takeover.handoff.trace.events import Event
-from langgraph_takeover.nodes.model.calls import ModelError
+from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.sandbox.interface import FileChange
 
 from ..conftest import DONE, PROMPT, RunHarness, Scripted, native_reply, parse_events
@@ -106,7 +106,7 @@ def test_a_child_works_and_its_changes_come_back(bench: RunHarness) -> None:
     (seen,) = results(state)
     assert seen.text.startswith("Child 1 (work, thread thread.4.0) finished after 2 steps.\n")
     assert "It doubles now." in seen.text
-    assert "Put into your repository: pkg/core.py" in seen.text
+    assert "Merged into your repository: pkg/core.py" in seen.text
     assert paths(seen.changes) == ["pkg/core.py"]
     assert parse_events(state)[-2].exit_code == 0  # the parent's own run of the tests
     assert state["stop_reason"] == "finished"
@@ -168,7 +168,7 @@ def test_a_child_works_on_from_what_its_parent_has_not_committed(bench: RunHarne
     seen = result(bench, model)
     assert "/pkg\nmine\n" in model.of("GOAL")[1][-1].text
     assert paths(seen.changes) == ["mine.txt"]
-    assert "Put into your repository: mine.txt" in seen.text
+    assert "Merged into your repository: mine.txt" in seen.text
 
 
 def test_a_child_that_changes_nothing(bench: RunHarness) -> None:
@@ -188,7 +188,7 @@ def test_looking_leaves_nothing(bench: RunHarness) -> None:
     state = run(bench, model)
     (seen,) = results(state)
     assert (seen.changes, "It returns n + 1." in seen.text) == ((), True)
-    assert "What it wrote was thrown away." in seen.text
+    assert "Its changes were discarded." in seen.text
     assert "left.txt" not in parse_events(state)[-2].text
     assert "n + 1" in parse_events(state)[-2].text
     assert "thrown away when you finish" in first(model, "GOAL")
@@ -227,7 +227,7 @@ def test_the_first_of_two_wins_and_the_parent_is_shown_both_sides(bench: RunHarn
     state = run(bench, model)
     (seen,) = results(state)
     assert sorted(paths(seen.changes)) == ["one.txt", "pkg/core.py", "two.txt"]
-    ours, theirs = seen.text.partition("Conflict: pkg/core.py was left as it is.")[2].split(
+    ours, theirs = seen.text.partition("Conflict: pkg/core.py was left unchanged.")[2].split(
         "The child's change"
     )
     assert "+    return n * 2" in ours
@@ -254,7 +254,7 @@ def test_children_delegate_as_deep_as_they_may(bench: RunHarness) -> None:
     assert "You can delegate" in model.of("MIDDLE")[0][0].text
     assert "You can delegate" not in model.of("DEEPEST")[0][0].text
     assert model.of("DEEPEST")[1][-1].text == (
-        "Not done: you were delegated to yourself, 2 deep, and nobody may delegate deeper than 2; do it yourself"
+        "Not done: you are a child agent at depth 2, and the maximum depth is 2; do the task yourself"
     )
     assert set(bench.home.threads()) == {"thread", "thread.0.0", "thread.0.0.0.0"}
 
@@ -381,10 +381,10 @@ def test_hostile_words_stay_words(bench: RunHarness) -> None:
 
 def test_a_missing_delegation_says_so(bench: RunHarness) -> None:
     model = agents([calling(goal="GOAL"), DONE], GOAL=[ModelError("away"), DONE])
-    assert "There is no tool 'delegate_task'" in parse_events(bench.run(model, thread="without"))[1].text
+    assert "You have no tool 'delegate_task'" in parse_events(bench.run(model, thread="without"))[1].text
     with pytest.raises(ModelError):
         run(bench, model, model_tries=1)
-    with pytest.raises(SettingsError, match=r"a call of 'delegate_task'; give delegation= again"):
+    with pytest.raises(SettingsError, match=r"a call of 'delegate_task'; pass delegation= as before"):
         bench.resume(model)
     for given in (True, {"max_depth": 1}):
         with pytest.raises(
@@ -580,7 +580,7 @@ def test_a_child_whose_repository_is_gone(bench: RunHarness) -> None:
     )
     state = run(bench, model)
     (seen,) = results(state)
-    assert "Its changes could not be put into your repository: no patch: git in the sandbox" in seen.text
+    assert "Its changes could not be merged into your repository: no patch: git in the sandbox" in seen.text
     assert (seen.changes, parse_events(state)[-2].text) == ((), "[exit code 0]\n")
 
 

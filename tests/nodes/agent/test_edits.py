@@ -1,4 +1,4 @@
-"""What a person edited of a step, told alike in all its places."""
+"""Edits of a step by a person keep its event and its message consistent."""
 
 from __future__ import annotations
 
@@ -29,49 +29,49 @@ def bash(command: str) -> str:
     return f"```bash\n{command}\n```"
 
 
-def test_a_reply_that_says_the_same_stays_with_its_thoughts() -> None:
-    said = f"I look first.\n{bash('ls')}"
-    written = align_step_edit(
-        {"events": [action("ls", text=said)], "messages": [AIMessage(said)], "steps": 1}, 0
+def test_a_reply_with_the_same_action_is_unchanged() -> None:
+    message = f"I look first.\n{bash('ls')}"
+    update = align_step_edit(
+        {"events": [action("ls", text=message)], "messages": [AIMessage(message)], "steps": 1}, 0
     )
-    assert written["messages"][0].content == written["events"][0]["text"] == said
-    assert written["steps"] == 1
+    assert update["messages"][0].content == update["events"][0]["text"] == message
+    assert update["steps"] == 1
 
 
-@pytest.mark.parametrize("said", [bash("rm -r ."), "I am done.", f"{bash('ls')}\n{bash('pwd')}"])
-def test_a_reply_that_says_something_else_is_written_anew(said: str) -> None:
-    written = align_step_edit({"events": [action("ls", 4)], "messages": [AIMessage(said, id="m")]}, 4)
-    assert written["messages"] == [AIMessage(bash("ls"), id="m")]
-    assert written["events"][0]["text"] == bash("ls")
+@pytest.mark.parametrize("message", [bash("rm -r ."), "I am done.", f"{bash('ls')}\n{bash('pwd')}"])
+def test_a_reply_with_another_action_is_rewritten(message: str) -> None:
+    update = align_step_edit({"events": [action("ls", 4)], "messages": [AIMessage(message, id="m")]}, 4)
+    assert update["messages"] == [AIMessage(bash("ls"), id="m")]
+    assert update["events"][0]["text"] == bash("ls")
 
 
-def test_a_reply_that_was_left_out_is_written_after_what_was_given() -> None:
-    written = align_step_edit(
+def test_a_missing_reply_is_appended() -> None:
+    update = align_step_edit(
         {"events": [action("ls")], "messages": [{"role": "user", "content": "Go on."}]}, 0
     )
-    assert written["messages"] == [HumanMessage("Go on."), AIMessage(bash("ls"))]
+    assert update["messages"] == [HumanMessage("Go on."), AIMessage(bash("ls"))]
 
 
-def test_a_call_is_written_anew_as_a_call() -> None:
+def test_a_native_call_is_rewritten_as_a_call() -> None:
     call = {"name": "shell", "args": {"command": "rm -r ."}, "id": "c"}
     old: dict[str, Any] = {"tool_calls": [{"function": {"arguments": "rm -r ."}}], "refusal": None}
     reply = AIMessage("I tidy up.", tool_calls=[call], additional_kwargs=old)
-    message = {**reply.model_dump(), "type": "ai"}
-    written = align_step_edit({"events": [action("ls")], "messages": [message]}, 0)
-    (said,) = written["messages"]
-    assert parse_action(said, "native", offer_handoff=False) == Action("shell", {"command": "ls"})
-    assert (said.tool_calls[0]["id"], said.additional_kwargs) == ("c", {"refusal": None})
-    assert written["events"][0]["text"] == 'I tidy up.\n{"name": "shell", "arguments": {"command": "ls"}}'
+    data = {**reply.model_dump(), "type": "ai"}
+    update = align_step_edit({"events": [action("ls")], "messages": [data]}, 0)
+    (message,) = update["messages"]
+    assert parse_action(message, "native", offer_handoff=False) == Action("shell", {"command": "ls"})
+    assert (message.tool_calls[0]["id"], message.additional_kwargs) == ("c", {"refusal": None})
+    assert update["events"][0]["text"] == 'I tidy up.\n{"name": "shell", "arguments": {"command": "ls"}}'
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "problem"),
     [
-        ({"events": [action("ls", 2), action("pwd", 4)]}, "the next has the index 3, not 4"),
+        ({"events": [action("ls", 2), action("pwd", 4)]}, "the next index is 3, not 4"),
         ({"events": [{"index": 2}]}, "events.0.kind: Field required"),
-        ({"messages": [{"content": "?"}]}, "messages: give messages such as"),
+        ({"messages": [{"content": "?"}]}, "messages: pass messages such as"),
     ],
 )
-def test_what_cannot_be_added_is_refused(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_invalid_edits_are_refused(values: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
         align_step_edit(values, 2)

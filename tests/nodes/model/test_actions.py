@@ -1,4 +1,4 @@
-"""What models really write is read as one action, or answered with what to send instead."""
+"""Replies of real models parse as one action, or get a correction that says what to send."""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
 from langgraph_takeover.handoff.trace.action import Action, write_action
-from langgraph_takeover.nodes.model.actions import (
-    EDITOR_COMMANDS,
-    UnreadableReply,
-    build_tool_schemas,
-    parse_action,
-)
+from langgraph_takeover.nodes.model.actions import EDITOR_COMMANDS, UnreadableReply, parse_action
+from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 
 
 def read(text: str, *, offer_handoff: bool = False, cut: bool = False) -> Action | UnreadableReply:
@@ -25,22 +21,22 @@ def read(text: str, *, offer_handoff: bool = False, cut: bool = False) -> Action
 
 
 def native(*calls: tuple[str, object], content: str = "") -> Action | UnreadableReply:
-    """Read native calls as the OpenAI client hands them over: arguments are JSON text."""
+    """Parse native calls as the OpenAI client delivers them: arguments are JSON text."""
     from langchain_openai.chat_models.base import _convert_dict_to_message
 
-    made = [
+    calls_data = [
         {"id": f"call_{n}", "type": "function", "function": {"name": name, "arguments": arguments}}
         for n, (name, arguments) in enumerate(calls)
     ]
-    message = _convert_dict_to_message({"role": "assistant", "content": content, "tool_calls": made})
+    message = _convert_dict_to_message({"role": "assistant", "content": content, "tool_calls": calls_data})
     assert isinstance(message, AIMessage)
     return parse_action(message, "native", offer_handoff=False)
 
 
-def refusal(found: Action | UnreadableReply) -> str:
-    assert isinstance(found, UnreadableReply), found
-    assert len(found.correction) < 800
-    return found.correction
+def refusal(action: Action | UnreadableReply) -> str:
+    assert isinstance(action, UnreadableReply), action
+    assert len(action.correction) < 800
+    return action.correction
 
 
 def shell(command: str) -> Action:
@@ -151,8 +147,8 @@ REPLACE = '<editor command="str_replace" path="a.py">\n{}\n</editor>'
     ],
 )
 def test_the_editor_keeps_text_exactly(part: str, text: str) -> None:
-    found = read(REPLACE.format(f"<old>{part}</old>\n<new>\nz\n</new>"))
-    assert found == Action("editor", {"command": "str_replace", "path": "a.py", "old": text, "new": "z"})
+    action = read(REPLACE.format(f"<old>{part}</old>\n<new>\nz\n</new>"))
+    assert action == Action("editor", {"command": "str_replace", "path": "a.py", "old": text, "new": "z"})
 
 
 @pytest.mark.parametrize(
@@ -182,7 +178,7 @@ def test_editor_forms(reply: str, arguments: dict[str, str]) -> None:
     assert read(reply) == Action("editor", arguments)
 
 
-def test_a_reply_in_crlf_is_one_in_lf() -> None:
+def test_crlf_and_lf_replies_parse_alike() -> None:
     text = REPLACE.format("<old>\n a\n b\n</old>\n<new>\n c\n</new>")
     assert read(text.replace("\n", "\r\n")) == read(text)
 
@@ -190,40 +186,42 @@ def test_a_reply_in_crlf_is_one_in_lf() -> None:
 def test_finish_and_handoff() -> None:
     assert read("All well.\n<finish>\nFixed it.\n</finish>") == Action("finish", {"message": "Fixed it."})
     assert read("<finish/>") == Action("finish", {})
-    assert read("<handoff>Go on.</handoff>", offer_handoff=True) == Action("handoff", {"message": "Go on."})
-    assert "no tool 'handoff'" in refusal(read("<handoff>Go on.</handoff>"))
+    assert read("<handoff>Continue.</handoff>", offer_handoff=True) == Action(
+        "handoff", {"message": "Continue."}
+    )
+    assert "no tool 'handoff'" in refusal(read("<handoff>Continue.</handoff>"))
 
 
-TO = Action("handoff", {"to": "tester", "message": "Go on."})
+TO = Action("handoff", {"to": "tester", "message": "Continue."})
 
 
 @pytest.mark.parametrize(
     "reply",
     [
-        '<handoff to="tester">Go on.</handoff>',
-        "So.\n<handoff to='tester'>\nGo on.\n</handoff>",
-        '```xml\n<handoff to="tester">Go on.</handoff>\n```',
-        '{"name": "handoff", "arguments": {"to": "tester", "message": "Go on."}}',
+        '<handoff to="tester">Continue.</handoff>',
+        "So.\n<handoff to='tester'>\nContinue.\n</handoff>",
+        '```xml\n<handoff to="tester">Continue.</handoff>\n```',
+        '{"name": "handoff", "arguments": {"to": "tester", "message": "Continue."}}',
         write_action(TO),
     ],
 )
-def test_a_handoff_can_name_who_is_to_go_on(reply: str) -> None:
+def test_a_handoff_can_name_its_target(reply: str) -> None:
     assert read(reply, offer_handoff=True) == TO
 
 
-def test_a_handoff_in_the_text_is_one_where_calls_are_native() -> None:
-    def said(text: str, offer: bool = True, *calls: str) -> Action | UnreadableReply:
-        made = [{"name": name, "args": {"command": "ls"}, "id": name} for name in calls]
-        return parse_action(AIMessage(text, tool_calls=made), "native", offer_handoff=offer)
+def test_a_handoff_tag_counts_under_native_calls() -> None:
+    def parse(text: str, offer: bool = True, *calls: str) -> Action | UnreadableReply:
+        calls_data = [{"name": name, "args": {"command": "ls"}, "id": name} for name in calls]
+        return parse_action(AIMessage(text, tool_calls=calls_data), "native", offer_handoff=offer)
 
-    assert said('I stop.\n<handoff to="tester">Go on.</handoff>') == TO
-    assert said("<handoff>Go on.</handoff>", True, "shell") == Action("shell", {"command": "ls"})
-    assert "no tool 'handoff'" in refusal(said("<handoff>Go on.</handoff>", False))
-    assert "2 actions" in refusal(said("<handoff>a</handoff><handoff>b</handoff>"))
-    assert "no action" in refusal(said("I would `<handoff>` it."))
+    assert parse('I stop.\n<handoff to="tester">Continue.</handoff>') == TO
+    assert parse("<handoff>Continue.</handoff>", True, "shell") == Action("shell", {"command": "ls"})
+    assert "no tool 'handoff'" in refusal(parse("<handoff>Continue.</handoff>", False))
+    assert "2 actions" in refusal(parse("<handoff>a</handoff><handoff>b</handoff>"))
+    assert "no action" in refusal(parse("I would `<handoff>` it."))
 
 
-def test_the_agents_that_a_handoff_can_name_are_in_its_schema() -> None:
+def test_the_handoff_schema_lists_the_targets() -> None:
     tools = {
         each["function"]["name"]: each["function"]
         for each in build_tool_schemas(offer_handoff=True, agents=("a", "b"))
@@ -232,7 +230,7 @@ def test_the_agents_that_a_handoff_can_name_are_in_its_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "says"),
+    ("reply", "parts"),
     [
         ("", ["no action", "```bash"]),
         ("I think I am done.", ["no action", "exactly one"]),
@@ -272,19 +270,19 @@ def test_the_agents_that_a_handoff_can_name_are_in_its_schema() -> None:
         ("```bash\n\n  \n```", ["empty", "```bash"]),
     ],
 )
-def test_corrections_say_what_to_send(reply: str, says: list[str]) -> None:
+def test_corrections_name_the_problem_and_the_right_form(reply: str, parts: list[str]) -> None:
     correction = refusal(read(reply))
-    for part in says:
+    for part in parts:
         assert part in correction
 
 
-def test_a_cut_reply_is_told_so() -> None:
+def test_the_correction_of_a_truncated_reply_says_so() -> None:
     for text in ("I think", "```bash\ncat <<EOF\nx", '<editor command="create" path="a"><content>\nx'):
         assert "cut off at its length limit" in refusal(read(text, cut=True))
     assert read("```bash\nls\n```", cut=True) == shell("ls")
 
 
-def test_corrections_show_actions_that_can_be_read() -> None:
+def test_examples_in_corrections_can_be_parsed() -> None:
     for command in EDITOR_COMMANDS:
         correction = refusal(read(f'<editor command="{command}"/>'))
         shown = read(correction[correction.index("Send ") :])
@@ -335,14 +333,14 @@ MEGABYTE = "Hmm, `x` < y; <b> and ~ or ``` inline, <think or [1, 2]. \n" * 17_00
     ids=lambda reply: repr(reply[:24]),
 )
 @pytest.mark.timeout(30)
-def test_no_reply_takes_for_ever(reply: str) -> None:
+def test_no_reply_takes_long_to_parse(reply: str) -> None:
     assert isinstance(read(reply), Action | UnreadableReply)
 
 
 @pytest.mark.parametrize(("blocks", "is_seen"), [(9_999, True), (10_000, False)])
 def test_an_action_behind_thousands_of_blocks(blocks: int, is_seen: bool) -> None:
-    found = read("```python\nx\n```\n" * blocks + "```bash\nls\n```")
-    assert isinstance(found, Action) == is_seen
+    action = read("```python\nx\n```\n" * blocks + "```bash\nls\n```")
+    assert isinstance(action, Action) == is_seen
 
 
 def test_an_action_after_a_megabyte_of_thought() -> None:
@@ -357,7 +355,7 @@ def test_nul_and_surrogate_reach_the_action_unchanged() -> None:
 MARKS = "``` ````bash ~~~ <old> </new> </content> <editor <finish> </think> <think> <tool_call> EOF $ \" ' \\ é { } >"
 FRAGMENTS = st.sampled_from((*MARKS.split(), "cat <<EOF", "\n", "  ", "\t", "\r\n", "$ ", "\x00"))
 TEXTS = st.lists(FRAGMENTS | st.text(max_size=8), max_size=12).map("".join)
-# The tags have no escapes: this much no part can hold.
+# The tags have no escapes, so a part cannot contain this.
 ENDS = re.compile(
     r"</(old|new|content)>\s*(</editor>|<(old|new|content|old_str|new_str|file_text|insert_text)>)"
 )
@@ -394,15 +392,15 @@ ACTIONS = st.one_of(
 @example(shell("<editor"), "")
 @example(shell("<finish x"), "")
 @example(shell("cat <<'EOF'\n```\nx\n```\nEOF"), "")
-def test_what_is_written_is_read_back(action: Action, thought: str) -> None:
+def test_written_actions_parse_back(action: Action, thought: str) -> None:
     assert read(thought + write_action(action)) == action
 
 
 @given(TEXTS)
 @settings(max_examples=300, deadline=None)
-def test_no_reply_breaks_the_reader(text: str) -> None:
-    found = read(text)
-    assert isinstance(found, Action | UnreadableReply)
+def test_no_reply_breaks_the_parser(text: str) -> None:
+    action = read(text)
+    assert isinstance(action, Action | UnreadableReply)
 
 
 def test_native_calls() -> None:
@@ -414,7 +412,7 @@ def test_native_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("calls", "says"),
+    ("calls", "parts"),
     [
         ([], ["no action", "exactly one tool call"]),
         ([("shell", '{"command": "ls')], ["shell are not valid JSON", '{"command": "…"}']),
@@ -435,17 +433,17 @@ def test_native_calls() -> None:
         ([("editor", '{"command": "str_replace", "path": "a"}')], ["lacks old and new", '"old": "…"']),
     ],
 )
-def test_native_corrections(calls: list[tuple[str, object]], says: list[str]) -> None:
+def test_native_corrections(calls: list[tuple[str, object]], parts: list[str]) -> None:
     correction = refusal(native(*calls))
-    for part in says:
+    for part in parts:
         assert part in correction
 
 
-def test_text_is_no_action_where_calls_are_native() -> None:
+def test_text_is_not_an_action_under_native_calls() -> None:
     assert "exactly one tool call" in refusal(native(content="```bash\nls\n```"))
 
 
-def test_native_tools_offer_what_the_reader_takes() -> None:
+def test_the_parser_accepts_all_arguments_of_the_schemas() -> None:
     for offer in (False, True):
         tools = {
             tool["function"]["name"]: tool["function"] for tool in build_tool_schemas(offer_handoff=offer)

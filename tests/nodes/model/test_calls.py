@@ -1,4 +1,4 @@
-"""Every way an endpoint can fail ends as one clear line, told apart from bugs of our own."""
+"""Every failure of an endpoint becomes a one-line error; bugs of our own are raised unchanged."""
 
 from __future__ import annotations
 
@@ -27,31 +27,26 @@ from pydantic import SecretStr
 from langgraph_takeover.handoff.text.redaction import REDACTED
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.context.settings import Prices
-from langgraph_takeover.nodes.model.actions import build_tool_schemas
-from langgraph_takeover.nodes.model.calls import (
-    ContextWindowError,
-    ModelError,
-    ReplyTimeoutError,
-    ask_model,
-    find_api_keys,
-    measure_usage,
-)
+from langgraph_takeover.nodes.model.calls import ask_model, find_api_keys
+from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError, ReplyTimeoutError
+from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
+from langgraph_takeover.nodes.model.usage import measure_usage
 
 KEY = "sk-very-secret-123456"
 ROOT = Path(__file__).parents[3]
 
 
 class Endpoint(ThreadingHTTPServer):
-    """An HTTP server that gives one answer to every request."""
+    """An HTTP server that sends the same answer to every request."""
 
     daemon_threads = True
 
     def __init__(
-        self, status: int, body: bytes, headers: dict[str, str], *, drip: bytes, lacking: int
+        self, status: int, body: bytes, headers: dict[str, str], *, drip: bytes, missing_bytes: int
     ) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.status, self.body, self.headers = status, body, headers
-        self.drip, self.lacking = drip, lacking
+        self.drip, self.missing_bytes = drip, missing_bytes
         self.requests: list[dict[str, Any]] = []
 
     @property
@@ -68,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(endpoint.status)
         headers = {"Content-Type": "application/json", "retry-after-ms": "1"} | endpoint.headers
         if not endpoint.drip:
-            headers["Content-Length"] = str(len(endpoint.body) + endpoint.lacking)
+            headers["Content-Length"] = str(len(endpoint.body) + endpoint.missing_bytes)
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
@@ -87,11 +82,11 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def served(
-    body: Any, status: int = 200, *, drip: bytes = b"", lacking: int = 0, **headers: str
+    body: Any, status: int = 200, *, drip: bytes = b"", missing_bytes: int = 0, **headers: str
 ) -> Iterator[Endpoint]:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    endpoint = Endpoint(status, content, named, drip=drip, lacking=lacking)
+    endpoint = Endpoint(status, content, named, drip=drip, missing_bytes=missing_bytes)
     Thread(target=endpoint.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield endpoint
@@ -114,7 +109,7 @@ def failure(endpoint: Endpoint, timeout_s: float = 20, **settings: Any) -> Excep
     assert len(line) < 400
     assert "Traceback" not in line
     assert KEY not in line
-    # What is logged with the whole chain shows no more.
+    # A log with the exception chain shows no more either.
     assert error.__cause__ is None
     assert error.__suppress_context__ or error.__context__ is None
     return error
@@ -129,13 +124,13 @@ def completion(message: dict[str, Any] | None = None, **changes: Any) -> dict[st
 
 
 def streamed(*words: str, reason: str | None = "stop") -> bytes:
-    """The events of a reply that is sent word by word; without a reason it is cut before its end."""
+    """Return the events of a reply streamed word by word; without a finish reason it is cut off."""
     head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     choices: list[dict[str, Any]] = [{"delta": {"role": "assistant", "content": word}} for word in words]
     if reason is not None:
         choices.append({"delta": {}, "finish_reason": reason})
-    told = [json.dumps({**head, "choices": [{"index": 0, **choice}]}) for choice in choices]
-    return "".join(f"data: {event}\n\n" for event in (*told, *(["[DONE]"] if reason else []))).encode()
+    events = [json.dumps({**head, "choices": [{"index": 0, **choice}]}) for choice in choices]
+    return "".join(f"data: {event}\n\n" for event in (*events, *(["[DONE]"] if reason else []))).encode()
 
 
 EVENTS = {"Content_Type": "text/event-stream"}
@@ -147,9 +142,9 @@ def error_body(message: str, code: str | None = None) -> dict[str, Any]:
 
 def test_a_good_reply() -> None:
     with served(completion()) as endpoint:
-        reply = ask_model(client(endpoint.url), asked := [HumanMessage("hello")], timeout_s=20)
+        reply = ask_model(client(endpoint.url), messages := [HumanMessage("hello")], timeout_s=20)
     assert reply.text == "```bash\nls\n```"
-    assert measure_usage(reply, asked) == Usage(prompt_tokens=7, completion_tokens=3)
+    assert measure_usage(reply, messages) == Usage(prompt_tokens=7, completion_tokens=3)
 
 
 def test_cached_tokens_are_counted() -> None:
@@ -160,15 +155,15 @@ def test_cached_tokens_are_counted() -> None:
         "prompt_tokens_details": {"cached_tokens": 64},
     }
     with served(completion(usage=usage)) as endpoint:
-        reply = ask_model(client(endpoint.url), asked := [HumanMessage("hello")], timeout_s=20)
-    assert measure_usage(reply, asked) == Usage(prompt_tokens=70, cached_tokens=64, completion_tokens=3)
+        reply = ask_model(client(endpoint.url), messages := [HumanMessage("hello")], timeout_s=20)
+    assert measure_usage(reply, messages) == Usage(prompt_tokens=70, cached_tokens=64, completion_tokens=3)
 
 
-def test_usage_that_is_not_told_is_estimated_and_says_so() -> None:
+def test_missing_usage_is_estimated_and_marked() -> None:
     with served(completion(usage=None)) as endpoint:
-        reply = ask_model(client(endpoint.url), asked := [HumanMessage("hello, you")], timeout_s=20)
-    # Four characters a token, rounded up: of what was asked, and of the reply.
-    assert measure_usage(reply, asked) == Usage(prompt_tokens=3, completion_tokens=4, estimated=True)
+        reply = ask_model(client(endpoint.url), messages := [HumanMessage("hello, you")], timeout_s=20)
+    # Four characters per token, rounded up, for the messages and the reply.
+    assert measure_usage(reply, messages) == Usage(prompt_tokens=3, completion_tokens=4, estimated=True)
 
 
 def counts(prompt: Any = 7, completion: Any = 3, total: Any = 10, **more: Any) -> dict[str, Any]:
@@ -201,30 +196,30 @@ NONSENSE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", NONSENSE)
-def test_usage_that_cannot_be_true_is_estimated_instead(name: str) -> None:
+def test_impossible_usage_is_replaced_by_an_estimate(name: str) -> None:
     with served(completion(usage=NONSENSE[name])) as endpoint:
-        reply = ask_model(client(endpoint.url), asked := [HumanMessage("hello, you")], timeout_s=20)
-    assert measure_usage(reply, asked) == Usage(prompt_tokens=3, completion_tokens=4, estimated=True)
+        reply = ask_model(client(endpoint.url), messages := [HumanMessage("hello, you")], timeout_s=20)
+    assert measure_usage(reply, messages) == Usage(prompt_tokens=3, completion_tokens=4, estimated=True)
 
 
 @pytest.mark.parametrize(
     "usage", ["lots", [1], counts(prompt_tokens_details=[1]), counts(prompt_tokens_details="x")]
 )
-def test_usage_of_a_wrong_shape_is_a_malformed_answer(usage: Any) -> None:
+def test_usage_of_a_wrong_shape_makes_the_answer_malformed(usage: Any) -> None:
     with served(completion(usage=usage)) as endpoint:
         assert "malformed" in str(failure(endpoint))
 
 
-def test_usage_below_what_any_tokenizer_can_reach_is_estimated_instead() -> None:
+def test_usage_below_any_tokenizer_is_replaced_by_an_estimate() -> None:
     with served(completion()) as endpoint:
-        reply = ask_model(client(endpoint.url), asked := [HumanMessage("x" * 8_000)], timeout_s=20)
-    assert measure_usage(reply, asked) == Usage(prompt_tokens=2_000, completion_tokens=4, estimated=True)
+        reply = ask_model(client(endpoint.url), messages := [HumanMessage("x" * 8_000)], timeout_s=20)
+    assert measure_usage(reply, messages) == Usage(prompt_tokens=2_000, completion_tokens=4, estimated=True)
 
 
-def test_tokens_that_are_in_neither_part_were_generated() -> None:
+def test_tokens_in_neither_part_count_as_completion() -> None:
     with served(completion(usage=counts(total=60))) as endpoint:
-        reply = ask_model(client(endpoint.url), asked := [HumanMessage("hello, you")], timeout_s=20)
-    assert measure_usage(reply, asked) == Usage(prompt_tokens=7, completion_tokens=53)
+        reply = ask_model(client(endpoint.url), messages := [HumanMessage("hello, you")], timeout_s=20)
+    assert measure_usage(reply, messages) == Usage(prompt_tokens=7, completion_tokens=53)
 
 
 @pytest.mark.parametrize(
@@ -239,16 +234,16 @@ def test_tokens_that_are_in_neither_part_were_generated() -> None:
         5,
     ],
 )
-def test_usage_of_a_model_of_the_app_s_own_is_checked_alike(counted: Any) -> None:
+def test_usage_of_custom_models_is_checked_too(counted: Any) -> None:
     def reply(_: Any) -> AIMessage:
         made = AIMessage("hello")
         made.usage_metadata = counted
         return made
 
-    asked = [HumanMessage("hello, you")]
-    said = ask_model(RunnableLambda(reply), asked, timeout_s=20)
-    assert said.usage_metadata is None
-    assert measure_usage(said, asked).estimated
+    messages = [HumanMessage("hello, you")]
+    answer = ask_model(RunnableLambda(reply), messages, timeout_s=20)
+    assert answer.usage_metadata is None
+    assert measure_usage(answer, messages).estimated
 
 
 COUNTS = st.integers() | st.floats() | st.booleans() | st.none() | st.text()
@@ -256,7 +251,7 @@ NAMES = ("input_tokens", "output_tokens", "total_tokens", "input_token_details")
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), COUNTS | st.dictionaries(st.just("cache_read"), COUNTS)))
-def test_no_report_of_usage_lowers_what_is_spent(counted: Any) -> None:
+def test_no_reported_usage_is_negative(counted: Any) -> None:
     reply = AIMessage("hello")
     reply.usage_metadata = counted
     usage = measure_usage(reply, [HumanMessage("hello, you")])
@@ -266,7 +261,7 @@ def test_no_report_of_usage_lowers_what_is_spent(counted: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [10**30, "\ud800", [[1, {"a": 10**30}]], {"a": "\udfff"}])
-def test_whatever_a_reply_holds_can_be_stored(value: Any) -> None:
+def test_every_reply_can_be_stored(value: Any) -> None:
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
     arguments = json.dumps({"command": "ls", "more": value})
@@ -280,14 +275,14 @@ def test_whatever_a_reply_holds_can_be_stored(value: Any) -> None:
 
 
 @pytest.mark.parametrize("depth", [70, 600])
-def test_a_reply_that_is_nested_too_deep_is_malformed(depth: int) -> None:
+def test_a_deeply_nested_reply_is_malformed(depth: int) -> None:
     nested = "[" * depth + "]" * depth
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": f'{{"a": {nested}}}'}}
     with served(completion({"tool_calls": [call]})) as endpoint:
         assert "nested deeper than 64" in str(failure(endpoint))
 
 
-def test_lone_surrogates_never_enter() -> None:
+def test_lone_surrogates_are_replaced() -> None:
     call = {
         "id": "1",
         "type": "function",
@@ -299,7 +294,7 @@ def test_lone_surrogates_never_enter() -> None:
     assert reply.tool_calls[0]["args"] == {"command": "\ufffd"}
 
 
-def test_calls_without_an_id_are_given_one() -> None:
+def test_calls_without_an_id_get_one() -> None:
     calls = [{"type": "function", "function": {"name": "shell", "arguments": text}} for text in ("{}", "{")]
     with served(completion({"content": None, "tool_calls": calls})) as endpoint:
         reply = ask_model(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
@@ -326,7 +321,7 @@ def test_refused_requests(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_passing_failures_are_retried_first(status: int) -> None:
+def test_transient_failures_are_retried_first(status: int) -> None:
     with served(error_body("try again"), status) as endpoint:
         error = failure(endpoint)
     assert isinstance(error, ModelError)
@@ -334,7 +329,7 @@ def test_passing_failures_are_retried_first(status: int) -> None:
     assert len(endpoint.requests) == 3
 
 
-def test_a_rate_limit_in_tokens_is_no_overflow() -> None:
+def test_a_rate_limit_in_tokens_is_not_an_overflow() -> None:
     with served(error_body("Request too large for context window of your tier (TPM)"), 429) as endpoint:
         assert isinstance(failure(endpoint), ModelError)
 
@@ -377,15 +372,15 @@ def test_a_web_page(status: int) -> None:
     assert "web page; does the base URL end in /v1?" in str(error)
 
 
-def test_a_torn_body() -> None:
-    with served(completion(), lacking=50) as endpoint:
+def test_a_truncated_body() -> None:
+    with served(completion(), missing_bytes=50) as endpoint:
         error = failure(endpoint)
     assert isinstance(error, ModelError)
     assert "connection to the endpoint broke: peer closed connection" in str(error)
 
 
 @pytest.mark.parametrize("reason", [None, ""])
-def test_a_reply_without_an_end(reason: str | None) -> None:
+def test_a_reply_without_a_finish_reason(reason: str | None) -> None:
     choice = completion()["choices"][0]
     for body in (
         choice | {"finish_reason": reason},
@@ -398,7 +393,7 @@ def test_a_reply_without_an_end(reason: str | None) -> None:
 
 
 @pytest.mark.timeout(30)
-def test_a_body_that_drips_for_ever() -> None:
+def test_an_endless_slow_body() -> None:
     with served(b"", drip=b" ") as endpoint:
         error = failure(endpoint, timeout_s=0.5)
     assert isinstance(error, ReplyTimeoutError)
@@ -412,7 +407,7 @@ def test_a_streamed_reply() -> None:
 
 
 @pytest.mark.parametrize("done", [b"", b"data: [DONE]\n\n"])
-def test_a_stream_without_an_end(done: bytes) -> None:
+def test_a_stream_without_a_finish_reason(done: bytes) -> None:
     with served(streamed("```bash\n", "rm -", reason=None) + done, **EVENTS) as endpoint:
         error = failure(endpoint, streaming=True)
     assert isinstance(error, ModelError)
@@ -420,8 +415,8 @@ def test_a_stream_without_an_end(done: bytes) -> None:
     assert "cut off" in str(error)
 
 
-def test_a_torn_stream() -> None:
-    with served(streamed("```bash\n", "rm -", reason=None), lacking=50, **EVENTS) as endpoint:
+def test_a_truncated_stream() -> None:
+    with served(streamed("```bash\n", "rm -", reason=None), missing_bytes=50, **EVENTS) as endpoint:
         error = failure(endpoint, streaming=True)
     assert isinstance(error, ModelError)
     assert error.is_transient
@@ -429,20 +424,20 @@ def test_a_torn_stream() -> None:
 
 
 @pytest.mark.timeout(30)
-def test_a_stream_that_drips_for_ever() -> None:
+def test_an_endless_slow_stream() -> None:
     with served(b"", drip=streamed("word ", reason=None), **EVENTS) as endpoint:
         error = failure(endpoint, timeout_s=0.5, streaming=True)
     assert isinstance(error, ReplyTimeoutError)
 
 
-def test_an_overdue_call_does_not_keep_the_process() -> None:
+def test_an_overdue_call_does_not_keep_the_process_alive() -> None:
     script = f"""
 import sys
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
-from langgraph_takeover.nodes.model.calls import ModelError, ask
+from langgraph_takeover.nodes.model.calls import ModelError, ask_model
 try:
-    ask(ChatOpenAI(model="m", base_url=sys.argv[1], api_key={KEY!r}), [HumanMessage("x")], timeout_s=0.5)
+    ask_model(ChatOpenAI(model="m", base_url=sys.argv[1], api_key={KEY!r}), [HumanMessage("x")], timeout_s=0.5)
 except ModelError as error:
     print(error, flush=True)
 """
@@ -456,7 +451,7 @@ except ModelError as error:
             check=False,
         )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("no whole reply within")
+    assert done.stdout.startswith("no complete reply within")
 
 
 @pytest.mark.parametrize(
@@ -492,9 +487,7 @@ except ModelError as error:
         ),
     ],
 )
-def test_context_overflow_in_the_words_of_several_servers(
-    status: int, message: str, code: str | None
-) -> None:
+def test_context_overflow_messages_of_several_servers(status: int, message: str, code: str | None) -> None:
     with served(error_body(message, code), status) as endpoint:
         error = failure(endpoint)
     assert isinstance(error, ContextWindowError)
@@ -520,7 +513,7 @@ ENCODED = base64.b64encode(f"Bearer {KEY}".encode()).decode()
 @pytest.mark.parametrize(
     "spelt", [ENCODED, KEY.encode().hex(), KEY[::-1], "".join(f"%{ord(c):02x}" for c in KEY)]
 )
-def test_an_encoded_key_is_in_no_error_and_in_no_part_of_a_reply(spelt: str) -> None:
+def test_no_error_or_reply_contains_an_encoded_key(spelt: str) -> None:
     with served(error_body(f"bad header {spelt}!"), 401) as endpoint:
         assert REDACTED in str(failure(endpoint))
     call = {
@@ -537,7 +530,7 @@ def test_an_encoded_key_is_in_no_error_and_in_no_part_of_a_reply(spelt: str) -> 
     assert spelt[4:-4] not in repr(reply)
 
 
-def test_keys_in_headers_and_addresses_are_keys_too() -> None:
+def test_keys_in_headers_and_urls_are_found() -> None:
     headers = {
         "X-Api-Key": "gateway-key-1",
         "Authorization": "Bearer gateway-key-2",
@@ -554,7 +547,7 @@ def test_keys_in_headers_and_addresses_are_keys_too() -> None:
     assert "gateway" not in str(caught.value)
 
 
-def test_an_error_of_any_length_is_read_in_time() -> None:
+def test_long_errors_are_parsed_quickly() -> None:
     with served(error_body("input token count " * 200_000), 400) as endpoint:
         started = time.monotonic()
         failure(endpoint)
@@ -586,18 +579,18 @@ class Buggy(BaseChatModel):
     ("bug", "kind"),
     [("type", TypeError), ("json", ValueError), ("within", ValueError), ("exit", KeyboardInterrupt)],
 )
-def test_a_bug_of_ours_stays_what_it_is(bug: str, kind: type[BaseException]) -> None:
+def test_a_bug_of_ours_is_raised_unchanged(bug: str, kind: type[BaseException]) -> None:
     with pytest.raises(kind) as caught:
         ask_model(Buggy(bug=bug), [HumanMessage("hello")], timeout_s=20)
     assert not isinstance(caught.value, ModelError | ContextWindowError)
     assert caught.tb is not None
 
 
-def test_a_model_may_tell_its_own_failures() -> None:
+def test_a_model_may_raise_model_errors() -> None:
     def fail(_: Any) -> Any:
-        raise ModelError("told")
+        raise ModelError("own error")
 
-    with pytest.raises(ModelError, match=r"^told$"):
+    with pytest.raises(ModelError, match=r"^own error$"):
         ask_model(RunnableLambda(fail), [HumanMessage("x")], timeout_s=5)
-    with pytest.raises(ModelError, match="a str where a reply was due"):
+    with pytest.raises(ModelError, match="a str instead of a reply"):
         ask_model(RunnableLambda(lambda _: "text"), [HumanMessage("x")], timeout_s=5)

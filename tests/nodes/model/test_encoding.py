@@ -1,4 +1,4 @@
-"""Replies whose text no UTF-8 can hold until it is mended."""
+"""Replies with text that UTF-8 cannot encode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_action
 
 
-def test_an_escape_inside_a_call_that_is_half_a_pair() -> None:
+def test_a_lone_surrogate_in_a_call_is_replaced() -> None:
     for content in ("a \ud800", {"deep": ["\udc00"]}, "😀"):
         call = {"name": "editor", "arguments": {"command": "create", "path": "x", "content": content}}
         action = parse_action(AIMessage(f"```json\n{json.dumps(call)}\n```"), "text", offer_handoff=False)

@@ -1,4 +1,4 @@
-"""Calls that may hang are waited for only so long, and are in nobody's way afterwards."""
+"""Calls end at their deadlines and do not affect later calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langgraph_takeover.nodes.model.exchange import DeadlineExceededError, call_
 _word = contextvars.ContextVar("_word", default="none")
 
 
-def test_a_call_returns_or_raises_as_if_made_here() -> None:
+def test_a_call_returns_or_raises_as_a_direct_call_does() -> None:
     _word.set("mine")
     assert call_with_timeout(5, lambda: (_word.get(), 3)) == ("mine", 3)
     with pytest.raises(ZeroDivisionError):
@@ -22,43 +22,43 @@ def test_a_call_returns_or_raises_as_if_made_here() -> None:
         call_with_timeout(5, _interrupt)
 
 
-def test_calls_that_end_share_a_thread_that_ends_with_who_called() -> None:
-    seen: list[threading.Thread] = []
+def test_finished_calls_share_a_thread_that_ends_with_its_caller() -> None:
+    threads: list[threading.Thread] = []
 
     def call_twice() -> None:
-        seen.extend(call_with_timeout(5, threading.current_thread) for _ in range(2))
+        threads.extend(call_with_timeout(5, threading.current_thread) for _ in range(2))
 
     caller = threading.Thread(target=call_twice)
     caller.start()
     caller.join()
-    assert seen[0] is seen[1]
-    seen[0].join(60)
-    assert not seen[0].is_alive()
+    assert threads[0] is threads[1]
+    threads[0].join(60)
+    assert not threads[0].is_alive()
 
 
-def test_an_overdue_call_holds_up_no_later_one_and_its_thread_ends_with_it() -> None:
-    go_on, seen = threading.Event(), []
+def test_an_overdue_call_delays_no_later_one_and_its_thread_ends_with_it() -> None:
+    may_end, threads = threading.Event(), []
 
     def hang() -> None:
-        seen.append(threading.current_thread())
-        go_on.wait(60)
+        threads.append(threading.current_thread())
+        may_end.wait(60)
 
     with pytest.raises(DeadlineExceededError):
         call_with_timeout(0.2, hang)
-    assert call_with_timeout(60, lambda: go_on.is_set()) is False, "it ran while the overdue call still hung"
-    go_on.set()
-    seen[0].join(60)
-    assert not seen[0].is_alive()
+    assert call_with_timeout(60, lambda: may_end.is_set()) is False, "the call waited for the overdue one"
+    may_end.set()
+    threads[0].join(60)
+    assert not threads[0].is_alive()
 
 
-def test_a_call_may_call() -> None:
+def test_calls_nest() -> None:
     assert (
         call_with_timeout(5, lambda: call_with_timeout(5, lambda: "inner") + " and outer")
         == "inner and outer"
     )
 
 
-def test_a_forked_process_calls_as_well() -> None:
+def test_calls_work_in_a_forked_process() -> None:
     assert call_with_timeout(5, lambda: "before") == "before"
     child = os.fork()
     if child == 0:
@@ -73,7 +73,7 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def test_a_call_that_computes_on_is_ended(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_overdue_computation_is_ended(capfd: pytest.CaptureFixture[str]) -> None:
     threads: list[threading.Thread] = []
 
     def compute() -> None:

@@ -1,4 +1,4 @@
-"""An endpoint can exhaust neither memory nor time, whatever it sends and however it compresses it."""
+"""No reply of an endpoint, compressed or not, exhausts memory or time."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langgraph_takeover.evals.models import describe_ambiguous_models
-from langgraph_takeover.nodes.model.actions import build_tool_schemas
-from langgraph_takeover.nodes.model.calls import ModelError, ReplyTimeoutError, ReplyTooLargeError, ask_model
+from langgraph_takeover.nodes.model.calls import ask_model
+from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError, ReplyTooLargeError
 from langgraph_takeover.nodes.model.exchange import DeadlineExceededError, Exchange
 from langgraph_takeover.nodes.model.http_client import MIB, STREAM_LIMITS, WHOLE_REPLY_LIMITS, EndpointClient
+from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 
 from .test_calls import client, completion, served, streamed
 
@@ -43,10 +44,10 @@ LONG = json.dumps(completion({"content": "@"})).encode().split(b"@")
 
 
 def bomb(coding: str, mebibytes: int) -> bytes:
-    """A reply with so much text, compressed to about a thousandth; its end is never reached."""
+    """Return a reply of that size, compressed to about a thousandth; it has no end."""
     packer = zlib.compressobj(9, zlib.DEFLATED, {"gzip": 31, "deflate": 15}[coding])
     head = packer.compress(LONG[0] + b"a" * 1024**2) + packer.flush(zlib.Z_FULL_FLUSH)
-    # What follows a full flush refers to nothing before it, so that it can be repeated.
+    # Data after a full flush does not refer to earlier data, so it can be repeated.
     return head + (packer.compress(b"a" * 1024**2) + packer.flush(zlib.Z_FULL_FLUSH)) * mebibytes
 
 
@@ -67,7 +68,7 @@ def refusal(url: str, timeout_s: float = 20, **settings: Any) -> str:
 def test_a_compressed_reply_is_refused_at_its_limit(coding: str, status: int) -> None:
     with served(bomb(coding, 40), status, Content_Encoding=coding) as endpoint:
         assert refusal(endpoint.url) == "the endpoint's reply was refused: it is longer than 4 MiB"
-    assert len(endpoint.requests) == 1, "a refused reply is not paid for again"
+    assert len(endpoint.requests) == 1, "a refused reply is not requested again"
 
 
 def test_a_compressed_reply_of_usual_size_is_read() -> None:
@@ -77,12 +78,12 @@ def test_a_compressed_reply_of_usual_size_is_read() -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip, gzip", "gzip,deflate", "identity, gzip"])
-def test_a_reply_that_is_compressed_twice_is_refused(coding: str) -> None:
+def test_a_reply_compressed_twice_is_refused(coding: str) -> None:
     with served(gzip.compress(bomb("gzip", 4)), Content_Encoding=coding) as endpoint:
         assert "compressed more than once" in refusal(endpoint.url)
 
 
-def test_a_reply_without_end_is_refused() -> None:
+def test_an_endless_reply_is_refused() -> None:
     with served(b"", drip=b" " * 100_000) as endpoint:
         assert "longer than 4 MiB" in refusal(endpoint.url)
 
@@ -101,7 +102,7 @@ def test_a_long_reply_is_read() -> None:
         assert ask_model(client(endpoint.url), HELLO, timeout_s=60).text == text
 
 
-def test_a_reply_too_long_for_every_later_step_is_refused_whoever_made_the_client() -> None:
+def test_a_long_reply_of_a_custom_model_is_refused() -> None:
     from ...graph.conftest import scripted_model
 
     with pytest.raises(ReplyTooLargeError, match=r"it has 1,500,\d+ characters"):
@@ -109,7 +110,7 @@ def test_a_reply_too_long_for_every_later_step_is_refused_whoever_made_the_clien
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "problem"),
     [
         (b"data: {}\n\n" * 1_000, "more than 2,000 objects"),
         (b"data: " + b"a" * (STREAM_LIMITS.line_bytes + 20_000), "more than 2 MiB without a blank line"),
@@ -119,18 +120,20 @@ def test_a_reply_too_long_for_every_later_step_is_refused_whoever_made_the_clien
     ids=["events", "line", "lines", "content"],
 )
 def test_a_stream_beyond_its_limits_is_refused(
-    monkeypatch: pytest.MonkeyPatch, body: bytes, says: str
+    monkeypatch: pytest.MonkeyPatch, body: bytes, problem: str
 ) -> None:
-    if "objects" in says:
+    if "objects" in problem:
         monkeypatch.setattr(
-            "langgraph_takeover.nodes.model.http_client.STREAM_LIMITS", STREAM_LIMITS._replace(parts=2_000)
+            "langgraph_takeover.nodes.model.http_client.STREAM_LIMITS",
+            STREAM_LIMITS._replace(structure_count=2_000),
         )
-    if "longer" in says:
+    if "longer" in problem:
         monkeypatch.setattr(
-            "langgraph_takeover.nodes.model.http_client.STREAM_LIMITS", STREAM_LIMITS._replace(content=MIB)
+            "langgraph_takeover.nodes.model.http_client.STREAM_LIMITS",
+            STREAM_LIMITS._replace(content_bytes=MIB),
         )
     with served(body, Content_Type="text/event-stream") as endpoint:
-        assert says in refusal(endpoint.url, streaming=True)
+        assert problem in refusal(endpoint.url, streaming=True)
 
 
 def test_a_compressed_stream_is_refused_at_its_limit() -> None:
@@ -139,17 +142,17 @@ def test_a_compressed_stream_is_refused_at_its_limit() -> None:
         assert "more than 2 MiB without a blank line" in refusal(endpoint.url, streaming=True)
 
 
-def test_a_stream_passes_on_each_event_at_once() -> None:
-    heard, in_time = threading.Event(), []
+def test_a_stream_passes_each_event_on_immediately() -> None:
+    token_received, in_time = threading.Event(), []
 
     class Listener(BaseCallbackHandler):
         def on_llm_new_token(self, token: str, **_: Any) -> None:
-            heard.set()
+            token_received.set()
 
     def answer(connection: socket.socket) -> None:
         first, *others = streamed(*"abc").split(b"\n\n")
         connection.sendall(EVENT_STREAM + first + b"\n\n")
-        in_time.append(heard.wait(10))
+        in_time.append(token_received.wait(10))
         connection.sendall(b"\n\n".join(others))
 
     with raw(answer) as (url, _):
@@ -161,7 +164,7 @@ def test_a_stream_passes_on_each_event_at_once() -> None:
 def test_a_blank_line_may_be_split_over_two_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "a" * 200
     monkeypatch.setattr(
-        "langgraph_takeover.nodes.model.http_client.STREAM_LIMITS", STREAM_LIMITS._replace(line=10_000)
+        "langgraph_takeover.nodes.model.http_client.STREAM_LIMITS", STREAM_LIMITS._replace(line_bytes=10_000)
     )
 
     def answer(connection: socket.socket) -> None:
@@ -175,52 +178,52 @@ def test_a_blank_line_may_be_split_over_two_chunks(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_client_of_a_thread_is_closed_when_the_thread_ends() -> None:
-    made: list[EndpointClient] = []
+    clients: list[EndpointClient] = []
 
     def work() -> None:
         client = Exchange(20).attach_client()
         assert Exchange(20).attach_client() is client
-        made.append(client)
+        clients.append(client)
 
     with ThreadPoolExecutor(2) as pool:
         for _ in range(4):
             pool.submit(work).result()
-        assert not any(client.is_closed for client in made)
-    assert all(client.is_closed for client in made)
-    references = [weakref.ref(client) for client in made]
-    made.clear()
+        assert not any(client.is_closed for client in clients)
+    assert all(client.is_closed for client in clients)
+    references = [weakref.ref(client) for client in clients]
+    clients.clear()
     gc.collect()
     assert [reference() for reference in references] == [None] * 4
 
 
-def test_a_call_without_time_left_is_overdue() -> None:
+def test_a_call_without_remaining_time_is_overdue() -> None:
     with pytest.raises(DeadlineExceededError):
         Exchange(0.0).run(lambda: None)
 
 
-def test_bound_models_and_models_of_other_libraries_are_bounded_alike() -> None:
+def test_replies_of_bound_models_are_limited_too() -> None:
     with served(bomb("gzip", 40), Content_Encoding="gzip") as endpoint:
         bound = client(endpoint.url).bind_tools(build_tool_schemas(offer_handoff=False))
         with pytest.raises(ReplyTooLargeError):
             ask_model(bound, HELLO, timeout_s=20)
 
 
-def test_memory_stays_small_while_a_bomb_is_read() -> None:
+def test_memory_stays_small_while_a_compression_bomb_is_read() -> None:
     script = """
 import sys
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
-from langgraph_takeover.nodes.model.calls import ModelError, ask
+from langgraph_takeover.nodes.model.calls import ModelError, ask_model
 
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
 
 good, bad = (ChatOpenAI(model="m", base_url=url, api_key="k") for url in sys.argv[1:])
-ask(good, [HumanMessage("x")], timeout_s=50)
+ask_model(good, [HumanMessage("x")], timeout_s=50)
 before = peak()
 try:
-    ask(bad, [HumanMessage("x")], timeout_s=50)
+    ask_model(bad, [HumanMessage("x")], timeout_s=50)
 except ModelError:
     print(peak() - before)
 """
@@ -239,8 +242,8 @@ except ModelError:
 
 @contextmanager
 def raw(answer: Callable[[socket.socket], object], reads: bool = True) -> Iterator[tuple[str, list[float]]]:
-    """The URL of a server that answers each connection by a function, and when each connection ended."""
-    ended: list[float] = []
+    """Yield the URL of a server that answers each connection by a function, and the times at which connections ended."""
+    end_times: list[float] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve(connection: socket.socket) -> None:
@@ -251,7 +254,7 @@ def raw(answer: Callable[[socket.socket], object], reads: bool = True) -> Iterat
                     answer(connection)
                 except OSError:
                     pass
-                ended.append(time.monotonic())
+                end_times.append(time.monotonic())
 
         def accept() -> None:
             try:
@@ -261,11 +264,11 @@ def raw(answer: Callable[[socket.socket], object], reads: bool = True) -> Iterat
                 return
 
         threading.Thread(target=accept, daemon=True).start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}/v1", ended
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/v1", end_times
 
 
 def read_request(connection: socket.socket) -> None:
-    """Read all of it: a connection that is closed with something unread is reset, and its answer may be lost."""
+    """Read a whole request: closing a connection with unread data resets it, and its answer may be lost."""
     received = b""
     while b"\r\n\r\n" not in received:
         received += connection.recv(100_000) or b"\r\n\r\n"
@@ -306,19 +309,19 @@ SLOW = {
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", SLOW)
-def test_a_connection_ends_with_the_time_of_its_call(kind: str) -> None:
-    with raw(SLOW[kind]) as (url, ended):
+def test_a_connection_ends_at_the_deadline_of_its_call(kind: str) -> None:
+    with raw(SLOW[kind]) as (url, end_times):
         started = time.monotonic()
         with pytest.raises(ReplyTimeoutError):
             ask_model(client(url), HELLO, timeout_s=0.6)
         assert time.monotonic() - started < 3
-        while not ended and time.monotonic() - started < 10:
+        while not end_times and time.monotonic() - started < 10:
             time.sleep(0.05)
-        assert ended, "the server is still served"
+        assert end_times, "the connection is still open"
 
 
 @pytest.mark.timeout(60)
-def test_a_connection_that_takes_no_request_ends_with_the_time_of_its_call() -> None:
+def test_a_connection_that_reads_no_request_ends_at_the_deadline() -> None:
     over = threading.Event()
     with raw(lambda connection: over.wait(30), reads=False) as (url, _):
         started = time.monotonic()
@@ -331,12 +334,12 @@ def test_a_connection_that_takes_no_request_ends_with_the_time_of_its_call() -> 
 
 
 def opened(url: str) -> list[Any]:
-    """The connections of this process to a server."""
+    """Return the connections of this process to a server."""
     port = urlsplit(url).port
     return [one for one in psutil.Process().net_connections("tcp") if one.raddr and one.raddr.port == port]
 
 
-def test_a_client_that_notices_the_end_of_its_time_first_is_overdue_too(
+def test_a_timeout_that_the_client_notices_first_is_a_reply_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def late(_: Any) -> Any:
@@ -347,7 +350,7 @@ def test_a_client_that_notices_the_end_of_its_time_first_is_overdue_too(
         ask_model(RunnableLambda(late), HELLO, timeout_s=20)
 
 
-def test_headers_without_end_are_refused() -> None:
+def test_endless_headers_are_refused() -> None:
     def answer(connection: socket.socket) -> None:
         connection.sendall(OK + b"X-A: " + b"a" * 50_000_000)
 
@@ -355,7 +358,7 @@ def test_headers_without_end_are_refused() -> None:
         ask_model(client(url), HELLO, timeout_s=20)
 
 
-def test_a_call_after_one_that_was_ended_has_a_connection_of_its_own() -> None:
+def test_a_call_after_a_timeout_has_a_new_connection() -> None:
     with served(b"", drip=b" ") as slow, served(completion()) as good:
         for _ in range(2):
             with pytest.raises(ReplyTimeoutError):
@@ -365,7 +368,7 @@ def test_a_call_after_one_that_was_ended_has_a_connection_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("charset", ["punycode", "idna", "utf-7", "no-such"])
-def test_no_charset_costs_more_than_another(charset: str) -> None:
+def test_no_charset_is_slow_to_decode(charset: str) -> None:
     text, kind = b"a-" + b"zzzz9" * 200_000, f"text/plain; charset={charset}"
     with (
         served(text, 400, Content_Type=kind) as endpoint,
@@ -402,7 +405,7 @@ def test_no_redirect_is_followed(status: int) -> None:
     assert inner.requests == []
 
 
-def test_a_client_of_the_app_s_own_stays_its_own() -> None:
+def test_a_custom_http_client_is_not_replaced() -> None:
     import httpx2
 
     with httpx2.Client(headers={"X-Ours": "1"}) as own, served(completion()) as endpoint:
@@ -412,7 +415,7 @@ def test_a_client_of_the_app_s_own_stays_its_own() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_the_list_of_an_endpoint_s_models_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_list_of_an_endpoint_has_limits_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("langgraph_takeover.evals.models._LISTING_TIMEOUT_S", 0.5)
     for slow in (SLOW["header"], SLOW["body"]):
         with raw(slow) as (url, _):

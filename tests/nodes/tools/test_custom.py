@@ -1,4 +1,4 @@
-"""Tools of the embedding program: called with what the model gave, once, and told to it as they end."""
+"""Custom tools are called once, with the model's arguments, and the model sees their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from langgraph_takeover.errors import SettingsError
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
-from langgraph_takeover.nodes.model.calls import ModelError
+from langgraph_takeover.nodes.model.errors import ModelError
 
 from ...graph.conftest import DONE, EDIT, RunHarness, native_reply, scripted_model
 
@@ -45,9 +45,9 @@ def add(a: int, b: int = 1) -> int:
 
 @tool
 def note(text: str, config: RunnableConfig) -> str:
-    """Write a note into the machine."""
-    machine = config["configurable"]["sandbox"]
-    machine.write_file("made.txt", text.encode())
+    """Write a note into the sandbox."""
+    sandbox = config["configurable"]["sandbox"]
+    sandbox.write_file("made.txt", text.encode())
     return f"written as {config['configurable']['idempotency_key']}"
 
 
@@ -72,7 +72,7 @@ def test_a_native_call(bench: RunHarness) -> None:
 
 
 @pytest.mark.parametrize("name", ["text", "native"])
-def test_the_configuration_is_not_the_models_to_give(bench: RunHarness, name: Any) -> None:
+def test_the_model_does_not_see_the_configuration(bench: RunHarness, name: Any) -> None:
     model = scripted_model(DONE if name == "text" else native_reply(("finish", "{}")))
     bench.run(model, tools=(note,), protocol=name)
     assert "config" not in json.dumps(model.tools)
@@ -81,7 +81,7 @@ def test_the_configuration_is_not_the_models_to_give(bench: RunHarness, name: An
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "problem"),
     [
         ({"a": "many"}, "a: Input should be a valid integer"),
         ({}, "a: Field required"),
@@ -89,15 +89,13 @@ def test_the_configuration_is_not_the_models_to_give(bench: RunHarness, name: An
         ({"a": {"b": 1}, "b": []}, "b: Input should be a valid integer"),
     ],
 )
-def test_wrong_arguments_are_told_to_the_model(
-    bench: RunHarness, arguments: dict[str, Any], says: str
-) -> None:
+def test_the_model_sees_wrong_arguments(bench: RunHarness, arguments: dict[str, Any], problem: str) -> None:
     state = bench.run(scripted_model(textual("add", **arguments), textual("add", a=1), DONE), tools=(add,))
-    wrong, right = results(state, "add")
-    assert wrong.refused
-    assert wrong.text.startswith("Not done: ")
-    assert says in wrong.text
-    assert "\n" not in wrong.text
+    refused, right = results(state, "add")
+    assert refused.refused
+    assert refused.text.startswith("Not done: ")
+    assert problem in refused.text
+    assert "\n" not in refused.text
     assert (right.text, right.refused) == ("2", False)
 
 
@@ -105,10 +103,10 @@ def test_a_tool_that_refuses(bench: RunHarness) -> None:
     @tool
     def ask(question: str) -> str:
         """Ask."""
-        raise ToolException("nobody is there")
+        raise ToolException("nobody answered")
 
-    (seen,) = results(bench.run(scripted_model(textual("ask", question="?"), DONE), tools=(ask,)), "ask")
-    assert (seen.text, seen.refused) == ("Not done: nobody is there", True)
+    (event,) = results(bench.run(scripted_model(textual("ask", question="?"), DONE), tools=(ask,)), "ask")
+    assert (event.text, event.refused) == ("Not done: nobody answered", True)
 
 
 class Odd:
@@ -135,23 +133,25 @@ LOOP.append(LOOP)
     ],
     ids=["dict", "none", "number", "object", "keys", "loop", "bytes", "surrogate", "long"],
 )
-def test_what_a_tool_returns_is_shown_as_text(bench: RunHarness, value: Any, text: str) -> None:
-    def give() -> Any:
-        """Give it."""
+def test_results_are_shown_as_text(bench: RunHarness, value: Any, text: str) -> None:
+    def return_value() -> Any:
+        """Return it."""
         return value
 
-    giving = StructuredTool.from_function(give)
-    state = bench.run(scripted_model(textual("give"), DONE), tools=(giving,), observation_chars=200)
-    (seen,) = results(state, "give")
-    assert seen.text.startswith(text)
-    assert bench.load_state().values["messages"][3].text == seen.text
+    return_tool = StructuredTool.from_function(return_value)
+    state = bench.run(
+        scripted_model(textual("return_value"), DONE), tools=(return_tool,), observation_chars=200
+    )
+    (event,) = results(state, "return_value")
+    assert event.text.startswith(text)
+    assert bench.load_state().values["messages"][3].text == event.text
 
 
-def test_effects_on_the_machine_are_seen_and_kept(bench: RunHarness) -> None:
+def test_effects_on_the_sandbox_are_recorded_and_restored(bench: RunHarness) -> None:
     model = scripted_model(textual("note", text="one\n"), SHOW, DONE)
     state = bench.run(model, tools=(note,))
-    (seen,) = results(state, "note")
-    assert [change.path for change in seen.changes] == ["made.txt"]
+    (event,) = results(state, "note")
+    assert [change.path for change in event.changes] == ["made.txt"]
     assert results(state, "shell")[0].text == "[exit code 0]\none\n"
     before = next(m for m in bench.home.history("thread") if m.step == 2 and m.next == ("think",))
     forked = bench.resume(
@@ -162,19 +162,19 @@ def test_effects_on_the_machine_are_seen_and_kept(bench: RunHarness) -> None:
 
 def test_an_edit_by_a_tool_fires_a_point(bench: RunHarness) -> None:
     @tool
-    def mend(config: RunnableConfig) -> str:
-        """Mend it."""
-        machine = config["configurable"]["sandbox"]
-        text = machine.read_file("pkg/core.py").decode().replace("n + 1", "n * 2")
-        machine.write_file("pkg/core.py", text.encode())
-        return "mended"
+    def fix(config: RunnableConfig) -> str:
+        """Fix it."""
+        sandbox = config["configurable"]["sandbox"]
+        text = sandbox.read_file("pkg/core.py").decode().replace("n + 1", "n * 2")
+        sandbox.write_file("pkg/core.py", text.encode())
+        return "fixed"
 
-    state = bench.run(scripted_model(textual("mend"), DONE), tools=(mend,), points=("first_source_edit",))
+    state = bench.run(scripted_model(textual("fix"), DONE), tools=(fix,), points=("first_source_edit",))
     assert state["records"] == ["run.first_source_edit"]
     assert "n * 2" in bench.store.load("run.first_source_edit").patch
 
 
-def test_each_call_has_a_key_of_its_own_that_lasts(bench: RunHarness) -> None:
+def test_each_call_has_its_own_idempotency_key(bench: RunHarness) -> None:
     keys: list[str] = []
 
     @tool
@@ -195,28 +195,28 @@ def test_each_call_has_a_key_of_its_own_that_lasts(bench: RunHarness) -> None:
     assert first.startswith("thread/")
 
 
-def test_a_bug_of_a_tool_keeps_its_traceback_and_loses_nothing(bench: RunHarness) -> None:
+def test_a_bug_of_a_tool_keeps_its_traceback_and_the_run_resumes(bench: RunHarness) -> None:
     class Inner(BaseModel):
         n: int
 
-    mended = False
+    is_fixed = False
 
     @tool
     def look(kind: str) -> str:
         """Look."""
-        if mended:
+        if is_fixed:
             return "fine"
         if kind == "validation":
             Inner(n="x")  # type: ignore[arg-type]
         return {}["missing"]
 
     for kind, error in (("validation", ValueError), ("key", KeyError)):
-        mended = False
+        is_fixed = False
         model = scripted_model(EDIT, textual("look", kind=kind), DONE)
         with pytest.raises(error) as caught:
             bench.run(model, tools=(look,), thread=kind)
         assert "look" in {frame.name for frame in traceback.extract_tb(caught.tb)}
-        mended = True
+        is_fixed = True
         done = bench.resume(model, thread=kind, tools=(look,))
         assert [event.text for event in results(done.state, "look")] == ["fine"]
         assert "n * 3" in done.patch
@@ -231,13 +231,13 @@ def test_a_tool_that_is_only_asynchronous(bench: RunHarness) -> None:
 
     workspace = results(bench.run(scripted_model("```bash\npwd\n```", DONE)), "shell")[0].text.strip()
     state = bench.run(scripted_model(textual("fetch", name="it"), DONE), tools=(fetch,), thread="sync")
-    (seen,) = results(state, "fetch")
-    assert seen.text == f"it in {workspace.rpartition('/')[2]}"
+    (event,) = results(state, "fetch")
+    assert event.text == f"it in {workspace.rpartition('/')[2]}"
 
     async def within_a_loop() -> Any:
         return bench.run(scripted_model(textual("fetch", name="it"), DONE), tools=(fetch,), thread="loop")
 
-    assert results(asyncio.run(within_a_loop()), "fetch")[0].text == seen.text
+    assert results(asyncio.run(within_a_loop()), "fetch")[0].text == event.text
 
 
 def test_a_tool_described_by_a_schema_alone(bench: RunHarness) -> None:
@@ -248,17 +248,17 @@ def test_a_tool_described_by_a_schema_alone(bench: RunHarness) -> None:
         "properties": {"what": {"type": "string"}},
         "required": ["what"],
     }
-    found = StructuredTool(
+    find_tool = StructuredTool(
         name="find", description="Find.", args_schema=schema, func=lambda what: f"no {what}"
     )
     model = scripted_model(textual("find", what="it"), DONE)
-    (seen,) = results(bench.run(model, tools=(found,)), "find")
-    assert seen.text == "no it"
+    (event,) = results(bench.run(model, tools=(find_tool,)), "find")
+    assert event.text == "no it"
     assert '"what"' in model.seen[0][0].text
-    wrong = scripted_model(textual("find", which="it"), DONE)
-    (seen,) = results(bench.run(wrong, tools=(found,), thread="wrong"), "find")
-    assert seen.text == "Not done: what: Field required; which: there is no such argument"
-    assert seen.refused
+    wrong_call = scripted_model(textual("find", which="it"), DONE)
+    (event,) = results(bench.run(wrong_call, tools=(find_tool,), thread="wrong"), "find")
+    assert event.text == "Not done: what: Field required; which: unknown argument"
+    assert event.refused
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED_TOOL_NAMES))
@@ -270,23 +270,23 @@ def test_a_tool_named_like_a_built_in_one_is_refused(bench: RunHarness, name: st
 
 
 @pytest.mark.parametrize(
-    ("names", "says"),
+    ("names", "problem"),
     [
         (("a", "a"), "two tools are named 'a'"),
         (("a b",), "'a b' is no tool's name"),
         (("ü",), "is no tool's name"),
     ],
 )
-def test_tools_whose_names_cannot_be(bench: RunHarness, names: tuple[str, ...], says: str) -> None:
+def test_invalid_tool_names_are_refused(bench: RunHarness, names: tuple[str, ...], problem: str) -> None:
     tools = tuple(StructuredTool.from_function(lambda: "x", name=name, description="x") for name in names)
-    with pytest.raises(SettingsError, match=says):
+    with pytest.raises(SettingsError, match=problem):
         bench.run(scripted_model(DONE), tools=tools)
 
 
-def test_a_tool_that_a_run_has_not(bench: RunHarness) -> None:
+def test_an_unknown_tool_is_refused(bench: RunHarness) -> None:
     state = bench.run(scripted_model(textual("subtract", a=1), DONE), tools=(add,))
-    (seen,) = [event for event in state["events"] if event["refused"]]
-    assert "There is no tool 'subtract'; there are shell, editor, finish, add" in seen["text"]
+    (event,) = [event for event in state["events"] if event["refused"]]
+    assert "You have no tool 'subtract'. Your tools: shell, editor, finish, add" in event["text"]
 
 
 def test_a_run_that_is_resumed_without_its_tool(bench: RunHarness) -> None:
@@ -298,10 +298,10 @@ def test_a_run_that_is_resumed_without_its_tool(bench: RunHarness) -> None:
     model = scripted_model(textual("fail"), DONE)
     with pytest.raises(OSError, match="gone"):
         bench.run(model, tools=(fail,))
-    with pytest.raises(SettingsError, match="a call of 'fail', which is not among them; give it again"):
+    with pytest.raises(SettingsError, match="a call of 'fail', which is missing; pass it as before"):
         bench.resume(model)
-    mended = StructuredTool.from_function(lambda: "fine", name="fail", description="Fail.")
-    assert bench.resume(model, tools=(mended,)).stop_reason == "finished"
+    fixed_tool = StructuredTool.from_function(lambda: "fine", name="fail", description="Fail.")
+    assert bench.resume(model, tools=(fixed_tool,)).stop_reason == "finished"
 
 
 def test_a_model_that_failed_after_a_tool_does_not_call_it_again(bench: RunHarness) -> None:

@@ -1,4 +1,4 @@
-"""The editor does exactly what it is asked on a real machine, or changes nothing and says why."""
+"""In a real sandbox, the editor makes exactly the requested edit, or changes nothing and says why."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from langgraph_takeover.evals.models.scripted import Turn
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import Event, FileRead
 from langgraph_takeover.nodes.context.settings import AgentContext
-from langgraph_takeover.nodes.session.session import BASE_STATE, Session
+from langgraph_takeover.nodes.session.session import Session
+from langgraph_takeover.nodes.session.snapshots import BASE_STATE
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox, SandboxSpec
 
 
 class Bench:
-    """A machine with a repository in it, and the events of actions carried out there."""
+    """A sandbox with a repository, and the events of actions that run there."""
 
     def __init__(self, base: Path, session: Session) -> None:
         self.base, self._session = base, session
-        self._machine: Sandbox | None = None
+        self._sandbox: Sandbox | None = None
 
-    def machine(self) -> Sandbox:
-        if self._machine is None:
-            self._machine = self._session.enter_state(BASE_STATE)
-        return self._machine
+    def sandbox(self) -> Sandbox:
+        if self._sandbox is None:
+            self._sandbox = self._session.enter_state(BASE_STATE)
+        return self._sandbox
 
     def put(self, name: str, content: bytes) -> None:
         path = self.base / name
@@ -37,8 +38,8 @@ class Bench:
         path.write_bytes(content)
 
     def run(self, *actions: Action) -> list[Event]:
-        """The observations of the actions, one each."""
-        machine = self.machine()
+        """Run the actions, and return the observation of each."""
+        sandbox = self.sandbox()
         context = AgentContext(
             model=ReplayModel(turns=tuple(Turn("", action) for action in actions)),
             model_name="replay",
@@ -46,12 +47,12 @@ class Bench:
             observation_chars=100_000,
         )
         state = build_agent().invoke({"task": {"id": "t", "prompt": "Do it."}}, context=context)
-        assert self._session.enter_state(state["sandbox_state"]) is machine
+        assert self._session.enter_state(state["sandbox_state"]) is sandbox
         events = [Event.model_validate(event) for event in state["events"]]
         return [event for event in events if event.kind == "observation"]
 
     def content(self, name: str) -> bytes:
-        return (Path(self.machine().workspace) / name).read_bytes()
+        return (Path(self.sandbox().workspace) / name).read_bytes()
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_view_shows_numbered_lines_and_records_the_read(bench: Bench) -> None:
         edit("view", "src/a.py"),
         edit("view", "./src/../src/a.py", start="3", end="4"),
         edit("view", "src/a.py", start="9", end="99"),
-        edit("view", str(bench.machine().workspace) + "/src/a.py", end="1"),
+        edit("view", str(bench.sandbox().workspace) + "/src/a.py", end="1"),
     )
     assert whole.text.splitlines()[0] == "src/a.py, lines 1 to 10 of 10:"
     assert whole.text.splitlines()[10] == "    10\tline 10"
@@ -110,11 +111,11 @@ def test_view_shows_numbered_lines_and_records_the_read(bench: Bench) -> None:
         assert not event.refused
 
 
-def test_a_view_hashes_what_it_shows(bench: Bench) -> None:
+def test_a_view_hashes_the_content_that_it_shows(bench: Bench) -> None:
     bench.put("a.py", b"old\n")
     bench.run(edit("view"))
-    # As a process left behind would: unseen by any action.
-    (Path(bench.machine().workspace) / "a.py").write_bytes(b"new\n")
+    # As a background process would: no action sees it.
+    (Path(bench.sandbox().workspace) / "a.py").write_bytes(b"new\n")
     (event,) = bench.run(edit("view"))
     assert event.text.endswith("\tnew")
     assert event.reads == (FileRead(path="a.py", sha256=sha256(b"new\n")),)
@@ -126,7 +127,7 @@ def test_view_of_other_things(bench: Bench) -> None:
     bench.put("empty", b"")
     bench.put("latin", "é".encode("latin-1"))
     bench.put("zeros", b"ab\x00cd")
-    directory, empty, latin, zeros, missing, beyond, turned = bench.run(
+    directory, empty, latin, zeros, missing, beyond, reversed_range = bench.run(
         edit("view", "d"),
         edit("view", "empty"),
         edit("view", "latin"),
@@ -141,35 +142,35 @@ def test_view_of_other_things(bench: Bench) -> None:
     assert_refused(latin, "not UTF-8")
     assert_refused(zeros, "binary")
     assert_refused(missing, "nowhere.py: no such file")
-    assert_refused(beyond, "has 1 lines; 2 to 1")
-    assert_refused(turned, "1 to 0")
+    assert_refused(beyond, "has 1 lines; lines 2 to 1 do not exist")
+    assert_refused(reversed_range, "1 to 0")
 
 
 def test_lines_are_counted_as_grep_counts_them(bench: Bench) -> None:
     bench.put("a.py", "a\x0c\nb\u2028b\nc\x1cc\n".encode())
-    found, view, _ = bench.run(
+    grep, view, _ = bench.run(
         shell("grep -n c a.py"), edit("view", start="3", end="3"), edit("insert", line="3", new="d")
     )
-    assert "3:c" in found.text
+    assert "3:c" in grep.text
     assert view.text.endswith("     3\tc\x1cc")
     assert bench.content("a.py").endswith(b"\nd\n")
 
 
 def test_create(bench: Bench) -> None:
     bench.put("a.py", b"old\n")
-    made, empty, exists, directory = bench.run(
+    created, empty, exists, directory = bench.run(
         edit("create", "new/deep/b.py", content="x = '日本'"),
         edit("create", "empty.py", content=""),
         edit("create", "a.py", content="new"),
         edit("create", "new/deep", content="new"),
     )
-    assert made.changes == (
+    assert created.changes == (
         FileChange(path="new/deep/b.py", before=None, after=sha256("x = '日本'\n".encode())),
     )
     assert bench.content("new/deep/b.py") == "x = '日本'\n".encode()
     assert bench.content("empty.py") == b""
     assert empty.changes[0].after == sha256(b"")
-    assert_refused(exists, "exists already", "str_replace")
+    assert_refused(exists, "already exists", "str_replace")
     assert_refused(directory, "is a directory")
     assert bench.content("a.py") == b"old\n"
 
@@ -192,30 +193,30 @@ def test_create(bench: Bench) -> None:
 )
 def test_str_replace(bench: Bench, before: bytes, old: str, new: str, after: bytes) -> None:
     bench.put("a.py", before)
-    machine = bench.machine()
-    machine.run("chmod 755 a.py", timeout_s=5)
-    machine.changes()
+    sandbox = bench.sandbox()
+    sandbox.run("chmod 755 a.py", timeout_s=5)
+    sandbox.changes()
     (event,) = bench.run(edit("str_replace", old=old, new=new))
     assert not event.refused, event.text
     assert bench.content("a.py") == after
     assert event.changes == (FileChange(path="a.py", before=sha256(before), after=sha256(after)),)
-    assert machine.run("stat -c %a a.py", timeout_s=5).output == "755\n"
+    assert sandbox.run("stat -c %a a.py", timeout_s=5).output == "755\n"
 
 
 def test_str_replace_refusals_change_nothing(bench: Bench) -> None:
     text = b"x = 1\ny = 2\nx = 1\n"
     bench.put("a.py", text)
-    none, many, same, nothing, missing = bench.run(
+    no_match, two_matches, same, empty_old, missing = bench.run(
         edit("str_replace", old="z = 3", new="z"),
         edit("str_replace", old="x = 1", new="x = 2"),
         edit("str_replace", old="y = 2", new="y = 2"),
         edit("str_replace", old="", new="y"),
         edit("str_replace", "b.py", old="x", new="y"),
     )
-    assert_refused(none, "does not stand in a.py", "view the lines")
-    assert_refused(many, "stands 2 times", "(lines 1, 3)")
+    assert_refused(no_match, "does not occur in a.py", "view the lines")
+    assert_refused(two_matches, "occurs 2 times", "(lines 1, 3)")
     assert_refused(same, "are the same")
-    assert_refused(nothing, "old is empty")
+    assert_refused(empty_old, "old is empty")
     assert_refused(missing, "no such file")
     assert bench.content("a.py") == text
 
@@ -255,10 +256,10 @@ def test_insert_beyond_the_end_is_refused(bench: Bench) -> None:
     assert_refused(event, "has only 2 lines", "after line 3")
 
 
-def test_undo_goes_back_edit_by_edit(bench: Bench) -> None:
+def test_undo_reverts_edit_by_edit(bench: Bench) -> None:
     bench.put("a.py", b"one\n")
     bench.put("b.py", b"other\n")
-    *_, first, second, none = bench.run(
+    *_, first, second, no_edit = bench.run(
         edit("str_replace", old="one", new="two"),
         edit("str_replace", "b.py", old="other", new="OTHER"),
         edit("insert", "./a.py", line="1", new="three"),
@@ -268,14 +269,14 @@ def test_undo_goes_back_edit_by_edit(bench: Bench) -> None:
     )
     assert first.changes == (FileChange(path="a.py", before=sha256(b"two\nthree\n"), after=sha256(b"two\n")),)
     assert second.changes == (FileChange(path="a.py", before=sha256(b"two\n"), after=sha256(b"one\n")),)
-    assert_refused(none, "no edit of a.py")
+    assert_refused(no_edit, "no edit of a.py")
     assert bench.content("a.py") == b"one\n"
     assert bench.content("b.py") == b"OTHER\n"
 
 
 def test_an_edit_after_an_undo_can_be_undone(bench: Bench) -> None:
     bench.put("a.py", b"one\n")
-    *_, last, none = bench.run(
+    *_, last, no_edit = bench.run(
         edit("str_replace", old="one", new="two"),
         edit("undo"),
         edit("str_replace", old="one", new="three"),
@@ -284,10 +285,10 @@ def test_an_edit_after_an_undo_can_be_undone(bench: Bench) -> None:
     )
     assert not last.refused
     assert bench.content("a.py") == b"one\n"
-    assert_refused(none, "no edit of a.py")
+    assert_refused(no_edit, "no edit of a.py")
 
 
-def test_undo_never_takes_back_what_the_shell_did(bench: Bench) -> None:
+def test_undo_never_reverts_changes_of_the_shell(bench: Bench) -> None:
     bench.put("a.py", b"one\n")
     *_, refused = bench.run(
         edit("str_replace", old="one", new="two"), shell("echo three >> a.py"), edit("undo")
@@ -296,7 +297,7 @@ def test_undo_never_takes_back_what_the_shell_did(bench: Bench) -> None:
     assert bench.content("a.py") == b"two\nthree\n"
 
 
-def test_undo_of_a_creation_is_left_to_the_shell(bench: Bench) -> None:
+def test_undo_does_not_remove_a_created_file(bench: Bench) -> None:
     *_, back, refused = bench.run(
         edit("create", content="x"), edit("insert", line="1", new="y"), edit("undo"), edit("undo")
     )
@@ -305,22 +306,22 @@ def test_undo_of_a_creation_is_left_to_the_shell(bench: Bench) -> None:
     assert bench.content("a.py") == b"x\n"
 
 
-def test_undo_of_a_file_that_is_gone(bench: Bench) -> None:
+def test_undo_of_a_removed_file(bench: Bench) -> None:
     bench.put("a.py", b"one\n")
     *_, refused = bench.run(edit("str_replace", old="one", new="two"), shell("rm a.py"), edit("undo"))
     assert_refused(refused, "no such file")
 
 
-def test_paths_that_no_file_can_have(bench: Bench) -> None:
+def test_invalid_paths_are_refused(bench: Bench) -> None:
     for event in bench.run(
         edit("view", "a\x00b"), edit("create", "a\x00b", content="x"), edit("create", "x" * 300, content="x")
     ):
         assert_refused(event)
 
 
-def test_file_names_that_are_no_utf8(bench: Bench) -> None:
-    made, listed = bench.run(shell(r"echo x > $'caf\xe9.py'"), edit("view", "."))
-    assert [change.path for change in made.changes] == ["caf\\xe9.py"]
+def test_file_names_that_are_not_utf8(bench: Bench) -> None:
+    created, listed = bench.run(shell(r"echo x > $'caf\xe9.py'"), edit("view", "."))
+    assert [change.path for change in created.changes] == ["caf\\xe9.py"]
     assert "caf\\xe9.py" in listed.text
-    made.model_dump_json()
+    created.model_dump_json()
     listed.model_dump_json()

@@ -1,4 +1,4 @@
-"""An endpoint that fails is asked again where that may help, and what its calls cost is counted and capped."""
+"""Transient failures of an endpoint are retried; usage and cost are counted and limited."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pydantic import SecretStr
 
 from langgraph_takeover.handoff.trace.events import Event, Usage
 from langgraph_takeover.nodes.context.settings import Prices
-from langgraph_takeover.nodes.model.calls import (
+from langgraph_takeover.nodes.model.calls import ask_with_retries
+from langgraph_takeover.nodes.model.errors import (
     ContextWindowError,
     ModelError,
     PermanentModelError,
     ReplyTimeoutError,
-    ask_with_retries,
 )
 
 from ..chat_server import ChatServer
@@ -33,34 +33,34 @@ def client(url: str, **settings: Any) -> ChatOpenAI:
     return ChatOpenAI(model="m", base_url=url, api_key=SecretStr("k"), max_retries=0, **settings)
 
 
-def failed(status: int, message: str = "try again", code: str | None = None) -> Answer:
+def error_answer(status: int, message: str = "try again", code: str | None = None) -> Answer:
     return status, json.dumps({"error": {"message": message, "code": code}}).encode()
 
 
-def in_turn(*answers: Answer) -> Callable[[dict[str, Any]], Answer]:
-    left = iter(answers)
-    return lambda request: next(left)
+def answer_in_turn(*answers: Answer) -> Callable[[dict[str, Any]], Answer]:
+    remaining = iter(answers)
+    return lambda request: next(remaining)
 
 
-def asked(server: ChatServer, *, tries: int = 3, timeout_s: float = 60.0) -> AIMessage:
+def ask_server(server: ChatServer, *, tries: int = 3, timeout_s: float = 60.0) -> AIMessage:
     return ask_with_retries(
         client(server.url), [HumanMessage("hello")], timeout_s=timeout_s, max_attempts=tries
     )
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503])
-def test_what_may_pass_is_asked_again(chat_server: ChatServer, status: int) -> None:
-    chat_server.answer = in_turn(failed(status), chat_server.reply("fine"))
-    assert asked(chat_server).text == "fine"
+def test_transient_failures_are_retried(chat_server: ChatServer, status: int) -> None:
+    chat_server.answer = answer_in_turn(error_answer(status), chat_server.reply("fine"))
+    assert ask_server(chat_server).text == "fine"
     assert len(chat_server.requests) == 2
     assert chat_server.requests[0] == chat_server.requests[1]
 
 
 @pytest.mark.parametrize("tries", [1, 2, 3])
-def test_it_is_asked_so_many_times(chat_server: ChatServer, tries: int) -> None:
-    chat_server.answer = lambda request: failed(503, "loading")
+def test_the_number_of_attempts_is_limited(chat_server: ChatServer, tries: int) -> None:
+    chat_server.answer = lambda request: error_answer(503, "loading")
     with pytest.raises(ModelError, match=r"^the endpoint answered 503: loading$"):
-        asked(chat_server, tries=tries)
+        ask_server(chat_server, tries=tries)
     assert len(chat_server.requests) == tries
 
 
@@ -68,49 +68,47 @@ def test_it_is_asked_so_many_times(chat_server: ChatServer, tries: int) -> None:
     ("status", "code"),
     [(400, None), (401, "invalid_api_key"), (403, None), (404, None), (429, "insufficient_quota")],
 )
-def test_what_will_not_pass_is_not_asked_again(
-    chat_server: ChatServer, status: int, code: str | None
-) -> None:
-    chat_server.answer = lambda request: failed(status, "no", code)
+def test_permanent_failures_are_not_retried(chat_server: ChatServer, status: int, code: str | None) -> None:
+    chat_server.answer = lambda request: error_answer(status, "no", code)
     with pytest.raises(PermanentModelError, match=f"^the endpoint answered {status}: no$"):
-        asked(chat_server)
+        ask_server(chat_server)
     assert len(chat_server.requests) == 1
 
 
-def test_an_overflow_is_not_asked_again(chat_server: ChatServer) -> None:
-    chat_server.answer = lambda request: failed(400, "too long", "context_length_exceeded")
+def test_an_overflow_is_not_retried(chat_server: ChatServer) -> None:
+    chat_server.answer = lambda request: error_answer(400, "too long", "context_length_exceeded")
     with pytest.raises(ContextWindowError):
-        asked(chat_server)
+        ask_server(chat_server)
     assert len(chat_server.requests) == 1
 
 
-def test_a_body_that_drips_ends_at_the_deadline_of_all_tries() -> None:
+def test_a_slow_body_ends_at_the_deadline_of_all_attempts() -> None:
     with served(b"", drip=b" ") as endpoint:
-        with pytest.raises(ReplyTimeoutError, match=r"^no whole reply within "):
+        with pytest.raises(ReplyTimeoutError, match=r"^no complete reply within "):
             ask_with_retries(client(endpoint.url), [HumanMessage("hello")], timeout_s=0.5, max_attempts=3)
         assert len(endpoint.requests) == 1
 
 
 def test_no_pause_outlasts_the_deadline(chat_server: ChatServer) -> None:
-    chat_server.answer = lambda request: failed(503, "loading")
+    chat_server.answer = lambda request: error_answer(503, "loading")
     with pytest.raises(ModelError, match="loading"):
-        asked(chat_server, tries=1_000, timeout_s=2.0)
+        ask_server(chat_server, tries=1_000, timeout_s=2.0)
     assert 1 < len(chat_server.requests) < 10
 
 
-def test_a_reply_that_was_cut_is_asked_for_again(chat_server: ChatServer) -> None:
-    cut, whole = chat_server.reply("ls -", finish_reason=None), chat_server.reply("whole")
-    chat_server.answer = in_turn(cut, cut, whole)
-    assert asked(chat_server).text == "whole"
-    chat_server.answer = lambda request: cut
+def test_a_truncated_reply_is_retried(chat_server: ChatServer) -> None:
+    truncated, whole = chat_server.reply("ls -", finish_reason=None), chat_server.reply("whole")
+    chat_server.answer = answer_in_turn(truncated, truncated, whole)
+    assert ask_server(chat_server).text == "whole"
+    chat_server.answer = lambda request: truncated
     with pytest.raises(ModelError, match=r"^the reply was cut off: it ended without a finish reason$"):
-        asked(chat_server)
+        ask_server(chat_server)
 
 
-# Costs and caps
+# Costs and budgets
 
 
-def priced(text: str, prompt: int, cached: int, completion: int) -> Answer:
+def reply_with_usage(text: str, prompt: int, cached: int, completion: int) -> Answer:
     status, body = ChatServer.reply(text)
     usage = {
         "prompt_tokens": prompt,
@@ -121,7 +119,7 @@ def priced(text: str, prompt: int, cached: int, completion: int) -> Answer:
     return status, json.dumps(json.loads(body) | {"usage": usage}).encode()
 
 
-def test_prices_tell_cached_tokens_from_others() -> None:
+def test_cached_tokens_have_their_own_price() -> None:
     usage = Usage(prompt_tokens=1_000_000, cached_tokens=400_000, completion_tokens=100_000)
     assert Prices(prompt=2, completion=10, cached=0.5).compute_cost(usage) == pytest.approx(1.2 + 0.2 + 1.0)
     assert Prices(prompt=2, completion=10, cached=0).compute_cost(usage) == pytest.approx(1.2 + 1.0)
@@ -129,11 +127,11 @@ def test_prices_tell_cached_tokens_from_others() -> None:
     assert Prices(prompt=2, completion=10).compute_cost(Usage()) == 0
 
 
-def test_a_run_adds_up_what_it_cost(bench: RunHarness, chat_server: ChatServer) -> None:
-    chat_server.answer = in_turn(
-        priced(LOOK, 1_000, 0, 10),
-        priced(LOOK, 1_100, 1_000, 20),
-        priced("<finish></finish>", 1_200, 1_100, 5),
+def test_a_run_adds_up_its_cost(bench: RunHarness, chat_server: ChatServer) -> None:
+    chat_server.answer = answer_in_turn(
+        reply_with_usage(LOOK, 1_000, 0, 10),
+        reply_with_usage(LOOK, 1_100, 1_000, 20),
+        reply_with_usage("<finish></finish>", 1_200, 1_100, 5),
     )
     prices = Prices(prompt=10, completion=100, cached=1)
     state = bench.run(client(chat_server.url), prices=prices)
@@ -141,14 +139,14 @@ def test_a_run_adds_up_what_it_cost(bench: RunHarness, chat_server: ChatServer) 
     assert state["spent"]["cost"] == pytest.approx((1_200 * 10 + 2_100 * 1 + 35 * 100) / 1e6)
 
 
-def test_usage_that_the_server_keeps_to_itself_is_marked_as_estimated(
-    bench: RunHarness, chat_server: ChatServer
-) -> None:
-    def untold(text: str) -> Answer:
+def test_missing_usage_is_marked_as_estimated(bench: RunHarness, chat_server: ChatServer) -> None:
+    def reply_without_usage(text: str) -> Answer:
         status, body = chat_server.reply(text)
         return status, json.dumps(json.loads(body) | {"usage": None}).encode()
 
-    chat_server.answer = in_turn(untold(LOOK), chat_server.reply("<finish></finish>", prompt_tokens=7))
+    chat_server.answer = answer_in_turn(
+        reply_without_usage(LOOK), chat_server.reply("<finish></finish>", prompt_tokens=7)
+    )
     state = bench.run(client(chat_server.url))
     first, last = (Event.model_validate(state["events"][index]).usage for index in (0, 2))
     assert first is not None
@@ -170,7 +168,7 @@ def test_usage_that_the_server_keeps_to_itself_is_marked_as_estimated(
     ],
 )
 @pytest.mark.parametrize("asked_for", [True, False])
-def test_each_cap_stops_and_hands_over_where_that_is_asked_for(
+def test_each_budget_stops_the_run_and_hands_over_if_requested(
     bench: RunHarness,
     chat_server: ChatServer,
     cap: dict[str, Any],
@@ -200,10 +198,10 @@ def test_each_cap_stops_and_hands_over_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize("usage", [(-99_999_999_999, 0, 10), (10, 10**12, -5), (0, 0, 0)])
-def test_no_report_of_usage_defeats_a_cap(
+def test_no_reported_usage_defeats_a_budget(
     bench: RunHarness, chat_server: ChatServer, usage: tuple[int, int, int]
 ) -> None:
-    chat_server.answer = lambda request: priced(LOOK, *usage)
+    chat_server.answer = lambda request: reply_with_usage(LOOK, *usage)
     settings: dict[str, Any] = {"prices": Prices(prompt=10, completion=100, cached=1), "max_steps": 20}
     for thread, cap in (("tokens", {"max_tokens": 5_000}), ("cost", {"max_cost": 0.05})):
         state = bench.run(client(chat_server.url), thread=thread, run_id=thread, **settings, **cap)
@@ -213,10 +211,10 @@ def test_no_report_of_usage_defeats_a_cap(
         assert Event.model_validate(state["events"][0]).usage.estimated  # type: ignore[union-attr]
 
 
-def test_a_run_whose_endpoint_failed_goes_on(bench: RunHarness, chat_server: ChatServer) -> None:
-    chat_server.answer = in_turn(chat_server.reply(LOOK), failed(401, "expired"))
+def test_a_run_can_resume_after_its_endpoint_failed(bench: RunHarness, chat_server: ChatServer) -> None:
+    chat_server.answer = answer_in_turn(chat_server.reply(LOOK), error_answer(401, "expired"))
     with pytest.raises(PermanentModelError, match="expired"):
         bench.run(client(chat_server.url))
-    chat_server.answer = in_turn(failed(500), chat_server.reply("<finish></finish>"))
+    chat_server.answer = answer_in_turn(error_answer(500), chat_server.reply("<finish></finish>"))
     done = bench.resume(client(chat_server.url))
     assert (done.stop_reason, done.steps) == ("finished", 2)

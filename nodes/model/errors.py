@@ -1,0 +1,134 @@
+"""Errors of model calls, and how failures of client libraries are classified."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.sandbox.interface import TakeoverError
+
+_CLIENT_MODULES = {
+    "langchain_openai", "openai", "langchain_core", "pydantic", "pydantic_core", "httpx", "httpx2", "httpcore",
+    "httpcore2",
+}  # fmt: skip
+_OWN_MODULES = "langgraph_takeover.nodes."
+_OVERFLOW_PATTERN = re.compile(
+    r"context_length_exceeded|exceed_context_size|maximum context|maximum model length|context (size|window|length)"
+    r"|prompt is too long|input token count.* exceeds|\binputs\W+tokens.*max_new_tokens",
+    re.IGNORECASE,
+)
+_MAX_SEARCHED_CHARS = 10_000
+"""Characters of an error that are searched for an overflow message."""
+_MAX_LINE_CHARS = 300
+
+
+class ModelError(TakeoverError, RuntimeError):
+    """The model or its endpoint failed. The agent is not at fault, and the run is never graded."""
+
+    is_transient = True
+    """Whether a retry may succeed."""
+
+
+class PermanentModelError(ModelError):
+    """Every retry will fail the same way: unknown model, wrong key, no credit left."""
+
+    is_transient = False
+
+
+class ReplyTimeoutError(ModelError, TimeoutError):
+    """The model did not reply within its time limit."""
+
+    is_transient = False
+
+
+class ReplyTooLargeError(ModelError, ValueError):
+    """The reply exceeds a size limit."""
+
+    is_transient = False
+
+
+class ContextWindowError(TakeoverError, ValueError):
+    """The conversation no longer fits into the model's context window."""
+
+
+def classify_error(error: Exception, keys: Sequence[str]) -> Exception:
+    """Return the model error behind an exception of a client library, without API keys.
+
+    An exception that did not arise in a client library is a bug and is returned unchanged.
+    """
+    import openai
+
+    if isinstance(error, ModelError | ContextWindowError):
+        return error
+    text = _format_line(_extract_message(error), keys)
+    if isinstance(error, openai.APIStatusError):
+        if error.status_code not in (401, 403, 429) and _is_overflow(f"{error.code} {error.body} {error}"):
+            return ContextWindowError(text)
+        is_transient = error.status_code in (408, 409, 429) or error.status_code >= 500
+        error_class = (
+            ModelError if is_transient and error.code != "insufficient_quota" else PermanentModelError
+        )
+        return error_class(f"the endpoint answered {error.status_code}: {text}")
+    if isinstance(error, openai.APITimeoutError):
+        return ModelError("the endpoint did not answer in time")
+    if isinstance(error, openai.APIConnectionError):
+        return _classify_connection_error(error, keys)
+    if not isinstance(error, openai.OpenAIError) and not _is_client_error(error):
+        return error
+    if _is_overflow(str(error)):
+        return ContextWindowError(text)
+    if isinstance(error, json.JSONDecodeError):
+        return ModelError(f"the endpoint's answer is not JSON: {text}")
+    return ModelError(f"the endpoint's answer is malformed: {text}")
+
+
+def _classify_connection_error(error: BaseException, keys: Sequence[str]) -> ModelError:
+    root = error
+    while cause := root.__cause__ or root.__context__:
+        root = cause
+    problem = (
+        "endpoint could not be reached" if isinstance(root, OSError) else "connection to the endpoint broke"
+    )
+    return ModelError(f"the {problem}: {_format_line(str(root), keys)}")
+
+
+def _is_overflow(text: str) -> bool:
+    return _OVERFLOW_PATTERN.search(text[:_MAX_SEARCHED_CHARS]) is not None
+
+
+def _is_client_error(error: Exception) -> bool:
+    """Whether only client libraries were on the stack: they fail on replies of an unexpected shape."""
+    packages = set()
+    frames = error.__traceback__
+    while frames is not None:
+        module = frames.tb_frame.f_globals.get("__name__", "")
+        if not module.startswith(_OWN_MODULES):
+            packages.add(module.split(".")[0])
+        frames = frames.tb_next
+    return packages - sys.stdlib_module_names <= _CLIENT_MODULES
+
+
+def _extract_message(error: BaseException) -> str:
+    """Return the message of an error without the text that its library adds."""
+    body = getattr(error, "body", None)
+    if isinstance(body, dict):
+        message = body.get("message") or body.get("detail") or body.get("error")
+        if isinstance(message, dict):
+            message = message.get("message")
+        if isinstance(message, str):
+            return message
+    text = body if isinstance(body, str) and body.strip() else str(error)
+    if re.match(r"\s*<(!doctype|html)", text, re.IGNORECASE) or "got str" in text:
+        return "the answer is text, not JSON, such as a web page; does the base URL end in /v1?"
+    return f"{type(error).__name__}: {text}" if isinstance(error, LookupError | TypeError) else text
+
+
+def _format_line(text: str, keys: Sequence[str]) -> str:
+    """Return the first line of a text, shortened and without keys."""
+    for key in keys:
+        text = text.replace(key, "[key]")
+    lines = [line.strip() for line in redact(text, keys).splitlines() if line.strip()]
+    return lines[0][:_MAX_LINE_CHARS] if lines else "no details"

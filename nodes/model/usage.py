@@ -1,0 +1,72 @@
+"""Token usage of model calls: as reported, or estimated where the report is missing or implausible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage
+
+from langgraph_takeover.handoff.trace.events import Usage
+from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
+
+_MAX_TOKEN_COUNT = 100_000_000
+"""Larger than any context window."""
+_MAX_CHARS_PER_TOKEN = 1_000
+"""More characters than any tokenizer packs into its average token."""
+_INVALID_COUNT = -1
+
+
+def measure_usage(reply: AIMessage, messages: Sequence[BaseMessage]) -> Usage:
+    """Return the usage of a call; an estimate, marked as such, if the server reports none or an implausible one."""
+    estimate = Usage(
+        prompt_tokens=_estimate_tokens(messages), completion_tokens=_estimate_tokens([reply]), estimated=True
+    )
+    usage = parse_usage(reply.usage_metadata)
+    if usage is None:
+        return estimate
+    # Only providers count tokens: a person or a program in the model's place costs none.
+    if reply.response_metadata.get("model_provider") and any(
+        counted is None or estimated is None or counted * _MAX_CHARS_PER_TOKEN < estimated * CHARS_PER_TOKEN
+        for counted, estimated in (
+            (usage.prompt_tokens, estimate.prompt_tokens),
+            (usage.completion_tokens, estimate.completion_tokens),
+        )
+    ):
+        return estimate
+    return usage
+
+
+def parse_usage(report: Any) -> Usage | None:
+    """Return the usage that a reply reports; None if it contradicts itself or cannot be true."""
+    if not isinstance(report, Mapping):
+        return None
+    prompt, completion = _parse_count(report, "input_tokens"), _parse_count(report, "output_tokens")
+    total, details = _parse_count(report, "total_tokens"), report.get("input_token_details") or {}
+    cached = _parse_count(details, "cache_read") if isinstance(details, Mapping) else _INVALID_COUNT
+    if prompt is None or completion is None or _INVALID_COUNT in (prompt, completion, total, cached):
+        return None
+    if (cached or 0) > prompt or (total is not None and total < prompt + completion):
+        return None
+    # Tokens in neither part were generated, such as reasoning that a server counts separately.
+    return Usage(
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        completion_tokens=completion if total is None else total - prompt,
+    )
+
+
+def _parse_count(report: Mapping[Any, Any], name: str) -> int | None:
+    """Return a number of tokens; None if it is absent."""
+    value = report.get(name)
+    if value is None or (type(value) is int and 0 <= value <= _MAX_TOKEN_COUNT):
+        return value
+    return _INVALID_COUNT
+
+
+def _estimate_tokens(messages: Sequence[BaseMessage]) -> int:
+    characters = sum(
+        len(message.text) + sum(len(str(call)) for call in getattr(message, "tool_calls", []))
+        for message in messages
+    )
+    return -(-characters // CHARS_PER_TOKEN)

@@ -1,0 +1,139 @@
+"""Storage for the snapshots of a thread's sandbox states."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Literal
+
+from langgraph_takeover.handoff.ledger import Lease, Ledger
+from langgraph_takeover.handoff.ledger import snapshots as ledger_snapshots
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
+from langgraph_takeover.handoff.shell.command_effects import CommandEffect
+from langgraph_takeover.handoff.text.redaction import redact_known_secrets
+from langgraph_takeover.sandbox.interface import BackendName, Sandbox, Snapshot, TakeoverError
+from langgraph_takeover.sandbox.snapshots.archive import sync_directory
+from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
+from langgraph_takeover.sandbox.storage.removal import remove_tree
+
+BASE_STATE = "base"
+"""Id of the state in which every sandbox of a spec starts."""
+SnapshotEvery = Literal["never", "point", "step"]
+"""Which states get a snapshot: those of all steps, those of handoff points and ends, or those of records only."""
+
+
+class SnapshotNotFoundError(TakeoverError, LookupError):
+    """The sandbox state of a checkpoint cannot be restored, or no longer as it was."""
+
+
+class StateStore:
+    """The snapshots of one thread's sandbox states: the ledger maps state ids to them, `directory` has their files."""
+
+    def __init__(
+        self, lease: Lease, directory: Path, backend: BackendName, snapshot_every: SnapshotEvery
+    ) -> None:
+        self.snapshot_every = snapshot_every
+        self._lease = lease
+        self._directory = directory
+        self._backend = backend
+
+    def find(self, state_id: str) -> Snapshot | None:
+        return ledger_snapshots.find(self._lease.ledger, state_id)
+
+    def load(self, state_id: str) -> Snapshot:
+        """Return the snapshot of a state. Raises SnapshotNotFoundError."""
+        snapshot = self.find(state_id)
+        if snapshot is None:
+            raise SnapshotNotFoundError(
+                f"thread {self._lease.thread!r}: no snapshot of sandbox state {state_id}; none was taken, or it was deleted"
+            )
+        return snapshot
+
+    def snapshot_directory(self, snapshot: Snapshot) -> Path:
+        """The directory with the files of a snapshot."""
+        return self._directory / snapshot_directory_name(snapshot)
+
+    def take_snapshot(self, sandbox: Sandbox, state_id: str) -> Snapshot:
+        """Save the sandbox durably as a state. Raises FencedError."""
+        part = self._directory / f".snapshot-{uuid.uuid4().hex}"
+        part.mkdir(parents=True)
+        try:
+            snapshot = sandbox.snapshot(
+                part, labels={"thread": self._lease.thread, "state": state_id}
+            ).result()
+            with self._lease.ledger.lock_snapshots():
+                target = self.snapshot_directory(snapshot)
+                if not _is_complete(target, snapshot):
+                    remove_tree(target)
+                    part.rename(target)
+                    sync_directory(self._directory)
+                ledger_snapshots.save(self._lease, state_id, snapshot)
+        finally:
+            remove_tree(part)
+        return snapshot
+
+    def save_state_after(
+        self, sandbox: Sandbox, state_before: str, effect: CommandEffect, *, has_changes: bool
+    ) -> str:
+        """Save the state that an action left; return its id, which is `state_before` if nothing changed."""
+        if effect == "anything" or has_changes:
+            return self._save_new_state(sandbox)
+        shell_state = redact_known_secrets(sandbox.shell_state())
+        before = self.find(state_before) if state_before != BASE_STATE else None
+        if before is not None and before.shell_state == shell_state:
+            return state_before
+        if before is not None and before.backend == self._backend:
+            # The files are those of the snapshot before. A restored sandbox may have another workspace
+            # than that snapshot, and its shell state refers to it.
+            update = {"shell_state": shell_state, "workspace": sandbox.workspace}
+            after = create_state_id()
+            ledger_snapshots.save(self._lease, after, before.model_copy(update=update))
+            return after
+        return self._save_new_state(sandbox)
+
+    def _save_new_state(self, sandbox: Sandbox) -> str:
+        state_id = create_state_id()
+        if self.snapshot_every == "step":
+            self.take_snapshot(sandbox, state_id)
+        return state_id
+
+    def adopt_snapshot(self, record: HandoffRecord, records: RecordStore) -> str:
+        """Add a record's snapshot to the thread's states, and return the state's id."""
+        state_id = create_state_id()
+        snapshot = record.required_snapshot
+        with self._lease.ledger.lock_snapshots():
+            copy_to_store(snapshot, records.directory(record.id), self.snapshot_directory(snapshot))
+            ledger_snapshots.save(self._lease, state_id, snapshot)
+        return state_id
+
+    def forget(self, *, keep: Collection[str] = ()) -> None:
+        """Forget the thread's states except `keep`; the garbage collection removes their files."""
+        state_ids = ledger_snapshots.list_state_ids(self._lease.ledger, self._lease.thread)
+        ledger_snapshots.remove(self._lease, state_ids - set(keep))
+
+
+def create_state_id() -> str:
+    return uuid.uuid4().hex[:16]
+
+
+def build_owner_name(owner: str, ledger: Ledger, thread: str) -> str:
+    """Return an owner name for a thread's sandboxes that no other thread of any database has."""
+    name = hashlib.sha256(f"{ledger.url}\0{thread}".encode()).hexdigest()[:12]
+    return f"{owner[:80]}.{name}"
+
+
+def snapshot_directory_name(snapshot: Snapshot) -> str:
+    """Return the name of a snapshot's directory, which depends on its content only."""
+    return f"{snapshot.backend}-{snapshot.base[-12:]}-{snapshot.digest}"
+
+
+def snapshot_directory_names(snapshots: Iterable[Snapshot]) -> frozenset[str]:
+    return frozenset(map(snapshot_directory_name, snapshots))
+
+
+def _is_complete(directory: Path, snapshot: Snapshot) -> bool:
+    """Whether the directory has all files of a snapshot: a killed process may leave only some."""
+    is_on_daemon = snapshot.location.startswith("sha256:")
+    return directory.is_dir() and (is_on_daemon or (directory / snapshot.location).is_file())
