@@ -1,4 +1,4 @@
-"""What an orchestrator gives with `delegate_task`: read strictly, and held against its own trace and machine."""
+"""What an orchestrator passes to `delegate_task`: parsed strictly, and checked against its own trace and sandbox."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ _LINE_NUMBER_CHARS = 8
 """How many characters a line's number takes."""
 _INLINE_CODE = re.compile(r"`([^`\n]+)`")
 _ERROR_TEXTS = {
-    "extra_forbidden": "there is no such field",
-    "missing": "it is missing",
-    "string_too_short": "it is empty",
+    "extra_forbidden": "unknown field",
+    "missing": "missing",
+    "string_too_short": "empty",
 }
 
 FileReader = Callable[[str], bytes]
-"""How a file's content is read from the parent's machine; it raises FileAccessError."""
+"""Reads a file in the parent's sandbox; raises FileAccessError."""
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class DelegationError(TakeoverError, ValueError):
-    """A call of `delegate_task` that cannot be carried out; the line says what to send instead."""
+    """A call of `delegate_task` is invalid; the line says what to send instead."""
 
 
 class FileArgument(Frozen):
-    """A file that the child is to have; what it holds is read from the machine."""
+    """A file for the child; its content is read from the sandbox."""
 
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 
 class CommandArgument(Frozen):
-    """A command that was run, as the orchestrator tells of it."""
+    """A command that was run, as the orchestrator reports it."""
 
     cmd: _Text
     rc: int | None = None
@@ -60,7 +60,7 @@ class CommandArgument(Frozen):
 
 
 class DeadEndArgument(Frozen):
-    """What need not be tried again, as the orchestrator sees it."""
+    """A dead end, as the orchestrator sees it."""
 
     what: _Text
     why: str = ""
@@ -83,7 +83,7 @@ class HandoffArguments(Frozen):
         default=(), max_length=100, description="Searches that you ran."
     )
     dead_ends: tuple[Annotated[DeadEndArgument, _wrap_text("what")], ...] = Field(
-        default=(), max_length=100, description="What you tried in vain."
+        default=(), max_length=100, description="What you tried without success."
     )
 
 
@@ -93,13 +93,11 @@ class TaskArguments(Frozen):
     goal: Annotated[
         str,
         StringConstraints(strip_whitespace=True, min_length=1),
-        Field(description="All that the child must know of its task."),
+        Field(description="Everything that the child must know of its task."),
     ]
-    handoff: HandoffArguments | None = Field(
-        default=None, description="Left out, it is taken from your own trace."
-    )
+    handoff: HandoffArguments | None = Field(default=None, description="Default: taken from your own trace.")
     mode: Mode = Field(
-        default="work", description="work: its changes come back. look: only what it says does."
+        default="work", description="work: its changes come back. look: only its message does."
     )
 
 
@@ -110,8 +108,8 @@ class TaskListArguments(Frozen):
 
 
 def parse_tasks(arguments: Mapping[str, Any], max_tasks: int) -> tuple[TaskArguments, ...]:
-    """The tasks of one call: `goal`, `handoff` and `mode`, or `tasks` with several of them. Raises DelegationError."""
-    # Models that fill in every field leave those that they do not mean empty.
+    """Parse the tasks of one call: `goal`, `handoff` and `mode`, or `tasks` with several of them. Raises DelegationError."""
+    # Models that fill in every field leave unused ones empty.
     several = bool(arguments.get("tasks")) or set(arguments) == {"tasks"}
     left_out: dict[str, Any] = {"goal": "", "handoff": None, "mode": "work"} if several else {"tasks": []}
     meant = {
@@ -127,24 +125,24 @@ def parse_tasks(arguments: Mapping[str, Any], max_tasks: int) -> tuple[TaskArgum
         told = "; ".join(map(_describe_validation_error, error.errors()[:_MAX_REPORTED]))
         raise DelegationError(told) from None
     if len(tasks) > max_tasks:
-        raise DelegationError(f"tasks: give at most {max_tasks} in one call, not {len(tasks)}")
+        raise DelegationError(f"tasks: at most {max_tasks} in one call, not {len(tasks)}")
     return tasks
 
 
 def _describe_validation_error(error: Any) -> str:
-    # The names are the model's; what it wrote is not shown to it again at length.
+    # The names are the model's; its long values are not repeated to it.
     field = ".".join(str(part)[:100] for part in error["loc"]) or "arguments"
     if error["type"] == "extra_forbidden" and "read_files" in error["loc"]:
-        return f"{field}: there is no such field; give the path alone, its content is read from the machine"
+        return f"{field}: unknown field (give the path alone; its content is read from the sandbox)"
     if error["type"] == "extra_forbidden" and error["loc"] in (("goal",), ("handoff",), ("mode",)):
-        return f"{field}: give it in each of tasks, not beside them"
+        return f"{field}: put it into each of tasks, not beside them"
     return f"{field}: {_ERROR_TEXTS.get(error['type'], error['msg'])}"
 
 
 def build_payload(
     arguments: TaskArguments, trace: tuple[Event, ...], task: TaskBrief, read_file: FileReader
 ) -> Payload:
-    """A payload of what the orchestrator gave, each part of it held against its trace. Raises DelegationError."""
+    """Build a payload from the orchestrator's arguments, each checked against its trace. Raises DelegationError."""
     given = arguments.handoff or HandoffArguments()
     taken = list_answered_steps(trace)
     commands, change = _index_commands(taken), find_last_change(trace)
@@ -170,7 +168,7 @@ def build_payload(
 def check_size(
     payload: Payload, trace: tuple[Event, ...], window_tokens: int, max_tokens: int | None
 ) -> None:
-    """Raises DelegationError for a payload too large for its child, with what to cut."""
+    """Raise DelegationError for a payload too large for its child, with what to cut."""
     sizes = dict(_list_sizes(payload, {event.index: len(event.text) for event in trace}))
     tokens = -(-sum(sizes.values()) // _CHARS_PER_TOKEN)
     share = int(MAX_SHARE * window_tokens)
@@ -181,8 +179,8 @@ def check_size(
         largest = sorted(sizes, key=lambda name: -sizes[name])[:_MAX_REPORTED]
         parts = ", ".join(f"{name} ({-(-sizes[name] // _CHARS_PER_TOKEN):,})" for name in largest)
         raise DelegationError(
-            f"handoff: what the child is to start with is about {tokens:,} tokens, and it may be given {limit:,} "
-            f"({whose}); cut from the largest parts: {parts}"
+            f"handoff: the child would start with about {tokens:,} tokens, and the limit is {limit:,} "
+            f"({whose}); cut the largest parts: {parts}"
         )
 
 
@@ -203,12 +201,12 @@ def _list_sizes(payload: Payload, event_chars: Mapping[int, int]) -> Iterator[tu
 
 
 def _normalize_path(path: str, workspace: str) -> str:
-    """The path as reads are named. Raises DelegationError for one outside the repository."""
+    """Return the path as reads name it. Raises DelegationError for one outside the repository."""
     whole = posixpath.normpath(posixpath.join(workspace or "/", path))
     name = whole.removeprefix((workspace or "/").rstrip("/") + "/")
     if "\0" in path or name == whole or name.split("/", 1)[0] == ".git":
         raise DelegationError(
-            f"handoff.read_files: {path!r:.200} is no file of the repository; give paths inside it"
+            f"handoff.read_files: {path!r:.200} is not in the repository (give paths inside it)"
         )
     return name
 
@@ -221,7 +219,7 @@ def _load_file(path: str, read_file: FileReader, steps: list[Step]) -> ReadFile:
     except UnicodeDecodeError:
         content = "\0"
     if "\0" in content:
-        raise DelegationError(f"handoff.read_files: {path!r:.200} is no text; leave it out")
+        raise DelegationError(f"handoff.read_files: {path!r:.200} is not text (leave it out)")
     digest = compute_text_digest(content)
     for action, seen in reversed(steps):
         if seen is None or len(seen.reads) != 1 or seen.reads[0].path != path:
@@ -236,7 +234,7 @@ def _collapse_spaces(text: str) -> str:
 
 
 def _index_commands(steps: list[Step]) -> dict[str, Step]:
-    """Every command that was run, as it was run last."""
+    """Return the last run of every command."""
     return {
         _collapse_spaces(step.action.arguments.get("command", "")): step
         for step in steps
@@ -245,7 +243,7 @@ def _index_commands(steps: list[Step]) -> dict[str, Step]:
 
 
 def _check_dead_end(claimed: DeadEndArgument, steps: list[Step], failures: Mapping[int, str]) -> DeadEnd:
-    """What was told, with what the trace shows of it: only what was done in those words counts as tried."""
+    """Return a claim with what the trace shows of it: only an action in the same words counts as tried."""
     tried = [
         seen.index
         for action, seen in steps
@@ -261,23 +259,23 @@ def _check_dead_end(claimed: DeadEndArgument, steps: list[Step], failures: Mappi
 
 
 def _is_attempt(action: Event, has_changes: bool, what: str) -> bool:
-    """Whether an action did what these words, or what stands in backticks among them, spell out.
+    """Whether an action did what these words, or those in backticks among them, spell out.
 
-    They are a whole command, or text that an edit wrote; a search for that text is no try of it.
+    They are a complete command, or text that an edit wrote; a search for that text does not count.
     """
     if action.tool not in ("shell", "editor"):
         return False
     named = ("command",) if action.tool == "shell" else ("new", "content")
     done = [_collapse_spaces(action.arguments.get(name, "")) for name in named]
     for words in map(_collapse_spaces, (what, *_INLINE_CODE.findall(what))):
-        # One word alone, such as a file's name, stands in much that is not meant.
+        # One word alone, such as a file's name, occurs in many unrelated actions.
         if words in done or (has_changes and " " in words and any(words in each for each in done)):
             return True
     return False
 
 
 def _find_failures(steps: list[Step], trace: tuple[Event, ...], task: TaskBrief) -> dict[int, str]:
-    """How each action that came to nothing did: by itself, or by a validation before the next change."""
+    """Return how each failed action failed: by itself, or by a validation before the next change."""
     outcomes = {
         run.event_index: run.outcome for run in list_validations(trace, task.base_directories, task.workspace)
     }

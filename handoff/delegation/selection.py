@@ -1,4 +1,4 @@
-"""What of a trace a delegated successor is handed: its last reads, its last commands, and what ended in nothing."""
+"""Select what a delegated successor gets from a trace: the last reads, the last commands, and dead ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from langgraph_takeover.handoff.trace.events import Event
 
 LAST_READS, LAST_COMMANDS, LAST_SEARCHES = 8, 6, 4
 WINDOW_SHARE = 0.25
-"""Of the child's context window, at most."""
+"""Maximum share of the child's context window."""
 _CHARS_PER_TOKEN = 4
 _MAX_TAIL_CHARS = 2_000
 _MAX_DEAD_ENDS = 10
@@ -26,15 +26,14 @@ _NUMBERED_LINE = re.compile(r"\s*\d+\t(.*)")
 
 
 def select_record_payload(record: HandoffRecord, window_tokens: int) -> Payload:
-    """As `derived`, from a record."""
+    """Select the payload from a record."""
     return select_payload(record.trace, record.task, window_tokens)
 
 
 def select_payload(trace: tuple[Event, ...], task: TaskBrief, window_tokens: int) -> Payload:
-    """The last reads, the last commands and the searches for what the goal names, within a share of the window.
+    """Select the last reads, the last commands and the searches for the goal's names, within a share of the window.
 
-    Where they do not fit, the oldest searches go first, then the oldest commands, then the oldest reads; dead
-    ends stay.
+    If they do not fit, the oldest searches go first, then the oldest commands, then the oldest reads; dead ends stay.
     """
     taken = list_answered_steps(trace)
     files = _select_read_files(taken)
@@ -65,7 +64,7 @@ def select_payload(trace: tuple[Event, ...], task: TaskBrief, window_tokens: int
 
 
 def build_read_cache(record: HandoffRecord) -> dict[str, ReadFile]:
-    """Every file that was read, as it was read last, by its path; what a payload brings goes before the trace."""
+    """Return every file at its last read, by path; the content of a payload comes before the trace."""
     given = record.payload.read_files if record.payload is not None else ()
     return {
         file.path: file
@@ -77,7 +76,7 @@ def build_read_cache(record: HandoffRecord) -> dict[str, ReadFile]:
 
 
 def list_answered_steps(trace: Iterable[Event]) -> list[Step]:
-    """The actions of a trace that were seen to come to something."""
+    """Yield the actions of a trace that had an effect."""
     return [step for step in list_steps(trace) if step.observation is not None]
 
 
@@ -86,7 +85,7 @@ def find_last_change(trace: Iterable[Event]) -> int:
 
 
 def _drop_partial_content(file: ReadFile) -> ReadFile:
-    """The file, without a content that is not whole any more, such as one that a key was taken out of."""
+    """Return the file, without a content that is no longer complete, for instance because a key was redacted."""
     kept = file.content is not None and compute_text_digest(file.content) == file.sha256
     return file if kept else file.model_copy(update={"content": None})
 
@@ -96,7 +95,7 @@ def compute_text_digest(text: str) -> str:
 
 
 def _select_read_files(answered_steps: Iterable[Step]) -> list[ReadFile]:
-    """The files in the order of their last reading; those that are not there any more are left out."""
+    """Return the files in the order of their last read, without those that no longer exist."""
     found: dict[str, ReadFile] = {}
     for step in answered_steps:
         action, seen = step
@@ -114,7 +113,7 @@ def _select_read_files(answered_steps: Iterable[Step]) -> list[ReadFile]:
 
 
 def extract_whole_content(action: Event, observation: Event, sha256: str) -> str | None:
-    """The file that an observation shows, if it shows all of it: only then it has the digest."""
+    """Return the file that an observation shows, if it shows all of it: only then it has the digest."""
     if action.tool == "editor":
         lines = [_NUMBERED_LINE.fullmatch(line) for line in observation.text.split("\n")[1:]]
         text = "\n".join(line[1] for line in lines if line)
@@ -129,13 +128,13 @@ def extract_whole_content(action: Event, observation: Event, sha256: str) -> str
 
 
 def _is_command(step: Step) -> bool:
-    """Whether it ran something in the shell; what shows a file is a read, also when another came after it."""
+    """Whether it ran something in the shell; showing a file is a read, even after another command."""
     seen = step.observation
     return step.action.tool == "shell" and seen is not None and not seen.refused and not seen.reads
 
 
 def build_ran_command(step: Step, last_change: int) -> RanCommand:
-    """A command as the trace has it."""
+    """Describe a command from the trace."""
     seen = step.observation
     assert seen is not None
     command = step.action.arguments.get("command", "")
@@ -151,7 +150,7 @@ def build_ran_command(step: Step, last_change: int) -> RanCommand:
 def _find_dead_ends(
     answered_steps: list[Step], trace: tuple[Event, ...], task: TaskBrief
 ) -> Iterator[DeadEnd]:
-    """What ended in nothing: commands that hung or could not run and never did, and edits that were taken back."""
+    """Yield dead ends: commands that hung or could never run, and edits that were reverted."""
     runs = {run.event_index: run for run in list_validations(trace, task.base_directories, task.workspace)}
     worked = {
         step.action.arguments.get("command")
@@ -172,7 +171,7 @@ def _find_dead_ends(
             if change.before is not None and change.after in states[:-1] and len(states) > 1:
                 back = states.index(change.after)
                 del states[back + 1 :]
-                yield DeadEnd(what=f"an edit of {change.path}", why="it was taken back", event=seen.index)
+                yield DeadEnd(what=f"an edit of {change.path}", why="it was reverted", event=seen.index)
             elif change.after != states[-1]:
                 states.append(change.after)
 
@@ -183,5 +182,5 @@ def _explain_dead_end(observation: Event, could_not_run: bool) -> str:
     if could_not_run:
         return "it could not run here"
     if observation.exit_code in (126, 127):
-        return "there is no such program"
+        return "no such program"
     return ""

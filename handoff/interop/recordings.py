@@ -1,4 +1,4 @@
-"""Handoff records of runs that were only recorded: what a successor would have been shown, without a machine to go on with."""
+"""Handoff records of recorded runs: what a successor would have seen, without a sandbox to continue in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoin
 
 
 def list_handoff_points(trace: Trace) -> tuple[HandoffPoint, ...]:
-    """The handoff points of a recorded run; what its agents asked for, and its end, count as requested."""
+    """List the handoff points of a recorded run; agents' requests and the end count as requested."""
     found = detectors.list_points(trace.events, trace.base_directories, trace.workspace)
     if not trace.events:
         return found
@@ -24,7 +24,7 @@ def list_handoff_points(trace: Trace) -> tuple[HandoffPoint, ...]:
 
 
 def _find_requested_points(events: Iterable[Event]) -> Iterator[HandoffPoint]:
-    """After each call of the tool by which an agent hands over, where the tool did so."""
+    """Yield the point after each successful call of a handoff tool."""
     action: Event | None = None
     for event in events:
         if event.kind == "action":
@@ -36,7 +36,7 @@ def _find_requested_points(events: Iterable[Event]) -> Iterator[HandoffPoint]:
 
 
 def build_record(trace: Trace, point: HandoffPoint) -> HandoffRecord:
-    """The record of a recorded run at one of its points."""
+    """Build the record of a recorded run at one of its points."""
     return HandoffRecord(
         id=f"{trace.id}.{point.kind}",
         task=TaskBrief(
@@ -58,9 +58,9 @@ def build_record(trace: Trace, point: HandoffPoint) -> HandoffRecord:
 
 
 def _infer_reads(events: Iterable[Event], workspace: str) -> Iterator[Event]:
-    """The events with the files that their actions must have shown, since nobody looked at the time.
+    """Add the files that actions must have read, because a recording does not list them.
 
-    As with the changes of a recorded run, the digests only tell one content of a file from another.
+    As with the changes of a recorded run, digests only distinguish contents of a file.
     """
     now: dict[str, str] = {}
     action: Event | None = None
@@ -89,7 +89,7 @@ def _list_shown_paths(action: Event) -> tuple[str, ...]:
 
 
 def _normalize_path(path: str, cwd: str, workspace: str) -> str:
-    """A path as changes are named: relative to the repository inside it, absolute outside it."""
+    """Return a path as changes name it: relative inside the repository, absolute outside."""
     whole = posixpath.normpath(posixpath.join(workspace or "/", cwd, path))
     return whole.removeprefix((workspace.rstrip("/") if workspace else "") + "/")
 

@@ -1,4 +1,4 @@
-"""Handoff records of swarms: of agents that hand a conversation to each other, as langgraph-swarm's do."""
+"""Handoff records of swarms: agents that hand a conversation to each other, as in langgraph-swarm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Trace
 from langgraph_takeover.sandbox.interface import Snapshot
 
 SwarmState = Mapping[str, Any] | Sequence[Any]
-"""A swarm's state, or its messages: objects, or any dump of them."""
+"""A swarm's state or its messages: objects, or any dump of them."""
 
 
 def from_swarm(
@@ -34,10 +34,10 @@ def from_swarm(
     snapshot: Snapshot | None = None,
     patch: str = "",
 ) -> tuple[HandoffRecord, ...]:
-    """A record at each handoff, and one where the conversation ends, named `<id>.requested.<event>`.
+    """Return a record at each handoff, and one at the end of the conversation, named `<id>.requested.<event>`.
 
-    `records` is the store that the swarm's handoff tools were given; `snapshot`, with the commit that it began
-    from and the difference to it, is the machine as it is at the end. Raises TraceError and RecordError.
+    `records` is the store of the swarm's handoff tools; `snapshot`, with its base commit and the difference from it, is
+    the sandbox at the end. Raises TraceError and RecordError.
     """
     found = _parse_conversation(state, id, thread_id, records)
     active = str(state.get("active_agent") or "") if isinstance(state, Mapping) else ""
@@ -58,10 +58,10 @@ def from_swarm(
 def build_latest_record(
     state: SwarmState, *, thread_id: str = "", records: RecordStore | None = None, patch: str = ""
 ) -> HandoffRecord:
-    """The record where a conversation ends, named after its content; the same once more is the same record.
+    """Return the record at the end of a conversation, named after its content; the same content gives the same record.
 
-    Known secrets are taken out. With a store it is saved there, durably. `patch` is what the files differ by
-    from where they began, if somebody looked. Raises TraceError and RecordError.
+    Known secrets are redacted. With a store it is saved there durably. `patch` is the files' difference from their
+    start, if known. Raises TraceError and RecordError.
     """
     name = re.sub(r"[^\w.+-]", "_", thread_id, flags=re.ASCII)[:60].lstrip(".") or "swarm"
     found = _parse_conversation(state, name, thread_id, records)
@@ -72,7 +72,7 @@ def build_latest_record(
     record = record.model_copy(update={"patch": redact(patch)})
     record_id = f"{record.id}.{record.seal().digest[:16]}"
     if records is not None:
-        with contextlib.suppress(RecordError):  # it is made now, or made anew
+        with contextlib.suppress(RecordError):  # created now, or created again
             return records.load(record_id)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = record.model_copy(update={"id": record_id, "created_at": now}).seal()
@@ -82,9 +82,9 @@ def build_latest_record(
 def attach_record(
     messages: Sequence[BaseMessage], record: HandoffRecord, *, is_stored: bool
 ) -> list[BaseMessage]:
-    """A view's messages with what they were made of, so that the next handoff goes on from it.
+    """Attach a record to its view's messages, so that the next handoff starts from it.
 
-    Providers are not sent it. The record goes with them whole, unless the next one finds it in its store.
+    Providers do not receive it. The whole record is attached, unless the next handoff finds it in its store.
     """
     told = {"stored": True} if is_stored else {"content": json.dumps(record.model_dump(mode="json"))}
     marks = [{"record": record.id} | (told if n == 0 else {}) for n in range(len(messages))]
@@ -99,7 +99,7 @@ def attach_record(
 def load_earlier_events(
     state: SwarmState, *, thread_id: str = "", records: RecordStore | None = None
 ) -> tuple[Event, ...]:
-    """The events that the view in a conversation was made of. Raises RecordError."""
+    """Load the events behind the view in a conversation. Raises RecordError."""
     earlier = swarm.read_conversation(
         _normalize_state(state), "swarm", _make_finder(records, thread_id)
     ).earlier_record
@@ -123,17 +123,15 @@ def _normalize_state(state: SwarmState) -> Any:
 
 
 def _make_finder(records: RecordStore | None, thread_id: str | None) -> swarm.FindRecord:
-    """Looks records up in a store: those of one thread only, because whoever writes to it may name any."""
+    """Looks up records in a store: only those of one thread, because any writer may name any record."""
 
     def find(record_id: str) -> HandoffRecord:
         if records is None:
-            raise RecordError(
-                f"record {record_id!r:.80}: the conversation goes on from it; give the store that it lies in as records="
-            )
+            raise RecordError(f"record {record_id!r:.80} is in a record store (pass it as records=)")
         record = records.load(record_id)
         if thread_id is not None and record.thread_id != thread_id:
             raise RecordError(
-                f"record {record_id}: belongs to the thread {record.thread_id!r:.80}, not to {thread_id!r:.80}"
+                f"record {record_id}: belongs to thread {record.thread_id!r:.80}, not to {thread_id!r:.80}"
             )
         return record
 
@@ -158,7 +156,7 @@ def _build_record(
 
 
 def _find_last_agent(events: Sequence[Event]) -> str:
-    """Who did the last of these events, as far as the handoffs among them tell."""
+    """Return the agent of the last of these events, according to the handoffs among them."""
     known = swarm.list_transfers(events)
     if not known:
         return ""

@@ -1,7 +1,7 @@
-"""The database of who may act on a thread, what was done there, which machines are kept, and what is handed over.
+"""The ledger: who may write to a thread, its effects, its saved sandbox states, and handoffs.
 
-`store` opens it, `leases` let one writer at a time in, `effects` tell what was begun and ended,
-`machines` name the states of machines that can be entered again, `handoffs` say how far each handoff has come.
+`store` opens it; `leases` admit one writer at a time; `effects` record what started and ended; `snapshots` name the
+sandbox states that can be restored; `handoffs` hold each handoff's state.
 """
 
 from __future__ import annotations

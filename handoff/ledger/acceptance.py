@@ -1,4 +1,4 @@
-"""What a receiver looks at before it takes a handoff: everything that could make the work go on from a wrong place."""
+"""What a receiver checks before it accepts a handoff."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _REQUEST_EVENTS = 2
 
 
 class Receiver(Frozen):
-    """Who may take a handoff."""
+    """Who may accept a handoff."""
 
     name: str
     max_tokens: int | None = Field(default=None, gt=0)
 
 
 def find_refusal(ledger: Ledger, store: RecordStore, handoff: Handoff, receiver: Receiver) -> Refusal | None:
-    """Why the receiver cannot take the handoff; None where it can."""
+    """Return why the receiver cannot accept the handoff; None if it can."""
     if handoff.target != receiver.name:
         return _refuse(
             "target",
@@ -34,24 +34,26 @@ def find_refusal(ledger: Ledger, store: RecordStore, handoff: Handoff, receiver:
             f"this is {receiver.name}: offer it to that name, or deliver it as {handoff.target}",
         )
     if handoff.source == handoff.target:
-        return _refuse("self", f"{handoff.source} would hand over to itself", "name another target, or go on")
+        return _refuse(
+            "self", f"{handoff.source} would hand over to itself", "name another target, or resume the thread"
+        )
     try:
         record = store.load(handoff.record)
     except RecordError as error:
         return _refuse_unreadable(store, handoff.record, str(error))
     if record.digest != handoff.digest:
         return _refuse(
-            "checksum", f"record {record.id} is another one than was offered", "send the one that was, or offer this one"
+            "checksum", f"record {record.id} is not the record that was offered", "send the one that was offered, or offer this one"
         )  # fmt: skip
     if record.task.id != handoff.task:
         return _refuse(
             "task",
-            f"the record is of task {record.task.id}, not {handoff.task}",
+            f"the record belongs to task {record.task.id}, not {handoff.task}",
             "send the record of that task",
         )
     if record.thread_id != handoff.thread:
         return _refuse(
-            "checkpoint", f"the record's checkpoint is of thread {record.thread_id}, not {handoff.thread}",
+            "checkpoint", f"the record's checkpoint belongs to thread {record.thread_id}, not {handoff.thread}",
             "send the record that was made there",
         )  # fmt: skip
     if receiver.max_tokens is not None and handoff.envelope.needs_tokens > receiver.max_tokens:
@@ -62,25 +64,25 @@ def find_refusal(ledger: Ledger, store: RecordStore, handoff: Handoff, receiver:
     if idle := _find_idle_passes(ledger, store, handoff, record):
         return _refuse(
             "cycle",
-            f"it went {' -> '.join(idle)} without anything done in between",
+            f"it went {' -> '.join(idle)} without any action in between",
             "do something, or ask a person",
         )
     found = verify_record(store.directory(handoff.record))
     if found.problems:
-        return _refuse("snapshot", found.problems[0], "freeze the machine anew, and make another record")
+        return _refuse("snapshot", found.problems[0], "take a new snapshot, and make another record")
     return None
 
 
 def _refuse_unreadable(store: RecordStore, record: str, message: str) -> Refusal:
     kind: RefusalKind = "checksum"
-    if "no such record" in message or "no record's id" in message:
+    if "record not found" in message or "invalid record id" in message:
         kind = "no_record"
     elif "schema version" in message:
         kind = "schema"
     cure = {
-        "no_record": "send it: python -m handoff export, then import",
-        "schema": f"make it anew with a program that writes schema {SCHEMA_VERSION}",
-        "checksum": "send it again, whole",
+        "no_record": "send it: handoff export, then handoff import",
+        "schema": f"make it again with a version that writes schema {SCHEMA_VERSION}",
+        "checksum": "send it again, complete",
     }[kind]
     return _refuse(kind, message, cure)
 
@@ -88,7 +90,7 @@ def _refuse_unreadable(store: RecordStore, record: str, message: str) -> Refusal
 def _find_idle_passes(
     ledger: Ledger, store: RecordStore, handoff: Handoff, record: HandoffRecord
 ) -> tuple[str, ...]:
-    """The agents that the same state of the work went through, where it comes back too often without work."""
+    """Return the agents that passed the same state of the work around without any action."""
     passed = [handoff.target, handoff.source]
     while len(passed) <= _MAX_IDLE_PASSES:
         earlier = handoffs.find_by_successor(ledger, record.thread_id)
@@ -106,7 +108,7 @@ def _find_idle_passes(
 
 
 def parse_understanding(reply: str) -> Understanding | None:
-    """What a model replied to the question for its understanding; None where that cannot be read, or says nothing."""
+    """Parse a model's reply to the question for its understanding; None if it is unreadable or empty."""
     names = tuple(Understanding.model_fields)
     found = find_first_object(remove_thoughts(reply), names) or {}
     try:

@@ -1,4 +1,4 @@
-"""One database by URL, SQLite or PostgreSQL: its transactions, and its failures in one line."""
+"""One database by URL, SQLite or PostgreSQL: transactions, and errors in one line."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 BUSY_S = 60.0
-"""How long a writer waits for another one's transaction."""
+"""How long a writer waits for another transaction."""
 RETRY_PAUSE_S = 0.02
 _READ_ONLY_OPTION = "takeover_reads"
 Synchronous = Literal["NORMAL", "FULL"]
-"""Whether on SQLite a transaction outlives its process only, or a loss of power too."""
+"""Whether an SQLite transaction survives only its process, or a power loss too."""
 
 
 class LedgerUnavailableError(TakeoverError):
@@ -45,7 +45,7 @@ class LedgerUnavailableError(TakeoverError):
 
 
 class Database:
-    """One database, open; safe to use from several threads, and by several processes at once."""
+    """One open database; safe for several threads and processes at once."""
 
     def __init__(
         self, url: str, tables: MetaData, version: Table, schema: int, synchronous: Synchronous = "NORMAL"

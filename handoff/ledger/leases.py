@@ -1,4 +1,4 @@
-"""One writer a thread: a lease that is renewed while its holder lives, with a token that fences it off after."""
+"""One writer per thread: a lease that is renewed while its holder lives, with a fencing token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TTL_S = 30.0
 MAX_ID_LENGTH = 255
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _unreported_releases: set[tuple[str, str, int]] = set()
-"""The leases that this process let go of when the database could not be told: of which, thread and token."""
+"""Leases of this process that it released while the database was away: thread and token."""
 _INSERT_LEASE = text(
     "INSERT INTO takeover_leases (thread, token, holder, process, acquired_at, expires_at, place) "
     "VALUES (:thread, 0, '', '', 0, 0, '') ON CONFLICT (thread) DO NOTHING"
@@ -36,42 +36,42 @@ _SELECT_FOR_SHARE = text(f"{SELECT_LEASE}:thread FOR SHARE")
 
 
 class ThreadHeldError(TakeoverError):
-    """Another run works on the thread; the text names it, and says until when its lease lasts."""
+    """Another run works on the thread; the message names it and its lease's remaining time."""
 
     def __init__(self, thread: str, holder: str, remaining_s: float) -> None:
         super().__init__(
             f"thread {thread!r} is held by {holder}; its lease runs {max(remaining_s, 0):.0f} s more and is renewed "
-            "while it lives: wait for it, or end it"
+            "while it lives (wait for it, or stop it)"
         )
         self.thread = thread
         self.holder = holder
 
 
 class FencedError(TakeoverError):
-    """The lease was lost to another run, so nothing that this one does counts any more."""
+    """The lease went to another run, so nothing that this one does counts any more."""
 
     def __init__(self, thread: str, holder: str) -> None:
-        super().__init__(f"thread {thread!r} was taken over by {holder}; nothing more is written here")
+        super().__init__(f"thread {thread!r} was taken over by {holder} (this run writes nothing more)")
         self.thread = thread
         self.holder = holder
 
 
 class HandedOverError(TakeoverError):
-    """Nothing goes on upon the thread: its work was handed over, or the handoff that it was begun for gave it up."""
+    """The thread is closed: its work was handed over, or its handoff was given up."""
 
     def __init__(self, thread: str, target: str, handoff: str) -> None:
         super().__init__(
-            f"thread {thread!r}: its work was handed over to {target} by handoff {handoff}; go on there, or undo it: "
-            f"python -m handoff rollback {handoff}"
+            f"thread {thread!r}: its work was handed over to {target} by handoff {handoff} (continue there, or undo it: "
+            f"handoff rollback {handoff})"
             if target
-            else f"thread {thread!r}: handoff {handoff} gave it up; see python -m handoff history {handoff}"
+            else f"thread {thread!r}: handoff {handoff} gave it up (see: handoff history {handoff})"
         )
         self.thread = thread
         self.handoff = handoff
 
 
 class ThreadNameError(TakeoverError, ValueError):
-    """A thread's id is none that every database and every file name can take."""
+    """The name of a thread is invalid."""
 
 
 def check_thread(thread: str) -> None:
@@ -80,12 +80,12 @@ def check_thread(thread: str) -> None:
 
 
 def check_name(name: str, label: str = "name") -> None:
-    """Raises ThreadNameError for what not every database and file name can take, or what could steer a terminal."""
+    """Raise ThreadNameError for a name that some database or file system cannot store, or that could control a terminal."""
     if not isinstance(name, str):
         raise ThreadNameError(f"a {label} is text, not {name!r:.60}")
     if not name.strip() or len(name) > MAX_ID_LENGTH or _UNPRINTABLE.search(name):
         raise ThreadNameError(
-            f"{name!r:.60} is no {label}: give 1 to {MAX_ID_LENGTH} characters, none of them a control character"
+            f"invalid {label} {name!r:.60} (use 1 to {MAX_ID_LENGTH} characters, none of them a control character)"
         )
 
 
@@ -99,9 +99,9 @@ class Lease:
         self.thread = thread
         self.token = token
         self.previous_place = previous_place
-        """Where the holder before had its machine, if it went without releasing the lease."""
+        """Where the previous holder had its sandbox, if it died without releasing the lease."""
         self.handoff_request: str | None = None
-        """Why somebody outside wants the thread handed over, as of the last look; None if nobody does."""
+        """Why somebody outside asks for a handoff, as of the last look; None if nobody does."""
         self._ended = threading.Event()
         self._released = False
         renewing = threading.Thread(
@@ -113,14 +113,14 @@ class Lease:
         renewing.start()
 
     def require(self, connection: Connection) -> None:
-        """Raise FencedError unless the lease still holds, to the end of the transaction."""
+        """Raise FencedError unless the lease holds until the end of the transaction."""
         row = connection.execute(
             _SELECT if self.ledger.is_sqlite else _SELECT_FOR_SHARE, {"thread": self.thread}
         )
         self.update_from_row(row.first())
 
     def update_from_row(self, row: Any) -> None:
-        """Take up what the database says of the thread: token, holder, request. Raises FencedError."""
+        """Read the thread's token, holder and request. Raises FencedError."""
         if row is None or row[0] != self.token or self._ended.is_set():
             raise FencedError(self.thread, row[1] if row else "nobody")
         self.handoff_request = row[2]
@@ -131,7 +131,7 @@ class Lease:
 
     @contextmanager
     def explain_fencing(self) -> Iterator[None]:
-        """Raise FencedError for whatever fails because another run has the thread and has removed what was used here."""
+        """Raise FencedError for any failure that another run caused by taking the thread."""
         try:
             yield
         except (FencedError, LedgerUnavailableError):
@@ -145,7 +145,7 @@ class Lease:
             raise FencedError(self.thread, winner) from error
 
     def _find_new_holder(self) -> str | None:
-        """The new holder of the thread, "nobody" if its row is gone; None while this lease holds it."""
+        """Return the new holder of the thread, "nobody" if its row is gone; None while this lease holds it."""
         with self.ledger.read_transaction() as connection:
             row = connection.execute(_SELECT, {"thread": self.thread}).first()
         if row is None:
@@ -156,17 +156,17 @@ class Lease:
         with self.ledger.write_transaction() as connection:
             connection.execute(
                 update(leases)
-                # One that was released meanwhile stays so.
+                # One that was released meanwhile stays released.
                 .where(leases.c.thread == self.thread, leases.c.token == self.token, leases.c.expires_at > 0)
                 .values(expires_at=self.ledger.now(connection) + ttl_s)
             )
 
     def end(self) -> None:
-        """Nothing more is written under it, while others still wait."""
+        """Write nothing more under it, while others still wait."""
         self._ended.set()
 
     def release(self) -> None:
-        """Let others in at once; may be called twice."""
+        """Release it at once; can be called twice."""
         if self._released:
             return
         self._released = True
@@ -183,9 +183,10 @@ class Lease:
 
 
 def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_S) -> Lease:
-    """The thread's lease; `place` says where its holder will have its machine. Raises ThreadNameError or ThreadHeldError.
+    """Acquire the thread's lease; `place` says where its holder will have its sandbox.
 
-    A holder on this host that is dead is known to be; one elsewhere loses its lease when it expires.
+    A dead holder on this host is detected; one elsewhere loses its lease when it expires. Raises ThreadNameError and
+    ThreadHeldError.
     """
     check_thread(thread)
     process, holder = current_process_identity(), f"process {os.getpid()} on {socket.gethostname()}"
@@ -216,7 +217,7 @@ def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_
 
 
 def is_held(ledger: Ledger, thread: str) -> bool:
-    """Whether a live holder works on the thread, as far as can be known from here."""
+    """Whether a live holder works on the thread, as far as this host can know."""
     with ledger.read_transaction() as connection:
         row = connection.execute(select(leases).where(leases.c.thread == thread)).first()
         if row is None or row.expires_at <= ledger.now(connection):
@@ -225,12 +226,12 @@ def is_held(ledger: Ledger, thread: str) -> bool:
 
 
 def close_thread(connection: Connection, thread: str, handoff: str, target: str = "") -> None:
-    """Let nobody write to a thread any more, whoever holds it; `target` is who goes on elsewhere.
+    """Close a thread to every writer; `target` continues the work elsewhere.
 
-    Raises HandedOverError where another handoff has closed it.
+    Raises HandedOverError if another handoff has closed it.
     """
     connection.execute(_INSERT_LEASE, {"thread": thread})
-    # The row stays locked to the end of the transaction, so that of two that close it one sees the other.
+    # The row stays locked until the transaction ends, so that of two that close it one sees the other.
     connection.execute(
         update(leases)
         .where(leases.c.thread == thread)
@@ -244,14 +245,14 @@ def close_thread(connection: Connection, thread: str, handoff: str, target: str 
 
 
 def reopen_thread(connection: Connection, thread: str, handoff: str) -> None:
-    """Let the thread's work go on there, where this handoff had closed it."""
+    """Reopen the thread, if this handoff closed it."""
     connection.execute(
         delete(closed_threads).where(closed_threads.c.thread == thread, closed_threads.c.handoff == handoff)
     )
 
 
 def request_handoff(ledger: Ledger, thread: str, reason: str) -> bool:
-    """Ask the run on a thread, now or when it goes on, to hand over after its step; False if it never ran. Raises ThreadNameError."""
+    """Ask the run on a thread to hand over after its current or next step; False if nothing ever ran there."""
     check_thread(thread)
     with ledger.write_transaction() as connection:
         done = connection.execute(
@@ -263,13 +264,13 @@ def request_handoff(ledger: Ledger, thread: str, reason: str) -> bool:
 
 
 def list_threads(ledger: Ledger) -> tuple[str, ...]:
-    """Every thread that a lease was ever held on."""
+    """List every thread that was ever leased."""
     with ledger.read_transaction() as connection:
         return tuple(connection.execute(select(leases.c.thread).order_by(leases.c.thread)).scalars())
 
 
 def answer_request(lease: Lease) -> None:
-    """The thread has handed over: what was asked is done."""
+    """Mark the request for a handoff as done."""
     with lease.ledger.write_transaction() as connection:
         lease.require(connection)
         connection.execute(update(leases).where(leases.c.thread == lease.thread).values(requested=None))
@@ -281,7 +282,7 @@ def _renew_periodically(lease: weakref.ref[Lease], ended: threading.Event, ttl_s
         held = lease()
         if held is None:
             return
-        # A database that is away for a moment is asked again; the token tells what came of it.
+        # A database that is briefly away is asked again; the token shows what happened.
         try:
             held.renew(ttl_s)
         except LedgerUnavailableError:

@@ -1,4 +1,4 @@
-"""Holding signals back, so that what their handlers raise never leaves a transaction half done."""
+"""Defer signals, so that their handlers' exceptions never interrupt a transaction."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _Handler = Callable[[int, Any], Any]
 
 
 class defer_signals:  # noqa: N801  used as a statement
-    """Ctrl-C and SIGTERM, where Python has a handler for them, come when the block is over.
+    """Deliver Ctrl-C and SIGTERM, if Python handles them, at the end of the block.
 
-    An exception that a handler raises may fall between a lock's taking and the `with` that would give it
-    back; the process would then wait for itself. Blocking signals in this thread would not do: another takes
-    them, and the handler still runs here.
+    A handler's exception may come between taking a lock and the `with` that would release it; the process would then
+    wait for itself. Blocking signals in this thread would not help: another thread receives them, and the handler still
+    runs here.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class defer_signals:  # noqa: N801  used as a statement
         try:
             for number, handler in self._handlers:
                 signal.signal(number, self._make_recorder(handler))
-        except BaseException:  # one came before it was held back
+        except BaseException:  # one arrived before it was deferred
             _restore_handlers(self._handlers)
             raise
 
@@ -44,7 +44,7 @@ class defer_signals:  # noqa: N801  used as a statement
 
 
 def _restore_handlers(handlers: list[tuple[int, _Handler]]) -> None:
-    """All of them, although one that is back already may raise."""
+    """Restore all handlers, even if one that is already restored raises."""
     if handlers:
         (number, handler), *others = handlers
         try:
@@ -54,7 +54,7 @@ def _restore_handlers(handlers: list[tuple[int, _Handler]]) -> None:
 
 
 def _deliver(pending: list[tuple[_Handler, int, Any]]) -> None:
-    """Let every signal have its handler, although the one before may raise."""
+    """Run the handler of every signal, even if an earlier one raises."""
     if pending:
         (handler, number, frame), *others = pending
         try:

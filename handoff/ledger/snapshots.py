@@ -1,4 +1,4 @@
-"""States of machines that are kept: each has an id that checkpoints name, and a snapshot to enter it by."""
+"""Saved sandbox states: checkpoints refer to their ids, and a snapshot restores each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langgraph_takeover.sandbox.interface import Snapshot
 
 
 def save(lease: Lease, state_id: str, snapshot: Snapshot) -> None:
-    """Note that a state can be entered by a snapshot, which must be durable by now. Raises FencedError."""
+    """Record that a state has a snapshot, which must be durable by now. Raises FencedError."""
     ledger = lease.ledger
     written = snapshot.model_copy(update={"shell_state": redact_known_secrets(snapshot.shell_state)})
     with ledger.write_transaction() as connection:
@@ -34,28 +34,31 @@ def find(ledger: Ledger, state_id: str) -> Snapshot | None:
     with ledger.read_transaction() as connection:
         row = connection.execute(select(snapshots.c.snapshot).where(snapshots.c.id == state_id)).first()
     return (
-        parse_stored(ledger, f"the snapshot of machine {state_id}", row.snapshot, Snapshot) if row else None
+        parse_stored(ledger, f"the snapshot of sandbox state {state_id}", row.snapshot, Snapshot)
+        if row
+        else None
     )
 
 
 def list_state_ids(ledger: Ledger, thread: str) -> frozenset[str]:
-    """The ids of a thread's states that can be entered."""
+    """List the ids of a thread's states that have a snapshot."""
     with ledger.read_transaction() as connection:
         rows = connection.execute(select(snapshots.c.id).where(snapshots.c.thread == thread))
         return frozenset(row.id for row in rows)
 
 
 def list_snapshots(ledger: Ledger) -> tuple[Snapshot, ...]:
-    """Those of all states of all threads."""
+    """List the snapshots of all states of all threads."""
     with ledger.read_transaction() as connection:
         rows = connection.execute(select(snapshots.c.id, snapshots.c.snapshot)).all()
     return tuple(
-        parse_stored(ledger, f"the snapshot of machine {row.id}", row.snapshot, Snapshot) for row in rows
+        parse_stored(ledger, f"the snapshot of sandbox state {row.id}", row.snapshot, Snapshot)
+        for row in rows
     )
 
 
 def remove(lease: Lease, ids: Collection[str]) -> None:
-    """Note that these states of the thread can be entered no more. Raises FencedError."""
+    """Record that these states of the thread have no snapshot any more. Raises FencedError."""
     with lease.ledger.write_transaction() as connection:
         lease.require(connection)
         connection.execute(

@@ -1,4 +1,4 @@
-"""The ledger's tables, its version, and the one who files snapshots at a time."""
+"""The ledger's tables, its schema version, and the lock for adding and removing snapshots."""
 
 from __future__ import annotations
 
@@ -106,29 +106,31 @@ closed_threads = Table(
     Column("handoff", Text, nullable=False),
     Column("target", Text, nullable=False),
 )
-"""Threads on which nobody may work any more: handed over, or given up by the handoff that they were begun for."""
+"""Closed threads: handed over, or given up by their handoff."""
 
 
 class Ledger(Database):
-    """The database of threads, effects, machines and handoffs."""
+    """The database of threads, effects, snapshots and handoffs."""
 
     def __init__(self, url: str) -> None:
-        """Raises LedgerUnavailableError, also for a database that a newer program has written."""
+        """Raises LedgerUnavailableError, also for a database that a newer version wrote."""
         super().__init__(url, _metadata, _version, SCHEMA_VERSION)
 
     @contextmanager
     def lock_snapshots(self) -> Iterator[None]:
-        """Keep others from filing and removing snapshots meanwhile, in whichever process."""
+        """Keep other processes from adding and removing snapshots meanwhile."""
         while True:
             with defer_signals(), self.translate_errors(), self._try_lock_snapshots() as free:
                 if free:
                     yield
                     return
-            time.sleep(RETRY_PAUSE_S)  # holding nothing, so that Ctrl-C ends it, and others get connections
+            time.sleep(
+                RETRY_PAUSE_S
+            )  # without a transaction, so that Ctrl-C ends it, and others get connections
 
     @contextmanager
     def _try_lock_snapshots(self) -> Iterator[bool]:
-        """Whether nobody else was filing; nobody else is then."""
+        """Whether no other process holds the lock."""
         if self.is_sqlite:
             with Path(f"{make_url(self.url).database}.files").open("a") as lock:
                 try:
@@ -142,7 +144,7 @@ class Ledger(Database):
                 yield bool(connection.execute(text("SELECT pg_try_advisory_xact_lock(8402158)")).scalar())
 
     def now(self, connection: Connection) -> float:
-        """Seconds since the epoch, by the clock that all who use this database share."""
+        """Return the seconds since the epoch, by the clock of the database."""
         if self.is_sqlite:
             return time.time()
         return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())

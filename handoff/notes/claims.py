@@ -1,4 +1,4 @@
-"""What a model's statements say that the record denies, and what they say that their events do not bear out."""
+"""Check a model's statements: what the record contradicts, and what the cited events do not support."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ _EMPTY_CLAIM = re.compile(rf"^\W*(?:{UNKNOWN}|{NONE_OBSERVED}|none|n/?a)\W*$", r
 
 
 class Soundness(NamedTuple):
-    """How many of a model's statements there are, and how many the record does not bear out."""
+    """How many statements a model made, and how many the record does not support."""
 
     claims: int
     contradicted: int
     unsupported: int
     repeated: int
-    """Those that stand in an earlier field already, word for word."""
+    """Statements that repeat an earlier field, word for word."""
 
 
 def measure_soundness(notes: Notes, evidence: Evidence) -> Soundness:
-    """What the record says of a model's notes; each statement is counted as one thing at most."""
+    """Count the problems in a model's notes; each statement counts as one problem at most."""
     claims = [(name, claim) for name, told in notes.structured.items() for claim in told]
     rest = [(name, claim) for name, claim in claims if find_contradiction(name, claim, evidence) is None]
     fresh = [claim for name, claim in rest if find_repetition(name, claim, notes) is None]
@@ -67,7 +67,7 @@ def measure_soundness(notes: Notes, evidence: Evidence) -> Soundness:
 
 
 def find_repetition(field: str, claim: Claim, notes: Notes | None) -> str | None:
-    """The earlier field in which the statement stands, word for word; None where it says something of its own."""
+    """Return the earlier field with the same statement, word for word; None if it is new."""
     if notes is None or is_empty_claim(claim):
         return None
     for name in MODEL_FIELDS[: MODEL_FIELDS.index(field)]:
@@ -84,7 +84,7 @@ def is_empty_claim(claim: Claim) -> bool:
 
 
 def find_contradiction(field: str, claim: Claim, evidence: Evidence) -> str | None:
-    """What the record has against a statement; None where it has nothing."""
+    """Return what contradicts a statement in the record; None if nothing does."""
     if is_empty_claim(claim):
         return None
     for sentence in _SENTENCE.split(claim.text):
@@ -109,7 +109,7 @@ def _find_sentence_contradiction(field: str, sentence: str, claim: Claim, eviden
     if field != "recommended_next_action" and certain and _is_false_success_claim(sentence, claim, evidence):
         return _describe_validation(evidence)
     missing = next(_find_missing_files(sentence, evidence), None)
-    return f"there is no {missing} among the frozen files" if missing else None
+    return f"the snapshot has no file {missing}" if missing else None
 
 
 def _is_false_success_claim(sentence: str, claim: Claim, evidence: Evidence) -> bool:
@@ -120,7 +120,7 @@ def _is_false_success_claim(sentence: str, claim: Claim, evidence: Evidence) -> 
     )
     if "passed" in (evidence.outcome, before_any_edit):
         return False
-    # Of an earlier run that did pass it may speak, if it does not speak of them all.
+    # It may refer to an earlier run that passed, unless it claims that all pass.
     cited = {
         run.outcome for run in evidence.runs if {run.event_index, run.event_index - 1} & set(claim.events)
     }
@@ -140,7 +140,7 @@ _OUTCOME_TEXTS = {"failed": "failed", "environment_error": "could not run", "pas
 
 
 def _find_missing_files(sentence: str, evidence: Evidence) -> Iterator[str]:
-    """The files that a sentence names and the snapshot has not."""
+    """Yield the files that a sentence names and the snapshot does not have."""
     names = evidence.file_names
     if names is None or _ABSENCE_WORDS.search(sentence):
         return
@@ -158,14 +158,14 @@ def _find_missing_files(sentence: str, evidence: Evidence) -> Iterator[str]:
 
 
 def find_support_gap(claim: Claim, evidence: Evidence) -> str | None:
-    """Why a statement does not rest on the events that it names; None where it does."""
+    """Return why a statement is not supported by the events that it cites; None if it is."""
     if is_empty_claim(claim):
         return None
     if not claim.events:
-        return "names no event"
+        return "cites no event"
     last = len(evidence.record.trace) - 1
     if strange := [index for index in claim.events if not 0 <= index <= last]:
-        return f"there is no event e{strange[0]}"
+        return f"event e{strange[0]} does not exist"
     shown = evidence.collect_text(claim.events)
     for said in _list_checkable_parts(claim.text):
         if not _contains(shown, said):
@@ -175,7 +175,7 @@ def find_support_gap(claim: Claim, evidence: Evidence) -> str | None:
 
 
 def _list_checkable_parts(text: str) -> Iterator[str]:
-    """The commands, paths, test ids and numbers in a statement."""
+    """Yield the commands, paths, test ids and numbers in a statement."""
     for pattern in (_INLINE_CODE, _TEST_ID, _PATH, _NUMBER):
         for found in pattern.finditer(text):
             yield " ".join((found[1] if pattern is _INLINE_CODE else found[0]).split())

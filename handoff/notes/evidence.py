@@ -1,4 +1,4 @@
-"""What a record proves: found in one walk over its trace, for everything that asks."""
+"""What a record proves, computed in one walk over its trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langgraph_takeover.handoff.trace.file_kinds import is_source
 
 
 class Evidence:
-    """A record and what follows from it without any model."""
+    """A record and what follows from it without a model."""
 
     def __init__(self, record: HandoffRecord) -> None:
         self.record = record
@@ -33,7 +33,7 @@ class Evidence:
 
     @property
     def outcome(self) -> str | None:
-        """Of the latest validation after the latest source change; None where there was none."""
+        """The latest validation after the latest source change; None if there was none."""
         return self.state.outcome_since_change if self.state.edited_files else None
 
     @cached_property
@@ -54,14 +54,14 @@ class Evidence:
 
     @cached_property
     def only_in_snapshot(self) -> tuple[str, ...]:
-        """The source files in which the frozen repository differs from its commit, and no event changed them."""
+        """Source files that differ in the snapshot, although no event changed them."""
         return tuple(sorted(self._patched_sources - set(self.source_files)))
 
     @cached_property
     def only_in_trace(self) -> tuple[str, ...]:
-        """The source files that events changed, and the frozen repository does not differ in.
+        """Source files that events changed, but that do not differ in the snapshot.
 
-        A record without a patch cannot tell.
+        Unknown without a patch.
         """
         return tuple(sorted(set(self.source_files) - self._patched_sources)) if self.record.patch else ()
 
@@ -73,12 +73,12 @@ class Evidence:
 
     @cached_property
     def changed_paths(self) -> frozenset[str]:
-        """Every file that any event changed, whatever became of it."""
+        """Every file that any event changed."""
         return frozenset(change.path for event in self.record.trace for change in event.changes)
 
     @cached_property
     def file_names(self) -> frozenset[str] | None:
-        """The frozen repository's files and the directories that hold them; None where nobody knows."""
+        """The snapshot's files and their directories; None if unknown."""
         if self.record.files is None:
             return None
         found = set(self.record.files)
@@ -92,7 +92,7 @@ class Evidence:
         return frozenset(path.rpartition("/")[2] for path in self.file_names or ())
 
     def collect_text(self, indices: Iterable[int]) -> str:
-        """All that these events contain, and those that they answer or are answered by, with single spaces."""
+        """The text of these events, and of the events that they answer or that answer them, with single spaces."""
         trace, found = self.record.trace, []
         for index in sorted(_add_partners(indices, trace)):
             event = trace[index]

@@ -1,4 +1,4 @@
-"""The fields of a note that need no model: what file changes and results say."""
+"""The fields of a note that need no model: file changes and results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_VALIDATION_CHARS = 6000
 
 
 def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tuple[NoteField, ...]:
-    """The deterministic fields, in order; with `pointers`, each entry names the events that it comes from."""
+    """Build the deterministic fields, in order; with `pointers`, each entry names its events."""
 
     def format_pointer(*indices: int) -> str:
         return " [" + ", ".join(f"e{index}" for index in indices) + "]" if pointers and indices else ""
@@ -86,8 +86,8 @@ def _describe_changes(evidence: Evidence) -> str:
     if sources or others:
         state = f"{sources} source and {others} other files differ from the base commit"
     for paths, what in (
-        (evidence.only_in_trace, "the recorded changes to {} are not in the frozen files"),
-        (evidence.only_in_snapshot, "no recorded action made the frozen files' difference in {}"),
+        (evidence.only_in_trace, "the recorded changes to {} are not in the snapshot"),
+        (evidence.only_in_snapshot, "no recorded action made the snapshot's difference in {}"),
     ):
         if paths:
             shown = ", ".join(map(_format_path, paths[:5])) + (", …" if len(paths) > 5 else "")
@@ -147,7 +147,7 @@ def _list_commands(evidence: Evidence) -> Iterator[tuple[str, int]]:
 
 
 def _shorten_command(command: str) -> str:
-    """A command in one line, without the here-documents that it writes."""
+    """Put a command on one line, without the here-documents that it writes."""
     bare, bodies = extract_heredocs(neutralize(command))
     for number in range(len(bodies)):
         bare = bare.replace(f"< {PLACEHOLDER}{number}", "<<…")

@@ -1,4 +1,4 @@
-"""The fields in whatever a model replied when it was asked for one JSON object."""
+"""Parse the fields in a model's reply to a request for one JSON object."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _RANGE = re.compile(r"e?(\d+)(?:\s*[–-]\s*e?(\d+))?", re.IGNORECASE)
 
 
 def parse_fields(reply: str) -> dict[str, tuple[Claim, ...]]:
-    """The known fields, as much of the reply as can be read; none where nothing can."""
+    """Parse the known fields, as far as the reply is readable; empty if it is not."""
     text = remove_thoughts(reply)
     found = find_first_object(text, MODEL_FIELDS)
     if found is None:
-        # What was cut off, or is no JSON but for its look.
+        # Truncated, or JSON only in appearance.
         _, *parts = _FIELD.split(text)
         found = {name: _recover_items(value) for name, value in zip(parts[::2], parts[1::2], strict=True)}
     return {name: claims for name in MODEL_FIELDS if (claims := _parse_claims(found.get(name)))}
 
 
 def find_first_object(text: str, names: Collection[str]) -> dict[str, object] | None:
-    """The first JSON object in a text that has any of these names."""
+    """Find the first JSON object in a text that has any of these names."""
     for start in islice((match.start() for match in _OBJECT.finditer(text)), _MAX_OBJECTS):
         try:
             value, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
@@ -51,13 +51,13 @@ def find_first_object(text: str, names: Collection[str]) -> dict[str, object] | 
 
 
 def remove_thoughts(reply: str) -> str:
-    """The reply without what a model thought aloud before it, and without halves of characters."""
+    """Remove what a model thought aloud before its reply, and halves of surrogate pairs."""
     text = re.sub(r"<think>.*?(</think>|\Z)", "", reply, flags=re.DOTALL)
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def remove_repeats(text: str) -> str:
-    """The text without what a model that was caught in a loop says over and over."""
+    """Remove the repetitions of a model that is caught in a loop."""
     seen: Counter[str] = Counter()
     kept: list[str] = []
     dropped = 0
@@ -75,7 +75,7 @@ def remove_repeats(text: str) -> str:
 
 
 def _recover_items(value: str) -> list[object]:
-    """The statements in a piece of JSON that are whole: objects where there are some, else strings."""
+    """List the complete statements in a piece of JSON: objects if there are any, else strings."""
     found: list[object] = []
     for start in islice((match.start() for match in _OBJECT.finditer(value)), _MAX_CLAIMS):
         with contextlib.suppress(ValueError, RecursionError):
@@ -84,7 +84,7 @@ def _recover_items(value: str) -> list[object]:
 
 
 def _find_strings(value: str) -> list[str]:
-    """The strings in a piece of JSON that have an end and are no names."""
+    """List the complete strings in a piece of JSON that are not names."""
     found = []
     for inner, is_name in _STRING.findall(value):
         if is_name or not inner:
@@ -108,7 +108,7 @@ def _parse_claims(value: object) -> tuple[Claim, ...]:
 
 
 def _to_text(item: object) -> str:
-    """A statement as text, with its events in brackets, however a model put it."""
+    """Render a statement as text, with its events in brackets, in whatever form a model gave it."""
     if isinstance(item, str):
         return item
     if isinstance(item, dict):
@@ -123,7 +123,7 @@ def _to_text(item: object) -> str:
 
 
 def _split_claims(text: str) -> list[Claim]:
-    """Statements, each ended by the events that it names; what comes after the last names none."""
+    """Split a text into statements, each ended by the events that it cites; text after the last has none."""
     found: list[Claim] = []
     begin, last = 0, None
     for cited in [*_CITED.finditer(text), None]:

@@ -1,4 +1,4 @@
-"""The structured note as text, within its budget."""
+"""Render the structured note as text, within its budget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from langgraph_takeover.handoff.text.fence import OBSERVED, REPORTED, format_ent
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, UNKNOWN, NoteField, format_title
 
 BUDGET_TOKENS = 2000
-"""Of the whole note, counted at four characters a token."""
+"""For the whole note, at four characters per token."""
 _CHARS_PER_TOKEN = 4
 _MAX_CLAIM_CHARS = 600
 SHRINK_ORDER = (
@@ -32,13 +32,13 @@ SHRINK_ORDER = (
     "Changed source files",
     "Latest validation evidence",
 )
-"""Which fields give way, the first first, each down to its least before the next; the others never do."""
+"""Fields to shorten, in this order, each down to its minimum before the next; the others are never shortened."""
 
 
 def render_structured_note(record: HandoffRecord, *, pointers: bool = False) -> str:
-    """The whole note as Markdown; fields without evidence say UNKNOWN or NONE OBSERVED.
+    """Render the whole note as Markdown; fields without evidence say UNKNOWN or NONE OBSERVED.
 
-    With `pointers`, whatever rests on events names them, as in `[e12]`.
+    With `pointers`, everything based on events names them, as in `[e12]`.
     """
     evidence = Evidence(record)
     proven = build_observed_fields(evidence, pointers=pointers)
@@ -46,7 +46,7 @@ def render_structured_note(record: HandoffRecord, *, pointers: bool = False) -> 
     proven, told = _fit_budget(proven, told)
     return (
         f"{OBSERVED}\nFrom file changes and results, not from a model.\n\n{_render_fields(proven)}\n\n"
-        f"{REPORTED}\nIts own account. What the record denies is struck out; what no event bears out says so. "
+        f"{REPORTED}\nIts own account. Statements that the record contradicts are struck out; unsupported ones are marked. "
         f"Verify before use.\n\n{_render_fields(told)}\n"
     )
 
@@ -69,7 +69,7 @@ def _render_claim(name: str, claim: Claim, evidence: Evidence, pointers: bool) -
     if (against := find_contradiction(name, claim, evidence)) is not None:
         return f"~~{text}~~ (contradicted: {format_entry(against)}){pointer}"
     if (said := find_repetition(name, claim, evidence.record.notes)) is not None:
-        return f"(only repeats what stands under {format_title(said)})"
+        return f"(repeats a statement under {format_title(said)})"
     if (lacking := find_support_gap(claim, evidence)) is not None:
         return f"{text} (unsupported: {format_entry(lacking)}){pointer}"
     return text + pointer
@@ -99,14 +99,14 @@ def _fit_budget(
 
 
 def _shrink(field: NoteField, *, drop_oldest: bool) -> NoteField:
-    """A quarter of the entries less: the oldest of what was observed, the last of what was told."""
+    """Remove a quarter of the entries: the oldest observations, or the last statements."""
     drop = min(-(-len(field.entries) // 4), len(field.entries) - field.min_entries)
     kept = field.entries[drop:] if drop_oldest else field.entries[: len(field.entries) - drop]
     return field._replace(entries=kept, omitted=field.omitted + drop)
 
 
 def _clip(field: NoteField) -> NoteField:
-    """Its entries cut to a short line, a block of code to a line of code."""
+    """Cut an entry to a short line, a code block to one line of code."""
     limit = _MAX_CLAIM_CHARS // 4
     return field._replace(
         entries=tuple(

@@ -1,4 +1,4 @@
-"""How a model writes the notes of a handoff point: once, bounded, and never failing for a bad reply."""
+"""Let a model write the notes of a handoff point: once, with limits, and without failing on a bad reply."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from langgraph_takeover.handoff.views.trace import render_events
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 AskModel = Callable[[list[BaseMessage], dict[str, Any] | None], tuple[str, Usage]]
-"""Asks the notes model, for a reply of a JSON schema where one is given and the endpoint can hold to it.
+"""Asks the notes model, for a reply in a JSON schema if one is given and the endpoint supports it.
 
-Raises `PromptTooLongError` when the prompt does not fit its context.
+Raises `PromptTooLongError` if the prompt does not fit its context.
 """
 
 OUTPUT_TOKENS = 1600
@@ -54,7 +54,7 @@ class PromptTooLongError(TakeoverError):
 
 
 def write_notes(record: HandoffRecord, ask: AskModel, model_name: str) -> Notes:
-    """Both kinds of notes; what the model's replies do not give stays absent."""
+    """Write both kinds of notes; fields that the model's replies do not give stay absent."""
     summary, _, summary_usage = _ask_within_window("summary", record, ask, None)
     reply, prompt, usage = _ask_within_window("structured", record, ask, NOTES_SCHEMA)
     fields, evidence = parse_fields(reply), Evidence(record)
@@ -84,7 +84,7 @@ def write_notes(record: HandoffRecord, ask: AskModel, model_name: str) -> Notes:
 
 
 def _describe_problem(fields: FieldClaims, evidence: Evidence) -> str:
-    """What a model is told of a reply that has to be given once more; empty where it need not be."""
+    """Build the request for a corrected reply; empty if none is needed."""
     if not fields:
         return prompts.load_prompt("malformed")
     denied = [
@@ -102,7 +102,7 @@ def _ask_within_window(
     limit = _FIRST_LIMIT
     while True:
         data = wrap_in_fence(f"{TRACE}\n\n{_render_trace(record, limit)}")
-        # What both kinds of notes are made from comes first, so that an endpoint reads it once.
+        # The common part of both kinds of notes comes first, so that an endpoint reads it once.
         text = f"{data}\n{TASK}\n\n{neutralize(record.task.prompt)}\n\n# Notes\n\n{prompts.load_prompt(kind)}"
         messages: list[BaseMessage] = [HumanMessage(text)]
         try:
@@ -116,7 +116,7 @@ def _ask_within_window(
 
 
 def _render_trace(record: HandoffRecord, limit: int) -> str:
-    """The trace with the middle of long events and, if that is not enough, its own middle cut out."""
+    """Shorten a trace: the middle of long events and, if that is not enough, its own middle."""
     per_event = max(min(_EVENT_CHARS, limit // 8), 400)
     shortened = (
         event.model_copy(update={"text": cut_middle(event.text, per_event)}) for event in record.trace

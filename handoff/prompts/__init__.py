@@ -1,4 +1,4 @@
-"""The texts that models are asked and instructed with, and which version of them this is."""
+"""The prompts, and their version."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from importlib.resources import files
 
 @cache
 def load_prompt(name: str, package: str = "handoff") -> str:
-    """A prompt that ships with a package."""
+    """Load a prompt of a package."""
     return (files(f"langgraph_takeover.{package}") / "prompts" / f"{name}.md").read_text(encoding="utf-8")
 
 
 @cache
 def compute_version(*packages: str) -> str:
-    """One version for all prompts of these packages: another one whenever a letter of them is another."""
+    """Return one version for all prompts of these packages; any change gives another version."""
     digest = hashlib.sha256()
     for package in packages or ("handoff",):
         for prompt in sorted(

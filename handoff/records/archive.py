@@ -1,7 +1,7 @@
-"""One record as one file that another machine can take in, at any place that fsspec can name.
+"""A record as one file that another host can import, at any place that fsspec supports.
 
-A line of magic, the length of a header, the header (the record with its notes and its review as JSON), a
-SHA-256 over all that comes before it, and the snapshot as `sandbox.snapshots.transfer` sends it.
+A line of magic, the length of a header, the header (the record with its notes and review as JSON), a SHA-256 over all
+of this, and the snapshot as `sandbox.snapshots.transfer` writes it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _IMAGE_PREFIX = "sha256:"
 
 
 class RecordExistsError(TakeoverError, ValueError):
-    """The store has a record of that id already."""
+    """The store already has a record with that id."""
 
 
 def export_record(directory: Path, url: str) -> None:
-    """Write a record, verified, to one file; it appears whole or not at all.
+    """Write a verified record to one file, completely or not at all.
 
-    Raises RecordError, SnapshotCorruptError, OutOfDiskError, SandboxUnavailableError.
+    Raises RecordError, SnapshotCorruptError, OutOfDiskError and SandboxUnavailableError.
     """
     record = RecordStore(directory.parent).load(directory.name)
     with contextlib.ExitStack() as stack:
@@ -51,7 +51,7 @@ def export_record(directory: Path, url: str) -> None:
             place = stack.enter_context(transfer.materialize_archive(record.snapshot, directory))
         header = to_json(_make_portable(record)).encode()
         if len(header) > _MAX_HEADER_BYTES:
-            raise RecordError(f"record {record.id}: is too large to be carried: {len(header):,} bytes")
+            raise RecordError(f"record {record.id}: too large to export: {len(header):,} bytes")
         stack.enter_context(transfer.translate_storage_errors(url))
         out = stack.enter_context(transfer.open_atomically(url))
         head = _MAGIC + _LENGTH.pack(len(header)) + header
@@ -61,10 +61,10 @@ def export_record(directory: Path, url: str) -> None:
 
 
 def import_record(url: str, root: Path, *, replace: bool = False) -> Path:
-    """Put an exported record, verified, into a store; its directory.
+    """Verify an exported record and add it to a store; return its directory.
 
-    The file is hostile until then. Raises RecordExistsError, unless it is to be replaced; RecordError,
-    SnapshotCorruptError, OutOfDiskError, SandboxUnavailableError.
+    The file is hostile until then. Raises RecordExistsError unless `replace`, RecordError, SnapshotCorruptError,
+    OutOfDiskError and SandboxUnavailableError.
     """
     import fsspec
 
@@ -80,7 +80,7 @@ def import_record(url: str, root: Path, *, replace: bool = False) -> Path:
         @contextlib.contextmanager
         def check_replacement() -> Iterator[None]:
             if place.exists() and not replace:
-                raise RecordExistsError(f"{place}: is there already")
+                raise RecordExistsError(f"{place}: exists already")
             yield
 
         def build(partial: Path) -> HandoffRecord:
@@ -94,12 +94,12 @@ def import_record(url: str, root: Path, *, replace: bool = False) -> Path:
 
 
 def compute_archive_digest(record: HandoffRecord) -> str:
-    """The digest that the record has where it was taken in."""
+    """Return the digest that the record has after its import."""
     return _make_portable(record).digest
 
 
 def _make_portable(record: HandoffRecord) -> HandoffRecord:
-    """The same, with an archive where the snapshot was an image, which no other daemon has."""
+    """Convert a snapshot that is an image, which no other daemon has, to an archive."""
     snapshot = record.snapshot
     if snapshot is None or not snapshot.location.startswith(_IMAGE_PREFIX):
         return record
@@ -108,37 +108,37 @@ def _make_portable(record: HandoffRecord) -> HandoffRecord:
 
 
 def _receive_record(url: str, source: IO[bytes]) -> HandoffRecord:
-    """The record that a file begins with, verified, and with names that stay in its directory."""
+    """Read the record at the start of a file, verify it, and check that its names stay in its directory."""
     magic = _read_bytes(source, len(_MAGIC))
     if magic != _MAGIC:
         is_snapshot = magic.startswith(b"takeover snap")
-        cure = "; a snapshot alone is for `python -m sandbox import`" if is_snapshot else ""
-        raise RecordError(f"{url}: is no record of a format that is known here{cure}")
+        cure = "; `sandbox import` reads a snapshot alone" if is_snapshot else ""
+        raise RecordError(f"{url}: unknown record format{cure}")
     length = _read_bytes(source, _LENGTH.size)
     size = _LENGTH.unpack(length)[0] if len(length) == _LENGTH.size else 0
     if size > _MAX_HEADER_BYTES:
         raise RecordError(f"{url}: claims to be larger than any record")
     header = _read_bytes(source, size)
     if _read_bytes(source, hashlib.sha256().digest_size) != hashlib.sha256(magic + length + header).digest():
-        raise RecordError(f"{url}: is cut short or changed: its checksum differs")
+        raise RecordError(f"{url}: truncated or changed: its checksum differs")
     record = parse_model(header, url, HandoffRecord)
     try:
         record.verify()
         if not is_valid_id(record.id):
-            raise RecordError(f"{record.id!r:.60} is no record's id")
+            raise RecordError(f"invalid record id: {record.id!r:.60}")
         record.verify_attachments()
     except RecordError as error:
         raise RecordError(f"{url}: {error}") from error
     location = record.snapshot.location if record.snapshot is not None else "none"
     if location.startswith(_IMAGE_PREFIX) or location in ("", RECORD_FILE, NOTES_FILE, REVIEW_FILE):
-        raise RecordError(f"{url}: snapshot.location: {location!r:.60} is no name for an archive")
+        raise RecordError(f"{url}: snapshot.location: not the name of an archive: {location!r:.60}")
     return record
 
 
 def _receive_snapshot(url: str, source: IO[bytes], record: HandoffRecord, directory: Path) -> None:
     if record.snapshot is None:
         if source.read(1):
-            raise RecordError(f"{url}: goes on after its end")
+            raise RecordError(f"{url}: continues after its end")
         return
     found = transfer.receive_snapshot(url, source, directory / record.snapshot.location)
     if found != record.snapshot.model_copy(update={"location": found.location}):
@@ -146,7 +146,7 @@ def _receive_snapshot(url: str, source: IO[bytes], record: HandoffRecord, direct
 
 
 def _read_bytes(source: IO[bytes], size: int) -> bytes:
-    """So many bytes, or as many as there are."""
+    """Read that many bytes, or all that are left."""
     blocks = []
     while size and (block := source.read(size)):
         blocks.append(block)
@@ -156,7 +156,7 @@ def _read_bytes(source: IO[bytes], size: int) -> bytes:
 
 @contextlib.contextmanager
 def _lock_imports(root: Path) -> Iterator[None]:
-    """One import at a time: what another one left half done is nobody's any more."""
+    """Allow one import at a time: what an interrupted one left belongs to nobody."""
     root.mkdir(parents=True, exist_ok=True)
     with (root / _LOCK_FILE).open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What a handoff says beside its record: from whom, to whom, how far the task is; and what whoever takes it answers."""
+"""What a handoff carries besides its record, and what a receiver answers."""
 
 from __future__ import annotations
 
@@ -27,30 +27,36 @@ RefusalKind = Literal[
 
 
 class Envelope(Frozen):
-    """What the source tells the target beside the record. Source: PROTOCOL.md, section 9."""
+    """What the source tells the target besides the record.
+
+    Example:
+        >>> from langgraph_takeover import Envelope
+        >>> Envelope(message="Mind negative numbers.", confidence=0.6).status
+        'partial'
+    """
 
     status: TaskStatus = "partial"
     outcome: str = ""
-    """What came of the work so far, in a few sentences."""
+    """Summary of the outcome so far, in a few sentences."""
     findings: FailFastTuple[str] = ()
     uncertainties: FailFastTuple[str] = ()
     user_context: str = ""
     recommendations: FailFastTuple[str] = ()
     confidence: float | None = Field(default=None, ge=0, le=1)
     message: str = ""
-    """What the source says to the target itself."""
+    """Message of the source to the target."""
     source: str = ""
     target: str = ""
     sent_at: str = ""
-    """When it was prepared, in UTC; as source and target, filled in where it is sent."""
+    """When it was sent, in UTC; set on sending, like source and target."""
     view: str = ""
-    """The view that the source wants shown; empty leaves it to the target."""
+    """The view that the source asks for; empty leaves it to the target."""
     needs_tokens: int = Field(default=0, ge=0)
-    """What the work is thought to need; a target with less refuses."""
+    """Estimated tokens that the work needs; a target with fewer refuses."""
 
 
 class Understanding(Frozen):
-    """By what a receiver shows that it not only got a handoff but knows what to do."""
+    """How a receiver shows that it got a handoff and knows what to do."""
 
     goal: str = Field(min_length=_MIN_LENGTH, max_length=_MAX_LENGTH)
     next_step: str = Field(min_length=_MIN_LENGTH, max_length=_MAX_LENGTH)
@@ -58,13 +64,13 @@ class Understanding(Frozen):
 
 
 class Refusal(Frozen):
-    """Why a receiver does not take a handoff, and what has to be sent again."""
+    """Why a receiver refuses a handoff, and what must be sent again."""
 
     kind: RefusalKind
     what: str
-    """In one line, with what was found."""
+    """What is wrong, in one line."""
     resend: str
-    """What would be taken."""
+    """What would be accepted."""
 
     def __str__(self) -> str:
         return f"{self.what}; {self.resend}"

@@ -1,7 +1,7 @@
-"""The delegation payload: what an agent hands to another so that it need not find it out again.
+"""The delegation payload: what an agent hands to another so that it need not recover it.
 
-As in `delegate_task(goal, handoff={read_files, ran_commands, probe_results, dead_ends})`: `handoff.delegation.selection` makes one
-of a trace, `handoff.delegation.request` of what an orchestrator gives.
+As in `delegate_task(goal, handoff={read_files, ran_commands, probe_results, dead_ends})`: `handoff.delegation.selection`
+derives it from a trace, `handoff.delegation.request` from an orchestrator's arguments.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from langgraph_takeover.handoff.trace.sequences import FailFastTuple
 from langgraph_takeover.sandbox.interface import Frozen
 
 Mode = Literal["work", "look"]
-"""Whether what a child changes comes back to its parent, or only what it says."""
+"""Whether a child's changes return to its parent, or only its message."""
 
 
 class ReadFile(Frozen):
@@ -21,11 +21,11 @@ class ReadFile(Frozen):
     path: str
     sha256: str
     event: int | None
-    """The observation that showed it; None where it was read for the child."""
+    """The observation that showed it; None if it was read for the child."""
     content: str | None = None
-    """The whole of it, where it is known to be all: its digest says so."""
+    """The whole content, if its digest proves that it is complete."""
     stale: bool = False
-    """It was changed after it was read."""
+    """It changed after it was read."""
 
 
 class RanCommand(Frozen):
@@ -35,30 +35,30 @@ class RanCommand(Frozen):
     rc: int | None
     tail: str
     event: int | None
-    """None where its parent tells of it and its trace does not."""
+    """None if only its parent reports it, and not its trace."""
     stale: bool = False
     """Files have changed since."""
 
 
 class DeadEnd(Frozen):
-    """What was tried and need not be tried again."""
+    """An attempt that need not be repeated."""
 
     what: str
     why: str
     event: int | None
     shown: str = ""
-    """What the trace shows of it, where a parent told of it; `event` is where, None: nowhere."""
+    """What the trace shows of a parent's claim; `event` says where, None: nowhere."""
     proven: bool = True
     """The trace shows that it was tried and failed."""
 
 
 class Payload(Frozen):
-    """All of it."""
+    """Everything."""
 
     goal: str
     read_files: FailFastTuple[ReadFile] = ()
     ran_commands: FailFastTuple[RanCommand] = ()
     probe_results: FailFastTuple[RanCommand] = ()
-    """Searches that mention what the goal names."""
+    """Searches for the names in the goal."""
     dead_ends: FailFastTuple[DeadEnd] = ()
     mode: Mode = "work"

@@ -1,6 +1,6 @@
-"""The JSON Schema of what a record's directory holds, for programs in other languages.
+"""The JSON Schema of a record's files, for programs in other languages.
 
-`python -m handoff.records.schema >docs/record.schema.json` writes it anew.
+`python -m langgraph_takeover.handoff.records.schema >docs/record.schema.json` regenerates it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def build_schema() -> dict[str, Any]:
-    """The schema of `record.json`; those of `notes.json` and `review.json` are its `$defs` of these names."""
+    """Build the schema of `record.json`; those of `notes.json` and `review.json` are its `$defs` of these names."""
     made = HandoffRecord.model_json_schema()
     made["required"] += ["schema_version", "digest"]
     for model in _list_models():
@@ -33,7 +33,7 @@ def build_schema() -> dict[str, Any]:
 
 
 def format_schema() -> str:
-    """The schema as its file holds it."""
+    """Return the schema as text."""
     return json.dumps(build_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -42,7 +42,7 @@ def _normalize_text(text: str) -> str:
 
 
 def _list_models() -> list[type[BaseModel]]:
-    """The record and all that its fields are made of."""
+    """List the record's model and the models of its fields."""
     found: list[type[BaseModel]] = [HandoffRecord]
     for model in found:
         for field in model.model_fields.values():
@@ -58,7 +58,7 @@ def _find_models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _list_field_docs(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """The texts that stand below the fields in the source, those of base classes too."""
+    """Return the docstrings of fields, including those of base classes."""
     bases = [base for base in model.__mro__ if issubclass(base, BaseModel) and base is not BaseModel]
     for field, below in itertools.chain.from_iterable(
         itertools.pairwise(_parse_class_body(base)) for base in bases

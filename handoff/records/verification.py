@@ -1,4 +1,4 @@
-"""Whether a record is whole: its digest, its snapshot, and that the two tell one story."""
+"""Verify a record: its digests, its snapshot, and that trace and snapshot agree."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _OLD_PATH = re.compile(r"^(?:diff --git a/(.+) b/\1|rename from (.+))$", re.MULT
 
 
 class Verification(NamedTuple):
-    """What was found out about one record."""
+    """The result of verifying one record."""
 
     problems: tuple[str, ...]
-    """What is not as it must be, a line each; nothing where the record is whole."""
+    """The problems, one line each; empty if the record is intact."""
     has_snapshot: bool = True
     files_without_digest: tuple[str, ...] = ()
-    """The files of a whole record that have no digest, because an older program wrote them."""
+    """Files of an intact record without a digest, written by an older version."""
 
 
 def verify_record(directory: Path) -> Verification:
-    """Look at everything in a record's directory, or on the daemon that has its image.
+    """Check everything in a record's directory, or on the daemon that has its image.
 
-    Raises OutOfDiskError where there was no room for looking.
+    Raises OutOfDiskError if there is no disk space for the check.
     """
     try:
         record = RecordStore(directory.parent).load(directory.name)
@@ -53,11 +53,11 @@ def verify_record(directory: Path) -> Verification:
 
 
 def find_disagreements(record: HandoffRecord, snapshot_contents: SnapshotContents) -> Iterator[str]:
-    """Where the trace says one thing of a file in the workspace, and the snapshot another.
+    """Yield where the trace and the snapshot disagree about a file in the workspace.
 
-    A file that the run made may go on being written by what it left running: it must be there, whatever is
-    in it. A file that no event changed is asked for only where the patch changes it and the base has it,
-    because git may see a base's own differences from its commit, and a machine's first command may make files.
+    Programs that the run left behind may still write a file that it created: it must exist, with any content. A file that
+    no event changed is checked only if the patch changes it and the base has it, because git may see the base's own
+    differences from its commit, and a sandbox's first command may create files.
     """
     first, last = _collect_changes(record.trace)
     unhashed = {change.path for event in record.trace for change in event.changes if change.too_large}
@@ -75,9 +75,9 @@ def find_disagreements(record: HandoffRecord, snapshot_contents: SnapshotContent
             other += [path] if is_other else []
         elif snapshot_contents.is_deleted(path) or first[path] != after:
             missing.append(path)
-    yield from _describe_problem("holds another content than the trace left in", other)
+    yield from _describe_problem("has other content than the trace says in", other)
     yield from _describe_problem("lacks what the trace left in", missing)
-    yield from _describe_problem("still has what the trace removed:", left)
+    yield from _describe_problem("still has files that the trace removed:", left)
     if not snapshot_contents.is_complete:
         untold = [
             path
@@ -86,11 +86,11 @@ def find_disagreements(record: HandoffRecord, snapshot_contents: SnapshotContent
             and not is_generated(path)
             and (path in snapshot_contents.files or snapshot_contents.is_deleted(path))
         ]
-        yield from _describe_problem("and the patch change what no event of the trace did:", untold)
+        yield from _describe_problem("and the patch change files that no event of the trace changed:", untold)
 
 
 def _collect_changes(events: Iterable[Event]) -> tuple[dict[str, str | None], dict[str, str | None]]:
-    """By path, the content before the first change of it and after the last, in the workspace."""
+    """Return, by path, the content before its first change and after its last one, in the workspace."""
     first: dict[str, str | None] = {}
     last: dict[str, str | None] = {}
     for event in events:
@@ -102,7 +102,7 @@ def _collect_changes(events: Iterable[Event]) -> tuple[dict[str, str | None], di
 
 
 def _list_patched_files(patch: str) -> Iterator[str]:
-    """The files of the base whose content a patch changes, renames or removes; names that git quotes left out."""
+    """List the base's files that a patch changes, renames or removes, except names that git quotes."""
     for section in re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE):
         head = section.partition("\n@@ ")[0]
         found = _OLD_PATH.search(head)

@@ -1,4 +1,4 @@
-"""The tokens by which chat templates mark turns, roles and tool calls, as one pattern over a text's skeleton."""
+"""The tokens of chat templates for turns, roles and tool calls, as one pattern over a text's skeleton."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _GAP = r"\s{0,9}"
 
 
 def lookalike_pattern(words: str, gap: str) -> str:
-    """A pattern, over a skeleton in lower case, of words as they may be spelt to look the same; `gap` is each space."""
+    """Build a pattern, over a lower-case skeleton, of words in all spellings that look the same; `gap` is each space."""
     return "".join(gap if char == " " else _LOOKALIKES.get(char, re.escape(char)) for char in words.lower())
 
 
@@ -51,4 +51,4 @@ CASED_CHAT_MARKUP = (
     r"<(?:/?s>)",
     r"\[(?:/?THINK\]|/?MODEL_SETTINGS\]|CALL_ID\]|[gs]MASK\]|ARGS\](?=\s{0,9}[{\[]))",
 )
-"""What other text holds in lower case, over a skeleton as it is."""
+"""Other text in lower case, over an unchanged skeleton."""

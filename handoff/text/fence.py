@@ -1,7 +1,7 @@
-"""How text of the earlier work is shown: as data in a fence that nothing inside can close, imitate or steer with.
+"""Show text of the earlier work as data in a fence that nothing inside can close, imitate or escape.
 
-What imitates our marks is looked for in a text's skeleton, and written out where it stands in the text itself. What
-imitates nothing stays as it is, in any language.
+Imitations of our marks are found in a text's skeleton and escaped in the text itself. All other text stays unchanged, in
+any language.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, OBSERVED_F
 from langgraph_takeover.handoff.text.skeleton import Skeleton
 
 OPENING, CLOSING = "<earlier-work", "</earlier-work"
-"""How the fence's tags begin; their id follows."""
+"""The start of the fence's tags; their id follows."""
 TASK, TRACE, SUMMARY, NOTE, ENVELOPE = (
     "# Task",
     "# Record of the earlier work",
     "# Notes of the earlier agent",
     "# Note on the earlier work",
-    "# Letter of the earlier agent",
+    "# Message from the earlier agent",
 )
 OBSERVED, REPORTED = "## Observed", "## Written by the earlier agent"
 END_OF_WORK = "Here the earlier agent's work ends. From here on it is yours."
@@ -47,19 +47,19 @@ def _build_alternatives(words: Iterable[str], gap: str) -> str:
 
 
 def _allow_separators(word: str) -> str:
-    """The word, even with a few other marks between its letters."""
+    """Build a pattern of the word, also with a few other marks between its letters."""
     return r"[\W_]{0,3}?".join(lookalike_pattern(letter, "") for letter in word)
 
 
-# All of them over skeletons in lower case and without flags, because a search for a literal is fast. What has to stand
-# before it is looked at where it is found.
+# All over lower-case skeletons and without flags, because a search for a literal is fast. Context before a match is
+# checked where it is found.
 _TAG_NAME = rf"{_allow_separators('earlier')}(?:[\s_-]*+|[\W_]{{0,3}}?){_allow_separators('work')}"
 _MARKS = r"[^\w\s<>]{0,4}"
 _SLASH = rf"\s*+(?:{_MARKS}[/\\](?:\s*+{_MARKS}+){{0,2}}+\s*+)?+"
-# What may stand around a title so that Markdown renders it as the same heading.
+# What may surround a title so that Markdown renders it as the same heading.
 _BEFORE_TITLE = rf"(?:(?:[*_`~\[]{{1,3}}+|<[^<>\n]{{1,200}}>){_BLANK}?){{0,6}}+"
 _AFTER_TITLE = r"(?:\]\([^()\n]{0,200}\)|[^\w\n(\[<]|_|<[^<>\n]{1,200}>)*+"
-_EVENT = rf"e?\d+[*_`~]{{0,3}}{_BLANK}*(?:·|[^\w\s]{{1,3}}{_BLANK}*(?:{_build_alternatives(('agent', 'machine'), '')})\b)"
+_EVENT = rf"e?\d+[*_`~]{{0,3}}{_BLANK}*(?:·|[^\w\s]{{1,3}}{_BLANK}*(?:{_build_alternatives(('agent', 'sandbox'), '')})\b)"
 _MARKUP = tuple(
     map(
         re.compile,
@@ -76,7 +76,7 @@ _MARKUP = tuple(
     )
 )
 _CASED_MARKUP = tuple(map(re.compile, CASED_CHAT_MARKUP))
-# As far as Markdown lets a heading stand from the margin; as far as they like where the blanks are no plain ones.
+# As far from the margin as Markdown allows a heading; any distance if the blanks are not plain ones.
 _MARGIN = rf"(?:[ \t]*\xa0{_BLANK}*|[ \t]{{0,3}})"
 _LINE_START = rf"{_MARGIN}(?:(?:>|[-*+]{_BLANK}|\d{{1,3}}[.)]{_BLANK}){_MARGIN})*+"
 _BEFORE_HEADING = re.compile(_LINE_START)
@@ -101,7 +101,7 @@ _ENDS_UNDERLINED = re.compile(
     rf"{_LINE_START}{_BEFORE_TITLE}"
     rf"(?:(?:{_build_alternatives(sorted(_TITLE_SUFFIXES), _ANY_DASHES)}){_AFTER_TITLE}|{_EVENT}[^\n]*)"
 )
-"""The last line of what is underlined, because a title may be spread over several."""
+"""The last line of an underlined heading, because a title may span several lines."""
 _MAX_UNDERLINED = 400
 _EARLIER_AGENT = re.compile(
     rf"{lookalike_pattern('earlier', '')}(?:(?P<ends>{_GAP}{lookalike_pattern('agent', '')}[\W_]{{0,2}}s?{_GAP}{lookalike_pattern('work ends', _GAP)})"
@@ -120,14 +120,14 @@ _TITLE = re.compile(
 
 
 def neutralize(text: str) -> str:
-    """The text without anything that marks where data ends or who speaks; else it is as it was."""
+    """Escape everything that marks where data ends or who speaks; other text is unchanged."""
     return _neutralize(text).source
 
 
 def quote_text(text: str, *, escape_fields: bool = True) -> str:
-    """A text of many lines as part of what is fenced: none of its lines passes for a heading of ours.
+    """Quote a text of many lines for a fence: none of its lines passes for one of our headings.
 
-    Nor for a field of a note, unless it is one that a person wrote.
+    Nor for a field of a note, unless a person wrote it.
     """
     seen = _neutralize(text)
     text = seen.source
@@ -141,7 +141,7 @@ def quote_text(text: str, *, escape_fields: bool = True) -> str:
 
 
 def format_entry(text: str) -> str:
-    """A text as one line of a note, in which nothing can be struck out or look like a field; `x**2` stays what it is."""
+    """Quote a text as one line of a note that cannot be struck out or look like a field; `x**2` stays unchanged."""
     text = re.sub("~{2,}", "~", " ".join(neutralize(text).split()))
     seen, parts, last = Skeleton(text), [], 0
     for found in _TITLE.finditer(seen.text):
@@ -156,7 +156,7 @@ def cut_middle(text: str, limit: int) -> str:
     """Return the text, its middle replaced by a mark if it is longer than `limit` characters.
 
     An ellipsis closes the part before the mark and opens the part after it. So the cut never puts the middle of a line
-    where a heading could stand, not even in text that is already `quoted`.
+    where a heading could be, not even in text that is already quoted.
     """
     if len(text) <= limit:
         return text
@@ -165,32 +165,32 @@ def cut_middle(text: str, limit: int) -> str:
 
 
 def compute_fence_id(content: str) -> str:
-    """A name for what is fenced that nothing inside can know: a digest of all of it."""
+    """Name a fence by a digest of its content, which no text inside can know."""
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def wrap_in_fence(text: str) -> str:
-    """What a view shows of the earlier work. Its parts are `quoted` by whoever puts headings between them."""
+    """Put the earlier work in a fence. Callers that add headings must quote the parts."""
     content = neutralize(text).rstrip()
     name = compute_fence_id(content)
     return f"{OPENING} id={name}>\n{content}\n{CLOSING} id={name}>\n"
 
 
 def format_inline_code(text: str) -> str:
-    """A text of one line as code."""
+    """Format a text of one line as code."""
     ticks = _make_backticks(text, 1)
     space = " " if "`" in text else ""
     return f"{ticks}{space}{text}{space}{ticks}"
 
 
 def format_code_block(text: str) -> str:
-    """A text of many lines as a block of code that nothing inside can close."""
+    """Format a text of many lines as a code block that nothing inside can close."""
     ticks = _make_backticks(text, 3)
     return f"\n{ticks}\n{text.rstrip()}\n{ticks}"
 
 
 def _make_backticks(text: str, minimum: int) -> str:
-    """More backticks than stand together anywhere in the text."""
+    """Return more backticks than stand together anywhere in the text."""
     return "`" * max([minimum, *(len(run) + 1 for run in re.findall("`+", text))])
 
 
@@ -201,7 +201,7 @@ def _neutralize(text: str) -> Skeleton:
 
 
 def _escape_at(text: str, places: Iterable[int]) -> str:
-    """The text with a backslash at each of the places."""
+    """Return the text with a backslash at each of the positions."""
     return "\\".join(text[start:end] for start, end in pairwise([0, *sorted(places), len(text)]))
 
 
@@ -209,13 +209,13 @@ def _neutralize_markup(text: str) -> Skeleton:
     shown = escape_invisible(text)
     if shown == text:
         return _escape_markup(Skeleton(text))
-    # Markup first, because what is unseen may stand in it; and once more, because what is written out may complete it.
+    # Markup first, because invisible characters may be in it; and once more, because an escape may complete it.
     marked = _escape_markup(Skeleton(text)).source
     return _escape_markup(Skeleton(escape_invisible(marked)))
 
 
 def _escape_markup(seen: Skeleton) -> Skeleton:
-    """The skeleton of its text with the first character of each imitation written out."""
+    """Escape the first character of each imitation in the skeleton of the text."""
     found = {each.start() for pattern in _MARKUP for each in pattern.finditer(seen.text)}
     found |= {each.start() for pattern in _CASED_MARKUP for each in pattern.finditer(seen.cased_text)}
     if not found:
@@ -228,7 +228,7 @@ def _escape_markup(seen: Skeleton) -> Skeleton:
 
 
 def _find_imitated_lines(pattern: re.Pattern[str], text: str) -> Iterator[int]:
-    """Where it matches an imitation that nothing but the start of a line, a quote or a list stands before."""
+    """Return the match of an imitation if only the start of a line, a quote or a list stands before it."""
     for found in pattern.finditer(text):
         place = found.start()
         if found["imitates"]:

@@ -13,12 +13,12 @@ _PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 
 
 def describe_error(error: OSError) -> str:
-    """What went wrong, in lower case, without the file's name."""
+    """Describe the error in lower case, without the file's name."""
     return (error.strerror or str(error)).lower()
 
 
 def read_untrusted_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """The file's content. Raises OSError, also for what is not a regular file or larger than `largest` bytes."""
+    """Read a file. Raises OSError, also for anything but a regular file, or one larger than the limit."""
     name = str(path)
     if "\0" in name:
         raise OSError(errno.EINVAL, "its name holds a NUL byte", name)
@@ -31,12 +31,12 @@ def read_untrusted_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         content = file.read(max_bytes + 1) if size <= max_bytes else b""
     if size > max_bytes or len(content) > max_bytes:
-        raise OSError(errno.EFBIG, f"larger than {max_bytes:,} bytes; split it", name)
+        raise OSError(errno.EFBIG, f"larger than {max_bytes:,} bytes (split it)", name)
     return content
 
 
 def _check_regular_file(descriptor: int, name: str) -> int:
-    """The size of an open file. Raises OSError if it is neither a regular file nor a shell's pipe."""
+    """Return the size of an open file. Raises OSError if it is neither a regular file nor a shell's pipe."""
     # Before os.fdopen, whose error for a directory names the descriptor and leaves it open.
     info = os.fstat(descriptor)
     if stat.S_ISFIFO(info.st_mode) and name.startswith(_PIPES):

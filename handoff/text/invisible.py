@@ -1,4 +1,4 @@
-"""Characters that steer a terminal or that no reader sees, written out, unless a script or an emoji needs them."""
+"""Escape characters that control a terminal or that no reader sees, unless a script or an emoji needs them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _PLANES = (range(0x80, 0x20000), range(0xE0000, 0xF0000))
 
 
 def escape_invisible(text: str) -> str:
-    """The text with these characters as escapes; a line may still end as in DOS."""
+    """Escape these characters in a text; a line may still end as in DOS."""
     if text.isascii() and len(text.replace("\r\n", "\n").translate(_CONTROLS)) == len(text) - text.count(
         "\r\n"
     ):
@@ -57,7 +57,7 @@ def escape_invisible(text: str) -> str:
 
 
 def _escape_run(found: re.Match[str]) -> str:
-    """What is written instead of characters in a row, of which scripts and emoji need a few at most."""
+    """Escape characters in a row, of which scripts and emoji need a few at most."""
     text, place, end = found.string, *found.span()
     if end - place > _MAX_REQUIRED_RUN:
         return "".join(map(escape_char, found[0]))
@@ -81,6 +81,6 @@ def _compile_invisible_pattern() -> re.Pattern[str]:
 
 
 def escape_char(char: str) -> str:
-    """A character as an escape, such as `\\x3c` or `\\u202e`."""
+    """Return the escape of a character, such as `\\x3c` or `\\u202e`."""
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,11 +1,11 @@
-"""The fields that a model fills in, and the two words for what is not there."""
+"""The fields of a note, and the two words for missing content."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 UNKNOWN = "UNKNOWN"
-"""There is no evidence."""
+"""No evidence."""
 NONE_OBSERVED = "NONE OBSERVED"
 """Nothing of the kind occurred."""
 MODEL_FIELDS = (
@@ -28,24 +28,24 @@ OBSERVED_FIELDS = (
     "Commands already tried",
     "Files already read",
 )
-"""The titles of those that need no model."""
+"""Titles of the fields that need no model."""
 
 
 class NoteField(NamedTuple):
-    """One field of a note: its entries, as they are shown, the latest last."""
+    """One field of a note: its entries, the latest last."""
 
     title: str
     entries: tuple[str, ...]
     is_list: bool = False
-    """Shown as a list even where there is one entry."""
+    """Shown as a list even with one entry."""
     empty: str = NONE_OBSERVED
     min_entries: int = 1
-    """How many entries even the tightest budget leaves."""
+    """Number of entries that even the tightest budget leaves."""
     omitted: int = 0
 
     @property
     def text(self) -> str:
-        """What stands after the title."""
+        """The text after the title."""
         if not self.entries:
             return self.empty
         if len(self.entries) == 1 and not self.is_list and not self.omitted:

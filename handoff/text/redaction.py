@@ -1,4 +1,4 @@
-"""Secrets taken out of whatever is written down: those of this process's environment, and what looks like a key."""
+"""Redact secrets in everything that is written: those of this process's environment, and text that looks like a key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SECRET_NAME = re.compile(
     r"|[A-Z0-9]*(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|(?:API|ACCESS|SECRET|PRIVATE)KEY)S?)(?:[^A-Z0-9]|$)",
     re.IGNORECASE,
 )
-# What stands for itself in any program, so that taking it out would spoil the work.
+# Values that are ordinary words of any program; redacting them would damage the work.
 _NOT_A_SECRET = re.compile(
     r"""[A-Za-z]{1,15}                                     # one word
     | [A-Za-z_]+(?:\.[A-Za-z_]+)+                          # a dotted name
@@ -52,7 +52,7 @@ _TOKENS = {
 }
 _KEY_MARK = r"[A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
 _PATTERNS = (
-    # What stands before comes second, because a search is quick by the letters that it begins with.
+    # The part before a key is checked second, because a search is fast by the key's first letters.
     *(
         (
             re.compile(rf"{start}(?:(?<![A-Za-z0-9]{start})|(?<=\\[nrt]{start})){rest}", re.ASCII),
@@ -66,14 +66,14 @@ _PATTERNS = (
         rf"\1{REDACTED}",
     ),
     (
-        # A variable, or one word, only stands for a password.
+        # A variable, or one word, only names a password.
         re.compile(
             rf"(://[^\s/?#:@\"'`<>\\]{{0,100}}:){_NO_VARIABLE}(?=[A-Za-z]*[^A-Za-z@])[^\s/?#@\"'`<>\\]{{3,200}}(?=@)"
         ),
         rf"\1{REDACTED}",
     ),
     (
-        # Where it was cut, up to where it was.
+        # If it was cut, up to the cut.
         re.compile(
             rf"-----BEGIN {_KEY_MARK}(?:(?!-----)[\s\S]){{0,300}}?[A-Za-z0-9+/]{{40}}"
             rf"[A-Za-z0-9+/=\s\\\"',-]*?(?:-----END {_KEY_MARK}|(?![A-Za-z0-9+/=\s\\\"',-]))"
@@ -84,19 +84,19 @@ _PATTERNS = (
 
 
 def redact(value: _Value, extra_secrets: Collection[str] = ()) -> _Value:
-    """A text or a JSON-like value without known secrets, and without what looks like a key; `also` are others known."""
+    """Redact known secrets and text that looks like a key, in a text or a JSON-like value; `also` adds known secrets."""
     known = _load_known_secrets(extra_secrets)
     return _map_texts(value, lambda text: _remove_patterns(_remove_secrets(text, known)))  # type: ignore[no-any-return]
 
 
 def redact_known_secrets(value: _Value, extra_secrets: Collection[str] = ()) -> _Value:
-    """The same without known secrets alone: for what is carried out, where a key may be made up for a test."""
+    """Redact only known secrets: for what is executed, where a made-up key may be needed in a test."""
     known = _load_known_secrets(extra_secrets)
     return _map_texts(value, lambda text: _remove_secrets(text, known)) if known.plain else value
 
 
 def find_secrets(settings: Mapping[str, Any]) -> Iterator[str]:
-    """The texts among settings that are secrets by the setting's name, and passwords in URLs."""
+    """List the values that are secrets by their setting's name, and passwords in URLs."""
     for name, value in settings.items():
         if isinstance(value, str):
             yield from _find_setting_secrets(name, value)
@@ -107,7 +107,7 @@ def _map_texts(value: Any, clean: Callable[[str], str]) -> Any:
         return clean(value) if len(value) >= _MIN_LENGTH else value
     if not isinstance(value, Mapping | list | tuple):
         return value
-    # One search of all texts is cheaper than a search of each, and most values hold no secret.
+    # One search over all texts is cheaper than one per text, and most values contain no secret.
     whole = "\n".join(_iterate_texts(value))
     part = _copy_structure if clean(whole) == whole else lambda item: _map_texts(item, clean)
     return _map_parts(value, part)
@@ -153,8 +153,8 @@ def _remove_patterns(text: str) -> str:
 
 
 def _load_known_secrets(extra_secrets: Collection[str]) -> SecretForms:
-    """How each known secret may be spelt in a text."""
-    # It may change while a program runs, so it is looked at each time; undecoded, because that takes a tenth.
+    """Return the pattern of each known secret in all its spellings."""
+    # The environment may change while a program runs, so it is read each time; undecoded, because that takes a tenth.
     environment = getattr(os.environ, "_data", os.environ)
     return _build_cached_spellings(tuple(environment.items()), tuple(extra_secrets))
 

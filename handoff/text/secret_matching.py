@@ -1,4 +1,4 @@
-"""Find a secret in a text however it is spelt: escaped, encoded, reversed, or with separators between its digits."""
+"""Find a secret in a text in any spelling: escaped, encoded, reversed, or with separators between its digits."""
 
 from __future__ import annotations
 

@@ -39,11 +39,11 @@ __all__ = [
 ]
 
 CHARS_PER_TOKEN = 4
-"""The estimate where nobody counts tokens; whatever rests on it says so."""
+"""The estimate if nobody counts tokens; everything based on it says so."""
 
 
 class View(Protocol):
-    """What every view is."""
+    """The type of every view."""
 
     def __call__(self, record: HandoffRecord, recipient: Recipient = ...) -> list[BaseMessage]: ...
 
@@ -58,32 +58,32 @@ VIEWS: dict[str, View] = {
     "cited": cited_view,
 }
 VIEWS_WITH_NOTES = ("summary", "structured", "cited")
-"""The views that show what the predecessor's model wrote."""
+"""Views that show what the predecessor's model wrote."""
 VIEWS_WITH_RECALL = ("cited",)
-"""The views that come with the tool that recalls events."""
+"""Views that come with the tool that recalls events."""
 
 
 class UnknownViewError(TakeoverError, ValueError):
-    """There is no view of that name; the line names those there are."""
+    """The name of a view is unknown."""
 
 
 class ViewSize(NamedTuple):
-    """How large a view is: what its messages hold, calls of tools included."""
+    """The size of a view's messages, including tool calls."""
 
     characters: int
     tokens: int
-    """Estimated, at four characters each."""
+    """Estimated at four characters each."""
 
 
 def find_view(name: str) -> View:
-    """The view of that name. Raises UnknownViewError."""
+    """Return the view of that name. Raises UnknownViewError."""
     if name not in VIEWS:
-        raise UnknownViewError(f"there is no view {name!r:.60}; there are {', '.join(VIEWS)}")
+        raise UnknownViewError(f"unknown view {name!r:.60} (use {', '.join(VIEWS)})")
     return VIEWS[name]
 
 
 def measure_view(messages: list[BaseMessage]) -> ViewSize:
-    """The size of a view's messages."""
+    """Measure a view's messages."""
     characters = sum(len(text) for message in messages for text in _list_texts(message))
     return ViewSize(characters, -(-characters // CHARS_PER_TOKEN))
 

@@ -1,4 +1,4 @@
-"""The view that is as short as notes and gives the trace when it is asked."""
+"""The view `cited`: the structured note with pointers to events that a tool recalls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langgraph_takeover.handoff.views.structured import render_review
 
 
 def cited_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
-    """The structured note with pointers to events, for a successor that has the tool to recall them."""
+    """The structured note with pointers to events, for a successor that can recall them."""
     last = len(record.trace) - 1
     how = load_prompt("cited").format(last=f"e{last}") if last >= 0 else ""
     return build_message(

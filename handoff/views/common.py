@@ -1,4 +1,4 @@
-"""What every view shares: the same instructions first, the task last, and for whom it is made."""
+"""The parts that all views share: instructions first, the task last."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Recipient(Frozen):
 
     protocol: ActionProtocol = "text"
     window_tokens: int = Field(default=128_000, ge=1000)
-    """Its context window."""
+    """Context window of the successor."""
 
 
 DEFAULT_RECIPIENT = Recipient()
 
 
 def build_message(record: HandoffRecord, earlier_work: str = "") -> list[BaseMessage]:
-    """One message, with what is shown of the earlier work between the instructions and the task."""
+    """Build one message with the earlier work between the instructions and the task."""
     data = wrap_in_fence(earlier_work) if earlier_work else ""
     return [
         HumanMessage("\n".join(part for part in (load_instructions(), data, render_task(record)) if part))
@@ -33,18 +33,18 @@ def build_message(record: HandoffRecord, earlier_work: str = "") -> list[BaseMes
 
 
 def load_instructions() -> str:
-    """The instructions that every takeover begins with."""
+    """Load the instructions at the start of every takeover."""
     return load_prompt("takeover")
 
 
 def render_task(record: HandoffRecord) -> str:
-    """What the source of a handoff says beside its record, then the task as it was given."""
+    """Render the source's message, if any, and the original task."""
     said = f"{wrap_in_fence(render_envelope(record.envelope))}\n" if record.envelope else ""
     return f"{said}{TASK}\n\n{neutralize(record.task.prompt)}"
 
 
 def render_envelope(envelope: Envelope) -> str:
-    """What an agent, or a person, tells the one that takes the work: its words, and so data."""
+    """Render the envelope as data: the words of an agent or a person."""
     lists = {
         "Findings": envelope.findings,
         "Uncertain": envelope.uncertainties,

@@ -1,4 +1,4 @@
-"""How a record and its views look on a terminal, and as JSON."""
+"""How a record and its views are shown on a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from langgraph_takeover.sandbox.cli.terminal import escape_text
 
 ESTIMATE_NOTE = "estimated at four characters each"
 Message = dict[str, Any]
-"""`role` and `content`, and where there are some `tool_calls` or a `tool_call_id`."""
+"""`role` and `content`, and if present `tool_calls` or `tool_call_id`."""
 
 
 def describe_size(messages: list[BaseMessage]) -> str:
-    """How large a view is, in one line."""
+    """Describe a view's size in one line."""
     found, number = measure_view(messages), len(messages)
     counted = "1 message" if number == 1 else f"{number} messages"
     return f"{counted}, {found.characters:,} characters, about {found.tokens:,} tokens ({ESTIMATE_NOTE})"
 
 
 def to_openai_messages(messages: list[BaseMessage]) -> list[Message]:
-    """The messages as servers take them."""
+    """Convert messages to the form that servers accept."""
     found: list[Message] = convert_to_openai_messages(messages, text_format="string")
     return found
 
 
 def format_messages(messages: list[BaseMessage]) -> str:
-    """One message as it is; of several, or of calls, each below a line that names whose it is."""
+    """Render one message unchanged; several, or calls, each below a line that names its role."""
     sent = to_openai_messages(messages)
     if len(sent) == 1 and not _list_calls(sent[0]):
         return str(sent[0]["content"])
@@ -46,14 +46,14 @@ def format_messages(messages: list[BaseMessage]) -> str:
 
 
 def escape_control_chars(text: str) -> str:
-    """Text of many lines that cannot steer a terminal."""
+    """Escape text so that it cannot control a terminal."""
     return "\n".join(
         "\t".join(str(escape_text(part)) for part in line.split("\t")) for line in text.split("\n")
     )
 
 
 def print_record(console: Console, record: HandoffRecord, recipient: Recipient) -> None:
-    """Every view's size, and what the record is."""
+    """Describe a record, and the size of every view."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("view")
     for heading in ("messages", "characters", "tokens"):
@@ -63,7 +63,7 @@ def print_record(console: Console, record: HandoffRecord, recipient: Recipient) 
         found = measure_view(messages)
         table.add_row(name, f"{len(messages):,}", f"{found.characters:,}", f"{found.tokens:,}")
     console.print(table)
-    console.print(escape_text(f"Tokens are {ESTIMATE_NOTE}. One view itself: --view NAME."), style="dim")
+    console.print(escape_text(f"Tokens are {ESTIMATE_NOTE}. To print a view: --view NAME."), style="dim")
     console.print()
     facts = Table(box=None, pad_edge=False, show_header=False)
     facts.add_column(style="dim", no_wrap=True)
@@ -74,7 +74,7 @@ def print_record(console: Console, record: HandoffRecord, recipient: Recipient) 
 
 
 def record_to_dict(record: HandoffRecord, recipient: Recipient) -> dict[str, Any]:
-    """What `show_record` shows."""
+    """The data behind `show_record`, for JSON."""
     made = {name: view(record, recipient) for name, view in VIEWS.items()}
     return {
         **dict(_list_facts(record)),
@@ -95,7 +95,7 @@ def _list_facts(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
         ("detail", record.point.detail),
         ("snapshot", "none" if snapshot is None else f"{snapshot.backend}, {snapshot.location}"),
         ("made", record.created_at),
-        ("notes", "none: the views say UNKNOWN instead" if notes is None else f"by {notes.model}"),
+        ("notes", "none: the views say UNKNOWN" if notes is None else f"by {notes.model}"),
         ("review", "none" if review is None else f"{review.decision}, view {review.view}"),
     )
 

@@ -1,4 +1,4 @@
-"""The view that is a delegation: results to start with, in the successor's own history."""
+"""The view `payload`: a delegation; results to start with, in the successor's own history."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STALE_MARK = "\n[stale: files have changed since this was run]"
 
 
 def payload_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
-    """Files read and commands run as tool results that need no second run, then what not to try again."""
+    """Files read and commands run as tool results, then what not to try again."""
     given = record.payload or select_record_payload(record, recipient.window_tokens)
     said = {
         each.event: _STALE_MARK if each.stale else "" for each in (*given.probe_results, *given.ran_commands)
@@ -62,7 +62,7 @@ def payload_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT
 
 
 def _build_file_step(file: ReadFile, index: int) -> Step:
-    """A file that was read for the successor, as its editor shows it."""
+    """Render a file that was read for the successor, as its editor shows it."""
     lines = (file.content or "").removesuffix("\n").split("\n")
     numbered = "\n".join(f"{number:6}\t{line}" for number, line in enumerate(lines, 1))
     text = f"{file.path}, lines 1 to {len(lines)} of {len(lines)}:\n{numbered}"
@@ -81,19 +81,19 @@ def _build_file_step(file: ReadFile, index: int) -> Step:
 def _render_payload(payload: Payload) -> str:
     stale = [f"- {_truncate(format_entry(file.path))}" for file in payload.read_files if file.stale]
     parts = [
-        "Files that were read and have changed since, so that what was seen of them is stale:\n"
+        "Files that have changed since they were read, so the content seen earlier is stale:\n"
         + _format_list(stale),
-        "Dead ends, not to be tried again as they stand:\n"
+        "Dead ends; do not try them again unchanged:\n"
         + _format_list(_render_dead_end(end) for end in payload.dead_ends if end.proven),
     ]
     if doubtful := [_render_dead_end(end) for end in payload.dead_ends if not end.proven]:
         parts.append(
-            "Dead ends as the earlier agent tells of them. Its record does not show that they failed, so they are no "
+            "Dead ends that the earlier agent reports. Its record does not show that they failed, so they are no "
             "reason to leave anything out:\n" + _format_list(doubtful)
         )
     if told := [each for each in (*payload.probe_results, *payload.ran_commands) if each.event is None]:
         parts.append(
-            "Commands as the earlier agent tells of them; its record does not show that they were run:\n"
+            "Commands that the earlier agent reports; its record does not show that they were run:\n"
             + _format_list(map(_render_command, told))
         )
     return "\n\n".join(parts)
@@ -110,7 +110,7 @@ def _render_dead_end(end: DeadEnd) -> str:
 
 
 def _render_command(command: RanCommand) -> str:
-    how = "nobody knows how it ended" if command.rc is None else f"exit code {command.rc}"
+    how = "result unknown" if command.rc is None else f"exit code {command.rc}"
     tail = format_code_block(quote_text(command.tail)) if command.tail.strip() else ""
     return f"- {format_inline_code(' '.join(neutralize(command.cmd).split()))}: {how}{tail}"
 

@@ -1,4 +1,4 @@
-"""Events of the earlier work, shown when they are asked for: by their names, or by words that stand in them."""
+"""Show events of the earlier work on request: by name, or by words to search for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RANGE = re.compile(r"e?(\d+)(?:\s*[-–]\s*e?(\d+))?", re.IGNORECASE)
 
 
 def recall_events(trace: Sequence[Event], query: str) -> str:
-    """What a successor is shown when it asks for `what`, in at most about `LONGEST_ANSWER` characters."""
+    """Return what a successor sees when it asks for `what`, in at most about `LONGEST_ANSWER` characters."""
     if not trace:
         return "The earlier work has no events."
     if _EVENT_NAMES.fullmatch(query):
@@ -38,7 +38,7 @@ def _show_named_events(trace: Sequence[Event], query: str) -> str:
         asked += range(int(first), min(int(last or first), int(first) + _MAX_EVENTS) + 1)
     there = [index for index in dict.fromkeys(asked) if index < len(trace)]
     if not there:
-        return f"There is no such event; there are e0 to e{len(trace) - 1}."
+        return f"No such event (known: e0 to e{len(trace) - 1})."
     shown, more = there[:_MAX_EVENTS], there[_MAX_EVENTS:]
     room = MAX_ANSWER_CHARS // len(shown)
     text = render_events(trace[i].model_copy(update={"text": cut_middle(trace[i].text, room)}) for i in shown)
@@ -54,7 +54,7 @@ def _search(trace: Sequence[Event], words: Sequence[str]) -> str:
             "INSERT INTO events (rowid, text) VALUES (?, ?)",
             ((event.index + 1, neutralize(event.text)) for event in trace),
         )
-        # Whatever is asked is words to look for, never the search's own syntax.
+        # The request is always words to search for, never FTS5 syntax.
         query = " OR ".join(f'"{word}"' for word in words[:20])
         rows = base.execute(
             "SELECT rowid - 1, snippet(events, 0, '', '', '…', ?) FROM events WHERE events MATCH ? "
@@ -65,4 +65,4 @@ def _search(trace: Sequence[Event], words: Sequence[str]) -> str:
         return f"No event of the earlier work mentions {neutralize(' '.join(words[:20]))[:200]}."
     room = MAX_ANSWER_CHARS // _MAX_HITS
     found = render_events(trace[i].model_copy(update={"text": cut_middle(text, room)}) for i, text in rows)
-    return f"{wrap_in_fence(found)}These mention it; ask for one by its name, such as e{rows[0][0]}, to see it whole.\n"
+    return f"{wrap_in_fence(found)}These events mention it; ask for one by its name, such as e{rows[0][0]}, to see it whole.\n"

@@ -1,4 +1,4 @@
-"""The view that shows nothing."""
+"""The view `repository`: nothing between instructions and task."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from langgraph_takeover.handoff.views.common import DEFAULT_RECIPIENT, Recipient
 
 
 def repository_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
-    """Nothing but the repository itself: the baseline."""
+    """Only the repository itself: the baseline."""
     return build_message(record.model_copy(update={"envelope": None}))

@@ -1,4 +1,4 @@
-"""The view that shows the note of fixed fields."""
+"""The view `structured`: the note of fixed fields."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from langgraph_takeover.handoff.views.common import DEFAULT_RECIPIENT, Recipient
 
 
 def structured_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
-    """The note with fixed fields, or what a person made of it."""
+    """The note of fixed fields, or a person's version of it."""
     return build_message(record, f"{NOTE}\n\n{render_review(record) or render_structured_note(record)}")
 
 
 def render_review(record: HandoffRecord) -> str:
-    """The note as a reviewer rewrote it; empty where nobody did."""
+    """Render the note as a reviewer rewrote it; empty if nobody did."""
     review = record.review
     return quote_text(review.note, escape_fields=False) if review and review.decision == "approve" else ""

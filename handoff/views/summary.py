@@ -1,4 +1,4 @@
-"""The view that shows what the predecessor's model wrote freely."""
+"""The view `summary`: the model's free-form notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several agents on one task: how the turn passed between them, and what each is shown of the others' work."""
+"""Teams: how the turn passed between agents, and what each sees of the others' work."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
 from langgraph_takeover.sandbox.interface import Frozen
 
 PassReason = Literal["handoff", "rotation", "supervisor"]
-"""The agent asked for it; its turns ran out, and the next follows; its turns ran out, and the supervisor chooses."""
+"""A handoff by request, a rotation when turns are used up, or a supervisor's choice."""
 SharePolicy = Literal["full", "results"]
-"""What the others see of the turns that were passed on: all of it, or what the actions showed."""
+"""What the others see of the passed turns: everything, or only results."""
 EventData = Mapping[str, Any]
 """An event as JSON."""
 _NON_WORK_TOOLS = (UNREADABLE, "handoff", "finish")
@@ -27,7 +27,7 @@ _MAX_LINE_LENGTH = 60
 
 
 class TurnPass(Frozen):
-    """The turn of one agent passing to another, after so many steps, events and messages of the run."""
+    """One pass of the turn to another agent, with the position in the run."""
 
     step: int = Field(ge=0)
     events: int = Field(ge=0)
@@ -40,23 +40,23 @@ class TurnPass(Frozen):
 
 
 class AgentTurn(NamedTuple):
-    """What one agent did from one pass to the next."""
+    """The work of one agent from one pass to the next."""
 
     agent: str
     messages: Sequence[BaseMessage]
     events: Sequence[EventData]
     steps_before: int
     turn_pass: TurnPass | None
-    """How it ended; None while it is the agent's turn."""
+    """The pass that ended it; None while it is the agent's turn."""
 
 
 def build_agent_messages(
     agent: str, messages: Sequence[BaseMessage], events: Sequence[EventData], passes: Sequence[TurnPass]
 ) -> list[BaseMessage]:
-    """The team's conversation as one of its agents is shown it: valid chat history in either protocol.
+    """Build the team's conversation as one agent sees it: valid chat history in either protocol.
 
-    Its own messages are as they were. What another did is told in a person's message, within a fence; how much of
-    it depends on how that other's turns were passed on. Instructions of the system are left out.
+    Its own messages are unchanged. The work of others is in a human message, in a fence; its extent depends on how their
+    turns were passed. System instructions are left out.
     """
     begun = next((n for n, each in enumerate(messages) if isinstance(each, AIMessage)), len(messages))
     found: list[BaseMessage] = [each for each in messages[:begun] if not isinstance(each, SystemMessage)]
@@ -77,7 +77,7 @@ def list_turns(
     passes: Sequence[TurnPass],
     first_reply: int = 0,
 ) -> Iterator[AgentTurn]:
-    """The run in the order of who acted; `agent` is whose turn it is where nobody has passed one on."""
+    """List the turns in order; `agent` has the current turn, or the first one if nobody has passed it."""
     step, event, message, acting = 0, 0, first_reply, agent
     for each in passes:
         yield AgentTurn(
@@ -88,7 +88,7 @@ def list_turns(
 
 
 def count_idle_passes(events: Sequence[EventData], passes: Sequence[TurnPass]) -> int:
-    """How many passes in a row were made by agents that had done nothing; none once somebody has acted since."""
+    """Count the latest passes in a row without an action."""
     ends = [0, *(each.events for each in passes), len(events)]
     stretches_without = 0
     for begin, end in reversed(list(pairwise(ends))):
@@ -97,25 +97,25 @@ def count_idle_passes(events: Sequence[EventData], passes: Sequence[TurnPass]) -
         ):
             break
         stretches_without += 1
-    return max(stretches_without - 1, 0)  # the last of them is under way
+    return max(stretches_without - 1, 0)  # the last of them is in progress
 
 
 def _describe_turn(turn: AgentTurn) -> str:
-    """What another agent did, as it may be shown."""
+    """Describe another agent's turn, as far as it may be shown."""
     results = turn.turn_pass is not None and turn.turn_pass.share == "results"
     entries = tuple(_list_entries(turn, results))
-    what = "what its actions showed" if results else "in full"
+    what = "the results of its actions" if results else "in full"
     shown = f"\n{_render_entries(entries)}" if entries else " nothing"
     return f"[{turn.agent}] {what}:{shown}"
 
 
 def _list_entries(turn: AgentTurn, results_only: bool) -> Iterator[tuple[str, str]]:
-    """Headings, and what stands under each."""
+    """Yield headings with their texts."""
     step = turn.steps_before
     for event in turn.events:
         step += event["kind"] == "action"
         if results_only and event["tool"] in _NON_WORK_TOOLS:
-            continue  # what it said, or was told about what it said
+            continue  # its words, or answers to its words
         if event["kind"] == "observation":
             yield f"{step} · result", event["text"]
             continue
@@ -125,7 +125,7 @@ def _list_entries(turn: AgentTurn, results_only: bool) -> Iterator[tuple[str, st
         yield f"{step} · {turn.agent} · {' '.join(event['tool'].split())}", said
 
 
-@lru_cache(maxsize=256)  # a stretch that is over is shown again at every turn
+@lru_cache(maxsize=256)  # a finished turn is rendered again at every later turn
 def _render_entries(entries: tuple[tuple[str, str], ...]) -> str:
     return wrap_in_fence(
         "\n".join(f"## {quote_text(heading)}\n{quote_text(text)}" for heading, text in entries)
@@ -133,7 +133,7 @@ def _render_entries(entries: tuple[tuple[str, str], ...]) -> str:
 
 
 def _list_human_messages(messages: Sequence[BaseMessage]) -> Iterator[HumanMessage]:
-    """Messages that answer no reply: a person's, put into the run for everybody."""
+    """List messages that answer no reply: a person's messages to everybody."""
     before: BaseMessage | None = None
     for each in messages:
         if isinstance(each, HumanMessage) and each.name is None and not isinstance(before, AIMessage):
@@ -143,17 +143,17 @@ def _list_human_messages(messages: Sequence[BaseMessage]) -> Iterator[HumanMessa
 
 def _announce_turn(turn_pass: TurnPass) -> str:
     if turn_pass.how == "handoff":
-        why = f"{turn_pass.source} hands over to you; what it has to say to you is its last entry above"
+        why = f"{turn_pass.source} hands over to you; its message to you is its last entry above"
     else:
-        why = f"{turn_pass.source} has had its turns"
+        why = f"the turns of {turn_pass.source} are used up"
     choose = (
-        ": choose who goes on, and hand over to that agent by name" if turn_pass.how == "supervisor" else ""
+        ": choose who continues, and hand over to that agent by name" if turn_pass.how == "supervisor" else ""
     )
     return f"[It is your turn, {turn_pass.target}: {why}{choose}.]"
 
 
 class TimelineRow(Frozen):
-    """One step of a team: who did what, what came of it, and to whom the turn then passed."""
+    """One step of a team: the agent, its action, the outcome, and the pass that followed."""
 
     step: int
     agent: str
@@ -165,7 +165,7 @@ class TimelineRow(Frozen):
 def build_timeline(
     events: Sequence[Event], passes: Sequence[TurnPass], agents: Sequence[str]
 ) -> list[TimelineRow]:
-    """The steps of a team's run; `agents` are their names, that of the one who began first."""
+    """Build the steps of a team's run; `agents` are their names, the first one started."""
     rows: list[TimelineRow] = []
     ends = {each.step: each for each in passes}
     acting = agents[0] if agents else ""
@@ -183,14 +183,14 @@ def build_timeline(
 
 
 def format_timeline(rows: Sequence[TimelineRow]) -> str:
-    """A timeline as lines for a terminal."""
+    """Format a timeline as lines for a terminal."""
     names = max((len(row.agent) for row in rows), default=0)
     actions = max((len(row.action) for row in rows), default=0)
     lines = []
     for row in rows:
         lines.append(f"{row.step:>3}  {row.agent:<{names}}  {row.action:<{actions}}  {row.outcome}".rstrip())
         if row.turn_pass is not None:
-            shared = "all of it" if row.turn_pass.share == "full" else "results only"
+            shared = "everything" if row.turn_pass.share == "full" else "results only"
             lines.append(f"{'':>3}  {'':<{names}}  -> {row.turn_pass.target} ({row.turn_pass.how}, {shared})")
     return "\n".join(lines)
 

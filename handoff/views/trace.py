@@ -1,4 +1,4 @@
-"""The view that shows everything."""
+"""The view `trace`: every event."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from langgraph_takeover.handoff.views.common import DEFAULT_RECIPIENT, Recipient
 
 
 def trace_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
-    """Every event up to the point, unbounded."""
+    """Every event up to the point, without a limit."""
     return build_message(record, f"{TRACE}\n\n{render_events(record.trace)}")
 
 
 def render_events(events: Iterable[Event]) -> str:
-    """Events as text: step, source, type, text. What a command showed begins with its result."""
+    """Render events as text: step, source, type, text. The text of a command's observation starts with its result."""
     return "\n".join(render_heading(event) + quote_text(event.text) + "\n" for event in events)
 
 
 def render_heading(event: Event) -> str:
-    """The line that an event's text stands under."""
+    """Render the heading of an event."""
     source = {"action": "agent", "observation": "machine"}[event.kind]
     return f"## e{event.index} · {source} · {event.kind} · {quote_text(' '.join(event.tool.split()))}\n"

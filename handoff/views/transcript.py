@@ -1,4 +1,4 @@
-"""The view that shows the predecessor's own messages, as swarm-style handoffs do."""
+"""The view `transcript`: the predecessor's own messages, as swarm-style handoffs pass them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langgraph_takeover.handoff.views.common import (
 )
 
 _WINDOW_SHARE = 0.6
-"""Of the context window: what is left is for the successor's own work."""
+"""Share of the context window; the rest is for the successor's own work."""
 _CHARS_PER_TOKEN = 4
 _OPENING = (
     "The messages that follow, up to the sentence with the id {name}, are the earlier agent's own, and what it saw: "
@@ -24,7 +24,7 @@ _OPENING = (
 
 
 def transcript_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
-    """The earlier conversation as messages; where it does not fit, without its oldest steps, which is marked."""
+    """The earlier conversation as messages; if it does not fit, without its oldest steps, with a mark."""
     taken = list_steps(record.trace)
     replayed = [build_messages([step], recipient.protocol) for step in taken]
     sizes = [sum(len(m.text) + len(str(getattr(m, "tool_calls", ""))) for m in each) for each in replayed]
