@@ -8,7 +8,7 @@ from langgraph_takeover.evals.models.scripted import Turn
 from langgraph_takeover.handoff.trace.action import Action
 
 _MEMBER = re.compile(r"^You are `([\w-]+)`, one of several agents", re.MULTILINE)
-_SUPERVISOR = re.compile(r"^You choose who goes on", re.MULTILINE)
+_SUPERVISOR = re.compile(r"^You choose who continues", re.MULTILINE)
 _TARGETS = re.compile(r"^When you hand over, .*: one of ([\w, -]+)\.$", re.MULTILINE)
 _FINISHERS = re.compile(r"^Only (.+) may finish the task; you may not\.$", re.MULTILINE)
 

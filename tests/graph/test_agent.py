@@ -244,7 +244,7 @@ def test_a_command_that_ends_its_shell(bench: RunHarness) -> None:
     killed, left, after = [event for event in parse_events(state) if event.kind == "observation"]
     assert killed.exit_code == 137
     assert killed.text.startswith("[exit code 137]")
-    assert "a new one stands in" in killed.text
+    assert "a new one was started in" in killed.text
     assert left.exit_code == 3
     assert after.exit_code == 0
 

@@ -117,7 +117,7 @@ def test_the_source_is_fenced_off_from_acceptance_on(bench: RunHarness) -> None:
         ("gone", "no such record"),
         ("snapshot", "snapshot"),
         ("budget", "needs 5,000 tokens, and tester has 100"),
-        ("view", "no view"),
+        ("view", "unknown view"),
     ],
 )
 def test_what_is_not_whole_is_refused_with_what_to_send(bench: RunHarness, spoil: str, said: str) -> None:
