@@ -308,4 +308,4 @@ def test_a_server_for_other_computers_does_not_start_by_accident(tmp_path: Path)
         check=False,
     )
     assert done.returncode == 2
-    assert "error: host 0.0.0.0: the server is for this computer alone" in done.stderr
+    assert "error: host 0.0.0.0: the server accepts connections from this computer only" in done.stderr

@@ -189,7 +189,7 @@ def test_a_lease_that_was_lost_stops_an_asynchronous_run(
 def test_an_outcome_before_there_is_a_run(bench: RunHarness) -> None:
     with (
         open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held,
-        pytest.raises(ThreadNotFoundError, match="nothing has run on it"),
+        pytest.raises(ThreadNotFoundError, match="thread not found"),
     ):
         held.outcome()
 

@@ -82,8 +82,8 @@ def refused(kind: type[Exception], says: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"max_step": 3}, r"^there is no setting 'max_step'; did you mean max_steps\? there are protocol, .*max_steps"),
-        ({"zzz": 3}, r"^there is no setting 'zzz'; there are protocol, "),
+        ({"max_step": 3}, r"^unknown setting 'max_step' \(did you mean max_steps\? known: protocol, .*max_steps"),
+        ({"zzz": 3}, r"^unknown setting 'zzz' \(known: protocol, "),
         ({"max_steps": 0}, "^max_steps: Input should be greater than 0, not 0$"),
         ({"max_seconds": "long"}, "^max_seconds: .*valid number.*, not 'long'$"),
         ({"policy": "reviews"}, "^policy: Input should be 'record', 'stop', 'review' or 'takeover', not 'reviews'$"),
@@ -125,7 +125,7 @@ class RefusingTools(Scripted):
 def test_a_model_that_takes_no_tools(bench: RunHarness, kind: type[Scripted]) -> None:
     model = kind(replies=[DONE], seen=[], tools=[])
     with refused(
-        SettingsError, f"needs a model with bind_tools, which {kind.__name__} lacks; give protocol='text'$"
+        SettingsError, f"needs a model with bind_tools, which {kind.__name__} lacks \(use protocol='text'\)$"
     ):
         bench.run(model, protocol="native")
     assert bench.home.threads() == (() if kind is WithoutTools else ("thread",))
@@ -173,7 +173,7 @@ def test_a_directory_without_a_commit(bench: RunHarness, tmp_path: Path, initial
 def test_a_graph_without_its_context(bench: RunHarness) -> None:
     for graph, given in ((build_agent(), {"task": {}}), (build_takeover(), {"record": "r"})):
         with refused(
-            MissingContextError, r"needs context=AgentContext\(.*open_run makes it.*it was NoneType$"
+            MissingContextError, r"needs context=AgentContext\(.*open_run builds it.*got NoneType$"
         ):
             graph.invoke(given)
     with open_run(bench.home, "thread", model=scripted_model(EDIT, DONE), sandbox=bench.spec) as held:
@@ -371,7 +371,7 @@ def test_a_change_that_can_be(bench: RunHarness) -> None:
 @BOTH_DATABASES
 def test_a_message_that_no_checkpoint_can_hold(bench: RunHarness) -> None:
     odd = AIMessage(EDIT, additional_kwargs={"socket": object()})
-    with refused(UnstorableValueError, "AIMessage: a state holds messages, text, numbers"):
+    with refused(UnstorableValueError, "AIMessage \(a state holds messages, text, numbers"):
         bench.run(scripted_model(NOTE.format(1), odd, DONE))
     done = bench.resume(scripted_model("", SHOW, DONE))
     assert shown_lines(done.state) == ["1"]
@@ -521,7 +521,7 @@ def test_files_that_are_no_database(tmp_path: Path) -> None:
         pass
     (tmp_path / "file").write_text("")
     with (
-        refused(LedgerUnavailableError, "; name a directory that can be written to$"),
+        refused(LedgerUnavailableError, "\(pass a writable directory\)$"),
         open_home(tmp_path / "file" / "home"),
     ):
         pass
@@ -535,9 +535,9 @@ def test_a_home_that_can_only_be_read(tmp_path: Path) -> None:
             bench.run(scripted_model(NOTE.format(1), ModelError("gone")), model_tries=1)
     with mount("--bind", place, place):
         subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
-        with refused(LedgerUnavailableError, "can be written to"), open_home(place):
+        with refused(LedgerUnavailableError, "pass a writable directory"), open_home(place):
             pass
-        with refused(LedgerUnavailableError, "can be written to"), open_home(place / "below"):
+        with refused(LedgerUnavailableError, "pass a writable directory"), open_home(place / "below"):
             pass
     with open_home(place) as home:
         bench.home = home
@@ -581,5 +581,5 @@ def test_the_lines_are_fit_for_json(bench: RunHarness) -> None:
         bench.resume(scripted_model(DONE), thread="other")
     assert bench.home.threads() == ("thread",)
     assert (
-        json.loads(json.dumps(str(caught.value))) == "thread 'other': nothing has run on it; there are thread"
+        json.loads(json.dumps(str(caught.value))) == "thread not found: 'other' (known threads: thread)"
     )

@@ -203,12 +203,12 @@ def test_a_disk_without_room_for_names(
     spec: SandboxSpec, full_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(["mount", "-o", "remount,nr_inodes=2000", full_home], check=True)
-    sandbox.start(spec).close()
+    start(spec).close()
     with contextlib.suppress(OSError):
         for number in range(2000):
             (full_home / f"name-{number}").touch()
     with pytest.raises(OutOfDiskError, match=r"room for 0 files left\); make room"):
-        sandbox.start(spec)
+        start(spec)
 
 
 @pytest.mark.parametrize("moment", ["thinking", "acting"])
@@ -242,12 +242,13 @@ def test_an_overlay_that_cannot_be_written_to_is_no_sandbox(tmp_path: Path) -> N
 
 
 START = """
-import sys, sandbox
+import sys
 from pathlib import Path
-from langgraph_takeover.sandbox.interface import SandboxSpec
+from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
+from langgraph_takeover.sandbox import start
 try:
-    sandbox.start(SandboxSpec(backend="host", directory=Path(sys.argv[1]), owner="test-closed"))
-except sandbox.SandboxUnavailable as error:
+    start(SandboxSpec(backend="host", directory=Path(sys.argv[1]), owner="test-closed"))
+except SandboxUnavailableError as error:
     print(error)
 """
 

@@ -111,6 +111,6 @@ def test_who_looks_in_sees_the_machine_of_each_checkpoint_and_leaves_it_as_it_wa
         assert noted_text(held.resume().state) == "1\n2"
     with (
         bench.open_run(scripted_model(), thread="other") as held,
-        pytest.raises(ThreadNotFoundError, match="nothing has run"),
+        pytest.raises(ThreadNotFoundError, match="thread not found"),
     ):
         held.sandbox()

@@ -156,7 +156,7 @@ def test_full_turns_are_shown_whole_and_fenced(team: TeamBench) -> None:
     assert "- `writer`: You write.\n" in system
     assert "After 4 turns in a row" in system
     assert "In haste." not in system
-    assert "What you are for: You write.\nIn haste." in told_by_system(writer)
+    assert "Your task in the team: You write.\nIn haste." in told_by_system(writer)
 
 
 def test_of_results_only_what_was_said_is_not_shown(team: TeamBench) -> None:
@@ -539,10 +539,10 @@ def test_progress_and_timeline_name_the_agent(team: TeamBench) -> None:
     ("settings", "says"),
     [
         ({"agents": []}, "^agents: Tuple should have at least 1 item"),
-        ({"agents": [agent("a"), agent("a")]}, "^two agents are named 'a'; give one another name$"),
-        ({"supervisor": agent("a")}, "^two agents are named 'a'"),
-        ({"agents": [agent("a", may_finish=False)]}, "none of the agents may finish"),
-        ({"supervisor": agent("s", enable_handoff_tool=False)}, "a supervisor chooses by the handoff tool"),
+        ({"agents": [agent("a"), agent("a")]}, "^agents: two are named 'a' \\(rename one\\)$"),
+        ({"supervisor": agent("a")}, "^agents: two are named 'a'"),
+        ({"agents": [agent("a", may_finish=False)]}, "none may finish"),
+        ({"supervisor": agent("s", enable_handoff_tool=False)}, "it chooses by the handoff tool"),
         ({"agents": ["a"]}, "^agents.0: Input should be a Agent, not 'a'$"),
         ({"max_consecutive_turns": 0}, "^max_consecutive_turns: Input should be greater than 0, not 0$"),
         ({"max_steps": 0}, "^max_steps: "),
@@ -552,7 +552,7 @@ def test_progress_and_timeline_name_the_agent(team: TeamBench) -> None:
             "^offer_handoff: not for a team \\(with agents=, pass enable_handoff_tool=\\)$",
         ),
         ({"policy": "takeover"}, "^policy='takeover' is for one agent"),
-        ({"max_turns": 3}, "^there is no setting 'max_turns'"),
+        ({"max_turns": 3}, "^unknown setting 'max_turns'"),
     ],
 )
 def test_teams_that_cannot_be(team: TeamBench, settings: dict[str, Any], says: str) -> None:
@@ -570,7 +570,7 @@ def test_teams_that_cannot_be(team: TeamBench, settings: dict[str, Any], says: s
 
 @pytest.mark.parametrize("name", ["", "two words", "nul\0", "new\nline", "a\n", "x" * 65, "ünï"])
 def test_names_that_cannot_be(name: str) -> None:
-    with pytest.raises(ValueError, match="is no agent's name; take up to 64 letters"):
+    with pytest.raises(ValueError, match="invalid agent name .*use up to 64 letters"):
         agent(name)
 
 
@@ -580,7 +580,7 @@ def test_tools_that_cannot_be(team: TeamBench) -> None:
         """Another shell."""
         return command
 
-    with pytest.raises(SettingsError, match=r"^agent a: tools: 'shell' means a tool that every agent has"):
+    with pytest.raises(SettingsError, match=r"^agent a: tools: the name 'shell' belongs to a built-in tool"):
         build_team([agent("a", tools=(shell,))])
 
 
@@ -592,7 +592,7 @@ def test_a_teams_thread_wants_its_agents(team: TeamBench) -> None:
     ):
         team.bench.resume(scripted_model(DONE))
     with pytest.raises(
-        UnknownAgentError, match=r"^agents: the thread goes on with 'writer', who is not among tester;"
+        UnknownAgentError, match=r"^agents: the thread continues with 'writer', not among tester"
     ):
         team.resume(agents[1])
     team.bench.run(scripted_model(EDIT, DONE), thread="alone", max_steps=1)

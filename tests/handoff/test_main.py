@@ -197,7 +197,7 @@ def test_a_record_is_carried(record: Path, tmp_path: Path) -> None:
     assert invoked("verify", done.stdout.strip()).exit_code == 0
     done = invoked("import", tmp_path / "file", tmp_path / "new" / "records")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "is there already; --replace replaces it" in done.stderr
+    assert "is there already (--replace replaces it)" in done.stderr
     assert invoked("import", tmp_path / "file", tmp_path / "new" / "records", "--replace").exit_code == 0
 
 
@@ -223,7 +223,7 @@ def test_what_cannot_be_done_is_one_line(record: Path, tmp_path: Path) -> None:
         ("import", tmp_path / "none", tmp_path / "store"): (3, "no such file"),
         ("import", text, tmp_path / "store"): (3, "is no record"),
         ("import", text, text): (2, "DIRECTORY: "),
-        ("import", text, tmp_path / "run"): (2, f"records lie in {tmp_path / 'run' / 'records'}"),
+        ("import", text, tmp_path / "run"): (2, f"the records are in {tmp_path / 'run' / 'records'}"),
     }
     for arguments, (code, reason) in cases.items():
         done = invoked(*arguments)
@@ -285,4 +285,4 @@ def test_a_recorded_run_is_shown_as_a_successor_would_have_seen_it(tmp_path: Pat
     assert small["transcript"]["characters"] < table["views"]["transcript"]["characters"]
     refused = invoked("show", run, "--point", "nowhere")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "does not reach nowhere; there are first_source_edit, first_validation" in refused.stderr
+    assert "does not reach nowhere (its points: first_source_edit, first_validation" in refused.stderr

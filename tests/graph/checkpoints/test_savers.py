@@ -191,8 +191,8 @@ _OLDEST = "(SELECT min(checkpoint_id) FROM checkpoints)"
 @pytest.mark.parametrize(
     ("damage", "reason", "is_fork_possible"),
     [
-        (f"DELETE FROM checkpoints WHERE checkpoint_id = {_NEWEST}", "it has vanished", True),
-        (f"DELETE FROM writes WHERE checkpoint_id = {_NEWEST}", "its writes do not match their seal", True),
+        (f"DELETE FROM checkpoints WHERE checkpoint_id = {_NEWEST}", "it is missing", True),
+        (f"DELETE FROM writes WHERE checkpoint_id = {_NEWEST}", "its writes do not match their checksum", True),
         (f"DELETE FROM writes WHERE checkpoint_id = {_NEWEST} AND idx = 2", "its writes do not match", True),
         (
             f"UPDATE writes SET value = 'x' WHERE checkpoint_id = {_NEWEST} AND idx = 1",
@@ -220,17 +220,17 @@ _OLDEST = "(SELECT min(checkpoint_id) FROM checkpoints)"
             "match",
             True,
         ),
-        (f"DELETE FROM takeover_seals WHERE checkpoint_id = {_NEWEST}", "it has no seal", True),
+        (f"DELETE FROM takeover_seals WHERE checkpoint_id = {_NEWEST}", "it has no checksum", True),
         (
             f"UPDATE takeover_seals SET writes = NULL WHERE checkpoint_id = {_NEWEST}",
             "its writes do not",
             True,
         ),
-        (f"DELETE FROM checkpoints WHERE checkpoint_id = {_OLDEST}", "it has vanished", False),
+        (f"DELETE FROM checkpoints WHERE checkpoint_id = {_OLDEST}", "it is missing", False),
         (f"DELETE FROM writes WHERE checkpoint_id = {_OLDEST}", "its writes do not match", False),
-        ("DELETE FROM checkpoints", "it has vanished", False),
-        ("UPDATE checkpoints SET thread_id = 'threae'", "it has vanished", False),
-        ("UPDATE takeover_seals SET thread_id = 'threae'", "it has no seal", False),
+        ("DELETE FROM checkpoints", "it is missing", False),
+        ("UPDATE checkpoints SET thread_id = 'threae'", "it is missing", False),
+        ("UPDATE takeover_seals SET thread_id = 'threae'", "it has no checksum", False),
     ],
 )
 def test_damage_is_one_line_that_names_the_last_good_checkpoint(
@@ -249,7 +249,7 @@ def test_damage_is_one_line_that_names_the_last_good_checkpoint(
         with pytest.raises(CheckpointCorruptError):
             list(saver.list(THREAD))
         if is_fork_possible:
-            assert line.endswith(f"fork from the last good one: resume(..., checkpoint={good!r})")
+            assert line.endswith(f"(fork from the last intact one: resume(..., checkpoint={good!r}))")
             config: RunnableConfig = {"configurable": {**THREAD["configurable"], "checkpoint_id": good}}
             assert saver.get_tuple(config).config == config
             assert saver.get_delta_channel_history(config=config, channels=["events"])["events"]["writes"]
@@ -306,6 +306,6 @@ def test_what_an_earlier_program_wrote_is_sealed_once(tmp_path: Path) -> None:
     again = Ledger(ledger.url)
     assert _read(again) == before
     _changed(again, f"DELETE FROM checkpoints WHERE checkpoint_id = {_NEWEST}")
-    with pytest.raises(CheckpointCorruptError, match="it has vanished"):
+    with pytest.raises(CheckpointCorruptError, match="it is missing"):
         _read(again)
     again.close()

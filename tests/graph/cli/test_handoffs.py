@@ -136,7 +136,7 @@ def test_retry_unblock_and_rollback(bench: RunHarness) -> None:
     brought(bench, found, scripted_model(UNDERSTOOD, FIX, DONE))
     back = handoff("rollback", found.id, "--home", home, "--reason", "no good")
     assert back.returncode == 0, back.stderr
-    assert "thread thread stands at checkpoint" in back.stdout
+    assert "thread thread is at checkpoint" in back.stdout
     assert bench.resume(scripted_model("", FIX, DONE)).stop_reason == "finished"
 
 
@@ -192,7 +192,7 @@ def test_a_start_up_mends_what_died_and_tells_the_rest(bench: RunHarness) -> Non
     half.mkdir()
     os.utime(half, (1, 1))
     told = {(each.subject, each.action.split(";")[0].split(",")[0]) for each in repair(bench.home)}
-    assert (f"handoff {found.id}", "timed out") in told
+    assert (f"handoff {found.id}", "set to timed_out") in told
     assert ("handoff died", "offered to b") in told
     assert ("handoff died", "send the record again") in told
     assert ("records", "removed") in told

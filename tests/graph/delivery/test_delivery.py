@@ -168,7 +168,7 @@ def test_who_does_not_confirm_is_asked_again_and_then_a_person_decides(bench: Ru
         bench, found, scripted_model(UNDERSTOOD, FIX, DONE), {"decision": "retry", "reason": "now it can"}
     )
     assert done.handoff.state == "completed"
-    with pytest.raises(NotWaitingError, match="waits for no answer"):
+    with pytest.raises(NotWaitingError, match="does not wait for an answer"):
         brought(bench, found, mute, {"decision": "retry"})
 
 
@@ -235,7 +235,7 @@ def test_what_cannot_be_rolled_back_stays_as_it_is(bench: RunHarness) -> None:
         on_sqlite = ("checkpoints", "writes", "takeover_seals")
         for table in on_sqlite if bench.home.ledger.is_sqlite else ("checkpoints",):
             connection.exec_driver_sql(f"DELETE FROM {table} WHERE thread_id = 'thread'")
-    with pytest.raises(RollbackError, match=r"has no checkpoint|has vanished"):
+    with pytest.raises(RollbackError, match=r"no longer has checkpoint|is missing"):
         roll_back(bench.home, found.id, by="a person")
     assert handoffs.load(bench.home.ledger, found.id).state == "completed"
 

@@ -192,7 +192,7 @@ def test_a_thread_holds_one_run(bench: RunHarness) -> None:
     bench.run(scripted_model(DONE))
     with pytest.raises(ThreadExistsError, match="already holds t"):
         bench.run(scripted_model(DONE))
-    with pytest.raises(ThreadNotFoundError, match=r"there are thread$"):
+    with pytest.raises(ThreadNotFoundError, match=r"known threads: thread"):
         bench.resume(scripted_model(DONE), thread="other")
     with pytest.raises(ThreadNotFoundError, match="has no checkpoint"):
         bench.resume(scripted_model(DONE), checkpoint="1f0")

@@ -554,7 +554,7 @@ def test_a_fork_has_children_of_its_own(bench: RunHarness) -> None:
 
 def test_a_thread_that_is_somebody_elses(bench: RunHarness) -> None:
     bench.run(agents([DONE]), thread="thread.0.0")
-    with pytest.raises(ThreadExistsError, match=r"'thread\.0\.0' holds"):
+    with pytest.raises(ThreadExistsError, match=r"'thread\.0\.0' already holds"):
         run(bench, agents([calling(goal="GOAL"), DONE], GOAL=[DONE]))
 
 

@@ -245,15 +245,15 @@ def test_every_start_has_a_token_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({TOKEN_VARIABLE: "short"}, "TAKEOVER_STUDIO_TOKEN: a token has at least 32"),
-        ({TOKEN_VARIABLE: "a/" * 20}, "TAKEOVER_STUDIO_TOKEN: a token has at least 32"),
-        ({ORIGINS_VARIABLE: "*"}, "TAKEOVER_STUDIO_ORIGINS: '*' is invalid"),
-        ({ORIGINS_VARIABLE: "null"}, "TAKEOVER_STUDIO_ORIGINS: 'null' is invalid"),
+        ({TOKEN_VARIABLE: "short"}, "TAKEOVER_STUDIO_TOKEN: a token needs at least 32"),
+        ({TOKEN_VARIABLE: "a/" * 20}, "TAKEOVER_STUDIO_TOKEN: a token needs at least 32"),
+        ({ORIGINS_VARIABLE: "*"}, "TAKEOVER_STUDIO_ORIGINS: invalid value '*'"),
+        ({ORIGINS_VARIABLE: "null"}, "TAKEOVER_STUDIO_ORIGINS: invalid value 'null'"),
         ({ORIGINS_VARIABLE: "https://studio.example.com/"}, "TAKEOVER_STUDIO_ORIGINS: "),
-        ({HOSTS_VARIABLE: "*.example.com"}, "TAKEOVER_STUDIO_HOSTS: '*.example.com' is invalid"),
-        ({"LANGGRAPH_API_URL": "http://0.0.0.0:2024"}, "host 0.0.0.0: the server is for this computer alone"),
+        ({HOSTS_VARIABLE: "*.example.com"}, "TAKEOVER_STUDIO_HOSTS: invalid value '*.example.com'"),
+        ({"LANGGRAPH_API_URL": "http://0.0.0.0:2024"}, "host 0.0.0.0: the server accepts connections from this computer only"),
         ({"LANGGRAPH_API_URL": "https://x.trycloudflare.com"}, "omit --host and --tunnel"),
-        ({"MOUNT_PREFIX": "/x"}, "MOUNT_PREFIX: the server has no prefix"),
+        ({"MOUNT_PREFIX": "/x"}, "MOUNT_PREFIX: the server supports no prefix"),
     ],
 )
 def test_a_wrong_setting_is_one_line(variables: dict[str, str], said: str) -> None:

@@ -235,7 +235,7 @@ def test_an_interrupted_transition_is_whole_or_not_there(
     def fails(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(handoffs, "_update_thread_access" if at == "after" else "_note", fails)
+    monkeypatch.setattr(handoffs, "_update_thread_access" if at == "after" else "_record_transition", fails)
     with pytest.raises(KeyboardInterrupt):
         change_state(ledger, "h1", "accepted", by="b", understanding=UNDERSTOOD, key="k")
     monkeypatch.undo()

@@ -103,7 +103,7 @@ def test_an_image_goes_as_an_archive(layered: RunHarness, tmp_path: Path) -> Non
 def seen_by_successor(bench: RunHarness, home: Any) -> Any:
     other = object.__new__(RunHarness)
     other.home, other.store, other.spec = home, home.records, bench.spec
-    return other.take_over(scripted_model(LOOK, DONE), view="", record=NAME)
+    return other.take_over(scripted_model(LOOK, DONE), view="repository", record=NAME)
 
 
 def test_a_record_that_is_there_stays(record: Path, carried: Path, tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ from langgraph_takeover.handoff.records import archive as carrying
 from langgraph_takeover.handoff.records.record import RecordError
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
-    carrying.import_(sys.argv[1], Path(sys.argv[2]))
+    carrying.import_record(sys.argv[1], Path(sys.argv[2]))
 except RecordError as error:
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
