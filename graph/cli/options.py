@@ -95,8 +95,8 @@ def choose_sandbox_spec(
     from typing import get_args
 
     from langgraph_takeover.graph.delivery import rollback
+    from langgraph_takeover.sandbox.backends.selection import require_isolated_backend
     from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
-    from langgraph_takeover.sandbox.snapshots.bases import require_isolated_backend
 
     if backend is not None and backend not in get_args(BackendName):
         raise UsageError(

@@ -87,7 +87,7 @@ def sandbox_spec_for(record: HandoffRecord, backend: BackendName | None = None) 
 
     Raises RecordError and SandboxUnavailableError.
     """
-    from langgraph_takeover.sandbox.snapshots.bases import make_restore_spec
+    from langgraph_takeover.sandbox.backends.selection import make_restore_spec
 
     return make_restore_spec(record.required_snapshot, backend)
 

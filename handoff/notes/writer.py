@@ -15,7 +15,7 @@ from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Note
 from langgraph_takeover.handoff.text.fence import TASK, TRACE, cut_middle, neutralize, wrap_in_fence
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, UNKNOWN
 from langgraph_takeover.handoff.trace.events import Usage
-from langgraph_takeover.handoff.views.trace import render_events
+from langgraph_takeover.handoff.trace.rendering import render_events
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 AskModel = Callable[[list[BaseMessage], dict[str, Any] | None], tuple[str, Usage]]

@@ -9,7 +9,7 @@ from contextlib import closing
 
 from langgraph_takeover.handoff.text.fence import cut_middle, neutralize, wrap_in_fence
 from langgraph_takeover.handoff.trace.events import Event
-from langgraph_takeover.handoff.views.trace import render_events
+from langgraph_takeover.handoff.trace.rendering import render_events
 
 MAX_ANSWER_CHARS = 6_000
 _MAX_EVENTS = 12

@@ -22,13 +22,14 @@ from langgraph_takeover.sandbox.docker.client import (
 )
 from langgraph_takeover.sandbox.docker.container_config import make_host_config
 from langgraph_takeover.sandbox.docker.exec_channel import ExecChannel
+from langgraph_takeover.sandbox.docker.pausing import pause_container
 from langgraph_takeover.sandbox.interface import (
     SandboxSpec,
     SandboxUnavailableError,
     Snapshot,
     SnapshotCorruptError,
 )
-from langgraph_takeover.sandbox.isolation.cgroup_freezer import list_container_processes, pause_container
+from langgraph_takeover.sandbox.isolation.cgroup_freezer import list_container_processes
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, bytes_unlinked, bytes_used
 from langgraph_takeover.sandbox.shell.session import EXIT_SIGNAL, RuntimeShell, Shell, ShellNotStartedError
 from langgraph_takeover.sandbox.snapshots import archive, docker_images, tarballs

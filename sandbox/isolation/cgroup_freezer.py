@@ -15,26 +15,7 @@ TIMEOUT_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
 
 
-@contextlib.contextmanager
-def pause_container(container: str, pid: int) -> Iterator[None]:
-    """Stop everything in a container, whose first process is `pid`."""
-    group = _find_container_group(container, pid)
-    if group is not None:
-        with pause_group(group):
-            yield
-        return
-    from langgraph_takeover.sandbox.docker.client import client, translate_errors
-
-    with translate_errors("docker pause"):
-        client().api.pause(container)
-    try:
-        yield
-    finally:
-        with translate_errors("docker unpause"):
-            client().api.unpause(container)
-
-
-def _find_container_group(container: str, pid: int) -> Path | None:
+def find_container_group(container: str, pid: int) -> Path | None:
     """The container's own control group; None where this process cannot freeze it.
 
     The daemon's own pause takes as long as the tar of a small layer.

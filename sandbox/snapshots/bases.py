@@ -14,7 +14,6 @@ from typing import Any
 
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.interface import (
-    BackendName,
     Frozen,
     OutOfDiskError,
     SandboxSpec,
@@ -98,54 +97,12 @@ def prepare_snapshot_base(digest: str, spec: SandboxSpec) -> Base:
     return base
 
 
-def make_restore_spec(
-    snapshot: Snapshot, backend: BackendName | None = None, owner: str = "takeover"
-) -> SandboxSpec:
-    """Build a spec that can restore a snapshot from what this host has of its base.
-
-    Default back end: `host`, whatever the snapshot says. Raises SandboxUnavailableError if a directory's base is not on
-    this host, or if the back end is not available or cannot start from the base.
-    """
-    check_workspace(snapshot)
-    if backend is None:
-        backend = require_isolated_backend()
-    digest = snapshot.base.removeprefix(COPY_PREFIX)
-    if digest.startswith("sha256:"):
-        if backend == "process":
-            raise SandboxUnavailableError(
-                "the snapshot's sandbox started from an image (restore it with --sandbox host or --sandbox docker)"
-            )
-        return SandboxSpec(backend=backend, image=digest, workspace=snapshot.workspace, owner=owner)
-    if backend == "docker":
-        raise SandboxUnavailableError(
-            "the snapshot's sandbox started from a directory (restore it with --sandbox host)"
-        )
-    base = Base(digest=digest, is_system=False)
-    for directory in (base.tree / WRITABLE_DIRECTORIES[0], base.tree):
-        if directory.is_dir():
-            return SandboxSpec(backend=backend, directory=directory, owner=owner)
-    raise SandboxUnavailableError(
-        f"the snapshot's base {digest[:19]} is not on this host (pass the repository that the run started with)"
-    )
-
-
 def check_workspace(snapshot: Snapshot) -> None:
     """Raises SnapshotCorruptError."""
     if not snapshot.workspace.startswith("/") or "\0" in snapshot.workspace:
         raise SnapshotCorruptError(
             f"the snapshot's workspace is not an absolute path: {snapshot.workspace!r:.80}"
         )
-
-
-def require_isolated_backend() -> BackendName:
-    """Return the back end for snapshots of unknown origin: `host`. Raises SandboxUnavailableError if it does not work here."""
-    from langgraph_takeover.sandbox.backends.host import unavailable_reason
-
-    if reason := unavailable_reason():
-        raise SandboxUnavailableError(
-            f"no isolated sandbox: {reason} (or use --sandbox docker, or --sandbox process --allow-unisolated)"
-        )
-    return "host"
 
 
 def _compute_signature(directory: Path) -> str:

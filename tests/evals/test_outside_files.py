@@ -119,7 +119,7 @@ def place(tmp_path: Path) -> Path:
 @cache
 def _main(module: str) -> Callable[[], None]:
     if module != "handoff":
-        return import_module(module).main  # type: ignore[no-any-return]
+        return import_module(f"langgraph_takeover.{module}").main  # type: ignore[no-any-return]
     from langgraph_takeover.graph.cli.handoffs import add_commands
     from langgraph_takeover.graph.cli.main import _report_errors, app
 

@@ -311,7 +311,7 @@ def test_what_is_not_whole_is_refused(bench: RunHarness) -> None:
     path.write_text(whole)
     with pytest.raises(RecordError, match="no such record"):
         bench.take_over(scripted_model(DONE), record="run.nothing")
-    with pytest.raises(ValueError, match="no view 'all'"):
+    with pytest.raises(ValueError, match="unknown view 'all'"):
         bench.take_over(scripted_model(DONE), "all")
     archive = directory / bench.store.load("run.first_source_edit").snapshot.location
     archive.write_bytes(b"")  # the home's own copy is the same file

@@ -125,7 +125,7 @@ class RefusingTools(Scripted):
 def test_a_model_that_takes_no_tools(bench: RunHarness, kind: type[Scripted]) -> None:
     model = kind(replies=[DONE], seen=[], tools=[])
     with refused(
-        SettingsError, f"needs a model with bind_tools, which {kind.__name__} lacks \(use protocol='text'\)$"
+        SettingsError, rf"needs a model with bind_tools, which {kind.__name__} lacks \(use protocol='text'\)$"
     ):
         bench.run(model, protocol="native")
     assert bench.home.threads() == (() if kind is WithoutTools else ("thread",))
@@ -172,9 +172,7 @@ def test_a_directory_without_a_commit(bench: RunHarness, tmp_path: Path, initial
 
 def test_a_graph_without_its_context(bench: RunHarness) -> None:
     for graph, given in ((build_agent(), {"task": {}}), (build_takeover(), {"record": "r"})):
-        with refused(
-            MissingContextError, r"needs context=AgentContext\(.*open_run builds it.*got NoneType$"
-        ):
+        with refused(MissingContextError, r"needs context=AgentContext\(.*open_run builds it.*got NoneType$"):
             graph.invoke(given)
     with open_run(bench.home, "thread", model=scripted_model(EDIT, DONE), sandbox=bench.spec) as held:
         with refused(MissingContextError, "it was NoneType$"):
@@ -262,7 +260,7 @@ def test_views_that_are_not_there(bench: RunHarness, view: Any) -> None:
     settings: Any = {"model": scripted_model(DONE), "sandbox": bench.spec}
     with refused(
         UnknownViewError,
-        "^there is no view .*; there are repository, trace, summary, structured, payload, transcript, cited$",
+        "^unknown view .* \\(use repository, trace, summary, structured, payload, transcript, cited\\)$",
     ):
         take_over(bench.home, "taking", record_id="run.first_source_edit", view=view, **settings)
     assert bench.home.threads() == ("thread",)
@@ -371,7 +369,7 @@ def test_a_change_that_can_be(bench: RunHarness) -> None:
 @BOTH_DATABASES
 def test_a_message_that_no_checkpoint_can_hold(bench: RunHarness) -> None:
     odd = AIMessage(EDIT, additional_kwargs={"socket": object()})
-    with refused(UnstorableValueError, "AIMessage \(a state holds messages, text, numbers"):
+    with refused(UnstorableValueError, r"AIMessage \(a state holds messages, text, numbers"):
         bench.run(scripted_model(NOTE.format(1), odd, DONE))
     done = bench.resume(scripted_model("", SHOW, DONE))
     assert shown_lines(done.state) == ["1"]
@@ -521,7 +519,7 @@ def test_files_that_are_no_database(tmp_path: Path) -> None:
         pass
     (tmp_path / "file").write_text("")
     with (
-        refused(LedgerUnavailableError, "\(pass a writable directory\)$"),
+        refused(LedgerUnavailableError, r"\(pass a writable directory\)$"),
         open_home(tmp_path / "file" / "home"),
     ):
         pass
@@ -580,6 +578,4 @@ def test_the_lines_are_fit_for_json(bench: RunHarness) -> None:
     with pytest.raises(ThreadNotFoundError) as caught:
         bench.resume(scripted_model(DONE), thread="other")
     assert bench.home.threads() == ("thread",)
-    assert (
-        json.loads(json.dumps(str(caught.value))) == "thread not found: 'other' (known threads: thread)"
-    )
+    assert json.loads(json.dumps(str(caught.value))) == "thread not found: 'other' (known threads: thread)"

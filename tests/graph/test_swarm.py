@@ -360,7 +360,7 @@ def test_without_notes_their_fields_are_unknown_and_no_model_is_asked() -> None:
 
 
 def test_what_cannot_be_is_refused_when_the_tool_is_made() -> None:
-    with pytest.raises(UnknownViewError, match=r"there is no view 'structurd'; there are repository, trace"):
+    with pytest.raises(UnknownViewError, match=r"unknown view 'structurd' \(use repository, trace"):
         create_handoff_tool(agent_name="b", view="structurd")
     with pytest.raises(SettingsError, match=r"window_tokens: .*1000"):
         create_handoff_tool(agent_name="b", window_tokens=10)

@@ -54,7 +54,7 @@ def saved(root: Path, **update: object) -> Path:
 def test_help_has_examples(name: str) -> None:
     done = invoked(name, "--help")
     assert done.exit_code == 0
-    assert f"python -m handoff {name}" in done.stdout.partition("Examples")[2]
+    assert f"handoff {name}" in done.stdout.partition("Examples")[2]
 
 
 @pytest.mark.parametrize("view", ["repository", "trace", "structured"])
@@ -184,7 +184,7 @@ def test_verify_tells_of_each(kept: RunHarness, record: Path, tmp_path: Path) ->
     assert done.exit_code == 3
     first, second = done.stdout.splitlines()
     assert first.startswith("nothing: ")
-    assert "no such record" in first
+    assert "record not found" in first
     assert second == f"{NAME}: whole"
 
 
@@ -197,7 +197,7 @@ def test_a_record_is_carried(record: Path, tmp_path: Path) -> None:
     assert invoked("verify", done.stdout.strip()).exit_code == 0
     done = invoked("import", tmp_path / "file", tmp_path / "new" / "records")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "is there already (--replace replaces it)" in done.stderr
+    assert "exists already (--replace replaces it)" in done.stderr
     assert invoked("import", tmp_path / "file", tmp_path / "new" / "records", "--replace").exit_code == 0
 
 
@@ -213,7 +213,7 @@ def test_what_cannot_be_done_is_one_line(record: Path, tmp_path: Path) -> None:
         ("show", text): (2, "RECORD: "),
         ("show", tmp_path): (2, "RECORD: "),
         ("show", tmp_path / ("x" * 300)): (2, "file name too long"),
-        ("show", record, "--view", "n\x1bne"): (2, "--view: there is no view"),
+        ("show", record, "--view", "n\x1bne"): (2, "--view: unknown view"),
         ("show", torn): (3, "torn"),
         ("verify", record, tmp_path / "none"): (2, "RECORD: "),
         ("export", tmp_path / "none", tmp_path / "out"): (2, "RECORD: "),
@@ -285,4 +285,7 @@ def test_a_recorded_run_is_shown_as_a_successor_would_have_seen_it(tmp_path: Pat
     assert small["transcript"]["characters"] < table["views"]["transcript"]["characters"]
     refused = invoked("show", run, "--point", "nowhere")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "does not reach nowhere (its points: first_source_edit, first_validation" in refused.stderr
+    assert (
+        "does not reach nowhere (its points: first_source_edit, first_validation, requested)"
+        in refused.stderr
+    )

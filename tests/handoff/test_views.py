@@ -193,7 +193,7 @@ def test_notes_that_were_not_written_are_unknown(name: str) -> None:
 def test_a_view_that_is_not_there() -> None:
     with pytest.raises(
         ValueError,
-        match="there is no view 'x'; there are repository, trace, summary, structured, payload, transcript, cited",
+        match="unknown view 'x' \\(use repository, trace, summary, structured, payload, transcript, cited\\)",
     ):
         find_view("x")
 

@@ -29,8 +29,8 @@ from langgraph_takeover.handoff.points.detectors import create_state, process_ev
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.fence import CLOSING
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace
+from langgraph_takeover.handoff.trace.rendering import render_heading
 from langgraph_takeover.handoff.views.common import load_instructions, render_task
-from langgraph_takeover.handoff.views.trace import render_heading
 
 _WORKERS = 4
 _PARALLEL_THRESHOLD = 200

@@ -192,7 +192,11 @@ _OLDEST = "(SELECT min(checkpoint_id) FROM checkpoints)"
     ("damage", "reason", "is_fork_possible"),
     [
         (f"DELETE FROM checkpoints WHERE checkpoint_id = {_NEWEST}", "it is missing", True),
-        (f"DELETE FROM writes WHERE checkpoint_id = {_NEWEST}", "its writes do not match their checksum", True),
+        (
+            f"DELETE FROM writes WHERE checkpoint_id = {_NEWEST}",
+            "its writes do not match their checksum",
+            True,
+        ),
         (f"DELETE FROM writes WHERE checkpoint_id = {_NEWEST} AND idx = 2", "its writes do not match", True),
         (
             f"UPDATE writes SET value = 'x' WHERE checkpoint_id = {_NEWEST} AND idx = 1",

@@ -296,7 +296,7 @@ def test_what_cannot_be_offered(bench: RunHarness) -> None:
         hand_over(bench.home, RECORD, target="\x1b[2Jtester")
     with pytest.raises(ValueError, match="no such record"):
         hand_over(bench.home, "another", target="tester")
-    with pytest.raises(ValueError, match="there is no view 'all'"):
+    with pytest.raises(ValueError, match="unknown view 'all'"):
         hand_over(bench.home, RECORD, target="tester", envelope=Envelope(view="all"))
 
 

@@ -251,7 +251,10 @@ def test_every_start_has_a_token_of_its_own() -> None:
         ({ORIGINS_VARIABLE: "null"}, "TAKEOVER_STUDIO_ORIGINS: invalid value 'null'"),
         ({ORIGINS_VARIABLE: "https://studio.example.com/"}, "TAKEOVER_STUDIO_ORIGINS: "),
         ({HOSTS_VARIABLE: "*.example.com"}, "TAKEOVER_STUDIO_HOSTS: invalid value '*.example.com'"),
-        ({"LANGGRAPH_API_URL": "http://0.0.0.0:2024"}, "host 0.0.0.0: the server accepts connections from this computer only"),
+        (
+            {"LANGGRAPH_API_URL": "http://0.0.0.0:2024"},
+            "host 0.0.0.0: the server accepts connections from this computer only",
+        ),
         ({"LANGGRAPH_API_URL": "https://x.trycloudflare.com"}, "omit --host and --tunnel"),
         ({"MOUNT_PREFIX": "/x"}, "MOUNT_PREFIX: the server supports no prefix"),
     ],

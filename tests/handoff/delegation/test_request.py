@@ -92,11 +92,11 @@ def test_a_file_is_as_the_machine_has_it() -> None:
     ("path", "says"),
     [
         ("gone", "gone: no such file"),
-        ("latin", "'latin' is no text; leave it out"),
-        ("..", "is no file of the repository"),
-        ("/w", "is no file of the repository"),
-        ("/wide/x", "is no file of the repository"),
-        ("pkg/../.git/HEAD", "is no file of the repository"),
+        ("latin", "'latin' is not text"),
+        ("..", "is not in the repository"),
+        ("/w", "is not in the repository"),
+        ("/wide/x", "is not in the repository"),
+        ("pkg/../.git/HEAD", "is not in the repository"),
     ],
 )
 def test_a_file_that_cannot_be_given(path: str, says: str) -> None:
@@ -154,8 +154,8 @@ def test_a_dead_end_that_nobody_tried_forbids_nothing(what: str) -> None:
             record(trace.events).model_copy(update={"payload": Payload(goal="g", dead_ends=(end,))})
         )
     )
-    forbidden, _, doubtful = told.partition("Dead ends as the earlier agent tells of them.")
-    assert forbidden.rstrip().endswith("Dead ends, not to be tried again as they stand:\nnone")
+    forbidden, _, doubtful = told.partition("Dead ends that the earlier agent reports.")
+    assert forbidden.rstrip().endswith("Dead ends; do not try them again unchanged:\nnone")
     assert f"{NEVER}]" in doubtful
 
 

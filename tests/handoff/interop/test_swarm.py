@@ -241,7 +241,7 @@ def test_a_view_that_a_store_explains_is_told_without_it(tmp_path: Path) -> None
     path.write_text(json.dumps(messages_to_dict(seen)))
     with pytest.raises(TraceError, match=rf"state\.json: record '{begun.id}' is in a record store"):
         list(read_traces(path))
-    with pytest.raises(RecordError, match="give the store"):
+    with pytest.raises(RecordError, match="pass it as records="):
         build_latest_record(seen)
     with pytest.raises(RecordError, match="belongs to the thread '', not to 'other'"):
         build_latest_record(seen, thread_id="other", records=store)
@@ -254,7 +254,7 @@ def test_a_view_that_a_store_explains_is_told_without_it(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("{", "messages: torn, or no JSON"),
+        ("{", "messages: damaged, or not JSON"),
         (json.dumps({"schema_version": 0}), "messages: schema version 0"),
         (RECORD.seal().model_copy(update={"patch": "x"}).model_dump_json(), "does not match its digest"),
     ],

@@ -72,8 +72,8 @@ NOT_YET = "nothing was validated after the latest source change"
         (looked, "work_completed", "Changed the parser.", (), "no file was changed"),
         (looked, "recommended_next_action", "The parser must be changed.", (), None),
         (looked, "work_completed", "It should be changed in the parser.", (), None),
-        (edited, "problem_understanding", "The bug is in pkg/other.py.", (), "there is no pkg/other.py among the frozen files"),
-        (edited, "recommended_next_action", "Look at other.py", (), "there is no other.py among the frozen files"),
+        (edited, "problem_understanding", "The bug is in pkg/other.py.", (), "the snapshot has no file pkg/other.py"),
+        (edited, "recommended_next_action", "Look at other.py", (), "the snapshot has no file other.py"),
         (edited, "problem_understanding", "The bug is in core.py.", (), None),
         (edited, "problem_understanding", "See sub/deep.py and pkg/sub/.", (), None),
         (edited, "problem_understanding", "See ./pkg/core.py, or https://example.org/a/b.py.", (), None),
@@ -103,8 +103,8 @@ def test_what_nobody_listed_is_not_missed() -> None:
     ("text", "events", "lacking"),
     [
         ("The suite fails", (5,), None),
-        ("The suite fails", (), "names no event"),
-        ("The suite fails", (99,), "there is no event e99"),
+        ("The suite fails", (), "cites no event"),
+        ("The suite fails", (99,), "event e99 does not exist"),
         ("`python -m unittest tests.test_core` ended with 1", (5,), None),
         ("`python  -m unittest\n tests.test_core` was run", (4,), None),
         ("`python -m pytest` was run", (5,), "e5 does not show 'python -m pytest'"),
@@ -157,10 +157,10 @@ def test_what_a_model_says_in_every_field_is_shown_in_the_first() -> None:
     record = failing().record(told)
     text = render_structured_note(record)
     assert text.count("The script was run") == 1
-    assert "**Observed failures:** (only repeats what stands under Problem understanding)\n" in text
+    assert "**Observed failures:** (repeats a statement under Problem understanding)\n" in text
     assert f"**Remaining uncertainty:** {UNKNOWN}\n" in text
     assert text.count(f"~~All tests pass~~ (contradicted: {FAILS})") == 2
-    assert "**Recommended next action:**\n- (only repeats what stands under Work completed)\n- Edit" in text
+    assert "**Recommended next action:**\n- (repeats a statement under Work completed)\n- Edit" in text
     assert measure_soundness(told, Evidence(record)) == (8, 2, 0, 2)
 
 

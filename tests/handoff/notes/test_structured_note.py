@@ -106,7 +106,7 @@ def test_a_run_that_edited_and_failed() -> None:
     run.shell("cd tests && python -m unittest tests.T  2>&1", FAILED, exit_code=1)
     fields = run.fields
     assert fields["Repository change state"] == (
-        "1 source and 2 other files differ from the base commit; no recorded action made the frozen files' "
+        "1 source and 2 other files differ from the base commit; no recorded action made the snapshot's "
         "difference in pkg/core.pyx"
     )
     assert fields["Changed source files"] == "\n- pkg/core.py (+3 -2)"
@@ -186,8 +186,8 @@ def test_files_that_only_one_of_trace_and_snapshot_knows_are_named() -> None:
     assert agree == "1 source and 0 other files differ from the base commit"
     other = Run(patch.format("other.py")).shell("x", "", CORE).fields["Repository change state"]
     assert other == (
-        f"{agree}; the recorded changes to pkg/core.py are not in the frozen files; no recorded action made the "
-        "frozen files' difference in pkg/other.py"
+        f"{agree}; the recorded changes to pkg/core.py are not in the snapshot; no recorded action made the "
+        "snapshot's difference in pkg/other.py"
     )
 
 

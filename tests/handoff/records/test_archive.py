@@ -109,7 +109,7 @@ def seen_by_successor(bench: RunHarness, home: Any) -> Any:
 def test_a_record_that_is_there_stays(record: Path, carried: Path, tmp_path: Path) -> None:
     place = archive.import_record(str(carried), tmp_path)
     (place / "mark").touch()
-    with pytest.raises(archive.RecordExistsError, match="is there already"):
+    with pytest.raises(archive.RecordExistsError, match="exists already"):
         archive.import_record(str(carried), tmp_path)
     assert (place / "mark").exists()
     torn = tmp_path / "torn"
@@ -136,7 +136,7 @@ def test_a_record_that_is_not_whole_is_not_exported(record: Path, carried: Path,
 def test_what_is_cut_short_is_refused(carried: Path, tmp_path: Path) -> None:
     content = carried.read_bytes()
     for length in (*range(0, 60, 7), *range(60, len(content), len(content) // 40), len(content) - 1):
-        refused(content[:length], tmp_path, "cut short|no (record|snapshot) of a format")
+        refused(content[:length], tmp_path, "cut short|unknown (record|snapshot) format")
 
 
 def test_every_flipped_bit_is_refused(carried: Path, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_what_is_no_record_is_refused(carried: Path, tmp_path: Path) -> None:
     for changed, reason in (
         (b"", "format"),
         (os.urandom(1000), "format"),
-        (b"takeover snapshot 1\n" + bytes(100), "python -m sandbox import"),
+        (b"takeover snapshot 1\n" + bytes(100), "`sandbox import` reads a snapshot alone"),
         (content.replace(b"record 1", b"record 2", 1), "format"),
         (content + b"\0", "goes on after its end"),
         (MAGIC + struct.pack(">Q", 1 << 40), "larger than any record"),
@@ -201,17 +201,17 @@ def test_an_older_archive_without_those_digests_is_taken_and_says_so(carried: Pa
 def test_no_id_leads_out_of_the_store(carried: Path, tmp_path: Path, name: str) -> None:
     record, rest = header_of(carried.read_bytes())
     hostile = record.model_copy(update={"id": name}).seal()
-    refused(signed(to_json(hostile), rest), tmp_path, "is no record's id")
+    refused(signed(to_json(hostile), rest), tmp_path, "invalid record id")
 
 
 @pytest.mark.parametrize(
     ("location", "reason"),
     [
-        ("record.json", "no name for an archive"),
-        ("notes.json", "no name for an archive"),
-        ("review.json", "no name for an archive"),
-        ("sha256:" + "0" * 64, "no name for an archive"),
-        ("", "no name for an archive"),
+        ("record.json", "not the name of an archive"),
+        ("notes.json", "not the name of an archive"),
+        ("review.json", "not the name of an archive"),
+        ("sha256:" + "0" * 64, "not the name of an archive"),
+        ("", "not the name of an archive"),
         ("../out", "snapshot.location"),
         (".hidden", "snapshot.location"),
     ],

@@ -208,16 +208,16 @@ def test_events_cannot_be_dropped_added_or_swapped(store: RecordStore) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "torn"),
-        ('{"id": "run', "torn"),
-        ("\udcff", "torn"),
-        ("[" * 100_000, "torn"),
-        ("[]", "schema version None; this program reads 4"),
-        ("{}", "schema version None; this program reads 4"),
-        ('{"schema_version": 1, "stranger": 1}', "schema version 1; this program reads 4"),
+        ("", "damaged, or not JSON"),
+        ('{"id": "run', "damaged, or not JSON"),
+        ("\udcff", "damaged, or not JSON"),
+        ("[" * 100_000, "damaged, or not JSON"),
+        ("[]", "schema version None; this version reads 4"),
+        ("{}", "schema version None; this version reads 4"),
+        ('{"schema_version": 1, "stranger": 1}', "schema version 1; this version reads 4"),
         ('{"schema_version": 4}', "id: Field required"),
         ('{"schema_version": 5}', "id: Field required"),
-        ('{"schema_version": 6}', "schema version 6; this program reads 4 and 5"),
+        ('{"schema_version": 6}', "schema version 6; this version reads 4 and 5"),
     ],
 )
 def test_what_is_no_record_is_refused_in_one_line(store: RecordStore, content: str, says: str) -> None:
@@ -232,7 +232,7 @@ def test_what_is_no_record_is_refused_in_one_line(store: RecordStore, content: s
 def test_a_record_under_another_name_is_refused(store: RecordStore) -> None:
     saved(store)
     store.directory(RECORD.id).rename(store.directory("other"))
-    with pytest.raises(RecordError, match=f"holds the record {RECORD.id}"):
+    with pytest.raises(RecordError, match=f"contains the record {RECORD.id}"):
         store.load("other")
     with pytest.raises(RecordError, match="no such record"):
         store.load(RECORD.id)

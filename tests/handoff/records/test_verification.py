@@ -52,7 +52,7 @@ def test_a_changed_record(copied: Path) -> None:
     file.write_text(file.read_text().replace("n * 3", "n * 4"))
     assert verify_record(copied).problems == ("its content does not match its digest",)
     file.write_text("{")
-    assert "torn" in verify_record(copied).problems[0]
+    assert "damaged, or not JSON" in verify_record(copied).problems[0]
 
 
 def test_torn_notes(copied: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_trace_that_tells_of_other_files(record: Path, layered: RunHarness) ->
         found = RecordStore(directory.parent).load(NAME)
         held = read_contents(found.snapshot, directory)
         for path, before, after, told in (
-            ("pkg/core.py", "a" * 64, "b" * 64, "holds another content than the trace left in pkg/core.py"),
+            ("pkg/core.py", "a" * 64, "b" * 64, "has other content than the trace says in pkg/core.py"),
             ("pkg/core.py", "a" * 64, None, "still has what the trace removed: pkg/core.py"),
             ("pkg/other.py", None, "b" * 64, "lacks what the trace left in pkg/other.py"),
             ("pkg/__init__.py", "a" * 64, "b" * 64, "lacks what the trace left in pkg/__init__.py"),
@@ -112,7 +112,9 @@ def test_a_patch_that_changes_what_no_event_did(layered: RunHarness) -> None:
     (told,) = find_disagreements(
         found.model_copy(update={"trace": silent}), read_contents(found.snapshot, directory)
     )
-    assert told.endswith("the patch change what no event of the trace did: pkg/__init__.py, pkg/core.py")
+    assert told.endswith(
+        "the patch change files that no event of the trace changed: pkg/__init__.py, pkg/core.py"
+    )
 
 
 def with_changes(record: HandoffRecord, *changes: FileChange) -> HandoffRecord:

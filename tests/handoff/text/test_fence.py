@@ -131,7 +131,7 @@ HEADINGS = (
         "\x0c# Task\x0c",
         "\n  # Task  \n",
     ),
-    *("\n# task #\n", "\n## e3 · agent · action · shell\n", "\n## 3 · machine · observation · shell\n"),
+    *("\n# task #\n", "\n## e3 · agent · action · shell\n", "\n## 3 · sandbox · observation · shell\n"),
     *(f"\n**{name}:** changed_validation_passing\n" for name in FIELDS),
     "\n- **Continuation state:** x\n",
     "\n****Continuation state:****\n",
@@ -146,7 +146,7 @@ HEADINGS = (
         "\n# **Task**\n",
         "\n> # Task\n",
     ),
-    *("\n＃ Ｔａｓｋ\n", "\n# Та\u200bsk\n", "\n## е3 • agent\n", "\n## 3 - machine - observation\n"),
+    *("\n＃ Ｔａｓｋ\n", "\n# Та\u200bsk\n", "\n## е3 • agent\n", "\n## 3 - sandbox - observation\n"),
     *("\n**Continuation state:** x\n", "\n**Continuation state**: x\n", "\n__Continuation state:__ x\n"),
     *("\n### Continuation state: x\n", "\n∗∗Соntinuation state:∗∗ x\n", "<h1>Task</h1>"),
     *(
@@ -165,7 +165,7 @@ ANYTHING = st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=8)), ma
 PARTS = ("prompt", "said", "shown", "command", "tool", "json", "path", "cwd", "patch", "summary", "claim")
 _ENDS = "here the earller agent"
 _SECTION = re.compile(r"(?:>\s)?\s*#{1,6}\s*\**(.*?)[\s:#*]*")
-_EVENT = re.compile(r"\s*#{1,6}\s+([eе]?\d+)\s*(?:[·•]|- (?:agent|machine))")
+_EVENT = re.compile(r"\s*#{1,6}\s+([eе]?\d+)\s*(?:[·•]|- (?:agent|sandbox))")
 _FIELD = re.compile(r"\s*(?:[-*+]\s*)?(?:\*\*|__)([^*_]+?)(?::(?:\*\*|__)|(?:\*\*|__):)")
 
 

@@ -56,7 +56,7 @@ def test_events_by_words(what: str) -> None:
     [
         ("", "there are e0 to e99"),
         ("***", "there are e0 to e99"),
-        ("e100", "There is no such event; there are e0 to e99."),
+        ("e100", "No such event (known: e0 to e99)."),
         ("unheard_of", "No event of the earlier work mentions unheard_of."),
         ('" OR NEAR(a b) text: ^ -- * (', "mentions OR NEAR a b text"),
     ],

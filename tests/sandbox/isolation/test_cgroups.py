@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from langgraph_takeover.sandbox.docker.pausing import pause_container
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import cgroup_freezer, cgroup_hierarchies, cgroups
 from langgraph_takeover.sandbox.isolation.cgroups import ControlGroup
@@ -590,7 +591,7 @@ def test_read_only_hierarchies_are_none() -> None:
 def test_a_container_is_frozen_by_its_own_group(group: ControlGroup, tmp_path: Path) -> None:
     process = begin(group, "spin", tmp_path / "beats")
     name = group._directories[0].name
-    with cgroup_freezer.pause_container(name, process.pid):
+    with pause_container(name, process.pid):
         before = size(tmp_path / "beats")
         time.sleep(0.1)
         assert size(tmp_path / "beats") == before

@@ -17,6 +17,7 @@ import pytest
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.backends import host as host_backend
+from langgraph_takeover.sandbox.backends.selection import make_restore_spec
 from langgraph_takeover.sandbox.contract.kit import Kit, check_output, run
 from langgraph_takeover.sandbox.interface import (
     MAX_SHELL_STATE_CHARS,
@@ -148,17 +149,17 @@ def test_what_cannot_be_converted_is_refused(host: Kit, frozen: Snapshot, tmp_pa
 
 
 def test_a_spec_for_a_snapshot_of_anybody_isolates(frozen: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bases.make_restore_spec(frozen).backend == "host"
-    assert bases.make_restore_spec(frozen, "process").backend == "process"
+    assert make_restore_spec(frozen).backend == "host"
+    assert make_restore_spec(frozen, "process").backend == "process"
     with pytest.raises(SandboxUnavailableError, match="--sandbox host"):
-        bases.make_restore_spec(frozen, "docker")
+        make_restore_spec(frozen, "docker")
     of_image = frozen.model_copy(update={"backend": "process", "base": "sha256:" + "0" * 64})
-    assert bases.make_restore_spec(of_image).backend == "host"
+    assert make_restore_spec(of_image).backend == "host"
     with pytest.raises(SandboxUnavailableError, match="--sandbox host"):
-        bases.make_restore_spec(of_image, "process")
+        make_restore_spec(of_image, "process")
     monkeypatch.setattr(host_backend, "unavailable_reason", lambda: "bwrap is not installed")
     with pytest.raises(SandboxUnavailableError, match="--sandbox process --allow-unisolated"):
-        bases.make_restore_spec(frozen)
+        make_restore_spec(frozen)
 
 
 @pytest.mark.parametrize("backend", ["host", "process"])
