@@ -179,7 +179,8 @@ MISSING = {
     "ray": ("ray", "from langgraph_takeover.evals.cluster.connection import connect; connect('auto')"),
     "s3": (
         "s3fs",
-        "from langgraph_takeover.sandbox.snapshots.transfer import import_snapshot; import_snapshot('s3://bucket/x', Path('store'))",
+        "from langgraph_takeover.sandbox.snapshots.transfer import import_snapshot; "
+        "import_snapshot('s3://bucket/x', Path('store'))",
     ),
     "contract": ("pytest", "import langgraph_takeover.sandbox.contract"),
     "postgres": (

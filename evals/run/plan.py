@@ -114,8 +114,9 @@ def _choose_basis(journals: Journals) -> tuple[Costs, float, str]:
             RECORDED_COSTS,
             GRADING_S,
             (
-                f"medians of 60 recorded public runs: {RECORDED_COSTS.calls:.0f} calls, {RECORDED_COSTS.prompt_tokens:,.0f} prompt and "
-                f"{RECORDED_COSTS.completion_tokens:,.0f} completion tokens a run; {CALL_S:.0f} s a call and {GRADING_S:.0f} s a "
+                f"medians of 60 recorded public runs: {RECORDED_COSTS.calls:.0f} calls, "
+                f"{RECORDED_COSTS.prompt_tokens:,.0f} prompt and {RECORDED_COSTS.completion_tokens:,.0f} completion tokens a run; "
+                f"{CALL_S:.0f} s a call and {GRADING_S:.0f} s a "
                 "grading are assumed"
             ),
         )

@@ -182,7 +182,10 @@ def _choose_backend(options: dict[str, Any], tasks: tuple[Task, ...]) -> Backend
 
 
 def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
-    """Find out before a run what would make it fail. Raises RunUsageError, ModelNameError, TaskSourceError or SandboxUnavailableError."""
+    """Find out before a run what would make it fail.
+
+    Raises RunUsageError, ModelNameError, TaskSourceError or SandboxUnavailableError.
+    """
     from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES
 
     if config.records_of is not None:
@@ -254,6 +257,9 @@ def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
 
 
 def check_takeovers(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
-    """The same for a run that has its records and notes already. Raises RunUsageError, ModelNameError or SandboxUnavailableError."""
+    """The same for a run that has its records and notes already.
+
+    Raises RunUsageError, ModelNameError or SandboxUnavailableError.
+    """
     only = {"predecessors": config.successors, "notes_model": config.successors[0], "views": ()}
     check_run(config.model_copy(update=only), tasks, out)

@@ -146,8 +146,8 @@ def _check_rows(path: Path, name: str, rows: Iterable[Row]) -> None:
         wrong = next((field for field in row if not _is_typed(field, row[field])), None)
         if wrong is not None:
             raise JournalError(
-                f"{path}: row {number} ({name}): field {wrong!r:.60} holds {reprlib.repr(row[wrong])}, not {_describe_type(wrong)}; "
-                "restore it from a copy, or delete that row"
+                f"{path}: row {number} ({name}): field {wrong!r:.60} holds {reprlib.repr(row[wrong])}, not {_describe_type(wrong)} "
+                "(restore it from a copy, or delete that row)"
             )
         if _get_key(name, row) in seen:
             raise JournalError(

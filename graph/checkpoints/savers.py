@@ -186,7 +186,8 @@ def _open_postgres_saver(connection: Any, ledger: Ledger, lease: Lease | None) -
         from langgraph.checkpoint.postgres import PostgresSaver
     except ImportError as error:
         raise LedgerUnavailableError(
-            "postgresql: LangGraph's saver for PostgreSQL is not installed (pip install '.[postgres]' in the checkout of langgraph-takeover)"
+            "postgresql: LangGraph's saver for PostgreSQL is not installed "
+            "(pip install '.[postgres]' in the checkout of langgraph-takeover)"
         ) from error
 
     class FencedPostgresSaver(_AsyncByThreads, PostgresSaver):

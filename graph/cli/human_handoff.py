@@ -148,7 +148,8 @@ def _print_result(home: Home, record_id: str, result: Any) -> None:
         print_safely(f"saved as it is (return to it: handoff take {place})")
     else:
         print_safely(
-            f"{result.outcome.stop_reason}: {len(result.outcome.events)} events; the patch has {len(result.outcome.patch)} characters"
+            f"{result.outcome.stop_reason}: {len(result.outcome.events)} events; "
+            f"the patch has {len(result.outcome.patch)} characters"
         )
 
 

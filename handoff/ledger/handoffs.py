@@ -182,7 +182,8 @@ def change_state(
     """One transition. Who asks again with the same key gets what it came to the first time.
 
     `version` is the one that the caller saw; with another the transition is refused. The deadline counts from
-    now. Raises IllegalTransitionError, HandoffNotFoundError, KeyReusedError, or HandedOverError where another handoff has the source.
+    now. Raises IllegalTransitionError, HandoffNotFoundError, KeyReusedError, or HandedOverError where another handoff
+    has the source.
     """
     if to not in get_args(HandoffState):
         raise ValueError(f"there is no state {to!r:.60}; there are {', '.join(get_args(HandoffState))}")

@@ -104,7 +104,8 @@ _ENDS_UNDERLINED = re.compile(
 """The last line of an underlined heading, because a title may span several lines."""
 _MAX_UNDERLINED = 400
 _EARLIER_AGENT = re.compile(
-    rf"{lookalike_pattern('earlier', '')}(?:(?P<ends>{_GAP}{lookalike_pattern('agent', '')}[\W_]{{0,2}}s?{_GAP}{lookalike_pattern('work ends', _GAP)})"
+    rf"{lookalike_pattern('earlier', '')}"
+    rf"(?:(?P<ends>{_GAP}{lookalike_pattern('agent', '')}[\W_]{{0,2}}s?{_GAP}{lookalike_pattern('work ends', _GAP)})"
     rf"|(?P<agent>{_GAP}a(?:g(?:e(?:n(?:t\w*)?)?)?)?(?!\w)|\W*\Z))"
 )
 # In JSON, an escaped line end stands before a word without a space.

@@ -127,9 +127,10 @@ def merge(sandbox: Sandbox, base_commit: str, patches: Sequence[str]) -> tuple[M
     try:
         for number in numbers:
             sandbox.write_file(f"{given}/{number:04}", patches[number].encode())
+        index_script = INDEX_SCRIPT.format(base=shlex.quote(base_commit)).strip()
         told = run_git(
             sandbox,
-            f"given={quoted} longest={_MAX_DIFF_CHARS}\n{INDEX_SCRIPT.format(base=shlex.quote(base_commit)).strip()}\n{_MERGE_SCRIPT.strip()}",
+            f"given={quoted} longest={_MAX_DIFF_CHARS}\n{index_script}\n{_MERGE_SCRIPT.strip()}",
         )
     except FileAccessError as error:
         raise RepositoryError(f"a patch could not be applied in the sandbox: {error}") from error
@@ -164,7 +165,7 @@ def _mark_unwritten(results: list[MergeResult], conflict: MergeConflict) -> list
     return [
         each.model_copy(
             update={
-                "taken": tuple(path for path in each.changed_files if path != conflict.path),
+                "changed_files": tuple(path for path in each.changed_files if path != conflict.path),
                 "conflicts": (*each.conflicts, conflict),
             }
         )

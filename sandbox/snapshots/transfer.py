@@ -236,7 +236,10 @@ def open_atomically(url: str) -> Iterator[IO[bytes]]:
 def translate_storage_errors(
     url: str, *, into: Path | None = None, passthrough: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Translate a file system's errors to SandboxUnavailableError, OutOfDiskError or SnapshotCorruptError; `passthrough` stays unchanged."""
+    """Translate a file system's errors, `passthrough` excepted.
+
+    Raises SandboxUnavailableError, OutOfDiskError or SnapshotCorruptError.
+    """
     try:
         yield
     except SandboxUnavailableError:

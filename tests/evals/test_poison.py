@@ -213,7 +213,7 @@ def test_what_cannot_be(base: Path, poison: RunCommand, called: RunCommand, tmp_
     assert_refused(poison(tmp_path, "--out", out), "holds no run of evals.takeover")
     assert_refused(
         poison(base, "--out", out, "--injections", "weed"),
-        "--injections: there is no plant 'weed'; there are file, output",
+        "--injections: there is no injection 'weed'; there are file, output",
     )
     assert_refused(poison(base, "--out", out, "--view", "x"), "--view: there is no view 'x'")
     assert_refused(poison(base, "--out", out, "--successor", "replay:x"), "a replay reads nothing")

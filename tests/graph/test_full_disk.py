@@ -203,12 +203,12 @@ def test_a_disk_without_room_for_names(
     spec: SandboxSpec, full_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(["mount", "-o", "remount,nr_inodes=2000", full_home], check=True)
-    start(spec).close()
+    sandbox.start(spec).close()
     with contextlib.suppress(OSError):
         for number in range(2000):
             (full_home / f"name-{number}").touch()
     with pytest.raises(OutOfDiskError, match=r"room for 0 files left\); make room"):
-        start(spec)
+        sandbox.start(spec)
 
 
 @pytest.mark.parametrize("moment", ["thinking", "acting"])

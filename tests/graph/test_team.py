@@ -322,7 +322,8 @@ def test_who_may_not_finish_is_told_who_may(team: TeamBench) -> None:
     assert (
         observations(state)
         == [
-            "Not finished: only tester may finish the task, and you are writer; continue; your turn passes to another agent automatically."
+            "Not finished: only tester may finish the task, and you are writer; continue; "
+            "your turn passes to another agent automatically."
         ]
         * 2
     )
@@ -570,7 +571,7 @@ def test_teams_that_cannot_be(team: TeamBench, settings: dict[str, Any], says: s
 
 @pytest.mark.parametrize("name", ["", "two words", "nul\0", "new\nline", "a\n", "x" * 65, "ünï"])
 def test_names_that_cannot_be(name: str) -> None:
-    with pytest.raises(ValueError, match="invalid agent name .*use up to 64 letters"):
+    with pytest.raises(ValueError, match=r"invalid agent name .*use up to 64 letters"):
         agent(name)
 
 

@@ -39,7 +39,7 @@ for backend in backends:
     base = {"image": image} if backend == "docker" else {"directory": Path(directory)}
     machine = sandbox.start(sandbox.SandboxSpec(backend=backend, owner=owner, snapshots="commit", **base))
     machine.run("echo kept > file; (setsid sleep 4242 >/dev/null 2>&1 &)", timeout_s=20)
-    snapshot = machine.freeze(Path(store, backend)).result()
+    snapshot = machine.snapshot(Path(store, backend)).result()
     Path(store).mkdir(parents=True, exist_ok=True)
     Path(store, backend + ".json").write_text(snapshot.model_dump_json())
     machines.append(machine)
@@ -261,7 +261,7 @@ lost = 0
 for number in range(int(sys.argv[1])):
     child = os.fork()
     if child == 0:
-        room = overlay.new_room("again")
+        room = overlay.create_layer_directory("again")
         base = bases.directory() / "0123456789abcdef01234567"
         base.mkdir(exist_ok=True)
         (room / "file").write_text("kept")
@@ -273,12 +273,12 @@ print(lost)
 _COLLECTOR = """
 import os, sys
 from langgraph_takeover.sandbox.gc.collector import remove
-from langgraph_takeover.sandbox.gc.resources import Request
+from langgraph_takeover.sandbox.gc.resources import CollectionRequest
 from langgraph_takeover.sandbox.gc import files
 
 ended = 0
 while not os.path.exists(sys.argv[1]):
-    for found in list(files.list_stored(Request(bases=True))):
+    for found in list(files.list_stored_resources(CollectionRequest(bases=True))):
         ended += found.is_stale and remove(found) is None
 print(ended)
 """
@@ -310,8 +310,8 @@ def test_who_starts_while_its_files_go_waits_and_begins_afresh(
         parents=True
     )  # without a mark, as just before a run's first
     begin = (
-        "from sandbox import overlay; import sys; "
-        "print(overlay.new_room('again').is_dir(), flush=True); sys.stdin.read()"
+        "from langgraph_takeover.sandbox.backends import overlay; import sys; "
+        "print(overlay.create_layer_directory('again').is_dir(), flush=True); sys.stdin.read()"
     )
     with ownership.claim("again") as alone:
         assert alone
@@ -370,7 +370,7 @@ def test_names_that_are_not_ours_are_told_and_left(place: Place) -> None:
         code, output, complaint = place.command("gc", *options)
         assert (code, complaint) == (0, "")
         assert "\x1b[31m" not in output
-        assert "Nothing is left behind" in output
+        assert "No stale resources" in output
     assert everything(place.home) == before
 
 
@@ -457,8 +457,8 @@ def test_a_host_without_docker_or_anything(place: Place) -> None:
     place.home.rmdir()
     code, output, _ = place.command("gc", "--remove")
     assert code == 0
-    assert output.startswith("Docker was not looked at: no Docker daemon answers")
-    assert "Nothing is left behind" in output
+    assert output.startswith("Docker was not inspected: no Docker daemon answers")
+    assert "No stale resources" in output
     assert not place.home.exists()
 
 

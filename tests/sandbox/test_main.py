@@ -62,7 +62,7 @@ def frozen(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_help_has_examples(name: str) -> None:
     done = invoked(name, "--help")
     assert done.exit_code == 0
-    assert f"python -m sandbox {name}" in done.stdout.partition("Examples")[2]
+    assert f"sandbox {name}" in done.stdout.partition("Examples")[2]
 
 
 def test_probe_tells_what_there_is_and_the_cure_for_what_is_not(tmp_path: Path) -> None:
@@ -70,14 +70,14 @@ def test_probe_tells_what_there_is_and_the_cure_for_what_is_not(tmp_path: Path) 
         "probe", "--json", PATH="/no/such", DOCKER_HOST="unix:///no/such", TAKEOVER_HOME=str(tmp_path)
     )
     assert done.returncode == 0, done.stderr
-    facts = {(fact["part"], fact["name"]): fact for fact in json.loads(done.stdout)}
-    assert facts["host", "bubblewrap"]["cure"] == "Debian: apt-get install bubblewrap"
-    assert "util-linux" in facts["host", "user namespaces"]["cure"]
-    assert facts["docker", "daemon"]["there"] == "no"
-    assert "DOCKER_HOST" in facts["docker", "daemon"]["cure"]
-    assert facts["default", "backend"]["told"].startswith("process")
-    assert facts["place", "directory"]["told"] == str(tmp_path)
-    assert all(fact["cure"] for fact in facts.values() if fact["there"] != "yes")
+    facts = {(fact["component"], fact["name"]): fact for fact in json.loads(done.stdout)}
+    assert facts["host", "bubblewrap"]["fix"] == "Debian: apt-get install bubblewrap"
+    assert "util-linux" in facts["host", "user namespaces"]["fix"]
+    assert facts["docker", "daemon"]["status"] == "no"
+    assert "DOCKER_HOST" in facts["docker", "daemon"]["fix"]
+    assert facts["default", "backend"]["detail"].startswith("process")
+    assert facts["place", "directory"]["detail"] == str(tmp_path)
+    assert all(fact["fix"] for fact in facts.values() if fact["status"] != "yes")
 
 
 def test_probe_of_this_host() -> None:
@@ -89,9 +89,9 @@ def test_probe_of_this_host() -> None:
 def test_probe_of_a_place_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = command("probe", "--json", TAKEOVER_HOME=str(tmp_path / "file"), DOCKER_HOST="unix:///no/such")
-    facts = {(fact["part"], fact["name"]): fact for fact in json.loads(done.stdout)}
-    assert facts["place", "directory"]["there"] == "no"
-    assert "TAKEOVER_HOME" in facts["place", "directory"]["cure"]
+    facts = {(fact["component"], fact["name"]): fact for fact in json.loads(done.stdout)}
+    assert facts["place", "directory"]["status"] == "no"
+    assert "TAKEOVER_HOME" in facts["place", "directory"]["fix"]
 
 
 @pytest.mark.parametrize("name", ["snapshot.json", "record.json"])
@@ -118,11 +118,11 @@ def test_what_cannot_be_carried(frozen: Path, tmp_path: Path) -> None:
     (tmp_path / "alone.json").write_text((frozen / "snapshot.json").read_text())
     cases = {
         ("export", tmp_path / "none.json", tmp_path / "out"): (2, "SNAPSHOT_JSON"),
-        ("export", tmp_path / "text", tmp_path / "out"): (2, "is no JSON"),
+        ("export", tmp_path / "text", tmp_path / "out"): (2, "not JSON"),
         ("export", tmp_path / "empty.json", tmp_path / "out"): (2, "backend: Field required"),
         ("export", tmp_path / "alone.json", tmp_path / "out"): (3, "archive is gone"),
         ("export", frozen / "snapshot.json", "nowhere://x/y"): (3, "nowhere://x/y"),
-        ("import", tmp_path / "none", tmp_path / "store"): (3, "no such file"),
+        ("import", tmp_path / "none", tmp_path / "store"): (3, "file not found"),
         ("import", tmp_path / "text", tmp_path / "store"): (3, "is no snapshot"),
         ("import", tmp_path / "text", tmp_path / "text"): (2, "STORE: "),
     }
@@ -138,9 +138,9 @@ def test_what_cannot_be_carried(frozen: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--owner", "Not/One"), "--owner: 'Not/One' is no name of a run"),
+        (("--owner", "Not/One"), "--owner: not the name of a run: 'Not/One'"),
         (("--owner", "x", "--bases"), "--bases: belongs to no run"),
-        (("--store", "/no/such"), "--store: /no/such: no such directory"),
+        (("--store", "/no/such"), "--store: directory not found: /no/such"),
     ],
 )
 def test_gc_asked_wrongly(options: tuple[str, ...], reason: str) -> None:

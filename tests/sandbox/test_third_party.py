@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 _THEIRS = '''
 import pytest
 from langgraph_takeover import sandbox
-from sandbox.contract import *
+from langgraph_takeover.sandbox.contract import *
 
 BROKEN = {broken!r}
 
@@ -41,7 +41,7 @@ def kit(tmp_path_factory):
     kit = Kit(
         {{"backend": "process", "directory": repository}},
         start=lambda spec: Theirs(sandbox.start(spec)),
-        thaw=lambda snapshot, store, spec: Theirs(sandbox.thaw(snapshot, store, spec)),
+        restore=lambda snapshot, store, spec: Theirs(sandbox.restore(snapshot, store, spec)),
         isolated=False,
     )
     with kit.ended():

@@ -111,7 +111,7 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.interface import SandboxSpec, Snapshot
 spec, snapshot, store, number = sys.argv[1:]
 spec = SandboxSpec.model_validate_json(spec)
-machine = sandbox.thaw(Snapshot.model_validate_json(snapshot), Path(store), spec)
+machine = sandbox.restore(Snapshot.model_validate_json(snapshot), Path(store), spec)
 result = machine.run(f"echo {number} >>state; cat state", timeout_s=30)
 print(result.output, flush=True)
 sys.stdin.read()
@@ -155,7 +155,7 @@ def test_a_command_that_ends_as_it_is_stopped_keeps_the_shell(host: Kit) -> None
     with host.close_started():
         machine: Any = host.start()
         check_output(machine, "cd pkg")
-        machine._agent._begin("true")
+        machine._agent_shell._send_command("true")
         time.sleep(0.3)  # its end is in the pipe by now
         state = machine._end_all()
         assert state is not None
@@ -327,7 +327,7 @@ machine = sandbox.start(SandboxSpec.model_validate_json(sys.argv[1]))
 machine.run("for i in {1..300}; do head -c 100000 /dev/urandom >f$i; done", timeout_s=60)
 store = Path(sys.argv[2])
 print("begun", flush=True)
-print(machine.freeze(store).result().model_dump_json(), flush=True)
+print(machine.snapshot(store).result().model_dump_json(), flush=True)
 """
 
 
@@ -416,8 +416,8 @@ store = Path(sys.argv[2])
 machine = sandbox.start(spec)
 told = machine.run("id -u; echo x >new; rm README.txt; chmod 600 pkg/mod.py; ls /root /etc/shadow", timeout_s=30)
 changes = [change.path for change in machine.changes()]
-snapshot = machine.freeze(store).result()
-successors = [sandbox.thaw(snapshot, store, spec) for _ in range(3)]
+snapshot = machine.snapshot(store).result()
+successors = [sandbox.restore(snapshot, store, spec) for _ in range(3)]
 outputs = [one.run("cat new; ls README.txt", timeout_s=30).output for one in successors]
 for one in (machine, *successors):
     one.close()

@@ -27,7 +27,7 @@ def plain(repository: Path) -> Iterator[Kit]:
 def test_a_loop_that_starts_programs_stands_still(plain: Kit) -> None:
     machine = plain.start()
     check_output(machine, _FORKS)
-    enclosure = machine._enclosure
+    enclosure = machine._backend
     assert isinstance(enclosure, ProcessBackend)
     beat = Path(enclosure.workspace) / "beat"
     while not beat.exists():
@@ -63,7 +63,7 @@ def test_a_process_whose_first_thread_has_ended_is_ended(plain: Kit) -> None:
 def test_a_job_that_the_agent_stopped_stays_stopped(plain: Kit) -> None:
     machine = plain.start()
     check_output(machine, "sleep 100 & kill -STOP $!; sleep .1")
-    enclosure = machine._enclosure
+    enclosure = machine._backend
     assert isinstance(enclosure, ProcessBackend)
     with pause_processes(enclosure._list_processes):
         pass

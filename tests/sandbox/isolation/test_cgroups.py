@@ -184,12 +184,12 @@ def test_ctrl_c_while_it_freezes_or_resumes(
     for interrupted_call in (1, 2):
         calls = 0
 
-        def interrupted(directory: Path, *, on: bool, at: int = interrupted_call) -> bool:
+        def interrupted(directory: Path, *, is_paused: bool, at: int = interrupted_call) -> bool:
             nonlocal calls
             calls += 1
             if calls == at:
                 raise KeyboardInterrupt
-            return switch(directory, is_paused=on)
+            return switch(directory, is_paused=is_paused)
 
         with monkeypatch.context() as patch:
             patch.setattr(cgroup_freezer, "_set_paused", interrupted)
@@ -379,13 +379,13 @@ _MAKER = """
 import sys, time
 from langgraph_takeover.sandbox.isolation import cgroups
 import subprocess
-group = cgroups.create(1 << 28, 100)
-process = subprocess.Popen([*group.entering, "sh", "-c", "while :; do sleep .01; done"])
+group = cgroups.create_group(1 << 28, 100)
+process = subprocess.Popen([*group.entry_command, "sh", "-c", "while :; do sleep .01; done"])
 time.sleep(0.2)
 if sys.argv[1] == "no guard":
     import os
-    os.kill(cgroups._guard(os.getpid()).pid, 9)
-freezing = group.freezing()
+    os.kill(cgroups._start_guard(os.getpid()).pid, 9)
+freezing = group.pause()
 freezing.__enter__()
 print(*group._directories, flush=True)
 time.sleep(100)
@@ -557,7 +557,10 @@ def test_where_version_2_groups_are_made(
 def test_an_ordinary_user_learns_why_there_is_none() -> None:
     if os.geteuid() != 0:
         skip_missing("needs root, to become another user or to mount")
-    program = "from sandbox import cgroups; print(cgroups.create(1 << 30, 9)); print(cgroups.unavailable())"
+    program = (
+        "from langgraph_takeover.sandbox.isolation import cgroups; "
+        "print(cgroups.create_group(1 << 30, 9)); print(cgroups.unavailable_reason())"
+    )
     done = subprocess.run(
         ["setpriv", "--reuid=54321", "--clear-groups", sys.executable, "-c", program],
         cwd=ROOT,
@@ -575,7 +578,7 @@ def test_an_ordinary_user_learns_why_there_is_none() -> None:
 def test_read_only_hierarchies_are_none() -> None:
     if os.geteuid() != 0:
         skip_missing("needs root, to become another user or to mount")
-    program = "from sandbox import cgroups; print(cgroups.unavailable())"
+    program = "from langgraph_takeover.sandbox.isolation import cgroups; print(cgroups.unavailable_reason())"
     points = {str(position.top) for position in cgroup_hierarchies.list_positions()}
     remount = "; ".join(f"mount -o remount,bind,ro {point}" for point in points)
     done = subprocess.run(

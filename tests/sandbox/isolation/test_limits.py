@@ -87,7 +87,7 @@ def test_a_count_needs_few_descriptors(tmp_path: Path, monkeypatch: pytest.Monke
         held.append(len(list(Path("/proc/self/fd").iterdir())))
         return add(self, start)
 
-    monkeypatch.setattr(limits._ByteCounter, "add_file", counted)
+    monkeypatch.setattr(limits._ByteCounter, "add", counted)
     code = "import os\nfor n in range(100): os.mkdir('n' * 250); os.chdir('n' * 250)"
     try:
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)

@@ -104,7 +104,7 @@ def test_a_job_that_the_agent_stopped_stays_stopped(inside: Inside) -> None:
 
 def test_what_does_not_stop_is_refused_and_resumed(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     beats = inside.begin("spin")
-    monkeypatch.setattr(namespaces, "_SUPERVISOR_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(namespaces, "_TIMEOUT_S", 0.3)
     monkeypatch.setattr(namespaces, "_STOPPED_STATES", frozenset("ZX"))
     with (
         pytest.raises(SandboxUnavailableError, match="withstood SIGSTOP"),
@@ -173,10 +173,10 @@ from langgraph_takeover.sandbox.interface import SandboxSpec
 machine = sandbox.start(SandboxSpec.model_validate_json(sys.argv[1]))
 machine.inspect("true")
 machine.run("sleep 100 &", timeout_s=30)
-keeper = machine._enclosure._tree.keeper
-entrances = [channel.process.pid for channel in machine._enclosure._channels]
-with namespaces.stop_all(keeper.first, keeper.entering(), entrances):
-    print(keeper.first, *entrances, flush=True)
+keeper = machine._backend._tree.namespaces
+entrances = [channel.process.pid for channel in machine._backend._channels]
+with namespaces.stop_all(keeper.first_pid, keeper.entry_command(), entrances):
+    print(keeper.first_pid, *entrances, flush=True)
     time.sleep(100)
 """
 
@@ -214,12 +214,12 @@ from langgraph_takeover.sandbox.isolation import namespaces
 from langgraph_takeover.sandbox.interface import SandboxSpec
 machine = sandbox.start(SandboxSpec(backend="host", directory=Path(sys.argv[1]), owner="anybody"))
 machine.write_file("/tmp/restless.py", Path(sys.argv[2]).read_bytes())
-keeper = machine._enclosure._tree.keeper
-beats = Path(f"/proc/{keeper.first}/root{machine._enclosure._tree.files}/tmp/beats")
+keeper = machine._backend._tree.namespaces
+beats = Path(f"/proc/{keeper.first_pid}/root{machine._backend._tree.root}/tmp/beats")
 for kind in ("fork", "vfork", "trace", "threads"):
     machine.run(f"python3 /tmp/restless.py {kind} /tmp/beats >/tmp/errors 2>&1 & sleep .5", timeout_s=30)
-    entrances = [channel.process.pid for channel in machine._enclosure._channels]
-    with namespaces.stop_all(keeper.first, keeper.entering(), entrances):
+    entrances = [channel.process.pid for channel in machine._backend._channels]
+    with namespaces.stop_all(keeper.first_pid, keeper.entry_command(), entrances):
         sizes = [beats.stat().st_size]
         time.sleep(0.2)
         sizes.append(beats.stat().st_size)

@@ -130,7 +130,9 @@ def test_what_cannot_be_converted_is_refused(host: Kit, frozen: Snapshot, tmp_pa
 
     directory = host.spec().directory
     image = {"backend": "docker", "image": "any"}
-    refused(frozen, "process sandbox that began with a directory; restore it with --sandbox host", **image)
+    refused(
+        frozen, r"process sandbox that started from a directory \(restore it with --sandbox host", **image
+    )
     layers = frozen.model_copy(
         update={"backend": "host", "base": frozen.base.removeprefix(bases.COPY_PREFIX)}
     )

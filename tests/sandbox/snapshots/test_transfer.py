@@ -103,7 +103,7 @@ def test_a_store_that_fsspec_names(kept: tuple[Snapshot, Path], tmp_path: Path) 
     assert transfer.import_snapshot(url, tmp_path / "new").digest == snapshot.digest
     with pytest.raises(SandboxUnavailableError, match="nosuch"):
         transfer.export_snapshot(snapshot, store, "nosuch://place")
-    with pytest.raises(SnapshotCorruptError, match="no such file"):
+    with pytest.raises(SnapshotCorruptError, match="file not found"):
         transfer.import_snapshot(f"{url}-other", tmp_path / "new")
 
 
@@ -142,7 +142,7 @@ def test_what_is_no_snapshot_is_refused(exported: Path, tmp_path: Path) -> None:
         (b"", "format"),
         (b"\x1f\x8b" + bytes(1000), "format"),
         (MAGIC.replace(b"1", b"2") + content[len(MAGIC) :], "format"),
-        (content + b"\0", "goes on after its end"),
+        (content + b"\0", "continues after its end"),
         (huge, "larger than"),
         (signed(b"[]", b""), "header is no snapshot"),
         (signed(b"{" * 100_000, b""), "header is no snapshot"),
@@ -351,8 +351,8 @@ place, spec = Path(sys.argv[1]), SandboxSpec.model_validate_json(sys.argv[2])
 with contextlib.closing(sandbox.start(spec)) as machine:
     assert machine.run(sys.argv[3], timeout_s=20).exit_code == 0
     assert "pkg/renamed.py" in {change.path for change in machine.changes()}
-    snapshot = machine.freeze(place / "store").result()
-with contextlib.closing(sandbox.thaw(snapshot, place / "store", spec)) as machine:
+    snapshot = machine.snapshot(place / "store").result()
+with contextlib.closing(sandbox.restore(snapshot, place / "store", spec)) as machine:
     assert machine.run("cat tools/only", timeout_s=20).output == "new\\n"
 transfer.export(snapshot, place / "store", str(place / "file"))
 try:
@@ -401,7 +401,7 @@ from pathlib import Path
 from langgraph_takeover.sandbox.snapshots import transfer
 from langgraph_takeover.sandbox.interface import SandboxSpec
 store, url, spec = Path(sys.argv[1]), sys.argv[2], SandboxSpec.model_validate_json(sys.argv[3])
-machine = sandbox.thaw(transfer.import_(url, store), store, spec)
+machine = sandbox.restore(transfer.import_snapshot(url, store), store, spec)
 print(machine.run("cat x", timeout_s=20).output, end="")
 machine.close()
 """
