@@ -329,7 +329,7 @@ def test_a_thread_takes_one_task(studio: Studio, pressed_run: tuple[str, list[An
     assert studio.values(thread)["stop_reason"] == "max_steps"
     before = studio.client.threads.get_history(thread, limit=200)
     assert failure(studio.run(thread)) == (
-        "ThreadExistsError: this thread holds rota__rota-23 already; begin another on a new thread, or go on from one of "
+        "ThreadExistsError: this thread already holds rota__rota-23 (start another thread, or resume from one of "
         "this thread's checkpoints"
     )
     assert studio.client.threads.get_history(thread, limit=200) == before
@@ -340,7 +340,7 @@ def test_a_thread_that_waits_goes_on_waiting_when_its_form_is_submitted_again(st
     studio.run(thread, context={"policy": "review"})
     (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
     again = failure(studio.run(thread, context={"policy": "review"}))
-    assert again.endswith("already; it waits for an answer: resume it with one")
+    assert again.endswith("(it waits for an answer: resume it with one)")
     state = studio.client.threads.get_state(thread)
     assert (state["next"], state["interrupts"]) == (["interruption"], [waiting])
     studio.answer(thread, {"decision": "approve"})
@@ -576,7 +576,7 @@ def test_a_thread_that_another_process_works_on_is_refused(studio: Studio) -> No
     thread = studio.thread()
     with open_home(studio.home) as home:
         lease = acquire(home.ledger, thread)
-        assert re.search("ThreadHeldError: .* is held by process .* wait for it", failure(studio.run(thread)))
+        assert re.search("ThreadHeldError: .* is held by process .* \(wait for it", failure(studio.run(thread)))
         lease.release()
     studio.run(thread, context={"max_steps": 1})
     assert studio.values(thread)["stop_reason"] == "max_steps"

@@ -144,7 +144,7 @@ def test_every_flipped_bit_is_refused(carried: Path, tmp_path: Path) -> None:
     for position in (*range(0, 60, 5), *range(60, len(content), len(content) // 40), len(content) - 1):
         changed = bytearray(content)
         changed[position] ^= 1 << position % 8
-        refused(bytes(changed), tmp_path, "checksum|format|larger than|cut short|goes on")
+        refused(bytes(changed), tmp_path, "checksum|format|larger than|cut short|continues after")
 
 
 def test_what_is_no_record_is_refused(carried: Path, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_what_cannot_be_converted_is_refused(host: Kit, frozen: Snapshot, tmp_pa
     layers = frozen.model_copy(
         update={"backend": "host", "base": frozen.base.removeprefix(bases.COPY_PREFIX)}
     )
-    refused(layers, "layers; restore it with --sandbox host", backend="process", directory=directory)
+    refused(layers, "layers \\(restore it with --sandbox host", backend="process", directory=directory)
     of_image = frozen.model_copy(update={"backend": "docker", "base": "sha256:" + "0" * 64})
     refused(of_image, "image; restore it with --sandbox host", backend="process", directory=directory)
     committed = of_image.model_copy(update={"location": "sha256:" + "0" * 64})
