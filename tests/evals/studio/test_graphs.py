@@ -330,7 +330,7 @@ def test_a_thread_takes_one_task(studio: Studio, pressed_run: tuple[str, list[An
     before = studio.client.threads.get_history(thread, limit=200)
     assert failure(studio.run(thread)) == (
         "ThreadExistsError: this thread already holds rota__rota-23 (start another thread, or resume from one of "
-        "this thread's checkpoints"
+        "this thread's checkpoints)"
     )
     assert studio.client.threads.get_history(thread, limit=200) == before
 
