@@ -495,8 +495,8 @@ def test_a_database_of_a_newer_program(bench: RunHarness, tmp_path: Path) -> Non
         pass
     with bench.home.ledger.write_transaction() as connection:
         connection.exec_driver_sql("UPDATE takeover_schema SET version = 1")
-    with open_home(tmp_path / "home", url) as home:
-        assert home.history("thread")[0].step == 1
+    with refused(LedgerUnavailableError, "an earlier version made it"), open_home(tmp_path / "home", url):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -550,14 +550,14 @@ def test_a_home_that_comes_to_be_read_only(tmp_path: Path) -> None:
 
             def listen(moment: dict[str, Any]) -> None:
                 if (moment["event"], moment["step"]) == ("thinking", 1):
-                    for path in (*place.glob("takeover.sqlite*"), place / "machines"):
+                    for path in (*place.glob("takeover.sqlite*"), place / "snapshots"):
                         _set_immutable(path, True)
 
             try:
                 with pytest.raises((LedgerUnavailableError, OSError, SandboxUnavailableError)) as caught:
                     bench.run(model, on_progress=listen)
             finally:
-                for path in (*place.glob("takeover.sqlite*"), place / "machines"):
+                for path in (*place.glob("takeover.sqlite*"), place / "snapshots"):
                     _set_immutable(path, False)
             assert "\n" not in str(caught.value)
         with open_home(place) as home:

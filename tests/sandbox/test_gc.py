@@ -101,7 +101,7 @@ import json, os, sys, tempfile
 import docker
 from langgraph_takeover.sandbox.cli import terminal as listing
 from langgraph_takeover.sandbox.gc import collector
-from langgraph_takeover.sandbox.__main__ import app, gc
+from langgraph_takeover.sandbox.cli.main import app, gc
 
 for line in sys.stdin:
     env, arguments = json.loads(line)

@@ -576,7 +576,9 @@ def test_a_thread_that_another_process_works_on_is_refused(studio: Studio) -> No
     thread = studio.thread()
     with open_home(studio.home) as home:
         lease = acquire(home.ledger, thread)
-        assert re.search("ThreadHeldError: .* is held by process .* \(wait for it", failure(studio.run(thread)))
+        assert re.search(
+            r"ThreadHeldError: .* is held by process .* \(wait for it", failure(studio.run(thread))
+        )
         lease.release()
     studio.run(thread, context={"max_steps": 1})
     assert studio.values(thread)["stop_reason"] == "max_steps"
@@ -732,7 +734,7 @@ def test_a_machine_that_is_gone_is_told_with_what_to_do(studio: Studio) -> None:
     with open_home(studio.home) as home:
         kept = snapshots.find(home.ledger, studio.values_at(thread, checkpoint)["sandbox_state"])
     assert kept is not None
-    (archive,) = (studio.home / "machines").rglob(f"*{kept.digest}*/{kept.location}")
+    (archive,) = (studio.home / "snapshots").rglob(f"*{kept.digest}*/{kept.location}")
     archive.unlink()
     other = "; go on from another checkpoint of the thread, or take another record over"
     again = failure(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes")))
