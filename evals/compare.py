@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from langgraph_takeover.evals.cli.runner import DONE, USAGE, make_console
-from langgraph_takeover.sandbox.cli.program import program_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -146,7 +145,7 @@ def _to_json_value(value: Any) -> Any:
 
 
 def main() -> None:
-    app(prog_name=program_name("takeover-compare", "evals.compare"))
+    app(prog_name="takeover-compare")
 
 
 if __name__ == "__main__":

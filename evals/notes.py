@@ -11,7 +11,6 @@ import typer
 
 from langgraph_takeover.evals.cli.runner import INFRASTRUCTURE_FAILURES, INTERRUPTED, USAGE
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import program_name
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
@@ -165,7 +164,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Run the command line."""
-    app(prog_name=program_name("takeover-notes", "evals.notes"))
+    app(prog_name="takeover-notes")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from langgraph_takeover.evals.cli.runner import (
     run_command,
     run_jobs,
 )
-from langgraph_takeover.sandbox.cli.program import program_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -253,7 +252,7 @@ def _format_cell(rate: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    app(prog_name=program_name("takeover-poison", "evals.poison"))
+    app(prog_name="takeover-poison")
 
 
 if __name__ == "__main__":

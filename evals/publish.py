@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from langgraph_takeover.evals.cli.runner import USAGE
-from langgraph_takeover.sandbox.cli.program import program_name
 
 if TYPE_CHECKING:
     from langgraph_takeover.evals.run.journal import Row
@@ -170,7 +169,7 @@ def main() -> None:
     from langgraph_takeover.evals.cli.trace_files import report_full_disk
 
     with report_full_disk("--out"):
-        app(prog_name=program_name("takeover-publish", "evals.publish"))
+        app(prog_name="takeover-publish")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from langgraph_takeover.evals.cli.runner import (
     make_console,
 )
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import program_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -145,7 +144,7 @@ def _fail(reason: str, code: int = USAGE) -> None:
 
 
 def main() -> None:
-    app(prog_name=program_name("takeover-report", "evals.report"))
+    app(prog_name="takeover-report")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import typer
 
 from langgraph_takeover.evals.cli import options as opt
 from langgraph_takeover.evals.cli.runner import DONE, USAGE, is_explicit, make_console, run_command, run_jobs
-from langgraph_takeover.sandbox.cli.program import program_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -191,7 +190,7 @@ def _print_run_header(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> 
 
 
 def main() -> None:
-    app(prog_name=program_name("takeover", "evals.takeover"))
+    app(prog_name="takeover")
 
 
 if __name__ == "__main__":

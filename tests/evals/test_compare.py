@@ -55,7 +55,7 @@ def test_what_changed_is_one_object(published: Path, later: Path, compared: RunC
     assert repository["solved"]["value"] == pytest.approx(-1 / 13)
     assert repository["test"] == {"gained": 0, "lost": 1, "p": 1.0}
     assert told["flips"] == [
-        dict(zip(("record_id", "view", "successor", "repeat", "solved"), (*FLIPPED, False), strict=True))
+        dict(zip(("record_id", "view", "successor", "repeat", "is_solved"), (*FLIPPED, False), strict=True))
     ]
     assert (told["records"], told["changed_records"]) == (6, ["one__one-1.first_validation"])
     assert told["settings"] == {"max_steps": [500, 250]}

@@ -434,7 +434,7 @@ def test_a_lost_store_is_told(store: RecordStore) -> None:
     graph, _ = played(create_handoff_tool, records=store)
     with pytest.raises(RecordError, match="pass it as records="):
         import_records(graph, THREAD)
-    with pytest.raises(RecordError, match="no such record"):
+    with pytest.raises(RecordError, match="record not found"):
         import_records(graph, THREAD, records=RecordStore(store.root / "elsewhere"))
 
 

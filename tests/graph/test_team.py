@@ -598,7 +598,7 @@ def test_a_teams_thread_wants_its_agents(team: TeamBench) -> None:
         team.resume(agents[1])
     team.bench.run(scripted_model(EDIT, DONE), thread="alone", max_steps=1)
     with pytest.raises(
-        SettingsError, match=r"^agents: thread 'alone' belongs to one agent (pass model=, not agents=)$"
+        SettingsError, match=r"^agents: thread 'alone' belongs to one agent \(pass model=, not agents=\)$"
     ):
         resume(team.home, "alone", agents=agents, **team.options)
 

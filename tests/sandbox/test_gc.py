@@ -278,7 +278,7 @@ from langgraph_takeover.sandbox.gc import files
 
 ended = 0
 while not os.path.exists(sys.argv[1]):
-    for found in list(files.list_stored_resources(CollectionRequest(bases=True))):
+    for found in list(files.list_stored_resources(CollectionRequest(include_bases=True))):
         ended += found.is_stale and remove(found) is None
 print(ended)
 """

@@ -423,7 +423,7 @@ for one in (machine, *successors):
     one.close()
 sandbox.remove_stale_resources("host", "anybody")
 left = [str(path) for path in Path(os.environ["TAKEOVER_HOME"], "runs").iterdir()]
-way = host.files_way()
+way = host.describe_file_layers()
 print(json.dumps({"told": told.output, "changes": changes, "outputs": outputs, "left": left, "way": way}))
 """
 

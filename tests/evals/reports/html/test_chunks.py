@@ -61,7 +61,7 @@ def test_texts_are_cut_in_the_middle_until_all_fit_and_roomy_ones_less() -> None
     chunks = []
     for number in range(0, 60, 2):
         pool = TextPool()
-        chunks.append(pool.build_chunk([pool(texts[number]), pool(texts[number + 1], roomy=True)]))
+        chunks.append(pool.build_chunk([pool(texts[number]), pool(texts[number + 1], is_extended=True)]))
     found = pack_chunks(chunks, 60_000)
     assert sum(map(len, found.chunks)) <= 60_000
     assert found.limit in TEXT_LIMITS
