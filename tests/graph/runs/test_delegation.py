@@ -356,7 +356,7 @@ def test_a_payload_that_is_too_large_is_refused_with_numbers(bench: RunHarness) 
     assert "cut the largest parts: read_files big.txt (32,2" in seen.text
     less = calling(goal="GOAL", handoff={"read_files": ["small.txt"]})
     seen = result(bench, agents([make, less, DONE]), max_tokens=200, thread="poor")
-    assert "it may be given 178 (its whole budget)" in seen.text
+    assert "the limit is 178 (its whole budget)" in seen.text
 
 
 def test_hostile_words_stay_words(bench: RunHarness) -> None:
