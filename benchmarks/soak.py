@@ -223,10 +223,10 @@ def collect_garbage(out: Path, with_docker: bool) -> list[str]:
 
 
 def run_gc(*options: str, **environment: str) -> list[dict[str, Any]]:
-    """Run `python -m sandbox gc`; its findings if `options` include --json. Raises CalledProcessError."""
+    """Run `python -m sandbox gc`; its resources if `options` include --json. Raises CalledProcessError."""
     words = [sys.executable, "-m", "sandbox", "gc", *options]
     done = subprocess.run(words, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)
-    return list(json.loads(done.stdout)["findings"]) if "--json" in options else []
+    return list(json.loads(done.stdout)["resources"]) if "--json" in options else []
 
 
 def print_growth(samples: list[dict[str, int]]) -> list[str]:

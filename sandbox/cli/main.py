@@ -109,9 +109,7 @@ def gc(
     from langgraph_takeover.sandbox.storage.ownership import is_owner
 
     if owner is not None and not is_owner(owner):
-        _exit_with_usage_error(
-            f"--owner: not the name of a run: {owner!r} (the table of `sandbox gc` has the names)"
-        )
+        _exit_with_usage_error(f"--owner: not the name of a run: {owner!r} (list the names: {_program()} gc)")
     if owner is not None and (bases or store):
         _exit_with_usage_error(f"{'--bases' if bases else '--store'}: belongs to no run (omit --owner)")
     for path in store or ():
@@ -228,12 +226,12 @@ def _show_survey(survey: Survey, outcome: dict[str, str | None] | None, request:
         where = " where it could be inspected" if survey.errors else ""
         console.print(terminal.escape_text(f"No stale resources{whose} to remove{where}."))
     elif outcome is None:
-        terminal.show_stale_resources(console, stale, "Left behind")
+        terminal.show_stale_resources(console, stale, "Stale resources")
         console.print()
         console.print(
             terminal.escape_text(f"{terminal.format_total(stale)}. Nothing has been removed. To remove it:")
         )
-        console.print(terminal.escape_text(f"  {request.command_line()} --remove"), soft_wrap=True)
+        console.print(terminal.escape_text(f"  {request.command_line(_program())} --remove"), soft_wrap=True)
     else:
         gone = tuple(one for one in stale if outcome[one.location] is None)
         if gone:
@@ -300,8 +298,12 @@ def _stderr_console() -> Console:
     return Console(file=sys.stderr, highlight=False)
 
 
+def _program() -> str:
+    return program_name("sandbox", "sandbox")
+
+
 def main() -> None:
-    app(prog_name=program_name("sandbox", "sandbox"))
+    app(prog_name=_program())
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from langgraph_takeover.sandbox import default_backend
 from langgraph_takeover.sandbox.backends import overlay
+from langgraph_takeover.sandbox.cli.program import program_name
 from langgraph_takeover.sandbox.interface import Frozen, SandboxSpec, SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import cgroups, seccomp
 from langgraph_takeover.sandbox.storage import host_directories
@@ -23,7 +24,7 @@ class HostCapability(Frozen):
 
     component: str
     name: str
-    status: Literal["yes", "less", "no"]
+    status: Literal["ok", "limited", "missing"]
     detail: str
     fix: str | None = None
     """How to improve it, if it is missing or limited."""
@@ -91,7 +92,7 @@ def _make_limit(name: str, detail: str, problem: str = "", fix: str = "") -> Hos
     return HostCapability(
         component="host",
         name=name,
-        status="less" if problem else "yes",
+        status="limited" if problem else "ok",
         detail=f"{detail} ({problem})" if problem else detail,
         fix=fix or None,
     )
@@ -109,7 +110,7 @@ def _probe_docker() -> list[HostCapability]:
             HostCapability(
                 component="docker",
                 name="daemon",
-                status="no",
+                status="missing",
                 detail=_shorten_docker_error(str(error)),
                 fix=_DOCKER_FIX,
             )
@@ -122,13 +123,13 @@ def _probe_docker() -> list[HostCapability]:
         HostCapability(
             component="docker",
             name="daemon",
-            status="yes",
+            status="ok",
             detail=f"version {version}, {driver} in {told['DockerRootDir']}",
         ),
         HostCapability(
             component="docker",
-            name="freezing",
-            status="yes" if readable else "less",
+            name="snapshots",
+            status="ok" if readable else "limited",
             detail="by layer: the daemon's layers can be read"
             if readable
             else "by commit: the daemon's layers cannot be read",
@@ -137,7 +138,7 @@ def _probe_docker() -> list[HostCapability]:
         HostCapability(
             component="docker",
             name="disk limit",
-            status="yes" if limited else "less",
+            status="ok" if limited else "limited",
             detail="enforced by the daemon"
             if limited
             else "enforced by checking how much a container has written",
@@ -162,12 +163,12 @@ def _probe_process() -> list[HostCapability]:
     cure = None if default == "host" else "install what the host back end lacks, above"
     return [
         HostCapability(
-            component="process", name="plain processes", status="yes", detail="always, without isolation"
+            component="process", name="plain processes", status="ok", detail="always, without isolation"
         ),
         HostCapability(
             component="default",
             name="backend",
-            status="yes" if default == "host" else "less",
+            status="ok" if default == "host" else "limited",
             detail=f"{default}: {told}",
             fix=cure,
         ),
@@ -183,29 +184,35 @@ def _probe_storage() -> list[HostCapability]:
         free = shutil.disk_usage(root).free
     except SandboxUnavailableError as error:
         reason, _, cure = str(error).partition("; ")
-        return [HostCapability(component="place", name="directory", status="no", detail=reason, fix=cure)]
+        return [
+            HostCapability(component="storage", name="directory", status="missing", detail=reason, fix=cure)
+        ]
     except OSError as error:
         cure = f"set {host_directories.ROOT_VARIABLE} to a directory that you own"
         return [
             HostCapability(
-                component="place", name="directory", status="no", detail=f"{root}: {error.strerror}", fix=cure
+                component="storage",
+                name="directory",
+                status="missing",
+                detail=f"{root}: {error.strerror}",
+                fix=cure,
             )
         ]
     from rich.filesize import decimal
 
-    tight = "sandbox gc lists what can be removed"
+    tight = f"list removable resources: {program_name('sandbox', 'sandbox')} gc"
     return [
-        HostCapability(component="place", name="directory", status="yes", detail=str(root)),
+        HostCapability(component="storage", name="directory", status="ok", detail=str(root)),
         HostCapability(
-            component="place", name="bases", status="yes", detail=_describe_directory(root / "bases")
+            component="storage", name="bases", status="ok", detail=_describe_directory(root / "bases")
         ),
         HostCapability(
-            component="place", name="runs", status="yes", detail=_describe_directory(root / "runs")
+            component="storage", name="runs", status="ok", detail=_describe_directory(root / "runs")
         ),
         HostCapability(
-            component="place",
+            component="storage",
             name="free space",
-            status="yes" if free > _MIN_FREE_BYTES else "less",
+            status="ok" if free > _MIN_FREE_BYTES else "limited",
             detail=decimal(free),
             fix=None if free > _MIN_FREE_BYTES else tight,
         ),
@@ -224,7 +231,7 @@ def _make_capability(
 ) -> HostCapability:
     """Return the capability, or what is missing and, after a colon or in brackets, why."""
     if problem is None:
-        return HostCapability(component=component, name=name, status="yes", detail=detail)
+        return HostCapability(component=component, name=name, status="ok", detail=detail)
     reason, bracket, named = problem.partition(" (Debian: ")
     found = f"Debian: {named.removesuffix(')')}" if bracket else fix
     if (opening := f" (set {host_directories.ROOT_VARIABLE}") in reason:
@@ -233,7 +240,7 @@ def _make_capability(
     return HostCapability(
         component=component,
         name=name,
-        status="less" if fallback else "no",
+        status="limited" if fallback else "missing",
         detail=f"{fallback}: {reason}" if fallback else reason,
         fix=found,
     )

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from langgraph_takeover.sandbox.gc.collector import Survey
     from langgraph_takeover.sandbox.gc.resources import Resource
 
-_COLOURS = {"yes": "green", "less": "yellow", "no": "red"}
+_COLOURS = {"ok": "green", "limited": "yellow", "missing": "red"}
 _MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
 
 
 def show_stale_resources(console: Console, resources: Iterable[Resource], title: str) -> None:
     """One line for each stale resource."""
-    table = _make_table(title, "kind", "run", "what", "size", "age", "why")
+    table = _make_table(title, "kind", "run", "name", "size", "age", "reason")
     for one in resources:
         size = decimal(one.size_bytes) if one.size_bytes else ""
         cells = (one.kind, one.owner, _describe_resource(one), size, format_age(one.age_s), one.reason)
@@ -37,7 +37,7 @@ def show_kept_resources(console: Console, resources: Iterable[Resource]) -> None
     for one in resources:
         name = _describe_resource(one) if one.kind == "other" else one.kind
         groups.setdefault((name, one.owner, one.reason), []).append(one)
-    table = _make_table("Kept", "kind", "run", "number", "size", "why")
+    table = _make_table("Kept", "kind", "run", "number", "size", "reason")
     for (kind, owner, reason), members in groups.items():
         size = sum(one.size_bytes for one in members)
         cells = (kind, owner, str(len(members)), decimal(size) if size else "", reason)
@@ -48,17 +48,17 @@ def show_kept_resources(console: Console, resources: Iterable[Resource]) -> None
 
 def show_capabilities(console: Console, capabilities: Iterable[HostCapability]) -> None:
     """A table of capabilities, with the fix below each that is missing or limited."""
-    table = _make_table("Host capabilities", "", "part", "what", "found")
+    table = _make_table("Host capabilities", "", "component", "name", "detail")
     before = ""
     for fact in capabilities:
-        told = escape_text(fact.detail)
+        detail = escape_text(fact.detail)
         if fact.fix:
-            told.append(f"\n→ {fact.fix}", style="italic")
+            detail.append(f"\n→ {fact.fix}", style="italic")
         table.add_row(
             Text(fact.status, style=_COLOURS[fact.status]),
             fact.component if fact.component != before else "",
             fact.name,
-            told,
+            detail,
         )
         before = fact.component
     console.print(table)
@@ -76,18 +76,18 @@ def to_json_object(survey: Survey, removal_errors: dict[str, str | None] | None)
             "kind": resource.kind,
             "owner": str(escape_text(resource.owner)) or None,
             "name": str(escape_text(resource.name)),
-            "where": str(escape_text(resource.location)),
-            "bytes": resource.size_bytes,
+            "location": str(escape_text(resource.location)),
+            "size_bytes": resource.size_bytes,
             "age_s": round(resource.age_s, 1),
-            "fate": removed if resource.is_stale else "kept",
-            "why": str(escape_text(resource.reason)),
+            "status": removed if resource.is_stale else "kept",
+            "reason": str(escape_text(resource.reason)),
         }
         return found | ({"failure": failure} if failure else {})
 
     return {
-        "findings": [describe_entry(one) for one in (*survey.stale_resources, *survey.kept_resources)],
-        "docker": survey.docker_error or "looked at",
-        "troubles": list(survey.errors),
+        "resources": [describe_entry(one) for one in (*survey.stale_resources, *survey.kept_resources)],
+        "docker": survey.docker_error or "ok",
+        "errors": list(survey.errors),
     }
 
 
@@ -130,7 +130,7 @@ def _make_table(title: str, *columns: str) -> Table:
         table.add_column(
             name,
             justify="right" if right else "left",
-            no_wrap=right or name in ("kind", "part", ""),
+            no_wrap=right or name in ("kind", "component", ""),
             overflow="fold",
             header_style="dim",
         )

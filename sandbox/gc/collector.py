@@ -8,7 +8,7 @@ from langgraph_takeover.sandbox.gc import docker, files
 from langgraph_takeover.sandbox.gc.resources import CollectionRequest, Resource
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
-_REMOVAL_ORDER = ("container", "image", "process", "run", "partial", "room", "base")
+_REMOVAL_ORDER = ("container", "image", "process", "run", "partial", "temporary", "base")
 """Order of removal: images before the locks that say whose they are."""
 
 

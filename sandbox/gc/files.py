@@ -56,14 +56,14 @@ def list_temporary_resources(request: CollectionRequest) -> Iterator[Resource]:
         with contextlib.suppress(FileNotFoundError):  # its maker has removed it
             use = _describe_temporary_use(path)
             yield _make_resource(
-                path, "room", use or "the process that made it is dead", is_stale=use is None
+                path, "temporary", use or "the process that made it is dead", is_stale=use is None
             )
 
 
 def remove_stale(resource: Resource) -> str | None:
     """Remove one, unless a living process needs it now; return the reason if it remains."""
     path = Path(resource.location)
-    if resource.kind == "room":
+    if resource.kind == "temporary":
         with contextlib.suppress(FileNotFoundError):  # another collector has removed it
             if (use := _describe_temporary_use(path)) is not None:
                 return use

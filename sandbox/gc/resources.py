@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-ResourceKind = Literal["container", "image", "process", "run", "partial", "room", "base", "other"]
+ResourceKind = Literal["container", "image", "process", "run", "partial", "temporary", "base", "other"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +34,13 @@ class CollectionRequest(NamedTuple):
     include_bases: bool = False
     stores: tuple[Path, ...] = ()
 
-    def command_line(self) -> str:
-        """The command line of this request."""
+    def command_line(self, program: str) -> str:
+        """The command line of this request, as `PROGRAM gc …`."""
         words = ["--owner", self.owner] if self.owner else []
         words += ["--snapshots"] if self.include_snapshots else []
         words += ["--bases"] if self.include_bases else []
         words += [word for store in self.stores for word in ("--store", str(store))]
-        return shlex.join(["python", "-m", "sandbox", "gc", *words])
+        return shlex.join([*program.split(), "gc", *words])
 
 
 DEFAULT_REQUEST = CollectionRequest()

@@ -163,10 +163,10 @@ def new_owner() -> str:
     return f"test-{secrets.token_hex(4)}"
 
 
-def by_fate(told: dict[str, Any], fate: str, owner: str | None = None) -> list[str]:
-    """The kinds of what has this fate."""
-    findings = told["findings"]
-    return sorted(f["kind"] for f in findings if f["fate"] == fate and owner in (None, f["owner"]))
+def by_status(told: dict[str, Any], status: str, owner: str | None = None) -> list[str]:
+    """The kinds of the resources with this status."""
+    resources = told["resources"]
+    return sorted(f["kind"] for f in resources if f["status"] == status and owner in (None, f["owner"]))
 
 
 def everything(home: Path) -> list[str]:
@@ -199,20 +199,20 @@ def test_what_a_killed_run_left_is_shown_and_then_removed(place: Place) -> None:
 
     code, told = place.gc()
     assert code == 0
-    assert by_fate(told, "removable") == ["process", "run"]
-    assert by_fate(told, "kept", living) == ["run"]
+    assert by_status(told, "removable") == ["process", "run"]
+    assert by_status(told, "kept", living) == ["run"]
     assert everything(place.home) == before
     assert len(sleepers(place.home)) == 2
 
     code, told = place.gc("--remove")
     assert code == 0
-    assert by_fate(told, "removed") == ["process", "run"]
+    assert by_status(told, "removed") == ["process", "run"]
     left = everything(place.home)
     assert not [path for path in left if dead in path]
     assert [path for path in left if dead not in path] == [path for path in before if dead not in path]
     assert len(sleepers(place.home)) == 1
     assert set(answer(beside).split()) == {"kept"}
-    assert by_fate(place.gc("--remove")[1], "removed") == []
+    assert by_status(place.gc("--remove")[1], "removed") == []
     assert foreign.is_dir()
 
 
@@ -221,13 +221,13 @@ def test_bases_go_only_when_asked_and_when_no_run_is_alive(place: Place) -> None
     half_done = place.home / "bases" / "0123456789ab.partial"
     half_done.mkdir()
     code, told = place.gc("--bases", "--remove")
-    assert (code, by_fate(told, "removed")) == (0, [])
+    assert (code, by_status(told, "removed")) == (0, [])
     assert answer(run) == "kept\n"
     killed(run)
     told = place.gc("--remove")[1]
-    assert by_fate(told, "removed") == ["partial", "process", "run"]
-    assert by_fate(told, "kept") == ["base"]
-    assert by_fate(place.gc("--bases", "--remove")[1], "removed") == ["base"]
+    assert by_status(told, "removed") == ["partial", "process", "run"]
+    assert by_status(told, "kept") == ["base"]
+    assert by_status(place.gc("--bases", "--remove")[1], "removed") == ["base"]
     assert everything(place.home / "bases") == []
     assert answer(place.run(new_owner(), "process")) == "kept\n"
 
@@ -236,7 +236,7 @@ def test_one_run_by_name_and_the_rest_by_two_at_once(place: Place) -> None:
     named, *others = (new_owner() for _ in range(3))
     for owner in (named, *others):
         killed(place.run(owner, "process"))
-    assert by_fate(place.gc("--owner", named, "--remove")[1], "removed") == ["process", "run"]
+    assert by_status(place.gc("--owner", named, "--remove")[1], "removed") == ["process", "run"]
     argv = [sys.executable, "-m", "sandbox", "gc", "--remove", "--json"]
     env = place.environment(**place.no_docker)
     both = [subprocess.Popen(argv, cwd=ROOT, env=env, stdout=-1, stderr=-1, text=True) for _ in range(2)]
@@ -244,11 +244,11 @@ def test_one_run_by_name_and_the_rest_by_two_at_once(place: Place) -> None:
     for one in both:
         told, complaint = one.communicate(timeout=60)
         assert complaint == ""
-        assert json.loads(told)["troubles"] == []
-        seen |= {f["owner"] for f in json.loads(told)["findings"]}
+        assert json.loads(told)["errors"] == []
+        seen |= {f["owner"] for f in json.loads(told)["resources"]}
     assert seen >= set(others)
     assert named not in seen
-    assert by_fate(place.gc()[1], "removable") == []
+    assert by_status(place.gc()[1], "removable") == []
     assert everything(place.home / "runs") == everything(place.home / "locks")[1:] == []
     assert sleepers(place.home) == []
 
@@ -387,11 +387,11 @@ def test_rooms_of_the_dead_go_and_those_of_the_living_stay(place: Place) -> None
     assert zstandard
     time.sleep(0.01)
     os.utime(old, (1, 1))
-    assert by_fate(place.gc("--store", str(store), "--remove")[1], "removed") == ["room"]
+    assert by_status(place.gc("--store", str(store), "--remove")[1], "removed") == ["temporary"]
     assert not old.exists()
     assert new.is_dir()
     os.utime(new, (1, 1))
-    assert by_fate(place.gc("--remove")[1], "removed") == ["room"]
+    assert by_status(place.gc("--remove")[1], "removed") == ["temporary"]
     assert not new.exists()
     assert other.is_dir()
 
@@ -413,7 +413,7 @@ def test_what_an_agent_made_hard_to_remove(place: Place) -> None:
         deep = inner
     os.close(deep)
     code, told = place.gc("--remove")
-    assert (code, by_fate(told, "removed")) == (0, ["run"])
+    assert (code, by_status(told, "removed")) == (0, ["run"])
     assert everything(place.home / "runs") == []
     assert (outside / "file").is_file()
 
@@ -427,10 +427,10 @@ def test_a_collector_that_is_killed_while_it_removes_leaves_the_rest_to_the_next
     place.no_docker["PATH"] = f"{programs}:{os.environ['PATH']}"
     assert place.command("gc", "--bases", "--remove")[0] == -signal.SIGKILL
     del place.no_docker["PATH"]
-    reasons = {one["kind"]: one["why"] for one in place.gc()[1]["findings"]}
+    reasons = {one["kind"]: one["reason"] for one in place.gc()[1]["resources"]}
     assert reasons.pop("base").startswith("the next run starts from it")
     assert reasons == {"run": "its removal was interrupted"}
-    assert by_fate(place.gc("--bases", "--remove")[1], "removed") == ["base", "run"]
+    assert by_status(place.gc("--bases", "--remove")[1], "removed") == ["base", "run"]
     assert everything(place.home / "runs") == everything(place.home / "bases") == []
     assert answer(place.run(new_owner(), "process")) == "kept\n"
 
@@ -488,20 +488,20 @@ def test_containers_and_images(place: Place, image: str) -> None:
     try:
         killed(doomed)
         told = place.gc(docker=True)[1]
-        assert by_fate(told, "removable", dead) == ["container", "run"]
-        assert by_fate(told, "kept", dead) == ["image"]
-        assert by_fate(told, "kept", living) == ["container", "image", "run"]
+        assert by_status(told, "removable", dead) == ["container", "run"]
+        assert by_status(told, "kept", dead) == ["image"]
+        assert by_status(told, "kept", living) == ["container", "image", "run"]
         assert foreign.id not in str(told)
         assert inherits.id not in str(told)
 
         told = place.gc("--owner", dead, "--remove", docker=True)[1]
-        assert by_fate(told, "removed") == ["container", "run"]
-        assert place.gc("--owner", living, "--snapshots", "--remove", docker=True)[1]["findings"]
+        assert by_status(told, "removed") == ["container", "run"]
+        assert place.gc("--owner", living, "--snapshots", "--remove", docker=True)[1]["resources"]
         assert answer(beside) == "kept\n"
 
         def of_dead(*options: str) -> list[tuple[str, str]]:
             told = place.gc("--owner", dead, "--snapshots", *options, docker=True)[1]
-            return [(one["fate"], one["why"]) for one in told["findings"]]
+            return [(one["status"], one["reason"]) for one in told["resources"]]
 
         assert of_dead("--remove") == [("kept", f"container {inherits.id[:12]} uses it")]
         daemon().images.get(frozen).tag("takeover/mine", dead)

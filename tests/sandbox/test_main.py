@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.cli.main import app
+from langgraph_takeover.sandbox.gc.resources import CollectionRequest
 from langgraph_takeover.sandbox.interface import SandboxSpec, Snapshot
 
 ROOT = Path(__file__).parents[2]
@@ -73,11 +74,11 @@ def test_probe_tells_what_there_is_and_the_cure_for_what_is_not(tmp_path: Path) 
     facts = {(fact["component"], fact["name"]): fact for fact in json.loads(done.stdout)}
     assert facts["host", "bubblewrap"]["fix"] == "Debian: apt-get install bubblewrap"
     assert "util-linux" in facts["host", "user namespaces"]["fix"]
-    assert facts["docker", "daemon"]["status"] == "no"
+    assert facts["docker", "daemon"]["status"] == "missing"
     assert "DOCKER_HOST" in facts["docker", "daemon"]["fix"]
     assert facts["default", "backend"]["detail"].startswith("process")
-    assert facts["place", "directory"]["detail"] == str(tmp_path)
-    assert all(fact["fix"] for fact in facts.values() if fact["status"] != "yes")
+    assert facts["storage", "directory"]["detail"] == str(tmp_path)
+    assert all(fact["fix"] for fact in facts.values() if fact["status"] != "ok")
 
 
 def test_probe_of_this_host() -> None:
@@ -90,8 +91,8 @@ def test_probe_of_a_place_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = command("probe", "--json", TAKEOVER_HOME=str(tmp_path / "file"), DOCKER_HOST="unix:///no/such")
     facts = {(fact["component"], fact["name"]): fact for fact in json.loads(done.stdout)}
-    assert facts["place", "directory"]["status"] == "no"
-    assert "TAKEOVER_HOME" in facts["place", "directory"]["fix"]
+    assert facts["storage", "directory"]["status"] == "missing"
+    assert "TAKEOVER_HOME" in facts["storage", "directory"]["fix"]
 
 
 @pytest.mark.parametrize("name", ["snapshot.json", "record.json"])
@@ -148,3 +149,13 @@ def test_gc_asked_wrongly(options: tuple[str, ...], reason: str) -> None:
     assert done.exit_code == 2
     assert done.stderr.startswith(f"error: {reason}")
     assert done.stderr.count("\n") == 1
+
+
+def test_suggested_commands_name_the_started_program() -> None:
+    started_as_module = command("gc", "--owner", "Not/One")
+    assert started_as_module.stderr.rstrip().endswith("(list the names: python -m sandbox gc)")
+    assert invoked("gc", "--owner", "Not/One").stderr.rstrip().endswith("(list the names: sandbox gc)")
+    request = CollectionRequest("run-1", include_snapshots=True, stores=(Path("/a b"),))
+    assert request.command_line("python -m sandbox") == (
+        "python -m sandbox gc --owner run-1 --snapshots --store '/a b'"
+    )
