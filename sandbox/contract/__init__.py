@@ -1,19 +1,19 @@
-"""The contract of every machine as tests, for any backend to run, ours or another's.
+"""The contract of every sandbox, as tests for any back end.
 
-In a test module of the backend's own, beside pytest:
+Use it in a pytest module of the back end:
 
-    from sandbox.contract import *
+    from langgraph_takeover.sandbox.contract import *
 
     @pytest.fixture(scope="session")
     def kit(tmp_path_factory):
         repository = tmp_path_factory.mktemp("repository") / "testbed"
         make_repository(repository)
-        kit = Kit({"backend": "host", "directory": repository}, start=my.start, thaw=my.thaw)
-        with kit.ended():
+        kit = Kit({"backend": "host", "directory": repository}, start=my.start, restore=my.restore)
+        with kit.close_started():
             yield kit
-        kit.remove_leftovers(kit.owner)
+        kit.remove_stale_resources(kit.owner)
 
-`commands`, `files`, `snapshots`, `attacks` and `races` are its five parts, which can be taken one by one as well.
+`commands`, `files`, `snapshots`, `attacks` and `races` are its parts; each can be imported alone.
 """
 
 try:
@@ -24,7 +24,7 @@ except ImportError as error:
     ) from error
 
 for _part in ("kit", "commands", "files", "snapshots", "attacks", "races"):
-    pytest.register_assert_rewrite(f"sandbox.contract.{_part}")
+    pytest.register_assert_rewrite(f"{__name__}.{_part}")
 
 from langgraph_takeover.sandbox.contract.attacks import *  # noqa: E402, F403
 from langgraph_takeover.sandbox.contract.commands import *  # noqa: E402, F403

@@ -1,4 +1,4 @@
-"""What the contract's tests are run with: a kit that starts machines of one backend, and fixtures made of it."""
+"""The kit that starts sandboxes of one back end for the contract's tests, and its fixtures."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def git(directory: Path, *arguments: str) -> str:
 
 
 class Kit:
-    """Starts machines of one backend, and ends all that a test has left.
+    """Starts sandboxes of one back end, and closes those that a test left open.
 
-    `base` are the fields of the `SandboxSpec` that names a machine with the repository of `make_repository`
-    as its workspace, and bash, coreutils, findutils, git and Python inside. A backend that `sandbox.start`
-    does not know gives its own `start` and `thaw`, with the same arguments and results. `isolated` says that
-    it promises to hold against a hostile agent, and `exact_times` that files keep theirs to the nanosecond.
+    `base` holds the fields of a `SandboxSpec` whose workspace is the repository of `make_repository` and whose
+    sandbox has bash, coreutils, findutils, git and Python. A back end that `sandbox.start` does not know passes
+    its own `start` and `restore`, with the same arguments and results. `is_isolated`: it promises to withstand a
+    hostile agent. `has_exact_times`: files keep their times to the nanosecond.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Kit:
 
     @contextlib.contextmanager
     def close_started(self) -> Iterator[None]:
-        """End, afterwards, what is started within."""
+        """Close the sandboxes started inside the `with` block."""
         before = len(self._started)
         try:
             yield

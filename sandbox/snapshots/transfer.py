@@ -179,12 +179,14 @@ def _read_export(url: str, source: IO[bytes], out: IO[bytes]) -> Snapshot:
             missing -= len(block)
         data = b"".join(blocks)
         if missing:
-            raise SnapshotCorruptError(f"{url}: is cut short")
+            raise SnapshotCorruptError(f"{url}: truncated (export or copy it again)")
         digest.update(data)
         return data
 
     if source.read(len(_MAGIC)) != _MAGIC:
-        raise SnapshotCorruptError(f"{url}: is no snapshot of a format that is known here")
+        raise SnapshotCorruptError(
+            f"{url}: unknown snapshot format (expected a file that `sandbox export` wrote)"
+        )
     digest.update(_MAGIC)
     header_size, size = _LENGTHS.unpack(read_exactly(_LENGTHS.size))
     if header_size > MAX_HEADER_BYTES or size > archive.MAX_LAYER_BYTES:
@@ -196,15 +198,15 @@ def _read_export(url: str, source: IO[bytes], out: IO[bytes]) -> Snapshot:
         out.write(block)
         left -= len(block)
     if source.read(digest.digest_size) != digest.digest():
-        raise SnapshotCorruptError(f"{url}: is cut short or changed: its checksum differs")
+        raise SnapshotCorruptError(f"{url}: wrong checksum: truncated or changed (export or copy it again)")
     if source.read(1):
         raise SnapshotCorruptError(f"{url}: continues after its end")
     try:
         snapshot = _ExportHeader.model_validate(parse_document(header)).snapshot
     except ValueError as error:
-        raise SnapshotCorruptError(f"{url}: its header is no snapshot") from error
+        raise SnapshotCorruptError(f"{url}: invalid snapshot header") from error
     if not re.fullmatch("[0-9a-f]{64}", snapshot.digest):
-        raise SnapshotCorruptError(f"{url}: its header names no digest")
+        raise SnapshotCorruptError(f"{url}: invalid digest in the snapshot header")
     return snapshot.model_copy(update={"location": f"{snapshot.digest}.tar.zst"})
 
 

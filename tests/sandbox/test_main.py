@@ -124,7 +124,7 @@ def test_what_cannot_be_carried(frozen: Path, tmp_path: Path) -> None:
         ("export", tmp_path / "alone.json", tmp_path / "out"): (3, "archive is gone"),
         ("export", frozen / "snapshot.json", "nowhere://x/y"): (3, "nowhere://x/y"),
         ("import", tmp_path / "none", tmp_path / "store"): (3, "file not found"),
-        ("import", tmp_path / "text", tmp_path / "store"): (3, "is no snapshot"),
+        ("import", tmp_path / "text", tmp_path / "store"): (3, "unknown snapshot format"),
         ("import", tmp_path / "text", tmp_path / "text"): (2, "STORE: "),
     }
     for arguments, (code, reason) in cases.items():

@@ -42,9 +42,9 @@ def kit(tmp_path_factory):
         {{"backend": "process", "directory": repository}},
         start=lambda spec: Theirs(sandbox.start(spec)),
         restore=lambda snapshot, store, spec: Theirs(sandbox.restore(snapshot, store, spec)),
-        isolated=False,
+        is_isolated=False,
     )
-    with kit.ended():
+    with kit.close_started():
         yield kit
     kit.remove_stale_resources(kit.owner)
 '''

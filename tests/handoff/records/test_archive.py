@@ -235,7 +235,7 @@ def test_what_does_not_belong_together_is_refused(kept: RunHarness, carried: Pat
     state = record.snapshot.model_copy(update={"shell_state": "rm -rf /"})
     planted = record.model_copy(update={"snapshot": state}).seal()
     refused(signed(to_json(planted), rest), tmp_path, "not the one")
-    refused(signed(to_json(record)), tmp_path, "no snapshot of a format")
+    refused(signed(to_json(record)), tmp_path, "unknown snapshot format")
 
 
 def test_a_full_disk(record: Path, carried: Path, tmp_path: Path) -> None:

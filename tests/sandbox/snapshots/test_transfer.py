@@ -122,7 +122,7 @@ def test_what_is_cut_short_is_refused(exported: Path, tmp_path: Path) -> None:
     store = tmp_path / "new"
     for length in (*range(0, 120, 7), *range(120, len(content), len(content) // 40), len(content) - 1):
         cut.write_bytes(content[:length])
-        refused(str(cut), store, "cut short|no snapshot of a format")
+        refused(str(cut), store, "truncated|unknown snapshot format")
 
 
 def test_every_flipped_bit_is_refused(exported: Path, tmp_path: Path) -> None:
@@ -132,20 +132,20 @@ def test_every_flipped_bit_is_refused(exported: Path, tmp_path: Path) -> None:
         changed = bytearray(content)
         changed[position] ^= 1 << position % 8
         flipped.write_bytes(changed)
-        refused(str(flipped), store, "checksum|format|larger than|cut short|continues after")
+        refused(str(flipped), store, "checksum|format|larger than|truncated|continues after")
 
 
 def test_what_is_no_snapshot_is_refused(exported: Path, tmp_path: Path) -> None:
     content, other, store = exported.read_bytes(), tmp_path / "other", tmp_path / "new"
     huge = MAGIC + struct.pack(">QQ", 1 << 40, 1)
     for changed, reason in (
-        (b"", "format"),
-        (b"\x1f\x8b" + bytes(1000), "format"),
-        (MAGIC.replace(b"1", b"2") + content[len(MAGIC) :], "format"),
+        (b"", "unknown snapshot format"),
+        (b"\x1f\x8b" + bytes(1000), "unknown snapshot format"),
+        (MAGIC.replace(b"1", b"2") + content[len(MAGIC) :], "unknown snapshot format"),
         (content + b"\0", "continues after its end"),
         (huge, "larger than"),
-        (signed(b"[]", b""), "header is no snapshot"),
-        (signed(b"{" * 100_000, b""), "header is no snapshot"),
+        (signed(b"[]", b""), "invalid snapshot header"),
+        (signed(b"{" * 100_000, b""), "invalid snapshot header"),
     ):
         other.write_bytes(changed)
         refused(str(other), store, reason)
@@ -156,9 +156,9 @@ def test_a_header_that_does_not_fit_its_archive(kept: tuple[Snapshot, Path], tmp
     content = (store / snapshot.location).read_bytes()
     for more, reason in (
         ({"digest": "0" * 64}, "but the snapshot says"),
-        ({"digest": "x"}, "names no digest"),
-        ({"digest": "../../x"}, "header is no snapshot"),
-        ({"digest": "../" + "0" * 64}, "header is no snapshot"),
+        ({"digest": "x"}, "invalid digest in the snapshot header"),
+        ({"digest": "../../x"}, "invalid snapshot header"),
+        ({"digest": "../" + "0" * 64}, "invalid snapshot header"),
         ({"base": "sha256:" + "c" * 64}, "made for base"),
     ):
         header = f'{{"snapshot":{snapshot.model_copy(update=more).model_dump_json()}}}'.encode()
@@ -343,8 +343,9 @@ def test_a_base_that_is_not_here(kit: Kit, tmp_path: Path) -> None:
 
 
 UNPRIVILEGED = """
-import contextlib, sys, sandbox
+import contextlib, sys
 from pathlib import Path
+from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.snapshots import transfer
 from langgraph_takeover.sandbox.interface import SandboxSpec
 place, spec = Path(sys.argv[1]), SandboxSpec.model_validate_json(sys.argv[2])
@@ -354,10 +355,10 @@ with contextlib.closing(sandbox.start(spec)) as machine:
     snapshot = machine.snapshot(place / "store").result()
 with contextlib.closing(sandbox.restore(snapshot, place / "store", spec)) as machine:
     assert machine.run("cat tools/only", timeout_s=20).output == "new\\n"
-transfer.export(snapshot, place / "store", str(place / "file"))
+transfer.export_snapshot(snapshot, place / "store", str(place / "file"))
 try:
     sandbox.start(spec.model_copy(update={"snapshots": "layer"}))
-except sandbox.SandboxUnavailable as error:
+except sandbox.SandboxUnavailableError as error:
     print(error)
 """
 DARK = (
@@ -378,7 +379,9 @@ def test_who_cannot_read_the_layers_freezes_by_commit(kit: Kit, tmp_path: Path) 
         become = ["setpriv", "--reuid=12345", f"--regid={group}", "--clear-groups", sys.executable, "-c"]
         package = str(Path(sandbox.__file__).parents[2])
         own = {**os.environ, "HOME": place, "TAKEOVER_HOME": f"{place}/depot", "PYTHONPATH": package}
-        if subprocess.run([*become, "import docker, sandbox"], env=own, capture_output=True).returncode:
+        if subprocess.run(
+            [*become, "import docker, langgraph_takeover.sandbox"], env=own, capture_output=True
+        ).returncode:
             skip_missing("this Python is not open to other users")
         done = subprocess.run(
             [*become, UNPRIVILEGED, place, kit.spec().model_dump_json(), f"{NASTY}{DARK}"],
@@ -387,7 +390,7 @@ def test_who_cannot_read_the_layers_freezes_by_commit(kit: Kit, tmp_path: Path) 
             text=True,
             timeout=100,
         )
-        assert done.stdout == "the daemon's layers cannot be read from here: freeze by commit instead\n", done
+        assert done.stdout == "the daemon's layers cannot be read from here (use snapshots by commit)\n", done
         found = transfer.import_snapshot(f"{place}/file", tmp_path)
     with kit.close_started():
         again = kit.restore(found, tmp_path, snapshots="layer")
@@ -396,8 +399,9 @@ def test_who_cannot_read_the_layers_freezes_by_commit(kit: Kit, tmp_path: Path) 
 
 
 THAW = """
-import sys, sandbox
+import sys
 from pathlib import Path
+from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.snapshots import transfer
 from langgraph_takeover.sandbox.interface import SandboxSpec
 store, url, spec = Path(sys.argv[1]), sys.argv[2], SandboxSpec.model_validate_json(sys.argv[3])
