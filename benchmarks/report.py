@@ -23,9 +23,9 @@ import typer
 
 from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, refuse, run_command
 from benchmarks.recorded import HELP, open_recorded_runs
+from benchmarks.synthetic_runs import VIEWS, write_run
 from langgraph_takeover.handoff.points.detectors import list_points
 from langgraph_takeover.handoff.trace.events import Trace
-from tests.evals.reports.laid import VIEWS, write_run
 
 _STUDY_TAKEOVERS = 724
 """Takeovers of the paper's study, for one successor; the goal is for so many."""

@@ -50,14 +50,14 @@ def test_what_changed_is_one_object(published: Path, later: Path, compared: RunC
     assert (change["value"], *change["interval"].values()) == pytest.approx((-0.1, -0.1, -0.1))
     assert (repository["events"]["before"], repository["events"]["after"]) == (40, 36)
     tokens = repository["prompt_tokens"]["change"]
-    assert (tokens["pairs"], tokens["left_out"], tokens["value"]) == (12, 1, 0)
+    assert (tokens["pairs"], tokens["excluded"], tokens["value"]) == (12, 1, 0)
     assert (repository["solved_before"], repository["solved_after"]) == (8, 7)
     assert repository["solved"]["value"] == pytest.approx(-1 / 13)
     assert repository["test"] == {"gained": 0, "lost": 1, "p": 1.0}
     assert told["flips"] == [
-        dict(zip(("record_id", "view", "successor", "repeat", "solved"), (*FLIPPED, False), strict=True))
+        dict(zip(("record_id", "view", "successor", "repeat", "is_solved"), (*FLIPPED, False), strict=True))
     ]
-    assert (told["records"], told["other_digests"]) == (6, ["one__one-1.first_validation"])
+    assert (told["records"], told["changed_records"]) == (6, ["one__one-1.first_validation"])
     assert told["settings"] == {"max_steps": [500, 250]}
     assert told["prompts"] == {"takeovers": [["49be8a5944c4"], ["new"]]}
 
@@ -79,7 +79,7 @@ def test_what_changed_is_a_table_for_people(published: Path, later: Path, compar
 
 def test_a_run_does_not_differ_from_itself(published: Path, compared: RunCommand) -> None:
     told = json.loads(compared(published, published, "--json").stdout)
-    assert told["flips"] == told["other_digests"] == []
+    assert told["flips"] == told["changed_records"] == []
     assert told["settings"] == told["prompts"] == {}
     assert all(view["events"]["change"]["value"] == 0 for view in told["views"])
     assert all(view["test"]["p"] == 1 for view in told["views"])
@@ -91,8 +91,8 @@ def test_what_cannot_be_compared_is_one_clear_line(
     other = Path(shutil.copytree(published, tmp_path / "other"))
     rewrite_rows(other, lambda row: row | {"successor": f"{row['successor']}-2"})
     assert_refused(
-        compared(published, other), "their successor differ (openai:alpha, openai:beta and openai:alpha-2"
+        compared(published, other), "successor differs (openai:alpha, openai:beta and openai:alpha-2"
     )
     assert_refused(compared(published, tmp_path / "nowhere"), "nowhere: it holds no run")
     rewrite_rows(other, lambda row: None)
-    assert_refused(compared(published, other), "no graded takeover is in both: their record_id differ")
+    assert_refused(compared(published, other), "the runs share no graded takeover: record_id differs")
