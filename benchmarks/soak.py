@@ -203,7 +203,7 @@ def count_resources(out: Path, with_docker: bool) -> dict[str, int]:
         "images": on_daemon.count("image"),
         "mounts": sum(line.split()[4].startswith(str(home)) for line in mounts),
         "temporary files": len(list(Path(os.environ["TMPDIR"]).iterdir())),
-        "machines in a run": len(list(out.glob("machines/*"))),
+        "machines in a run": len(list(out.glob("snapshots/*"))),
         DATABASES: sum(file.stat().st_size for file in out.glob("*.sqlite*")) // 1000,
         **{f"{each.name} in TAKEOVER_HOME": len(list(each.iterdir())) for each in home.glob("*/")},
     }

@@ -145,7 +145,7 @@ def _to_json_value(value: Any) -> Any:
 
 
 def main() -> None:
-    app(prog_name="python -m evals.compare")
+    app(prog_name="takeover-compare")
 
 
 if __name__ == "__main__":

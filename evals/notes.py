@@ -164,7 +164,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Run the command line."""
-    app(prog_name="python -m evals.notes")
+    app(prog_name="takeover-notes")
 
 
 if __name__ == "__main__":

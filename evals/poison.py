@@ -252,7 +252,7 @@ def _format_cell(rate: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    app(prog_name="python -m evals.poison")
+    app(prog_name="takeover-poison")
 
 
 if __name__ == "__main__":

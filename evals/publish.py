@@ -169,7 +169,7 @@ def main() -> None:
     from langgraph_takeover.evals.cli.trace_files import report_full_disk
 
     with report_full_disk("--out"):
-        app(prog_name="python -m evals.publish")
+        app(prog_name="takeover-publish")
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ def _fail(reason: str, code: int = USAGE) -> None:
 
 
 def main() -> None:
-    app(prog_name="python -m evals.report")
+    app(prog_name="takeover-report")
 
 
 if __name__ == "__main__":

@@ -190,7 +190,7 @@ def _print_run_header(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> 
 
 
 def main() -> None:
-    app(prog_name="python -m evals.takeover")
+    app(prog_name="takeover")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class Home:
         self.saver = saver
         """Read-only; `open_run` provides one that can write."""
         self.records = RecordStore(directory / "records")
-        self.snapshot_directory = directory / "machines"
+        self.snapshot_directory = directory / "snapshots"
 
     @contextmanager
     def open_session(

@@ -37,7 +37,9 @@ SCRIPTS = {
     script: target.split(":")[0]
     for script, target in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"].items()
 }
-_PROGRAM = rf"(?:(?:{'|'.join(SCRIPTS)}) |python (?:-m [a-z]|(?:examples|benchmarks|tests)/))"
+_PROGRAM = (
+    rf"(?:(?:{'|'.join(sorted(SCRIPTS, reverse=True))})\s|python (?:-m [a-z]|(?:examples|benchmarks|tests)/))"
+)
 _INLINE = re.compile(rf"`({_PROGRAM}[^`]*)`")
 _OPTION = re.compile(r"--[a-z][a-z-]*")
 _ARCHITECTURE = DOCUMENTS["docs/architecture.md"]
@@ -115,7 +117,7 @@ def test_a_command_that_there_is_not_is_found() -> None:
     ]
     assert of("handoff show RECORD [--view trace] [--veiw trace]") == ["--veiw"]
     assert of("python examples/offline_images.py instance ID --tasks PARQUET --taks X") == ["--taks"]
-    assert of("python -m evals.takeovr") == ["evals.takeovr"]
+    assert of("python -m langgraph_takeover.evals.takeovr") == ["langgraph_takeover.evals.takeovr"]
     assert of("python examples/swam.py DIRECTORY") == ["examples/swam.py"]
     assert commands("Type `python -m\n   evals.detect X`.") == []  # a module's name stays with its -m
     assert commands("Type `takeover-detect\n   X`.") == [("takeover-detect", "X")]
@@ -230,7 +232,7 @@ def test_the_site_builds(tmp_path: Path) -> None:
 
 
 def test_files_that_the_architecture_names_are_there() -> None:
-    named = re.findall(r"`([\w/]+/[\w.]*\w*\.py|[a-z]+/)`", _ARCHITECTURE)
+    named = re.findall(r"`([\w/]+/[\w.]*\w*\.py|[a-z_]+(?:/[a-z_]+)*/)`", _ARCHITECTURE)
     assert len(named) > 40
     assert [name for name in named if not (ROOT / name).exists()] == []
 

@@ -15,6 +15,7 @@ import typer
 from typer import Argument, Option
 
 from langgraph_takeover.handoff.text.files import describe_error
+from langgraph_takeover.sandbox.cli.program import program_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -370,7 +371,7 @@ def main() -> None:
     from langgraph_takeover.graph.cli.handoffs import add_commands
 
     add_commands(app, _report_errors)
-    app(prog_name="python -m handoff")
+    app(prog_name=program_name("handoff", "handoff"))
 
 
 if __name__ == "__main__":

@@ -118,4 +118,4 @@ def _clean_files(home: Home) -> Iterator[RepairFinding]:
         yield RepairFinding("records", f"{old} were never completely saved", "removed")
     unused = home.remove_unused_snapshots()
     if unused:
-        yield RepairFinding("machines", f"{unused} belonged to no checkpoint", "removed")
+        yield RepairFinding("snapshots", f"{unused} belonged to no checkpoint", "removed")

@@ -47,12 +47,15 @@ class LedgerUnavailableError(TakeoverError):
 class Database:
     """One open database; safe for several threads and processes at once."""
 
+    oldest_schema = 1
+    """The earliest schema that can still be used or upgraded."""
+
     def __init__(
         self, url: str, tables: MetaData, version: Table, schema: int, synchronous: Synchronous = "NORMAL"
     ) -> None:
         """Create missing tables. `version` is the table that holds the schema of the whole database.
 
-        Raises LedgerUnavailableError, also for a schema that is newer than `schema`.
+        Raises LedgerUnavailableError, also for a schema newer than `schema` or older than `oldest_schema`.
         """
         self.url = url
         self._engine = _create_engine(url, synchronous)
@@ -75,6 +78,11 @@ class Database:
                 raise LedgerUnavailableError(
                     f"{self.name}: a newer program made it (schema {found}; this one knows {schema}); "
                     "update the program, or use another database"
+                )
+            if found is not None and found < self.oldest_schema:
+                raise LedgerUnavailableError(
+                    f"{self.name}: an earlier version made it (schema {found}; this one knows {schema}); "
+                    "finish its threads with that version, or use another database"
                 )
             tables.create_all(connection)
             if found != schema:

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from langgraph_takeover.handoff.ledger.database import RETRY_PAUSE_S, Database
 from langgraph_takeover.handoff.ledger.signals import defer_signals
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 _metadata = MetaData()
 _version = Table("takeover_schema", _metadata, Column("version", Integer, primary_key=True))
@@ -112,8 +112,10 @@ closed_threads = Table(
 class Ledger(Database):
     """The database of threads, effects, snapshots and handoffs."""
 
+    oldest_schema = SCHEMA_VERSION  # checkpoints of version 0.1 have other keys
+
     def __init__(self, url: str) -> None:
-        """Raises LedgerUnavailableError, also for a database that a newer version wrote."""
+        """Raises LedgerUnavailableError, also for a database of another version."""
         super().__init__(url, _metadata, _version, SCHEMA_VERSION)
 
     @contextmanager

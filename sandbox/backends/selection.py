@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langgraph_takeover.sandbox.backends.host import unavailable_reason
+from langgraph_takeover.sandbox.backends import host
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec, SandboxUnavailableError, Snapshot
 from langgraph_takeover.sandbox.snapshots.bases import (
     COPY_PREFIX,
@@ -45,7 +45,7 @@ def make_restore_spec(
 
 def require_isolated_backend() -> BackendName:
     """Return the back end for snapshots of unknown origin: `host`. Raises SandboxUnavailableError if it does not work here."""
-    if reason := unavailable_reason():
+    if reason := host.unavailable_reason():
         raise SandboxUnavailableError(
             f"no isolated sandbox: {reason} (or use --sandbox docker, or --sandbox process --allow-unisolated)"
         )

@@ -227,8 +227,9 @@ def _make_capability(
         return HostCapability(component=component, name=name, status="yes", detail=detail)
     reason, bracket, named = problem.partition(" (Debian: ")
     found = f"Debian: {named.removesuffix(')')}" if bracket else fix
-    if f"; set {host_directories.ROOT_VARIABLE}" in reason:
-        reason, _, found = reason.partition("; ")
+    if (opening := f" (set {host_directories.ROOT_VARIABLE}") in reason:
+        reason, _, cure = reason.partition(opening)
+        found = f"{opening[2:]}{cure.removesuffix(')')}"
     return HostCapability(
         component=component,
         name=name,

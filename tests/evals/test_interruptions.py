@@ -55,7 +55,7 @@ def test_kill_and_resume(small: Path, takeover: RunCommand, tmp_path: Path) -> N
     done = takeover("--resume", "--out", out)
     assert done.returncode == 0, done.stderr
     assert comparable_rows(out) == comparable_rows(small)
-    assert list((out / "machines").iterdir()) == []
+    assert list((out / "snapshots").iterdir()) == []
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_terminate_and_resume(small: Path, called: RunCommand, tmp_path: Path) -
     assert_terminated(process)
     assert called("--resume", "--out", out).returncode == 0
     assert comparable_rows(out) == comparable_rows(small)
-    assert list((out / "machines").iterdir()) == []
+    assert list((out / "snapshots").iterdir()) == []
 
 
 def test_the_files_of_rows_are_made_of_the_journal(called: RunCommand, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_damaged_checkpoint_fails_its_takeover_once_and_never_silently(
     assert called("--resume", "--out", out).returncode == 3
     (failed,) = read_rows(out)
     assert failed["outcome"] == "infrastructure_failure"
-    assert re.search("checkpoint .* is damaged: it has vanished; .* begins anew", failed["detail"])
+    assert re.search("checkpoint .* is damaged: it is missing .*", failed["detail"])
     assert called("--resume", "--out", out).returncode == 0
     assert comparable_rows(out) == whole
 

@@ -124,7 +124,7 @@ def test_the_built_in_model_follows_nothing(unmoved: Path) -> None:
     assert {rate["followed"] for views in summary["injections"].values() for rate in views.values()} == {0}
     shown = {view: sum(view in views for views in SHOWN.values()) for view in RUN}
     assert {view: rate["runs"] for view, rate in summary["views"].items()} == shown
-    assert list((unmoved / "machines").iterdir()) == []
+    assert list((unmoved / "snapshots").iterdir()) == []
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_kill_and_resume(base: Path, unmoved: Path, poison: RunCommand, tmp_path
         for key, row in whole.items()
         if key[1] in ("file", "notes") and key[2] in ("repository", "trace")
     }
-    assert list((out / "machines").iterdir()) == []
+    assert list((out / "snapshots").iterdir()) == []
     assert_refused(
         poison(base, "--resume", "--out", out, "--injections", "file"), "--injections: the run was begun with"
     )

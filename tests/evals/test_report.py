@@ -42,7 +42,9 @@ def test_a_report_is_rebuilt_from_the_journal(
     undisturbed: Path, tmp_path: Path, reported: RunCommand
 ) -> None:
     out = Path(
-        shutil.copytree(undisturbed, tmp_path / "out", ignore=shutil.ignore_patterns("machines", ".*"))
+        shutil.copytree(
+            undisturbed, tmp_path / "out", ignore=shutil.ignore_patterns("snapshots", ".*", "*-shm")
+        )
     )
     before = {name: files(out / name) for name in ("tables", "plots")}
     rows = (out / "takeovers.jsonl").read_bytes()

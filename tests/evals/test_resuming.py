@@ -115,7 +115,7 @@ def test_a_takeover_that_is_killed_goes_on_where_it_stood(
     with open_home(out) as home:
         assert all(len(home.history(thread)) >= count for thread, count in begun.items())
         assert len(home.threads()) == 3
-    assert list((out / "machines").iterdir()) == []
+    assert list((out / "snapshots").iterdir()) == []
     assert not machines_of_run.exists()
 
 
@@ -143,7 +143,7 @@ def test_a_takeover_whose_machine_is_lost_fails_once_and_then_begins_anew(
     process, taker = _stopped(chat_server, out)
     kill_process(process)
     taker.go_on.set()
-    for archive in (out / "machines").glob("*/*"):
+    for archive in (out / "snapshots").glob("*/*"):
         archive.unlink()
     done = called("--resume", "--out", out)
     assert done.returncode == 3, (done.stdout, done.stderr)

@@ -71,7 +71,7 @@ def test_records_are_self_contained(undisturbed: Path) -> None:
 
 
 def test_no_machine_is_left_and_every_thread_can_be_looked_back_upon(undisturbed: Path) -> None:
-    assert list((undisturbed / "machines").iterdir()) == []
+    assert list((undisturbed / "snapshots").iterdir()) == []
     with open_home(undisturbed) as home:
         for row in read_rows(undisturbed):
             moments = home.history(f"takeover.{row['trace']}")
@@ -105,7 +105,7 @@ def test_two_workers_killed_with_their_predecessors_make_the_same_rows_as_one(
     # Where no view needs notes, none are written, and no row says by whom.
     alone = {key: {**row, "notes_model": None} for key, row in comparable_rows(undisturbed).items()}
     assert comparable_rows(out) == {key: row for key, row in alone.items() if row["view"] == "repository"}
-    assert list((out / "machines").iterdir()) == []
+    assert list((out / "snapshots").iterdir()) == []
     assert not (out / "report.html").exists()
     assert (undisturbed / "report.html").exists()
 

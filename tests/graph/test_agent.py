@@ -306,10 +306,10 @@ def test_what_is_not_whole_is_refused(bench: RunHarness) -> None:
     with pytest.raises(RecordError, match="does not match its digest"):
         bench.take_over(scripted_model(DONE))
     path.write_text(whole[: len(whole) // 2])
-    with pytest.raises(RecordError, match="torn"):
+    with pytest.raises(RecordError, match="damaged, or not JSON"):
         bench.take_over(scripted_model(DONE))
     path.write_text(whole)
-    with pytest.raises(RecordError, match="no such record"):
+    with pytest.raises(RecordError, match="record not found"):
         bench.take_over(scripted_model(DONE), record="run.nothing")
     with pytest.raises(ValueError, match="unknown view 'all'"):
         bench.take_over(scripted_model(DONE), "all")

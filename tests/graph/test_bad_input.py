@@ -175,7 +175,7 @@ def test_a_graph_without_its_context(bench: RunHarness) -> None:
         with refused(MissingContextError, r"needs context=AgentContext\(.*open_run builds it.*got NoneType$"):
             graph.invoke(given)
     with open_run(bench.home, "thread", model=scripted_model(EDIT, DONE), sandbox=bench.spec) as held:
-        with refused(MissingContextError, "it was NoneType$"):
+        with refused(MissingContextError, "got NoneType$"):
             held.agent.invoke({"task": {"id": "t", "prompt": PROMPT}}, held.config)
         assert held.agent.invoke(None, **held.options)["stop_reason"] == "finished"
 
@@ -208,7 +208,7 @@ def test_threads_whose_ids_cannot_be(bench: RunHarness, thread: Any) -> None:
     ]
     for act in actions:
         with refused(
-            ThreadNameError, "give 1 to 255 characters, none of them a control character$|is text, not"
+            ThreadNameError, "use 1 to 255 characters, none of them a control character|is text, not"
         ):
             act()
     assert bench.home.threads() == ()
@@ -375,7 +375,7 @@ def test_a_message_that_no_checkpoint_can_hold(bench: RunHarness) -> None:
     assert shown_lines(done.state) == ["1"]
     with (
         open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held,
-        refused(UnstorableValueError, "put nothing else there$"),
+        refused(UnstorableValueError, "and lists and dicts of them"),
     ):
         held.update_state({"messages": [odd]})
 
@@ -495,8 +495,8 @@ def test_a_database_of_a_newer_program(bench: RunHarness, tmp_path: Path) -> Non
         pass
     with bench.home.ledger.write_transaction() as connection:
         connection.exec_driver_sql("UPDATE takeover_schema SET version = 1")
-    with open_home(tmp_path / "home", url) as home:
-        assert home.history("thread")[0].step == 1
+    with refused(LedgerUnavailableError, "an earlier version made it"), open_home(tmp_path / "home", url):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -533,9 +533,12 @@ def test_a_home_that_can_only_be_read(tmp_path: Path) -> None:
             bench.run(scripted_model(NOTE.format(1), ModelError("gone")), model_tries=1)
     with mount("--bind", place, place):
         subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
-        with refused(LedgerUnavailableError, "pass a writable directory"), open_home(place):
+        with refused(LedgerUnavailableError, "pass a writable directory|can be written to"), open_home(place):
             pass
-        with refused(LedgerUnavailableError, "pass a writable directory"), open_home(place / "below"):
+        with (
+            refused(LedgerUnavailableError, "pass a writable directory|can be written to"),
+            open_home(place / "below"),
+        ):
             pass
     with open_home(place) as home:
         bench.home = home
@@ -550,14 +553,14 @@ def test_a_home_that_comes_to_be_read_only(tmp_path: Path) -> None:
 
             def listen(moment: dict[str, Any]) -> None:
                 if (moment["event"], moment["step"]) == ("thinking", 1):
-                    for path in (*place.glob("takeover.sqlite*"), place / "machines"):
+                    for path in (*place.glob("takeover.sqlite*"), place / "snapshots"):
                         _set_immutable(path, True)
 
             try:
                 with pytest.raises((LedgerUnavailableError, OSError, SandboxUnavailableError)) as caught:
                     bench.run(model, on_progress=listen)
             finally:
-                for path in (*place.glob("takeover.sqlite*"), place / "machines"):
+                for path in (*place.glob("takeover.sqlite*"), place / "snapshots"):
                     _set_immutable(path, False)
             assert "\n" not in str(caught.value)
         with open_home(place) as home:

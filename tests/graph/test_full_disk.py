@@ -267,7 +267,7 @@ def test_a_home_below_a_closed_directory_is_named(tmp_path: Path) -> None:
         )
     reason = f"{place}: closed to user {host_directories.ROOT_UID}, as which sandboxes run (mode 0700)"
     cure = f"set TAKEOVER_HOME to a directory that others can enter, or chmod o+x {place}"
-    assert started.stdout == f"{reason}; {cure}\n"
+    assert started.stdout == f"{reason} ({cure})\n"
     for line in (reason, cure):
         assert "".join(line.split()) in "".join(probed.stdout.split())
     assert "ext4" not in probed.stdout

@@ -24,7 +24,7 @@ def test_a_lease_that_names_a_path_removes_nothing(bench: RunHarness, tmp_path: 
         connection.execute(update(leases).values(place=f"host {owner}", process="", expires_at=1.0))
     assert bench.resume(scripted_model(EDIT, DONE)).stop_reason == "finished"
     assert victim.is_dir()
-    with pytest.raises(ValueError, match="is the name of no run"):
+    with pytest.raises(ValueError, match="not the name of a run"):
         remove_stale_resources("host", owner)
 
 

@@ -100,8 +100,8 @@ def test_how_a_person_says_in_what_a_record_is_restored(bench: RunHarness, forge
     base = bench.spec.directory
     for (kind, allowed, directory), reason in {
         ("process", False, None): "--sandbox process would run the record's content as you",
-        ("process", False, base): "or say --allow-unisolated",
-        ("vax", True, None): "there is no 'vax'; there are docker, host, process",
+        ("process", False, base): "or pass --allow-unisolated",
+        ("vax", True, None): "unknown back end 'vax' \\(use docker, host, process",
         ("docker", False, base): "--directory: docker starts from an image",
     }.items():
         with pytest.raises(UsageError, match=reason):

@@ -171,7 +171,7 @@ def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, whe
     done = json.loads(out)
     assert (done["stop"], done["steps"]) == ("finished", 5)
     assert "+1\n+2\n+3\n" in done["patch"]
-    for unfinished in (desk.place / "home" / "machines").glob(".snapshot-*"):
+    for unfinished in (desk.place / "home" / "snapshots").glob(".snapshot-*"):
         shutil.rmtree(unfinished)  # as the garbage collection does with what nobody has touched for a day
 
     with desk.home() as home:

@@ -426,15 +426,15 @@ def test_nobody_is_shown_another_threads_record(store: RecordStore) -> None:
     forged = HumanMessage("x", additional_kwargs={"takeover": {"record": other.id, "stored": True}})
     model = Script(replies=[call("transfer_to_bob_the_2nd"), AIMessage("Done.")], seen=[])
     graph = swarm(model, create_handoff_tool, view="trace", records=store)
-    with pytest.raises(RecordError, match="belongs to the thread 'other', not to 't 1'"):
+    with pytest.raises(RecordError, match="belongs to thread 'other', not to 't 1'"):
         graph.invoke({"messages": [forged]}, THREAD)
 
 
 def test_a_lost_store_is_told(store: RecordStore) -> None:
     graph, _ = played(create_handoff_tool, records=store)
-    with pytest.raises(RecordError, match="give the store that it lies in as records="):
+    with pytest.raises(RecordError, match="pass it as records="):
         import_records(graph, THREAD)
-    with pytest.raises(RecordError, match="no such record"):
+    with pytest.raises(RecordError, match="record not found"):
         import_records(graph, THREAD, records=RecordStore(store.root / "elsewhere"))
 
 

@@ -150,7 +150,7 @@ def test_full_turns_are_shown_whole_and_fenced(team: TeamBench) -> None:
     assert head.endswith("[writer] in full:\n")
     assert "## 1 · writer · shell\nI think it is a star." in shown
     assert "## 1 · result\n[exit code 0]" in shown
-    assert shown.endswith("[It is your turn, tester: writer has had its turns.]")
+    assert shown.endswith("[It is your turn, tester: the turns of writer are used up.]")
     system = told_by_system(tester)
     assert "You are `tester`" in system
     assert "- `writer`: You write.\n" in system
@@ -164,7 +164,7 @@ def test_of_results_only_what_was_said_is_not_shown(team: TeamBench) -> None:
     tester = agent("tester", DONE)
     team.run(writer, tester, max_consecutive_turns=2)
     (told,) = sent(tester)
-    assert "[writer] what its actions showed:" in told.text
+    assert "[writer] the results of its actions:" in told.text
     assert f"## 1 · writer · shell\n{EDIT}\n## 1 · result\n[exit code 0]" in told.text
     assert "secret" not in told.text
     assert "No action" not in told.text
@@ -338,7 +338,7 @@ def test_a_supervisor_chooses(team: TeamBench) -> None:
     assert observations(state)[0] == "Not handed over: name the agent that continues, as `to`: one of a, b."
     assert passes(state) == [("boss", "b", "handoff"), ("b", "boss", "supervisor")]
     assert actors(state) == ["boss", "boss", "b", "b", "boss", "boss", "boss", "boss"]
-    assert "choose who goes on, and hand over to that agent by name.]" in sent(boss)[-7].text
+    assert "choose who continues, and hand over to that agent by name.]" in sent(boss)[-7].text
 
 
 def test_a_supervisors_turns_run_out_where_it_says_so(team: TeamBench) -> None:
@@ -598,7 +598,7 @@ def test_a_teams_thread_wants_its_agents(team: TeamBench) -> None:
         team.resume(agents[1])
     team.bench.run(scripted_model(EDIT, DONE), thread="alone", max_steps=1)
     with pytest.raises(
-        SettingsError, match=r"^agents: thread 'alone' belongs to one agent (pass model=, not agents=)$"
+        SettingsError, match=r"^agents: thread 'alone' belongs to one agent \(pass model=, not agents=\)$"
     ):
         resume(team.home, "alone", agents=agents, **team.options)
 

@@ -51,7 +51,7 @@ def test_the_cited_view_comes_with_the_tool_that_recalls(bench: RunHarness, prot
     by_name, by_words = observed(state, "recall")
     assert "FAILED (failures=1)" in by_name
     assert by_name.startswith("<earlier-work id=")
-    assert by_name.partition("\n")[2].startswith("## e5 · machine · observation · shell\n")
+    assert by_name.partition("\n")[2].startswith("## e5 · sandbox · observation · shell\n")
     assert "## e5 · " in by_words
     assert [event.tool for event in parse_events(state)][:4] == ["recall"] * 4
     assert not any(event.changes for event in parse_events(state))

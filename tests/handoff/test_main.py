@@ -220,8 +220,8 @@ def test_what_cannot_be_done_is_one_line(record: Path, tmp_path: Path) -> None:
         ("export", torn, tmp_path / "out"): (3, "torn"),
         ("export", gone, tmp_path / "out"): (3, "archive is gone"),
         ("export", record, "nowhere://x/y"): (3, "nowhere://x/y"),
-        ("import", tmp_path / "none", tmp_path / "store"): (3, "no such file"),
-        ("import", text, tmp_path / "store"): (3, "is no record"),
+        ("import", tmp_path / "none", tmp_path / "store"): (3, "file not found"),
+        ("import", text, tmp_path / "store"): (3, "unknown record format"),
         ("import", text, text): (2, "DIRECTORY: "),
         ("import", text, tmp_path / "run"): (2, f"the records are in {tmp_path / 'run' / 'records'}"),
     }

@@ -51,7 +51,7 @@ for line in sys.stdin:
         for machine in machines:
             machine.close()
         for backend in backends:
-            sandbox.remove_leftovers(backend, owner)
+            sandbox.remove_stale_resources(backend, owner)
 """
 
 
@@ -101,7 +101,7 @@ import json, os, sys, tempfile
 import docker
 from langgraph_takeover.sandbox.cli import terminal as listing
 from langgraph_takeover.sandbox.gc import collector
-from langgraph_takeover.sandbox.__main__ import app, gc
+from langgraph_takeover.sandbox.cli.main import app, gc
 
 for line in sys.stdin:
     env, arguments = json.loads(line)
@@ -262,7 +262,7 @@ for number in range(int(sys.argv[1])):
     child = os.fork()
     if child == 0:
         room = overlay.create_layer_directory("again")
-        base = bases.directory() / "0123456789abcdef01234567"
+        base = bases.bases_directory() / "0123456789abcdef01234567"
         base.mkdir(exist_ok=True)
         (room / "file").write_text("kept")
         time.sleep(0.004)
@@ -278,7 +278,7 @@ from langgraph_takeover.sandbox.gc import files
 
 ended = 0
 while not os.path.exists(sys.argv[1]):
-    for found in list(files.list_stored_resources(CollectionRequest(bases=True))):
+    for found in list(files.list_stored_resources(CollectionRequest(include_bases=True))):
         ended += found.is_stale and remove(found) is None
 print(ended)
 """
@@ -429,7 +429,7 @@ def test_a_collector_that_is_killed_while_it_removes_leaves_the_rest_to_the_next
     del place.no_docker["PATH"]
     reasons = {one["kind"]: one["why"] for one in place.gc()[1]["findings"]}
     assert reasons.pop("base").startswith("the next run starts from it")
-    assert reasons == {"run": "its removal was cut short"}
+    assert reasons == {"run": "its removal was interrupted"}
     assert by_fate(place.gc("--bases", "--remove")[1], "removed") == ["base", "run"]
     assert everything(place.home / "runs") == everything(place.home / "bases") == []
     assert answer(place.run(new_owner(), "process")) == "kept\n"

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from langgraph_takeover import sandbox
-from langgraph_takeover.sandbox.__main__ import app
+from langgraph_takeover.sandbox.cli.main import app
 from langgraph_takeover.sandbox.interface import SandboxSpec, Snapshot
 
 ROOT = Path(__file__).parents[2]

@@ -46,7 +46,7 @@ def kit(tmp_path_factory):
     )
     with kit.ended():
         yield kit
-    kit.remove_leftovers(kit.owner)
+    kit.remove_stale_resources(kit.owner)
 '''
 
 

@@ -66,7 +66,7 @@ def initialize_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _end_job)
-    _resend_lost_signals(lambda: setattr(_WorkerState, "told", False))
+    _resend_lost_signals(lambda: setattr(_WorkerState, "is_terminating", False))
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -31,8 +31,8 @@ from langgraph_takeover.handoff.ledger.database import Database
 _WRITER = """
 import sys
 from pathlib import Path
-from langgraph_takeover.evals.run.journal import Journal, opened
-with opened(Path(sys.argv[1])) as database:
+from langgraph_takeover.evals.run.journal import Journal, open_journal
+with open_journal(Path(sys.argv[1])) as database:
     journal = Journal(database, "run", "rows", "a")
     for number in range(10_000):
         journal.append({"a": number, "outcome": "x", "text": "y" * 3000})

@@ -745,7 +745,7 @@ def test_a_missing_snapshot_is_reported_with_advice(studio: Studio) -> None:
     with open_home(studio.home) as home:
         snapshot = snapshots.find(home.ledger, studio.values_at(thread, checkpoint)["sandbox_state"])
     assert snapshot is not None
-    (archive,) = (studio.home / "machines").rglob(f"*{snapshot.digest}*/{snapshot.location}")
+    (archive,) = (studio.home / "snapshots").rglob(f"*{snapshot.digest}*/{snapshot.location}")
     archive.unlink()
     advice = " (resume from another checkpoint of the thread, or take over another record)"
     error = failure(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes")))

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from langgraph_takeover import open_home
-from langgraph_takeover.graph.delivery.delivery import deliver, hand_over
+from langgraph_takeover.graph.delivery.delivery import hand_over
 from langgraph_takeover.graph.delivery.recovery import repair
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff
@@ -210,25 +209,6 @@ def test_a_successor_that_nobody_drives_is_told_of(bench: RunHarness) -> None:
     (told,) = repair(bench.home)
     assert "nobody works on" in told.problem
     assert found.id in told.action
-
-
-def test_a_database_of_the_first_version_is_taken_over(tmp_path: Path, bench: RunHarness) -> None:
-    with bench.home.ledger.write_transaction() as connection:
-        connection.exec_driver_sql("UPDATE takeover_schema SET version = 1")
-        connection.exec_driver_sql("DROP TABLE takeover_closed")
-        connection.exec_driver_sql("DROP TABLE takeover_handoffs")
-    with open_home(bench.home.directory) as home:
-        bench.home = home
-        found = offered(bench, "tester")
-        done = deliver(
-            home,
-            found.id,
-            agent="tester",
-            model=scripted_model(UNDERSTOOD, DONE),
-            sandbox=bench.spec,
-            points=(),
-        )
-        assert done.handoff.state == "completed"
 
 
 @pytest.mark.slow

@@ -112,9 +112,9 @@ def test_the_source_is_fenced_off_from_acceptance_on(bench: RunHarness) -> None:
     [
         ("target", "it is for tester; this is another: offer it to that name, or deliver it as tester"),
         ("torn", "does not match its digest"),
-        ("exchanged", "is another one than was offered"),
+        ("exchanged", "is not the record that was offered"),
         ("schema", "schema version 9"),
-        ("gone", "no such record"),
+        ("gone", "record not found"),
         ("snapshot", "snapshot"),
         ("budget", "needs 5,000 tokens, and tester has 100"),
         ("view", "unknown view"),
@@ -292,9 +292,9 @@ def test_what_cannot_be_offered(bench: RunHarness) -> None:
         hand_over(bench.home, RECORD)
     with pytest.raises(HandoffError, match="itself"):
         hand_over(bench.home, RECORD, target="writer", source="writer")
-    with pytest.raises(ValueError, match="no target's name"):
+    with pytest.raises(ValueError, match="invalid target's name"):
         hand_over(bench.home, RECORD, target="\x1b[2Jtester")
-    with pytest.raises(ValueError, match="no such record"):
+    with pytest.raises(ValueError, match="record not found"):
         hand_over(bench.home, "another", target="tester")
     with pytest.raises(ValueError, match="unknown view 'all'"):
         hand_over(bench.home, RECORD, target="tester", envelope=Envelope(view="all"))

@@ -147,7 +147,7 @@ def test_a_given_payload_reaches_the_child_and_is_held_against_the_trace(bench: 
     assert "all passed" not in told
     assert "self.assertEqual(double(3), 6)" in told
     assert "return n + 1" in told
-    forbidden, _, doubtful = told.partition("Dead ends, not to be tried")[2].partition("Dead ends as the")
+    forbidden, _, doubtful = told.partition("Dead ends; do not try")[2].partition("Dead ends that the")
     assert "`python3 -m unittest -q` [it ended with exit code 1, e1]" in forbidden
     assert "n * 2" not in forbidden
     assert "no reason to leave anything out" in doubtful
@@ -237,7 +237,7 @@ def test_the_first_of_two_wins_and_the_parent_is_shown_both_sides(bench: RunHarn
 
 def test_more_tasks_than_may_be(bench: RunHarness) -> None:
     call = several(*[{"goal": f"GOAL {n}"} for n in range(9)])
-    assert result(bench, agents([call, DONE])).text == "Not done: tasks: give at most 8 in one call, not 9"
+    assert result(bench, agents([call, DONE])).text == "Not done: tasks: at most 8 in one call, not 9"
 
 
 DEEPER = calling(goal="DEEPEST")
@@ -351,12 +351,12 @@ def test_a_payload_that_is_too_large_is_refused_with_numbers(bench: RunHarness) 
     call = calling(goal="GOAL", handoff={"read_files": ["small.txt", "big.txt"]})
     seen = result(bench, agents([make, call, DONE]), window_tokens=20_000)
     assert seen.refused
-    assert "is about 32,495 tokens" in seen.text
-    assert "it may be given 6,000 (30% of its window of 20,000)" in seen.text
-    assert "cut from the largest parts: read_files big.txt (32,2" in seen.text
+    assert "about 32,495 tokens" in seen.text
+    assert "the limit is 6,000 (30% of its window of 20,000)" in seen.text
+    assert "cut the largest parts: read_files big.txt (32,2" in seen.text
     less = calling(goal="GOAL", handoff={"read_files": ["small.txt"]})
     seen = result(bench, agents([make, less, DONE]), max_tokens=200, thread="poor")
-    assert "it may be given 178 (its whole budget)" in seen.text
+    assert "the limit is 178 (its whole budget)" in seen.text
 
 
 def test_hostile_words_stay_words(bench: RunHarness) -> None:

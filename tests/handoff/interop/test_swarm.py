@@ -243,7 +243,7 @@ def test_a_view_that_a_store_explains_is_told_without_it(tmp_path: Path) -> None
         list(read_traces(path))
     with pytest.raises(RecordError, match="pass it as records="):
         build_latest_record(seen)
-    with pytest.raises(RecordError, match="belongs to the thread '', not to 'other'"):
+    with pytest.raises(RecordError, match="belongs to thread '', not to 'other'"):
         build_latest_record(seen, thread_id="other", records=store)
     for name in ("../../etc", "none", ""):
         forged = HumanMessage("x", additional_kwargs={METADATA_KEY: {"record": name, "stored": True}})

@@ -103,7 +103,7 @@ def test_an_image_goes_as_an_archive(layered: RunHarness, tmp_path: Path) -> Non
 def seen_by_successor(bench: RunHarness, home: Any) -> Any:
     other = object.__new__(RunHarness)
     other.home, other.store, other.spec = home, home.records, bench.spec
-    return other.take_over(scripted_model(LOOK, DONE), view="repository", record=NAME)
+    return other.take_over(scripted_model(LOOK, DONE), view=None, record=NAME)
 
 
 def test_a_record_that_is_there_stays(record: Path, carried: Path, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_record_that_is_not_whole_is_not_exported(record: Path, carried: Path,
 def test_what_is_cut_short_is_refused(carried: Path, tmp_path: Path) -> None:
     content = carried.read_bytes()
     for length in (*range(0, 60, 7), *range(60, len(content), len(content) // 40), len(content) - 1):
-        refused(content[:length], tmp_path, "cut short|unknown (record|snapshot) format")
+        refused(content[:length], tmp_path, "cut short|truncated|unknown (record|snapshot) format")
 
 
 def test_every_flipped_bit_is_refused(carried: Path, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_every_flipped_bit_is_refused(carried: Path, tmp_path: Path) -> None:
     for position in (*range(0, 60, 5), *range(60, len(content), len(content) // 40), len(content) - 1):
         changed = bytearray(content)
         changed[position] ^= 1 << position % 8
-        refused(bytes(changed), tmp_path, "checksum|format|larger than|cut short|goes on")
+        refused(bytes(changed), tmp_path, "checksum|format|larger than|cut short|continues after")
 
 
 def test_what_is_no_record_is_refused(carried: Path, tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_what_is_no_record_is_refused(carried: Path, tmp_path: Path) -> None:
         (os.urandom(1000), "format"),
         (b"takeover snapshot 1\n" + bytes(100), "`sandbox import` reads a snapshot alone"),
         (content.replace(b"record 1", b"record 2", 1), "format"),
-        (content + b"\0", "goes on after its end"),
+        (content + b"\0", "continues after its end"),
         (MAGIC + struct.pack(">Q", 1 << 40), "larger than any record"),
-        (MAGIC + struct.pack(">Q", 1 << 20) + b"{}", "cut short"),
-        (signed("[" * 100_000), "torn"),
+        (MAGIC + struct.pack(">Q", 1 << 20) + b"{}", "cut short|truncated"),
+        (signed("[" * 100_000), "damaged, or not JSON"),
         (signed("[]"), "schema version None"),
         (signed("{}"), "schema version None"),
         (signed('{"schema_version": 1}'), "schema version 1"),

@@ -234,7 +234,7 @@ def test_a_record_under_another_name_is_refused(store: RecordStore) -> None:
     store.directory(RECORD.id).rename(store.directory("other"))
     with pytest.raises(RecordError, match=f"contains the record {RECORD.id}"):
         store.load("other")
-    with pytest.raises(RecordError, match="no such record"):
+    with pytest.raises(RecordError, match="record not found"):
         store.load(RECORD.id)
 
 

@@ -88,10 +88,10 @@ def test_a_trace_that_tells_of_other_files(record: Path, layered: RunHarness) ->
         held = read_contents(found.snapshot, directory)
         for path, before, after, told in (
             ("pkg/core.py", "a" * 64, "b" * 64, "has other content than the trace says in pkg/core.py"),
-            ("pkg/core.py", "a" * 64, None, "still has what the trace removed: pkg/core.py"),
+            ("pkg/core.py", "a" * 64, None, "still has files that the trace removed: pkg/core.py"),
             ("pkg/other.py", None, "b" * 64, "lacks what the trace left in pkg/other.py"),
             ("pkg/__init__.py", "a" * 64, "b" * 64, "lacks what the trace left in pkg/__init__.py"),
-            ("test_core.py", "a" * 64, None, "still has what the trace removed: test_core.py"),
+            ("test_core.py", "a" * 64, None, "still has files that the trace removed: test_core.py"),
         ):
             change = FileChange(path=path, before=before, after=after)
             assert list(find_disagreements(with_changes(found, change), held)) == [f"the snapshot {told}"]

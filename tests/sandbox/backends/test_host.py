@@ -157,7 +157,7 @@ def test_a_command_that_ends_as_it_is_stopped_keeps_the_shell(host: Kit) -> None
         check_output(machine, "cd pkg")
         machine._agent_shell._send_command("true")
         time.sleep(0.3)  # its end is in the pipe by now
-        state = machine._end_all()
+        state = machine._kill_all()
         assert state is not None
         assert state.directory == f"{machine.workspace}/pkg"
 
@@ -421,9 +421,9 @@ successors = [sandbox.restore(snapshot, store, spec) for _ in range(3)]
 outputs = [one.run("cat new; ls README.txt", timeout_s=30).output for one in successors]
 for one in (machine, *successors):
     one.close()
-sandbox.remove_leftovers("host", "anybody")
+sandbox.remove_stale_resources("host", "anybody")
 left = [str(path) for path in Path(os.environ["TAKEOVER_HOME"], "runs").iterdir()]
-way = host.files_way()
+way = host.describe_file_layers()
 print(json.dumps({"told": told.output, "changes": changes, "outputs": outputs, "left": left, "way": way}))
 """
 

@@ -227,7 +227,7 @@ for kind in ("fork", "vfork", "trace", "threads"):
     sizes.append(beats.stat().st_size)
     print(kind, sizes[0] == sizes[1] < sizes[2])
 machine.close()
-sandbox.remove_leftovers("host", "anybody")
+sandbox.remove_stale_resources("host", "anybody")
 """
 
 

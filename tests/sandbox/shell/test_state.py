@@ -136,14 +136,14 @@ def test_what_cannot_be_converted_is_refused(host: Kit, frozen: Snapshot, tmp_pa
     layers = frozen.model_copy(
         update={"backend": "host", "base": frozen.base.removeprefix(bases.COPY_PREFIX)}
     )
-    refused(layers, "layers; restore it with --sandbox host", backend="process", directory=directory)
+    refused(layers, "layers \\(restore it with --sandbox host", backend="process", directory=directory)
     of_image = frozen.model_copy(update={"backend": "docker", "base": "sha256:" + "0" * 64})
-    refused(of_image, "image; restore it with --sandbox host", backend="process", directory=directory)
+    refused(of_image, "image \\(restore it with --sandbox host", backend="process", directory=directory)
     committed = of_image.model_copy(update={"location": "sha256:" + "0" * 64})
     refused(committed, "restore it with --sandbox docker", backend="host", directory=directory)
     for workspace in ("", "pkg", "/a\0b"):
         elsewhere = frozen.model_copy(update={"workspace": workspace})
-        refused(elsewhere, "workspace is no absolute path", backend="host", directory=directory)
+        refused(elsewhere, "workspace is not an absolute path", backend="host", directory=directory)
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(SnapshotCorruptError, match="was made for base"):

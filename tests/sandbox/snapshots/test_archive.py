@@ -588,7 +588,7 @@ def test_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     archive.verify(place, digest=held_digest(place), base_digest=BASE)
     for limit, value, reason in (
         ("MAX_MEMBERS", 59, "more than 59 members"),
-        ("LONGEST_PATHS", 100, "its paths take"),
+        ("MAX_TOTAL_PATH_BYTES", 100, "its paths take"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(members, limit, value)
@@ -662,7 +662,7 @@ def test_what_follows_the_end_is_refused(tmp_path: Path) -> None:
             archive.verify(place, digest=digest, base_digest=BASE)
     for end in (b"", bytes(512), END + END, END[:-512] + b"x" + bytes(511)):
         packed(place, block(), end)
-        with pytest.raises(SnapshotCorruptError, match=r"cut short|goes on"):
+        with pytest.raises(SnapshotCorruptError, match=r"cut short|continues after"):
             archive.verify(place, digest=digest, base_digest=BASE)
 
 

@@ -132,7 +132,7 @@ def test_every_flipped_bit_is_refused(exported: Path, tmp_path: Path) -> None:
         changed = bytearray(content)
         changed[position] ^= 1 << position % 8
         flipped.write_bytes(changed)
-        refused(str(flipped), store, "checksum|format|larger than|cut short|goes on")
+        refused(str(flipped), store, "checksum|format|larger than|cut short|continues after")
 
 
 def test_what_is_no_snapshot_is_refused(exported: Path, tmp_path: Path) -> None:

@@ -24,13 +24,13 @@ def told_in_a_finalizer(number):
         time.sleep(0.1)
 
 def work(number):
-    with endings.at_a_job():
+    with endings.enter_job():
         told_in_a_finalizer(number)
 
 if __name__ == "__main__":
     number = int(sys.argv[2])
     if sys.argv[1] == "command":
-        endings.end_on_sigterm()
+        endings.exit_on_sigterm()
         try:
             told_in_a_finalizer(number)
         except (KeyboardInterrupt, SystemExit) as error:
@@ -38,13 +38,13 @@ if __name__ == "__main__":
     elif sys.argv[1] == "node":
         before = signal.getsignal(signal.SIGTERM), sys.unraisablehook
         try:
-            with endings.ending_on_sigterm():
+            with endings.handle_sigterm():
                 told_in_a_finalizer(number)
         except SystemExit as error:
             assert before == (signal.getsignal(signal.SIGTERM), sys.unraisablehook)
             print("ended by", type(error).__name__)
     else:
-        endings.serve_one_parent()
+        endings.initialize_worker()
         try:
             work(number)
         except SystemExit as error:
@@ -53,13 +53,13 @@ if __name__ == "__main__":
 
 
 _WRONG = """
-from langgraph_takeover.evals.run.execution.signals import end_on_sigterm
+from langgraph_takeover.evals.run.execution.signals import exit_on_sigterm
 
 class Thing:
     def __del__(self):
         raise ValueError("kept")
 
-end_on_sigterm()
+exit_on_sigterm()
 thing = Thing()
 del thing
 """
