@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-# In this directory a file may have the name of a package.
+# Import from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import psutil
@@ -49,15 +49,17 @@ python benchmarks/experiment.py --limit 3 --repeats 1 --json
 
 
 def main(
-    limit: Annotated[int, typer.Option(min=1, help="Of so many bundled tasks.")] = 12,
-    repeats: Annotated[int, typer.Option(min=1, help="Takeovers of each point and view.")] = 2,
+    limit: Annotated[int, typer.Option(min=1, help="Number of bundled tasks.")] = 12,
+    repeats: Annotated[int, typer.Option(min=1, help="Takeovers per point and view.")] = 2,
     workers: Annotated[int, typer.Option(min=1, help="Processes side by side.")] = 2,
     sandbox: Annotated[str, typer.Option(help="host or process.")] = "host",
     rows: Annotated[int, typer.Option(min=1_000, help="Rows of the full journal.")] = 50_000,
     jobs: Annotated[
         int, typer.Option(min=2 * _FEW_JOBS, help="Jobs of the coordinator whose memory is measured.")
     ] = 20_000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+    ] = False,
 ) -> None:
     """Measure what the experiment costs beside its models."""
     with tempfile.TemporaryDirectory(prefix="takeover-experiment-") as place:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-# In this directory a file may have the name of a package.
+# Import from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
@@ -202,7 +202,9 @@ def main(
         list[str] | None,
         typer.Option(help="A database's URL beside a fresh SQLite file; its tables must be empty."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+    ] = False,
 ) -> None:
     """Measure the ledger under many processes."""
     with tempfile.TemporaryDirectory() as place:

@@ -17,7 +17,7 @@ BAD = {
     "point": (("--points", "last_edit"), "there is no point 'last_edit'"),
     "model": (("--model", "gpt-5"), "use openai:NAME, replay:FILE or builtin:oracle"),
     "key": (("--model", "openai:gpt-5"), "OPENAI_API_KEY is not set"),
-    "task": (("--task-ids", "ledger__ledger-13"), "no task ledger__ledger-13; it has "),
+    "task": (("--task-ids", "ledger__ledger-13"), "task not found: ledger__ledger-13 (choose from its "),
     "file": (("--tasks", "/nowhere/tasks.jsonl"), "/nowhere/tasks.jsonl: no such file"),
     "parquet": (("--tasks", "README.md"), "not a task file"),
     "ids": (("--task-ids", "@/nowhere/ids.txt"), "/nowhere/ids.txt: no such file"),

@@ -580,7 +580,9 @@ def test_a_thread_held_by_another_process_is_refused(studio: Studio) -> None:
     thread = studio.thread()
     with open_home(studio.home) as home:
         lease = acquire(home.ledger, thread)
-        assert re.search("ThreadHeldError: .* is held by process .* wait for it", failure(studio.run(thread)))
+        assert re.search(
+            r"ThreadHeldError: .* is held by process .* \(wait for it", failure(studio.run(thread))
+        )
         lease.release()
     studio.run(thread, context={"max_steps": 1})
     assert studio.values(thread)["stop_reason"] == "max_steps"

@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
-# In this directory a file may have the name of a package.
+# Import from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
@@ -38,16 +38,16 @@ _RAY_OPTIONS = (
 )
 _EPILOG = """Examples:
 
-python benchmarks/study.py --out runs/study
+python benchmarks/cluster_study.py --out runs/study
 
-python benchmarks/study.py --repeats 1 --limit 3 --latency-s 0.05 --kill-after 10
+python benchmarks/cluster_study.py --repeats 1 --limit 3 --latency-s 0.05 --kill-after 10
 """
 
 
 def main(
     out: Annotated[Path | None, typer.Option(help="Directory for the run. Default: a temporary one.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Of so many bundled tasks.")] = 12,
-    repeats: Annotated[int, typer.Option(min=1, help="Takeovers of each point and view.")] = 6,
+    limit: Annotated[int, typer.Option(min=1, help="Number of bundled tasks.")] = 12,
+    repeats: Annotated[int, typer.Option(min=1, help="Takeovers per point and view.")] = 6,
     latency_s: Annotated[float, typer.Option(min=0.001, help="Mean seconds that the model waits.")] = 0.1,
     slots: Annotated[int, typer.Option(min=1, help="Sandboxes a node.")] = 2,
     kill_after: Annotated[int, typer.Option(min=1, help="Kill a node after so many takeovers.")] = 300,
