@@ -1,4 +1,4 @@
-"""A person reads the note on each handoff point, and hands the work over, edits the note first, or refuses.
+"""A person reviews the note at each handoff point: approve, edit the note, or refuse the handoff.
 
 Usage: python examples/human_in_the_loop.py DIRECTORY
 """
@@ -6,8 +6,8 @@ Usage: python examples/human_in_the_loop.py DIRECTORY
 import sys
 from typing import Any
 
+from demo_task import TASK, sandbox_spec
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox_spec
 
 from langgraph_takeover import open_home, open_run, take_over
 
@@ -20,7 +20,7 @@ def ask_reviewer(request: dict[str, Any]) -> dict[str, str]:
         case ["view", view] if view in request["views"]:
             return {"decision": "approve", "view": view}
         case ["edit"]:
-            print("The note as it should be, to the end of input or a line with a dot:")
+            print("New note (end it with a line that contains only a dot):")
             return {"decision": "approve", "note": "\n".join(iter(input, "."))}
         case ["refuse"]:
             return {"decision": "refuse"}
