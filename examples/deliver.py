@@ -35,12 +35,11 @@ def main(directory: str, mode: str = "") -> None:
         if mode == "child":
             (handoff_id,) = sys.argv[3:]
             deliver(home, handoff_id, agent="tester", **agent, on_progress=kill_after_confirmation)
-        predecessor = run(
+        first_run = run(
             home, "written", task_id=TASK.id, prompt=TASK.prompt, **agent, policy="stop", points=("first_source_edit",),
         )  # fmt: skip
         envelope = Envelope(message="The edit is a first draft.", uncertainties=("long words are untested",))
-        record = predecessor.records[-1]
-        handoff = hand_over(home, record, target="tester", source="writer", envelope=envelope)
+        handoff = hand_over(home, first_run.records[-1], target="tester", source="writer", envelope=envelope)
         subprocess.run([sys.executable, __file__, directory, "child", handoff.id], check=False)
         run_handoff_cli("list", "--home", directory)
         run_handoff_cli("repair", "--home", directory)
