@@ -104,7 +104,7 @@ def _parse_names(only: str | None) -> list[str]:
     names = list(SIZES) if only is None else only.replace(",", " ").split()
     unknown = [name for name in names if name not in SIZES]
     if unknown or not names:
-        refuse(f"--only: unknown benchmark {', '.join(unknown) or only!r} (choose from: {', '.join(SIZES)})")
+        refuse(f"--only: unknown benchmark {', '.join(unknown) or only} (choose from: {', '.join(SIZES)})")
     return [name for name in SIZES if name in names]
 
 

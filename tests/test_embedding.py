@@ -69,7 +69,7 @@ def test_every_block_runs(tmp_path: Path, repository: Path) -> None:
         .replace('backend="host"', "backend=demo_task.default_backend()")
         .replace("done =", "outcome =")
         .replace("asyncio.run(main())", "asyncio.run(main())\nwith open_home('work') as home:\n"
-                 "    outcome = resume(home, 'async', model=model, sandbox=machine)")
+                 "    outcome = resume(home, 'async', model=model, sandbox=repository)")
         + f"print('=====', {number}, outcome.stop_reason, outcome.steps)\n"
         for number, block in enumerate(blocks(TEXT))
     )  # fmt: skip

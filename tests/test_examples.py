@@ -172,11 +172,11 @@ def test_team(tmp_path: Path) -> None:
     first, *steps = handoff.splitlines()
     assert first == "handoff: finished after 11 steps"
     (passed,) = [n for n, line in enumerate(steps) if line.split()[0] == "->"]
-    assert steps[passed].strip() == "-> tester (handoff, all of it)"
+    assert steps[passed].strip() == "-> tester (handoff, everything)"
     assert {line.split()[1] for line in steps[:passed]} == {"writer"}
     assert {line.split()[1] for line in steps[passed + 1 :]} == {"tester"}
     shared = [line.partition("(")[2] for line in rotation.splitlines() if line.split()[0] == "->"]
-    assert shared == ["rotation, results only)", "rotation, all of it)", "rotation, results only)"]
+    assert shared == ["rotation, results only)", "rotation, everything)", "rotation, results only)"]
     assert FIXED in patch.splitlines()
     with open_home(tmp_path) as home:
         assert home.threads() == ("handoff", "rotation")
@@ -215,7 +215,7 @@ def test_deliver(tmp_path: Path, mode: str) -> None:
     output = run_example("deliver.py", tmp_path, *filter(None, [mode])).splitlines()
     assert output[0].startswith("killed before its first step: ")
     assert any(line.split()[1:4] == ["accepted", "writer", "tester"] for line in output if line)
-    assert any("is accepted, and nobody works on" in line for line in output)
+    assert any("is accepted, but nobody works on" in line for line in output)
     states = [line.split()[2] for line in output if line.startswith("+") and line.split()[1:2] == ["s"]]
     assert states == [
         "prepared",

@@ -22,12 +22,12 @@ BEGUN = """
 import demo_task
 from langchain_openai import ChatOpenAI
 from pathlib import Path
-from langgraph_takeover.graph import open_home, run
+from langgraph_takeover import open_home, run
 from langgraph_takeover.sandbox import SandboxSpec
 
 with open_home("work") as home:
     spec = SandboxSpec(backend=demo_task.default_backend(), directory=Path("repository"))
-    run(home, "begun", "t", demo_task.TASK.prompt, model=ChatOpenAI(model="m"), sandbox=spec,
+    run(home, "begun", task_id="t", prompt=demo_task.TASK.prompt, model=ChatOpenAI(model="m"), sandbox=spec,
         policy="stop", points=("first_source_edit",))
 """
 
@@ -68,7 +68,7 @@ def test_every_block_runs(place: Path) -> None:
         )
         for block in BLOCKS
     )
-    (place / "program.py").write_text(program + "\nmachine.close()\n")
+    (place / "program.py").write_text(program + "\nsandbox.close()\n")
     shown = ran(place, "program.py").splitlines()
     assert shown[0] == "fixer 6"
     assert shown[1] == "finder handed over to fixer True"

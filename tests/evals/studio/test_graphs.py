@@ -566,11 +566,11 @@ def test_a_team_continues_after_a_review(studio: Studio) -> None:
     thread, review = studio.thread(), {"policy": "review", "max_consecutive_turns": 2}
     studio.run(thread, "team", context=review)
     (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
-    assert waiting["value"]["why"] == "writer: max_consecutive_turns (2)"
+    assert waiting["value"]["detail"] == "writer: max_consecutive_turns (2)"
     studio.run(thread, "team", input=None, command={"resume": {"decision": "approve"}}, context=review)
     assert studio.values(thread)["agent"] == "tester"
     (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
-    assert waiting["value"]["why"] == "tester: max_consecutive_turns (2)"
+    assert waiting["value"]["detail"] == "tester: max_consecutive_turns (2)"
     assert "offer_handoff: not available for teams (use enable_handoff_tool)" in failure(
         studio.run(studio.thread(), "team", context={"offer_handoff": True})
     )
