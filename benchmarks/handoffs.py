@@ -177,14 +177,14 @@ def _prepare(ledger: Ledger, number: int) -> None:
 
 
 def _move(ledger: Ledger, number: int, state: Any, by: str) -> None:
-    acceptance = (
+    acceptance: dict[str, Any] = (
         {"successor": f"{_handoff_name(number)}.1", "understanding": _UNDERSTANDING}
         if state == "accepted"
         else {}
     )
     handoffs.change_state(
         ledger, _handoff_name(number), state, by=by, key=f"{state} {number} {by}", **acceptance
-    )  # type: ignore[arg-type]
+    )
 
 
 def _handoff_name(number: int) -> str:
