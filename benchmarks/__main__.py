@@ -1,4 +1,4 @@
-"""All benchmarks, one after another, each in its own process; one table, and the same as a file."""
+"""Run all benchmarks, each in its own process; print one table and save it as a file."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ import typer
 from benchmarks.figures import Figure, print_progress, print_wide, refuse
 from benchmarks.host import Meter, describe_host
 from benchmarks.page import Part, ResultsPage, build_table, format_markdown
-from benchmarks.recorded import HELP
+from benchmarks.recorded_runs import HELP
 
 _HERE = Path(__file__).resolve().parent
 SIZES = {
-    "sandbox": (["--rounds", "5"], ["--rounds", "1", "--files", "600", "--no-peers"]),
+    "sandboxes": (["--rounds", "5"], ["--rounds", "1", "--files", "600", "--no-peers"]),
     "runtime": (["--rounds", "5"], ["--rounds", "1", "--steps", "10", "--long-steps", "200"]),
     "detection": (["--rounds", "7"], ["--rounds", "1"]),
     "experiment": (["--repeats", "2"], ["--repeats", "1", "--limit", "1", "--rows", "1000", "--jobs", "400"]),
-    "report": (["--rounds", "3"], ["--rounds", "1", "--takeovers", "24", "--few", "8"]),
+    "report_cost": (["--rounds", "3"], ["--rounds", "1", "--takeovers", "24", "--few", "8"]),
     "handoffs": (["--handoffs", "2000"], ["--handoffs", "80", "--processes", "4"]),
-    "shares": (["--steps", "300"], ["--steps", "20", "--freezes", "2", "--files", "200"]),
+    "time_shares": (["--steps", "300"], ["--steps", "20", "--snapshots", "2", "--files", "200"]),
 }
-"""The benchmarks, each with its options and those of a quick run."""
-_WITH_PEERS = ("sandbox", "runtime")
-_WITH_TRACES = ("detection", "report")
+"""The options of each benchmark, in a full run and in a quick run."""
+_WITH_PEERS = ("sandboxes", "runtime")
+_WITH_TRACES = ("detection", "report_cost")
 FAILED, INTERRUPTED = 1, 130
 _EPILOG = """Examples:
 
 python -m benchmarks
 
-python -m benchmarks --quick --only sandbox,report
+python -m benchmarks --quick --only sandboxes,report_cost
 
 python -m benchmarks --peer-python ~/peers/bin/python --traces ../shared/trajectories --write docs/performance.md
 
-Exit codes: 0 done, whether goals are met or not; 1 a benchmark failed, with the figures of the others; 2 usage; 130
+Exit codes: 0 done, regardless of goals; 1 a benchmark failed, with the figures of the others; 2 usage; 130
 interrupted, with the figures of the completed benchmarks.
 """
 
 
 def main(
     only: Annotated[
-        str | None, typer.Option(help=f"Some of {', '.join(SIZES)}, with commas. Default: all.")
+        str | None, typer.Option(help=f"Benchmarks, separated by commas: {', '.join(SIZES)}. Default: all.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Use small sizes, which show only that everything works.")
+        bool, typer.Option("--quick", help="Use small sizes, to test the benchmarks themselves.")
     ] = False,
     peer_python: Annotated[
         str | None,
-        typer.Option(help="A Python that has mini-swe-agent and swe-rex. Default: this one."),
+        typer.Option(help="Python interpreter with mini-swe-agent and swe-rex. Default: this one."),
     ] = None,
     traces: Annotated[list[str] | None, typer.Option(help=f"{HELP} Repeatable.")] = None,
     out: Annotated[
@@ -66,15 +66,17 @@ def main(
         Path | None, typer.Option(help="Markdown file for the figures, such as docs/performance.md.")
     ] = None,
 ) -> None:
-    """Run the benchmarks, about 20 minutes on two slow cores; print their figures beside peers, limits and goals."""
-    names, began, code = _parse_names(only), datetime.now(UTC), 0
-    out = out or Path("bench") / f"{began:%Y%m%d-%H%M%S}.json"
-    asked = ["--quick"] if quick else []
-    asked += ["--only", only] if only else []
-    asked += ["--peer-python", peer_python] if peer_python else []
+    """Run the benchmarks (about 20 minutes on two slow cores) and compare their figures with references and goals."""
+    names, started, code = _parse_names(only), datetime.now(UTC), 0
+    out = out or Path("bench") / f"{started:%Y%m%d-%H%M%S}.json"
+    arguments = ["--quick"] if quick else []
+    arguments += ["--only", only] if only else []
+    arguments += ["--peer-python", peer_python] if peer_python else []
     page = ResultsPage(
-        date=f"{began:%Y-%m-%d %H:%M} UTC",
-        command=_format_command("python -m benchmarks", [*asked, *(["--traces", os.sep] if traces else [])]),
+        date=f"{started:%Y-%m-%d %H:%M} UTC",
+        command=_format_command(
+            "python -m benchmarks", [*arguments, *(["--traces", os.sep] if traces else [])]
+        ),
         quick=quick,
         host=describe_host(),
     )
@@ -102,23 +104,23 @@ def _parse_names(only: str | None) -> list[str]:
     names = list(SIZES) if only is None else only.replace(",", " ").split()
     unknown = [name for name in names if name not in SIZES]
     if unknown or not names:
-        refuse(f"--only: {', '.join(unknown) or 'nothing'} is no benchmark; there are {', '.join(SIZES)}")
+        refuse(f"--only: unknown benchmark {', '.join(unknown) or only} (choose from: {', '.join(SIZES)})")
     return [name for name in SIZES if name in names]
 
 
 def _format_command(program: str, options: list[str]) -> str:
-    """The command line without the names of this host's files."""
-    shown = [
+    """The command line without local file names."""
+    words = [
         "PYTHON" if before == "--peer-python" else "DIR" if os.sep in option else option
         for before, option in zip(["", *options], options, strict=False)
     ]
-    return " ".join([program, *shown])
+    return " ".join([program, *words])
 
 
 def _run_benchmark(name: str, options: list[str]) -> tuple[Part, bool]:
-    """The figures of one benchmark, and whether Ctrl-C ended it."""
+    """Run one benchmark; return its figures, and whether Ctrl-C interrupted it."""
     script = _HERE / f"{name}.py"
-    meter, began, is_interrupted = Meter(), time.perf_counter(), False
+    meter, start, is_interrupted = Meter(), time.perf_counter(), False
     with tempfile.TemporaryFile("w+") as output:
         try:
             code, last = _run_process([sys.executable, str(script), *options, "--json"], output)
@@ -132,7 +134,7 @@ def _run_benchmark(name: str, options: list[str]) -> tuple[Part, bool]:
         about=ast.get_docstring(ast.parse(script.read_text())) or "",
         command=_format_command(f"python benchmarks/{name}.py", options),
         title=title,
-        seconds=round(time.perf_counter() - began, 1),
+        seconds=round(time.perf_counter() - start, 1),
         stolen=round(meter.read().stolen_share, 4),
         figures=figures,
         error=last if code and last and not figures else error,
@@ -141,7 +143,7 @@ def _run_benchmark(name: str, options: list[str]) -> tuple[Part, bool]:
 
 
 def _run_process(command: list[str], output: IO[str]) -> tuple[int, str]:
-    """Run the command and pass its progress on; its exit code and its last line of progress."""
+    """Run the command and forward its progress; return its exit code and last line of progress."""
     environment, last = os.environ | {"PYTHONPATH": str(_HERE.parent)}, ""
     with subprocess.Popen(
         command, env=environment, stdout=output, stderr=subprocess.PIPE, text=True, errors="replace"
@@ -156,10 +158,10 @@ def _run_process(command: list[str], output: IO[str]) -> tuple[int, str]:
 
 def _parse_figures(text: str) -> tuple[str, tuple[Figure, ...]]:
     try:
-        found: dict[str, Any] = json.loads(text)
+        result: dict[str, Any] = json.loads(text)
     except ValueError:
         return "", ()
-    return found["title"], tuple(Figure(**each) for each in found["figures"])
+    return result["title"], tuple(Figure(**each) for each in result["figures"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How fast recorded runs are read and their handoff points found, beside what parsing alone would take.
+"""Speed of reading recorded runs and detecting their handoff points, compared with parsing alone.
 
-Every figure is a median over the rounds of one run, on one core, with every cache of the detectors emptied
-before each round; what is compared takes turns within a round.
+Every figure is a median over the rounds of one run, on one core, with empty detector caches in each round. Compared
+operations alternate within a round.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-# In this directory a file may have the name of a package.
+# Import from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
 
 from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
-from benchmarks.recorded import HELP, open_recorded_runs
+from benchmarks.recorded_runs import HELP, open_recorded_runs
 from langgraph_takeover.evals.cli.trace_files import read_traces
 from langgraph_takeover.handoff.points import detectors, validation
 from langgraph_takeover.handoff.shell import command_effects, command_parser, syntax
@@ -59,33 +59,33 @@ def _shell_commands(traces: Sequence[Trace]) -> list[str]:
 
 
 def _measure(traces: Sequence[Trace], files: Sequence[Path], rounds: int) -> dict[str, float]:
-    """Seconds by name, medians."""
+    """Median seconds by name."""
     texts = _shell_commands(traces)
     events = [event for trace in traces for event in trace.events]
-    read = [(path, path.read_bytes()) for path in files if path.is_file()]
-    raw = [one.splitlines() if path.suffix == ".jsonl" else [one] for path, one in read]
+    contents = [(path, path.read_bytes()) for path in files if path.is_file()]
+    documents = [content.splitlines() if path.suffix == ".jsonl" else [content] for path, content in contents]
 
     def search_patterns() -> None:
         for event in events:
             (_ACTION_PATTERN if event.kind == "action" else _FAILURE_PATTERN).search(event.text)
 
-    ways: dict[str, Callable[[], object]] = {
+    operations: dict[str, Callable[[], object]] = {
         "detect": lambda: _detect(traces),
         "read": lambda: list(read_traces(files, "auto")),
         "grammar": lambda: [syntax.parse_syntax_tree(text) for text in texts],
         "parse": lambda: [command_parser.parse_command(text) for text in texts],
         "patterns": search_patterns,
-        "json": lambda: [_parse_json(line) for one in raw for line in one],
+        "json": lambda: [_parse_json(line) for document in documents for line in document],
     }
-    taken: dict[str, list[float]] = defaultdict(list)
+    durations: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds + 1):
-        for name, way in ways.items() if number % 2 else reversed(ways.items()):
+        for name, operation in operations.items() if number % 2 else reversed(operations.items()):
             _clear_caches()
-            began = time.process_time()
-            way()
-            if number:  # the first round only warms up
-                taken[name].append(time.process_time() - began)
-    return {name: statistics.median(values) for name, values in taken.items()}
+            start = time.process_time()
+            operation()
+            if number:  # the first round is a warm-up
+                durations[name].append(time.process_time() - start)
+    return {name: statistics.median(values) for name, values in durations.items()}
 
 
 def _parse_json(line: bytes) -> object:
@@ -96,37 +96,39 @@ def _parse_json(line: bytes) -> object:
 
 
 def _build_figures(rates: dict[str, float]) -> Iterator[Figure]:
-    """Every limit and peer beside what of ours does that work among other."""
-    found, read = "handoff points found", "files read, edits inferred"
-    for what, ours, peer, title, goal in (
+    """Each operation, compared with a limit or peer that does part of its work."""
+    detection, reading = "detection of handoff points", "reading files and inferring edits"
+    for name, operation, reference, reference_name, goal in (
         (
-            found,
+            detection,
             "detect",
             "parse",
-            "limit: every command line parsed, nothing else",
+            "limit: parsing every command line",
             Goal(_GOAL, at_least=True),
         ),
-        (found, "detect", "grammar", "limit: the shell grammar alone on every command line", None),
-        (found, "detect", "patterns", "peer: two patterns over the texts", None),
-        (read, "read", "json", "limit: the files' JSON decoded", None),
+        (detection, "detect", "grammar", "limit: the shell grammar on every command line", None),
+        (detection, "detect", "patterns", "peer: two patterns over the texts", None),
+        (reading, "read", "json", "limit: decoding the files' JSON", None),
     ):
-        yield Figure(what, "events/s", rates[ours], rates[peer], title, goal)
+        yield Figure(name, "events/s", rates[operation], rates[reference], reference_name, goal)
 
 
 def main(
     traces: Annotated[
         list[str] | None, typer.Argument(help=HELP, metavar="TRACE…", show_default=False)
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds to take medians over.")] = 7,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds; figures are medians.")] = 7,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+    ] = False,
 ) -> None:
-    """Read runs and find their handoff points, again and again."""
-    with open_recorded_runs(traces or ()) as found:
-        print_progress(f"{found}, {format_count(rounds, 'round')}")
-        taken = _measure(found.traces, found.files, rounds)
-    rates = {name: found.events / seconds for name, seconds in taken.items()}
+    """Measure the speed of reading runs and detecting their handoff points."""
+    with open_recorded_runs(traces or ()) as runs:
+        print_progress(f"{runs}, {format_count(rounds, 'round')}")
+        durations = _measure(runs.traces, runs.files, rounds)
+    rates = {name: runs.events / seconds for name, seconds in durations.items()}
     print_figures(
-        f"{found}; medians of {format_count(rounds, 'round')}, one core",
+        f"{runs}; medians of {format_count(rounds, 'round')}, one core",
         _build_figures(rates),
         as_json=as_json,
     )

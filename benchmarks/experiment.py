@@ -1,8 +1,8 @@
-"""The experiment without a model's time: takeovers a minute beside what their commands alone take, and what grows with them.
+"""Cost of the experiment without model time: throughput, the limit of bare commands, and growth.
 
-The built-in model answers at once. The limit of a takeover is to thaw its record's machine and run the very commands that
-its successor ran, one after another, with nothing around them. Journal appends are timed on an empty journal and on a
-full one, beside a bare file that is synced line by line; memory is the coordinator's, after few jobs and after many.
+The built-in model answers instantly. The limit of a takeover is to restore the record's sandbox and run the successor's
+commands, one after another. Journal appends are timed on an empty and a full journal, compared with a bare file that is
+synced after each line. Memory is the coordinator's, after few and after many jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-# In this directory a file may have the name of a package.
+# Import from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import psutil
@@ -38,7 +38,7 @@ from langgraph_takeover.sandbox.lifecycle import SandboxManager
 
 VIEWS = "repository,trace,summary,structured"
 _TEXT = "x" * 3_000
-"""About as long as a takeover's row with its patch."""
+"""About the length of a takeover's row with its patch."""
 _FEW_JOBS = 200
 _EPILOG = """Examples:
 
@@ -49,33 +49,37 @@ python benchmarks/experiment.py --limit 3 --repeats 1 --json
 
 
 def main(
-    limit: Annotated[int, typer.Option(min=1, help="Of so many bundled tasks.")] = 12,
-    repeats: Annotated[int, typer.Option(min=1, help="Takeovers of each point and view.")] = 2,
-    workers: Annotated[int, typer.Option(min=1, help="Processes side by side.")] = 2,
-    sandbox: Annotated[str, typer.Option(help="host or process.")] = "host",
-    rows: Annotated[int, typer.Option(min=1_000, help="Rows of the full journal.")] = 50_000,
+    limit: Annotated[int, typer.Option(min=1, help="Number of bundled tasks.")] = 12,
+    repeats: Annotated[int, typer.Option(min=1, help="Takeovers per point and view.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Number of worker processes.")] = 2,
+    sandbox: Annotated[str, typer.Option(help="Back end: host or process.")] = "host",
+    rows: Annotated[int, typer.Option(min=1_000, help="Number of rows of the full journal.")] = 50_000,
     jobs: Annotated[
-        int, typer.Option(min=2 * _FEW_JOBS, help="Jobs of the coordinator whose memory is measured.")
+        int, typer.Option(min=2 * _FEW_JOBS, help="Number of jobs for the memory of the coordinator.")
     ] = 20_000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+    ] = False,
 ) -> None:
-    """Measure what the experiment costs beside its models."""
-    with tempfile.TemporaryDirectory(prefix="takeover-experiment-") as place:
-        out = Path(place) / "run"
+    """Measure the cost of the experiment without its models."""
+    with tempfile.TemporaryDirectory(prefix="takeover-experiment-") as work:
+        out = Path(work) / "run"
         spans = _time_takeovers(out, limit, repeats, workers, sandbox)
-        taken = load_results([out]).takeovers
+        takeovers = load_results([out]).takeovers
         figures = [
-            *_build_speed_figures(spans, taken),
-            *_build_baseline_figures(out, taken),
-            *_build_append_figures(Path(place), rows),
+            *_build_speed_figures(spans, takeovers),
+            *_build_baseline_figures(out, takeovers),
+            *_build_append_figures(Path(work), rows),
             _build_memory_figure(jobs),
         ]
-    title = f"{len(taken)} takeovers by {format_count(workers, 'worker')} in `{sandbox}`, no model's time"
+    title = (
+        f"{len(takeovers)} takeovers by {format_count(workers, 'worker')} in `{sandbox}`, without model time"
+    )
     print_figures(title, figures, as_json=as_json)
 
 
 class TimeSpans(NamedTuple):
-    """Seconds of the takeovers' process, and processor seconds between the first row and the last."""
+    """Seconds of the takeovers' process, and processor seconds between its first and last row."""
 
     start: float
     """From the process's start to the first row."""
@@ -83,45 +87,46 @@ class TimeSpans(NamedTuple):
     report: float
     """From the last row to the process's end."""
     own_s: float
-    """Of the coordinator and its workers."""
+    """Processor time of the coordinator and its workers."""
     host_s: float
-    """Of all processes on this host, the commands in the sandboxes included."""
+    """Processor time of all processes on this host, including commands in sandboxes."""
     stolen_share: float
-    """The share that other hosts took of this one's processors."""
+    """CPU steal as a share of all processor time."""
 
 
 def _time_takeovers(out: Path, limit: int, repeats: int, workers: int, sandbox: str) -> TimeSpans:
-    """Run everything before the takeovers, then these alone."""
+    """Run the stages before the takeovers, then time the takeovers alone."""
     base = [sys.executable, "-m", "evals.takeover", "--out", str(out), "--workers", str(workers)]
-    asked = ["--view", VIEWS, "--limit", str(limit), "--repeats", str(repeats), "--sandbox", sandbox]
+    options = ["--view", VIEWS, "--limit", str(limit), "--repeats", str(repeats), "--sandbox", sandbox]
     environment = os.environ | {"PYTHONPATH": sys.path[0]}
     print_progress("predecessors, labels and notes")
-    before = [*base, *asked, "--stages", "predecessors,labels,notes"]
-    subprocess.run(before, env=environment, check=True, stdout=subprocess.DEVNULL)
+    preparation = [*base, *options, "--stages", "predecessors,labels,notes"]
+    subprocess.run(preparation, env=environment, check=True, stdout=subprocess.DEVNULL)
     print_progress("takeovers")
-    began, meter = time.perf_counter(), Meter()
-    moments: list[tuple[float, ProcessorTime, float]] = []
+    start, meter = time.perf_counter(), Meter()
+    samples: list[tuple[float, ProcessorTime, float]] = []
     with subprocess.Popen(
         [*base, "--resume", "--stages", "takeovers"], env=environment, stdout=subprocess.PIPE, text=True
     ) as running:
         assert running.stdout is not None
         for line in running.stdout:
             if line.startswith("takeovers: "):
-                if not moments:
+                if not samples:
                     meter = Meter()
-                moments.append((time.perf_counter(), meter.read(), _read_processor_time(running.pid)))
-                if len(moments) % 50 == 0:
-                    print_progress(f"{len(moments)} takeovers")
+                samples.append((time.perf_counter(), meter.read(), _read_processor_time(running.pid)))
+                if len(samples) % 50 == 0:
+                    print_progress(f"{len(samples)} takeovers")
     if running.returncode != 0:
-        raise RuntimeError(f"the takeovers ended with {running.returncode}")
-    ended = time.perf_counter()
-    (first, _, ours_before), (last, spent, ours_after) = moments[0], moments[-1]
-    ours = ours_after - ours_before
-    return TimeSpans(first - began, last - first, ended - last, ours, spent.busy_s, spent.stolen_share)
+        raise RuntimeError(f"the takeovers failed with exit code {running.returncode}")
+    end = time.perf_counter()
+    (first, _, own_before), (last, host, own_after) = samples[0], samples[-1]
+    return TimeSpans(
+        first - start, last - first, end - last, own_after - own_before, host.busy_s, host.stolen_share
+    )
 
 
 def _read_processor_time(process: int) -> float:
-    """The processor seconds of a process and its workers so far, without what they started."""
+    """Processor seconds of a process and its workers so far, without the programs that they started."""
     coordinator = psutil.Process(process)
     total = 0.0
     for each in (coordinator, *coordinator.children()):
@@ -132,25 +137,25 @@ def _read_processor_time(process: int) -> float:
 
 
 def _build_speed_figures(spans: TimeSpans, takeovers: tuple[Row, ...]) -> Iterator[Figure]:
-    # The time between the first row and the last is that of all takeovers but one.
+    # The time between the first and the last row covers all takeovers except one.
     number = len(takeovers) - 1
-    a_minute, stolen = 60 * number / spans.seconds, f"{100 * spans.stolen_share:.0f} %"
-    title = f"without the {stolen} that other hosts took of this one"
+    per_minute, steal = 60 * number / spans.seconds, f"{100 * spans.stolen_share:.0f} %"
+    title = f"without {steal} CPU steal"
     goal = Goal(120, at_least=True)
-    yield Figure("takeovers a minute", "", a_minute, a_minute / (1 - spans.stolen_share), title, goal)
-    ours_ms, all_ms = 1e3 * spans.own_s / number, 1e3 * spans.host_s / number
-    title = "everything on this host, its commands too"
-    yield Figure("processor time of a takeover", "ms", ours_ms, all_ms, title)
-    yield Figure("from the start to the first row", "s", spans.start)
-    yield Figure("report of them", "s", spans.report)
+    yield Figure("takeovers per minute", "", per_minute, per_minute / (1 - spans.stolen_share), title, goal)
+    own_ms, host_ms = 1e3 * spans.own_s / number, 1e3 * spans.host_s / number
+    title = "all processes on this host, including commands"
+    yield Figure("processor time per takeover", "ms", own_ms, host_ms, title)
+    yield Figure("start to first row", "s", spans.start)
+    yield Figure("report on the takeovers", "s", spans.report)
 
 
 def _build_baseline_figures(out: Path, takeovers: tuple[Row, ...]) -> Iterator[Figure]:
-    """Of one takeover of each record and view, beside a thaw and its commands, and the Pythons that these start."""
-    print_progress("the same commands alone")
-    config, places = load_config(out), RunPaths(out)
+    """One takeover per record and view, compared with a restore and its bare commands, and their Python start-up."""
+    print_progress("bare commands")
+    config, paths = load_config(out), RunPaths(out)
     tasks = {task.id: task for task in load_tasks(config.tasks, config.task_ids, config.limit)}
-    results, found, starts, pythons = load_results([out]), [], [], 0
+    results, durations, start_times, python_count = load_results([out]), [], [], 0
     for row in [row for row in takeovers if row["repeat"] == 1][:40]:
         trace, record = results.load_trace(row), results.load_record(row)
         assert trace is not None
@@ -160,23 +165,32 @@ def _build_baseline_figures(out: Path, takeovers: tuple[Row, ...]) -> Iterator[F
             for event in trace.events
             if event.kind == "action" and event.tool == "shell"
         ]
-        began = time.perf_counter()
-        with SandboxManager(places.spec(config, tasks[row["task_id"]])) as workbench:
-            machine = workbench.restore(record.required_snapshot, places.records.directory(record.id))
+        start = time.perf_counter()
+        with SandboxManager(paths.spec(config, tasks[row["task_id"]])) as manager:
+            restored = manager.restore(record.required_snapshot, paths.records.directory(record.id))
             for command in commands:
-                machine.run(command, timeout_s=120)
-            found.append(time.perf_counter() - began)
-            pythons += sum(command.startswith("python3 ") for command in commands)
-            starts.append(machine.run("python3 -c pass", timeout_s=120).seconds)
-    ours, commands_s = statistics.median(row["seconds"] for row in takeovers), statistics.median(found)
-    title = "its thaw and its commands alone, one at a time"
-    yield Figure("a takeover, grading included", "s", ours, commands_s, title)
-    each, start_s = pythons / len(found), statistics.median(starts)
-    yield Figure(f"{each:.1f} Pythons that it starts", "s", each * start_s, start_s, "one that does nothing")
+                restored.run(command, timeout_s=120)
+            durations.append(time.perf_counter() - start)
+            python_count += sum(command.startswith("python3 ") for command in commands)
+            start_times.append(restored.run("python3 -c pass", timeout_s=120).seconds)
+    takeover_s, commands_s = (
+        statistics.median(row["seconds"] for row in takeovers),
+        statistics.median(durations),
+    )
+    title = "its restore and commands alone, one at a time"
+    yield Figure("takeover with grading", "s", takeover_s, commands_s, title)
+    per_takeover, start_s = python_count / len(durations), statistics.median(start_times)
+    yield Figure(
+        f"start-up of its {per_takeover:.1f} Python processes",
+        "s",
+        per_takeover * start_s,
+        start_s,
+        "one process",
+    )
 
 
 def _build_append_figures(directory: Path, rows: int) -> Iterator[Figure]:
-    """Medians: on a full journal, beside an empty one and a bare file."""
+    """Median appends to a full journal, compared with an empty one and a bare file."""
     print_progress(f"a journal of {rows:,} rows")
     with open_journal(directory) as database:
         journal = Journal(database, "run", "takeovers", "number")
@@ -192,9 +206,9 @@ def _build_append_figures(directory: Path, rows: int) -> Iterator[Figure]:
             os.fsync(file.fileno())
 
         bare = _measure_median_ms(append_line, range(200))
-    what = f"journal append after {rows:,} rows"
-    yield Figure(what, "ms", full, empty, "on an empty journal", growth=True)
-    yield Figure(what, "ms", full, bare, "a line of a bare file, synced")
+    name = f"journal append after {rows:,} rows"
+    yield Figure(name, "ms", full, empty, "empty journal", growth=True)
+    yield Figure(name, "ms", full, bare, "line of a bare file, synced")
 
 
 def _make_row(number: int) -> Row:
@@ -202,12 +216,12 @@ def _make_row(number: int) -> Row:
 
 
 def _measure_median_ms(append: Callable[[Row], object], numbers: range) -> float:
-    spent = []
+    durations = []
     for number in numbers:
-        began = time.perf_counter()
+        start = time.perf_counter()
         append(_make_row(number))
-        spent.append(1e3 * (time.perf_counter() - began))
-    return statistics.median(spent)
+        durations.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(durations)
 
 
 def _do_nothing(config: RunConfig, out: Path, task: Task, number: int) -> Row:
@@ -215,10 +229,9 @@ def _do_nothing(config: RunConfig, out: Path, task: Task, number: int) -> Row:
 
 
 def _build_memory_figure(jobs: int) -> Figure:
-    print_progress(f"a coordinator of {jobs:,} jobs")
-    what = f"coordinator's memory, {jobs:,} jobs"
+    print_progress(f"coordinator of {jobs:,} jobs")
     return Figure(
-        what,
+        f"memory of the coordinator, {jobs:,} jobs",
         "MB",
         _measure_coordinator(jobs),
         _measure_coordinator(_FEW_JOBS),
@@ -228,7 +241,7 @@ def _build_memory_figure(jobs: int) -> Figure:
 
 
 def _measure_coordinator(jobs: int) -> float:
-    """The most that a coordinator of its own process takes, in MB, for so many jobs that do nothing."""
+    """Peak memory in MB of a separate coordinator process with this many empty jobs."""
     code = f"from benchmarks.experiment import coordinate; print(coordinate({jobs}))"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -242,20 +255,22 @@ def _measure_coordinator(jobs: int) -> float:
 
 
 def coordinate(jobs: int) -> float:
-    """Journal so many rows of two workers, and read them all again; the process's most memory in MB."""
+    """Journal the rows of two workers and read them again; return the peak memory of the process in MB."""
     (task,) = load_tasks("bundled", limit=1)
     config: Any = None
     with (
-        tempfile.TemporaryDirectory() as place,
-        open_journal(Path(place)) as database,
-        open_local_executor(2) as machinery,
+        tempfile.TemporaryDirectory() as directory,
+        open_journal(Path(directory)) as database,
+        open_local_executor(2) as executor,
     ):
         journal = Journal(database, "run", "takeovers", "number")
-        asked = (Job(_do_nothing, config, Path(place), (task, number), (number,)) for number in range(jobs))
-        for row in machinery.run(asked):
+        queue = (
+            Job(_do_nothing, config, Path(directory), (task, number), (number,)) for number in range(jobs)
+        )
+        for row in executor.run(queue):
             journal.append(row)
         assert sum(1 for _ in journal.rows()) == jobs
-        journal.export(Path(place))
+        journal.export(Path(directory))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

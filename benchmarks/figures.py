@@ -1,4 +1,4 @@
-"""The figures of a benchmark, each beside a peer or a limit of the same run, and the table that shows them."""
+"""Figures of a benchmark, each compared with a reference from the same run, and their table."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-HEADINGS = ("what", "ours", "peer or limit", "ratio", "goal", "met")
+HEADINGS = ("figure", "value", "reference", "ratio", "goal", "met")
 _WIDTH = 150
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The upper limit of a figure or of its ratio; the lower one if `at_least`."""
+    """The upper limit of a figure or its ratio; the lower limit if `at_least`."""
 
     limit: float
-    of: Literal["ours", "ratio"] = "ours"
+    of: Literal["value", "ratio"] = "value"
     at_least: bool = False
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured value, and the value of the same run that it is compared with."""
+    """A measured value, and a reference value from the same run."""
 
-    what: str
+    name: str
     unit: str
-    ours: float | None
-    beside: float | None = None
-    beside_what: str = ""
+    value: float | None
+    reference: float | None = None
+    reference_name: str = ""
     goal: Goal | None = None
     growth: bool = False
-    """Whether it shows how a cost grows: `ours` is the larger case, `beside` the smaller one."""
+    """Whether it shows the growth of a cost: `value` is the larger case, `reference` the smaller one."""
     paired: float | None = None
-    """The median of the ratios of each round; replaces the ratio of the medians."""
+    """The median of the ratios per round; replaces the ratio of the medians."""
     missing: str = ""
-    """Why `ours` or `beside` is unknown."""
+    """Why `value` or `reference` is unknown."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def ratio(self) -> float | None:
         if self.paired is not None:
             return self.paired
-        return None if self.ours is None or not self.beside else self.ours / self.beside
+        return None if self.value is None or not self.reference else self.value / self.reference
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def is_met(self) -> bool | None:
         """Whether the goal is met; None without a goal or without a value."""
-        value = None if self.goal is None else self.ours if self.goal.of == "ours" else self.ratio
+        value = None if self.goal is None else self.value if self.goal.of == "value" else self.ratio
         if self.goal is None or value is None:
             return None
         return value >= self.goal.limit if self.goal.at_least else value <= self.goal.limit
@@ -64,13 +64,13 @@ class Figure:
 
 def format_cells(figure: Figure) -> tuple[str, ...]:
     """The texts of a figure's row, in the order of HEADINGS."""
-    beside = format_amount(figure.beside, figure.unit) if figure.beside is not None else ""
-    beside = ": ".join(text for text in (figure.beside_what, beside) if text)
+    reference = format_amount(figure.reference, figure.unit) if figure.reference is not None else ""
+    reference = ": ".join(text for text in (figure.reference_name, reference) if text)
     if figure.missing:
-        beside = f"{beside} ({figure.missing})" if beside else figure.missing
+        reference = f"{reference} ({figure.missing})" if reference else figure.missing
     ratio = "–" if figure.ratio is None else f"{figure.ratio:,.{2 if figure.ratio < 10 else 0}f}"
     met = "" if figure.goal is None else {True: "yes", False: "no", None: "not measured"}[figure.is_met]
-    return figure.what, format_amount(figure.ours, figure.unit), beside, ratio, _format_goal(figure), met
+    return figure.name, format_amount(figure.value, figure.unit), reference, ratio, _format_goal(figure), met
 
 
 def format_amount(value: float | None, unit: str = "") -> str:
@@ -100,7 +100,7 @@ def make_table(title: str) -> Table:
     """An empty table with HEADINGS."""
     table = Table(title=title)
     for heading in HEADINGS:
-        table.add_column(heading, justify="right" if heading in ("ours", "ratio", "goal") else "left")
+        table.add_column(heading, justify="right" if heading in ("value", "ratio", "goal") else "left")
     return table
 
 
@@ -110,10 +110,10 @@ def add_row(table: Table, figure: Figure) -> None:
 
 
 def print_figures(title: str, figures: Iterable[Figure], *, as_json: bool) -> None:
-    """Print the result of a benchmark: a table, or the same as one JSON object."""
+    """Print the figures of a benchmark as a table or as one JSON object."""
     if as_json:
-        found = TypeAdapter(tuple[Figure, ...]).dump_python(tuple(figures))
-        print(json.dumps({"title": title, "figures": found}, indent=1))
+        values = TypeAdapter(tuple[Figure, ...]).dump_python(tuple(figures))
+        print(json.dumps({"title": title, "figures": values}, indent=1))
         return
     table = make_table(title)
     for each in figures:
@@ -121,10 +121,10 @@ def print_figures(title: str, figures: Iterable[Figure], *, as_json: bool) -> No
     print_wide(table)
 
 
-def print_wide(*shown: object) -> None:
-    """Print in the terminal's width; in a fixed one where the output is no terminal."""
-    is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    Console(highlight=False, markup=False, width=None if is_known else _WIDTH).print(*shown)
+def print_wide(*items: object) -> None:
+    """Print in the terminal's width, or in a fixed width if the output is not a terminal."""
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    Console(highlight=False, markup=False, width=None if has_width else _WIDTH).print(*items)
 
 
 def print_progress(text: str) -> None:
@@ -132,13 +132,13 @@ def print_progress(text: str) -> None:
 
 
 def refuse(reason: str) -> NoReturn:
-    """End the program with exit code 2 and one line."""
+    """Exit with code 2 and an error of one line."""
     print(f"error: {reason}", file=sys.stderr)
     raise typer.Exit(2)
 
 
 def run_command(main: Callable[..., None], epilog: str) -> None:
-    """Run a script's function as its command line."""
+    """Run a function as the command line of its script."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(epilog=epilog)(main)
     app()

@@ -1,8 +1,8 @@
-"""Handoffs from many processes at once on one ledger: none lost, none twice, how many a second, and how late the slowest.
+"""Concurrent handoffs of many processes on one ledger: losses, duplicates, throughput and latency.
 
-Every handoff is prepared and offered once, each message sent twice; two processes try to take it, one may; who took it
-works it off. Beside it, in the same run: bare transactions of one compare-and-set and one row, the least that any ledger
-must do, by as many processes on the same database.
+Every handoff is prepared and offered once, with each message sent twice. Two processes try to accept it; the winner
+completes it. The reference, in the same run: the same number of processes and bare transactions (one compare-and-set and
+one row), the minimum work of any ledger.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-# In this directory a file may have the name of a package.
+# Import from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
@@ -30,11 +30,11 @@ from langgraph_takeover.handoff.ledger.handoffs import IllegalTransitionError
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
 
 _UNDERSTANDING = Understanding(
-    goal="All of it is done.", next_step="I begin with it.", verify_first="That it is mine."
+    goal="The task is done.", next_step="I start the task.", verify_first="The handoff is mine."
 )
 _STATES = ("prepared", "offered", "accepted", "active", "completed")
 _FENCE_EVERY = 20
-"""Of so many handoffs, one has a source that still holds its thread, and must be fenced off."""
+"""One of this many handoffs has a source that still holds its thread and must be fenced off."""
 _EPILOG = """Examples:
 
 python benchmarks/handoffs.py
@@ -44,51 +44,51 @@ python benchmarks/handoffs.py --database postgresql://postgres@127.0.0.1:5432/po
 
 
 class ProcessResult(NamedTuple):
-    """The counts and times of one process."""
+    """Counts and times of one process."""
 
     accepted: tuple[str, ...]
-    """The handoffs that it got."""
+    """The handoffs that the process accepted."""
     seconds: tuple[float, ...]
-    """Of each transition that was its own."""
+    """Duration of each of its transitions."""
     fenced_count: int
     lost_races: int
-    """How often another process had been faster."""
+    """Number of handoffs that another process accepted first."""
 
 
 class LoadResult(NamedTuple):
-    """The results of all processes together."""
+    """Results of all processes."""
 
     failures: dict[str, int]
     lost_races: int
     seconds: float
     transitions_s: list[float]
-    """Of each transition, sorted."""
+    """Duration of each transition, sorted."""
 
 
 def run_load(url: str, count: int, processes: int) -> LoadResult:
-    """Hand over `count` times from so many processes, and check every trace of it afterwards."""
+    """Hand over `count` times from this many processes, then check all states and histories."""
     Ledger(url).close()
     started = time.monotonic()
     results = _run_in_processes(_run_handoffs, url, count, processes)
     seconds = time.monotonic() - started
-    took = Counter(name for each in results for name in each.took)
+    accepted = Counter(name for result in results for name in result.accepted)
     ledger, names = Ledger(url), [_handoff_name(number) for number in range(count)]
-    ended = {each.id: each.state for each in handoffs.list_handoffs(ledger)}
+    states = {each.id: each.state for each in handoffs.list_handoffs(ledger)}
     histories = [tuple(step.after for step in handoffs.list_transitions(ledger, name)) for name in names]
     ledger.close()
-    fenced = sum(each.fenced for each in results)
+    fenced_count = sum(result.fenced_count for result in results)
     failures = {
-        "lost": sum(ended.get(name) != "completed" for name in names),
-        "taken twice": sum(number > 1 for number in took.values()),
-        "histories that are not lawful": sum(history != _STATES for history in histories),
-        "sources that could still write": len(range(0, count, _FENCE_EVERY)) - fenced,
+        "lost": sum(states.get(name) != "completed" for name in names),
+        "accepted twice": sum(number > 1 for number in accepted.values()),
+        "invalid histories": sum(history != _STATES for history in histories),
+        "sources without fence": len(range(0, count, _FENCE_EVERY)) - fenced_count,
     }
-    transitions_s = sorted(each for one in results for each in one.seconds)
-    return LoadResult(failures, sum(each.beaten for each in results), seconds, transitions_s)
+    transitions_s = sorted(duration for result in results for duration in result.seconds)
+    return LoadResult(failures, sum(result.lost_races for result in results), seconds, transitions_s)
 
 
 def time_bare_transactions(url: str, count: int, processes: int) -> float:
-    """Seconds for as many transactions as the storm has transitions, each of one update and one row."""
+    """Seconds for the same number of transactions as transitions, each with one update and one row."""
     ledger = Ledger(url)
     with ledger.write_transaction() as connection:
         connection.execute(text("CREATE TABLE IF NOT EXISTS bare (id INTEGER PRIMARY KEY, version INTEGER)"))
@@ -124,38 +124,38 @@ def _run_handoffs(url: str, count: int, processes: int, worker: int) -> ProcessR
         call(ledger, *arguments)
         seconds.append(time.monotonic() - started)
 
-    mine = list(range(worker, count, processes))
+    own = list(range(worker, count, processes))
     others = list(range((worker + 1) % processes, count, processes))
-    held = {number: acquire(ledger, f"source-{number}") for number in mine if number % _FENCE_EVERY == 0}
-    for number in mine:
+    leases = {number: acquire(ledger, f"source-{number}") for number in own if number % _FENCE_EVERY == 0}
+    for number in own:
         time_call(_prepare, number)
         time_call(_move, number, "offered", "the sender")
         _prepare(ledger, number)
         _move(ledger, number, "offered", "the sender")
-    took, beaten = [], 0
-    wanted = [*mine, *others]
-    random.Random(worker).shuffle(wanted)
-    while wanted:
-        number = wanted.pop()
+    accepted, lost_races = [], 0
+    pending = [*own, *others]
+    random.Random(worker).shuffle(pending)
+    while pending:
+        number = pending.pop()
         try:
             time_call(_move, number, "accepted", f"worker {worker}")
         except handoffs.HandoffNotFoundError:
-            wanted.insert(0, number)  # its sender is not there yet
+            pending.insert(0, number)  # not prepared yet
             time.sleep(0.001)
             continue
         except (IllegalTransitionError, HandedOverError) as error:
             if isinstance(error, IllegalTransitionError) and error.handoff.state == "prepared":
-                wanted.insert(0, number)
+                pending.insert(0, number)
             else:
-                beaten += 1
+                lost_races += 1
             continue
-        took.append(_handoff_name(number))
+        accepted.append(_handoff_name(number))
         for state in ("active", "completed"):
             time_call(_move, number, state, f"worker {worker}")
             _move(ledger, number, state, f"worker {worker}")
-    fenced = sum(_is_fenced(ledger, number, lease) for number, lease in held.items())
+    fenced_count = sum(_is_fenced(ledger, number, lease) for number, lease in leases.items())
     ledger.close()
-    return ProcessResult(tuple(took), tuple(seconds), fenced, beaten)
+    return ProcessResult(tuple(accepted), tuple(seconds), fenced_count, lost_races)
 
 
 def _is_fenced(ledger: Ledger, number: int, lease: Any) -> bool:
@@ -172,17 +172,19 @@ def _is_fenced(ledger: Ledger, number: int, lease: Any) -> bool:
 def _prepare(ledger: Ledger, number: int) -> None:
     handoffs.prepare(
         ledger, handoff_id=_handoff_name(number), record=f"r{number}", digest="d", task="t", thread=f"source-{number}",
-        source="sender", target="worker", envelope=Envelope(message="Go on."), by="the sender", key=f"p{number}",
+        source="sender", target="worker", envelope=Envelope(message="Continue."), by="the sender", key=f"p{number}",
     )  # fmt: skip
 
 
 def _move(ledger: Ledger, number: int, state: Any, by: str) -> None:
-    more = (
+    acceptance: dict[str, Any] = (
         {"successor": f"{_handoff_name(number)}.1", "understanding": _UNDERSTANDING}
         if state == "accepted"
         else {}
     )
-    handoffs.change_state(ledger, _handoff_name(number), state, by=by, key=f"{state} {number} {by}", **more)  # type: ignore[arg-type]
+    handoffs.change_state(
+        ledger, _handoff_name(number), state, by=by, key=f"{state} {number} {by}", **acceptance
+    )
 
 
 def _handoff_name(number: int) -> str:
@@ -192,45 +194,47 @@ def _handoff_name(number: int) -> str:
 def _run_in_processes(work: Callable[..., Any], *arguments: Any) -> list[Any]:
     processes = arguments[-1]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        return pool.starmap(work, [(*arguments, own) for own in range(processes)], chunksize=1)
+        return pool.starmap(work, [(*arguments, worker) for worker in range(processes)], chunksize=1)
 
 
 def main(
-    count: Annotated[int, typer.Option("--handoffs", min=8, help="How many.")] = 2000,
-    processes: Annotated[int, typer.Option(min=2, help="From how many processes.")] = 8,
+    count: Annotated[int, typer.Option("--handoffs", min=8, help="Number of handoffs.")] = 2000,
+    processes: Annotated[int, typer.Option(min=2, help="Number of processes.")] = 8,
     database: Annotated[
         list[str] | None,
-        typer.Option(help="A database's URL beside a fresh SQLite file; its tables must be empty."),
+        typer.Option(help="URL of a database with empty tables, measured in addition to SQLite. Repeatable."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+    ] = False,
 ) -> None:
-    """Measure the ledger under many processes."""
-    with tempfile.TemporaryDirectory() as place:
-        urls = [f"sqlite:///{place}/ledger.sqlite", *(database or ())]
-        found = {}
+    """Measure the ledger under concurrent handoffs."""
+    with tempfile.TemporaryDirectory() as directory:
+        urls = [f"sqlite:///{directory}/ledger.sqlite", *(database or ())]
+        results = {}
         for url in urls:
             name = url.partition(":")[0]
             print_progress(f"{count:,} handoffs from {processes} processes, on {name}")
-            found[name] = (run_load(url, count, processes), time_bare_transactions(url, count, processes))
-    figures = [figure for name, each in found.items() for figure in _build_figures(name, count, *each)]
+            results[name] = (run_load(url, count, processes), time_bare_transactions(url, count, processes))
+    figures = [figure for name, each in results.items() for figure in _build_figures(name, count, *each)]
     print_figures(f"{count:,} handoffs from {processes} processes", figures, as_json=as_json)
-    if any(any(one.failures.values()) for one, _ in found.values()):
+    if any(any(result.failures.values()) for result, _ in results.values()):
         raise typer.Exit(1)
 
 
 def _build_figures(name: str, count: int, result: LoadResult, bare_s: float) -> Iterator[Figure]:
-    for what, number in result.failures.items():
-        yield Figure(f"{name}: {what}", "", number, goal=Goal(0))
-    yield Figure(f"{name}: takers who came second, and were refused", "", result.lost_races)
-    what, peer = f"{name}: handoffs a second, from prepared to completed", "as many bare transactions"
-    yield Figure(what, "", count / result.seconds, count / bare_s, peer)
+    for failure, number in result.failures.items():
+        yield Figure(f"{name}: {failure}", "", number, goal=Goal(0))
+    yield Figure(f"{name}: lost races (refused)", "", result.lost_races)
+    title, reference = f"{name}: handoffs per second, from prepared to completed", "bare transactions"
+    yield Figure(title, "", count / result.seconds, count / bare_s, reference)
     times = result.transitions_s
-    for what, seconds in (
+    for statistic, seconds in (
         ("median", statistics.median(times)),
         ("p99", times[int(len(times) * 0.99)]),
-        ("longest", times[-1]),
+        ("maximum", times[-1]),
     ):
-        yield Figure(f"{name}: a transition, {what}", "ms", seconds * 1000)
+        yield Figure(f"{name}: transition, {statistic}", "ms", seconds * 1000)
 
 
 if __name__ == "__main__":

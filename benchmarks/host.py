@@ -1,4 +1,4 @@
-"""The host that a benchmark runs on: its description, and how its processors spend their time."""
+"""The benchmark host: its description and its processor time."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ class ProcessorTime(NamedTuple):
 
     busy_s: float
     stolen_share: float
-    """The share that other hosts took, on a virtual machine; else 0."""
+    """CPU steal as a share of all time; 0 on a physical machine."""
 
 
 class Meter:
-    """Measures processor time from its construction on."""
+    """Measures processor time since its construction."""
 
     def __init__(self) -> None:
-        self._began = psutil.cpu_times()
+        self._start = psutil.cpu_times()
 
     def read(self) -> ProcessorTime:
-        pairs = zip(psutil.cpu_times(), self._began, strict=True)
-        spent = dict(zip(self._began._fields, (now - before for now, before in pairs), strict=True))
-        # The time of a guest is part of the user time already.
-        whole = sum(seconds for name, seconds in spent.items() if not name.startswith("guest"))
+        pairs = zip(psutil.cpu_times(), self._start, strict=True)
+        spent = dict(zip(self._start._fields, (now - before for now, before in pairs), strict=True))
+        # User time includes guest time.
+        total = sum(seconds for name, seconds in spent.items() if not name.startswith("guest"))
         stolen = spent.get("steal", 0.0)
         return ProcessorTime(
-            whole - spent["idle"] - spent.get("iowait", 0.0) - stolen, stolen / whole if whole else 0
+            total - spent["idle"] - spent.get("iowait", 0.0) - stolen, stolen / total if total else 0
         )
 
 

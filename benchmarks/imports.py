@@ -1,9 +1,9 @@
-"""The import times of each direct dependency, and of the package's own entry points with everything that they import.
+"""Import times of each direct dependency and of the package's entry points with all their imports.
 
     python benchmarks/imports.py --rounds 5
 
-Medians of fresh interpreters, in milliseconds of processor time, so that other processes count little; a first one
-compiles the bytecode. A library that two dependencies import counts for both.
+Medians of fresh interpreters, in milliseconds of processor time; a first run compiles the bytecode. A library that two
+dependencies import counts for both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODULES = {
     "scipy": "scipy.stats",
     "swebench": "swebench.harness.utils",
 }
-"""The modules of a dependency that this project imports, if it is not the one of the same name."""
+"""The imported modules of a dependency, if their name differs from the dependency's."""
 ENTRY_POINTS = {
     "import graph": "import graph",
     "from graph import open_home, run": "from graph import open_home, run",
@@ -41,17 +41,20 @@ ENTRY_POINTS = {
         "sys.argv[1:] = ['--list-tasks']; from evals.takeover import main; main()"
     ),
     "a worker, before its first job": "import evals.run.execution.stages",
-    "a report": "from evals.report import make_report; from evals.reports import page, plots, tables",
+    "a report": (
+        "from evals.report import make_report; from evals.reports.html import page; "
+        "from evals.reports.plots import figures; from evals.reports.tables import study_tables"
+    ),
 }
 _TIMED_PROGRAM = """
 import os, sys, time
-began, out = time.process_time(), os.dup(1)
+start, out = time.process_time(), os.dup(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 try:
     {program}
-except SystemExit as ended:
-    if ended.code: raise
-os.write(out, str(1000 * (time.process_time() - began)).encode())
+except SystemExit as error:
+    if error.code: raise
+os.write(out, str(1000 * (time.process_time() - start)).encode())
 """
 
 
@@ -59,14 +62,16 @@ def measure_import(program: str, rounds: int) -> float:
     """The median over fresh interpreters, in milliseconds. Raises CalledProcessError."""
     command = [sys.executable, "-c", _TIMED_PROGRAM.format(program=program)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    spent = [float(subprocess.check_output(command, cwd=ROOT, env=environment)) for _ in range(rounds + 1)]
-    return statistics.median(spent[1:])
+    durations = [
+        float(subprocess.check_output(command, cwd=ROOT, env=environment)) for _ in range(rounds + 1)
+    ]
+    return statistics.median(durations[1:])
 
 
 def main(
-    rounds: Annotated[int, typer.Option(min=1, help="Interpreters to take medians over.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of interpreters per median.")] = 5,
 ) -> None:
-    """Print both as tables in Markdown."""
+    """Print the import times as Markdown tables."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     print("| dependency | import, ms |\n|---|---|")
     for name in sorted(re.split("[<>=]", each)[0] for each in project["dependencies"]):

@@ -1,6 +1,6 @@
-"""The mini-swe-agent loop, timed by a Python that has it: prints the seconds of a step, its saving included.
+"""Time the mini-swe-agent loop in an interpreter that has it; print the seconds per step, including its saving.
 
-Imports nothing of this project.
+This script imports nothing from this project.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ def main(steps: int, trajectory: Path, command: str) -> None:
     def save_and_time(path: Path) -> None:
         save(path)
         ends.append(time.perf_counter())
-        # Every save and every observation dumps all outputs that the model has in store: one will do for all steps.
+        # Saves and observations dump all outputs of the model, so reuse a single output for all steps.
         model.current_index = -1
 
     agent.save = save_and_time
     agent.run()
-    observed = [one["extra"] for one in agent.messages if "returncode" in one.get("extra", {})]
-    assert [one["returncode"] for one in observed] == [0] * steps
+    results = [message["extra"] for message in agent.messages if "returncode" in message.get("extra", {})]
+    assert [result["returncode"] for result in results] == [0] * steps
     print((ends[steps - 1] - ends[0]) / (steps - 1))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("steps", type=int)
-    parser.add_argument("trajectory", type=Path, help="the file to save to after each step")
-    parser.add_argument("command", help="what the model asks for in each step")
+    parser.add_argument("trajectory", type=Path, help="file to save after each step")
+    parser.add_argument("command", help="command of each step")
     main(**vars(parser.parse_args()))

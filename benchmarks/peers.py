@@ -1,4 +1,4 @@
-"""What a machine is measured against: the daemon's own ways, a bare tar, and SWE-ReX."""
+"""References of the sandbox benchmark: the daemon's own commands, tar, and SWE-ReX."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailable
 _SWEREX_PATH = "opt/swerex"
 _SWEREX_SERVER = f"""#!/bin/sh
 export PYTHONPATH=/{_SWEREX_PATH}
-python3 -c 'import pydantic_core' 2>/dev/null || export LD_LIBRARY_PATH=/usr/local/lib/lent
+python3 -c 'import pydantic_core' 2>/dev/null || export LD_LIBRARY_PATH=/usr/local/lib/host
 exec python3 -m swerex.server "$@"
 """
 _EXPECTED_ANSWER = b"answered\n"
 
 
 def find_container(owner: str) -> str:
-    """The id of the one container that an owner's machine is."""
+    """The id of an owner's only container."""
     from langgraph_takeover.sandbox.backends.docker import OWNER_LABEL
 
-    (found,) = client().api.containers(filters={"label": f"{OWNER_LABEL}={owner}"})
-    return str(found["Id"])
+    (container,) = client().api.containers(filters={"label": f"{OWNER_LABEL}={owner}"})
+    return str(container["Id"])
 
 
 def commit(container: str) -> None:
-    """`docker commit`, with its pause; the image is removed later by `remove_commits`."""
+    """Run `docker commit` with its pause; `remove_commits` removes the image."""
     client().api.commit(container, repository="takeover/benchmark-commit")
 
 
 def remove_commits() -> None:
-    for found in client().images.list("takeover/benchmark-commit"):
-        client().images.remove(found.id, force=True)
+    for image in client().images.list("takeover/benchmark-commit"):
+        client().images.remove(image.id, force=True)
 
 
 def tar_upper_directory(container: str) -> None:
-    """A bare tar of the container's upper directory, without pause, digest or flush to the disk."""
+    """Archive the container's upper directory with tar, without pause, digest or flush to disk."""
     upper = client().api.inspect_container(container)["GraphDriver"]["Data"]["UpperDir"]
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as place:
-        subprocess.run(["tar", "-cf", f"{place}/upper.tar", "-C", upper, "."], check=True)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as work:
+        subprocess.run(["tar", "-cf", f"{work}/upper.tar", "-C", upper, "."], check=True)
 
 
 def start_bare(image: str, spec: SandboxSpec) -> str:
-    """Create and start a container with our limits, exec a bash in it, wait for its first answer."""
+    """Create and start a container with the same limits, start bash in it, and wait for its first answer."""
     api = client().api
     limits: dict[str, Any] = {
         "network_mode": "none",
@@ -60,23 +60,23 @@ def start_bare(image: str, spec: SandboxSpec) -> str:
         "pids_limit": spec.pids,
         "security_opt": ["no-new-privileges"],
     }
-    made = api.create_container(
+    container = api.create_container(
         image, ["sleep", "infinity"], entrypoint=[], host_config=api.create_host_config(**limits)
     )["Id"]
     try:
-        api.start(made)
-        shell = ExecChannel(made)
+        api.start(container)
+        shell = ExecChannel(container)
         shell.send(b"true; echo answered\n")
-        told = b""
-        while not told.endswith(_EXPECTED_ANSWER):
+        output = b""
+        while not output.endswith(_EXPECTED_ANSWER):
             part = shell.receive(30)
             if not part:
-                raise SandboxUnavailableError("a bare container's shell did not answer")
-            told += part
+                raise SandboxUnavailableError("the shell of the reference container did not answer")
+            output += part
     except BaseException:
-        remove(made)
+        remove(container)
         raise
-    return str(made)
+    return str(container)
 
 
 def remove(container: str) -> None:
@@ -88,7 +88,7 @@ def exec_run(container: str) -> None:
 
 
 class SwerexPeer:
-    """SWE-ReX in a Python of its own, asked for one round at a time."""
+    """SWE-ReX in another Python interpreter, measured one round at a time."""
 
     def __init__(self, python: str, *options: str) -> None:
         script = str(Path(__file__).with_name("swerex_peer.py"))
@@ -105,8 +105,8 @@ class SwerexPeer:
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
-        found: dict[str, float] = self._read_answer()
-        return found
+        medians: dict[str, float] = self._read_answer()
+        return medians
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -117,26 +117,26 @@ class SwerexPeer:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SandboxUnavailableError("SWE-ReX ended before it answered")
+            raise SandboxUnavailableError("SWE-ReX exited without an answer")
         return json.loads(line)
 
 
 @contextlib.contextmanager
 def open_swerex(python: str | None, base: str | None) -> Iterator[SwerexPeer]:
-    """SWE-ReX's local runtime and, with a base image, its Docker runtime. Raises SandboxUnavailableError.
+    """Open SWE-ReX's local runtime and, given a base image, its Docker runtime. Raises SandboxUnavailableError.
 
-    It would pull an image or install itself from the network; instead the peer's own packages are put
-    into an image, which its deployment then finds to hold its server.
+    To avoid network access, the interpreter's packages are copied into an image, where SWE-ReX's deployment finds its
+    server.
     """
     python = python or sys.executable
-    asked = "import sysconfig, aiohttp, swerex.server; print(sysconfig.get_paths()['purelib'])"
+    program = "import sysconfig, aiohttp, swerex.server; print(sysconfig.get_paths()['purelib'])"
     try:
-        packages = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=False)
+        packages = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
     except OSError as error:
         raise SandboxUnavailableError(f"--peer-python {python}: {error.strerror}") from error
     if packages.returncode != 0:
-        told = packages.stderr.strip().splitlines()[-1]
-        raise SandboxUnavailableError(f"no swe-rex and aiohttp for --peer-python ({told})")
+        reason = packages.stderr.strip().splitlines()[-1]
+        raise SandboxUnavailableError(f"--peer-python cannot import swe-rex and aiohttp ({reason})")
     with contextlib.ExitStack() as stack:
         options: list[str] = []
         if base is not None:
@@ -153,12 +153,12 @@ def open_swerex(python: str | None, base: str | None) -> Iterator[SwerexPeer]:
 
 
 def _install_server(local: Path) -> None:
-    """What /usr/local needs beside the packages: the command, and libraries that a small image may lack."""
-    server, lent = local / "bin" / "swerex-remote", local / "lib" / "lent"
+    """Write the server's command, and libraries that a small image may lack, for /usr/local."""
+    server, libraries = local / "bin" / "swerex-remote", local / "lib" / "host"
     server.parent.mkdir()
     server.write_text(_SWEREX_SERVER)
     server.chmod(0o755)
-    lent.mkdir(parents=True)
+    libraries.mkdir(parents=True)
     for name in ("libgcc_s.so.1", "libpthread.so.0", "librt.so.1", "libdl.so.2"):
         for library in Path("/usr/lib").glob(f"*/{name}"):
-            shutil.copy(library, lent)
+            shutil.copy(library, libraries)

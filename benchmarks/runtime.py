@@ -1,12 +1,11 @@
-"""What a step of the runtime costs, checkpointed and with its machine kept, beside other agents' loops, and how it grows.
+"""Cost of a step of the runtime, compared with other agent loops, and its growth with the number of steps.
 
-A step is one answer of a model that needs no time and one command, both on disk before the next. Every figure is a
-median over rounds in which the loops take turns, the ratios among them; the long run is made three times. All of it
-runs on one core unless --all-cores says otherwise: with more, what a step takes differs from minute to minute by more
-than the loops do.
+A step is one answer of an instant model and one command, both on disk before the next step. Every figure is a median
+over rounds in which the loops alternate; so are the ratios. The long run is made three times. All loops run on one core
+unless --all-cores is given: on several cores, the time of a step varies more between minutes than between loops.
 
-The model here is asked without LangChain's own handling of a conversation, which takes about 1.6 µs for each message
-there is; the table shows a run with it as well.
+The model is called without LangChain's handling of the conversation, which takes about 1.6 µs per message. One figure
+includes it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-# In this directory a file may have the name of a package.
+# Import from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
@@ -29,8 +28,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
+from benchmarks.agent_loops import PeerUnavailableError, build_command, time_mini_swe_agent, time_react_loop
 from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
-from benchmarks.loops import PeerUnavailableError, build_command, time_mini_swe_agent, time_react_loop
 from benchmarks.testbed import make_testbed
 from langgraph_takeover import open_home, open_run, sandbox
 from langgraph_takeover.sandbox.interface import SandboxSpec
@@ -50,7 +49,7 @@ python benchmarks/runtime.py --database postgresql://postgres@127.0.0.1:5432/fre
 
 
 class InstantModel(BaseChatModel):
-    """Asks for one and the same command so many times, and notes when it was asked."""
+    """Requests the same command `steps` times, and records the times of its calls."""
 
     command: str
     steps: int
@@ -69,7 +68,7 @@ class InstantModel(BaseChatModel):
 
 
 class DirectModel(InstantModel):
-    """The same without what LangChain does with the conversation on the way."""
+    """The same model without LangChain's handling of the conversation."""
 
     def invoke(self, input: Any, config: Any = None, **_: Any) -> AIMessage:
         reply = self._generate(input).generations[0].message
@@ -77,47 +76,47 @@ class DirectModel(InstantModel):
 
 
 class RunTiming(NamedTuple):
-    """What one run of ours took."""
+    """Costs of one run of this runtime."""
 
     steps: list[float]
-    """Seconds of each step but the first."""
+    """Seconds of each step except the first."""
     trace_bytes: int
-    """Bytes of what the agent said and saw."""
+    """Size of the texts of all events."""
     database_bytes: int
     resume_s: float
-    """Seconds until the state of a run that ended is there again."""
+    """Seconds to load the state of a finished run."""
 
 
 def time_runtime(
     steps: int,
-    place: Path,
+    work: Path,
     shell_command: str,
     *,
     database: str | None = None,
     kind: type[InstantModel] = DirectModel,
 ) -> RunTiming:
     model = kind(command=shell_command, steps=steps, call_times=[])
-    directory = make_testbed(place / "base", files=1).directory
+    directory = make_testbed(work / "base", files=1).directory
     spec = SandboxSpec(backend=sandbox.default_backend(), directory=directory, owner="benchmark")
-    before = _measure_database_bytes(place, database)
-    with open_home(place / "home", database) as home:
+    bytes_before = _measure_database_bytes(work, database)
+    with open_home(work / "home", database) as home:
         agent: Any = {"model": model, "sandbox": spec, "points": (), "max_steps": steps + 1}
-        with open_run(home, place.name, **agent) as run:
+        with open_run(home, work.name, **agent) as run:
             done = run.start("benchmark", "Run it.")
-        began = time.perf_counter()
-        with open_run(home, place.name, **agent) as run:
+        start = time.perf_counter()
+        with open_run(home, work.name, **agent) as run:
             assert run.resume().steps == done.steps == steps + 1
-        resumed = time.perf_counter() - began
-    trace = sum(len(event["text"].encode()) for event in done.state["events"])
-    between = [
+        resume_s = time.perf_counter() - start
+    trace_bytes = sum(len(event["text"].encode()) for event in done.state["events"])
+    intervals = [
         later - earlier for earlier, later in zip(model.call_times[1:], model.call_times[2:], strict=False)
     ]
-    return RunTiming(between, trace, _measure_database_bytes(place, database) - before, resumed)
+    return RunTiming(intervals, trace_bytes, _measure_database_bytes(work, database) - bytes_before, resume_s)
 
 
-def _measure_database_bytes(place: Path, database: str | None) -> int:
+def _measure_database_bytes(work: Path, database: str | None) -> int:
     if database is None:
-        return sum(path.stat().st_size for path in place.glob("home/takeover.sqlite*"))
+        return sum(path.stat().st_size for path in work.glob("home/takeover.sqlite*"))
     from sqlalchemy import create_engine, text
 
     engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://"))
@@ -130,102 +129,112 @@ def _measure_database_bytes(place: Path, database: str | None) -> int:
 def _measure(
     steps: int, long_steps: int, rounds: int, peer_python: str, database: str | None
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Seconds by name, and the figures of the long run; why what is missing is missing."""
+    """Measure seconds by name and the sizes of the long run; also return the reasons for missing peers."""
 
-    def time_steps(asked: str, kind: type[InstantModel] = DirectModel) -> Callable[[Path], float]:
-        return lambda place: statistics.fmean(
-            time_runtime(steps, place, asked, database=database, kind=kind).steps
+    def time_steps(command: str, kind: type[InstantModel] = DirectModel) -> Callable[[Path], float]:
+        return lambda work: statistics.fmean(
+            time_runtime(steps, work, command, database=database, kind=kind).steps
         )
 
     loops: dict[str, Callable[[Path], float]] = {
-        "mini": lambda place: time_mini_swe_agent(steps, place, python=peer_python),
-        "ours": time_steps("true"),
-        "react": lambda place: time_react_loop(steps, place),
-        "ours_with_langchain": time_steps("true", InstantModel),
-        "ours_with_effect": time_steps("date >> log.txt"),
+        "mini": lambda work: time_mini_swe_agent(steps, work, python=peer_python),
+        "runtime": time_steps("true"),
+        "react": lambda work: time_react_loop(steps, work),
+        "runtime_with_langchain": time_steps("true", InstantModel),
+        "runtime_with_effect": time_steps("date >> log.txt"),
     }
-    taken: dict[str, list[float]] = {name: [] for name in loops}
+    samples: dict[str, list[float]] = {name: [] for name in loops}
     reasons: dict[str, str] = {}
     for number in range(rounds):
         print_progress(f"round {number + 1} of {rounds}")
         for name, loop in loops.items() if number % 2 == 0 else reversed(loops.items()):
-            with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as place:
+            with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as work:
                 gc.collect()
                 try:
-                    taken[name].append(loop(Path(place)))
+                    samples[name].append(loop(Path(work)))
                 except PeerUnavailableError as error:
                     reasons[name] = str(error)
-    found = {name: statistics.median(seconds) for name, seconds in taken.items() if seconds}
-    # A machine's speed drifts: what ran side by side is compared first.
+    medians = {name: statistics.median(seconds) for name, seconds in samples.items() if seconds}
+    # The speed of a host drifts, so compute ratios per round.
     for peer in ("mini", "react"):
-        if len(taken[peer]) == rounds:
-            pairs = zip(taken["ours"], taken[peer], strict=True)
-            found[f"step_over_{peer}"] = statistics.median(ours / theirs for ours, theirs in pairs)
+        if len(samples[peer]) == rounds:
+            pairs = zip(samples["runtime"], samples[peer], strict=True)
+            medians[f"step_over_{peer}"] = statistics.median(own / other for own, other in pairs)
     long: list[RunTiming] = []
     for number in range(min(rounds, _LONG_ROUNDS)):
         print_progress(f"{long_steps:,} steps, {number + 1} of {min(rounds, _LONG_ROUNDS)}")
-        with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as place:
+        with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as work:
             gc.collect()
             long.append(
-                time_runtime(long_steps, Path(place), build_command(_OBSERVATION_BYTES), database=database)
+                time_runtime(long_steps, Path(work), build_command(_OBSERVATION_BYTES), database=database)
             )
-    found |= {
+    medians |= {
         "early": statistics.median(statistics.median(each.steps[:_COMPARED_STEPS]) for each in long),
         "late": statistics.median(statistics.median(each.steps[-_COMPARED_STEPS:]) for each in long),
         "trace": statistics.median(each.trace_bytes for each in long),
         "database": statistics.median(each.database_bytes for each in long),
         "resume": statistics.median(each.resume_s for each in long),
     }
-    return found, reasons
+    return medians, reasons
 
 
-def _build_figures(found: dict[str, float], reasons: dict[str, str], long_steps: int) -> Iterator[Figure]:
-    ms = {name: seconds * 1e3 for name, seconds in found.items()}
+def _build_figures(medians: dict[str, float], reasons: dict[str, str], long_steps: int) -> Iterator[Figure]:
+    ms = {name: seconds * 1e3 for name, seconds in medians.items()}
     for peer, title, goal in (
-        ("mini", "mini-swe-agent, which saves each", Goal(0.7, "ratio")),
+        ("mini", "mini-swe-agent, saving each step", Goal(0.7, "ratio")),
         ("react", "a bare LangGraph ReAct loop", None),
     ):
-        paired, missing = found.get(f"step_over_{peer}"), reasons.get(peer, "")
-        yield Figure("a step", "ms", ms["ours"], ms.get(peer), title, goal, paired=paired, missing=missing)
-    yield Figure("a step with LangChain's handling of the messages", "ms", ms["ours_with_langchain"])
-    yield Figure("a step with an effect, its machine frozen after", "ms", ms["ours_with_effect"])
-    yield Figure(f"opening a run of {long_steps:,} steps again", "ms", ms["resume"])
-    what, title = (
-        f"a step: the last {_COMPARED_STEPS} of {long_steps:,}, of 2 KB",
+        paired, missing = medians.get(f"step_over_{peer}"), reasons.get(peer, "")
+        yield Figure("step", "ms", ms["runtime"], ms.get(peer), title, goal, paired=paired, missing=missing)
+    yield Figure("step, with LangChain's handling of messages", "ms", ms["runtime_with_langchain"])
+    yield Figure("step with a file change, followed by a snapshot", "ms", ms["runtime_with_effect"])
+    yield Figure(f"reopening a run of {long_steps:,} steps", "ms", ms["resume"])
+    yield Figure(
+        f"step with 2 KB of output: the last {_COMPARED_STEPS} of {long_steps:,}",
+        "ms",
+        ms["late"],
+        ms["early"],
         f"the first {_COMPARED_STEPS}",
+        Goal(1.25, "ratio"),
+        growth=True,
     )
-    yield Figure(what, "ms", ms["late"], ms["early"], title, Goal(1.25, "ratio"), growth=True)
-    what, ours_mb, trace_mb = (
+    yield Figure(
         f"database after {long_steps:,} steps",
-        found["database"] / 1e6,
-        found["trace"] / 1e6,
+        "MB",
+        medians["database"] / 1e6,
+        medians["trace"] / 1e6,
+        "raw trace",
+        Goal(6, "ratio"),
+        growth=True,
     )
-    yield Figure(what, "MB", ours_mb, trace_mb, "raw trace", Goal(6, "ratio"), growth=True)
 
 
 def main(
-    steps: Annotated[int, typer.Option(min=3, help="Steps of the runs that are compared.")] = 100,
+    steps: Annotated[int, typer.Option(min=3, help="Steps of the compared runs.")] = 100,
     long_steps: Annotated[
-        int, typer.Option(min=2 * _COMPARED_STEPS, help="Steps of the run whose growth is measured.")
+        int, typer.Option(min=2 * _COMPARED_STEPS, help="Steps of the long run, for growth.")
     ] = 2000,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds to take medians over.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds; figures are medians.")] = 5,
     peer_python: Annotated[
-        str, typer.Option(help="A Python that has mini-swe-agent. Default: this one.", show_default=False)
+        str,
+        typer.Option(help="Python interpreter with mini-swe-agent. Default: this one.", show_default=False),
     ] = sys.executable,
     database: Annotated[
         str | None,
         typer.Option(help="URL of an empty PostgreSQL database. Default: SQLite.", show_default=False),
     ] = None,
-    all_cores: Annotated[bool, typer.Option("--all-cores", help="Do not keep to one core.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no table.")] = False,
+    all_cores: Annotated[bool, typer.Option("--all-cores", help="Use all cores instead of one.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+    ] = False,
 ) -> None:
-    """Time the runtime's own share of a step, and how step and database grow with the steps."""
+    """Measure the runtime's overhead per step, and its growth with the number of steps."""
     if not all_cores:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     cores = len(os.sched_getaffinity(0))
-    found, reasons = _measure(steps, long_steps, rounds, peer_python, database)
+    medians, reasons = _measure(steps, long_steps, rounds, peer_python, database)
     title = f"medians of {format_count(rounds, 'round')}; runs of {steps} steps, `true`, on {format_count(cores, 'core')}"
-    print_figures(title, _build_figures(found, reasons, long_steps), as_json=as_json)
+    print_figures(title, _build_figures(medians, reasons, long_steps), as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Kill takeover runs at random moments, resume them, compare their rows, and count the resources that they leave.
+"""Kill takeover runs at random times, resume them, compare their rows, and count leftover resources.
 
-Each operation is one real run of bundled tasks by the built-in model. It gets SIGKILL, SIGTERM and Ctrl-C in random
-order at random moments, and is resumed until it is done. Its rows must equal those of an undisturbed run.
+Each operation is one real run of bundled tasks by the built-in model. It receives SIGKILL, SIGTERM and Ctrl-C in random
+order at random times, and is resumed until it completes. Its rows must equal those of a reference run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COMPARED_FIELDS = ("outcome", "resolved", "stop_reason", "events", "patch")
 """The fields in which two takeovers by the built-in model never differ."""
 DATABASES = "databases of a run, kB"
 PER_RUN_RESOURCES = ("containers", "images", "machines in a run")
-"""The counts that begin anew with each run; the others add up."""
+"""Counts that restart with each run; the others accumulate."""
 _PR_SET_CHILD_SUBREAPER = 36
 _CHILDREN_TIMEOUT_S, _RUN_TIMEOUT_S = 15.0, 900.0
 _EPILOG = """Examples:
@@ -46,16 +46,20 @@ python benchmarks/soak.py --minutes 60
 
 python benchmarks/soak.py --operations 3 --sandbox host --seed 7
 
-Exit codes: 0 all rows are right and nothing is left; 1 a row is wrong, a run fails or something is left; 2 usage.
+Exit codes: 0 all rows are correct and no resources are left; 1 a row is wrong, a run fails or resources are left; 2 usage.
 """
 Row = dict[str, Any]
 
 
 def main(
-    minutes: Annotated[float, typer.Option(min=0.1, help="Duration, after the undisturbed runs.")] = 60.0,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Duration, after the reference runs.")] = 60.0,
     operations: Annotated[int | None, typer.Option(min=1, help="Maximum number of operations.")] = None,
-    sandbox: Annotated[str, typer.Option(help=f"Any of {', '.join(SANDBOXES)}.")] = "host,docker",
-    seed: Annotated[int | None, typer.Option(help="Seed of signals and moments. Default: random.")] = None,
+    sandbox: Annotated[
+        str, typer.Option(help=f"Back ends, separated by commas: {', '.join(SANDBOXES)}.")
+    ] = "host,docker",
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of signals and their times. Default: random.")
+    ] = None,
 ) -> None:
     """Kill and resume runs, check each row, and report leftover resources."""
     sandboxes = sandbox.replace(",", " ").split()
@@ -63,28 +67,28 @@ def main(
         print(f"error: --sandbox {sandbox!r}: choose any of {', '.join(SANDBOXES)}", file=sys.stderr)
         raise typer.Exit(2)
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
-    chance, with_docker = random.Random(seed), "docker" in sandboxes
+    rng, with_docker = random.Random(seed), "docker" in sandboxes
     samples: list[dict[str, int]] = []
     number = signals = wrong = 0
     print(f"seed {seed}; sandboxes: {', '.join(sandboxes)}", flush=True)
-    for each in (signal.SIGINT, signal.SIGTERM):  # the runs would inherit that a signal is ignored
+    for each in (signal.SIGINT, signal.SIGTERM):  # runs would inherit an ignored signal
         signal.signal(each, signal.default_int_handler)
     with work_directory(with_docker) as place, contextlib.suppress(KeyboardInterrupt):
         expected, durations_s = {}, {}
         for name in sandboxes:
-            out, began = place / name, time.monotonic()
+            out, start = place / name, time.monotonic()
             problems = wait_for_run(start_run(out, name))
-            expected[name], durations_s[name] = read_rows(out), time.monotonic() - began
+            expected[name], durations_s[name] = read_rows(out), time.monotonic() - start
             if problems or not expected[name]:
-                print(f"error: the undisturbed run on {name} failed: {problems}", file=sys.stderr)
+                print(f"error: the reference run on {name} failed: {problems}", file=sys.stderr)
                 raise typer.Exit(1)
-            print(f"undisturbed: {name}: {len(expected[name])} rows, {durations_s[name]:.0f} s", flush=True)
+            print(f"reference: {name}: {len(expected[name])} rows, {durations_s[name]:.0f} s", flush=True)
             samples = [count_resources(out, with_docker)]
-        ends = time.monotonic() + 60 * minutes
-        while time.monotonic() < ends and number != operations:
+        deadline = time.monotonic() + 60 * minutes
+        while time.monotonic() < deadline and number != operations:
             name, number = sandboxes[number % len(sandboxes)], number + 1
             out = place / str(number)
-            sent, problems = kill_and_resume(out, name, durations_s[name], chance)
+            sent, problems = kill_and_resume(out, name, durations_s[name], rng)
             signals += sent
             problems += compare_rows(read_rows(out), expected[name])
             wrong += bool(problems)
@@ -100,7 +104,7 @@ def main(
 
 @contextlib.contextmanager
 def work_directory(with_docker: bool) -> Iterator[Path]:
-    """A directory for all files of the commands that start here; removed at the end."""
+    """A directory for all files of the runs; removed at the end."""
     # Orphans of a killed run become children of this process, where they are counted.
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed")
@@ -124,9 +128,9 @@ def work_directory(with_docker: bool) -> Iterator[Path]:
 
 def start_run(out: Path, sandbox: str) -> subprocess.Popen[str]:
     """Start the run, or resume it if it has started before."""
-    asked = ("--resume",) if (out / "config.json").exists() else (*OPTIONS, "--sandbox", sandbox)
+    options = ("--resume",) if (out / "config.json").exists() else (*OPTIONS, "--sandbox", sandbox)
     return subprocess.Popen(
-        [sys.executable, "-m", "evals.takeover", *asked, "--out", str(out), "--workers", "2"],
+        [sys.executable, "-m", "evals.takeover", *options, "--out", str(out), "--workers", "2"],
         env={name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -138,34 +142,32 @@ def start_run(out: Path, sandbox: str) -> subprocess.Popen[str]:
 def wait_for_run(
     process: subprocess.Popen[str], code: int = 0, timeout_s: float = _RUN_TIMEOUT_S
 ) -> list[str]:
-    """Wait for the run; what is wrong with its end. Raises subprocess.TimeoutExpired."""
+    """Wait for the run; return the problems of its exit. Raises subprocess.TimeoutExpired."""
     _, err = process.communicate(timeout=timeout_s)
     if process.returncode in (code, 0) and "Traceback" not in err:
         return []
     return [f"exit code {process.returncode} instead of {code}: {err.strip()[-2000:]}"]
 
 
-def kill_and_resume(
-    out: Path, sandbox: str, duration_s: float, chance: random.Random
-) -> tuple[int, list[str]]:
-    """Send the signals one after another, resume after each; their number, and what is wrong with the exits."""
+def kill_and_resume(out: Path, sandbox: str, duration_s: float, rng: random.Random) -> tuple[int, list[str]]:
+    """Send the signals one after another and resume after each; return their number and the problems of the exits."""
     signals = 0
-    for sent in chance.sample(list(EXIT_CODES), len(EXIT_CODES)):
-        process, moment_s = start_run(out, sandbox), chance.uniform(0, duration_s / 2)
+    for sent in rng.sample(list(EXIT_CODES), len(EXIT_CODES)):
+        process, delay_s = start_run(out, sandbox), rng.uniform(0, duration_s / 2)
         if sent != signal.SIGKILL:
             assert process.stdout is not None
-            process.stdout.readline()  # before its first line a run is an interpreter that imports
+            process.stdout.readline()  # before its first line, the process only imports
         try:
-            if problems := wait_for_run(process, 0, moment_s):
+            if problems := wait_for_run(process, 0, delay_s):
                 return signals, problems
             break
         except subprocess.TimeoutExpired:
-            if sent == signal.SIGINT:  # a terminal sends it to all processes in the foreground
+            if sent == signal.SIGINT:  # as a terminal does, to all processes in the foreground
                 os.killpg(process.pid, sent)
             else:
                 process.send_signal(sent)
         signals += 1
-        print(f"   {sandbox}: {sent.name} after {moment_s:.1f} s", flush=True)
+        print(f"   {sandbox}: {sent.name} after {delay_s:.1f} s", flush=True)
         if problems := wait_for_run(process, EXIT_CODES[sent]):
             return signals, problems
     return signals, wait_for_run(start_run(out, sandbox))
@@ -177,7 +179,7 @@ def read_rows(out: Path) -> list[Row]:
 
 
 def compare_rows(found: list[Row], expected: list[Row]) -> list[str]:
-    """The rows that are missing, double, unexpected or different, one text each."""
+    """Describe missing, duplicate, unexpected and different rows."""
     known = {tuple(row[name] for name in KEY): row for row in expected}
     counts = Counter(tuple(row[name] for name in KEY) for row in found)
     problems = [f"{key}: missing" for key in known.keys() - counts.keys()]
@@ -193,7 +195,7 @@ def compare_rows(found: list[Row], expected: list[Row]) -> list[str]:
 
 
 def count_resources(out: Path, with_docker: bool) -> dict[str, int]:
-    """Collect garbage as a user would, then count the resources that are left."""
+    """Collect garbage as a user would, then count the remaining resources."""
     psutil.wait_procs(psutil.Process().children(recursive=True), timeout=_CHILDREN_TIMEOUT_S)
     on_daemon = collect_garbage(out, with_docker)
     home, mounts = Path(os.environ["TAKEOVER_HOME"]), Path("/proc/self/mountinfo").read_text().splitlines()
@@ -210,16 +212,16 @@ def count_resources(out: Path, with_docker: bool) -> dict[str, int]:
 
 
 def collect_garbage(out: Path, with_docker: bool) -> list[str]:
-    """Remove what the run has left; the kinds of what remains of it on the Docker daemon."""
-    run_gc("--remove", DOCKER_HOST="unix:///none")  # all in TAKEOVER_HOME and TMPDIR is the soak's own
+    """Remove the run's resources; return the kinds of its remaining resources on the Docker daemon."""
+    run_gc("--remove", DOCKER_HOST="unix:///none")  # TAKEOVER_HOME and TMPDIR belong to the soak alone
     if not with_docker:
         return []
     run_id = json.loads((out / "config.json").read_text())["run_id"]
-    found = [one for one in run_gc("--json") if one["kind"] in ("container", "image")]
-    owners = {one["owner"] for one in found if one["owner"].split(".")[0] == run_id}
+    resources = [each for each in run_gc("--json") if each["kind"] in ("container", "image")]
+    owners = {each["owner"] for each in resources if each["owner"].split(".")[0] == run_id}
     for owner in owners:
         run_gc("--owner", owner, "--snapshots", "--remove")
-    return [one["kind"] for one in run_gc("--json") if one["owner"] in owners]
+    return [each["kind"] for each in run_gc("--json") if each["owner"] in owners]
 
 
 def run_gc(*options: str, **environment: str) -> list[dict[str, Any]]:
@@ -230,10 +232,10 @@ def run_gc(*options: str, **environment: str) -> list[dict[str, Any]]:
 
 
 def print_growth(samples: list[dict[str, int]]) -> list[str]:
-    """Print the first and the last sample (of one run's resources, the largest); the resources that grew."""
+    """Print the first and the last sample (for resources per run, the largest); return the resources that grew."""
     first, last = samples[0], dict(samples[-1])
     last |= {name: max(each[name] for each in samples[1:] or samples) for name in PER_RUN_RESOURCES}
-    print("left after garbage collection, first and last:")
+    print("resources after garbage collection, first and last:")
     for name in first | last:
         print(f"   {name}: {first.get(name, 0)}, {last.get(name, 0)}")
     return [name for name in last if last[name] > first.get(name, 0) and name != DATABASES]

@@ -1,7 +1,7 @@
-"""SWE-ReX's latencies, measured by a Python that has it: a line on the input asks for one round.
+"""Measure SWE-ReX's latencies in an interpreter that has it; each input line starts one round.
 
-The first line of the output tells, as JSON, why a runtime is not to be had; each further line holds one round's
-medians in milliseconds. Imports nothing of this project.
+The first output line is a JSON object with the reasons for unavailable runtimes. Each further line contains one round's
+medians in milliseconds. This script imports nothing from this project.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _CALLS = 9
 
 
 async def _median_ms(call: Callable[[], Awaitable[Any]], calls: int = _CALLS) -> float:
-    spent = []
+    durations = []
     for _ in range(calls):
-        began = time.perf_counter()
+        start = time.perf_counter()
         await call()
-        spent.append((time.perf_counter() - began) * 1e3)
-    return statistics.median(spent)
+        durations.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(durations)
 
 
 async def _start_deployment(deployment: Any) -> Any:
@@ -53,7 +53,7 @@ async def main(image: str | None, network: str) -> None:
     from swerex.deployment.local import LocalDeployment
 
     logging.disable(logging.CRITICAL)
-    # Its log goes to the output, which is ours.
+    # SWE-ReX logs to the standard output, which is reserved for answers.
     answers, sys.stdout = os.fdopen(os.dup(1), "w", buffering=1), sys.stderr
     makers: dict[str, Callable[[], Any]] = {"local": LocalDeployment}
     if image is not None:
@@ -72,17 +72,15 @@ async def main(image: str | None, network: str) -> None:
             try:
                 running[name] = await _start_deployment(deployment)
             except Exception as error:
-                reasons[f"swerex_{name}"] = reasons[f"swerex_{name}"] = (
-                    f"SWE-ReX's {name} runtime: {str(error).strip().splitlines()[-1]}"
-                )
+                reasons[f"swerex_{name}"] = f"SWE-ReX's {name} runtime: {str(error).strip().splitlines()[-1]}"
                 with contextlib.suppress(Exception):
                     await deployment.stop()
         print(json.dumps(reasons), file=answers)
         while await asyncio.to_thread(sys.stdin.readline):
-            told: dict[str, float] = {}
+            medians: dict[str, float] = {}
             for name, deployment in running.items():
-                told |= await _run_round(deployment.runtime, name)
-            print(json.dumps(told), file=answers)
+                medians |= await _run_round(deployment.runtime, name)
+            print(json.dumps(medians), file=answers)
     finally:
         for deployment in running.values():
             await deployment.stop()
@@ -90,8 +88,6 @@ async def main(image: str | None, network: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--image", help="an image of this daemon in which `swerex-remote` can be run")
-    parser.add_argument(
-        "--network", default="bridge", help="the Docker network on which its server is reached"
-    )
+    parser.add_argument("--image", help="local image that contains `swerex-remote`")
+    parser.add_argument("--network", default="bridge", help="Docker network of its server")
     asyncio.run(main(**vars(parser.parse_args())))

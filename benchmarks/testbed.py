@@ -1,4 +1,4 @@
-"""What every machine of a benchmark starts from: a made-up repository, as a directory and in an image."""
+"""Synthetic repository from which benchmark sandboxes start, as a directory and as an image."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ class Testbed(NamedTuple):
     directory: Path
     files: int
     megabytes: float
-    """With the packed history."""
+    """Size including the packed history."""
 
 
 def make_testbed(directory: Path, files: int = FILES) -> Testbed:
-    """The same repository every time: Python-like text, one commit, one pack."""
-    chance = random.Random(3)
+    """Create a reproducible repository: Python-like text, one commit, one pack."""
+    rng = random.Random(3)
     lines = [
-        f"    {' '.join(chance.choices(_WORDS, k=4))} = {chance.getrandbits(40)}\n"
-        for _ in range(_DISTINCT_LINES)
+        f"    {' '.join(rng.choices(_WORDS, k=4))} = {rng.getrandbits(40)}\n" for _ in range(_DISTINCT_LINES)
     ]
     for number in range(files):
         path = directory / "pkg" / f"part{number // _FILES_PER_PACKAGE:02}" / f"module{number:04}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(chance.choices(lines, k=_LINES_PER_FILE)))
+        path.write_text("".join(rng.choices(lines, k=_LINES_PER_FILE)))
     date = "2024-01-01T00:00:00Z"
     environment = os.environ | {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
     identity = ("-c", "user.name=benchmark", "-c", "user.email=benchmark@example.org", "-c", "gc.auto=0")
@@ -48,24 +47,24 @@ def make_testbed(directory: Path, files: int = FILES) -> Testbed:
 
 def change_files_command(count: int) -> str:
     """The command that appends a line to the first `count` files."""
-    appended = '\'echo "# changed" | tee -a -- "$@" >/dev/null\''
-    return f"find pkg -name '*.py' | sort | head -n {count} | xargs bash -c {appended} bash"
+    script = '\'echo "# changed" | tee -a -- "$@" >/dev/null\''
+    return f"find pkg -name '*.py' | sort | head -n {count} | xargs bash -c {script} bash"
 
 
 @contextlib.contextmanager
 def build_image(base: str, content: dict[str, Path]) -> Iterator[str]:
-    """An image: `base` with directories of this host at some places; removed afterwards."""
+    """Build an image from `base` with directories of this host at the given paths; removed at the end."""
     from langgraph_takeover.sandbox.backends.docker import client, require_image
 
     tag = f"takeover/benchmark-{secrets.token_hex(4)}"
     container = client().containers.create(require_image(base).id, ["true"])
     try:
-        for place, directory in content.items():
-            options = ["--owner=0", "--group=0", "--exclude=__pycache__", f"--transform=s,^\\.,{place},"]
-            packed = subprocess.run(
+        for path, directory in content.items():
+            options = ["--owner=0", "--group=0", "--exclude=__pycache__", f"--transform=s,^\\.,{path},"]
+            archive = subprocess.run(
                 ["tar", "-c", *options, "-C", str(directory), "."], capture_output=True, check=True
             )
-            container.put_archive("/", packed.stdout)
+            container.put_archive("/", archive.stdout)
         container.commit(tag)
     finally:
         container.remove(force=True)

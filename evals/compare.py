@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from langgraph_takeover.evals.reports.comparison import Comparison, MetricChange
-    from langgraph_takeover.evals.reports.statistics import Estimate
+    from langgraph_takeover.evals.reports.estimates import Estimate
 
 _EPILOG = """
 Examples:

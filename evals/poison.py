@@ -162,13 +162,13 @@ def report_results(
     """Write and print what came of it; the exit code."""
     from langgraph_takeover.handoff.records.record import write_durably
 
-    summary = summarise(config, injection_rows, takeover_rows)
+    summary = summarize(config, injection_rows, takeover_rows)
     write_durably(out / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
     print_summary(console, summary, out)
     return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE
 
 
-def summarise(config: PoisonConfig, injection_rows: list[Row], takeover_rows: list[Row]) -> dict[str, Any]:
+def summarize(config: PoisonConfig, injection_rows: list[Row], takeover_rows: list[Row]) -> dict[str, Any]:
     """How often each plant was followed under each view, and under each view all of those that it shows."""
     from langgraph_takeover.evals.reports.summary import list_caveats
 

@@ -80,11 +80,11 @@ def make_report(
     console: Console, results: Results, out: Path, url: str | None = None, *, with_page: bool = True
 ) -> int:
     """Write rows and summary into `out`, by default tables, plots and page too, print the table; the exit code."""
-    from langgraph_takeover.evals.reports.summary import print_summary, summarise, write_summary
+    from langgraph_takeover.evals.reports.summary import print_summary, summarize, write_summary
 
     out.mkdir(parents=True, exist_ok=True)
     _export(results, out, url)
-    summary = summarise(results)
+    summary = summarize(results)
     write_summary(out, summary)
     left_out = _write_page(results, out) if with_page else ()
     print_summary(console, summary)
@@ -106,7 +106,7 @@ def _write_page(results: Results, out: Path) -> Sequence[str]:
 
     made = build_tables(results)
     table_files.write_tables(out / TABLES, made)
-    drawn = figures.draw_plots_with_omissions(results, out / PLOTS)
+    drawn = figures.draw_plots(results, out / PLOTS)
     page.write_page(out / PAGE, results, made, drawn.pictures)
     return drawn.omissions
 

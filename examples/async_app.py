@@ -1,4 +1,4 @@
-"""Two threads at once in an asyncio program: one streamed, one awaited.
+"""Two concurrent threads in an asyncio program: one streamed, one awaited.
 
 Usage: python examples/async_app.py DIRECTORY
 """
@@ -6,8 +6,8 @@ Usage: python examples/async_app.py DIRECTORY
 import asyncio
 import sys
 
+from demo_task import TASK, sandbox_spec
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox_spec
 
 from langgraph_takeover import Home, Outcome, open_home, open_run
 
@@ -16,8 +16,8 @@ TASK_INPUT = {"task": {"id": TASK.id, "prompt": TASK.prompt}}
 
 async def stream_run(home: Home, **agent: object) -> Outcome:
     with open_run(home, "streamed", **agent) as run:
-        async for moment in run.agent.astream(TASK_INPUT, **run.options, stream_mode="custom"):
-            print(run.thread, moment["step"], moment["event"])
+        async for progress in run.agent.astream(TASK_INPUT, **run.options, stream_mode="custom"):
+            print(run.thread, progress["step"], progress["event"])
         return await asyncio.to_thread(run.outcome)
 
 

@@ -1,4 +1,4 @@
-"""A run that is killed in the middle, in whatever it is doing, and goes on where it was, machine and all.
+"""A run that is killed during a step and resumes there, including its sandbox.
 
 Usage: python examples/crash_and_resume.py DIRECTORY
 """
@@ -9,15 +9,15 @@ import subprocess
 import sys
 from typing import Any
 
+from demo_task import TASK, sandbox_spec
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox_spec
 
 from langgraph_takeover import open_home, resume, run
 
 
 def kill_at_step_6(progress: dict[str, Any]) -> None:
     if progress["event"] == "acting" and progress["step"] == 6:
-        print(f"killed while it does: {progress['text']}", flush=True)
+        print(f"killed during: {progress['text']}", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -26,8 +26,8 @@ def main(directory: str, *, is_child: bool = False) -> None:
     with open_home(directory) as home:
         if is_child:
             run(home, "crash", task_id=TASK.id, prompt=TASK.prompt, **agent, on_progress=kill_at_step_6)
-        subprocess.run([sys.executable, __file__, directory, "doomed"], check=False)
-        print(f"left behind: {home.history('crash')[0]}")
+        subprocess.run([sys.executable, __file__, directory, "child"], check=False)
+        print(f"last checkpoint: {home.history('crash')[0]}")
         outcome = resume(home, "crash", **agent)
     print(f"{outcome.stop_reason} after {outcome.steps} steps\n{outcome.patch}")
 

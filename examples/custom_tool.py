@@ -1,4 +1,4 @@
-"""A tool of the embedding program's own beside shell and editor: it runs here, and sees the agent's machine.
+"""A custom tool that runs in the embedding program and can read the agent's sandbox.
 
 Usage: python examples/custom_tool.py DIRECTORY
 """
@@ -7,10 +7,10 @@ import hashlib
 import sys
 from pathlib import Path
 
+from demo_task import TASK, sandbox_spec
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import ToolException, tool
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox_spec
 
 from langgraph_takeover import open_home, run
 
@@ -20,15 +20,15 @@ def main(directory: str) -> None:
 
     @tool
     def open_ticket(question: str, config: RunnableConfig) -> str:
-        """Ask the maintainers a question; the work so far goes with it."""
+        """Ask the maintainers a question; the ticket includes the current diff."""
         if len(question) < 10:
-            raise ToolException("say more: they have not seen the task")
-        machine, key = config["configurable"]["sandbox"], config["configurable"]["idempotency_key"]
-        # After a crash the tool may be called again, with the same key: the ticket is the same too.
+            raise ToolException("question too short: the maintainers do not know the task")
+        sandbox, key = config["configurable"]["sandbox"], config["configurable"]["idempotency_key"]
+        # A repeated call after a crash has the same key, so it writes the same ticket.
         ticket = tickets / f"{hashlib.sha256(key.encode()).hexdigest()[:8]}.md"
         tickets.mkdir(parents=True, exist_ok=True)
-        ticket.write_text(f"{question}\n\n{machine.inspect('git diff').output}")
-        return f"Ticket {ticket.stem} is open; go on meanwhile."
+        ticket.write_text(f"{question}\n\n{sandbox.inspect('git diff').output}")
+        return f"Ticket {ticket.stem} is open; continue in the meantime."
 
     model = ChatOpenAI(model="gpt-5")
     with open_home(directory) as home:

@@ -1,28 +1,27 @@
-"""An agent reads files and runs a failing check, then delegates the fix; what its child need not find out again.
+"""An agent reproduces an issue and delegates the fix; the payload saves its child repeated work.
 
-The child is run twice from the same record: with the payload that its parent handed it, and with nothing.
+The child runs twice from the same record: with its parent's payload, and without any.
 
 Usage: python examples/delegate.py DIRECTORY
 """
 
 import sys
 
+from demo_task import NAME, TASK, sandbox_spec
 from langchain_openai import ChatOpenAI
-from trial import NAME, TASK, sandbox_spec
 
 from langgraph_takeover import Delegation, Outcome, open_home, open_run, run, take_over
 
 INSTRUCTION = (
-    "\n\nReproduce it and find the place first. Then delegate the fix, and hand over what you know by then."
+    "\n\nFirst reproduce the issue and find its cause. Then delegate the fix, with everything that you know."
 )
 
 
 def format_row(name: str, outcome: Outcome) -> str:
     events = outcome.state["events"]
-    acts = [each for each in events if each["kind"] == "action"]
-    read = sum(bool(each["reads"]) for each in events)
-    ran = sum(each["tool"] == "shell" for each in acts)
-    return f"{name:<18}{len(events):>8}{read:>12}{ran:>14}{outcome.prompt_tokens:>16,}  {outcome.stop_reason}"
+    reads = sum(bool(event["reads"]) for event in events)
+    commands = sum(event["kind"] == "action" and event["tool"] == "shell" for event in events)
+    return f"{name:<18}{len(events):>8}{reads:>12}{commands:>14}{outcome.prompt_tokens:>16,}  {outcome.stop_reason}"
 
 
 def main(directory: str) -> None:
@@ -36,17 +35,17 @@ def main(directory: str) -> None:
             **agent,
             delegation=Delegation(max_depth=1),
         )
-        print(f"The model is {NAME}.\n")
+        print(f"model: {NAME}\n")
         print(f"{'':<18}{'events':>8}{'files read':>12}{'commands run':>14}{'prompt tokens':>16}")
         print(format_row("parent", parent))
         for thread in [name for name in home.threads() if name.startswith("parent.")]:
-            with open_run(home, thread, **agent) as held:
-                given = held.outcome()
-            bare = take_over(
-                home, f"without {thread}", record_id=given.state["record"], view="repository", **agent
+            with open_run(home, thread, **agent) as child_run:
+                child = child_run.outcome()
+            uninformed = take_over(
+                home, f"without {thread}", record_id=child.state["record"], view="repository", **agent
             )
-            print(format_row("child, payload", given))
-            print(format_row("child, without", bare))
+            print(format_row("child, payload", child))
+            print(format_row("child, without", uninformed))
     print(f"\n{parent.patch}")
 
 

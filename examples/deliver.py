@@ -1,6 +1,6 @@
-"""A handoff by the protocol whose successor is killed between its confirmation and its first action.
+"""A handoff whose successor is killed between its confirmation and its first action.
 
-The ledger is shown; then the handoff ends without a person, or, with `person`, by one who takes it back.
+The handoff is then repaired and completed automatically or, with `person`, rolled back by a person.
 
 Usage: python examples/deliver.py DIRECTORY [person]
 """
@@ -11,8 +11,8 @@ import subprocess
 import sys
 from typing import Any
 
+from demo_task import TASK, sandbox_spec
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox_spec
 
 from langgraph_takeover import deliver, hand_over, open_home, resume, run
 from langgraph_takeover.handoff.records.envelope import Envelope
@@ -20,7 +20,7 @@ from langgraph_takeover.handoff.records.envelope import Envelope
 
 def kill_after_confirmation(progress: dict[str, Any]) -> None:
     if progress["event"] == "confirmed":
-        print(f"killed; it meant to begin so: {progress['text']}", flush=True)
+        print(f"killed before its first step: {progress['text']}", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -32,21 +32,15 @@ def run_handoff_cli(*argv: str) -> None:
 def main(directory: str, mode: str = "") -> None:
     agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox_spec(directory)}
     with open_home(directory) as home:
-        if mode == "doomed":
-            (offered,) = sys.argv[3:]
-            deliver(home, offered, agent="tester", **agent, on_progress=kill_after_confirmation)
-        begun = run(
-            home,
-            "written",
-            task_id=TASK.id,
-            prompt=TASK.prompt,
-            **agent,
-            policy="stop",
-            points=("first_source_edit",),
-        )
-        said = Envelope(message="The edit is a first try.", uncertainties=("whether words may be longer",))
-        handoff = hand_over(home, begun.records[-1], target="tester", source="writer", envelope=said)
-        subprocess.run([sys.executable, __file__, directory, "doomed", handoff.id], check=False)
+        if mode == "child":
+            (handoff_id,) = sys.argv[3:]
+            deliver(home, handoff_id, agent="tester", **agent, on_progress=kill_after_confirmation)
+        first_run = run(
+            home, "written", task_id=TASK.id, prompt=TASK.prompt, **agent, policy="stop", points=("first_source_edit",),
+        )  # fmt: skip
+        envelope = Envelope(message="The edit is a first draft.", uncertainties=("long words are untested",))
+        handoff = hand_over(home, first_run.records[-1], target="tester", source="writer", envelope=envelope)
+        subprocess.run([sys.executable, __file__, directory, "child", handoff.id], check=False)
         run_handoff_cli("list", "--home", directory)
         run_handoff_cli("repair", "--home", directory)
         if mode == "person":

@@ -1,26 +1,26 @@
-"""A person reads the note on each handoff point, and hands the work over, edits the note first, or refuses.
+"""A person reviews the note at each handoff point: approve, edit the note, or refuse the handoff.
 
 Usage: python examples/human_in_the_loop.py DIRECTORY
 """
 
 import sys
-from typing import Any
 
+from demo_task import TASK, sandbox_spec
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox_spec
 
 from langgraph_takeover import open_home, open_run, take_over
+from langgraph_takeover.protocol import ReviewRequest
 
 
-def ask_reviewer(request: dict[str, Any]) -> dict[str, str]:
-    print(f"\n{request['point']}: {request['why']}\n\n{request['note']}")
-    match input(f"approve, edit, refuse, or view {'|'.join(request['views'])}: ").split():
+def ask_reviewer(request: ReviewRequest) -> dict[str, str]:
+    print(f"\n{request.point}: {request.detail}\n\n{request.note}")
+    match input(f"approve, edit, refuse, or view {'|'.join(request.views)}: ").split():
         case ["approve"]:
             return {"decision": "approve"}
-        case ["view", view] if view in request["views"]:
+        case ["view", view] if view in request.views:
             return {"decision": "approve", "view": view}
         case ["edit"]:
-            print("The note as it should be, to the end of input or a line with a dot:")
+            print("New note (end it with a line that contains only a dot):")
             return {"decision": "approve", "note": "\n".join(iter(input, "."))}
         case ["refuse"]:
             return {"decision": "refuse"}

@@ -1,14 +1,14 @@
-"""Checkpoints, leases and journal in PostgreSQL, where several hosts can work on threads of one home.
+"""Checkpoints, leases and journal in PostgreSQL, so that several hosts can share one home.
 
 Usage: python examples/postgres.py DIRECTORY postgresql://USER@HOST/NAME
 
-DIRECTORY, with records and machines, is one that all these hosts see. Needs the extra `postgres`.
+All hosts must share DIRECTORY, which contains records and snapshots. Requires the extra `postgres`.
 """
 
 import sys
 
+from demo_task import TASK, sandbox_spec
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox_spec
 
 from langgraph_takeover import open_home, run
 

@@ -1,4 +1,4 @@
-"""A task run inside a program, which prints what the agent does while it does it.
+"""A run inside a program that prints the agent's progress.
 
 Usage: python examples/run_in_app.py DIRECTORY
 """
@@ -6,9 +6,9 @@ Usage: python examples/run_in_app.py DIRECTORY
 import sys
 from typing import Any
 
+from demo_task import TASK, sandbox_spec
 from langchain_openai import ChatOpenAI
 from rich.console import Console
-from trial import TASK, sandbox_spec
 
 from langgraph_takeover import open_home, run
 

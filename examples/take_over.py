@@ -1,30 +1,32 @@
-"""One model begins a task and stops at its first edit; another one goes on, told as much as its view tells.
+"""One model stops at its first edit; another model takes over with the given view.
 
 Usage: python examples/take_over.py DIRECTORY [repository|trace|summary|structured]
 """
 
 import sys
 
+from demo_task import TASK, sandbox_spec
 from langchain_openai import ChatOpenAI
-from trial import TASK, sandbox_spec
 
 from langgraph_takeover import open_home, run, take_over
 
 
 def main(directory: str, view: str = "trace") -> None:
-    machine = sandbox_spec(directory)
+    sandbox = sandbox_spec(directory)
     with open_home(directory) as home:
-        begun = run(
-            home, "begun", task_id=TASK.id, prompt=TASK.prompt, model=ChatOpenAI(model="gpt-5-mini"), sandbox=machine,
+        predecessor = run(
+            home, "begun", task_id=TASK.id, prompt=TASK.prompt, model=ChatOpenAI(model="gpt-5-mini"), sandbox=sandbox,
             policy="stop", points=("first_source_edit",),
         )  # fmt: skip
-        (record,) = begun.records
-        print(f"{record}: {begun.steps} steps, {begun.prompt_tokens:,} prompt tokens")
-        done = take_over(
-            home, f"by {view}", record_id=record, view=view, model=ChatOpenAI(model="gpt-5"), sandbox=machine
+        (record,) = predecessor.records
+        print(f"{record}: {predecessor.steps} steps, {predecessor.prompt_tokens:,} prompt tokens")
+        successor = take_over(
+            home, f"by {view}", record_id=record, view=view, model=ChatOpenAI(model="gpt-5"), sandbox=sandbox
         )
-    print(f"{done.stop_reason} after {done.steps} more steps, {done.prompt_tokens:,} prompt tokens")
-    print(done.patch)
+    print(
+        f"{successor.stop_reason} after {successor.steps} more steps, {successor.prompt_tokens:,} prompt tokens"
+    )
+    print(successor.patch)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,34 @@
-"""A writer and a tester on one task and in one machine: once they hand over on purpose, once the turn goes round.
+"""A writer and a tester share one task and one sandbox, first with explicit handoffs, then with rotating turns.
 
 Usage: python examples/team.py DIRECTORY
 """
 
 import sys
 
+from demo_task import NAME, TASK, sandbox_spec
 from langchain_openai import ChatOpenAI
-from trial import NAME, TASK, sandbox_spec
 
 from langgraph_takeover import Agent, open_home, run_team
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views.team import TurnPass, build_timeline, format_timeline
 
-WRITER = "You find the fault and mend it; leave the verdict to the tester."
-TESTER = "You reproduce the issue and run the tests; finish once both pass."
+WRITER = "You find the bug and fix it; leave the verdict to the tester."
+TESTER = "You reproduce the issue and run the tests; finish when both pass."
 
 
 def main(directory: str) -> None:
     model = ChatOpenAI(model="gpt-5")
     tester = Agent(name="tester", model=model, instructions=TESTER)
-    on_purpose = [Agent(name="writer", model=model, instructions=WRITER, may_finish=False), tester]
-    in_turn = [Agent(name="writer", model=model, instructions=WRITER, share_only_tool_results=True), tester]
+    handoff_agents = [Agent(name="writer", model=model, instructions=WRITER, may_finish=False), tester]
+    rotation_agents = [
+        Agent(name="writer", model=model, instructions=WRITER, share_only_tool_results=True),
+        tester,
+    ]
     print(f"model: {NAME}")
     with open_home(directory) as home:
         for thread, agents, settings in (
-            ("handoff", on_purpose, {"enable_handoff_tool": True, "max_consecutive_turns": 20}),
-            ("rotation", in_turn, {"max_consecutive_turns": 3}),
+            ("handoff", handoff_agents, {"enable_handoff_tool": True, "max_consecutive_turns": 20}),
+            ("rotation", rotation_agents, {"max_consecutive_turns": 3}),
         ):
             outcome = run_team(
                 home,

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint on loopback that answers as it is told."""
+"""A scripted OpenAI-compatible endpoint on loopback."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 
 class ChatServer:
-    """An OpenAI-compatible endpoint on loopback; `answer` decides what each request gets."""
+    """An OpenAI-compatible endpoint on loopback; `answer` computes each response."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.serves: list[str] | None = None
-        """The models that it lists; None: it has no such list."""
+        """The models that it lists; None if it has no list."""
         self.answer: Callable[[dict[str, Any]], tuple[int, bytes]] = lambda request: self.reply("ok")
         outer = self
 

@@ -1,4 +1,4 @@
-"""What several packages' tests need of this host: Docker with an image to start from, and PostgreSQL."""
+"""Host resources that tests of several packages share: Docker with a base image, and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hypothesis import settings
 
 from . import postgres
 from .chat_server import ChatServer
-from .surroundings import standardize_environment
+from .environment import standardize_environment
 
 BASE_IMAGE = "takeover/base:latest"
 SHARED_DIRECTORY = Path(__file__).parents[2] / "shared"
 _BUILDER = Path(__file__).parents[1] / "examples" / "offline_images.py"
 _SLOW_TIMEOUT_S = 600
 SEED = os.environ.get("TAKEOVER_TEST_SEED")
-"""Seed of random tests; None for the same examples each time."""
+"""Seed of random tests; None for reproducible examples."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def skip_missing(reason: str) -> None:
-    """Skip, and say why; but continuous integration must have everything."""
+    """Skip with a reason, or fail in continuous integration, which must have everything."""
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
@@ -48,10 +48,10 @@ def skip_missing(reason: str) -> None:
 
 @contextlib.contextmanager
 def mount(*arguments: str | Path) -> Iterator[None]:
-    """Something mounted where the last argument says, on a host where this user may; gone afterwards."""
+    """Mount a file system at the last argument, if this user may; unmount it at the end."""
     done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        skip_missing(f"nothing can be mounted here, which takes root: {done.stderr.strip()}")
+        skip_missing(f"cannot mount file systems (requires root): {done.stderr.strip()}")
     try:
         yield
     finally:
@@ -60,14 +60,14 @@ def mount(*arguments: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def mount_small_disk(place: Path, size: str) -> Iterator[Path]:
-    """A directory that is a disk of its own, of that size."""
+    """A directory on its own disk of that size."""
     place.mkdir()
     with mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", place):
         yield place
 
 
 def fill_disk(disk: Path) -> Path:
-    """Leave no room on a disk; the file that takes it all."""
+    """Fill a disk completely; return the file that fills it."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (1 << 16, 1 << 12, 1):
@@ -78,8 +78,8 @@ def fill_disk(disk: Path) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _home_of_machines() -> Iterator[None]:
-    """What machines stand on lies apart from what this host's user has, and is gone afterwards."""
+def _sandbox_home() -> Iterator[None]:
+    """Separate the host directories of sandboxes from the user's own, and remove them at the end."""
     from langgraph_takeover.sandbox.storage.host_directories import ROOT_VARIABLE
     from langgraph_takeover.sandbox.storage.removal import remove_tree
 
@@ -93,15 +93,15 @@ def _home_of_machines() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real data that may stand beside the checkout."""
+    """The directory of real data next to the checkout, if it exists."""
     if not SHARED_DIRECTORY.is_dir():
-        pytest.skip("real data is not here: no folder ../shared beside the checkout")
+        pytest.skip("no real data: directory ../shared not found next to the checkout")
     return SHARED_DIRECTORY
 
 
 @pytest.fixture(scope="session")
 def base_image() -> str:
-    """An image with bash, git and Python on this host's daemon; one process builds it if it is missing."""
+    """An image with bash, git and Python on the local daemon; one process builds it if it is missing."""
     from docker.errors import ImageNotFound
 
     from langgraph_takeover.sandbox.backends.docker import client
@@ -116,7 +116,7 @@ def base_image() -> str:
         except ImageNotFound:
             if not _BUILDER.is_file():
                 skip_missing(
-                    f"{BASE_IMAGE} is not on this daemon and {_BUILDER.name}, which makes it, is not here"
+                    f"image {BASE_IMAGE} not found, and {_BUILDER.name}, which builds it, is missing"
                 )
             _build_base_image()
     return BASE_IMAGE
@@ -124,7 +124,7 @@ def base_image() -> str:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """The URL of a PostgreSQL server of this process's own."""
+    """The URL of a PostgreSQL server of this test process."""
     if reason := postgres.unavailability_reason():
         skip_missing(reason)
     with postgres.run_server() as url:
@@ -146,9 +146,9 @@ def chat_server() -> Iterator[ChatServer]:
 
 
 def _build_base_image() -> None:
-    found = importlib.util.spec_from_file_location("offline_images", _BUILDER)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location("offline_images", _BUILDER)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     module.build_base()

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, and fresh databases on it."""
+"""A PostgreSQL server for tests, and empty databases on it."""
 
 from __future__ import annotations
 
@@ -23,33 +23,35 @@ _DISCONNECT_OTHERS = """
 
 
 def unavailability_reason() -> str:
-    """Why no server can be had, or nothing."""
+    """Why no server is available; empty if one is."""
     if _find_pg_ctl() is None:
-        return "PostgreSQL's server is not on this machine: install Debian's package `postgresql`"
+        return "PostgreSQL server not found (install Debian's package `postgresql`)"
     if importlib.util.find_spec("psycopg") is None:
-        return "psycopg is not installed: install this project with its extra `postgres`"
+        return "psycopg not found (install this project with its extra `postgres`)"
     return ""
 
 
 @contextlib.contextmanager
 def run_server() -> Iterator[str]:
-    """The URL of a server on loopback, without fsync; it and its files are gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="takeover-postgres-", dir="/var/tmp") as place:
+    """The URL of a server on loopback, without fsync; the server and its files are removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="takeover-postgres-", dir="/var/tmp") as directory:
         identity: dict[str, Any] = {}
-        if os.geteuid() == 0:  # whom the server refuses
-            shutil.chown(place, "nobody")
+        if os.geteuid() == 0:  # the server refuses to run as root
+            shutil.chown(directory, "nobody")
             identity = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": []}
 
         def run_pg_ctl(*arguments: str) -> subprocess.CompletedProcess[str]:
-            asked = [str(_find_pg_ctl()), "-D", f"{place}/data", *arguments]
-            return subprocess.run(asked, cwd=place, capture_output=True, text=True, check=False, **identity)
+            command = [str(_find_pg_ctl()), "-D", f"{directory}/data", *arguments]
+            return subprocess.run(
+                command, cwd=directory, capture_output=True, text=True, check=False, **identity
+            )
 
-        log = Path(place, "log")
-        made = run_pg_ctl(
+        log = Path(directory, "log")
+        done = run_pg_ctl(
             "init", "-o", "--username=postgres --auth=trust --encoding=UTF8 --locale=C --no-sync"
         )
-        if made.returncode != 0:
-            raise RuntimeError(f"no PostgreSQL cluster: {made.stderr}")
+        if done.returncode != 0:
+            raise RuntimeError(f"cannot create a PostgreSQL cluster: {done.stderr}")
         try:
             for _ in range(_MAX_STARTS):  # another process may take the port first
                 port = _find_free_port()
@@ -67,7 +69,7 @@ def run_server() -> Iterator[str]:
 
 @contextlib.contextmanager
 def create_database(url: str) -> Iterator[str]:
-    """The URL of an empty schema, dropped afterwards with whoever is still connected."""
+    """The URL of an empty schema; at the end, it is dropped and its connections are closed."""
     import psycopg
     from psycopg import sql
 

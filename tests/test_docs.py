@@ -168,7 +168,7 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
     assert all(row["resolved"] for row in takeovers)
     assert (tmp_path / "runs" / "first" / "report.html").is_file()
     assert list((tmp_path / "dataset").iterdir()) != []
-    assert "killed while it does: str_replace galley/wrap.py" in shown
+    assert "killed during: str_replace galley/wrap.py" in shown
     assert "You continue work that another agent began" in shown
 
 

@@ -24,7 +24,7 @@ def blocks(text: str) -> list[str]:
 
 
 def ran(program: str, directory: Path) -> str:
-    (directory / "program.py").write_text(f"import trial\n{program}")
+    (directory / "program.py").write_text(f"import demo_task\n{program}")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
     path = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
     done = subprocess.run(
@@ -51,8 +51,8 @@ def repository(tmp_path: Path) -> Path:
 def test_a_handoff_is_brought_about(tmp_path: Path, repository: Path) -> None:
     (program,) = blocks(HANDOFFS)
     told = ran(
-        program.replace('"Make the tests pass."', "trial.TASK.prompt").replace(
-            'backend="host"', "backend=trial.default_backend()"
+        program.replace('"Make the tests pass."', "demo_task.TASK.prompt").replace(
+            'backend="host"', "backend=demo_task.default_backend()"
         ),
         tmp_path,
     )
@@ -65,11 +65,11 @@ def test_every_block_runs(tmp_path: Path, repository: Path) -> None:
     before = (repository / "galley" / "wrap.py").read_text()
     # The model that knows one task takes its statement for the prompt, and any machine will do.
     program = "".join(
-        block.replace('"Make the tests pass."', "trial.TASK.prompt")
-        .replace('backend="host"', "backend=trial.default_backend()")
+        block.replace('"Make the tests pass."', "demo_task.TASK.prompt")
+        .replace('backend="host"', "backend=demo_task.default_backend()")
         .replace("done =", "outcome =")
         .replace("asyncio.run(main())", "asyncio.run(main())\nwith open_home('work') as home:\n"
-                 "    outcome = resume(home, 'async', model=model, sandbox=machine)")
+                 "    outcome = resume(home, 'async', model=model, sandbox=repository)")
         + f"print('=====', {number}, outcome.stop_reason, outcome.steps)\n"
         for number, block in enumerate(blocks(TEXT))
     )  # fmt: skip

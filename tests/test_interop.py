@@ -19,15 +19,15 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "interop.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 BEGUN = """
-import trial
+import demo_task
 from langchain_openai import ChatOpenAI
 from pathlib import Path
-from langgraph_takeover.graph import open_home, run
+from langgraph_takeover import open_home, run
 from langgraph_takeover.sandbox import SandboxSpec
 
 with open_home("work") as home:
-    spec = SandboxSpec(backend=trial.default_backend(), directory=Path("repository"))
-    run(home, "begun", "t", trial.TASK.prompt, model=ChatOpenAI(model="m"), sandbox=spec,
+    spec = SandboxSpec(backend=demo_task.default_backend(), directory=Path("repository"))
+    run(home, "begun", task_id="t", prompt=demo_task.TASK.prompt, model=ChatOpenAI(model="m"), sandbox=spec,
         policy="stop", points=("first_source_edit",))
 """
 
@@ -63,19 +63,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_block_runs(place: Path) -> None:
     # The model that knows one task takes its statement for the prompt, and any machine will do.
     program = BEGUN + "".join(
-        block.replace('"Make the tests pass."', "trial.TASK.prompt").replace(
-            'backend="host"', "backend=trial.default_backend()"
+        block.replace('"Make the tests pass."', "demo_task.TASK.prompt").replace(
+            'backend="host"', "backend=demo_task.default_backend()"
         )
         for block in BLOCKS
     )
-    (place / "program.py").write_text(program + "\nmachine.close()\n")
+    (place / "program.py").write_text(program + "\nsandbox.close()\n")
     shown = ran(place, "program.py").splitlines()
     assert shown[0] == "fixer 6"
     assert shown[1] == "finder handed over to fixer True"
     assert re.fullmatch(r"1\.requested\.\d+ finder handed over to fixer", shown[2])
     assert re.fullmatch(r"1\.requested\.\d+ fixer the recording ends", shown[3])
     assert "## Written by the earlier agent" in shown
-    assert shown[-2:] == ["finished", "It is mended, and the tests pass."]
+    assert shown[-2:] == ["finished", "The fix is in place, and the tests pass."]
     # The first swarm has mended it, the second's messages tell nothing of that, the machine does.
     (ends,) = (place / "work" / "records").glob("1.requested.??/record.json")
     assert "galley/wrap.py" in json.loads(ends.read_text())["patch"]

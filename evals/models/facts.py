@@ -1,4 +1,4 @@
-"""What the built-in model knows of each bundled task: where the fault is, how it shows, how it is mended."""
+"""Facts of the bundled tasks that the built-in model uses: the fault, its symptom and its fix."""
 
 from __future__ import annotations
 
@@ -7,35 +7,38 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict
+
+from langgraph_takeover.sandbox.interface import Frozen
 
 ORACLE_FILE = "oracle.yaml"
 _MIN_MARK_LENGTH = 12
 Variant = Literal["base", "wrong", "right"]
 
 
-class _Facts(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Guide(Frozen):
+    """The file that explains how to run the tests, and the command in it."""
 
-
-class Guide(_Facts):
     path: str
     command: str
 
 
-class Reproduction(_Facts):
+class Reproduction(Frozen):
+    """A script that reproduces the issue, and the output that shows it."""
+
     path: str
     content: str
     symptom: str
 
 
-class WrongAttempt(_Facts):
+class WrongAttempt(Frozen):
+    """The check that refutes the tempting wrong fix, and its output."""
+
     refuted_by: str
     check: Literal["suite", "reproduction"]
 
 
-class CodeRegion(_Facts):
-    """One stretch of a file, as it is at the base, after a tempting wrong fix, and after the right one."""
+class CodeRegion(Frozen):
+    """Part of a file in its variants: the base, after a tempting wrong fix, and after the right fix."""
 
     path: str
     search: str | None = None
@@ -47,7 +50,7 @@ class CodeRegion(_Facts):
         return {"base": self.base, "wrong": self.wrong or self.base, "right": self.right}[variant]
 
     def distinctive_lines(self, variant: Variant) -> tuple[str, ...]:
-        """The lines by which this variant can be told from the others, wherever they are shown."""
+        """The lines that occur only in this variant."""
         others = {
             line.strip()
             for other in ("base", "wrong", "right")
@@ -58,8 +61,8 @@ class CodeRegion(_Facts):
         return tuple(line for line in lines if len(line) >= _MIN_MARK_LENGTH and line not in others)
 
 
-class TaskFacts(_Facts):
-    """All that the built-in model knows of one task."""
+class TaskFacts(Frozen):
+    """Everything that the built-in model knows about one task."""
 
     task_id: str
     statement: str
@@ -72,7 +75,7 @@ class TaskFacts(_Facts):
 
 @functools.lru_cache(maxsize=64)
 def read_facts(directory: Path) -> TaskFacts:
-    """The facts of the bundled task in `directory`, read once a process."""
+    """The facts of the bundled task in `directory`, read once per process."""
     facts = yaml.safe_load((directory / ORACLE_FILE).read_text(encoding="utf-8"))
     statement = (directory / "problem_statement.md").read_text(encoding="utf-8").strip()
     return TaskFacts.model_validate({"task_id": directory.name, "statement": statement, **facts})

@@ -1,4 +1,4 @@
-"""A model that plays the recorded actions of a real run, of whatever agent, one after another."""
+"""A model that replays the recorded actions of a real run, of any agent."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _HEREDOC_MARK = "TAKEOVER_REPLAY_END"
 
 
 class TrajectoryError(TakeoverError, ValueError):
-    """A trajectory that cannot be replayed; the text names the file and why."""
+    """A trajectory that cannot be replayed."""
 
 
 class ReplayModel(ScriptedModel):
-    """Gives the recorded action that follows its own replies in the conversation, not those that a view shows it.
+    """Replays the recorded actions in order, then finishes; ignores the content of the conversation.
 
-    It is no LLM: it reads nothing of what it is told. After the last action it finishes.
+    The number of its own replies selects the next action. Replies that a view attributes to the predecessor do not count.
     """
 
     turns: tuple[Turn, ...]
     start: int = 0
 
     def respond(self, messages: list[BaseMessage]) -> Turn:
-        # What a view lets an earlier agent say has no usage.
+        # Messages that a view attributes to an earlier agent have no usage.
         own = (message for message in messages if isinstance(message, AIMessage) and message.usage_metadata)
         position = self.start + sum(1 for _ in own)
         if position < len(self.turns):
@@ -49,17 +49,17 @@ class ReplayModel(ScriptedModel):
 
 
 def read_trajectory(path: Path, number: int = 0, workspace: str = "") -> tuple[Turn, ...]:
-    """The actions of the file's run of that number that had an effect. Raises TrajectoryError.
+    """The actions of run `number` of the file that had an effect.
 
-    Refused calls, inputs to a program that still ran, and tools that touch no file are left out. Where the
-    repository lies elsewhere than in the recorded machine, absolute paths are moved to `workspace`.
+    Omits refused calls, input to a running program, and tools that touch no file. If `workspace` differs from the
+    recorded repository path, absolute paths are rewritten. Raises TrajectoryError.
     """
     try:
         traces = list(read_traces(path))
     except TraceError as error:
         raise TrajectoryError(str(error)) from error
     if number >= len(traces):
-        raise TrajectoryError(f"{path}: holds {len(traces)} run(s); there is no #{number}")
+        raise TrajectoryError(f"{path}: run #{number} not found (the file has {len(traces)} run(s), from #0)")
     trace = traces[number]
     if isinstance(trace, TraceError):
         raise TrajectoryError(str(trace)) from trace
@@ -75,12 +75,12 @@ def read_trajectory(path: Path, number: int = 0, workspace: str = "") -> tuple[T
         if action is not None:
             turns.append(Turn(_extract_thought(event), _relocate_paths(action, trace.workspace, workspace)))
     if not turns:
-        raise TrajectoryError(f"{path}: no action in it can be carried out, so there is nothing to replay")
+        raise TrajectoryError(f"{path}: nothing to replay (the run has no shell or editor action)")
     return tuple(turns)
 
 
 def _relocate_paths(action: Action, old: str, new: str) -> Action:
-    """The action with the repository's path exchanged, wherever it stands as a path of its own."""
+    """The action with the repository's path replaced wherever it occurs as a complete path."""
     if not old or not new or old == new:
         return action
     path = re.compile(rf"(?<![\w.-]){re.escape(old)}(?![\w.-])")
@@ -90,7 +90,7 @@ def _relocate_paths(action: Action, old: str, new: str) -> Action:
 
 
 def _convert_action(event: Event, trace: Trace, path: Path) -> Action | None:
-    """The action in this runtime's tools; None if it had no effect on the machine."""
+    """The action in terms of this runtime's tools; None if it had no effect on the sandbox."""
     arguments = dict(event.arguments)
     command = arguments.get("command", "")
     if event.tool == "finish" or (is_submission(command) and command.lstrip().startswith("echo ")):
@@ -100,7 +100,7 @@ def _convert_action(event: Event, trace: Trace, path: Path) -> Action | None:
             return None
         if command.startswith("apply_patch"):
             raise TrajectoryError(
-                f"{path}: event {event.index}: apply_patch is no program of the sandbox; it cannot be replayed"
+                f"{path}: event {event.index}: cannot replay apply_patch, which the sandbox does not have"
             )
         return Action("shell", {"command": _convert_command(command, trace)})
     if event.tool != "editor":
@@ -113,22 +113,22 @@ def _convert_command(command: str, trace: Trace) -> str:
     if search:
         return _convert_search(search[1], search[2])
     if not trace.keeps_shell and _CHANGES_SHELL_STATE.search(command):
-        # The recorded agent had a new shell for every command; ours would keep what this one leaves behind.
+        # The recorded agent had a new shell per command; the sandbox's shell would preserve this command's state.
         return f"(\n{command}\n)"
     return command
 
 
 def _convert_search(verb: str, rest: str) -> str:
-    """SWE-agent's own search commands in terms of grep and find."""
+    """SWE-agent's search commands in terms of grep and find."""
     try:
         words = shlex.split(rest)
     except ValueError:
         words = rest.split()
-    what, where = words[0] if words else "", words[1] if len(words) > 1 else "."
+    pattern, where = words[0] if words else "", words[1] if len(words) > 1 else "."
     if verb == "find_file":
-        return f"find {shlex.quote(where)} -type f -name {shlex.quote(what)}"
+        return f"find {shlex.quote(where)} -type f -name {shlex.quote(pattern)}"
     flags = "-rnI" if verb == "search_dir" else "-nI"
-    return f"grep {flags} -- {shlex.quote(what)} {shlex.quote(where)}"
+    return f"grep {flags} -- {shlex.quote(pattern)} {shlex.quote(where)}"
 
 
 def _convert_edit(arguments: dict[str, str], event: Event, path: Path) -> Action:
@@ -154,7 +154,7 @@ def _convert_edit(arguments: dict[str, str], event: Event, path: Path) -> Action
         )
     if command not in ("view", "create", "str_replace", "insert", "undo"):
         raise TrajectoryError(
-            f"{path}: event {event.index}: its editor's {command or 'call'} does not say what it wrote; it cannot be replayed"
+            f"{path}: event {event.index}: cannot replay the editor's {command or 'call'}, which does not record the new text"
         )
     return Action("editor", {k: v for k, v in arguments.items() if k in _FIELDS[command]})
 
@@ -176,10 +176,10 @@ def _format_heredoc(program: str, text: str) -> str:
 
 
 def _extract_thought(event: Event) -> str:
-    """What was said beside the action, so that nothing in it reads as a second action."""
-    said = event.text
+    """The text beside the action, without anything that could be parsed as a second action."""
+    thought = event.text
     for value in sorted(event.arguments.values(), key=len, reverse=True):
         if len(value) > 2:
-            said = said.replace(value, "")
-    said = re.sub(r"```\w*\s*```", "", said)
-    return _MARKUP.sub("", said).strip()
+            thought = thought.replace(value, "")
+    thought = re.sub(r"```\w*\s*```", "", thought)
+    return _MARKUP.sub("", thought).strip()

@@ -1,4 +1,4 @@
-"""Chat models that are no LLM: what they say is computed, and put into words the way the protocol wants it."""
+"""Chat models without an LLM: computed replies in the format of the action protocol."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph_takeover.handoff.trace.action import Action, write_action
 
 CHARACTERS_PER_TOKEN = 4
-"""The estimate by which models without a tokenizer count; reports say that it is one."""
+"""Token estimate of models without a tokenizer; reports mark it as an estimate."""
 
 
 class Turn(NamedTuple):
-    """One reply: what is thought, and the action that follows; None in notes, which are text alone."""
+    """One reply: a thought and the action that follows it. Notes have no action."""
 
     thought: str
     action: Action | None = None
 
 
 def message_text(message: BaseMessage) -> str:
-    """A message's text, the arguments of native tool calls included."""
+    """A message's text, including the arguments of native tool calls."""
     calls = getattr(message, "tool_calls", [])
     return "\n".join([message.text, *(str(value) for call in calls for value in call["args"].values())])
 
 
 class ScriptedModel(BaseChatModel):
-    """Says what `respond` makes of the conversation, in text or as native tool calls."""
+    """Returns the turns of `respond` as text or as native tool calls."""
 
     native: bool = False
     latency_s: float = 0.0
-    """What a reply takes on average: drawn by what was asked, so that the same question always waits as long."""
+    """Mean latency per reply, seeded by the request: the same request always takes the same time."""
 
     @abstractmethod
     def respond(self, messages: list[BaseMessage]) -> Turn: ...
@@ -60,9 +60,9 @@ class ScriptedModel(BaseChatModel):
     ) -> ChatResult:
         thought, action = self.respond(messages)
         if self.latency_s:
-            asked = "\n".join(message_text(message) for message in messages)
-            # The mean of a lognormal is above its median, by half the variance.
-            time.sleep(random.Random(asked).lognormvariate(math.log(self.latency_s) - 0.125, 0.5))
+            request = "\n".join(message_text(message) for message in messages)
+            # The mean of a lognormal distribution exceeds its median by half the variance, in log space.
+            time.sleep(random.Random(request).lognormvariate(math.log(self.latency_s) - 0.125, 0.5))
         if action is None:
             reply = AIMessage(thought)
         elif self.native:

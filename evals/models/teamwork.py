@@ -1,4 +1,4 @@
-"""How the built-in model takes its part in a team: by what the system's message says of its place, and nothing else."""
+"""Behavior of the built-in model in a team, derived from its system prompt alone."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _FINISHERS = re.compile(r"^Only (.+) may finish the task; you may not\.$", re.MU
 
 
 def adapt_to_team(system: str, turn: Turn, *, is_fixed: bool) -> Turn:
-    """What an agent of a team does in place of what it would do alone; `fixed` says that the fix is known to stand."""
+    """The turn of a team member in place of the turn it would take alone."""
     if not _MEMBER.search(system):
         return turn
-    found, may_not = _TARGETS.search(system), _FINISHERS.search(system)
-    targets = found[1].split(", ") if found else []
+    targets_line, finishers_line = _TARGETS.search(system), _FINISHERS.search(system)
+    targets = targets_line[1].split(", ") if targets_line else []
     if _SUPERVISOR.search(system) and targets:
         if is_fixed:
-            return _hand_over(targets[-1], "The fix stands; verify it, and finish.")
-        return _hand_over(targets[0], "Find the fault and mend it.")
-    finishers = re.findall(r"`([\w-]+)`", may_not[1]) if may_not else []
+            return _hand_over(targets[-1], "The fix is in place; verify it and finish.")
+        return _hand_over(targets[0], "Find the bug and fix it.")
+    finishers = re.findall(r"`([\w-]+)`", finishers_line[1]) if finishers_line else []
     if is_fixed and (able := [name for name in finishers if name in targets]):
-        return _hand_over(able[-1], "The fix is in place; verify it, and finish.")
+        return _hand_over(able[-1], "The fix is in place; verify it and finish.")
     if finishers and turn.action is not None and turn.action.tool == "finish":
         return Turn(
-            "I am done, and look at what has changed.", Action("shell", {"command": "git status --short"})
+            "I am done, and check the changed files.", Action("shell", {"command": "git status --short"})
         )
     return turn
 

@@ -1,11 +1,11 @@
-"""What the tables and the pictures of results have in common: who took over what, in which order it is told."""
+"""Data that tables and plots share: graded takeovers and the order of their names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from langgraph_takeover.evals.reports.statistics import Pair, pair_with_baseline, select_graded
+from langgraph_takeover.evals.reports.estimates import Pair, pair_with_baseline, select_graded
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import BASELINE, POINTS, shorten_model_name
@@ -14,14 +14,14 @@ from langgraph_takeover.handoff.views import VIEWS
 STATES = ("needs_completion", "already_solved", "behavior_broken")
 UNLABELLED = "unlabelled"
 BEST_INFORMED_VIEWS = ("trace", "transcript", "cited", "payload", "structured", "summary")
-"""Views, the one that tells most of the predecessor's work first."""
+"""Views, from the most informative down."""
 
 
 class ReportData(NamedTuple):
-    """Takeovers with their handoff state, and the names that they are told by, in order."""
+    """Graded takeovers with their handoff state, and their names in display order."""
 
     takeovers: tuple[Row, ...]
-    """Those whose infrastructure held; each with `handoff_state`."""
+    """Takeovers without an infrastructure failure, each with `handoff_state`."""
     failed_count: int
     views: tuple[str, ...]
     successors: tuple[str, ...]
@@ -29,16 +29,16 @@ class ReportData(NamedTuple):
     points: tuple[str, ...]
     states: tuple[str, ...]
     reference_view: str | None
-    """The best-informed view there is, with which handoff debt is compared; None where there is but the baseline."""
+    """The best-informed view that was run, the reference of handoff debt; None if only the baseline was run."""
 
     def select(self, **fields: str) -> tuple[Row, ...]:
-        """The takeovers whose fields are these."""
+        """The takeovers with these field values."""
         return tuple(
             row for row in self.takeovers if all(row.get(name) == value for name, value in fields.items())
         )
 
     def pair_with_reference(self, rows: tuple[Row, ...], view: str) -> tuple[Pair, ...]:
-        """Takeovers under a view, each beside the one under the best-informed view at its point."""
+        """Takeovers under a view, each with the one under the best-informed view at the same point."""
         return pair_with_baseline(rows, view, self.reference_view) if self.reference_view else ()
 
 
@@ -74,13 +74,13 @@ def collect_report_data(results: Results) -> ReportData:
 
 
 def display_names(models: Iterable[str]) -> dict[str, str]:
-    """How models are called in print: a replay by its file's name, where that is no other's."""
-    found = {
+    """Display names of models: a replay has the name of its file if that is unique."""
+    names = {
         name: f"replay:{shorten_model_name(name)}" if name.startswith("replay:") else name for name in models
     }
-    plain = {name: f"replay:{name.rsplit('/', 1)[-1]}" for name in found if name.startswith("replay:")}
-    unique = {name: text for name, text in plain.items() if list(plain.values()).count(text) == 1}
-    return found | unique
+    file_names = {name: f"replay:{name.rsplit('/', 1)[-1]}" for name in names if name.startswith("replay:")}
+    unique = {name: text for name, text in file_names.items() if list(file_names.values()).count(text) == 1}
+    return names | unique
 
 
 def _distinct_values(rows: Iterable[Row], field: str) -> list[str]:
@@ -88,6 +88,6 @@ def _distinct_values(rows: Iterable[Row], field: str) -> list[str]:
 
 
 def _sort_by_order(order: Iterable[str], present: Iterable[str]) -> tuple[str, ...]:
-    """What there is, in that order; what is not in it comes last, by name."""
-    known, left = list(dict.fromkeys(order)), set(present)
-    return (*(name for name in known if name in left), *sorted(left.difference(known)))
+    """The present names in that order; names without a place in it come last, by name."""
+    ordered, remaining = list(dict.fromkeys(order)), set(present)
+    return (*(name for name in ordered if name in remaining), *sorted(remaining.difference(ordered)))

@@ -1,4 +1,4 @@
-"""What changed between two runs, takeover by takeover."""
+"""Comparison of two runs, takeover by takeover."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from langgraph_takeover.evals.reports.collection import collect_report_data
-from langgraph_takeover.evals.reports.statistics import (
+from langgraph_takeover.evals.reports.estimates import (
     Estimate,
     Interval,
     McNemar,
@@ -28,7 +28,7 @@ _DIRECTORY_SETTINGS = ("run_id", "journal", "records_of", "shard")
 
 
 class MetricChange(NamedTuple):
-    """Medians over pairs before and after, and the median of each pair's relative change."""
+    """Medians over pairs before and after, and the median relative change within pairs."""
 
     before: float | None
     after: float | None
@@ -36,7 +36,7 @@ class MetricChange(NamedTuple):
 
 
 class ViewChange(NamedTuple):
-    """What became of the takeovers under one view that both runs have."""
+    """Changes of the takeovers under one view that both runs have."""
 
     view: str
     pairs: int
@@ -51,35 +51,35 @@ class ViewChange(NamedTuple):
 
 
 class OutcomeFlip(NamedTuple):
-    """A takeover that only one of the runs solved."""
+    """A takeover that only one of the two runs solved."""
 
     record_id: str
     view: str
     successor: str
     repeat: int
     is_solved: bool
-    """In the later run."""
+    """Whether the later run solved it."""
 
 
 class Comparison(NamedTuple):
-    """The earlier run against the later."""
+    """The later run compared with the earlier one."""
 
     views: tuple[ViewChange, ...]
     flips: tuple[OutcomeFlip, ...]
     records: int
-    """Those that both runs took over."""
+    """Number of records that both runs took over."""
     changed_records: tuple[str, ...]
-    """Of them, those that were made anew: one name, two contents."""
+    """The shared records whose content differs."""
     settings: dict[str, tuple[Any, Any]]
     prompts: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
-    """By stage, where the prompts' versions differ."""
+    """Prompt versions before and after, for the stages in which they differ."""
 
 
 def compare(before: Results, after: Results) -> Comparison:
-    """Raises RunUsageError where the two have no takeover in common."""
+    """Compare two runs. Raises RunUsageError if they share no takeover."""
     pairs = match_pairs(after.takeovers, before.takeovers, PAIR_KEY)
     if not pairs:
-        raise RunUsageError(f"no graded takeover is in both: {_explain_no_overlap(before, after)}")
+        raise RunUsageError(f"the runs share no graded takeover: {_explain_no_overlap(before, after)}")
     first, last = _digests_by_record(before.takeovers), _digests_by_record(after.takeovers)
     shared = sorted(set(first) & set(last))
     views = dict.fromkeys((*collect_report_data(before).views, *collect_report_data(after).views))
@@ -123,10 +123,10 @@ def _compare_view(view: str, before: Results, after: Results) -> ViewChange:
 
 def _compare_metric(pairs: tuple[Pair, ...], name: str) -> MetricChange:
     both = read_paired_values(pairs, name)
-    saved = estimate_reduction(pairs, name)
-    low, high = saved.interval or (None, None)
-    change = saved._replace(
-        value=None if saved.value is None else 0 - saved.value,
+    reduction = estimate_reduction(pairs, name)
+    low, high = reduction.interval or (None, None)
+    change = reduction._replace(
+        value=None if reduction.value is None else 0 - reduction.value,
         interval=None if low is None or high is None else Interval(0 - high, 0 - low),
     )
     return MetricChange(quantile([b for _, b in both], 0.5), quantile([a for a, _ in both], 0.5), change)
@@ -150,10 +150,10 @@ def _prompt_versions(results: Results, stage: str) -> tuple[str, ...]:
 
 
 def _explain_no_overlap(before: Results, after: Results) -> str:
-    """The first part of their keys in which they have nothing in common."""
+    """The first field of their keys in which they share no value."""
     for name in PAIR_KEY:
         first, last = ({row[name] for row in select_graded(results.takeovers)} for results in (before, after))
         if not first & last:
-            there = " and ".join(", ".join(sorted(map(str, of))[:3]) or "none" for of in (first, last))
-            return f"their {name} differ ({there})"
-    return "they share no record with the same view, successor and repeat"
+            values = " and ".join(", ".join(sorted(map(str, side))[:3]) or "none" for side in (first, last))
+            return f"{name} differs ({values})"
+    return "no record has the same view, successor and repeat in both"

@@ -1,4 +1,4 @@
-"""Handoff points and validations as people labelled them, and how well the detectors agree."""
+"""Labels of handoff points and validations written by people, and the detectors' agreement with them."""
 
 from __future__ import annotations
 
@@ -7,52 +7,48 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from langgraph_takeover.handoff.points.annotations import AnnotatedStep
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
-from langgraph_takeover.sandbox.interface import TakeoverError
+from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 POINT_KINDS = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
 
 class LabelError(TakeoverError, ValueError):
-    """A file of labels that cannot be read; the text names the line and the field."""
+    """An unreadable file of labels."""
 
 
-class _LabelModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class LabelledValidation(_LabelModel):
+class LabelledValidation(Frozen):
     action_index: int
     kind: str
     outcome: str
 
 
-class Label(_LabelModel):
-    """What a person read out of one trace."""
+class Label(Frozen):
+    """Labels of one trace by a person."""
 
     trace: str
     """The end of the trace's path, with `#n` for the n-th run of a file."""
     points: Mapping[str, int | None]
-    """Point kind -> action index; null where the point does not occur."""
+    """Point kind -> action index; null if the point does not occur."""
     validations: tuple[LabelledValidation, ...]
     unclear: tuple[str, ...] = ()
-    """Point kinds, and `validation N`, that a second reader could honestly label otherwise."""
+    """Ambiguous labels: point kinds, and `validation N`. They do not count."""
     notes: str = ""
 
 
 class Tally(NamedTuple):
-    """How often the detectors were right, of what was clear to the person who labelled."""
+    """Number of correct detections, ambiguous labels excluded."""
 
     cases: int = 0
     exact: int = 0
     found: int = 0
     labelled: int = 0
     right: int = 0
-    """Found, labelled, and in the same place."""
+    """Number of points detected at the labelled action."""
 
     def add(self, found: int | None, labelled: int | None) -> Tally:
         return Tally(
@@ -67,12 +63,12 @@ class Tally(NamedTuple):
 class Score(NamedTuple):
     points: Mapping[str, Tally]
     validations: Tally
-    """Cases are labelled validations; exact are those found with the labelled outcome."""
+    """Cases are labelled validations; exact ones were detected with the labelled outcome."""
     misses: tuple[str, ...]
 
 
 def read_labels(path: Path) -> tuple[Label, ...]:
-    """One label a line. Raises LabelError."""
+    """Read the labels of a file, one per line. Raises LabelError."""
     try:
         lines = read_untrusted_file(path).decode().splitlines()
     except OSError as error:
@@ -92,7 +88,7 @@ def read_labels(path: Path) -> tuple[Label, ...]:
             field = ".".join(str(part) for part in detail["loc"]) or "not a JSON object"
             raise LabelError(f"{path}: line {number}: {field}: {detail['msg']}") from error
     if not labels:
-        raise LabelError(f"{path}: no labels in it")
+        raise LabelError(f"{path}: the file contains no labels")
     return tuple(labels)
 
 
@@ -110,7 +106,7 @@ def find_label(labels: Iterable[Label], trace: str) -> Label | None:
 
 
 def score_trace(label: Label, steps: Sequence[AnnotatedStep]) -> Score:
-    """One trace against its label."""
+    """Score the detections in one trace against its label."""
     misses: list[str] = []
     points: dict[str, Tally] = {}
     for kind in POINT_KINDS:
@@ -123,14 +119,14 @@ def score_trace(label: Label, steps: Sequence[AnnotatedStep]) -> Score:
             misses.append(
                 f"{label.trace}: {kind}: found {_describe_position(found)}, labelled {_describe_position(labelled)}"
             )
-    ours = {s.action_index: s.validation for s in steps if s.validation is not None}
-    theirs = {
+    detected = {s.action_index: s.validation for s in steps if s.validation is not None}
+    expected = {
         v.action_index: v for v in label.validations if f"validation {v.action_index}" not in label.unclear
     }
     unclear = {w.removeprefix("validation ") for w in label.unclear if w.startswith("validation ")}
     tally = Counter[str]()
-    for index, labelled_run in theirs.items():
-        run = ours.get(index)
+    for index, labelled_run in expected.items():
+        run = detected.get(index)
         tally["cases"] += 1
         tally["right"] += run is not None
         tally["exact"] += run is not None and run.outcome == labelled_run.outcome
@@ -139,9 +135,9 @@ def score_trace(label: Label, steps: Sequence[AnnotatedStep]) -> Score:
             misses.append(
                 f"{label.trace}: action {index}: found {found_outcome}, labelled {labelled_run.kind} {labelled_run.outcome}"
             )
-    extra = [i for i in ours if i not in theirs and str(i) not in unclear]
+    extra = [i for i in detected if i not in expected and str(i) not in unclear]
     misses += [
-        f"{label.trace}: action {i}: found {_describe_validation(ours[i])}, labelled no validation"
+        f"{label.trace}: action {i}: found {_describe_validation(detected[i])}, labelled no validation"
         for i in extra
     ]
     validations = Tally(
@@ -159,7 +155,7 @@ def _describe_position(index: int | None) -> str:
 
 
 def sum_scores(scores: Iterable[Score]) -> Score:
-    """Several comparisons taken together."""
+    """The sum of several scores."""
     points: dict[str, Tally] = dict.fromkeys(POINT_KINDS, Tally())
     validations, misses = Tally(), list[str]()
     for score in scores:

@@ -1,4 +1,4 @@
-"""What runs came to: the table at their end, what must be said of it, and `summary.json`."""
+"""Summary of runs: the table at their end, caveats, and `summary.json`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from langgraph_takeover.evals.models import is_builtin, parse_model_name
 from langgraph_takeover.evals.reports.collection import collect_report_data
-from langgraph_takeover.evals.reports.statistics import (
+from langgraph_takeover.evals.reports.estimates import (
     compute_savings,
     pair_with_baseline,
     read_values,
@@ -31,12 +31,12 @@ _COMPARED_SETTINGS = (
     *("points", "notes_model", "protocol", "max_steps", "max_tokens", "max_reply_tokens", "max_seconds"),
     *("window_tokens", "command_timeout_s", "sandbox"),
 )
-"""Those that change what a takeover comes to."""
+"""Settings that affect the result of a takeover."""
 
 
-def summarise(results: Results) -> dict[str, Any]:
-    """Counts and medians of runs, by view; deltas are matched per point, successor and repeat."""
-    predecessors, rows, found = results.predecessors, results.takeovers, collect_report_data(results)
+def summarize(results: Results) -> dict[str, Any]:
+    """Counts and medians by view; deltas are matched by point, successor and repeat."""
+    predecessors, rows, data = results.predecessors, results.takeovers, collect_report_data(results)
     return {
         "run_id": "+".join(source.config.run_id for source in results.sources),
         "caveats": list(list_result_caveats(results)),
@@ -51,9 +51,9 @@ def summarise(results: Results) -> dict[str, Any]:
             Counter(record.rpartition(".")[2] for row in predecessors for record in row.get("records", ()))
         ),
         "handoff_states": dict(Counter(row.get("handoff_state", row["outcome"]) for row in results.labels)),
-        "notes": _summarise_notes(results.notes),
-        "successors": list(found.successors),
-        "views": {view: _summarise_view(view, rows) for view in found.views},
+        "notes": _summarize_notes(results.notes),
+        "successors": list(data.successors),
+        "views": {view: _summarize_view(view, rows) for view in data.views},
         "infrastructure_failures": [
             {key: row.get(key) for key in ("task_id", "record_id", "view", "repeat", "detail")}
             for row in (*predecessors, *results.labels, *results.notes, *rows)
@@ -67,7 +67,7 @@ def write_summary(out: Path, summary: dict[str, Any]) -> None:
 
 
 def print_summary(console: Console, summary: dict[str, Any]) -> None:
-    """Print the table, and what must be said about it."""
+    """Print the table, its caveats and the failures."""
     if summary["without_points"] and not summary["points"]:
         console.print("Nothing to compare: no predecessor reached a handoff point.", style="yellow")
     table = Table(title="Takeovers by view; deltas matched to the repository view at the same point")
@@ -101,8 +101,8 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
     stopped = sum((Counter(figures["stopped"]) for figures in summary["views"].values()), Counter[str]())
     if stopped:
         reasons = ", ".join(f"{count} by {reason}" for reason, count in stopped.most_common())
-        of = sum(figures["runs"] for figures in summary["views"].values())
-        console.print(f"Stopped before they were done: {reasons}, of {of} takeovers.", style="yellow")
+        total = sum(figures["runs"] for figures in summary["views"].values())
+        console.print(f"Stopped before finishing: {reasons}, of {total} takeovers.", style="yellow")
     for caveat in summary["caveats"]:
         console.print(caveat, markup=False)
     for warning in summary["warnings"]:
@@ -120,41 +120,41 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
         console.print(f"… and {len(failures) - 10} more in {SUMMARY_FILE}", style="red")
 
 
-def _summarise_view(view: str, rows: Sequence[Row]) -> dict[str, Any]:
-    mine = [row for row in rows if row["view"] == view]
-    ours = select_graded(mine)
+def _summarize_view(view: str, rows: Sequence[Row]) -> dict[str, Any]:
+    in_view = [row for row in rows if row["view"] == view]
+    graded = select_graded(in_view)
     pairs = pair_with_baseline(rows, view)
-    events = sum(read_values(ours, "events"))
-    alone = view == BASELINE
+    events = sum(read_values(graded, "events"))
+    is_baseline = view == BASELINE
     return {
-        "runs": len(ours),
-        "solved": sum(row["resolved"] for row in ours),
-        "infrastructure_failures": len(mine) - len(ours),
-        "median_events": _median_or_none(read_values(ours, "events")),
-        "median_prompt_tokens": _median_or_none(read_values(ours, "prompt_tokens")),
-        "median_first_prompt_chars": _median_or_none(read_values(ours, "first_prompt_chars")),
-        "rediscovery_share": sum(read_values(ours, "rediscovery_events")) / events if events else None,
-        "stopped": dict(Counter(row["stop_reason"] for row in ours if row["stop_reason"] != "finished")),
+        "runs": len(graded),
+        "solved": sum(row["resolved"] for row in graded),
+        "infrastructure_failures": len(in_view) - len(graded),
+        "median_events": _median_or_none(read_values(graded, "events")),
+        "median_prompt_tokens": _median_or_none(read_values(graded, "prompt_tokens")),
+        "median_first_prompt_chars": _median_or_none(read_values(graded, "first_prompt_chars")),
+        "rediscovery_share": sum(read_values(graded, "rediscovery_events")) / events if events else None,
+        "stopped": dict(Counter(row["stop_reason"] for row in graded if row["stop_reason"] != "finished")),
         "matched": len(pairs),
         "median_event_delta": None
-        if alone
-        else _median_or_none([0 - saved for saved in compute_savings(pairs, "events")]),
+        if is_baseline
+        else _median_or_none([0 - saving for saving in compute_savings(pairs, "events")]),
         "median_prompt_token_delta": None
-        if alone
-        else _median_or_none([0 - saved for saved in compute_savings(pairs, "prompt_tokens")]),
-        "solved_delta": None if alone else sum(a["resolved"] - b["resolved"] for a, b in pairs),
-        "stop_reasons": dict(Counter(row["stop_reason"] for row in ours)),
+        if is_baseline
+        else _median_or_none([0 - saving for saving in compute_savings(pairs, "prompt_tokens")]),
+        "solved_delta": None if is_baseline else sum(a["resolved"] - b["resolved"] for a, b in pairs),
+        "stop_reasons": dict(Counter(row["stop_reason"] for row in graded)),
     }
 
 
-def _summarise_notes(notes: Sequence[Row]) -> dict[str, Any]:
-    """What the notes cost; they are paid once a point, whoever reads them."""
+def _summarize_notes(notes: Sequence[Row]) -> dict[str, Any]:
+    """Cost of the notes, which are written once per point, regardless of the number of readers."""
     written = [row["usage"] for row in notes if row["outcome"] == "written"]
     return {
         "records": len(written),
         **{
-            f"{kind}_{name}": sum(counted)
-            if (counted := read_values([usage[kind] for usage in written], name))
+            f"{kind}_{name}": sum(counts)
+            if (counts := read_values([usage[kind] for usage in written], name))
             else None
             for kind in ("summary", "structured")
             for name in ("prompt_tokens", "completion_tokens")
@@ -163,39 +163,44 @@ def _summarise_notes(notes: Sequence[Row]) -> dict[str, Any]:
 
 
 def list_caveats(*configs: RunConfig) -> list[str]:
-    """What must be said of runs' models before their figures are believed."""
-    roles: dict[str, set[str]] = {"predecessor": set(), "successor": set(), "writer of notes": set()}
+    """Caveats about models that are not LLMs."""
+    roles: dict[str, set[str]] = {"predecessor": set(), "successor": set(), "notes writer": set()}
     for config in configs:
         roles["predecessor"] |= set(config.predecessors)
         roles["successor"] |= set(config.successors)
-        roles["writer of notes"] |= set(map(config.choose_writer, config.predecessors))
+        roles["notes writer"] |= set(map(config.choose_writer, config.predecessors))
     scripted = sorted(name for name in set().union(*roles.values()) if not parse_model_name(name).is_llm)
     if not scripted:
         return []
-    told = []
+    descriptions = []
     for name in scripted:
-        played = [role for role, names in roles.items() if name in names]
-        shown = name.rsplit("/", 1)[-1] if name.startswith("replay:") else name
-        told.append(shown if len(played) == len(roles) else f"{shown} (as {' and '.join(played)})")
-    bound = "; builtin:oracle knows every bundled fix and pays only for what its view does not tell: a lower bound."
+        own_roles = [role for role, names in roles.items() if name in names]
+        short_name = name.rsplit("/", 1)[-1] if name.startswith("replay:") else name
+        descriptions.append(
+            short_name if len(own_roles) == len(roles) else f"{short_name} (as {' and '.join(own_roles)})"
+        )
+    bound = (
+        "; builtin:oracle knows every bundled fix and spends events only on information missing from its view: "
+        "a lower bound."
+    )
     succeeds = any(is_builtin(name) for name in roles["successor"])
     return [
-        f"No LLM: {', '.join(told)}. Its tokens are estimated at four characters each{bound if succeeds else '.'}"
+        f"No LLM: {', '.join(descriptions)}. Its tokens are estimated at four characters each{bound if succeeds else '.'}"
     ]
 
 
 def list_result_caveats(results: Results) -> tuple[str, ...]:
-    """The same of results, and in what the runs differ that are told as one."""
+    """Caveats about models, and about differences between combined runs."""
     configs = [source.config for source in results.sources]
-    said = list_caveats(*configs)
+    caveats = list_caveats(*configs)
     settings = [config.model_dump() for config in configs]
     differ = [name for name in _COMPARED_SETTINGS if any(one[name] != settings[0][name] for one in settings)]
     if differ:
-        said.append(f"The runs that are told as one differ in their settings: {', '.join(differ)}.")
+        caveats.append(f"The combined runs differ in these settings: {', '.join(differ)}.")
     versions = sorted({row["prompts"] for row in results.takeovers if row.get("prompts")})
     if len(versions) > 1:
-        said.append(f"The takeovers were made with different versions of the prompts: {', '.join(versions)}.")
-    return tuple(said)
+        caveats.append(f"The takeovers used different prompt versions: {', '.join(versions)}.")
+    return tuple(caveats)
 
 
 def _median_or_none(sample: Sequence[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""What a person fills in to have an agent run, or take over: the forms that LangGraph Studio renders."""
+"""Forms that LangGraph Studio renders for runs and takeovers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EXAMPLE = '{"decision": "approve", "view": "structured"}'
 
 
 class ChoiceError(ServedRunError):
-    """Something that was chosen in a form and cannot be; the text says what can."""
+    """An invalid value in a form."""
 
 
 @cache
@@ -37,27 +37,27 @@ def load_bundled_tasks() -> dict[str, Task]:
 
 
 def _list_models() -> list[str]:
-    listed = os.environ.get(MODELS_VARIABLE, "openai:gpt-5").split(",")
-    return [models.ORACLE, *(name.strip() for name in listed if name.strip())]
+    names = os.environ.get(MODELS_VARIABLE, "openai:gpt-5").split(",")
+    return [models.ORACLE, *(name.strip() for name in names if name.strip())]
 
 
 def list_allowed_names(variable: str) -> tuple[str, ...]:
-    """What the server's environment lists: the only directories, or images, that a client can choose."""
+    """The directories or images that clients may choose, from the server's environment."""
     return tuple(name.strip() for name in os.environ.get(variable, "").split(",") if name.strip())
 
 
 def is_unisolated_allowed() -> bool:
-    """Whether whoever started the server lets agents run without isolation; no client can."""
+    """Whether the server's environment allows agents without isolation; clients cannot change it."""
     return os.environ.get(UNISOLATED_VARIABLE) == "1"
 
 
 def _make_enum(*values: str) -> dict[str, Any]:
-    # No Literal: these are known only when the program runs, and a client may name a model that is not offered.
+    # Not a Literal: the values are known only at run time, and a client may name a model outside the list.
     return {"enum": [*values]}
 
 
 class Form(BaseModel):
-    """Fields that a person fills in; what cannot be is told in one line."""
+    """Fields that a user fills in; errors are reported in one line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -71,60 +71,59 @@ class Form(BaseModel):
 
 
 class AgentForm(Form):
-    """A task to work on: press Run for a bundled one."""
+    """The task; press Run for a bundled one."""
 
-    model_config = ConfigDict(title="What to work on")
+    model_config = ConfigDict(title="Task")
 
     task_id: Annotated[str, INPUT_ONLY] = Field(
         default="rota__rota-23",
         title="Task",
-        description="A bundled task: its repository, and its prompt where you give none.",
+        description="Bundled task: its repository, and its prompt unless you enter one.",
         json_schema_extra=_make_enum(*load_bundled_tasks()),
     )
     prompt: Annotated[str, INPUT_ONLY] = Field(
         default="",
-        title="Prompt of your own",
-        description="Empty: the bundled task's own. The built-in model knows no other.",
+        title="Custom prompt",
+        description="Empty: the prompt of the bundled task, the only one that the built-in model supports.",
     )
 
 
 class TakeoverForm(Form):
-    """A record to take over: press Run for the newest that may be."""
+    """The record to take over; press Run for the newest available one."""
 
-    model_config = ConfigDict(title="What to take over")
+    model_config = ConfigDict(title="Takeover")
 
     record: str = Field(
         default="",
         title="Record",
-        description="The id of a handoff record, as a run lists them under 'records'. Empty: the newest that was "
-        "approved, or that no review was asked for.",
+        description="Id of a handoff record, as listed under 'records' of a run. Empty: the newest record that is "
+        "approved or needs no review.",
     )
     view: str = Field(
         default=AS_REVIEWED,
         title="View",
-        description="What the successor is shown of the earlier work; 'as reviewed' is what a reviewer chose, "
-        "else structured.",
+        description="What the successor sees of the earlier work. 'as reviewed': the reviewer's choice, or structured.",
         json_schema_extra=_make_enum(AS_REVIEWED, *VIEWS),
     )
 
 
 class Choices(Form):
-    """How the agent runs; it is chosen anew for every run, also for one that goes on."""
+    """Settings of the agent, which each run needs anew, including a resumed one."""
 
-    model_config = ConfigDict(title="How to run")
+    model_config = ConfigDict(title="Settings")
 
     model: str = Field(
         default=models.ORACLE,
         title="Model",
-        description="builtin:oracle needs no key and knows the bundled tasks; openai:NAME is any other, at "
-        "OPENAI_BASE_URL with OPENAI_API_KEY of the server's environment.",
+        description="builtin:oracle needs no key and supports the bundled tasks. openai:NAME is any model at "
+        "OPENAI_BASE_URL, with OPENAI_API_KEY from the server's environment.",
         json_schema_extra=_make_enum(*_list_models()),
     )
     sandbox: Literal["auto", "host", "docker", "process"] = Field(
         default="auto",
         title="Sandbox",
-        description="auto: as the thread or the record began, else host where bubblewrap works, else process, "
-        f"which isolates nothing and is refused unless the server was started with {UNISOLATED_VARIABLE}=1.",
+        description="auto: the back end of the thread or record; otherwise host if bubblewrap works, or process, which "
+        f"isolates nothing and requires a server started with {UNISOLATED_VARIABLE}=1.",
         json_schema_extra=_make_enum(
             "auto", "host", "docker", *(["process"] if is_unisolated_allowed() else [])
         ),
@@ -132,65 +131,65 @@ class Choices(Form):
     policy: Literal["record", "stop", "review"] = Field(
         default="record",
         title="At a handoff point",
-        description="record: keep a record and go on; stop: keep it and end; review: keep it and wait for you.",
+        description="record: save a record and continue. stop: save it and end. review: save it and wait for your review.",
     )
     protocol: ActionProtocol = Field(
         default=AgentOptions.protocol,
         title="Protocol",
-        description="How the model acts: text, or the provider's tool calls.",
+        description="Format of actions: text, or the provider's tool calls.",
     )
     offer_handoff: bool = Field(
-        default=False, title="Offer a handoff", description="Let the agent ask for another to continue."
+        default=False, title="Offer a handoff", description="Let the agent request a handoff."
     )
-    max_steps: int = Field(default=100, gt=0, title="Most steps")
-    max_tokens: int = Field(default=0, ge=0, title="Most tokens", description="0: no limit.")
-    max_seconds: float = Field(default=3600.0, gt=0, title="Most seconds")
+    max_steps: int = Field(default=100, gt=0, title="Maximum steps")
+    max_tokens: int = Field(default=0, ge=0, title="Maximum tokens", description="0: no limit.")
+    max_seconds: float = Field(default=3600.0, gt=0, title="Maximum seconds")
     command_timeout_s: float = Field(
-        default=AgentOptions.command_timeout_s, gt=0, title="Seconds a command may take"
+        default=AgentOptions.command_timeout_s, gt=0, title="Command timeout in seconds"
     )
     directory: str = Field(
         default="",
-        title="Repository of your own",
-        description=f"One of the git repositories that the server's {DIRECTORIES_VARIABLE} lists, for host and "
-        "process. Empty: the bundled task's.",
+        title="Custom repository",
+        description=f"Git repository from the server's {DIRECTORIES_VARIABLE}, for host and process. Empty: the "
+        "repository of the bundled task.",
         json_schema_extra=_make_enum("", *list_allowed_names(DIRECTORIES_VARIABLE)),
     )
     image: str = Field(
         default="",
-        title="Image of your own",
-        description=f"One of the Docker images that the server's {IMAGES_VARIABLE} lists, with a git repository at "
-        "/testbed, for docker. Empty: the bundled task's.",
+        title="Custom image",
+        description=f"Docker image from the server's {IMAGES_VARIABLE}, with a git repository at /testbed, for docker. "
+        "Empty: the image of the bundled task.",
         json_schema_extra=_make_enum("", *list_allowed_names(IMAGES_VARIABLE)),
     )
 
 
 class TeamChoices(Choices):
-    """How the agents run; each is of the chosen model."""
+    """Settings of a team; all agents use the chosen model."""
 
     supervisor: bool = Field(
-        default=False, title="Supervisor", description="A third agent begins, and chooses who goes on."
+        default=False, title="Supervisor", description="Add an agent that starts and chooses who continues."
     )
     max_consecutive_turns: int = Field(
-        default=3, gt=0, title="Most turns in a row", description="Then the turn passes on by itself."
+        default=3, gt=0, title="Maximum turns in a row", description="Then the turn passes on automatically."
     )
     enable_handoff_tool: bool = Field(
-        default=False, title="Handoff tool", description="Let every agent end its turns by handing over."
+        default=False, title="Handoff tool", description="Let agents end their turns by a handoff."
     )
     share_only_tool_results: bool = Field(
         default=False,
         title="Share results only",
-        description="Of turns that ran out, show the others what the actions showed, and not what was said.",
+        description="After a turn ends automatically, show the other agents only its results, not its messages.",
     )
 
 
 class TakeoverChoices(Choices):
-    """How the successor runs."""
+    """Settings of the successor."""
 
     model: str = Field(
         default=AS_REVIEWED,
         title="Model",
-        description=f"'{AS_REVIEWED}' is the successor that a reviewer named, else {models.ORACLE}; openai:NAME is "
-        "any other, at OPENAI_BASE_URL with OPENAI_API_KEY of the server's environment.",
+        description=f"'{AS_REVIEWED}': the reviewer's choice, or {models.ORACLE}. openai:NAME is any model at "
+        "OPENAI_BASE_URL, with OPENAI_API_KEY from the server's environment.",
         json_schema_extra=_make_enum(AS_REVIEWED, *_list_models()),
     )
 
@@ -200,14 +199,14 @@ def is_possible_model(name: str) -> bool:
 
 
 def require_review(answer: Any) -> None:
-    """Raises ChoiceError where a person's answer to a review is none, or names a model that there is not."""
+    """Check a person's answer to a review. Raises ChoiceError."""
     if not isinstance(answer, dict) or not answer:
-        raise ChoiceError(f"Review: an answer is an object such as {_EXAMPLE}, not {json.dumps(answer)}")
+        raise ChoiceError(f"review: {json.dumps(answer)} is not an answer (use an object such as {_EXAMPLE})")
     try:
         review = Review.model_validate(answer)
     except ValidationError as error:
-        raise ChoiceError(f"{format_error_line(error)}; answer for instance {_EXAMPLE}") from error
+        raise ChoiceError(f"{format_error_line(error)} (example: {_EXAMPLE})") from error
     if review.successor and not is_possible_model(review.successor):
         raise ChoiceError(
-            f"successor: there is no {review.successor!r}; name {models.ORACLE} or openai:NAME, or leave it out"
+            f"successor: unknown model {review.successor!r} (use {models.ORACLE} or openai:NAME, or omit it)"
         )

@@ -1,4 +1,4 @@
-"""What `langgraph.json` names: the graphs with forms to fill in, for LangGraph Studio and any client of its server."""
+"""The graphs of `langgraph.json`, with forms, for LangGraph Studio and other clients of its server."""
 
 from __future__ import annotations
 
@@ -52,26 +52,26 @@ def _build_agent_setup(home: Home, request: ServedRequest) -> ServedRunSetup:
         task, base = _find_task(request.state["task"], choices)
     elif form.task_id not in load_bundled_tasks():
         raise ChoiceError(
-            f"task_id: there is no bundled task {form.task_id!r}; there are {', '.join(load_bundled_tasks())}"
+            f"task_id: unknown bundled task {form.task_id!r} (choose from: {', '.join(load_bundled_tasks())})"
         )
     elif choices.directory or choices.image:
         if not form.prompt.strip():
-            raise ChoiceError("prompt: a repository of your own needs one; say what is to be done")
-        place = Path(choices.directory).expanduser().absolute() if choices.directory else Path(choices.image)
-        task, base = Task(id=place.name.partition(":")[0], instance={"problem_statement": form.prompt}), None
+            raise ChoiceError("prompt: missing (a custom repository needs a prompt: describe the task)")
+        path = Path(choices.directory).expanduser().absolute() if choices.directory else Path(choices.image)
+        task, base = Task(id=path.name.partition(":")[0], instance={"problem_statement": form.prompt}), None
     else:
         base = load_bundled_tasks()[form.task_id]
         task = _replace_prompt(base, form.prompt) if form.prompt.strip() else base
-    begun = _started_backend(home, request.state)
-    first = AgentState(task={"id": task.id, "prompt": task.prompt}) if form is not None else AgentState()
-    return _build_setup(request, task, base, begun, first)
+    backend = _started_backend(home, request.state)
+    state = AgentState(task={"id": task.id, "prompt": task.prompt}) if form is not None else AgentState()
+    return _build_setup(request, task, base, backend, state)
 
 
 def _build_team_setup(home: Home, request: ServedRequest) -> ServedRunSetup:
     if request.choices.offer_handoff:
-        raise ChoiceError("offer_handoff: a team has a handoff tool of its own; choose that instead")
-    equipment = _build_agent_setup(home, request)
-    return equipment._replace(team=_build_team(request.choices, equipment.model))
+        raise ChoiceError("offer_handoff: not available for teams (use enable_handoff_tool)")
+    setup = _build_agent_setup(home, request)
+    return setup._replace(team=_build_team(request.choices, setup.model))
 
 
 def _build_team(choices: TeamChoices, model: BaseChatModel) -> Team:
@@ -95,19 +95,19 @@ def _build_team(choices: TeamChoices, model: BaseChatModel) -> Team:
 def _build_takeover_setup(home: Home, request: ServedRequest) -> ServedRunSetup:
     record = _choose_record(home.records, request.form.record if request.form else request.state["record"])
     if request.choices.model == AS_REVIEWED:
-        named = record.review.successor if record.review else ""
+        reviewed_model = record.review.successor if record.review else ""
         request = request._replace(
-            choices=request.choices.model_copy(update={"model": named or models.ORACLE})
+            choices=request.choices.model_copy(update={"model": reviewed_model or models.ORACLE})
         )
     task, base = _find_task(record.task.model_dump(), request.choices)
     if request.form is None:
         return _build_setup(request, task, base, _started_backend(home, request.state), AgentState())
     if request.form.view not in (AS_REVIEWED, *VIEWS):
         raise ChoiceError(
-            f"view: there is no {request.form.view!r}; there are {', '.join((AS_REVIEWED, *VIEWS))}"
+            f"view: unknown view {request.form.view!r} (choose from: {', '.join((AS_REVIEWED, *VIEWS))})"
         )
     view = "" if request.form.view == AS_REVIEWED else request.form.view
-    # Whatever machine the state names: the successor enters the record's, converted to the chosen kind.
+    # Ignore the sandbox state of the thread: the successor restores the record's, converted to the chosen back end.
     return _build_setup(request, task, base, None, AgentState(record=record.id, view=view))
 
 
@@ -136,20 +136,20 @@ def _build_setup(
 def _require_allowed(field: str, name: str, variable: str) -> None:
     if name and name not in (allowed := list_allowed_names(variable)):
         raise ChoiceError(
-            f"{field}: {name!r:.200} is not allowed on this server, which allows {', '.join(allowed) or 'none'}; "
-            f"list it in {variable} when you start the server"
+            f"{field}: {name!r:.200} is not allowed on this server (allowed: {', '.join(allowed) or 'none'}; "
+            f"to allow it, list it in {variable} when you start the server)"
         )
 
 
 def _find_task(brief: dict[str, Any], choices: Choices) -> tuple[Task, Task | None]:
-    """The task of a run that goes on, and the bundled one whose repository it began with, if it did."""
+    """The task of a resumed run, and the bundled task whose repository it started from, if any."""
     other = Task(id=brief["id"], instance={"problem_statement": ""})
     if choices.directory or choices.image:
         return other, None
     if (base := load_bundled_tasks().get(other.id)) is not None:
         return (base if brief["prompt"] == base.prompt else other), base
     raise ChoiceError(
-        f"directory: task {other.id} is none of the bundled ones; name the repository (or image) that it began with"
+        f"directory: missing for task {other.id}, which is not bundled (pass the repository or image that it started from)"
     )
 
 
@@ -160,30 +160,34 @@ def _replace_prompt(task: Task, prompt: str) -> Task:
 def _choose_record(store: RecordStore, requested_id: str) -> HandoffRecord:
     known = sorted(store.list_ids(), key=lambda name: _modified_at(store, name), reverse=True)
     if not known:
-        raise ChoiceError(
-            f"record: there is none in {store.root} yet; run 'agent' to its first handoff point"
-        )
+        raise ChoiceError(f"record: none in {store.root} yet (run 'agent' up to a handoff point)")
     if requested_id and requested_id not in known:
-        shown = ", ".join(known[:_MAX_LISTED]) + (", …" if len(known) > _MAX_LISTED else "")
-        raise ChoiceError(f"record: there is no {requested_id!r}; there are, newest first, {shown}")
+        listed = ", ".join(known[:_MAX_LISTED]) + (", …" if len(known) > _MAX_LISTED else "")
+        raise ChoiceError(f"record: unknown record {requested_id!r} (choose from, newest first: {listed})")
     reserved = {
         name: _reservation_reason(store, name) for name in ([requested_id] if requested_id else known)
     }
-    free = next((name for name, why in reserved.items() if not why), None)
-    if free is None:
-        name, why = next(iter(reserved.items()))
+    available = next((name for name, reason in reserved.items() if not reason), None)
+    if available is None:
+        name, reason = next(iter(reserved.items()))
         raise ChoiceError(
-            f"record: {name} {why}" if requested_id else f"record: none is free; the newest, {name}, {why}"
+            f"record: {name} {reason}"
+            if requested_id
+            else f"record: none is available; the newest, {name}, {reason}"
         )
-    return store.load(free)
+    return store.load(available)
 
 
 def _reservation_reason(store: RecordStore, name: str) -> str:
-    """Why a record is not to be taken over; empty where it may be."""
+    """Why a record is not available for takeover; empty if it is."""
     if store.is_review_pending(name):
-        return f"waits for its review; answer that on thread {store.load(name).thread_id}, or name another record"
+        return (
+            f"awaits its review (answer it on thread {store.load(name).thread_id}, or choose another record)"
+        )
     review = store.load_review(name)
-    return "was refused in its review; name another record" if review and review.decision == "refuse" else ""
+    return (
+        "was refused in its review (choose another record)" if review and review.decision == "refuse" else ""
+    )
 
 
 def _modified_at(store: RecordStore, name: str) -> int:
@@ -191,15 +195,15 @@ def _modified_at(store: RecordStore, name: str) -> int:
 
 
 def _started_backend(home: Home, state: AgentState) -> BackendName | None:
-    """The kind of machine that the state's own is, where one is kept that isolates; others are converted."""
-    kept = snapshots.find(home.ledger, state.get("sandbox_state", ""))
-    return kept.backend if kept and kept.backend != "process" else None
+    """The back end of the state's snapshot; None without one, or for a process snapshot, which is converted."""
+    snapshot = snapshots.find(home.ledger, state.get("sandbox_state", ""))
+    return snapshot.backend if snapshot and snapshot.backend != "process" else None
 
 
 def _choose_backend(choices: Choices, started_backend: BackendName | None) -> BackendName:
     if started_backend is not None and choices.sandbox not in ("auto", started_backend):
         raise ChoiceError(
-            f"sandbox: the machine to go on with is of {started_backend}; choose auto or {started_backend}"
+            f"sandbox: cannot resume a {started_backend} snapshot in {choices.sandbox} (choose auto or {started_backend})"
         )
     if started_backend is not None:
         backend = started_backend
@@ -207,11 +211,11 @@ def _choose_backend(choices: Choices, started_backend: BackendName | None) -> Ba
         backend = choices.sandbox
     else:
         backend = "docker" if choices.image else sandbox.default_backend()
-    # Whichever model is chosen: a fork can have any command in place of the model's.
+    # Regardless of the model: a fork can replace the model's command with any other.
     if backend == "process" and not is_unisolated_allowed():
         raise ChoiceError(
-            "sandbox: process runs commands as the server's user, with its files and its network; choose host or "
-            f"docker, or start the server with {UNISOLATED_VARIABLE}=1"
+            "sandbox: process runs commands as the server's user, with its files and network (choose host or docker, or "
+            f"start the server with {UNISOLATED_VARIABLE}=1)"
         )
     return backend
 
@@ -219,7 +223,7 @@ def _choose_backend(choices: Choices, started_backend: BackendName | None) -> Ba
 def _build_sandbox_spec(choices: Choices, base: Task | None, backend: BackendName) -> SandboxSpec:
     if base is None:
         return _build_own_sandbox_spec(choices, backend)
-    # Not in the home, which may lie where the server watches for changed source, and then starts anew.
+    # Not in the home directory: the server may watch it for changed source and restart.
     work = host_directories.ensure_root() / "tasks" / _task_version(base)
     if backend != "docker":
         work.mkdir(parents=True, exist_ok=True)
@@ -230,35 +234,37 @@ def _build_sandbox_spec(choices: Choices, base: Task | None, backend: BackendNam
 
 
 def _task_version(task: Task) -> str:
-    """What tells a bundled task's repository from another program's of the same name."""
+    """An id of the repository's content, so that versions of this package do not share a checkout."""
     return hashlib.sha256(task.stream.read_bytes()).hexdigest()[:12] if task.stream else task.id
 
 
 def _build_own_sandbox_spec(choices: Choices, backend: BackendName) -> SandboxSpec:
     if backend == "docker":
         if not choices.image:
-            raise ChoiceError("image: docker needs one with the repository at /testbed; or choose host")
+            raise ChoiceError(
+                "image: missing (docker needs an image with the repository at /testbed; or choose host)"
+            )
         return SandboxSpec(backend=backend, image=choices.image, owner=_OWNER)
-    place = Path(choices.directory).expanduser().absolute()
-    if not choices.directory or not (place / ".git").exists():
+    directory = Path(choices.directory).expanduser().absolute()
+    if not choices.directory or not (directory / ".git").exists():
         raise ChoiceError(
-            f"directory: {choices.directory or 'none'} is no git repository on the server; name one"
+            f"directory: not a git repository on the server: {choices.directory or 'none'} (choose another)"
         )
-    return SandboxSpec(backend=backend, directory=place, owner=_OWNER)
+    return SandboxSpec(backend=backend, directory=directory, owner=_OWNER)
 
 
 def _build_model(choices: Choices, task: Task) -> BaseChatModel:
     base_url = os.environ.get("OPENAI_BASE_URL")
     if not is_possible_model(choices.model):
-        raise ChoiceError(f"model: there is no {choices.model!r}; choose {models.ORACLE} or openai:NAME")
+        raise ChoiceError(f"model: unknown model {choices.model!r} (choose {models.ORACLE} or openai:NAME)")
     if choices.model != models.ORACLE and not (base_url or os.environ.get("OPENAI_API_KEY")):
         raise ChoiceError(
-            f"model: {choices.model} needs OPENAI_API_KEY, or OPENAI_BASE_URL, in the server's environment; "
-            f"{models.ORACLE} needs none"
+            f"model: {choices.model} needs OPENAI_API_KEY or OPENAI_BASE_URL in the server's environment "
+            f"(or choose {models.ORACLE}, which needs neither)"
         )
     if choices.model == models.ORACLE and load_bundled_tasks().get(task.id) != task:
         raise ChoiceError(
-            f"model: {models.ORACLE} knows the bundled tasks and prompts only; choose openai:NAME"
+            f"model: {models.ORACLE} supports only the bundled tasks and prompts (choose openai:NAME)"
         )
     return models.build_model(choices.model, task=task, base_url=base_url)
 

@@ -1,4 +1,4 @@
-"""Official grading: swebench's harness in Docker, its grader on the eval script's log elsewhere."""
+"""Official grading: swebench's harness for Docker, its grader on the eval script's log for other back ends."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PIECE_BYTES, _MAX_PIECES = 15_000_000, 40
 
 
 class GradingError(TakeoverError):
-    """The grading itself failed; nothing that the patch did."""
+    """The grading itself failed, for a reason other than the patch."""
 
 
 class Verdict(Frozen):
-    """What official validation says of a patch."""
+    """Result of the official validation of a patch."""
 
     resolved: bool
     detail: str
@@ -42,8 +42,8 @@ class Verdict(Frozen):
 
 
 def check_gradable(tasks: Iterable[Task]) -> None:
-    """Find out before a run which task could not be graded after it. Raises TaskSourceError."""
-    # Of ours, tests know that they can be; the harness takes seconds to import.
+    """Detect tasks that cannot be graded, before the run. Raises TaskSourceError."""
+    # Tests cover the bundled tasks, and importing the harness takes seconds.
     tasks = [task for task in tasks if not task.is_bundled]
     if not tasks:
         return
@@ -53,33 +53,35 @@ def check_gradable(tasks: Iterable[Task]) -> None:
 
     for task in tasks:
         try:
-            # The harness insists on an image, which an embedded machine does without.
+            # The harness requires an image, which other back ends do not need.
             spec = make_test_spec({"image": "", **task.instance})
             EvalType(spec.eval_type)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise TaskSourceError(f"task {task.id}: swebench cannot read it: {error}") from error
         if spec.log_parser not in PARSER_REGISTRY:
-            raise TaskSourceError(f"task {task.id}: swebench has no log_parser {spec.log_parser!r}")
+            raise TaskSourceError(
+                f"task {task.id}: unknown log_parser {spec.log_parser!r} (use one of swebench's)"
+            )
 
 
 def grade(task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, *, network: bool) -> Verdict:
-    """Validate `patch` in a fresh machine. Raises GradingError or SandboxUnavailableError.
+    """Validate `patch` in a fresh sandbox, with logs in `logs/name`.
 
-    Logs go to `logs/name`. `network` lets the official tests' container reach the internet.
+    `network` gives the container of the official tests internet access. Raises GradingError, SandboxUnavailableError.
     """
     if not patch.strip():
-        # With a passing log the grader would call an empty patch resolved.
+        # Given a passing log, the grader reports even an empty patch as resolved.
         return Verdict(resolved=False, detail="empty patch")
-    place = logs / name
-    shutil.rmtree(place, ignore_errors=True)  # the harness would reuse an older report
-    place.mkdir(parents=True)
+    directory = logs / name
+    shutil.rmtree(directory, ignore_errors=True)  # the harness reuses an existing report
+    directory.mkdir(parents=True)
     try:
         if spec.backend == "docker":
-            return _grade_by_harness(task, patch, spec, place, network)
-        return _grade_by_log(task, patch, spec, place)
+            return _grade_by_harness(task, patch, spec, directory, network)
+        return _grade_by_log(task, patch, spec, directory)
     finally:
-        # The grader reads what was printed; whoever comes after it need not see the keys in it.
-        for path in place.rglob("*"):
+        # Only the grader needs the unredacted output.
+        for path in directory.rglob("*"):
             _redact_file(path)
 
 
@@ -98,30 +100,30 @@ def _grade_by_harness(task: Task, patch: str, spec: SandboxSpec, directory: Path
 
     from langgraph_takeover.sandbox.backends.docker import OwnedClient
 
-    # The harness names its container after this id, and removes whatever has that name already.
+    # The harness names its container after this id, and removes an existing container of that name.
     run = f"{spec.owner}.{directory.name}"
     run_evaluation.RUN_EVALUATION_LOG_DIR = directory
     prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch}
     daemon = OwnedClient(spec.owner, network=network)
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         outcome = run_evaluation.run_instance(
             make_test_spec({"image": "", **task.instance}), prediction, daemon, run, timeout=EVAL_TIMEOUT_S
         )
     if outcome is None:
         log = directory / run / "takeover" / task.id / "run_instance.log"
-        return _read_harness_failure(log.read_text(errors="replace") if log.exists() else said.getvalue())
+        return _read_harness_failure(log.read_text(errors="replace") if log.exists() else output.getvalue())
     return _parse_report(outcome[1][task.id])
 
 
 def _read_harness_failure(log: str) -> Verdict:
-    """The harness gave no report: is that the patch's doing or the machine's?"""
+    """The verdict if the patch caused the missing report. Raises GradingError otherwise."""
     if ">>>>> Patch Apply Failed" in log:
         return Verdict(resolved=False, detail="the patch does not apply")
     if re.search(r"Test timed out after \d+ seconds", log):
         return Verdict(resolved=False, detail="the tests timed out")
     lines = [line for line in log.splitlines() if "rror" in line]
-    raise GradingError(f"swebench's harness gave no report: {(lines or ['no log'])[0][:300]}")
+    raise GradingError(f"swebench's harness wrote no report: {(lines or ['no log'])[0][:300]}")
 
 
 def _grade_by_log(task: Task, patch: str, spec: SandboxSpec, directory: Path) -> Verdict:
@@ -131,30 +133,30 @@ def _grade_by_log(task: Task, patch: str, spec: SandboxSpec, directory: Path) ->
 
     test_spec = make_test_spec({"image": "", **task.instance})
     (directory / _PATCH_NAME).write_text(patch, errors="surrogateescape")
-    machine = sandbox.start(spec)
+    grading_sandbox = sandbox.start(spec)
     try:
-        home = machine.inspect('printf %s "$HOME"').output
-        machine.write_file(f"{home}/{_PATCH_NAME}", patch.encode("utf-8", "surrogateescape"))
+        home = grading_sandbox.inspect('printf %s "$HOME"').output
+        grading_sandbox.write_file(f"{home}/{_PATCH_NAME}", patch.encode("utf-8", "surrogateescape"))
         attempts = "; ".join(
             f"{command} {home}/{_PATCH_NAME} >/dev/null 2>&1 && exit 0; git checkout -q -- .; git clean -qfd"
             for command in GIT_APPLY_CMDS
         )
-        if machine.inspect(f"{attempts}; exit 1").exit_code != 0:
+        if grading_sandbox.inspect(f"{attempts}; exit 1").exit_code != 0:
             return Verdict(resolved=False, detail="the patch does not apply")
-        # Only a `process` machine has its repository elsewhere than where the script expects it.
-        script = test_spec.eval_script.replace("/testbed", machine.workspace)
-        machine.write_file(f"{home}/eval.sh", script.encode())
-        run = machine.run(f"bash {home}/eval.sh >{home}/{_LOG_NAME} 2>&1", timeout_s=EVAL_TIMEOUT_S)
+        # Only the `process` back end has its repository at another path than the script expects.
+        script = test_spec.eval_script.replace("/testbed", grading_sandbox.workspace)
+        grading_sandbox.write_file(f"{home}/eval.sh", script.encode())
+        run = grading_sandbox.run(f"bash {home}/eval.sh >{home}/{_LOG_NAME} 2>&1", timeout_s=EVAL_TIMEOUT_S)
         if run.timed_out:
             return Verdict(resolved=False, detail="the tests timed out")
         try:
-            log = _read_long_file(machine, f"{home}/{_LOG_NAME}")
+            log = _read_long_file(grading_sandbox, f"{home}/{_LOG_NAME}")
         except FileAccessError as error:
             return Verdict(resolved=False, detail=f"the tests' log cannot be read: {error}")
     except FileAccessError as error:
-        raise GradingError(f"the grading machine refused a file: {error}") from error
+        raise GradingError(f"cannot write to the grading sandbox: {error}") from error
     finally:
-        machine.close()
+        grading_sandbox.close()
     log_path = directory / _LOG_NAME
     log_path.write_text(log.decode("utf-8", "replace"))
     prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch}
@@ -162,9 +164,9 @@ def _grade_by_log(task: Task, patch: str, spec: SandboxSpec, directory: Path) ->
 
 
 def _read_long_file(grading_sandbox: Sandbox, path: str) -> bytes:
-    """A file of any length up to what a log may have, in pieces of what a machine gives at once."""
-    told = grading_sandbox.inspect(f"stat -Lc %s -- {path}").output.strip()
-    size = int(told) if told.isdigit() else 0
+    """A file of up to the maximum length of a log, read in pieces that the sandbox can return."""
+    printed = grading_sandbox.inspect(f"stat -Lc %s -- {path}").output.strip()
+    size = int(printed) if printed.isdigit() else 0
     if size <= _PIECE_BYTES:
         return grading_sandbox.read_file(path)
     if size > _PIECE_BYTES * _MAX_PIECES:
@@ -179,13 +181,11 @@ def _read_long_file(grading_sandbox: Sandbox, path: str) -> bytes:
 
 def _parse_report(report: dict[str, Any]) -> Verdict:
     if report.get("infra_failure"):
-        raise GradingError(
-            f"swebench calls the run an infrastructure failure: {report['infra_failure_reason']}"
-        )
+        raise GradingError(f"swebench reports an infrastructure failure: {report['infra_failure_reason']}")
     tests = report.get("tests_status", {})
     regressions = tuple(tests.get("PASS_TO_PASS", {}).get("failure", ()))
     if not tests:
-        return Verdict(resolved=False, detail="the tests gave no readable result")
+        return Verdict(resolved=False, detail="the tests printed no readable result")
     passed, failed = (len(tests["FAIL_TO_PASS"][key]) for key in ("success", "failure"))
     detail = f"{passed} of {passed + failed} FAIL_TO_PASS, {len(regressions)} regressions"
     return Verdict(resolved=bool(report["resolved"]), detail=detail, regressions=regressions)

@@ -1,4 +1,4 @@
-"""What official validation said of a patch, kept by all that it depends on, so that nothing is graded twice."""
+"""Verdicts of the official validation, cached by all their inputs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ MAX_TRIES = 3
 def get_verdict(
     task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, *, network: bool = False
 ) -> Verdict:
-    """The verdict that is known, else a new one. Raises GradingError or SandboxUnavailableError after some tries.
+    """The cached verdict on a patch, or a new one. The cache and the grader's logs are in `logs`.
 
-    Known ones and the grader's logs are below `logs`.
+    Raises GradingError or SandboxUnavailableError after MAX_TRIES attempts.
     """
-    kept = logs / "verdicts" / f"{_cache_key(task, patch, spec, network)}.json"
+    cached = logs / "verdicts" / f"{_cache_key(task, patch, spec, network)}.json"
     try:
-        return Verdict.model_validate_json(kept.read_bytes())
+        return Verdict.model_validate_json(cached.read_bytes())
     except (FileNotFoundError, ValidationError):
-        pass  # one that is torn or of another version is made anew
+        pass  # a truncated file, or one of another version, is replaced
     verdict = _grade_with_retries(task, patch, spec, logs, name, network)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(kept, verdict.model_dump_json())
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(cached, verdict.model_dump_json())
     return verdict
 
 
@@ -55,12 +55,12 @@ def _grade_with_retries(
 
 
 def _cache_key(task: Task, patch: str, spec: SandboxSpec, network: bool) -> str:
-    told = [version("swebench"), spec.backend, _image_digest(spec), network, dict(task.instance), patch]
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+    inputs = [version("swebench"), spec.backend, _image_digest(spec), network, dict(task.instance), patch]
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _image_digest(spec: SandboxSpec) -> str:
-    """Of what the grading machine starts from; a directory is what the task's commit says."""
+    """The digest of the image; empty for a directory, whose content the task's commit determines."""
     if spec.image is None:
         return ""
     from langgraph_takeover.sandbox.docker.client import require_image

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: table, file and page show the same figures; a failing benchmark does not end the others."""
+"""`python -m benchmarks`: equal figures in table, file and page; failing benchmarks do not stop the others."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from benchmarks.figures import Figure, Goal, print_wide
 from benchmarks.page import Part, ResultsPage, build_table, format_markdown
 
 ROOT = Path(__file__).parents[2]
-HEADINGS = ["what", "ours", "peer or limit", "ratio", "goal", "met"]
+HEADINGS = ["figure", "value", "reference", "ratio", "goal", "met"]
 
 
-def measured(*words: str | Path) -> subprocess.CompletedProcess[str]:
+def run_benchmarks(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "benchmarks", *map(str, words)],
         cwd=ROOT,
@@ -30,18 +30,18 @@ def measured(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def rows(text: str, bar: str) -> list[list[str]]:
-    """The cells of a table's lines."""
+    """The cells of a table by line."""
     lines = [line.strip(bar).split(bar) for line in text.splitlines() if line.startswith(bar)]
     return [[cell.strip() for cell in cells] for cells in lines]
 
 
-def figures(told: dict[str, Any]) -> list[dict[str, Any]]:
-    return [figure for part in told["parts"] for figure in part["figures"]]
+def list_figures(results: dict[str, Any]) -> list[dict[str, Any]]:
+    return [figure for part in results["parts"] for figure in part["figures"]]
 
 
 @pytest.fixture
 def trajectory(tmp_path: Path) -> Path:
-    """A recorded run that looks, edits and tests again and again."""
+    """A recorded run that repeatedly lists, edits and tests."""
     commands = ("ls", "sed -i s/1/2/ pkg/a.py", "python -m pytest -q 2>&1 | tail -5")
     messages = [{"role": "system", "content": "You fix."}, {"role": "user", "content": "Please solve it."}]
     for number in range(60):
@@ -58,25 +58,30 @@ def trajectory(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_table_file_and_page_show_the_same(trajectory: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "bench" / "figures.json", tmp_path / "docs" / "performance.md"
-    asked = ("--quick", "--only", "handoffs,detection", "--traces", trajectory)
-    done = measured(*asked, "--out", out, "--write", page)
+    options = ("--quick", "--only", "handoffs,detection", "--traces", trajectory)
+    done = run_benchmarks(*options, "--out", out, "--write", page)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(out.read_text())
-    assert [(part["name"], part["error"]) for part in told["parts"]] == [("detection", ""), ("handoffs", "")]
-    assert told["host"].startswith(f"{len(os.sched_getaffinity(0))} cores of ")
-    assert all(0 <= part["stolen"] <= 1 and part["seconds"] > 0 for part in told["parts"])
-    assert "events/s" in {figure["unit"] for figure in figures(told)}
+    results = json.loads(out.read_text())
+    assert [(part["name"], part["error"]) for part in results["parts"]] == [
+        ("detection", ""),
+        ("handoffs", ""),
+    ]
+    assert results["host"].startswith(f"{len(os.sched_getaffinity(0))} cores of ")
+    assert all(0 <= part["stolen"] <= 1 and part["seconds"] > 0 for part in results["parts"])
+    assert "events/s" in {figure["unit"] for figure in list_figures(results)}
 
-    shown = [cells for cells in rows(done.stdout, "│") if cells[0] in {f["what"] for f in figures(told)}]
+    printed = [
+        cells for cells in rows(done.stdout, "│") if cells[0] in {f["name"] for f in list_figures(results)}
+    ]
     written = [cells for cells in rows(page.read_text(), "|") if cells != HEADINGS and "---" not in cells]
-    assert shown == written == [_cells(figure) for figure in figures(told)]
+    assert printed == written == [_cells(figure) for figure in list_figures(results)]
     assert "a quick run" in page.read_text()
     assert str(tmp_path) not in page.read_text()
     assert done.stderr.count("handoffs from 4 processes, on sqlite") == 1
 
 
 def _cells(figure: dict[str, Any]) -> list[str]:
-    """Of a figure with a peer, with a goal that nothing may exceed or fall below, or with neither."""
+    """The expected cells of a figure."""
 
     def number(value: float, unit: str = "") -> str:
         if value >= 100 or value == int(value):
@@ -84,14 +89,15 @@ def _cells(figure: dict[str, Any]) -> list[str]:
         places = 1 if value >= 10 else 2
         return f"{value:.{places}f} {unit}".strip() if value >= 1 else f"{value:.2g} {unit}".strip()
 
-    ours, beside, goal, unit = figure["ours"], figure["beside"], figure["goal"], figure["unit"]
+    value, reference = figure["value"], figure["reference"]
+    goal, unit = figure["goal"], figure["unit"]
     return [
-        figure["what"],
-        number(ours, unit),
-        f"{figure['beside_what']}: {number(beside, unit)}" if beside else "",
-        f"{ours / beside:,.{2 if ours < 10 * beside else 0}f}" if beside else "–",
+        figure["name"],
+        number(value, unit),
+        f"{figure['reference_name']}: {number(reference, unit)}" if reference else "",
+        f"{value / reference:,.{2 if value < 10 * reference else 0}f}" if reference else "–",
         f"{'≥' if goal['at_least'] else '≤'} {goal['limit']:,.0f} {unit}".strip() if goal else "",
-        ("yes" if (ours >= goal["limit"]) == goal["at_least"] or ours == goal["limit"] else "no")
+        ("yes" if (value >= goal["limit"]) == goal["at_least"] or value == goal["limit"] else "no")
         if goal
         else "",
     ]
@@ -100,7 +106,7 @@ def _cells(figure: dict[str, Any]) -> list[str]:
 @pytest.mark.slow
 def test_a_failing_benchmark_does_not_end_the_others(tmp_path: Path) -> None:
     out, missing = tmp_path / "figures.json", tmp_path / "missing"
-    done = measured("--quick", "--only", "detection,handoffs", "--traces", missing, "--out", out)
+    done = run_benchmarks("--quick", "--only", "detection,handoffs", "--traces", missing, "--out", out)
     assert done.returncode == 1
     assert f"detection failed: error: {missing}: no such file or directory" in done.stdout
     first, second = json.loads(out.read_text())["parts"]
@@ -109,9 +115,9 @@ def test_a_failing_benchmark_does_not_end_the_others(tmp_path: Path) -> None:
 
 
 def test_an_unknown_benchmark_is_one_line() -> None:
-    done = measured("--only", "sandbx")
+    done = run_benchmarks("--only", "sandbx")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: --only: sandbx is no benchmark; there are sandbox, runtime")
+    assert done.stderr.startswith("error: --only: unknown benchmark sandbx (choose from: sandboxes, runtime")
     assert done.stderr.count("\n") == 1
 
 
@@ -119,9 +125,11 @@ def test_a_missing_peer_a_missed_goal_and_growth_are_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     goal = Goal(limit=0.7, of="ratio")
-    step = Figure(what="a step", unit="ms", ours=5, beside_what="peer", goal=goal, missing="not [here]")
-    missed = Figure(what="a step", unit="ms", ours=5, beside=6, beside_what="peer", goal=goal, paired=0.9)
-    grown = Figure(what="late", unit="ms", ours=8, beside=4, beside_what="early", growth=True)
+    step = Figure(name="step", unit="ms", value=5, reference_name="peer", goal=goal, missing="not [here]")
+    missed = Figure(
+        name="step", unit="ms", value=5, reference=6, reference_name="peer", goal=goal, paired=0.9
+    )
+    grown = Figure(name="late", unit="ms", value=8, reference=4, reference_name="early", growth=True)
     part = Part(
         name="runtime", about="A|B.", command="c", seconds=10, stolen=0.06, figures=(step, missed, grown)
     )
@@ -129,17 +137,15 @@ def test_a_missing_peer_a_missed_goal_and_growth_are_shown(
         date="D", command="python -m benchmarks", quick=False, host="2 cores of P", parts=(part,)
     )
     expected = [
-        ["a step", "5 ms", "peer (not [here])", "–", "ratio ≤ 0.7", "not measured"],
-        ["a step", "5 ms", "peer: 6 ms", "0.90", "ratio ≤ 0.7", "no"],
+        ["step", "5 ms", "peer (not [here])", "–", "ratio ≤ 0.7", "not measured"],
+        ["step", "5 ms", "peer: 6 ms", "0.90", "ratio ≤ 0.7", "no"],
         ["late", "8 ms", "early: 4 ms", "2.00", "", ""],
     ]
     monkeypatch.setenv("COLUMNS", "400")
     print_wide(build_table(page))
-    assert [
-        cells for cells in rows(capsys.readouterr().out, "│") if cells[0] in ("a step", "late")
-    ] == expected
+    assert [cells for cells in rows(capsys.readouterr().out, "│") if cells[0] in ("step", "late")] == expected
     text = format_markdown(page)
-    assert [cells for cells in rows(text, "|") if cells[0] in ("a step", "late")] == expected
+    assert [cells for cells in rows(text, "|") if cells[0] in ("step", "late")] == expected
     assert text.index("## Growth") < text.index("| late |")
-    assert "0 of 1 goals that could be measured are met; not met: a step." in text
-    assert "6 % of the processors' time taken by other hosts" in text
+    assert "0 of 1 measured goals are met; not met: step." in text
+    assert "6 % CPU steal" in text

@@ -32,7 +32,7 @@ def soak(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_a_killed_and_resumed_run_has_its_rows_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_has_its_rows_and_no_resources_left(tmp_path: Path) -> None:
     done = soak("--operations", "1", "--sandbox", "process", "--seed", "7", TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1: process: rows equal" in done.stdout
@@ -40,7 +40,7 @@ def test_a_killed_and_resumed_run_has_its_rows_and_leaves_nothing(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_a_missing_a_double_and_an_unexpected_row_are_noticed() -> None:
+def test_wrong_missing_duplicate_and_unexpected_rows_are_detected() -> None:
     assert compare_rows(ROWS, ROWS) == []
     (line,) = compare_rows([ROWS[0] | {"resolved": False}, *ROWS[1:]], ROWS)
     assert line.endswith("resolved is False, expected 'a value'")

@@ -91,8 +91,8 @@ def test_what_cannot_be_compared_is_one_clear_line(
     other = Path(shutil.copytree(published, tmp_path / "other"))
     rewrite_rows(other, lambda row: row | {"successor": f"{row['successor']}-2"})
     assert_refused(
-        compared(published, other), "their successor differ (openai:alpha, openai:beta and openai:alpha-2"
+        compared(published, other), "successor differs (openai:alpha, openai:beta and openai:alpha-2"
     )
     assert_refused(compared(published, tmp_path / "nowhere"), "nowhere: it holds no run")
     rewrite_rows(other, lambda row: None)
-    assert_refused(compared(published, other), "no graded takeover is in both: their record_id differ")
+    assert_refused(compared(published, other), "the runs share no graded takeover: record_id differs")

@@ -145,7 +145,7 @@ def test_a_model_that_never_finishes_stops_at_the_cap_that_was_asked_for(
     assert {request["max_completion_tokens"] for request in chat_server.requests} == {99}
     assert (row["stop_reason"], row["steps"], row["resolved"]) == ("max_steps", 7, True)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (700, 70)
-    assert "Stopped before they were done: 1 by max_steps, of 1 takeovers." in done.stdout
+    assert "Stopped before finishing: 1 by max_steps, of 1 takeovers." in done.stdout
     assert json.loads((out / "config.json").read_text())["max_tokens"] == 250_000
 
 

@@ -102,7 +102,7 @@ def test_infrastructure_failures_are_told_and_make_the_exit_code(
         in (" ".join(done.stdout.split()))
     )
     assert "of all 2 successors" in done.stdout
-    assert "no plot of tokens: no trace at hand tells its tokens" in done.stdout
+    assert "no plot of tokens: no trace has token counts" in done.stdout
 
 
 def test_a_torn_last_line_is_warned_of_and_kept(published: Path, reported: RunCommand) -> None:
@@ -125,7 +125,7 @@ def test_runs_told_as_one_that_differ_say_in_what(
     (second / "config.json").write_text(json.dumps(config | {"max_steps": 40}))
     reported(first, second, "--out", tmp_path / "out")
     for table in (tmp_path / "out" / "tables").glob("*.md"):
-        assert "differ in their settings: max\\_steps" in table.read_text()
+        assert "differ in these settings: max\\_steps" in table.read_text()
 
 
 def test_what_cannot_be_reported_on_is_one_clear_line(

@@ -21,7 +21,7 @@ from langgraph_takeover.sandbox import default_backend
 from ..chat_server import ChatServer
 from ..conftest import skip_missing
 from .conftest import ROOT
-from .studio.test_graphs import TOKEN, Studio, failure, said
+from .studio.test_graphs import TOKEN, Studio, answer_request, failure
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 UPGRADE = (
@@ -34,7 +34,7 @@ UPGRADE = (
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
     """A server that was started without the switch, whatever sandboxes this host has."""
     chat = ChatServer()
-    chat.answer = said
+    chat.answer = answer_request
     started = Studio(tmp_path_factory.mktemp("access"), chat.url, TAKEOVER_STUDIO_UNISOLATED="")
     yield started
     started.stop()

@@ -15,11 +15,11 @@ from .conftest import ROOT, RunCommand, assert_refused
 BAD = {
     "view": (("--view", "telepathy"), "there is no view 'telepathy'; there are repository, trace"),
     "point": (("--points", "last_edit"), "there is no point 'last_edit'"),
-    "model": (("--model", "gpt-5"), "give openai:NAME, replay:FILE or builtin:oracle"),
+    "model": (("--model", "gpt-5"), "use openai:NAME, replay:FILE or builtin:oracle"),
     "key": (("--model", "openai:gpt-5"), "OPENAI_API_KEY is not set"),
-    "task": (("--task-ids", "ledger__ledger-13"), "no task ledger__ledger-13; it has "),
+    "task": (("--task-ids", "ledger__ledger-13"), "task not found: ledger__ledger-13 (choose from its "),
     "file": (("--tasks", "/nowhere/tasks.jsonl"), "/nowhere/tasks.jsonl: no such file"),
-    "parquet": (("--tasks", "README.md"), "is no task file"),
+    "parquet": (("--tasks", "README.md"), "not a task file"),
     "ids": (("--task-ids", "@/nowhere/ids.txt"), "/nowhere/ids.txt: no such file"),
     "replay": (("--predecessor", "replay:/nowhere.json"), "/nowhere.json: no such file"),
     "sandbox": (("--sandbox", "cloud"), "there are auto, docker, host, process"),
@@ -61,7 +61,7 @@ def test_a_task_without_an_image(called: RunCommand, tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text(json.dumps(row) + "\n")
     model = ("--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1", "--sandbox", "docker")
-    assert_refused(called("--tasks", tasks, *model, "--out", tmp_path / "out"), "it names no image")
+    assert_refused(called("--tasks", tasks, *model, "--out", tmp_path / "out"), "no Docker image")
 
 
 def test_a_database_that_is_none(called: RunCommand, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Parts of the page that are read one at a time: each is compressed, and its long texts are cut until all fit."""
+"""Compressed chunks of the page, loaded one at a time; long texts are truncated until all chunks fit."""
 
 from __future__ import annotations
 
@@ -10,83 +10,83 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 TEXT_LIMITS = (16_000, 8_000, 4_000, 2_000, 1_400, 1_000, 700, 500, 350, 250, 175, 120, 60, 0)
-"""Of one text's characters: the first with which everything fits is taken."""
+"""Maximum characters per text: the first limit with which all chunks fit applies."""
 _SAMPLE_STRIDE = 10
-# In JSON's own escapes: what moves a cursor, reorders or ends a line, is never seen, or is half of a character.
+# JSON escapes of characters that move the cursor, reorder or end a line, are invisible, or are half a character.
 _INVISIBLE = re.compile(
-    r"\\(?:(?P<colour>u001b\[[0-9;:]*m)|(?P<kept>\\|ud(?!b40)[89ab]..\\ud[c-f]..)|udb40\\ud[c-f].."
+    r"\\(?:(?P<color>u001b\[[0-9;:]*m)|(?P<allowed>\\|ud(?!b40)[89ab]..\\ud[c-f]..)|udb40\\ud[c-f].."
     r"|u(?:00[0189].|007f|061c|200[b-f]|202[89a-e]|206.|feff|fff[9ab]|d[89a-f]..)|[bf]|r(?!\\n))"
 )
 _SHORT_ESCAPES = {"\\b": 0x08, "\\f": 0x0C, "\\r": 0x0D}
 
 
 class Chunk(NamedTuple):
-    """What one part holds: its body says by number where a text of `strings` belongs."""
+    """Content of a chunk. The body refers to texts by their index in `strings`."""
 
     strings: tuple[str, ...]
     lengths: tuple[int, ...]
-    """Of the whole texts: the strings are cut to what is shown at most already."""
+    """Lengths of the full texts; `strings` are already cut to the largest limit."""
     extended: frozenset[int]
-    """Which of the strings are worth four times as much."""
+    """Indices of strings with a fourfold limit."""
     body: Any
 
 
 class TextPool:
-    """The texts of a chunk, each held once."""
+    """The texts of a chunk, without duplicates."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._roomy: set[int] = set()
+        self._extended: set[int] = set()
 
     def __call__(self, text: str, *, is_extended: bool = False) -> int:
-        """The number that the text goes by."""
+        """Add a text and return its index."""
         number = self._numbers.setdefault(text, len(self._numbers))
         if is_extended:
-            self._roomy.add(number)
+            self._extended.add(number)
         return number
 
     def build_chunk(self, body: Any) -> Chunk:
         texts = tuple(self._numbers)
-        most = [_effective_limit(TEXT_LIMITS[0], number in self._roomy) for number in range(len(texts))]
-        strings = tuple("".join(_split_ends(text, n)) for text, n in zip(texts, most, strict=True))
-        return Chunk(strings, tuple(map(len, texts)), frozenset(self._roomy), body)
+        limits = [_effective_limit(TEXT_LIMITS[0], number in self._extended) for number in range(len(texts))]
+        strings = tuple("".join(_split_ends(text, limit)) for text, limit in zip(texts, limits, strict=True))
+        return Chunk(strings, tuple(map(len, texts)), frozenset(self._extended), body)
 
 
 class PackedChunks(NamedTuple):
-    """Chunks as text, and the limit that their strings were cut to; None where none was."""
+    """Chunks as text, and the limit of their strings; None if nothing was cut."""
 
     chunks: tuple[str, ...]
     limit: int | None
 
 
 def pack_chunks(chunks: Sequence[Chunk], max_chars: int) -> PackedChunks:
-    """All chunks in at most so many characters, as long as that can be had by cutting strings."""
+    """Pack chunks into at most `max_chars` characters, as far as truncated strings allow."""
     bodies = [json.dumps(chunk.body, separators=(",", ":")) for chunk in chunks]
-    both = list(zip(chunks, bodies, strict=True))
-    whole: list[str] = []
+    items = list(zip(chunks, bodies, strict=True))
+    packed: list[str] = []
     limit = TEXT_LIMITS[0]
     for limit in TEXT_LIMITS:
-        sample = both[::_SAMPLE_STRIDE] if len(both) > 2 * _SAMPLE_STRIDE and limit else []
-        if sum(len(_pack_chunk(*each, limit)) for each in sample) * len(both) > max_chars * len(sample):
+        sample = items[::_SAMPLE_STRIDE] if len(items) > 2 * _SAMPLE_STRIDE and limit else []
+        if sum(len(_pack_chunk(*item, limit)) for item in sample) * len(items) > max_chars * len(sample):
             continue
-        whole, size = [], 0
-        for each in both:
-            whole.append(_pack_chunk(*each, limit))
-            size += len(whole[-1])
+        packed, size = [], 0
+        for item in items:
+            packed.append(_pack_chunk(*item, limit))
+            size += len(packed[-1])
             if size > max_chars and limit:
                 break
         else:
             break
-    cut = any(
+    is_cut = any(
         length > _effective_limit(limit, number in chunk.extended)
         for chunk in chunks
         for number, length in enumerate(chunk.lengths)
     )
-    return PackedChunks(tuple(whole), limit if cut else None)
+    return PackedChunks(tuple(packed), limit if is_cut else None)
 
 
 def escape_invisible(text: str) -> str:
-    """The text with whatever is not seen, or moves what is, in a form that is seen; without colours."""
+    """Escape invisible and cursor-moving characters, and remove colors."""
     return str(json.loads(_INVISIBLE.sub(_escape_match, json.dumps(text))))
 
 
@@ -104,7 +104,7 @@ def _effective_limit(limit: int, is_extended: bool) -> int:
 
 
 def _cut_text(text: str, length: int, limit: int) -> str | tuple[str, int, str]:
-    """The text, or its two ends with the number of characters between them."""
+    """The text, or its two ends with the number of omitted characters between them."""
     if length <= limit:
         return text
     head, tail = _split_ends(text, limit)
@@ -112,7 +112,7 @@ def _cut_text(text: str, length: int, limit: int) -> str | tuple[str, int, str]:
 
 
 def _split_ends(text: str, limit: int) -> tuple[str, str]:
-    """Twice as much of the beginning as of the end."""
+    """Split `limit` characters between the two ends, two thirds at the beginning."""
     if len(text) <= limit:
         return text, ""
     tail = limit // 3
@@ -120,10 +120,10 @@ def _split_ends(text: str, limit: int) -> tuple[str, str]:
 
 
 def _escape_match(match: re.Match[str]) -> str:
-    if match["colour"]:
+    if match["color"]:
         return ""
-    said = match[0]
-    if match["kept"]:
-        return said
-    code = _SHORT_ESCAPES[said] if said in _SHORT_ESCAPES else int(said[2:6], 16)
-    return f"\\u24{code:02x}" if code < 0x20 else said.replace("\\", "\\\\")
+    escape = match[0]
+    if match["allowed"]:
+        return escape
+    code = _SHORT_ESCAPES[escape] if escape in _SHORT_ESCAPES else int(escape[2:6], 16)
+    return f"\\u24{code:02x}" if code < 0x20 else escape.replace("\\", "\\\\")

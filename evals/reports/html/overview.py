@@ -1,4 +1,4 @@
-"""What a page says of runs as a whole: their figures, their settings, and the index of their takeovers."""
+"""Overview of runs on the page: key figures, settings, filters, and the index of takeovers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _ROW_FIELDS = (
 )  # fmt: skip
 _NUMBER = re.compile(r"[-+−±]?[\d.,]+( ?%)?|–|-|")
 UNKNOWN = "unknown"
-"""The state of a record that nobody has labelled."""
+"""The state of an unlabelled record."""
 
 
 class KeyFigure(NamedTuple):
-    """One of the figures that a page begins with."""
+    """One of the figures at the top of the page."""
 
     name: str
     value: str
@@ -32,7 +32,7 @@ class KeyFigure(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """What rows are picked by, and the values that there are."""
+    """A filter of rows and its values."""
 
     name: str
     title: str
@@ -40,7 +40,7 @@ class Filter(NamedTuple):
 
 
 def point_kind(record_id: str) -> str:
-    """The kind of a record's handoff point, with which its name ends."""
+    """The kind of a record's handoff point, which is the suffix of its name."""
     return record_id.rpartition(".")[2]
 
 
@@ -49,9 +49,9 @@ def states_by_record(results: Results) -> dict[str, str]:
     return {row["record_id"]: row["handoff_state"] for row in results.labels if row["outcome"] == "graded"}
 
 
-def build_index(results: Results, parts: Iterable[str]) -> dict[str, Any]:
-    """Every takeover and handoff point in few words, and the part of the page that tells the rest."""
-    numbers = {name: number for number, name in enumerate(parts)}
+def build_index(results: Results, chunks: Iterable[str]) -> dict[str, Any]:
+    """A summary of each takeover and handoff point, with the number of the chunk that contains the details."""
+    numbers = {name: number for number, name in enumerate(chunks)}
     labelled, baseline = states_by_record(results), _baseline_events(results)
     details = {row["record_id"]: row.get("detail", "") for row in results.labels}
     rows = [
@@ -81,7 +81,7 @@ def build_index(results: Results, parts: Iterable[str]) -> dict[str, Any]:
             "point": point_kind(record_id),
             "state": labelled.get(record_id, UNKNOWN),
             "detail": details.get(record_id, ""),
-            "part": numbers[run_name(record_id)],
+            "chunk": numbers[run_name(record_id)],
         }
         for record_id, (task, predecessor) in ids.items()
     ]
@@ -89,28 +89,28 @@ def build_index(results: Results, parts: Iterable[str]) -> dict[str, Any]:
 
 
 def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
-    """The main figures."""
+    """The figures at the top of the page."""
     graded = [row for row in results.takeovers if row["outcome"] == "graded"]
     solved = sum(bool(row["resolved"]) for row in graded)
     events = sum(row["events"] for row in graded)
-    again = sum(row["rediscovery_events"] for row in graded)
-    plain = [row["events"] for row in graded if row["view"] == BASELINE]
-    told = [row["events"] for row in graded if row["view"] != BASELINE]
+    rediscovery = sum(row["rediscovery_events"] for row in graded)
+    baseline_events = [row["events"] for row in graded if row["view"] == BASELINE]
+    view_events = [row["events"] for row in graded if row["view"] != BASELINE]
     points = {row["record_id"] for row in results.takeovers}
     tasks = _count_tasks(results)
     return (
         KeyFigure("takeovers graded", f"{len(graded):,}", f"of {len(results.takeovers):,}"),
         KeyFigure("solved", _format_percent(solved, len(graded)), f"{solved:,} of {len(graded):,}"),
         KeyFigure("handoff points", f"{len(points):,}", f"in {tasks:,} task{'s' if tasks != 1 else ''}"),
-        KeyFigure("median events", _format_median(told), "with a view of the work"),
-        KeyFigure("median events", _format_median(plain), f"with the {BASELINE} only"),
-        KeyFigure("rediscovery", _format_percent(again, events), "of all events"),
-        KeyFigure("infrastructure failures", f"{len(summary['infrastructure_failures']):,}", "never counted"),
+        KeyFigure("median events", _format_median(view_events), "with a view of the work"),
+        KeyFigure("median events", _format_median(baseline_events), f"with the {BASELINE} only"),
+        KeyFigure("rediscovery", _format_percent(rediscovery, events), "of all events"),
+        KeyFigure("infrastructure failures", f"{len(summary['infrastructure_failures']):,}", "excluded"),
     )
 
 
 def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
-    """The columns and rows of what each view came to."""
+    """The columns and rows of the table by view."""
     columns = (
         "view", "runs", "solved", "median events", "Δ events", "median prompt tokens", "Δ prompt tokens",
         "median first prompt, characters", "rediscovery", "Δ solved",
@@ -135,32 +135,32 @@ def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple
 
 
 def build_filters(results: Results) -> tuple[Filter, ...]:
-    """What the takeovers can be picked by: what is the same for all of them is none."""
+    """The filters of takeovers; a single predecessor has no filter."""
     rows, labelled = results.takeovers, states_by_record(results)
-    found = {
+    values_by_name = {
         "successor": [row["successor"] for row in rows],
         "predecessor": [row["predecessor"] for row in results.predecessors],
         "view": [row["view"] for row in rows],
         "point": [point_kind(row["record_id"]) for row in rows],
         "state": [labelled.get(row["record_id"], UNKNOWN) for row in rows],
     }
-    each = [Filter(name, name, tuple(dict.fromkeys(values))) for name, values in found.items()]
+    filters = [Filter(name, name, tuple(dict.fromkeys(values))) for name, values in values_by_name.items()]
     solved = Filter("solved", "solved", ("yes", "no", "infrastructure failure"))
-    return (*(one for one in each if len(one.values) > 1 or one.name != "predecessor"), solved)
+    return (*(each for each in filters if len(each.values) > 1 or each.name != "predecessor"), solved)
 
 
 def describe_settings(config: RunConfig) -> tuple[tuple[str, str], ...]:
-    """A run's settings as they are told: those that say something."""
-    told = config.model_dump(mode="json")
+    """A run's settings for display, without empty ones."""
+    settings = config.model_dump(mode="json")
     return tuple(
         (name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
-        for name, value in told.items()
+        for name, value in settings.items()
         if value not in (None, [], False)
     )
 
 
 def find_number_columns(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[bool, ...]:
-    """Which columns hold figures, and are read from the right."""
+    """Which columns contain numbers and are right-aligned."""
     return tuple(
         any(row[place] is not None for row in rows) and all(_is_number(row[place]) for row in rows)
         for place in range(len(columns))
@@ -168,7 +168,7 @@ def find_number_columns(columns: Sequence[str], rows: Sequence[Sequence[object]]
 
 
 def format_value(value: object) -> str:
-    """A cell of a table as it is read."""
+    """Format a table cell."""
     if value is None or value != value:
         return "–"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -205,7 +205,7 @@ def _baseline_events(results: Results) -> dict[tuple[Any, ...], int]:
 
 
 def _relative_delta(row: Row, baseline: Mapping[tuple[Any, ...], int]) -> float | None:
-    """By how much more events it took than under the baseline's view, as a part of those."""
+    """Relative difference in events from the takeover under the baseline."""
     if row["view"] == BASELINE or row["outcome"] != "graded":
         return None
     base = baseline.get((row["record_id"], row["successor"], row["repeat"]))

@@ -1,4 +1,4 @@
-"""All results as one page that stands alone: figures, tables, and what agents did around every handoff point."""
+"""The report as one self-contained HTML page: figures, tables, and timelines around each handoff point."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from langgraph_takeover.evals.reports.html.chunks import (
 )
 from langgraph_takeover.evals.reports.html.timelines import build_chunks
 from langgraph_takeover.evals.reports.plots.style import Picture
-from langgraph_takeover.evals.reports.summary import list_result_caveats, summarise
+from langgraph_takeover.evals.reports.summary import list_result_caveats, summarize
 from langgraph_takeover.evals.reports.tables.table_files import Table
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.handoff.records.record import write_durably
 
 MAX_PAGE_BYTES = 5_000_000
-"""Of the whole page: texts are cut to keep within it."""
+"""Maximum size of the page; texts are cut to fit."""
 _MAX_SVG_BYTES = 150_000
-"""Of a picture of lines; one of more is shown as one of dots."""
-_SCRIPTS = ("shown.js", "tables.js", "lanes.js", "reader.js", "point.js", "page.js")
+"""Maximum size of an embedded SVG; larger plots are embedded as PNG."""
+_SCRIPTS = ("elements.js", "tables.js", "timelines.js", "reader.js", "point.js", "page.js")
 
 
 def write_page(path: Path, results: Results, tables: Sequence[Table], pictures: Sequence[Picture]) -> None:
     """Write the page. It needs no server, no network and no other file."""
-    made = build_chunks(results)
-    told = _build_context(results, made, tables, pictures)
-    room = MAX_PAGE_BYTES - len(_render(told, "", (), None).encode("utf-8")) - 1000
-    (index,), _ = pack_chunks([TextPool().build_chunk(overview.build_index(results, made))], room)
-    # What stands around a part takes room as well.
-    parts, limit = pack_chunks(list(made.values()), room - len(index) - 100 * len(made))
-    write_durably(path, _render(told, index, parts, limit))
+    chunks_by_run = build_chunks(results)
+    context = _build_context(results, chunks_by_run, tables, pictures)
+    budget = MAX_PAGE_BYTES - len(_render(context, "", (), None).encode("utf-8")) - 1000
+    (index,), _ = pack_chunks([TextPool().build_chunk(overview.build_index(results, chunks_by_run))], budget)
+    # Reserve space for the markup around each chunk.
+    chunks, limit = pack_chunks(list(chunks_by_run.values()), budget - len(index) - 100 * len(chunks_by_run))
+    write_durably(path, _render(context, index, chunks, limit))
 
 
 def _build_context(
     results: Results, chunks_by_run: Mapping[str, Chunk], tables: Sequence[Table], pictures: Sequence[Picture]
 ) -> dict[str, Any]:
-    """What the template knows beside its compressed parts."""
-    said = summarise(results)
-    columns, rows = overview.build_view_table(said)
+    """The template's variables, without the compressed chunks."""
+    summary = summarize(results)
+    columns, rows = overview.build_view_table(summary)
     points = [point for chunk in chunks_by_run.values() for point in chunk.body["points"].values()]
     runs = [run for point in points for run in point["runs"].values()]
     return {
@@ -60,9 +60,9 @@ def _build_context(
         ],
         "caveats": list_result_caveats(results),
         "warnings": results.warnings,
-        "failures": said["infrastructure_failures"],
-        "without_points": said["without_points"],
-        "figures": overview.build_key_figures(results, said),
+        "failures": summary["infrastructure_failures"],
+        "without_points": summary["without_points"],
+        "figures": overview.build_key_figures(results, summary),
         "view_columns": columns,
         "view_rows": rows,
         "filters": overview.build_filters(results),
@@ -75,7 +75,7 @@ def _build_context(
     }
 
 
-def _render(context: Mapping[str, Any], index: str, parts: Sequence[str], limit: int | None) -> str:
+def _render(context: Mapping[str, Any], index: str, chunks: Sequence[str], limit: int | None) -> str:
     style = _read_asset("page.css")
     script = '"use strict";\n(() => {\n' + "\n".join(map(_read_asset, _SCRIPTS)) + "})();\n"
     environment = Environment(
@@ -85,21 +85,24 @@ def _render(context: Mapping[str, Any], index: str, parts: Sequence[str], limit:
         lstrip_blocks=True,
         finalize=_escape_value,
     )
-    environment.filters |= {"figure": overview.format_value, "aligned": overview.find_number_columns}
+    environment.filters |= {
+        "format_value": overview.format_value,
+        "find_number_columns": overview.find_number_columns,
+    }
     return environment.from_string(_read_asset("page.html")).render(
         context,
         style=Markup(style),
         script=Markup(script),
         policy="; ".join(_content_security_policy(style, script)),
         index=index,
-        parts=parts,
+        chunks=chunks,
         limit=limit,
-        roomy=4 * (limit or TEXT_LIMITS[0]),
+        extended_limit=4 * (limit or TEXT_LIMITS[0]),
     )
 
 
 def _content_security_policy(style: str, script: str) -> tuple[str, ...]:
-    """What a browser may do for the page: run its own script, and nothing that a text brings along."""
+    """A policy that allows only the page's own script and style."""
     return (
         "default-src 'none'",
         f"script-src {_hash_source(script)}",
@@ -117,7 +120,7 @@ def _hash_source(text: str) -> str:
 
 
 def _encode_picture(picture: Picture) -> str:
-    """A picture as an address that holds it; nothing runs in what is shown so."""
+    """A plot as a data URL. Browsers run no scripts in images."""
     kind, content = "svg+xml", picture.svg.read_bytes()
     if len(content) > _MAX_SVG_BYTES:
         kind, content = "png", picture.png.read_bytes()

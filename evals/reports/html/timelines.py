@@ -1,4 +1,4 @@
-"""What a page shows of each handoff point: who did what before it and after, and what a successor was given."""
+"""Timelines around each handoff point: events of predecessor and successors, and the successors' views."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ from langgraph_takeover.handoff.views.common import load_instructions, render_ta
 
 _WORKERS = 4
 _PARALLEL_THRESHOLD = 200
-"""Takeovers for which several processes are worth it."""
+"""Number of takeovers from which several processes are faster."""
 _MAX_LABEL_LENGTH = 80
 _FIRST_EVENTS = 2
-"""Of the trace view: the others are those of the predecessor's own timeline."""
+"""Events of the trace view to include; the others are in the predecessor's timeline."""
 _SHOWN_MESSAGES = (4, 3)
-"""Of a long conversation: so many from its beginning, and from its end."""
+"""Messages of a long conversation to include, from its beginning and from its end."""
 
 
 def run_name(record_id: str) -> str:
-    """The predecessor's run that a record was made in, by its name."""
+    """The name of the predecessor's run in which a record was made."""
     return record_id.rpartition(".")[0]
 
 
 def takeover_key(row: Row) -> str:
-    """The name of a takeover among those of its point."""
+    """The name of a takeover, unique per handoff point."""
     return f"{row['view']}/{row['successor']}/{row['repeat']}"
 
 
 def build_chunks(results: Results) -> dict[str, Chunk]:
-    """One chunk for every predecessor's run, by its name."""
+    """One chunk per predecessor run, by the name of the run."""
     owners = {record_id: row for row in results.predecessors for record_id in row.get("records", ())}
     runs: dict[str, dict[str, list[Row]]] = {}
     for record_id in owners:
         runs.setdefault(run_name(record_id), {})[record_id] = []
     for row in results.takeovers:
         runs.setdefault(run_name(row["record_id"]), {}).setdefault(row["record_id"], []).append(row)
-    apart = results._replace(predecessors=(), labels=(), notes=(), takeovers=(), warnings=())
+    without_rows = results._replace(predecessors=(), labels=(), notes=(), takeovers=(), warnings=())
     jobs = [
-        (name, apart, points, {each: owners[each] for each in points if each in owners})
+        (name, without_rows, points, {each: owners[each] for each in points if each in owners})
         for name, points in runs.items()
     ]
-    # Forking a process that has threads can deadlock its child.
+    # Forking a process with threads can deadlock the child.
     if len(jobs) < 2 or len(results.takeovers) < _PARALLEL_THRESHOLD or threading.active_count() > 1:
         return dict(map(_build_named_chunk, jobs))
     with ProcessPoolExecutor(min(_WORKERS, os.cpu_count() or 1), get_context("fork")) as pool:
@@ -78,7 +78,7 @@ def _build_named_chunk(job: tuple[str, Results, dict[str, list[Row]], dict[str, 
 
 
 class _Timeline(NamedTuple):
-    """What a predecessor did up to the latest of its points, and what detectors knew after each event."""
+    """A predecessor's events up to its last point, and the detector state after each event."""
 
     events: tuple[Event, ...]
     marks: list[dict[str, Any]]
@@ -91,52 +91,53 @@ def _build_chunk(results: Results, points: dict[str, list[Row]], owners: dict[st
         record_id: _load_record(results, rows or [owners[record_id] | {"record_id": record_id}])
         for record_id, rows in points.items()
     }
-    longest = sorted(filter(None, records.values()), key=lambda each: len(each.trace), reverse=True)
-    lanes: list[_Timeline] = []
-    of = {record.id: _find_timeline(pool, lanes, record) for record in longest}
-    found = {}
+    longest_first = sorted(filter(None, records.values()), key=lambda each: len(each.trace), reverse=True)
+    timelines: list[_Timeline] = []
+    numbers = {record.id: _find_timeline(pool, timelines, record) for record in longest_first}
+    descriptions = {}
     for record_id, rows in points.items():
         if (record := records[record_id]) is not None:
-            found[record_id] = _describe_point(results, pool, record, lanes[of[record_id]], rows)
-            found[record_id]["lane"] = of[record_id]
+            number = numbers[record_id]
+            description = _describe_point(results, pool, record, timelines[number], rows)
+            descriptions[record_id] = description | {"timeline": number}
             continue
-        found[record_id] = {
+        descriptions[record_id] = {
             "runs": {takeover_key(row): _describe_run(results, pool, None, None, row) for row in rows}
         }
         if record_id in owners and (trace := results.load_trace(owners[record_id])):
-            found[record_id]["whole"], _ = _mark_events(pool, trace.events, _initial_state(trace))
-    return pool.build_chunk({"points": found, "lanes": [lane.marks for lane in lanes]})
+            descriptions[record_id]["full_trace"], _ = _mark_events(pool, trace.events, _initial_state(trace))
+    return pool.build_chunk({"points": descriptions, "timelines": [timeline.marks for timeline in timelines]})
 
 
 def _load_record(results: Results, rows: Sequence[Row]) -> HandoffRecord | None:
-    """The record that rows are of, from whichever run has it."""
-    return next((found for row in rows if (found := results.load_record(row)) is not None), None)
+    """The record of these rows, from any run that has it."""
+    return next((record for row in rows if (record := results.load_record(row)) is not None), None)
 
 
 def _find_timeline(pool: TextPool, timelines: list[_Timeline], record: HandoffRecord) -> int:
-    """The number of the lane that begins with the record's events: the points of a run share one."""
-    for number, lane in enumerate(timelines):
-        if record.trace == lane.events[: len(record.trace)]:
+    """The number of the timeline that begins with the record's events; the points of a run share one."""
+    for number, timeline in enumerate(timelines):
+        if record.trace == timeline.events[: len(record.trace)]:
             return number
-    before = create_state(record.task.base_directories, record.task.workspace)
-    timelines.append(_Timeline(record.trace, *_mark_events(pool, record.trace, before)))
+    state = create_state(record.task.base_directories, record.task.workspace)
+    timelines.append(_Timeline(record.trace, *_mark_events(pool, record.trace, state)))
     return len(timelines) - 1
 
 
 def _describe_point(
     results: Results, pool: TextPool, record: HandoffRecord, timeline: _Timeline, rows: Sequence[Row]
 ) -> dict[str, Any]:
-    """What a record tells, every view of it that a successor was given, and what they made of it."""
+    """A record's point and patch, the views of it, and the takeovers."""
     state = timeline.states[len(record.trace) - 1]
-    had = collect_knowledge(record, state)
-    given = {_view_key(results, row): row for row in rows if row["outcome"] == "graded"}
+    knowledge = collect_knowledge(record, state)
+    row_by_view = {_view_key(results, row): row for row in rows if row["outcome"] == "graded"}
     return {
         "event_index": record.point.event_index,
         "detail": record.point.detail,
         "task": pool(record.task.prompt, is_extended=True),
         "patch": pool(record.patch, is_extended=True),
-        "views": {name: _render_view(results, pool, record, row) for name, row in given.items()},
-        "runs": {takeover_key(row): _describe_run(results, pool, had, state, row) for row in rows},
+        "views": {name: _render_view(results, pool, record, row) for name, row in row_by_view.items()},
+        "runs": {takeover_key(row): _describe_run(results, pool, knowledge, state, row) for row in rows},
     }
 
 
@@ -147,14 +148,14 @@ def _describe_run(
     state: DetectorState | None,
     row: Row,
 ) -> dict[str, Any]:
-    """What is told of one takeover beside its row."""
+    """The details of one takeover that its row lacks."""
     run: dict[str, Any] = {
         "patch": pool(row.get("patch") or "", is_extended=True),
-        "given": _view_key(results, row),
+        "view_key": _view_key(results, row),
     }
     if (trace := results.load_trace(row)) is not None:
         kinds = () if prior_knowledge is None else classify_events(prior_knowledge, trace.events)
-        # A script that the predecessor wrote is a reproduction to its successor, too.
+        # The predecessor's reproduction script counts as one for the successor, too.
         state = (state or _initial_state(trace))._replace(fired=POINTS, pending_validation=None)
         run["events"], _ = _mark_events(pool, trace.events, state, kinds)
     return run
@@ -170,33 +171,33 @@ def _mark_events(
     state: DetectorState,
     kinds: Sequence[RediscoveryKind | None] = (),
 ) -> tuple[list[dict[str, Any]], list[DetectorState]]:
-    """Events as the page reads them, and the state after each."""
+    """The marks of events on the page, and the detector state after each event."""
     marks, states = [], []
     for event, kind in zip_longest(events, kinds):
-        noticed = process_event(state, event)
-        state = noticed.state
+        detected = process_event(state, event)
+        state = detected.state
         mark = _mark_event(pool, event)
         if kind is not None:
             mark["kind"] = kind
-        if noticed.edited_files:
-            mark["edited"] = list(noticed.edited_files)
-        if noticed.validation is not None:
-            mark["validation"] = [noticed.validation.kind, noticed.validation.outcome]
-        if noticed.points:
-            mark["points"] = [point.kind for point in noticed.points]
+        if detected.edited_files:
+            mark["edited"] = list(detected.edited_files)
+        if detected.validation is not None:
+            mark["validation"] = [detected.validation.kind, detected.validation.outcome]
+        if detected.points:
+            mark["points"] = [point.kind for point in detected.points]
         marks.append(mark)
         states.append(state)
     return marks, states
 
 
 def _mark_event(pool: TextPool, event: Event) -> dict[str, Any]:
-    mark: dict[str, Any] = {"n": event.index, "tool": event.tool, "text": pool(event.text)}
+    mark: dict[str, Any] = {"index": event.index, "tool": event.tool, "text": pool(event.text)}
     if event.kind == "action":
-        mark["does"] = _label_event(event)
-        # A native call's arguments stand nowhere else.
-        unsaid = {name: value for name, value in event.arguments.items() if value and value not in event.text}
-        if unsaid:
-            mark["arguments"] = {name: pool(value) for name, value in unsaid.items()}
+        mark["label"] = _label_event(event)
+        # The text of a native tool call does not contain its arguments.
+        hidden = {name: value for name, value in event.arguments.items() if value and value not in event.text}
+        if hidden:
+            mark["arguments"] = {name: pool(value) for name, value in hidden.items()}
     if event.exit_code is not None:
         mark["exit_code"] = event.exit_code
     mark |= {name: value for name in ("refused", "timed_out", "seconds") if (value := getattr(event, name))}
@@ -204,24 +205,28 @@ def _mark_event(pool: TextPool, event: Event) -> dict[str, Any]:
         mark["changes"] = [change.path for change in event.changes]
     if event.usage is not None:
         usage = event.usage
-        counted = [usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens]
-        mark["usage"] = [*counted, usage.estimated]
+        mark["usage"] = [
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.completion_tokens,
+            usage.estimated,
+        ]
     return mark
 
 
 def _label_event(event: Event) -> str:
-    """What an action does, in a few words."""
+    """A short label of an action."""
     if event.tool == UNREADABLE:
         return "no action"
-    said = event.arguments.get("command", "")
+    command = event.arguments.get("command", "")
     if event.tool == "editor":
-        said = f"{said} {event.arguments.get('path', '')}"
-    line = " ".join(said[: 4 * _MAX_LABEL_LENGTH].split()) or event.tool
+        command = f"{command} {event.arguments.get('path', '')}"
+    line = " ".join(command[: 4 * _MAX_LABEL_LENGTH].split()) or event.tool
     return line if len(line) <= _MAX_LABEL_LENGTH else f"{line[: _MAX_LABEL_LENGTH - 1]}…"
 
 
 def _view_key(results: Results, row: Row) -> str:
-    """The name of the view as this successor got it: it depends on its window and protocol."""
+    """The name of a view as rendered for a successor, which depends on its window and protocol."""
     protocol, window = _read_recipient(results, row)
     return f"{row['view']}/{protocol}/{window}"
 
@@ -232,24 +237,23 @@ def _read_recipient(results: Results, row: Row) -> tuple[str, int]:
 
 
 def _render_view(results: Results, pool: TextPool, record: HandoffRecord, row: Row) -> list[dict[str, Any]]:
-    """A view's messages; what they repeat of the trace is told by its place there."""
+    """The messages of a view, without events that are in the predecessor's timeline."""
     protocol, window = _read_recipient(results, row)
     recipient = views.Recipient.model_validate({"protocol": protocol, "window_tokens": window})
     last = len(record.trace) - 1
     if row["view"] == "trace" and last >= _FIRST_EVENTS:
-        rest = f"events e{_FIRST_EVENTS} to e{last} follow, as they stand in the predecessor's lane"
+        rest = f"events e{_FIRST_EVENTS} to e{last}: see the predecessor's timeline"
         return [
             _split_message(pool, record, each, rest) for each in views.find_view("trace")(record, recipient)
         ]
     messages = views.find_view(row["view"])(record, recipient)
     head, tail = _SHOWN_MESSAGES
-    left = len(messages) - head - tail
-    if left <= 1:
+    omitted = len(messages) - head - tail
+    if omitted <= 1:
         return [_split_message(pool, record, each) for each in messages]
-    told = f"{left} messages, which repeat events of the predecessor's lane"
     return [
         *(_split_message(pool, record, each) for each in messages[:head]),
-        {"left": told},
+        {"omitted": f"{omitted} messages that repeat events of the predecessor's timeline"},
         *(_split_message(pool, record, each) for each in messages[len(messages) - tail :]),
     ]
 
@@ -257,7 +261,7 @@ def _render_view(results: Results, pool: TextPool, record: HandoffRecord, row: R
 def _split_message(
     pool: TextPool, record: HandoffRecord, message: BaseMessage, omission: str = ""
 ) -> dict[str, Any]:
-    """A message in parts, because all views share the first and the last."""
+    """A message in parts, because all views share the first and the last part."""
     text, first, last = message.text, load_instructions(), render_task(record)
     before = first if text.startswith(first) else ""
     after = last if text.endswith(last) else ""
@@ -266,10 +270,10 @@ def _split_message(
         before, middle = before + middle, ""
     parts: list[Any] = [pool(before, is_extended=True)] if before else []
     if omission:
-        # No text in an event passes for a heading or a closing tag.
-        shown = middle.partition(f"\n{render_heading(record.trace[_FIRST_EVENTS])}")[0]
+        # Views neutralize headings and closing tags in the text of events.
+        head = middle.partition(f"\n{render_heading(record.trace[_FIRST_EVENTS])}")[0]
         _, tag, end = middle.rpartition(CLOSING)
-        parts += [pool(f"{shown}\n", is_extended=True), omission, pool(f"{tag}{end}".rstrip())]
+        parts += [pool(f"{head}\n", is_extended=True), omission, pool(f"{tag}{end}".rstrip())]
     elif middle:
         parts.append(pool(middle, is_extended=True))
     if after:

@@ -1,4 +1,4 @@
-"""The pictures of results: accuracy against effort, reductions, first prompts, debt, and tokens step by step."""
+"""Plots of results: accuracy against effort, reductions, first prompts, debt, and tokens per step."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data, display_names
-from langgraph_takeover.evals.reports.plots import style
-from langgraph_takeover.evals.reports.plots.style import Picture, view_style
-from langgraph_takeover.evals.reports.plots.token_curves import TokenCurves, compute_curves
-from langgraph_takeover.evals.reports.statistics import (
+from langgraph_takeover.evals.reports.estimates import (
     Pair,
     estimate_reduction,
     estimate_solved_delta,
@@ -21,6 +18,9 @@ from langgraph_takeover.evals.reports.statistics import (
     read_paired_values,
     read_values,
 )
+from langgraph_takeover.evals.reports.plots import style
+from langgraph_takeover.evals.reports.plots.style import Picture, view_style
+from langgraph_takeover.evals.reports.plots.token_curves import TokenCurves, compute_curves
 from langgraph_takeover.evals.reports.summary import list_result_caveats
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
@@ -33,62 +33,57 @@ if TYPE_CHECKING:
 
 
 class DrawnPlots(NamedTuple):
-    """The pictures that could be made, and why the others could not."""
+    """The plots with data, and the reasons why the others were omitted."""
 
     pictures: tuple[Picture, ...]
     omissions: tuple[str, ...]
 
 
 class EmptyPlotError(TakeoverError):
-    """There is nothing to draw; the text says why."""
+    """A plot without data."""
 
 
-def draw_plots(results: Results, directory: Path) -> tuple[Picture, ...]:
-    """Write the pictures there are, as SVG and PNG, and leave out those that would be empty."""
-    return draw_plots_with_omissions(results, directory).pictures
-
-
-def draw_plots_with_omissions(results: Results, directory: Path) -> DrawnPlots:
-    """The same, with the reasons."""
+def draw_plots(results: Results, directory: Path) -> DrawnPlots:
+    """Write the plots as SVG and PNG, except those without data."""
     directory.mkdir(exist_ok=True)
-    found = collect_report_data(results)
-    said = short_caveats(results)
+    data = collect_report_data(results)
+    footnotes = short_caveats(results)
     plots: dict[str, tuple[str, Callable[[], Figure]]] = {
-        "accuracy_effort": ("Solved takeovers against their effort", lambda: draw_accuracy(found)),
+        "accuracy_effort": ("Solved takeovers against their effort", lambda: draw_accuracy(data)),
         "reductions": (
-            "What a view saves against repository, matched, with 95 % intervals",
-            lambda: draw_reductions(found),
+            "Savings of views compared with repository, matched, with 95 % intervals",
+            lambda: draw_reductions(data),
         ),
-        "first_prompts": ("Size of the first prompt", lambda: draw_first_prompts(found)),
-        "debt": (_debt_title(found), lambda: draw_debt(found)),
+        "first_prompts": ("Size of the first prompt", lambda: draw_first_prompts(data)),
+        "debt": (_debt_title(data), lambda: draw_debt(data)),
         "tokens": (
-            "Prompt tokens spent so far, step by step",
-            lambda: draw_tokens(found, compute_curves(results, found)),
+            "Cumulative prompt tokens by step",
+            lambda: draw_tokens(data, compute_curves(results, data)),
         ),
     }
-    pictures, left_out = [], []
+    pictures, omissions = [], []
     with style.plot_style():
         for name, (title, make) in plots.items():
             try:
-                pictures.append(style.save_picture(make(), directory, name, title, said))
+                pictures.append(style.save_picture(make(), directory, name, title, footnotes))
             except EmptyPlotError as reason:
-                left_out.append(f"{name.replace('_', ' ')}: {reason}")
+                omissions.append(f"{name.replace('_', ' ')}: {reason}")
                 for suffix in ("svg", "png"):  # of an earlier report
                     (directory / f"{name}.{suffix}").unlink(missing_ok=True)
-    return DrawnPlots(tuple(pictures), tuple(left_out))
+    return DrawnPlots(tuple(pictures), tuple(omissions))
 
 
 def short_caveats(results: Results) -> list[str]:
-    """The caveats, as short as a picture's foot."""
+    """The caveats, short enough for the footnote of a plot."""
     return [line.partition(";")[0].rstrip(".") + "." for line in list_result_caveats(results)]
 
 
 def draw_accuracy(data: ReportData) -> Figure:
     if not data.takeovers:
-        raise EmptyPlotError("no takeover was graded")
-    measures = {"events": "median events", "prompt_tokens": "median prompt tokens"}
-    there = {name: label for name, label in measures.items() if read_values(data.takeovers, name)}
-    figure, axes = style.create_panels(_row_titles(data), list(there.values()), width=3.2, height=2.3)
+        raise EmptyPlotError("no graded takeovers")
+    labels = {"events": "median events", "prompt_tokens": "median prompt tokens"}
+    measures = {name: label for name, label in labels.items() if read_values(data.takeovers, name)}
+    figure, axes = style.create_panels(_row_titles(data), list(measures.values()), width=3.2, height=2.3)
     by_view = [
         [(view, data.select(successor=successor, view=view)) for view in data.views]
         for successor in data.successors
@@ -96,7 +91,7 @@ def draw_accuracy(data: ReportData) -> Figure:
     shares = [100 * _solved_share(rows) for line in by_view for _, rows in line if rows]
     bottom = max(0, 10 * ((min(shares) - 10) // 10))
     for line, views in zip(axes, by_view, strict=True):
-        for axis, measure in zip(line, there, strict=True):
+        for axis, measure in zip(line, measures, strict=True):
             _draw_points(axis, views, measure, min_distance=0.02 * (105 - bottom))
             axis.set_ylim(bottom - 0.04 * (105 - bottom), 105)
             axis.set_yticks([share for share in range(0, 101, 10 if bottom >= 50 else 20) if share >= bottom])
@@ -114,12 +109,14 @@ def _solved_share(rows: Sequence[Row]) -> float:
 def _draw_points(
     axis: Axes, by_view: Sequence[tuple[str, Sequence[Row]]], measure: str, min_distance: float
 ) -> None:
-    found = {view: read_values(rows, measure) for view, rows in by_view}
-    there = [(view, median(found[view]), 100 * _solved_share(rows)) for view, rows in by_view if found[view]]
-    near = 0.015 * (max((effort for _, effort, _ in there), default=0) or 1)
-    for view, effort, height in there:
-        # Where views coincide, each is drawn around those before it, and where it belongs.
-        same = [name for name, x, y in there if abs(x - effort) <= near and abs(y - height) < min_distance]
+    values = {view: read_values(rows, measure) for view, rows in by_view}
+    points = [
+        (view, median(values[view]), 100 * _solved_share(rows)) for view, rows in by_view if values[view]
+    ]
+    near = 0.015 * (max((effort for _, effort, _ in points), default=0) or 1)
+    for view, effort, height in points:
+        # Coinciding markers are drawn around each other at their true position.
+        same = [name for name, x, y in points if abs(x - effort) <= near and abs(y - height) < min_distance]
         color, marker, _ = view_style(view)
         axis.plot(
             *([effort], [height]),
@@ -132,13 +129,13 @@ def _draw_points(
 def draw_reductions(data: ReportData) -> Figure:
     views = [view for view in data.views if view != BASELINE and pair_with_baseline(data.takeovers, view)]
     if not views:
-        raise EmptyPlotError("no takeover under another view is matched with one under repository")
+        raise EmptyPlotError("no pairs with the repository view")
     columns = ("events saved, %", "prompt tokens saved, %", "solved, Δ percentage points")
     figure, axes = style.create_panels(_row_titles(data), columns, width=2.8, height=0.5 + 0.27 * len(views))
     for line, successor in zip(axes, data.successors, strict=True):
-        mine = data.select(successor=successor)
+        selected = data.select(successor=successor)
         for place, view in enumerate(views):
-            pairs = pair_with_baseline(mine, view)
+            pairs = pair_with_baseline(selected, view)
             estimates = (
                 estimate_reduction(pairs, "events"),
                 estimate_reduction(pairs, "prompt_tokens"),
@@ -156,7 +153,7 @@ def draw_reductions(data: ReportData) -> Figure:
                         linewidth=1.6,
                     )
                 axis.plot([100 * estimate.value], [place], color=color, marker=marker, markersize=6)
-        line[-1].axvspan(-10, 10, alpha=0)  # so that nothing is not magnified
+        line[-1].axvspan(-10, 10, alpha=0)  # so that a delta of zero is not magnified
         for axis in line:
             axis.axvline(0, color=style.GREY, linewidth=0.8, zorder=0.5)
             axis.set_yticks(range(len(views)), views)
@@ -166,18 +163,17 @@ def draw_reductions(data: ReportData) -> Figure:
 
 def draw_first_prompts(data: ReportData) -> Figure:
     sizes = {view: read_values(data.select(view=view), "first_prompt_tokens") for view in data.views}
-    there = {
-        view: [size for size in of if size > 0] for view, of in sizes.items() if any(size > 0 for size in of)
-    }
-    if not there:
-        raise EmptyPlotError("no row tells the size of its first prompt")
-    label = "tokens, estimated at four characters each (box: quartiles; whiskers: least and P90)"
-    figure, axes = style.create_panels([""], [label], width=6.4, height=0.6 + 0.32 * len(there))
+    sizes = {view: [size for size in sample if size > 0] for view, sample in sizes.items()}
+    sizes = {view: sample for view, sample in sizes.items() if sample}
+    if not sizes:
+        raise EmptyPlotError("first prompt sizes are missing")
+    label = "tokens, estimated at four characters each (box: quartiles; whiskers: minimum and P90)"
+    figure, axes = style.create_panels([""], [label], width=6.4, height=0.6 + 0.32 * len(sizes))
     axis = axes[0][0]
-    for place, (view, found_sizes) in enumerate(there.items()):
+    for place, (view, sample) in enumerate(sizes.items()):
         color, marker, _ = view_style(view)
         axis.boxplot(
-            [found_sizes],
+            [sample],
             positions=[place],
             orientation="horizontal",
             widths=0.5,
@@ -188,16 +184,16 @@ def draw_first_prompts(data: ReportData) -> Figure:
             whiskerprops={"color": style.GREY},
             medianprops={"color": "black", "linewidth": 1.6},
         )
-        # Spread by the order of sizes, not by chance: the picture is the same each time.
-        spread = [place + 0.3 * ((number * 0.618) % 1 - 0.5) for number in range(len(found_sizes))]
+        # Jitter derived from the rank of the size, so that the plot is reproducible.
+        jitter = [place + 0.3 * ((number * 0.618) % 1 - 0.5) for number in range(len(sample))]
         axis.plot(
-            sorted(found_sizes), spread, color=color, marker=marker, markersize=3, linestyle="none", alpha=0.6
+            sorted(sample), jitter, color=color, marker=marker, markersize=3, linestyle="none", alpha=0.6
         )
     axis.set_xscale("log")
-    everything = [size for of in there.values() for size in of]
-    axis.set_xlim(min(everything) / 1.4, max(everything) * 1.4)
-    axis.set_yticks(range(len(there)), there)
-    axis.set_ylim(len(there) - 0.5, -0.5)
+    all_sizes = [size for sample in sizes.values() for size in sample]
+    axis.set_xlim(min(all_sizes) / 1.4, max(all_sizes) * 1.4)
+    axis.set_yticks(range(len(sizes)), sizes)
+    axis.set_ylim(len(sizes) - 0.5, -0.5)
     _format_log_axis(axis)
     return figure
 
@@ -211,19 +207,19 @@ def _format_log_axis(axis: Axes) -> None:
 
 
 def _debt_title(data: ReportData) -> str:
-    return f"Handoff debt: events more than under {data.reference_view or 'the best-informed view'} at the same point"
+    return f"Handoff debt: extra events compared with {data.reference_view or 'the best-informed view'} at the same point"
 
 
 def draw_debt(data: ReportData) -> Figure:
     if data.reference_view is None:
-        raise EmptyPlotError("no takeover under another view than repository was graded")
+        raise EmptyPlotError("no graded takeovers with a view other than repository")
     views = [
         view
         for view in data.views
         if view != data.reference_view and data.pair_with_reference(data.takeovers, view)
     ]
     if not views:
-        raise EmptyPlotError(f"no takeover is matched with one under {data.reference_view}")
+        raise EmptyPlotError(f"no pairs with the {data.reference_view} view")
     groups = (("point", data.points), ("handoff_state", data.states))
     figure, axes = style.create_panels(
         _row_titles(data), ("by handoff point", "by handoff state"), width=4.2, height=2.4
@@ -231,16 +227,16 @@ def draw_debt(data: ReportData) -> Figure:
     for line, successor in zip(axes, data.successors, strict=True):
         for axis, (field, kinds) in zip(line, groups, strict=True):
             for number, kind in enumerate(kinds):
-                mine = data.select(**{"successor": successor, field: kind})
+                selected = data.select(**{"successor": successor, field: kind})
                 for place, view in enumerate(views):
                     offset = 0.75 * ((place + 0.5) / len(views) - 0.5)
-                    _draw_debt_range(axis, data.pair_with_reference(mine, view), view, number + offset)
+                    _draw_debt_range(axis, data.pair_with_reference(selected, view), view, number + offset)
             axis.axhline(0, color=style.GREY, linewidth=0.8, zorder=0.5)
             axis.grid(visible=False, axis="x")
             axis.set_xticks(range(len(kinds)), [kind.replace("_", " ") for kind in kinds], fontsize=8)
             axis.set_xlim(-0.6, len(kinds) - 0.4)
             style.format_integer_axis(axis.yaxis)
-        line[0].set_ylabel("events more\n(median, quartiles)")
+        line[0].set_ylabel("extra events\n(median, quartiles)")
     style.add_legend(figure, views)
     return figure
 
@@ -257,8 +253,8 @@ def _draw_debt_range(axis: Axes, pairs: Sequence[Pair], view: str, position: flo
 
 def draw_tokens(data: ReportData, token_bands: TokenCurves) -> Figure:
     if not token_bands.bands:
-        raise EmptyPlotError("no trace at hand tells its tokens")
-    label = f"model calls (median and quartiles of {token_bands.trace_count} runs; one that ended stays at its sum)"
+        raise EmptyPlotError("no trace has token counts")
+    label = f"model calls (median and quartiles of {token_bands.trace_count} runs; finished runs keep their total)"
     figure, axes = style.create_panels(_row_titles(data), [label], width=6.6, height=3.0)
     for line, successor in zip(axes, data.successors, strict=True):
         axis = line[0]
@@ -273,18 +269,18 @@ def draw_tokens(data: ReportData, token_bands: TokenCurves) -> Figure:
                 *(steps, band.middle), color=color, linestyle=dashes, linewidth=1.5, marker=marker, markersize=4.5,
                 markevery=(0, max(1, len(steps) // 8)),
             )  # fmt: skip
-        axis.set_ylabel("prompt tokens so far" + (" (estimated)" if token_bands.is_estimated else ""))
+        axis.set_ylabel("cumulative prompt tokens" + (" (estimated)" if token_bands.is_estimated else ""))
         axis.set_ylim(bottom=0)
         style.format_integer_axis(axis.yaxis)
     style.format_integer_axis(axes[-1][0].xaxis)
     style.add_legend(
         figure,
-        [view for view in data.views if any(of == view for _, of in token_bands.bands)],
+        [view for view in data.views if any(name == view for _, name in token_bands.bands)],
         with_lines=True,
     )
     return figure
 
 
 def _row_titles(data: ReportData) -> list[str]:
-    called = display_names(data.successors)
-    return [called[name] for name in data.successors]
+    names = display_names(data.successors)
+    return [names[name] for name in data.successors]

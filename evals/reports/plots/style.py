@@ -1,4 +1,4 @@
-"""How every picture looks: colours and markers for print and for colour-blind readers, files that do not change."""
+"""Style of all plots: colors and markers for print and color-blind readers, reproducible files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _RC_PARAMS: dict[Any, Any] = {
 
 
 class Picture(NamedTuple):
-    """One plot, as a vector and as an image."""
+    """One plot as SVG and PNG."""
 
     name: str
     title: str
@@ -54,7 +54,7 @@ class Picture(NamedTuple):
 
 
 class ViewStyle(NamedTuple):
-    """What tells a view from the others, by colour and without."""
+    """Color, marker and line style of a view."""
 
     color: str
     marker: str
@@ -62,7 +62,7 @@ class ViewStyle(NamedTuple):
 
 
 def view_style(view: str) -> ViewStyle:
-    """The same for a view in every picture, whatever other views there are."""
+    """The style of a view, identical in every plot."""
     place = _VIEW_ORDER.index(view) if view in _VIEW_ORDER else len(_VIEW_ORDER)
     return ViewStyle(_OKABE_ITO[place], _MARKERS[place], _LINE_STYLES[place % len(_LINE_STYLES)])
 
@@ -79,7 +79,7 @@ def plot_style() -> Iterator[None]:
 def create_panels(
     rows: Sequence[str], columns: Sequence[str], *, width: float, height: float, share_y: bool = True
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of panels, a row of them for each successor, named above where there are several."""
+    """A figure with one row of panels per successor; several rows have titles."""
     from matplotlib.figure import Figure
 
     size = (1.5 + width * len(columns), 1.0 + height * len(rows))
@@ -98,18 +98,18 @@ def create_panels(
 def add_legend(
     figure: Figure, views: Sequence[str], *, with_lines: bool = False, is_hollow: bool = False
 ) -> None:
-    """One for all panels, beside them."""
+    """Add one legend for all panels beside them."""
     from matplotlib.lines import Line2D
 
     handles = []
     for view in views:
         color, marker, line = view_style(view)
-        style: Any = line if with_lines else "none"
+        line_style: Any = line if with_lines else "none"
         face = "none" if is_hollow else color
         handles.append(
             Line2D(
                 *([], []),
-                color=color, marker=marker, linestyle=style, label=view, markersize=6, markerfacecolor=face,
+                color=color, marker=marker, linestyle=line_style, label=view, markersize=6, markerfacecolor=face,
                 markeredgewidth=1.7 if is_hollow else 1,
             )
         )  # fmt: skip
@@ -119,7 +119,7 @@ def add_legend(
 
 
 def format_integer_axis(axis: Axis) -> None:
-    """Few ticks, whole numbers, thousands apart."""
+    """Use few ticks, at integers, with thousands separators."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=5, integer=True))
@@ -127,12 +127,12 @@ def format_integer_axis(axis: Axis) -> None:
 
 
 def save_picture(figure: Figure, directory: Path, name: str, title: str, footnotes: Sequence[str]) -> Picture:
-    """Write both files, with what must be said about the figures at the foot."""
+    """Write both files, with the footnotes at the bottom."""
     if footnotes:
         figure.supxlabel("\n".join(footnotes), fontsize=7, color=GREY, x=0.01, ha="left")
     figure.suptitle(title, fontsize=10.5, x=0.01, ha="left")
     if engine := figure.get_layout_engine():
-        # Each file would be laid out anew, which takes longer than all the rest.
+        # Compute the layout once instead of once per file: it takes most of the time.
         engine.execute(figure)
         figure.set_layout_engine(None)
     svg, png = directory / f"{name}.svg", directory / f"{name}.png"
@@ -142,6 +142,6 @@ def save_picture(figure: Figure, directory: Path, name: str, title: str, footnot
 
 
 def shorten_name(name: str, max_length: int = 44) -> str:
-    """A name as a picture has room for it."""
-    plain = " ".join(name.split())
-    return plain if len(plain) <= max_length else f"{plain[: max_length - 11]}…{plain[-10:]}"
+    """Shorten a name to fit into a plot."""
+    text = " ".join(name.split())
+    return text if len(text) <= max_length else f"{text[: max_length - 11]}…{text[-10:]}"

@@ -1,4 +1,4 @@
-"""What takeovers had spent by each of their steps, from a sample of their traces."""
+"""Cumulative tokens of takeovers by step, from a sample of their traces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from langgraph_takeover.evals.models import is_llm
 from langgraph_takeover.evals.reports.collection import ReportData
-from langgraph_takeover.evals.reports.statistics import SEED, quantile
+from langgraph_takeover.evals.reports.estimates import SEED, quantile
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.handoff.trace.events import Event
 
@@ -17,7 +17,7 @@ MAX_TRACES = 280
 
 
 class Band(NamedTuple):
-    """Quartiles and median of the tokens spent, by step."""
+    """Quartiles and median of cumulative tokens by step."""
 
     low: list[float]
     middle: list[float]
@@ -29,32 +29,32 @@ class TokenCurves(NamedTuple):
     """By successor and view."""
     trace_count: int
     is_estimated: bool
-    """Some of the tokens were counted at four characters each, not by a server."""
+    """Whether some token counts are estimates (four characters per token) instead of a server's."""
 
 
 def compute_curves(results: Results, data: ReportData) -> TokenCurves:
-    """From at most some hundreds of traces, chosen by chance but the same each time."""
+    """Compute the curves from a random but reproducible sample of at most MAX_TRACES traces."""
     groups = [(successor, view) for successor in data.successors for view in data.views]
-    bands, number, estimated = {}, 0, False
+    bands, trace_count, is_estimated = {}, 0, False
     for group in groups:
         rows = sorted(data.select(successor=group[0], view=group[1]), key=lambda row: str(row.get("trace")))
-        most = max(1, MAX_TRACES // len(groups))
-        sample = rows if len(rows) <= most else random.Random(SEED).sample(rows, most)
-        spent = []
+        limit = max(1, MAX_TRACES // len(groups))
+        sample = rows if len(rows) <= limit else random.Random(SEED).sample(rows, limit)
+        curves = []
         for row in sample:
             trace = results.load_trace(row) if row.get("trace") else None
             sums = _cumulative_tokens(trace.events) if trace else None
             if sums is not None and trace is not None:
-                spent.append(sums)
-                estimated = estimated or not is_llm(row["successor"]) or _is_estimated(trace.events)
-        if spent:
-            bands[group] = _compute_band(spent)
-            number += len(spent)
-    return TokenCurves(bands, number, estimated)
+                curves.append(sums)
+                is_estimated = is_estimated or not is_llm(row["successor"]) or _has_estimates(trace.events)
+        if curves:
+            bands[group] = _compute_band(curves)
+            trace_count += len(curves)
+    return TokenCurves(bands, trace_count, is_estimated)
 
 
 def _cumulative_tokens(events: tuple[Event, ...]) -> list[int] | None:
-    """The sum by each model call; None where one of them was not counted."""
+    """Cumulative tokens after each model call; None if a count is missing."""
     counts = [
         event.usage.prompt_tokens if event.usage else None for event in events if event.kind == "action"
     ]
@@ -62,12 +62,12 @@ def _cumulative_tokens(events: tuple[Event, ...]) -> list[int] | None:
     return list(accumulate(known)) if known and len(known) == len(counts) else None
 
 
-def _is_estimated(events: tuple[Event, ...]) -> bool:
+def _has_estimates(events: tuple[Event, ...]) -> bool:
     return any(event.usage is not None and event.usage.estimated for event in events)
 
 
 def _compute_band(token_sums: list[list[int]]) -> Band:
-    # A few long runs would make the rest unreadable.
+    # A few long runs must not compress the rest of the plot.
     longest = ceil(quantile([float(len(sums)) for sums in token_sums], 0.95) or 1)
     columns = [[sums[min(step, len(sums) - 1)] for sums in token_sums] for step in range(longest)]
     low, middle, high = (

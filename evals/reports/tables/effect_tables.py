@@ -1,11 +1,11 @@
-"""The tables of what views change against the baseline: over all, by point, by state, by predecessor."""
+"""Tables of the effects of views against the baseline: overall, by point, by state, by predecessor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from langgraph_takeover.evals.reports.collection import ReportData, display_names
-from langgraph_takeover.evals.reports.statistics import (
+from langgraph_takeover.evals.reports.estimates import (
     RESAMPLES,
     SEED,
     Estimate,
@@ -29,10 +29,10 @@ _EFFECT_COLUMNS = (
     *("runs", "solved", "solved %", "median events", "median prompt tokens", "median completion tokens"),
     *("median seconds", "pairs", "Δ median events %", "Δ median prompt tokens %", "Δ solved pp"),
 )
-REFERENCE_NOTE = "Reference effect sizes (the paper's Table 2): median events 20 to 59 % down, prompt tokens 42 to 63 % down."
+REFERENCE_NOTE = "Reference effect sizes (the paper's Table 2): median events 20 to 59 % lower, prompt tokens 42 to 63 % lower."
 _DELTA_NOTE = (
-    f"Δ: against {BASELINE} at the same point, by the same successor and repeat; of medians over those pairs, and of "
-    "solved in percentage points."
+    f"Δ compares with {BASELINE} at the same point, successor and repeat: medians over these pairs in percent, solved in "
+    "percentage points."
 )
 
 
@@ -50,34 +50,33 @@ def build_effects_table(data: ReportData) -> Table:
 
 
 def build_matched_table(data: ReportData) -> Table:
-    """One row a successor, view and measure."""
-    called, rows = display_names(data.successors), []
+    """One row per successor, view and measure."""
+    names, rows = display_names(data.successors), []
     for successor in data.successors:
-        mine = data.select(successor=successor)
+        of_successor = data.select(successor=successor)
         for view in data.views:
-            if view == BASELINE or not (pairs := pair_with_baseline(mine, view)):
+            if view == BASELINE or not (pairs := pair_with_baseline(of_successor, view)):
                 continue
             test = mcnemar(pairs)
             for name, measure in (("events", "events"), ("prompt tokens", "prompt_tokens")):
-                saved = _percent_cells(estimate_reduction(pairs, measure))
-                rows.append((called[successor], view, f"{name}, reduction %", *saved, None, None, None))
+                reduction = _percent_cells(estimate_reduction(pairs, measure))
+                rows.append((names[successor], view, f"{name}, reduction %", *reduction, None, None, None))
             delta = _percent_cells(estimate_solved_delta(pairs))
-            rows.append((called[successor], view, "solved, Δ pp", *delta, *test))
+            rows.append((names[successor], view, "solved, Δ pp", *delta, *test))
     return Table(
         3,
         "matched",
         f"Matched takeovers against {BASELINE}",
         (
-            *("successor", "view", "measure", "pairs", "left out", "estimate", "95 % low", "95 % high"),
+            *("successor", "view", "measure", "pairs", "excluded", "estimate", "95 % low", "95 % high"),
             *("gained", "lost", "p"),
         ),
         tuple(rows),
         _build_notes(
             data,
-            "Estimate: median over pairs of the share that is saved, or mean of solved less the baseline's. Left out: "
-            "pairs whose tokens nobody counted.",
-            f"Intervals: percentile bootstrap of runs, {RESAMPLES:,} resamples, seed {SEED}, none from a single pair; "
-            "runs of one task are not independent. p: McNemar, exact and two-sided, over the pairs gained and lost; no "
+            "Estimate: median reduction over pairs, or mean difference in solved. Excluded: pairs without token counts.",
+            f"Intervals: percentile bootstrap of pairs, {RESAMPLES:,} resamples, seed {SEED}, none for a single pair. Pairs "
+            "of one task are not independent. p: McNemar's exact two-sided test over pairs gained and lost, without "
             "correction for multiple comparisons.",
         ),
     )
@@ -92,17 +91,17 @@ def build_state_table(data: ReportData) -> Table:
         data,
         6,
         "states",
-        "Takeovers by the state that they began with",
+        "Takeovers by initial handoff state",
         "handoff_state",
         data.states,
-        "States are the evaluator's, by official validation of the frozen machine; no agent sees them. Solved is the "
-        "official verdict at the end: from behavior_broken it means that no regression is left, from already_solved "
-        "that the solution was kept.",
+        "The evaluator determines states by official validation of the snapshot; agents never see them. Solved is the "
+        "official verdict at the end: from behavior_broken, no regression remains; from already_solved, the solution "
+        "is preserved.",
     )
 
 
 def build_predecessor_table(data: ReportData) -> Table:
-    alone = () if len(data.predecessors) > 1 else ("One predecessor: nothing to compare.",)
+    notes = () if len(data.predecessors) > 1 else ("Only one predecessor: no comparison.",)
     return _build_table_by(
         data,
         8,
@@ -110,17 +109,17 @@ def build_predecessor_table(data: ReportData) -> Table:
         "Takeovers by predecessor",
         "predecessor",
         data.predecessors,
-        *alone,
+        *notes,
     )
 
 
 def build_rows(
     data: ReportData, make_cells: Callable[[Rows, str], tuple[Cell, ...] | None]
 ) -> tuple[tuple[Cell, ...], ...]:
-    """A row for each successor and view that there is something to tell of."""
-    called = display_names(data.successors)
+    """A row for each successor and view that has cells."""
+    names = display_names(data.successors)
     return tuple(
-        (called[successor], view, *cells)
+        (names[successor], view, *cells)
         for successor in data.successors
         for view in data.views
         if (cells := make_cells(data.select(successor=successor, view=view), view)) is not None
@@ -130,21 +129,21 @@ def build_rows(
 def _build_table_by(
     data: ReportData, number: int, name: str, title: str, field: str, kinds: tuple[str, ...], *notes: str
 ) -> Table:
-    called = display_names((*data.successors, *data.predecessors))
+    names = display_names((*data.successors, *data.predecessors))
     rows = []
     for successor in data.successors:
         for kind in kinds:
             for view in data.views:
-                mine = data.select(**{"successor": successor, field: kind, "view": view})
-                if mine:
-                    cells = _effect_cells(mine, _pair_rows(data, view, mine, "successor", field))
-                    rows.append((called[successor], called.get(kind, kind), view, *cells))
+                selected = data.select(**{"successor": successor, field: kind, "view": view})
+                if selected:
+                    cells = _effect_cells(selected, _pair_rows(data, view, selected, "successor", field))
+                    rows.append((names[successor], names.get(kind, kind), view, *cells))
     columns = ("successor", field.replace("_", " "), "view", *_EFFECT_COLUMNS)
     return Table(number, name, title, columns, tuple(rows), (*notes, *_build_notes(data, _DELTA_NOTE)))
 
 
 def _pair_rows(data: ReportData, view: str, rows: Rows, *fields: str) -> tuple[Pair, ...]:
-    """The rows beside those of the baseline that have the same in these fields."""
+    """The rows, each with the row of the baseline that has the same values in these fields."""
     if view == BASELINE or not rows:
         return ()
     return pair_with_baseline(
@@ -173,12 +172,12 @@ def _to_percent(share: float | None) -> float | None:
 
 
 def _build_notes(data: ReportData, *delta_notes: str) -> tuple[str, ...]:
-    """What the notes must say of these rows, and of deltas where there are any."""
+    """Notes on deltas and on missing token counts."""
     uncounted = sum(read_measure(row, "prompt_tokens") is None for row in data.takeovers)
-    said = [f"{uncounted} takeovers whose prompt tokens nobody counted are in no median of them."]
-    ran = {row["view"] for row in data.takeovers}
-    if BASELINE not in ran:
-        delta_notes = (f"The {BASELINE} view was not run, so that there is nothing to match with.",)
-    elif ran == {BASELINE}:
-        delta_notes = (f"No view but {BASELINE} was run, so that there is nothing to compare.",)
-    return (*delta_notes, *(said if uncounted else ()))
+    token_notes = [f"Medians of prompt tokens exclude {uncounted} takeovers without token counts."]
+    views = {row["view"] for row in data.takeovers}
+    if BASELINE not in views:
+        delta_notes = (f"The {BASELINE} view was not run: no deltas.",)
+    elif views == {BASELINE}:
+        delta_notes = (f"Only the {BASELINE} view was run: no comparison.",)
+    return (*delta_notes, *(token_notes if uncounted else ()))

@@ -1,4 +1,4 @@
-"""The nine tables of results: the study, what views change, and what a handoff costs."""
+"""The nine tables of results: the study, the effects of views, and the cost of handoffs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import groupby
 from statistics import median
 
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data, display_names
-from langgraph_takeover.evals.reports.statistics import (
+from langgraph_takeover.evals.reports.estimates import (
     REDISCOVERY_KINDS,
     Pair,
     compute_break_even,
@@ -28,55 +28,61 @@ from langgraph_takeover.evals.run.settings.config import STAGES
 
 __all__ = ["Table", "build_tables"]
 _NOTES_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "structured"}
-"""The notes that each view shows."""
+"""The kind of notes in each view."""
+
+
+_REPEATED = {"read": "repeated reads", "search": "repeated searches", "command": "repeated commands"}
 
 
 def build_tables(results: Results) -> tuple[Table, ...]:
-    """All nine, whatever views, successors and points there are; what cannot be told is empty, and a note says why."""
-    found = collect_report_data(results)
-    made = (
-        _build_study_table(results, found),
-        effect_tables.build_effects_table(found),
-        effect_tables.build_matched_table(found),
-        _build_first_prompts_table(found),
-        effect_tables.build_point_table(found),
-        effect_tables.build_state_table(found),
-        _build_repeats_table(found),
-        effect_tables.build_predecessor_table(found),
-        _build_debt_table(results, found),
+    """Build all nine tables; a table without data is empty, and its notes say why."""
+    data = collect_report_data(results)
+    tables = (
+        _build_study_table(results, data),
+        effect_tables.build_effects_table(data),
+        effect_tables.build_matched_table(data),
+        _build_first_prompts_table(data),
+        effect_tables.build_point_table(data),
+        effect_tables.build_state_table(data),
+        _build_repeats_table(data),
+        effect_tables.build_predecessor_table(data),
+        _build_debt_table(results, data),
     )
-    said = (*list_result_caveats(results), *results.warnings)
-    return tuple(table._replace(notes=table.notes + said) for table in made)
+    caveats = (*list_result_caveats(results), *results.warnings)
+    return tuple(table._replace(notes=table.notes + caveats) for table in tables)
 
 
 def _build_study_table(results: Results, data: ReportData) -> Table:
-    begun = [row for row in results.predecessors if row["outcome"] != INFRASTRUCTURE_FAILURE]
-    kinds = {record: record.rpartition(".")[2] for row in begun for record in row.get("records", ())}
+    runs = [row for row in results.predecessors if row["outcome"] != INFRASTRUCTURE_FAILURE]
+    kinds = {record: record.rpartition(".")[2] for row in runs for record in row.get("records", ())}
     kinds |= {row["record_id"]: row["point"] for row in data.takeovers if row.get("point")}
-    without = sum(not row.get("records") for row in begun)
+    without_point = sum(not row.get("records") for row in runs)
     tasks = {row["task_id"] for row in (*results.predecessors, *results.takeovers) if row.get("task_id")}
-    called = display_names([*data.successors, *(row["predecessor"] for row in begun)])
+    names = display_names([*data.successors, *(row["predecessor"] for row in runs)])
     states = Counter(row["handoff_state"] for row in results.labels if row.get("handoff_state"))
-    stopped = Counter((called[row["successor"]], row["stop_reason"]) for row in data.takeovers)
+    stop_reasons = Counter((names[row["successor"]], row["stop_reason"]) for row in data.takeovers)
     rows: list[tuple[Cell, ...]] = [
         ("tasks", "", len(tasks)),
         *(
             ("predecessor runs", name, n)
-            for name, n in _count_sorted(called[row["predecessor"]] for row in begun)
+            for name, n in _count_sorted(names[row["predecessor"]] for row in runs)
         ),
-        ("predecessor runs", "without a handoff point", without),
-        *(("predecessor stopped", name, n) for name, n in _count_sorted(row["stop_reason"] for row in begun)),
+        ("predecessor runs", "without a handoff point", without_point),
+        *(
+            ("predecessor stop reasons", name, n)
+            for name, n in _count_sorted(row["stop_reason"] for row in runs)
+        ),
         ("handoff points", "all", len(kinds)),
         *(("handoff points", name, n) for name, n in _count_sorted(kinds.values())),
         *(("handoff states", name, n) for name, n in sorted(states.items())),
         ("takeovers", "graded", len(data.takeovers)),
-        *((f"takeovers of {name}", reason, n) for (name, reason), n in sorted(stopped.items())),
+        *((f"takeovers by {name}", reason, n) for (name, reason), n in sorted(stop_reasons.items())),
     ]
     for stage in STAGES:
         failed = sum(row["outcome"] == INFRASTRUCTURE_FAILURE for row in getattr(results, stage))
         rows.append(("infrastructure failures", stage, failed))
-    note = "Infrastructure failures are in no other number of any table."
-    return Table(1, "study", "The study", ("what", "which", "number"), tuple(rows), (note,))
+    note = "Infrastructure failures are excluded from all other numbers of all tables."
+    return Table(1, "study", "The study", ("item", "category", "count"), tuple(rows), (note,))
 
 
 def _count_sorted(keys: Iterable[str]) -> list[tuple[str, int]]:
@@ -116,26 +122,27 @@ def _build_repeats_table(data: ReportData) -> Table:
         if not points:
             return None
         solved = [sum(row["resolved"] for row in group) for group in points]
-        all_of = sum(number == len(group) for number, group in zip(solved, points, strict=True))
-        none_of = solved.count(0)
+        in_all = sum(number == len(group) for number, group in zip(solved, points, strict=True))
+        in_none = solved.count(0)
         return (
-            *(len(points), sum(map(len, points)), all_of, len(points) - all_of - none_of, none_of),
-            100 * (all_of + none_of) / len(points),
+            *(len(points), sum(map(len, points)), in_all, len(points) - in_all - in_none, in_none),
+            100 * (in_all + in_none) / len(points),
             *(_median_range(points, measure) for measure in ("events", "prompt_tokens")),
         )
 
     rows = effect_tables.build_rows(data, repeat_cells)
     notes: tuple[str, ...] = (
-        "Points with several graded repeats. Range: largest less smallest at one point.",
+        "Only points with several graded repeats. Range: maximum minus minimum at a point.",
     )
     if not rows:
-        notes = ("No point was taken over more than once under one view by one successor.",)
+        notes = ("No successor took a point over more than once under the same view.",)
     return Table(
         7,
         "repeats",
-        "How far repeats of one takeover agree",
+        "Agreement between repeats",
         (
-            *("successor", "view", "points", "runs", "solved in all", "in some", "in none", "agreeing %"),
+            *("successor", "view", "points", "runs", "solved in all", "solved in some", "solved in none"),
+            "agreement %",
             *("median range of events", "median range of prompt tokens"),
         ),
         rows,
@@ -144,8 +151,8 @@ def _build_repeats_table(data: ReportData) -> Table:
 
 
 def _median_range(points: list[tuple[Row, ...]], measure: str) -> float | None:
-    known_ones = [found for group in points if len(found := read_values(group, measure)) > 1]
-    return median(max(found) - min(found) for found in known_ones) if known_ones else None
+    samples = [values for group in points if len(values := read_values(group, measure)) > 1]
+    return median(max(values) - min(values) for values in samples) if samples else None
 
 
 def _build_debt_table(results: Results, data: ReportData) -> Table:
@@ -153,51 +160,55 @@ def _build_debt_table(results: Results, data: ReportData) -> Table:
 
     def debt_cells(rows: tuple[Row, ...], view: str) -> tuple[Cell, ...]:
         events = int(sum(read_values(rows, "events")))
-        kinds = count_rediscovery(rows)
-        again = sum(kinds[kind] for kind in REDISCOVERY_KINDS)
-        of = tuple(row for row in data.takeovers if rows and row["successor"] == rows[0]["successor"])
-        behind = data.pair_with_reference(of, view)
-        paid = notes.get(_NOTES_BY_VIEW.get(view, ""))
+        counts = count_rediscovery(rows)
+        rediscovery = sum(counts[kind] for kind in REDISCOVERY_KINDS)
+        of_successor = tuple(
+            row for row in data.takeovers if rows and row["successor"] == rows[0]["successor"]
+        )
+        pairs = data.pair_with_reference(of_successor, view)
+        cost = notes.get(_NOTES_BY_VIEW.get(view, ""))
         return (
-            *(len(rows), events, *(kinds[kind] for kind in REDISCOVERY_KINDS), again),
-            100 * again / events if events else None,
-            kinds["verification"],
-            *(_median_debt(behind, measure) for measure in ("events", "prompt_tokens")),
+            *(len(rows), events, *(counts[kind] for kind in REDISCOVERY_KINDS), rediscovery),
+            100 * rediscovery / events if events else None,
+            counts["verification"],
+            *(_median_debt(pairs, measure) for measure in ("events", "prompt_tokens")),
             *(None, None, None),
-            compute_break_even(sum(paid[1:]) / paid[0], pair_with_baseline(of, view)) if paid else None,
+            compute_break_even(sum(cost[1:]) / cost[0], pair_with_baseline(of_successor, view))
+            if cost
+            else None,
         )
 
     columns = (
-        *("successor", "view", "runs", "events", *(f"{kind} again" for kind in REDISCOVERY_KINDS)),
+        *("successor", "view", "runs", "events", *(_REPEATED[kind] for kind in REDISCOVERY_KINDS)),
         *("rediscovery", "rediscovery %", "verification", "debt in events", "debt in prompt tokens"),
-        *("notes", "notes' prompt tokens", "notes' completion tokens", "takeovers to break even"),
+        *("notes written", "prompt tokens of notes", "completion tokens of notes", "takeovers to break even"),
     )
     costs = tuple(
-        ("", f"notes: {kind}", *(None for _ in columns[6:]), *paid, None) for kind, paid in notes.items()
+        ("", f"notes: {kind}", *(None for _ in columns[6:]), *cost, None) for kind, cost in notes.items()
     )
     rows = (*effect_tables.build_rows(data, debt_cells), *costs)
-    title = "Handoff debt and where it comes from"
-    return Table(9, "debt", title, columns, rows, _debt_notes(data, notes))
+    return Table(9, "debt", "Sources of handoff debt", columns, rows, _debt_notes(data, notes))
 
 
 def _debt_notes(data: ReportData, notes: dict[str, tuple[int, float, float]]) -> tuple[str, ...]:
-    said = [
-        "Rediscovery: events that find out again what the predecessor knew. Verification, the first re-run of its "
-        "latest validation, is no debt."
+    texts = [
+        "Rediscovery: events that repeat work whose result the predecessor knew. Verification, the first re-run of the "
+        "predecessor's latest validation, is not debt."
     ]
     if data.reference_view:
-        said.append(
-            f"Debt: median of what a takeover needs more than the one under {data.reference_view}, the best-informed view "
-            "here, at the same point, by the same successor and repeat."
+        texts.append(
+            f"Debt: median extra effort compared with {data.reference_view}, the best-informed view available, at the same "
+            "point, successor and repeat."
         )
     else:
-        said.append("No view but repository was run, so that no debt can be told.")
+        texts.append("Only the repository view was run: handoff debt cannot be computed.")
     if notes:
-        said.append(
-            "Notes are written once a point, whoever reads them; break even: mean tokens of a point's notes over the "
-            "median of prompt and completion tokens that one takeover saves against repository. Empty where none are."
+        texts.append(
+            "Notes are written once per point, regardless of the number of readers. Break-even: mean tokens of a point's "
+            "notes divided by the median tokens (prompt and completion) that a takeover saves compared with repository; "
+            "empty if it saves none."
         )
-    return tuple(said)
+    return tuple(texts)
 
 
 def _median_debt(pairs: tuple[Pair, ...], measure: str) -> float | None:
@@ -206,8 +217,8 @@ def _median_debt(pairs: tuple[Pair, ...], measure: str) -> float | None:
 
 
 def _count_notes_tokens(results: Results) -> dict[str, tuple[int, float, float]]:
-    """By kind: how many were written and counted, and their prompt and completion tokens."""
-    found = {}
+    """By kind: number of notes with token counts, and their prompt and completion tokens."""
+    costs = {}
     for kind in ("summary", "structured"):
         usages = [row["usage"][kind] for row in results.notes if kind in row.get("usage", {})]
         both = [
@@ -216,5 +227,9 @@ def _count_notes_tokens(results: Results) -> dict[str, tuple[int, float, float]]
         ]
         counted = [(prompt, reply) for prompt, reply in both if prompt is not None and reply is not None]
         if counted:
-            found[kind] = (len(counted), sum(one for one, _ in counted), sum(one for _, one in counted))
-    return found
+            costs[kind] = (
+                len(counted),
+                sum(prompt for prompt, _ in counted),
+                sum(reply for _, reply in counted),
+            )
+    return costs

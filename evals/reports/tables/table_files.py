@@ -1,4 +1,4 @@
-"""A table of results, and its files: CSV with the raw numbers, Markdown and LaTeX as one prints them."""
+"""Tables of results and their files: CSV with raw numbers, Markdown and LaTeX with formatted ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from langgraph_takeover.handoff.records.record import write_durably
 
 Cell = str | int | float | None
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?", re.ASCII)
-# A cell begins at the start, or behind what another locale separates cells by. Spaces, quotes and what is not seen may
-# stand before the sign.
+# A cell starts at the beginning of the text, or after a separator of some locale. Spaces, quotes and invisible
+# characters may precede the sign.
 _CELL_START = r"(\A|[;|\t\r\n])"
 _SIGN = r"""[\p{C}\p{Z}'"`‘’‚“”„«‹]*+[=+@\-＝＋＠－﹦﹢﹫﹣⁼⁺⁻₌₊₋−]"""
 _FIRST_BLANK = r"'*+[\t\r\n]"
@@ -24,7 +24,7 @@ _FORMULA = regex.compile(rf"{_CELL_START}(?={_SIGN})|\A(?={_FIRST_BLANK})")
 _MARKED_FORMULA = regex.compile(rf"{_CELL_START}'(?={_SIGN})|\A'(?={_FIRST_BLANK})")
 MISSING = "–"
 _MAX_NARROW_COLUMNS = 7
-"""Columns that a table of usual width has room for."""
+"""Maximum number of columns of a one-column table."""
 _LATEX_ESCAPES = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "Δ": r"$\Delta$", "–": "--", "…": r"\ldots{}",
@@ -34,7 +34,7 @@ _LATEX_ESCAPES = {
 
 
 class Table(NamedTuple):
-    """Numbers in rows; those in a column whose name has `%` are hundredths, those with `pp` percentage points."""
+    """A numbered table. Columns with `%` in their name hold percentages, columns with `pp` percentage points."""
 
     number: int
     name: str
@@ -57,7 +57,7 @@ def write_tables(directory: Path, tables: Sequence[Table]) -> tuple[Path, ...]:
 
 
 def format_cell(column: str, value: Cell) -> str:
-    """A cell as one prints it under that column."""
+    """Format a cell for its column."""
     if value is None:
         return MISSING
     if isinstance(value, str):
@@ -74,7 +74,7 @@ def format_cell(column: str, value: Cell) -> str:
 
 def to_csv(table: Table) -> str:
     text = io.StringIO()
-    # All text is quoted: the module leaves a lone carriage return bare, and a program may take it for a row's end.
+    # Quote all text: the module leaves a lone carriage return unquoted, which some programs read as the end of a row.
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(map(escape_formula, table.columns))
     writer.writerows(map(escape_formula, row) for row in table.rows)
@@ -82,10 +82,9 @@ def to_csv(table: Table) -> str:
 
 
 def escape_formula(cell: Cell) -> str | int | float:
-    """A cell that no spreadsheet takes for a formula; a number, also one spelt as text, stays as it is.
+    """Mark text that a spreadsheet would read as a formula with an apostrophe; numbers are returned unchanged.
 
-    An apostrophe marks what would be one, behind each mark that some locale separates cells by. `spreadsheet_text`
-    takes it out.
+    The text is also marked after each separator of some locale. `unescape_formula` removes the marks.
     """
     if cell is None:
         return ""
@@ -94,7 +93,7 @@ def escape_formula(cell: Cell) -> str | int | float:
 
 
 def unescape_formula(cell: str) -> str:
-    """The text that `spreadsheet_safe` made the cell of."""
+    """Undo `escape_formula`."""
     return str(_MARKED_FORMULA.sub(r"\1", cell))
 
 
@@ -112,7 +111,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """For `\\usepackage{booktabs}`, `{graphicx}` and `[T1]{fontenc}`; what is wide spans both columns of a page."""
+    """LaTeX source that needs `booktabs`, `graphicx` and `[T1]{fontenc}`; wide tables span both columns of a page."""
     wide = len(table.columns) > _MAX_NARROW_COLUMNS
     kind = "table*" if wide else "table"
     alignment = "".join("l" if left else "r" for left in _find_text_columns(table))
@@ -136,7 +135,7 @@ def to_latex(table: Table) -> str:
 
 
 def _find_text_columns(table: Table) -> list[bool]:
-    """Which columns hold words."""
+    """Which columns contain text."""
     return [
         any(isinstance(row[place], str) for row in table.rows) or not table.rows
         for place in range(len(table.columns))

@@ -414,5 +414,5 @@ def _with_nothing_at(place: Path) -> tuple[str, ...]:
     """A command that lets another see an empty file system of its own there."""
     command = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs tmpfs {place} && exec "$@"', "sh")
     if subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
-        skip_missing("nothing can be mounted here, which takes root")
+        skip_missing("cannot mount file systems (requires root)")
     return command

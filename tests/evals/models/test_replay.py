@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from langgraph_takeover import open_home, open_run
 from langgraph_takeover.evals.models import ModelNameError, parse_model_name
+from langgraph_takeover.evals.models.factory import find_first_action
 from langgraph_takeover.evals.models.replay import ReplayModel, TrajectoryError, read_trajectory
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.records.record import Notes
@@ -24,7 +25,7 @@ from langgraph_takeover.sandbox.interface import SandboxSpec
 from ..run.test_metrics import PREDECESSOR, record
 
 
-def written(tmp_path: Path, *replies: str) -> Path:
+def write_trajectory(tmp_path: Path, *replies: str) -> Path:
     path = tmp_path / "t.traj.json"
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     for reply in replies:
@@ -36,8 +37,8 @@ def written(tmp_path: Path, *replies: str) -> Path:
     return path
 
 
-def test_the_actions_that_were_run_are_played_in_order(tmp_path: Path) -> None:
-    path = written(
+def test_executed_actions_are_replayed_in_order(tmp_path: Path) -> None:
+    path = write_trajectory(
         tmp_path,
         "THOUGHT: look\n\n```bash\nls\n```",
         "two\n```bash\na\n```\n```bash\nb\n```",
@@ -57,8 +58,8 @@ def test_the_actions_that_were_run_are_played_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_what_a_view_lets_the_predecessor_say_is_no_reply_of_the_successor(view: str, tmp_path: Path) -> None:
-    path = written(tmp_path, "```bash\none\n```", "```bash\ntwo\n```", "```bash\nthree\n```")
+def test_messages_of_a_view_do_not_count_as_replies(view: str, tmp_path: Path) -> None:
+    path = write_trajectory(tmp_path, "```bash\none\n```", "```bash\ntwo\n```", "```bash\nthree\n```")
     model = ReplayModel(turns=read_trajectory(path))
     usage = Usage(prompt_tokens=1, completion_tokens=1)
     notes = Notes(
@@ -75,8 +76,8 @@ def test_what_a_view_lets_the_predecessor_say_is_no_reply_of_the_successor(view:
     assert commands == ["one", "two", "three"]
 
 
-def test_a_tail_begins_where_it_is_told(tmp_path: Path) -> None:
-    path = written(tmp_path, "```bash\none\n```", "```bash\ntwo\n```")
+def test_a_replay_starts_at_the_given_action(tmp_path: Path) -> None:
+    path = write_trajectory(tmp_path, "```bash\none\n```", "```bash\ntwo\n```")
     name = parse_model_name(f"replay:{path}@1")
     assert (name.file, name.start) == (path, 1)
     assert parse_model_name(f"replay:{path}").start is None
@@ -84,8 +85,8 @@ def test_a_tail_begins_where_it_is_told(tmp_path: Path) -> None:
     assert parse_action(reply, "text", offer_handoff=False) == Action("shell", {"command": "two"})
 
 
-def test_native_calls_carry_the_same_action(tmp_path: Path) -> None:
-    model = ReplayModel(turns=read_trajectory(written(tmp_path, "```bash\none\n```")))
+def test_native_calls_contain_the_same_action(tmp_path: Path) -> None:
+    model = ReplayModel(turns=read_trajectory(write_trajectory(tmp_path, "```bash\none\n```")))
     reply = model.bind_tools([]).invoke([HumanMessage("go")])
     assert isinstance(reply, AIMessage)
     assert parse_action(reply, "native", offer_handoff=False) == Action("shell", {"command": "one"})
@@ -100,7 +101,7 @@ def test_native_calls_carry_the_same_action(tmp_path: Path) -> None:
         ('{"messages": [{"role": "assistant", "content": "no block"}]}', "nothing to replay"),
     ],
 )
-def test_bad_trajectories_are_named(tmp_path: Path, content: str, message: str) -> None:
+def test_errors_name_invalid_trajectories(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(content)
     with pytest.raises(TrajectoryError, match=message):
@@ -109,7 +110,7 @@ def test_bad_trajectories_are_named(tmp_path: Path, content: str, message: str) 
 
 @pytest.mark.parametrize("name", ["gpt-5", "openai:", "builtin:sage", ":x", ""])
 def test_unknown_models_are_refused(name: str) -> None:
-    with pytest.raises(ModelNameError, match="give openai:NAME"):
+    with pytest.raises(ModelNameError, match="use openai:NAME"):
         parse_model_name(name)
 
 
@@ -119,19 +120,18 @@ def test_every_real_trajectory_can_be_read(shared: Path) -> None:
     assert all(read_trajectory(path)[-1].action.tool in ("finish", "shell") for path in files)
 
 
-def test_a_replay_goes_on_where_the_record_of_its_own_trajectory_ends(tmp_path: Path) -> None:
-    from langgraph_takeover.evals.models import _find_first_action
+def test_a_replay_resumes_at_the_end_of_the_record_of_its_own_trajectory(tmp_path: Path) -> None:
 
-    path = written(tmp_path, "```bash\none\n```")
+    path = write_trajectory(tmp_path, "```bash\none\n```")
     (tmp_path / "sub").mkdir()
-    taken = record(PREDECESSOR).model_copy(update={"predecessor": f"replay:{path}"})
+    taken_over = record(PREDECESSOR).model_copy(update={"predecessor": f"replay:{path}"})
     same = parse_model_name(f"replay:{tmp_path / 'sub' / '..' / path.name}")
-    assert _find_first_action(same, taken) == len(PREDECESSOR) // 2
-    assert _find_first_action(parse_model_name(f"replay:{path}@2"), taken) == 2
-    assert _find_first_action(parse_model_name("replay:other.json"), taken) == 0
-    later = taken.model_copy(update={"predecessor": f"replay:{path}@3"})
-    assert _find_first_action(parse_model_name(f"replay:{path}@3"), later) == 3 + len(PREDECESSOR) // 2
-    assert _find_first_action(same, None) == 0
+    assert find_first_action(same, taken_over) == len(PREDECESSOR) // 2
+    assert find_first_action(parse_model_name(f"replay:{path}@2"), taken_over) == 2
+    assert find_first_action(parse_model_name("replay:other.json"), taken_over) == 0
+    later = taken_over.model_copy(update={"predecessor": f"replay:{path}@3"})
+    assert find_first_action(parse_model_name(f"replay:{path}@3"), later) == 3 + len(PREDECESSOR) // 2
+    assert find_first_action(same, None) == 0
 
 
 BASE = "one\ntwo\nthree\n"
@@ -239,7 +239,7 @@ RECORDINGS = {
 
 
 @pytest.mark.parametrize("kind", RECORDINGS)
-def test_a_recording_of_any_kind_is_carried_out_in_a_real_machine(kind: str, tmp_path: Path) -> None:
+def test_recordings_of_every_format_run_in_a_real_sandbox(kind: str, tmp_path: Path) -> None:
     base = tmp_path / "base"
     (base / "pkg").mkdir(parents=True)
     (base / "pkg" / "a.py").write_text(BASE)
@@ -254,17 +254,17 @@ def test_a_recording_of_any_kind_is_carried_out_in_a_real_machine(kind: str, tmp
         open_home(tmp_path / "home") as home,
         open_run(home, "thread", model=ReplayModel(turns=()), sandbox=spec, snapshot_every="point") as run,
     ):
-        machine = run.session.enter_state(session.BASE_STATE)
-        model = ReplayModel(turns=read_trajectory(file, workspace=machine.workspace))
+        sandbox = run.session.enter_state(session.BASE_STATE)
+        model = ReplayModel(turns=read_trajectory(file, workspace=sandbox.workspace))
         run.context = run.context.model_copy(update={"model": model})
         state = run.start("t", "p").state
-        assert machine.read_file("pkg/a.py").decode() == EDITED
-    told = [Event.model_validate(event) for event in state["events"]]
-    assert not any(event.refused for event in told)
-    assert [p.kind for p in detectors.list_points(told, ("pkg",))] == ["first_source_edit"]
+        assert sandbox.read_file("pkg/a.py").decode() == EDITED
+    events = [Event.model_validate(event) for event in state["events"]]
+    assert not any(event.refused for event in events)
+    assert [p.kind for p in detectors.list_points(events, ("pkg",))] == ["first_source_edit"]
 
 
-def test_one_of_several_runs_of_a_file(tmp_path: Path) -> None:
+def test_one_of_several_runs_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "output.jsonl"
     lines = [
         {"history": [{"id": 1, "action": "run", "args": {"command": c}}, {"cause": 1, "observation": "run"}]}
@@ -274,13 +274,15 @@ def test_one_of_several_runs_of_a_file(tmp_path: Path) -> None:
     name = parse_model_name(f"replay:{path}#1@0")
     assert (name.file, name.number, name.start) == (path, 1, 0)
     assert [turn.action for turn in read_trajectory(path, 1)] == [Action("shell", {"command": "two"})]
-    with pytest.raises(TrajectoryError, match="holds 2 run"):
+    with pytest.raises(TrajectoryError, match=r"run #2 not found \(the file has 2 run"):
         read_trajectory(path, 2)
 
 
-def test_an_edit_that_does_not_say_what_it_wrote_is_refused(tmp_path: Path) -> None:
+def test_an_edit_without_its_new_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     call = {"name": "multi_edit", "args": {"file_path": "/repo/a.py", "edits": []}, "id": "1"}
     path.write_text(json.dumps([{"type": "ai", "content": "", "tool_calls": [call]}]))
-    with pytest.raises(TrajectoryError, match="event 0: its editor's edit does not say"):
+    with pytest.raises(
+        TrajectoryError, match="event 0: cannot replay the editor's edit, which does not record the new text"
+    ):
         read_trajectory(path)

@@ -1,4 +1,4 @@
-"""LangGraph's own development server with every graph, driven as Studio drives it."""
+"""LangGraph's development server with every graph, used as Studio uses it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def bash(command: str) -> str:
     return f"```bash\n{command}\n```"
 
 
-# What each model says, reply after reply; the number of its replies so far tells which is next.
+# The replies of each model, in order; the number of earlier replies selects the next one.
 SCRIPTS: dict[str, list[str | None]] = {
     "notes": [bash("echo one >> notes.txt"), bash("echo two >> notes.txt"), bash("cat notes.txt"), FINISH],
     "reader": ["", "", bash("cat notes.txt; pwd"), FINISH],
@@ -55,16 +55,16 @@ SCRIPTS: dict[str, list[str | None]] = {
 }
 
 
-def said(request: dict[str, Any]) -> tuple[int, bytes]:
+def answer_request(request: dict[str, Any]) -> tuple[int, bytes]:
     before = sum(message["role"] == "assistant" for message in request["messages"])
     reply = SCRIPTS[request["model"]][before]
     if reply is None:
         return 400, b'{"error": {"message": "out of order"}}'
-    return (200, streamed(reply)) if request.get("stream") else ChatServer.reply(reply)
+    return (200, stream_reply(reply)) if request.get("stream") else ChatServer.reply(reply)
 
 
-def streamed(text: str) -> bytes:
-    """The reply as a server sends it to a client that wants it word by word."""
+def stream_reply(text: str) -> bytes:
+    """The reply as a server streams it, word by word."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{"content": word} for word in re.findall(r"\S+\s*|\s+", text)]
     choices: list[dict[str, Any]] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
@@ -75,14 +75,14 @@ def streamed(text: str) -> bytes:
 
 
 class Studio:
-    """The real server on a port of its own, and its client."""
+    """The real server on its own port, and its client."""
 
-    def __init__(self, place: Path, base_url: str, **variables: str) -> None:
-        self.place = place
-        self.own = place / "own"  # the one directory that a client can choose
+    def __init__(self, directory: Path, base_url: str, **variables: str) -> None:
+        self.directory = directory
+        self.repository = directory / "own"  # the only directory that clients may choose
         self.variables = variables
-        self.home = place / "home"
-        self.listed = place / ".langgraph_api" / ".langgraph_ops.pckl"
+        self.home = directory / "home"
+        self.listed = directory / ".langgraph_api" / ".langgraph_ops.pckl"
         self._base_url = base_url
         self._process: subprocess.Popen[bytes] | None = None
         self.client: Any = None
@@ -98,7 +98,7 @@ class Studio:
             "TAKEOVER_RUNS": str(self.home),
             "TAKEOVER_MODELS": "openai:notes,openai:reader",
             "TAKEOVER_STUDIO_TOKEN": TOKEN,
-            "TAKEOVER_STUDIO_DIRECTORIES": str(self.own),
+            "TAKEOVER_STUDIO_DIRECTORIES": str(self.repository),
             "TAKEOVER_STUDIO_UNISOLATED": "1" if default_backend() == "process" else "",
             "OPENAI_BASE_URL": self._base_url,
             "LANGGRAPH_NO_VERSION_CHECK": "true",
@@ -107,10 +107,10 @@ class Studio:
             **self.variables,
         }
         command = ["-m", "langgraph_cli", "dev", "--config", str(ROOT / "langgraph.json"), "--no-browser"]
-        with (self.place / "server.log").open("ab") as log:
+        with (self.directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, *command, "--no-reload", "--host", "127.0.0.1", "--port", str(port)],
-                cwd=self.place,
+                cwd=self.directory,
                 env=env,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -138,18 +138,18 @@ class Studio:
         self._process.wait()
 
     def log(self) -> str:
-        return (self.place / "server.log").read_text(errors="replace")[-5000:]
+        return (self.directory / "server.log").read_text(errors="replace")[-5000:]
 
     def thread(self) -> str:
         return str(self.client.threads.create()["thread_id"])
 
-    def run(self, thread: str | None, graph: str = "agent", **asked: Any) -> list[Any]:
-        """Everything that one run streams."""
-        asked = {"input": {}, "stream_mode": ["custom", "updates"], **asked}
-        return list(self.client.runs.stream(thread, graph, **asked))
+    def run(self, thread: str | None, graph: str = "agent", **arguments: Any) -> list[Any]:
+        """All parts that one run streams."""
+        arguments = {"input": {}, "stream_mode": ["custom", "updates"], **arguments}
+        return list(self.client.runs.stream(thread, graph, **arguments))
 
     def answer(self, thread: str, value: Any) -> list[Any]:
-        """Everything that a run streams which was waiting for that, and reviews what comes next, too."""
+        """Answer a review; all parts that the resumed run streams, up to the next review."""
         return self.run(thread, input=None, command={"resume": value}, context={"policy": "review"})
 
     def values(self, thread: str) -> dict[str, Any]:
@@ -163,18 +163,18 @@ class Studio:
         return values
 
     def checkpoint(self, thread: str, step: int, node: str) -> dict[str, Any]:
-        """The newest checkpoint after so many replies from which that node would run."""
+        """The newest checkpoint after `step` replies whose next node is `node`."""
         history = self.client.threads.get_history(thread, limit=200)
-        found = [each for each in history if each["next"] == [node] and each["values"].get("steps") == step]
-        return dict(found[0]["checkpoint"])
+        matches = [each for each in history if each["next"] == [node] and each["values"].get("steps") == step]
+        return dict(matches[0]["checkpoint"])
 
     def require_free(self, thread: str) -> None:
-        """Raises ThreadHeldError where a run has left the thread held."""
+        """Raises ThreadHeldError if a run still holds the thread."""
         with open_home(self.home) as home:
             acquire(home.ledger, thread).release()
 
     def wait_until_idle(self, thread: str) -> None:
-        """The server answers that a run is cancelled before it has let it go."""
+        """Wait, because the server confirms a cancellation before it releases the run."""
         deadline = time.monotonic() + ENDS_WITHIN_S
         while self.client.threads.get(thread)["status"] == "busy":
             assert time.monotonic() < deadline, self.log()
@@ -187,7 +187,7 @@ class Studio:
             time.sleep(0.2)
 
     def wait_until_it_runs(self, command: list[str]) -> None:
-        """An agent of this server has begun that command in its sandbox."""
+        """Wait until an agent of this server runs that command in its sandbox."""
         assert self._process is not None
         server, deadline = psutil.Process(self._process.pid), time.monotonic() + ENDS_WITHIN_S
         while command not in _command_lines(server):
@@ -195,10 +195,10 @@ class Studio:
             time.sleep(0.1)
 
     def wait_until_listed(self, run: str) -> None:
-        """The server writes down which threads and runs there are every ten seconds."""
+        """Wait until the server has saved its list of threads and runs, which it does every ten seconds."""
         deadline = time.monotonic() + ENDS_WITHIN_S
-        known = UUID(run).int.to_bytes(16, "little")
-        while not self.listed.exists() or known not in self.listed.read_bytes():
+        run_id_bytes = UUID(run).int.to_bytes(16, "little")
+        while not self.listed.exists() or run_id_bytes not in self.listed.read_bytes():
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.2)
 
@@ -210,25 +210,25 @@ class Studio:
 
 
 def _command_lines(parent: psutil.Process) -> list[list[str]]:
-    found = []
+    matches = []
     for process in parent.children(recursive=True):
-        with suppress(psutil.Error):  # it has ended meanwhile
-            found.append(process.cmdline())
-    return found
+        with suppress(psutil.Error):  # the process has ended
+            matches.append(process.cmdline())
+    return matches
 
 
 @pytest.fixture(scope="module")
 def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
     chat = ChatServer()
-    chat.answer = said
+    chat.answer = answer_request
     started = Studio(tmp_path_factory.mktemp("studio"), chat.url)
     yield started
     started.stop()
     chat.close()
 
 
-def told(stream: list[Any], moment: str) -> list[dict[str, Any]]:
-    return [each.data for each in stream if each.event == "custom" and each.data["event"] == moment]
+def progress_events(stream: list[Any], kind: str) -> list[dict[str, Any]]:
+    return [each.data for each in stream if each.event == "custom" and each.data["event"] == kind]
 
 
 def failure(stream: list[Any]) -> str:
@@ -237,42 +237,42 @@ def failure(stream: list[Any]) -> str:
     return str(error["message"])
 
 
-def shown(stream: list[Any]) -> list[str]:
-    """What the machine showed, without the lines that say how a command ended."""
-    return [event["text"].partition("\n")[2].strip() for event in told(stream, "observed")]
+def observations(stream: list[Any]) -> list[str]:
+    """The observations, without their first line, which states the exit code."""
+    return [event["text"].partition("\n")[2].strip() for event in progress_events(stream, "observed")]
 
 
 def choices(model: str, **others: Any) -> dict[str, Any]:
-    """A context with another model than the built-in one."""
+    """A context with a model other than the built-in one."""
     return {"model": f"openai:{model}", **others}
 
 
-NOWHERE = choices("notes", directory="/nowhere")
+FORBIDDEN_DIRECTORY = choices("notes", directory="/nowhere")
 UNISOLATED = ["process"] if default_backend() == "process" else []
 
 
 @pytest.fixture(scope="module")
-def pressed_run(studio: Studio) -> tuple[str, list[Any]]:
-    """A thread on which Run was pressed and nothing filled in, and what it streamed."""
+def default_run(studio: Studio) -> tuple[str, list[Any]]:
+    """A thread on which Run was pressed with an empty form, and the parts that it streamed."""
     thread = studio.thread()
     return thread, studio.run(thread)
 
 
-def test_every_graph_is_offered_with_readable_nodes(studio: Studio) -> None:
-    found = {each["graph_id"]: each for each in studio.client.assistants.search()}
+def test_the_server_offers_every_graph_with_readable_nodes(studio: Studio) -> None:
+    matches = {each["graph_id"]: each for each in studio.client.assistants.search()}
     own = {"agent": {"begin"}, "takeover": {"receive", "confirm"}, "team": {"begin", "rotate", "pass_on"}}
-    assert set(found) == set(own)
+    assert set(matches) == set(own)
     for name, nodes in own.items():
-        assert found[name]["description"]
-        drawn = studio.client.assistants.get_graph(found[name]["assistant_id"])
+        assert matches[name]["description"]
+        drawn = studio.client.assistants.get_graph(matches[name]["assistant_id"])
         assert {node["id"] for node in drawn["nodes"]} == NODES | nodes | {"__start__", "__end__"}
 
 
-def test_the_forms_offer_choices_and_defaults(studio: Studio) -> None:
-    found = {each["graph_id"]: each["assistant_id"] for each in studio.client.assistants.search()}
-    agent = studio.client.assistants.get_schemas(found["agent"])
-    takeover = studio.client.assistants.get_schemas(found["takeover"])
-    team = studio.client.assistants.get_schemas(found["team"])
+def test_forms_have_choices_and_defaults(studio: Studio) -> None:
+    matches = {each["graph_id"]: each["assistant_id"] for each in studio.client.assistants.search()}
+    agent = studio.client.assistants.get_schemas(matches["agent"])
+    takeover = studio.client.assistants.get_schemas(matches["takeover"])
+    team = studio.client.assistants.get_schemas(matches["team"])
     assert {"supervisor", "max_consecutive_turns", "enable_handoff_tool"} <= set(
         team["context_schema"]["properties"]
     )
@@ -293,54 +293,54 @@ def test_the_forms_offer_choices_and_defaults(studio: Studio) -> None:
     assert view["default"] in view["enum"]
 
 
-def test_pressing_run_works_without_a_key(studio: Studio, pressed_run: tuple[str, list[Any]]) -> None:
-    thread, stream = pressed_run
+def test_a_default_run_needs_no_key(studio: Studio, default_run: tuple[str, list[Any]]) -> None:
+    thread, stream = default_run
     values = studio.values(thread)
     assert values["stop_reason"] == "finished"
     assert values["messages"][-1]["content"].startswith("<finish>")
-    assert set(values) <= set(AgentState.__annotations__), "what is asked for once stays in the state"
-    assert values["records"] == [event["record"] for event in told(stream, "record")]
+    assert set(values) <= set(AgentState.__annotations__), "the state contains fields of the input form"
+    assert values["records"] == [event["record"] for event in progress_events(stream, "record")]
     assert [name.rpartition(".")[2] for name in values["records"]] == [
         "first_source_edit",
         "first_validation",
         "first_post_failure_edit",
     ]
-    assert {"event": "acting", "step": 1, "tool": "shell", "text": "ls -A"} in told(stream, "acting")
-    assert "create reproduce_issue.py" in [event["text"] for event in told(stream, "acting")]
+    assert {"event": "acting", "step": 1, "tool": "shell", "text": "ls -A"} in progress_events(
+        stream, "acting"
+    )
+    assert "create reproduce_issue.py" in [event["text"] for event in progress_events(stream, "acting")]
     studio.require_free(thread)
 
 
-def test_the_history_names_a_machine_for_every_checkpoint(
-    studio: Studio, pressed_run: tuple[str, list[Any]]
-) -> None:
-    history = studio.client.threads.get_history(pressed_run[0], limit=200)
+def test_every_checkpoint_has_a_sandbox_state(studio: Studio, default_run: tuple[str, list[Any]]) -> None:
+    history = studio.client.threads.get_history(default_run[0], limit=200)
     assert history[-1]["next"] == ["__start__"]
     assert history[-2]["next"] == ["begin"]
-    begun = history[:-2]
-    assert all(each["values"]["sandbox_state"] for each in begun)
-    assert len({each["values"]["sandbox_state"] for each in begun}) > 5
-    lengths = [len(each["values"]["messages"]) for each in begun]
+    started = history[:-2]
+    assert all(each["values"]["sandbox_state"] for each in started)
+    assert len({each["values"]["sandbox_state"] for each in started}) > 5
+    lengths = [len(each["values"]["messages"]) for each in started]
     assert lengths == sorted(lengths, reverse=True)
 
 
-def test_a_thread_takes_one_task(studio: Studio, pressed_run: tuple[str, list[Any]]) -> None:
+def test_a_thread_accepts_one_task(studio: Studio, default_run: tuple[str, list[Any]]) -> None:
     thread = studio.thread()
     studio.run(thread, context={"max_steps": 1})
     assert studio.values(thread)["stop_reason"] == "max_steps"
     before = studio.client.threads.get_history(thread, limit=200)
     assert failure(studio.run(thread)) == (
-        "ThreadExistsError: this thread already holds rota__rota-23 (start another thread, or resume from one of "
-        "this thread's checkpoints)"
+        "ThreadExistsError: this thread already holds rota__rota-23 (start another thread, or resume from one of this "
+        "thread's checkpoints)"
     )
     assert studio.client.threads.get_history(thread, limit=200) == before
 
 
-def test_a_thread_that_waits_goes_on_waiting_when_its_form_is_submitted_again(studio: Studio) -> None:
+def test_resubmitting_the_form_does_not_end_a_review(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context={"policy": "review"})
     (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
-    again = failure(studio.run(thread, context={"policy": "review"}))
-    assert again.endswith("(it waits for an answer: resume it with one)")
+    error = failure(studio.run(thread, context={"policy": "review"}))
+    assert error.endswith(" (it waits for an answer: resume it with one)")
     state = studio.client.threads.get_state(thread)
     assert (state["next"], state["interrupts"]) == (["interruption"], [waiting])
     studio.answer(thread, {"decision": "approve"})
@@ -348,7 +348,7 @@ def test_a_thread_that_waits_goes_on_waiting_when_its_form_is_submitted_again(st
 
 
 @pytest.mark.slow
-def test_another_bundled_task_can_be_chosen(studio: Studio) -> None:
+def test_another_bundled_task_can_be_selected(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, input={"task_id": "ledger__ledger-12"}, context={"policy": "stop"})
     values = studio.values(thread)
@@ -356,36 +356,38 @@ def test_another_bundled_task_can_be_chosen(studio: Studio) -> None:
     assert values["stop_reason"] == "point"
 
 
-def test_running_again_from_a_checkpoint_enters_its_machine(studio: Studio) -> None:
+def test_resuming_from_a_checkpoint_restores_its_sandbox_state(studio: Studio) -> None:
     thread = studio.thread()
-    assert shown(studio.run(thread, context=choices("notes")))[-1] == "one\ntwo"
-    for step, node, left in ((2, "think", 1), (2, "shell", 2), (0, "think", 3)):
+    assert observations(studio.run(thread, context=choices("notes")))[-1] == "one\ntwo"
+    for step, node, observation_count in ((2, "think", 1), (2, "shell", 2), (0, "think", 3)):
         checkpoint = studio.checkpoint(thread, step, node)
-        again = studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes"))
-        assert shown(again)[-1] == "one\ntwo", "a note is there twice, or not at all: it was another machine"
-        assert len(shown(again)) == left
+        stream = studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes"))
+        assert observations(stream)[-1] == "one\ntwo", (
+            "a duplicate or missing note: the run entered another sandbox state"
+        )
+        assert len(observations(stream)) == observation_count
 
 
-def test_a_fork_with_another_state_enters_the_machine_of_where_it_left(studio: Studio) -> None:
+def test_a_fork_with_an_edited_state_restores_the_sandbox_of_its_parent(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context=choices("notes"))
     forked = studio.client.threads.update_state(
         thread,
-        {"messages": [{"role": "user", "content": "Look first."}]},
+        {"messages": [{"role": "user", "content": "Look around first."}]},
         checkpoint=studio.checkpoint(thread, 2, "think"),
         as_node="shell",
     )
     stream = studio.run(thread, input=None, checkpoint=forked["checkpoint"], context=choices("reader"))
-    (seen,) = shown(stream)
+    (seen,) = observations(stream)
     assert seen.splitlines()[:2] == ["one", "two"]
-    assert "Look first." in [message["content"] for message in studio.values(thread)["messages"]]
+    assert "Look around first." in [message["content"] for message in studio.values(thread)["messages"]]
     other = studio.run(
         thread, input=None, checkpoint=studio.checkpoint(thread, 1, "think"), context=choices("other")
     )
-    assert shown(other) == ["one"]
+    assert observations(other) == ["one"]
 
 
-def test_a_step_that_was_edited_is_done_as_it_is_now(studio: Studio) -> None:
+def test_an_edited_step_runs_as_edited(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context=choices("notes"))
     history = studio.client.threads.get_history(thread, limit=200)
@@ -397,29 +399,29 @@ def test_a_step_that_was_edited_is_done_as_it_is_now(studio: Studio) -> None:
         thread, update, checkpoint=thought["parent_checkpoint"], as_node="think"
     )
     stream = studio.run(thread, input=None, checkpoint=forked["checkpoint"], context=choices("notes"))
-    assert shown(stream) == ["one", "one\nthree"]
+    assert observations(stream) == ["one", "one\nthree"]
     values = studio.values(thread)
-    told = bash(action["arguments"]["command"])
-    assert values["events"][action["index"]]["text"] == told
-    assert values["messages"][len(thought["values"]["messages"]) - 1]["content"] == told
+    reply = bash(action["arguments"]["command"])
+    assert values["events"][action["index"]]["text"] == reply
+    assert values["messages"][len(thought["values"]["messages"]) - 1]["content"] == reply
     assert "echo two" not in json.dumps([values["events"], values["messages"]]), (
-        "what the step was before is told beside what it is now"
+        "the state contains the step as it was before the edit"
     )
 
 
 @pytest.mark.slow
-def test_an_event_that_is_there_already_is_not_added_again(studio: Studio) -> None:
+def test_an_existing_event_cannot_be_added_again(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context=choices("notes", max_steps=1))
     state = studio.client.threads.get_state(thread)
     with pytest.raises(httpx.HTTPStatusError) as refused:
         studio.client.threads.update_state(thread, {"events": state["values"]["events"]}, as_node="think")
-    assert "there are 2 at this checkpoint, so the next has the index 2, not 0" in refused.value.response.text
+    assert "the checkpoint has 2 events, so the next index is 2, not 0" in refused.value.response.text
     assert studio.client.threads.get_state(thread)["checkpoint"] == state["checkpoint"]
 
 
 @pytest.mark.slow
-def test_an_earlier_steps_files_are_looked_at(studio: Studio) -> None:
+def test_files_of_an_earlier_step_can_be_read(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context=choices("notes"))
     checkpoint = studio.checkpoint(thread, 1, "think")
@@ -440,31 +442,33 @@ def test_an_earlier_steps_files_are_looked_at(studio: Studio) -> None:
         context=choices("notes"),
         interrupt_after=["shell"],
     )
-    assert shown(seen) == ["one"]
+    assert observations(seen) == ["one"]
     values = studio.values(thread)
     assert len(values["events"]) == 4
     assert values["events"][2]["text"] == values["messages"][-2]["content"] == bash("cat notes.txt")
 
 
-def test_a_person_reviews_and_another_agent_takes_over(studio: Studio) -> None:
+def test_another_agent_takes_over_after_a_review(studio: Studio) -> None:
     thread, review = studio.thread(), {"policy": "review"}
     studio.run(thread, context=review)
     (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
-    asked: Any = waiting["value"]
-    assert asked["point"] == "first_source_edit"
-    assert "rota/planning/slots.py" in asked["note"]
+    question: Any = waiting["value"]
+    assert question["point"] == "first_source_edit"
+    assert "rota/planning/slots.py" in question["note"]
     assert waiting["response_schema"]["properties"]["view"]["enum"] == list(VIEWS)
     studio.require_free(thread)
 
-    for answer, told in {
-        '{"decision": "perhaps"}': "decision: Input should be 'approve' or 'refuse'; answer for instance {",
-        "{}": 'Review: an answer is an object such as {"decision": "approve", "view": "structured"}, not {}',
-        '"yes"': 'Review: an answer is an object such as {"decision": "approve", "view": "structured"}, not "yes"',
-        '{"successor": "gpt"}': "successor: there is no 'gpt'; name builtin:oracle or openai:NAME, or leave it out",
+    for answer, message in {
+        '{"decision": "perhaps"}': "decision: Input should be 'approve' or 'refuse' (example: {",
+        "{}": "review: {} is not an answer (use an object such as "
+        '{"decision": "approve", "view": "structured"})',
+        '"yes"': 'review: "yes" is not an answer (use an object such as '
+        '{"decision": "approve", "view": "structured"})',
+        '{"successor": "gpt"}': "successor: unknown model 'gpt' (use builtin:oracle or openai:NAME, or omit it)",
     }.items():
-        assert failure(studio.answer(thread, json.loads(answer))).startswith(told)
+        assert failure(studio.answer(thread, json.loads(answer))).startswith(message)
     assert studio.client.threads.get_state(thread)["interrupts"] == [waiting]
-    reviewed = {"view": "structured", "successor": "openai:successor", "note": "Mind the buffer."}
+    reviewed = {"view": "structured", "successor": "openai:successor", "note": "Check the buffer."}
     studio.answer(thread, {"decision": "approve", **reviewed})
     assert studio.values(thread)["stop_reason"] == "handoff"
 
@@ -472,21 +476,21 @@ def test_a_person_reviews_and_another_agent_takes_over(studio: Studio) -> None:
     studio.run(another, context=review)
     (waits,) = studio.client.threads.get_state(another)["interrupts"]
     waits_too = studio.run(studio.thread(), "takeover", input={"record": waits["value"]["record"]})
-    assert f"waits for its review; answer that on thread {another}, or name another record" in failure(
+    assert f"awaits its review (answer it on thread {another}, or choose another record)" in failure(
         waits_too
     )
 
     after = studio.thread()
     studio.run(after, "takeover")
     values = studio.values(after)
-    assert (values["record"], values["view"]) == (asked["record"], "structured")
-    assert "Mind the buffer." in values["messages"][1]["content"]
+    assert (values["record"], values["view"]) == (question["record"], "structured")
+    assert "Check the buffer." in values["messages"][1]["content"]
     assert [event["text"] for event in values["events"] if event["kind"] == "action"] == SCRIPTS["successor"]
     assert values["stop_reason"] == "finished"
 
 
 @pytest.mark.slow
-def test_a_refused_handoff_lets_the_run_go_on(studio: Studio) -> None:
+def test_a_run_continues_after_a_refused_handoff(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context={"policy": "review"})
     (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
@@ -494,15 +498,15 @@ def test_a_refused_handoff_lets_the_run_go_on(studio: Studio) -> None:
     studio.run(thread, input=None, command={"resume": {"decision": "refuse"}}, context=context)
     assert studio.values(thread)["stop_reason"] == "finished"
     refused = waiting["value"]["record"]
-    taken = studio.run(studio.thread(), "takeover", input={"record": refused})
-    assert failure(taken) == f"record: {refused} was refused in its review; name another record"
+    stream = studio.run(studio.thread(), "takeover", input={"record": refused})
+    assert failure(stream) == f"record: {refused} was refused in its review (choose another record)"
 
 
 @pytest.mark.slow
-def test_a_takeover_goes_on_in_the_machine_of_its_record(
-    studio: Studio, pressed_run: tuple[str, list[Any]]
+def test_a_takeover_restores_the_sandbox_of_its_record(
+    studio: Studio, default_run: tuple[str, list[Any]]
 ) -> None:
-    record = studio.values(pressed_run[0])["records"][0]
+    record = studio.values(default_run[0])["records"][0]
     thread = studio.thread()
     studio.run(thread, "takeover", input={"record": record, "view": "repository"})
     values = studio.values(thread)
@@ -510,17 +514,17 @@ def test_a_takeover_goes_on_in_the_machine_of_its_record(
     assert values["view"] == "repository"
     listing = next(event["text"] for event in values["events"] if event["kind"] == "observation")
     assert "reproduce_issue.py" in listing, (
-        "the predecessor wrote it, and the repository view tells nothing of it"
+        "the predecessor wrote it, and the repository view does not mention it"
     )
-    frozen = RecordStore(studio.home / "records").load(record)
-    edited = [change for event in frozen.trace for change in event.changes if change.path.startswith("rota/")]
-    again = [
+    saved = RecordStore(studio.home / "records").load(record)
+    edited = [change for event in saved.trace for change in event.changes if change.path.startswith("rota/")]
+    repeated = [
         change
         for event in values["events"]
         for change in event["changes"]
         if change["path"] == edited[-1].path
     ]
-    assert again[0]["before"] == edited[-1].after
+    assert repeated[0]["before"] == edited[-1].after
 
 
 @pytest.mark.slow
@@ -536,7 +540,7 @@ def test_a_takeover_goes_on_in_the_machine_of_its_record(
     ],
     ids=["rotation", "handoff", "supervisor"],
 )
-def test_a_team_works_without_a_key(studio: Studio, chosen: dict[str, Any], passes: list[Any]) -> None:
+def test_a_team_needs_no_key(studio: Studio, chosen: dict[str, Any], passes: list[Any]) -> None:
     thread = studio.thread()
     stream = studio.run(thread, "team", context=chosen)
     values = studio.values(thread)
@@ -544,9 +548,9 @@ def test_a_team_works_without_a_key(studio: Studio, chosen: dict[str, Any], pass
     made = [(each["source"], each["target"], each["how"]) for each in values["passes"]]
     assert made[: len(passes)] == passes
     assert values["agent"] == "tester"
-    told_by = [each.data["agent"] for each in stream if each.event == "custom"]
-    assert set(told_by) == {name for each in passes for name in each[:2]} | {"tester"}
-    assert len(told(stream, "passed")) == len(made)
+    event_agents = [each.data["agent"] for each in stream if each.event == "custom"]
+    assert set(event_agents) == {name for each in passes for name in each[:2]} | {"tester"}
+    assert len(progress_events(stream, "passed")) == len(made)
     record = values["records"][-1]
     assert RecordStore(studio.home / "records").load(record).point.kind in (
         "requested",
@@ -558,21 +562,21 @@ def test_a_team_works_without_a_key(studio: Studio, chosen: dict[str, Any], pass
 
 
 @pytest.mark.slow
-def test_a_team_is_reviewed_and_goes_on(studio: Studio) -> None:
+def test_a_team_continues_after_a_review(studio: Studio) -> None:
     thread, review = studio.thread(), {"policy": "review", "max_consecutive_turns": 2}
     studio.run(thread, "team", context=review)
     (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
-    assert waiting["value"]["why"] == "writer: max_consecutive_turns (2)"
+    assert waiting["value"]["detail"] == "writer: max_consecutive_turns (2)"
     studio.run(thread, "team", input=None, command={"resume": {"decision": "approve"}}, context=review)
     assert studio.values(thread)["agent"] == "tester"
     (waiting,) = studio.client.threads.get_state(thread)["interrupts"]
-    assert waiting["value"]["why"] == "tester: max_consecutive_turns (2)"
-    assert "a team has a handoff tool of its own" in failure(
+    assert waiting["value"]["detail"] == "tester: max_consecutive_turns (2)"
+    assert "offer_handoff: not available for teams (use enable_handoff_tool)" in failure(
         studio.run(studio.thread(), "team", context={"offer_handoff": True})
     )
 
 
-def test_a_thread_that_another_process_works_on_is_refused(studio: Studio) -> None:
+def test_a_thread_held_by_another_process_is_refused(studio: Studio) -> None:
     thread = studio.thread()
     with open_home(studio.home) as home:
         lease = acquire(home.ledger, thread)
@@ -584,7 +588,7 @@ def test_a_thread_that_another_process_works_on_is_refused(studio: Studio) -> No
     assert studio.values(thread)["stop_reason"] == "max_steps"
 
 
-def test_a_cancelled_run_lets_the_thread_and_its_machine_go(studio: Studio) -> None:
+def test_a_cancelled_run_releases_its_thread_and_sandbox(studio: Studio) -> None:
     thread, run_id = studio.thread(), ""
     for each in studio.client.runs.stream(
         thread, "agent", input={}, context=choices("sleeper"), stream_mode=["custom"]
@@ -595,21 +599,21 @@ def test_a_cancelled_run_lets_the_thread_and_its_machine_go(studio: Studio) -> N
     studio.wait_until_idle(thread)
     studio.require_free(thread)
     assert studio.client.threads.get_state(thread)["next"] == ["shell"]
-    again = studio.run(thread, input=None, context=choices("sleeper", command_timeout_s=1))
-    assert shown(again) == ["up"]
+    stream = studio.run(thread, input=None, context=choices("sleeper", command_timeout_s=1))
+    assert observations(stream) == ["up"]
     assert studio.values(thread)["stop_reason"] == "finished"
 
 
-def test_a_model_that_failed_is_asked_again_where_it_stopped(studio: Studio) -> None:
+def test_a_run_resumes_after_a_failed_model_call(studio: Studio) -> None:
     thread = studio.thread()
     assert "the endpoint answered 400: out of order" in failure(
         studio.run(thread, context=choices("breaker"))
     )
     studio.require_free(thread)
-    assert shown(studio.run(thread, input=None, context=choices("mender"))) == ["one"]
+    assert observations(studio.run(thread, input=None, context=choices("mender"))) == ["one"]
 
 
-def test_a_reply_is_streamed_word_by_word(studio: Studio) -> None:
+def test_replies_are_streamed_word_by_word(studio: Studio) -> None:
     thread = studio.thread()
     stream = studio.run(thread, context=choices("notes"), stream_mode=["messages-tuple"])
     assert not [each for each in stream if each.event == "error"]
@@ -619,14 +623,17 @@ def test_a_reply_is_streamed_word_by_word(studio: Studio) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_needs_no_thread_of_the_servers(studio: Studio) -> None:
+def test_a_run_without_a_server_thread(studio: Studio) -> None:
     stream = studio.run(None, context={"max_steps": 2})
-    assert [event["text"] for event in told(stream, "acting")] == ["ls -A", "create reproduce_issue.py"]
+    assert [event["text"] for event in progress_events(stream, "acting")] == [
+        "ls -A",
+        "create reproduce_issue.py",
+    ]
 
 
 @pytest.mark.slow
-def test_a_repository_of_ones_own(studio: Studio) -> None:
-    own = studio.own
+def test_a_custom_repository(studio: Studio) -> None:
+    own = studio.repository
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(own)]
     subprocess.run([*git[:5], "init", "-q", str(own)], check=True)
     (own / "notes.txt").write_text("zero\n")
@@ -634,57 +641,63 @@ def test_a_repository_of_ones_own(studio: Studio) -> None:
     subprocess.run([*git, "commit", "-qm", "base"], check=True)
     thread = studio.thread()
     context = choices("notes", directory=str(own))
-    assert "needs one" in failure(studio.run(thread, context=context))
+    assert "a custom repository needs a prompt" in failure(studio.run(thread, context=context))
     stream = studio.run(thread, input={"prompt": "Keep notes."}, context=context)
-    assert shown(stream)[-1] == "zero\none\ntwo"
+    assert observations(stream)[-1] == "zero\none\ntwo"
     assert (own / "notes.txt").read_text() == "zero\n"
     checkpoint = studio.checkpoint(thread, 2, "think")
     forgotten = studio.run(thread, input=None, checkpoint=checkpoint, context=choices("reader"))
-    assert "name the repository (or image) that it began with" in failure(forgotten)
+    assert "pass the repository or image that it started from" in failure(forgotten)
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("arguments", "message"),
     [
         (
             {"context": {"model": "claude"}},
-            "model: there is no 'claude'; choose builtin:oracle or openai:NAME",
+            "model: unknown model 'claude' (choose builtin:oracle or openai:NAME)",
         ),
         ({"context": {"policy": "ask"}}, "policy: Input should be 'record', 'stop' or 'review'"),
         ({"context": {"max_steps": 0}}, "max_steps: Input should be greater than 0"),
         (
-            {"context": NOWHERE, "input": {"prompt": "Go."}},
+            {"context": FORBIDDEN_DIRECTORY, "input": {"prompt": "Go."}},
             "directory: '/nowhere' is not allowed on this server",
         ),
-        ({"input": {"task_id": "rota"}}, "task_id: there is no bundled task 'rota'; there are "),
-        ({"input": {"prompt": "Write a poem."}}, "builtin:oracle knows the bundled tasks and prompts only"),
-        ({"graph": "takeover", "input": {"record": "mine"}}, "there is no 'mine'; there are, newest first, "),
-        ({"graph": "takeover", "input": {"view": "whole"}}, "there are as reviewed, repository, trace"),
+        ({"input": {"task_id": "rota"}}, "task_id: unknown bundled task 'rota' (choose from: "),
+        (
+            {"input": {"prompt": "Write a poem."}},
+            "builtin:oracle supports only the bundled tasks and prompts",
+        ),
+        (
+            {"graph": "takeover", "input": {"record": "mine"}},
+            "unknown record 'mine' (choose from, newest first: ",
+        ),
+        ({"graph": "takeover", "input": {"view": "whole"}}, "(choose from: as reviewed, repository, trace"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(
-    studio: Studio, pressed_run: tuple[str, list[Any]], asked: dict[str, Any], said: str
+def test_invalid_choices_are_reported_in_one_line(
+    studio: Studio, default_run: tuple[str, list[Any]], arguments: dict[str, Any], message: str
 ) -> None:
     thread = studio.thread()
-    assert said in failure(studio.run(thread, **asked))
+    assert message in failure(studio.run(thread, **arguments))
     studio.require_free(thread)
 
 
 @pytest.mark.slow
-def test_threads_and_machines_outlast_the_server(studio: Studio) -> None:
+def test_threads_and_sandboxes_survive_a_restart(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context=choices("notes", max_steps=2))
     assert studio.values(thread)["stop_reason"] == "max_steps"
     studio.stop()
     studio.start()
     checkpoint = studio.checkpoint(thread, 2, "think")
-    assert shown(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes"))) == [
+    assert observations(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes"))) == [
         "one\ntwo"
     ]
 
 
 @pytest.mark.slow
-def test_a_run_that_the_server_was_stopped_in_goes_on(studio: Studio) -> None:
+def test_a_run_resumes_after_the_server_was_stopped(studio: Studio) -> None:
     thread = studio.thread()
     run = studio.client.runs.create(thread, "agent", input={}, context=choices("slow"))["run_id"]
     studio.wait_until_it_runs(["sleep", "6"])
@@ -698,11 +711,11 @@ def test_a_run_that_the_server_was_stopped_in_goes_on(studio: Studio) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_server_has_lost_no_checkpoint(studio: Studio) -> None:
-    finished, cut_off = studio.thread(), studio.thread()
+def test_a_killed_server_loses_no_checkpoint(studio: Studio) -> None:
+    finished, interrupted = studio.thread(), studio.thread()
     studio.run(finished, context=choices("notes"))
     before = studio.client.threads.get_history(finished, limit=200)
-    run = studio.client.runs.create(cut_off, "agent", input={}, context=choices("slower"))["run_id"]
+    run = studio.client.runs.create(interrupted, "agent", input={}, context=choices("slower"))["run_id"]
     studio.wait_until_it_runs(["sleep", "20"])
     studio.wait_until_listed(run)
     studio.kill()
@@ -710,9 +723,9 @@ def test_a_killed_server_has_lost_no_checkpoint(studio: Studio) -> None:
     assert studio.client.threads.get_history(finished, limit=200) == before
     checkpoint = studio.checkpoint(finished, 2, "think")
     forked = studio.run(finished, input=None, checkpoint=checkpoint, context=choices("notes"))
-    assert shown(forked) == ["one\ntwo"]
-    studio.wait_until_ended(cut_off, run)
-    values = studio.values(cut_off)
+    assert observations(forked) == ["one\ntwo"]
+    studio.wait_until_ended(interrupted, run)
+    values = studio.values(interrupted)
     assert values["stop_reason"] == "finished", studio.log()
     seen = [event["text"] for event in values["events"] if event["kind"] == "observation"]
     assert seen[1] == "[exit code 0]\none\ntwo\n"
@@ -727,28 +740,28 @@ def test_a_killed_server_has_lost_no_checkpoint(studio: Studio) -> None:
 
 
 @pytest.mark.slow
-def test_a_machine_that_is_gone_is_told_with_what_to_do(studio: Studio) -> None:
+def test_a_missing_snapshot_is_reported_with_advice(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context=choices("notes"))
     checkpoint = studio.checkpoint(thread, 1, "think")
     with open_home(studio.home) as home:
-        kept = snapshots.find(home.ledger, studio.values_at(thread, checkpoint)["sandbox_state"])
-    assert kept is not None
-    (archive,) = (studio.home / "snapshots").rglob(f"*{kept.digest}*/{kept.location}")
+        snapshot = snapshots.find(home.ledger, studio.values_at(thread, checkpoint)["sandbox_state"])
+    assert snapshot is not None
+    (archive,) = (studio.home / "snapshots").rglob(f"*{snapshot.digest}*/{snapshot.location}")
     archive.unlink()
-    other = "; go on from another checkpoint of the thread, or take another record over"
-    again = failure(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes")))
-    assert again.endswith(f"the snapshot's archive is gone{other}")
+    advice = " (resume from another checkpoint of the thread, or take over another record)"
+    error = failure(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes")))
+    assert error.endswith(f"the snapshot's archive is gone{advice}")
     with open_home(studio.home) as home:
         lease = acquire(home.ledger, thread)
         snapshots.remove(lease, snapshots.list_state_ids(home.ledger, thread))
         lease.release()
-    again = failure(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes")))
-    assert again.endswith(f"none was taken, or it was deleted{other}")
+    error = failure(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes")))
+    assert error.endswith(f"none was taken, or it was deleted{advice}")
 
 
 @pytest.mark.slow
-def test_the_program_of_the_guide(
+def test_the_example_program_of_the_guide(
     studio: Studio, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guide = (ROOT / "docs" / "studio.md").read_text()
@@ -756,10 +769,10 @@ def test_the_program_of_the_guide(
     monkeypatch.setenv("TAKEOVER_STUDIO_TOKEN", TOKEN)
     assert "http://127.0.0.1:2024" in program
     exec(program.replace("http://127.0.0.1:2024", studio.url), {})
-    told = capsys.readouterr().out
-    assert told.startswith(str(["auto", "host", "docker", *UNISOLATED]))
-    assert "## Observed" in told
-    assert "finished" in told.splitlines()
-    *_, status, looked = told.split("[exit code 0]\n")
+    printed = capsys.readouterr().out
+    assert printed.startswith(str(["auto", "host", "docker", *UNISOLATED]))
+    assert "## Observed" in printed
+    assert "finished" in printed.splitlines()
+    *_, status, output = printed.split("[exit code 0]\n")
     assert status.startswith("?? reproduce_issue.py")
-    assert "import rota" in looked or "from rota" in looked
+    assert "import rota" in output or "from rota" in output

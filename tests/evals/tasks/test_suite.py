@@ -1,4 +1,4 @@
-"""The bundled tasks hold what they promise: real repositories, real test runs, official grading."""
+"""Bundled tasks: real repositories, real test runs, official grading."""
 
 import os
 import re
@@ -13,37 +13,37 @@ import pytest
 import yaml
 
 SUITE = Path(__file__).parents[3] / "evals" / "tasks" / "suite"
-LAST_LINES = 60  # what a reader of a cut output still sees
+LAST_LINES = 60  # a truncated output still contains these lines
 LONG_ENOUGH = 12
-RUNS = int(os.environ.get("TAKEOVER_STABLE", "3"))  # how often a grading has to come out the same
+RUNS = int(os.environ.get("TAKEOVER_STABLE", "3"))  # number of gradings that must agree
 
 
 @dataclass(frozen=True)
-class Bench:
+class TaskRepository:
     """One task with a fresh checkout of its repository."""
 
-    folder: Path
+    directory: Path
     repo: Path
 
     @property
     def oracle(self) -> dict[str, Any]:
-        return yaml.safe_load((self.folder / "oracle.yaml").read_text())
+        return yaml.safe_load((self.directory / "oracle.yaml").read_text())
 
     @property
     def meta(self) -> dict[str, Any]:
-        return yaml.safe_load((self.folder / "task.yaml").read_text())
+        return yaml.safe_load((self.directory / "task.yaml").read_text())
 
     @property
     def issue(self) -> str:
-        return (self.folder / "problem_statement.md").read_text()
+        return (self.directory / "problem_statement.md").read_text()
 
     def run(self, command: str, stdin: str | None = None) -> tuple[int, str]:
-        """Run a command in the repository, knowing nothing of this machine's user."""
+        """Run a command in the repository, isolated from the user's settings."""
         env = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.repo.parent),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "TZ": "Pacific/Chatham",  # nothing may depend on where it runs
+            "TZ": "Pacific/Chatham",  # nothing may depend on the time zone
             "LC_ALL": "C",
         }
         done = subprocess.run(
@@ -65,7 +65,7 @@ class Bench:
         return output
 
     def change(self, state: str) -> None:
-        """Bring every place that has such a state from base to it."""
+        """Change every region that has this variant from the base to it."""
         for place in self.oracle["places"]:
             path = self.repo / place["path"]
             assert path.read_text().count(place["base"]) == 1
@@ -85,26 +85,26 @@ class Bench:
         return {name: (self.repo / name).read_text() for name in self.git("ls-files").split()}
 
     def grade(self) -> tuple[bool, dict[str, str]]:
-        """Run the evaluation script as the harness would, and let the harness read its log."""
+        """Run the evaluation script as the harness does, and let the harness parse its log."""
         from swebench.harness.grading import get_eval_report, get_logs_eval
         from swebench.harness.utils import make_test_spec
         from swebench.task.repo import load_task
 
-        spec = make_test_spec(load_task(self.folder))
+        spec = make_test_spec(load_task(self.directory))
         script = spec.eval_script.replace("/testbed", str(self.repo))
         log = self.repo.parent / "test_output.txt"
         log.write_text(self.run("bash -s", stdin=script)[1])
-        prediction = {"instance_id": self.folder.name, "model_patch": "", "model_name_or_path": "test"}
+        prediction = {"instance_id": self.directory.name, "model_patch": "", "model_name_or_path": "test"}
         report = get_eval_report(spec, prediction, str(log), include_tests_status=False)
-        return report[self.folder.name]["resolved"], get_logs_eval(spec, str(log))[0]
+        return report[self.directory.name]["resolved"], get_logs_eval(spec, str(log))[0]
 
 
 TASKS = sorted((SUITE / "tasks").iterdir())
 
 
-@pytest.fixture(params=TASKS, ids=lambda folder: folder.name)
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
-    result = Bench(request.param, tmp_path / "repository")
+@pytest.fixture(params=TASKS, ids=lambda directory: directory.name)
+def repository(request: pytest.FixtureRequest, tmp_path: Path) -> TaskRepository:
+    result = TaskRepository(request.param, tmp_path / "repository")
     result.repo.mkdir()
     result.git("init -q")
     result.git(f"fast-import --quiet < {shlex.quote(str(request.param / 'repo.fast-export'))}")
@@ -113,13 +113,13 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
 
 
 @pytest.fixture
-def misled(bench: Bench) -> Bench:
-    if "wrong" not in bench.oracle:
-        pytest.skip("the first fix is right")
-    return bench
+def misleading_repository(repository: TaskRepository) -> TaskRepository:
+    if "wrong" not in repository.oracle:
+        pytest.skip("no tempting wrong fix")
+    return repository
 
 
-def last(output: str) -> str:
+def tail(output: str) -> str:
     return "\n".join(output.splitlines()[-LAST_LINES:])
 
 
@@ -127,152 +127,163 @@ def long_lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if len(line.strip()) >= LONG_ENOUGH]
 
 
-def test_harness_reads_the_suite() -> None:
+def test_the_harness_can_load_the_suite() -> None:
     from swebench.task.checks import check_task_repo
     from swebench.task.repo import load_config, published_tasks
 
     (dataset,) = load_config(SUITE)["datasets"]
     assert len(published_tasks(SUITE)[dataset]["test"]) == len(TASKS) == 12
-    # The harness would have every image live under its own namespace; ours do not.
+    # The harness expects all images in its own namespace; these are not.
     assert [p.message for p in check_task_repo(SUITE) if "not the derived name" not in p.message] == []
 
 
-def test_meta(bench: Bench) -> None:
-    name = bench.folder.name.replace("__", "_1776_")
-    assert bench.meta["instance_id"] == bench.folder.name
-    assert bench.meta["image"] == f"takeover/suite.{name}:latest"
-    assert bench.git("rev-parse HEAD").strip() == bench.meta["base_commit"]
+def test_metadata(repository: TaskRepository) -> None:
+    name = repository.directory.name.replace("__", "_1776_")
+    assert repository.meta["instance_id"] == repository.directory.name
+    assert repository.meta["image"] == f"takeover/suite.{name}:latest"
+    assert repository.git("rev-parse HEAD").strip() == repository.meta["base_commit"]
 
 
-def test_base(bench: Bench) -> None:
-    assert 4 <= len(bench.git("rev-list HEAD").split()) <= 7
-    assert bench.oracle["guide"]["command"] in (bench.repo / bench.oracle["guide"]["path"]).read_text()
-    assert last(bench.suite()).endswith("OK")
-    assert bench.git("status --porcelain") == ""
+def test_the_base_commit_passes_its_own_tests(repository: TaskRepository) -> None:
+    assert 4 <= len(repository.git("rev-list HEAD").split()) <= 7
+    assert (
+        repository.oracle["guide"]["command"]
+        in (repository.repo / repository.oracle["guide"]["path"]).read_text()
+    )
+    assert tail(repository.suite()).endswith("OK")
+    assert repository.git("status --porcelain") == ""
 
 
-def test_repository_is_small_and_self_contained(bench: Bench) -> None:
-    files = bench.files()
+def test_repository_is_small_and_self_contained(repository: TaskRepository) -> None:
+    files = repository.files()
     assert 400 <= sum(text.count("\n") for text in files.values()) <= 900
     sources = [text for path, text in files.items() if path.endswith(".py")]
     imported = {
         name for text in sources for name in re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE)
     }
-    assert imported <= {*sys.stdlib_module_names, bench.meta["repo"].split("/")[1]}
+    assert imported <= {*sys.stdlib_module_names, repository.meta["repo"].split("/")[1]}
 
 
-def test_gold_resolves(bench: Bench) -> None:
-    bench.git(f"apply {shlex.quote(str(bench.folder / 'gold.patch'))}")
-    resolved, statuses = bench.grade()
+def test_the_gold_patch_resolves(repository: TaskRepository) -> None:
+    repository.git(f"apply {shlex.quote(str(repository.directory / 'gold.patch'))}")
+    resolved, statuses = repository.grade()
     assert resolved
     assert set(statuses.values()) == {"PASSED"}
 
 
 @pytest.mark.slow
-def test_right_is_gold(bench: Bench) -> None:
-    bench.change("right")
-    assert bench.git("diff") == (bench.folder / "gold.patch").read_text()
-    assert last(bench.suite()).endswith("OK")
+def test_the_right_variant_is_the_gold_patch(repository: TaskRepository) -> None:
+    repository.change("right")
+    assert repository.git("diff") == (repository.directory / "gold.patch").read_text()
+    assert tail(repository.suite()).endswith("OK")
 
 
-def test_nothing_done_does_not_resolve(bench: Bench) -> None:
-    resolved, statuses = bench.grade()
+def test_the_base_does_not_resolve(repository: TaskRepository) -> None:
+    resolved, statuses = repository.grade()
     assert not resolved
     assert "FAILED" in statuses.values()
 
 
-def test_wrong_fix_does_not_resolve(misled: Bench) -> None:
-    misled.change("wrong")
-    assert not misled.grade()[0]
+def test_the_wrong_fix_does_not_resolve(misleading_repository: TaskRepository) -> None:
+    misleading_repository.change("wrong")
+    assert not misleading_repository.grade()[0]
 
 
 @pytest.mark.slow
-def test_grading_repeats(bench: Bench) -> None:
+def test_grading_is_deterministic(repository: TaskRepository) -> None:
     for state, resolved in ("base", False), ("right", True):
-        bench.change(state)
-        grades = [bench.grade() for _ in range(RUNS)]
+        repository.change(state)
+        grades = [repository.grade() for _ in range(RUNS)]
         assert grades == [(resolved, grades[0][1])] * RUNS
 
 
 @pytest.mark.slow
-def test_reproduction(bench: Bench) -> None:
-    symptom = bench.oracle["reproduction"]["symptom"]
-    code, output = bench.reproduce()
+def test_the_reproduction_shows_the_symptom_until_the_fix(repository: TaskRepository) -> None:
+    symptom = repository.oracle["reproduction"]["symptom"]
+    code, output = repository.reproduce()
     assert code == 1
-    assert symptom in last(output)
-    bench.change("right")
-    code, output = bench.reproduce()
+    assert symptom in tail(output)
+    repository.change("right")
+    code, output = repository.reproduce()
     assert code == 0
     assert symptom not in output
 
 
 @pytest.mark.slow
-def test_refutation(misled: Bench) -> None:
-    wrong = misled.oracle["wrong"]
-    checks = {"suite": misled.suite, "reproduction": lambda: misled.reproduce()[1]}
+def test_one_check_refutes_the_wrong_fix(misleading_repository: TaskRepository) -> None:
+    wrong = misleading_repository.oracle["wrong"]
+    checks = {
+        "suite": misleading_repository.suite,
+        "reproduction": lambda: misleading_repository.reproduce()[1],
+    }
     assert not any(wrong["refuted_by"] in check() for check in checks.values())
-    misled.change("wrong")
-    assert wrong["refuted_by"] in last(checks[wrong["check"]]())
-    assert misled.oracle["reproduction"]["symptom"] not in misled.reproduce()[1]
-    misled.git("checkout -q .")
-    misled.change("right")
+    misleading_repository.change("wrong")
+    assert wrong["refuted_by"] in tail(checks[wrong["check"]]())
+    assert misleading_repository.oracle["reproduction"]["symptom"] not in misleading_repository.reproduce()[1]
+    misleading_repository.git("checkout -q .")
+    misleading_repository.change("right")
     assert not any(wrong["refuted_by"] in check() for check in checks.values())
 
 
 @pytest.mark.slow
-def test_wrong_fix_is_refuted_by_one_check_only(misled: Bench) -> None:
-    misled.change("wrong")
-    suite_passes = last(misled.suite()).endswith("OK")
-    snippet_works = misled.reproduce()[0] == 0
+def test_only_one_check_refutes_the_wrong_fix(misleading_repository: TaskRepository) -> None:
+    misleading_repository.change("wrong")
+    suite_passes = tail(misleading_repository.suite()).endswith("OK")
+    snippet_works = misleading_repository.reproduce()[0] == 0
     assert (suite_passes, snippet_works) == {"suite": (False, True), "reproduction": (True, False)}[
-        misled.oracle["wrong"]["check"]
+        misleading_repository.oracle["wrong"]["check"]
     ]
 
 
 @pytest.mark.slow
-def test_signs_are_seen_only_in_their_output(bench: Bench) -> None:
-    oracle = bench.oracle
-    signs = [oracle["reproduction"]["symptom"], oracle.get("wrong", {}).get("refuted_by")]
-    assert signs[0] != signs[1]
-    for text in (bench.issue, oracle["reproduction"]["content"], bench.git("log -p"), bench.suite()):
-        assert not any(sign in text for sign in signs if sign)
+def test_markers_occur_only_in_the_output_of_their_check(repository: TaskRepository) -> None:
+    oracle = repository.oracle
+    markers = [oracle["reproduction"]["symptom"], oracle.get("wrong", {}).get("refuted_by")]
+    assert markers[0] != markers[1]
+    for text in (
+        repository.issue,
+        oracle["reproduction"]["content"],
+        repository.git("log -p"),
+        repository.suite(),
+    ):
+        assert not any(sign in text for sign in markers if sign)
 
 
-def test_every_state_of_a_place_is_recognisable(bench: Bench) -> None:
-    everything = "\n".join([bench.issue, *bench.files().values()])
-    for place in bench.oracle["places"]:
+def test_every_variant_has_distinctive_lines(repository: TaskRepository) -> None:
+    all_text = "\n".join([repository.issue, *repository.files().values()])
+    for place in repository.oracle["places"]:
         states = {state: place[state] for state in ("base", "wrong", "right") if state in place}
-        outside = everything.replace(place["base"], "")
+        outside = all_text.replace(place["base"], "")
         for state, text in states.items():
             elsewhere = [outside, *(other for name, other in states.items() if name != state)]
             distinctive = [line for line in long_lines(text) if not any(line in other for other in elsewhere)]
             assert distinctive, (place["path"], state)
 
 
-def test_searches_lead_to_the_places(bench: Bench) -> None:
-    known = bench.issue.lower()
-    for place in bench.oracle["places"]:
-        command = place.get("search", bench.oracle["search"])
+def test_searches_find_the_regions(repository: TaskRepository) -> None:
+    known_text = repository.issue.lower()
+    for place in repository.oracle["places"]:
+        command = place.get("search", repository.oracle["search"])
         pattern = shlex.split(command)[2]
         words = [word for word in re.findall(r"[a-z_]+", pattern.lower()) if word != "def"]
         assert words
-        assert all(word in known for word in words)
-        found = bench.run(command)[1]
-        assert place["path"] in found
-        assert len(found.splitlines()) <= 10
-        known += (bench.repo / place["path"]).read_text().lower()
+        assert all(word in known_text for word in words)
+        output = repository.run(command)[1]
+        assert place["path"] in output
+        assert len(output.splitlines()) <= 10
+        known_text += (repository.repo / place["path"]).read_text().lower()
 
 
-def test_issue_gives_nothing_away(bench: Bench) -> None:
-    for place in bench.oracle["places"]:
+def test_the_issue_reveals_neither_paths_nor_code(repository: TaskRepository) -> None:
+    for place in repository.oracle["places"]:
         dotted = place["path"].removesuffix(".py").replace("/", ".")
-        assert not any(hint in bench.issue for hint in (place["path"], Path(place["path"]).name, dotted))
-        assert not any(line in bench.issue for line in long_lines(place["right"]))
+        assert not any(hint in repository.issue for hint in (place["path"], Path(place["path"]).name, dotted))
+        assert not any(line in repository.issue for line in long_lines(place["right"]))
 
 
 @pytest.mark.slow
-def test_issue_shows_what_its_snippet_prints(bench: Bench) -> None:
-    snippet, expected, actual = re.findall(r"```\w*\n(.*?)```", bench.issue, re.DOTALL)
-    assert bench.run("python3 -", stdin=snippet) == (0, actual)
-    bench.change("right")
-    assert bench.run("python3 -", stdin=snippet) == (0, expected)
+def test_the_issue_shows_the_real_output_of_its_snippet(repository: TaskRepository) -> None:
+    snippet, expected, actual = re.findall(r"```\w*\n(.*?)```", repository.issue, re.DOTALL)
+    assert repository.run("python3 -", stdin=snippet) == (0, actual)
+    repository.change("right")
+    assert repository.run("python3 -", stdin=snippet) == (0, expected)

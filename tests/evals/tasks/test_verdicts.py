@@ -36,16 +36,16 @@ def test_a_patch_is_graded_once(task: Task, spec: SandboxSpec, tmp_path: Path) -
     assert not (logs / "two").exists()
 
 
-def test_what_a_verdict_depends_on_makes_it_new(
+def test_every_input_of_a_verdict_is_part_of_the_cache_key(
     task: Task, spec: SandboxSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    calls: list[str] = []
 
-    def graded(*given: object, network: bool) -> Verdict:
-        asked.append(str(given[1]))
+    def grade_patch(*arguments: object, network: bool) -> Verdict:
+        calls.append(str(arguments[1]))
         return Verdict(resolved=True, detail="")
 
-    monkeypatch.setattr(verdicts, "grade", graded)
+    monkeypatch.setattr(verdicts, "grade", grade_patch)
     other = task.model_copy(update={"instance": {**task.instance, "FAIL_TO_PASS": "[]"}})
     for each, patch, network in (
         (task, "a", False),
@@ -55,49 +55,56 @@ def test_what_a_verdict_depends_on_makes_it_new(
     ):
         get_verdict(each, patch, spec, tmp_path, "name", network=network)
         get_verdict(each, patch, spec, tmp_path, "name", network=network)
-    assert asked == ["a", "b", "a", "a"]
+    assert calls == ["a", "b", "a", "a"]
 
 
-def test_a_torn_verdict_is_made_anew(task: Task, spec: SandboxSpec, tmp_path: Path) -> None:
+def test_a_truncated_verdict_is_replaced(task: Task, spec: SandboxSpec, tmp_path: Path) -> None:
     get_verdict(task, gold(task), spec, tmp_path, "one")
-    (kept,) = (tmp_path / "verdicts").iterdir()
-    whole = kept.read_bytes()
-    kept.write_bytes(whole[:-10])
+    (cached,) = (tmp_path / "verdicts").iterdir()
+    content = cached.read_bytes()
+    cached.write_bytes(content[:-10])
     assert get_verdict(task, gold(task), spec, tmp_path, "two").resolved
-    assert kept.read_bytes() == whole
+    assert cached.read_bytes() == content
 
 
-@pytest.mark.parametrize(("fails", "tried"), [(MAX_TRIES - 1, MAX_TRIES), (MAX_TRIES, MAX_TRIES)])
-def test_a_grader_that_fails_is_asked_again(
-    task: Task, spec: SandboxSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int, tried: int
+@pytest.mark.parametrize(
+    ("failure_count", "call_count"), [(MAX_TRIES - 1, MAX_TRIES), (MAX_TRIES, MAX_TRIES)]
+)
+def test_failed_gradings_are_retried(
+    task: Task,
+    spec: SandboxSpec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failure_count: int,
+    call_count: int,
 ) -> None:
-    asked: list[str] = []
+    calls: list[str] = []
 
-    def failing(*given: object, network: bool) -> Verdict:
-        asked.append("")
-        if len(asked) <= fails:
-            raise GradingError("the machine is gone")
+    def fail_first(*arguments: object, network: bool) -> Verdict:
+        calls.append("")
+        if len(calls) <= failure_count:
+            raise GradingError("the sandbox is gone")
         return Verdict(resolved=True, detail="")
 
-    monkeypatch.setattr(verdicts, "grade", failing)
-    if fails < MAX_TRIES:
+    monkeypatch.setattr(verdicts, "grade", fail_first)
+    if failure_count < MAX_TRIES:
         assert get_verdict(task, "a", spec, tmp_path, "name").resolved
     else:
         with pytest.raises(GradingError):
             get_verdict(task, "a", spec, tmp_path, "name")
-    assert len(asked) == tried
+    assert len(calls) == call_count
 
 
-def test_a_full_disk_is_not_tried_again(
+def test_a_full_disk_is_not_retried(
     task: Task, spec: SandboxSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    calls: list[str] = []
 
-    def full(*given: object, network: bool) -> Verdict:
-        asked.append("")
+    def fail_on_full_disk(*arguments: object, network: bool) -> Verdict:
+        calls.append("")
         raise OutOfDiskError("no space left")
 
-    monkeypatch.setattr(verdicts, "grade", full)
+    monkeypatch.setattr(verdicts, "grade", fail_on_full_disk)
     with pytest.raises(OutOfDiskError):
         get_verdict(task, "a", spec, tmp_path, "name")
-    assert len(asked) == 1
+    assert len(calls) == 1

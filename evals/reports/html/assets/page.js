@@ -1,50 +1,50 @@
-// What is open, as the address says; the keys of the whole page; its colours.
+// Routing by the address, keyboard shortcuts, and the color theme.
 const all = document.getElementById("all");
 const box = document.getElementById("point");
 const theme = document.getElementById("theme");
 let opened = null;
 let index = null;
-let came = 0;
+let savedScroll = 0;
 
-const wantedNow = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+const readAddress = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 
 const route = async () => {
-  const wanted = wantedNow();
-  const inside = wanted.point !== undefined;
-  if (inside && all.hidden === false) came = scrollY;
-  all.hidden = form.hidden = inside;
-  box.hidden = !inside;
-  document.body.classList.toggle("inside", inside);
-  if (!inside) {
+  const address = readAddress();
+  const isPointOpen = address.point !== undefined;
+  if (isPointOpen && all.hidden === false) savedScroll = scrollY;
+  all.hidden = form.hidden = isPointOpen;
+  box.hidden = !isPointOpen;
+  document.body.classList.toggle("inside", isPointOpen);
+  if (!isPointOpen) {
     opened = null;
     box.replaceChildren();
-    const part = document.getElementById(location.hash.slice(1));
-    if (part && all.contains(part) && location.hash !== "#points") part.scrollIntoView();
-    else if (came) scrollTo(0, came);
-    else part?.scrollIntoView();
+    const section = document.getElementById(location.hash.slice(1));
+    if (section && all.contains(section) && location.hash !== "#points") section.scrollIntoView();
+    else if (savedScroll) scrollTo(0, savedScroll);
+    else section?.scrollIntoView();
     return;
   }
-  if (opened?.point !== wanted.point) {
-    opened = await openPoint(index, wanted, box);
+  if (opened?.point !== address.point) {
+    opened = await openPoint(index, address, box);
     scrollTo(0, 0);
     box.focus({ preventScroll: true });
   }
-  if (opened) chooseIn(opened, wanted);
+  if (opened) selectEvent(opened, address);
   document.body.dataset.ready = location.hash;
 };
 
-const THEMES = { auto: ["◐ auto", "as the system has them"], light: ["○ light", "light"], dark: ["● dark", "dark"] };
+const THEMES = { auto: ["◐ auto", "system default"], light: ["○ light", "light"], dark: ["● dark", "dark"] };
 const paint = (name) => {
-  const [said, label] = THEMES[name];
+  const [text, label] = THEMES[name];
   document.documentElement.dataset.theme = name;
-  theme.textContent = said;
-  theme.setAttribute("aria-label", `Colours: ${label}`);
+  theme.textContent = text;
+  theme.setAttribute("aria-label", `Colors: ${label}`);
 };
-// A browser may keep nothing for a file; then the choice lasts as long as the page.
-const kept = (name) => {
+// Browsers may refuse storage for a file. The choice then lasts until the page is closed.
+const storedTheme = (name) => {
   try {
-    if (name) localStorage.setItem("takeover-colours", name);
-    return localStorage.getItem("takeover-colours");
+    if (name) localStorage.setItem("takeover-colors", name);
+    return localStorage.getItem("takeover-colors");
   } catch {
     return null;
   }
@@ -53,25 +53,25 @@ theme.addEventListener("click", () => {
   const names = Object.keys(THEMES);
   const next = names[(names.indexOf(document.documentElement.dataset.theme) + 1) % names.length];
   paint(next);
-  kept(next);
+  storedTheme(next);
 });
 
 document.addEventListener("keydown", (event) => {
   const typing = event.target.matches?.("input, select, textarea");
   if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
     event.preventDefault();
-    if (opened || wantedNow().point) location.hash = "#takeovers";
+    if (opened || readAddress().point) location.hash = "#takeovers";
     setTimeout(() => form.elements.words.focus());
   } else if (event.key === "Escape" && event.target === form.elements.words) {
     event.target.value = "";
     event.target.blur();
     filter(index);
-  } else if (event.key === "Escape" && !typing && wantedNow().point) location.hash = "#points";
+  } else if (event.key === "Escape" && !typing && readAddress().point) location.hash = "#points";
 });
 
-const begin = async () => {
-  paint(THEMES[kept()] ? kept() : "auto");
-  index = (await unpacked("index")).body;
+const start = async () => {
+  paint(THEMES[storedTheme()] ? storedTheme() : "auto");
+  index = (await loadChunk("index")).body;
   for (const row of index.takeovers)
     row.searched = [row.task_id, row.point, row.state, row.view, row.successor, row.predecessor, row.stop_reason, row.detail, row.record].join(" ").toLowerCase();
   drawMatrix(index);
@@ -85,7 +85,7 @@ const begin = async () => {
   document.body.dataset.ready = location.hash || "#";
 };
 
-begin().catch((error) => {
-  all.prepend(make("p", { class: "caveat", role: "alert" }, `This page cannot be read here: ${error.message}. A browser of 2023 or later can.`));
+start().catch((error) => {
+  all.prepend(make("p", { class: "caveat", role: "alert" }, `This browser cannot display the page: ${error.message}. Use a browser from 2023 or later.`));
   throw error;
 });

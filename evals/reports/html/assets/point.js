@@ -1,4 +1,4 @@
-// One handoff point: its predecessor above, its successors below, what they did and what it took.
+// One handoff point: the timelines of its predecessor and successors, and their effort.
 const EFFORT = [
   ["view", (row) => row.view],
   ["successor", (row) => row.successor],
@@ -8,134 +8,134 @@ const EFFORT = [
   ["Δ\u00a0events", (row) => row.delta, true, percent],
   ["prompt tokens", (row) => row.prompt_tokens, true],
   ["Δ\u00a0tokens", (row) => row.tokenDelta, true, percent],
-  ["completion", (row) => row.completion_tokens, true],
+  ["completion tokens", (row) => row.completion_tokens, true],
   ["seconds", (row) => row.seconds, true, seconds],
   ["rediscovery", (row) => row.rediscovery_events, true],
-  ["of it read", (row) => row.rediscovery?.read, true],
-  ["search", (row) => row.rediscovery?.search, true],
-  ["command", (row) => row.rediscovery?.command, true],
+  ["repeated reads", (row) => row.rediscovery?.read, true],
+  ["repeated searches", (row) => row.rediscovery?.search, true],
+  ["repeated commands", (row) => row.rediscovery?.command, true],
   ["verification", (row) => row.verification_events, true],
   ["first prompt", (row) => row.first_prompt_chars, true],
-  ["ended", (row) => words(row.stop_reason ?? row.outcome)],
+  ["stop reason", (row) => words(row.stop_reason ?? row.outcome)],
   ["grading", (row) => row.detail],
 ];
 
 const effort = (rows, baseline) => {
   const base = (row) => rows.find((each) => each.view === baseline && each.successor === row.successor && each.repeat === row.repeat);
   for (const row of rows) {
-    const plainTokens = base(row)?.prompt_tokens;
-    row.tokenDelta = row.view !== baseline && plainTokens && row.prompt_tokens ? row.prompt_tokens / plainTokens - 1 : null;
+    const baseTokens = base(row)?.prompt_tokens;
+    row.tokenDelta = row.view !== baseline && baseTokens && row.prompt_tokens ? row.prompt_tokens / baseTokens - 1 : null;
   }
-  const many = (name) => new Set(rows.map((row) => row[name])).size > 1;
-  const columns = EFFORT.filter(([name]) => (name !== "repeat" && name !== "successor") || many(name));
+  const varies = (name) => new Set(rows.map((row) => row[name])).size > 1;
+  const columns = EFFORT.filter(([name]) => (name !== "repeat" && name !== "successor") || varies(name));
   const body = make("tbody", {}, ...rows.map((row) => make("tr", { class: row.view === baseline ? "baseline" : null }, ...columns.map((column) => cellOf(column, row)))));
   const table = make("table", { class: "sortable effort" }, make("thead", {}, make("tr", {}, ...columns.map(headerOf))), body);
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Effort" }, table);
 };
 
-const failedLane = (row) => `infrastructure failure: ${row.detail ?? "no detail"}`;
+const failureText = (row) => `infrastructure failure: ${row.detail ?? "no detail"}`;
 
-const laneOfRun = (row, told, story, several) => {
-  const run = story.runs[row.key] ?? {};
+const timelineOfRun = (row, details, varies) => {
+  const run = details.runs[row.key] ?? {};
   return {
     key: row.key,
     row,
     title: row.view,
-    said: [
-      several.successor ? row.successor : "",
-      several.repeat ? `repeat ${row.repeat}` : "",
+    subtitle: [
+      varies.successor ? row.successor : "",
+      varies.repeat ? `repeat ${row.repeat}` : "",
       row.outcome === "graded" ? `${plural(row.events, "event")}${row.delta === undefined || row.delta === null ? "" : `, ${percent(row.delta)}`}` : "failed",
     ]
       .filter(Boolean)
       .join(" · "),
     mark: solvedMark(row),
     events: run.events,
-    missing: row.outcome === "graded" ? `its trace was not at hand (${row.trace ?? "no name"}.json of run ${row.run})` : failedLane(row),
+    missing: row.outcome === "graded" ? `trace missing (${row.trace ?? "no name"}.json of run ${row.run})` : failureText(row),
     ends: row.outcome === "graded" ? words(row.stop_reason ?? "") : "",
     patch: run.patch,
-    whole: `traces/${row.trace}.json of run ${row.run}`,
-    view: story.views?.[run.given],
-    unseen: row.outcome === "graded" ? "The handoff record was not at hand, so its views cannot be shown." : failedLane(row),
+    source: `traces/${row.trace}.json of run ${row.run}`,
+    view: details.views?.[run.view_key],
+    unavailable: row.outcome === "graded" ? "The handoff record is missing: its views cannot be shown." : failureText(row),
   };
 };
 
-const lanesOf = (point, rows, told) => {
-  const story = told.body.points[point.id];
-  const until = story.event_index;
-  const events = story.lane === undefined ? story.whole : told.body.lanes[story.lane].slice(0, until + 1);
-  const several = { successor: new Set(rows.map((row) => row.successor)).size > 1, repeat: new Set(rows.map((row) => row.repeat)).size > 1 };
+const timelinesOf = (point, rows, chunk) => {
+  const details = chunk.body.points[point.id];
+  const hasRecord = details.timeline !== undefined;
+  const events = hasRecord ? chunk.body.timelines[details.timeline].slice(0, details.event_index + 1) : details.full_trace;
+  const varies = { successor: new Set(rows.map((row) => row.successor)).size > 1, repeat: new Set(rows.map((row) => row.repeat)).size > 1 };
   const before = {
     title: "predecessor",
-    said: point.predecessor ?? "",
+    subtitle: point.predecessor ?? "",
     events,
-    missing: "neither its record nor its trace was at hand",
-    ends: story.lane === undefined ? (events ? "where the point lies in it is not known: the record was not at hand" : "") : "▸ handed over",
-    task: story.task,
-    patch: story.patch,
-    whole: story.lane === undefined ? "its trace" : `records/${point.id}/record.json`,
-    unseen: "The handoff record was not at hand.",
+    missing: "record and trace missing",
+    ends: hasRecord ? "▸ handed over" : events ? "position of the handoff point unknown: record missing" : "",
+    task: details.task,
+    patch: details.patch,
+    source: hasRecord ? `records/${point.id}/record.json` : "its trace",
+    unavailable: "The handoff record is missing.",
   };
-  return { story, lanes: [before, ...rows.map((row) => laneOfRun(row, told, story, several))] };
+  return { details, timelines: [before, ...rows.map((row) => timelineOfRun(row, details, varies))] };
 };
 
-const pointHead = (point, story, index) => {
+const pointHead = (point, details, index) => {
   const place = index.points.indexOf(point);
-  const near = (step, said, key) => {
+  const neighbor = (step, text, key) => {
     const other = index.points[place + step];
-    return other ? make("a", { href: linkTo(other.id), rel: key, title: `${other.task_id}, ${words(other.point)}` }, said) : make("span", { class: "none" }, said);
+    return other ? make("a", { href: linkTo(other.id), rel: key, title: `${other.task_id}, ${words(other.point)}` }, text) : make("span", { class: "none" }, text);
   };
   return make(
     "header",
     { class: "point-head" },
-    make("nav", { "aria-label": "Other handoff points" }, make("a", { href: "#points" }, "↑ all points"), near(-1, "← previous", "prev"), near(1, "next →", "next")),
+    make("nav", { "aria-label": "Other handoff points" }, make("a", { href: "#points" }, "↑ all points"), neighbor(-1, "← previous", "prev"), neighbor(1, "next →", "next")),
     make("h1", {}, point.task_id, " ", make("small", {}, words(point.point))),
     facts([
       ["handoff state", make("b", { class: `state ${point.state}` }, words(point.state))],
-      ["graded at the point", point.detail],
-      ["fired by", story.detail],
-      ["after event", story.event_index],
+      ["verdict at the point", point.detail],
+      ["detected by", details.detail],
+      ["after event", details.event_index],
       ["predecessor", point.predecessor],
       ["record", make("code", {}, point.id)],
     ]),
   );
 };
 
-const openPoint = async (index, wanted, box) => {
-  const point = index.points.find((each) => each.id === wanted.point);
+const openPoint = async (index, address, box) => {
+  const point = index.points.find((each) => each.id === address.point);
   if (!point) {
-    box.replaceChildren(make("p", { class: "caveat" }, `There is no handoff point ${wanted.point} here. `, make("a", { href: "#points" }, "See those there are.")));
+    box.replaceChildren(make("p", { class: "caveat" }, `Handoff point ${address.point} not found. `, make("a", { href: "#points" }, "Show all handoff points.")));
     return null;
   }
-  const told = await unpacked(`part-${point.part}`);
+  const chunk = await loadChunk(`chunk-${point.chunk}`);
   const order = (row) => index.views.indexOf(row.view);
   const rows = index.takeovers.filter((row) => row.record === point.id);
   rows.sort((one, other) => order(one) - order(other) || one.successor.localeCompare(other.successor) || one.repeat - other.repeat);
-  const { story, lanes } = lanesOf(point, rows, told);
-  const below = reader(told.strings, () => line.back());
-  const choose = (number, place) => {
-    const lane = lanes[number];
-    below.show(lane, place ?? 0, place === null ? (lane.key ? "messages" : "task") : "event");
-    const event = place === null ? "" : (lane.events?.[place]?.n ?? "");
-    history.replaceState(null, "", linkTo(point.id, lane.key, event));
+  const { details, timelines } = timelinesOf(point, rows, chunk);
+  const panel = reader(chunk.strings, () => grid.back());
+  const select = (number, place) => {
+    const timeline = timelines[number];
+    panel.show(timeline, place ?? 0, place === null ? (timeline.key ? "messages" : "task") : "event");
+    const event = place === null ? "" : (timeline.events?.[place]?.index ?? "");
+    history.replaceState(null, "", linkTo(point.id, timeline.key, event));
   };
-  const line = timeline(lanes, choose, () => below.focus(), () => (location.hash = "#points"));
+  const grid = timelineGrid(timelines, select, () => panel.focus(), () => (location.hash = "#points"));
   box.replaceChildren(
-    pointHead(point, story, index),
-    make("section", { class: "lanes", "aria-labelledby": "lanes-title" }, make("h2", { id: "lanes-title" }, "What was done"), legend(), make("div", { class: "scroll" }, line.grid),
-      make("p", { class: "note keys" }, make("kbd", {}, "← →"), " along a lane, ", make("kbd", {}, "↑ ↓"), " between lanes, ", make("kbd", {}, "Enter"), " reads, ", make("kbd", {}, "Esc"), " goes back")),
-    below.box,
-    make("section", { "aria-labelledby": "effort-title" }, make("h2", { id: "effort-title" }, "What it took, against the ", make("i", {}, index.baseline), " view"), rows.length ? effort(rows, index.baseline) : make("p", { class: "note" }, "Nobody has taken it over.")),
+    pointHead(point, details, index),
+    make("section", { "aria-labelledby": "timelines-title" }, make("h2", { id: "timelines-title" }, "Timelines"), legend(), make("div", { class: "scroll" }, grid.grid),
+      make("p", { class: "note keys" }, make("kbd", {}, "← →"), " along a timeline, ", make("kbd", {}, "↑ ↓"), " between timelines, ", make("kbd", {}, "Enter"), " opens an event, ", make("kbd", {}, "Esc"), " goes back")),
+    panel.box,
+    make("section", { "aria-labelledby": "effort-title" }, make("h2", { id: "effort-title" }, "Effort compared with the ", make("i", {}, index.baseline), " view"), rows.length ? effort(rows, index.baseline) : make("p", { class: "note" }, "No takeovers.")),
   );
-  return { point: point.id, lanes, line, below };
+  return { point: point.id, timelines, grid, panel };
 };
 
-const chooseIn = (opened, wanted) => {
-  const found = wanted.run ? opened.lanes.findIndex((lane) => lane.key === wanted.run) : 0;
-  const lane = Math.max(0, found);
-  const events = opened.lanes[lane].events ?? [];
-  const place = wanted.event === undefined ? -1 : events.findIndex((event) => String(event.n) === wanted.event);
-  const last = wanted.run || !events.length ? 0 : events.length - 1;
-  opened.line.mark(lane, place < 0 ? last : place, false);
-  const tab = wanted.event === undefined && wanted.run ? "messages" : "event";
-  opened.below.show(opened.lanes[lane], place < 0 ? last : place, tab);
+const selectEvent = (opened, address) => {
+  const number = address.run ? Math.max(0, opened.timelines.findIndex((timeline) => timeline.key === address.run)) : 0;
+  const timeline = opened.timelines[number];
+  const events = timeline.events ?? [];
+  const place = address.event === undefined ? -1 : events.findIndex((event) => String(event.index) === address.event);
+  const fallback = address.run || !events.length ? 0 : events.length - 1;
+  opened.grid.mark(number, place < 0 ? fallback : place, false);
+  const tab = address.event === undefined && address.run ? "messages" : "event";
+  opened.panel.show(timeline, place < 0 ? fallback : place, tab);
 };

@@ -1,4 +1,4 @@
-// What is read below the timelines: an event, the first messages that a successor got, and what it left.
+// The panel below the timelines: an event, a successor's first messages, and its final diff.
 const facts = (pairs) => {
   const list = make("dl", { class: "facts" });
   for (const [name, value] of pairs) {
@@ -11,21 +11,21 @@ const facts = (pairs) => {
 const usageOf = (event) => {
   if (!event.usage) return null;
   const [prompt, cached, completion, estimated] = event.usage;
-  const said = [`${count(prompt)} prompt`, cached === null ? "" : `${count(cached)} cached`, `${count(completion)} completion`].filter(Boolean).join(", ");
-  return `${said}${estimated ? " (estimated)" : ""}`;
+  const counts = [`${count(prompt)} prompt`, cached === null ? "" : `${count(cached)} cached`, `${count(completion)} completion`].filter(Boolean).join(", ");
+  return `${counts}${estimated ? " (estimated)" : ""}`;
 };
 
-const eventPanel = (lane, place, strings) => {
-  const event = lane.events?.[place];
-  if (!event) return [make("p", { class: "note" }, lane.missing ?? "Choose an event above.")];
-  const named = Object.entries(event.arguments ?? {});
+const eventPanel = (timeline, place, strings) => {
+  const event = timeline.events?.[place];
+  if (!event) return [make("p", { class: "note" }, timeline.missing ?? "Select an event above.")];
+  const callArguments = Object.entries(event.arguments ?? {});
   return [
-    make("h3", {}, `e${event.n} `, make("span", { class: "what" }, isAction(event) ? `action · ${event.tool}` : `observation · ${event.tool}`)),
+    make("h3", {}, `e${event.index} `, make("span", { class: "what" }, isAction(event) ? `action · ${event.tool}` : `observation · ${event.tool}`)),
     facts([
       ["rediscovery", event.kind && event.kind !== "verification" ? KINDS[event.kind] : null],
-      ["class", event.kind === "verification" ? "verification, no debt" : null],
+      ["class", event.kind === "verification" ? "verification (not debt)" : null],
       ["exit code", event.exit_code],
-      ["refused", event.refused ? "nothing was done" : null],
+      ["refused", event.refused ? "yes; not executed" : null],
       ["timed out", event.timed_out ? "yes" : null],
       ["validation", event.validation ? event.validation.map(words).join(" ") : null],
       ["source edited", event.edited?.join(", ")],
@@ -35,39 +35,39 @@ const eventPanel = (lane, place, strings) => {
       ["seconds", event.seconds >= 0.05 ? seconds(event.seconds) : null],
     ]),
     pre(strings[event.text], "text"),
-    Array.isArray(strings[event.text]) ? make("p", { class: "note" }, "The whole text: ", make("code", {}, lane.whole), `, event ${event.n}.`) : null,
-    ...named.flatMap(([name, text]) => [make("h4", {}, name), pre(strings[text])]),
+    Array.isArray(strings[event.text]) ? make("p", { class: "note" }, "Full text: ", make("code", {}, timeline.source), `, event ${event.index}.`) : null,
+    ...callArguments.flatMap(([name, text]) => [make("h4", {}, name), pre(strings[text])]),
   ];
 };
 
-const WHO = { human: "to the agent", ai: "the predecessor's words", tool: "a tool's result", system: "system" };
-const messagesPanel = (lane, strings) => {
-  if (!lane.view) return [make("p", { class: "note" }, lane.unseen)];
-  const size = lane.row.first_prompt_chars;
-  const found = [make("p", { class: "note" }, `The ${lane.row.view} view${size ? `: ${plural(size, "character")}, about ${plural(lane.row.first_prompt_tokens, "token")}` : ""}.`)];
-  for (const message of lane.view) {
-    if (message.left) found.push(make("p", { class: "cut" }, `… ${message.left} …`));
+const SENDERS = { human: "to the agent", ai: "predecessor", tool: "tool result", system: "system" };
+const messagesPanel = (timeline, strings) => {
+  if (!timeline.view) return [make("p", { class: "note" }, timeline.unavailable)];
+  const size = timeline.row.first_prompt_chars;
+  const elements = [make("p", { class: "note" }, `The ${timeline.row.view} view${size ? `: ${plural(size, "character")}, about ${plural(timeline.row.first_prompt_tokens, "token")}` : ""}.`)];
+  for (const message of timeline.view) {
+    if (message.omitted) elements.push(make("p", { class: "cut" }, `… ${message.omitted} …`));
     else
-      found.push(
+      elements.push(
         make(
           "section",
           { class: `message from-${message.from}` },
-          make("h4", {}, WHO[message.from] ?? message.from),
+          make("h4", {}, SENDERS[message.from] ?? message.from),
           ...message.parts.map((part) => (typeof part === "string" ? make("p", { class: "cut" }, `… ${part} …`) : pre(strings[part]))),
         ),
       );
   }
-  return found;
+  return elements;
 };
 
-const tabsOf = (lane, place, strings) => {
-  const tabs = [["event", "Event", () => eventPanel(lane, place, strings)]];
-  if (lane.key) {
-    tabs.push(["messages", "First messages", () => messagesPanel(lane, strings)]);
-    tabs.push(["diff", "Final diff", () => [diff(strings[lane.patch], "It left no difference.")]]);
+const tabsOf = (timeline, place, strings) => {
+  const tabs = [["event", "Event", () => eventPanel(timeline, place, strings)]];
+  if (timeline.key) {
+    tabs.push(["messages", "First messages", () => messagesPanel(timeline, strings)]);
+    tabs.push(["diff", "Final diff", () => [diff(strings[timeline.patch], "No changes.")]]);
   } else {
-    tabs.push(["task", "Task", () => [lane.task === undefined ? make("p", { class: "note" }, lane.unseen) : pre(strings[lane.task])]]);
-    tabs.push(["diff", "Diff at the point", () => [lane.task === undefined ? make("p", { class: "note" }, lane.unseen) : diff(strings[lane.patch], "Nothing was changed yet.")]]);
+    tabs.push(["task", "Task", () => [timeline.task === undefined ? make("p", { class: "note" }, timeline.unavailable) : pre(strings[timeline.task])]]);
+    tabs.push(["diff", "Diff at the point", () => [timeline.task === undefined ? make("p", { class: "note" }, timeline.unavailable) : diff(strings[timeline.patch], "No changes yet.")]]);
   }
   return tabs;
 };
@@ -76,29 +76,29 @@ const reader = (strings, leave) => {
   const title = make("h2", { id: "reader-title" });
   const list = make("div", { role: "tablist", class: "tabs", "aria-labelledby": "reader-title" });
   const panel = make("div", { role: "tabpanel", id: "reader-panel", class: "panel", tabindex: 0, "aria-labelledby": "reader-tab" });
-  const box = make("section", { class: "reader", "aria-label": "What was chosen" }, make("div", { class: "reader-head" }, title, list), panel);
-  let open = "event";
-  let shownNow = [null, null];
+  const box = make("section", { class: "reader", "aria-label": "Selected event" }, make("div", { class: "reader-head" }, title, list), panel);
+  let openTab = "event";
+  let selection = [null, null];
   const draw = () => {
-    const [lane, place] = shownNow;
-    const tabs = tabsOf(lane, place, strings);
-    const now = tabs.find(([name]) => name === open) ?? tabs[0];
-    title.replaceChildren(lane.title, " ", make("small", {}, lane.said));
+    const [timeline, place] = selection;
+    const tabs = tabsOf(timeline, place, strings);
+    const current = tabs.find(([name]) => name === openTab) ?? tabs[0];
+    title.replaceChildren(timeline.title, " ", make("small", {}, timeline.subtitle));
     list.replaceChildren(
-      ...tabs.map(([name, said]) =>
+      ...tabs.map(([name, label]) =>
         make(
           "button",
-          { type: "button", role: "tab", "data-tab": name, id: name === now[0] ? "reader-tab" : null, "aria-selected": String(name === now[0]), "aria-controls": "reader-panel", tabindex: name === now[0] ? 0 : -1, onclick: () => show(lane, place, name) },
-          said,
+          { type: "button", role: "tab", "data-tab": name, id: name === current[0] ? "reader-tab" : null, "aria-selected": String(name === current[0]), "aria-controls": "reader-panel", tabindex: name === current[0] ? 0 : -1, onclick: () => show(timeline, place, name) },
+          label,
         ),
       ),
     );
-    panel.replaceChildren(...now[2]().filter(Boolean));
+    panel.replaceChildren(...current[2]().filter(Boolean));
     panel.scrollTop = 0;
   };
-  const show = (lane, place, name = null) => {
-    open = name ?? open;
-    shownNow = [lane, place];
+  const show = (timeline, place, name = null) => {
+    openTab = name ?? openTab;
+    selection = [timeline, place];
     draw();
   };
   list.addEventListener("keydown", (event) => {
@@ -107,7 +107,7 @@ const reader = (strings, leave) => {
     const buttons = [...list.children];
     const next = buttons[(buttons.indexOf(document.activeElement) + step + buttons.length) % buttons.length];
     const name = next.dataset.tab;
-    show(...shownNow, name);
+    show(...selection, name);
     list.querySelector(`[data-tab="${name}"]`).focus();
     event.preventDefault();
   });

@@ -1,4 +1,4 @@
-// Tables that are sorted by a column, and filtered together.
+// Sorting of tables by column, and filtering of all tables together.
 const valueOf = (cell) => {
   if (!cell) return null;
   const text = cell.dataset.value ?? cell.textContent.trim();
@@ -7,7 +7,7 @@ const valueOf = (cell) => {
   return Number.isNaN(number) ? text : number;
 };
 
-const compared = (one, other) => {
+const compare = (one, other) => {
   if (one === null || other === null) return (one === null) - (other === null) || 0;
   if (typeof one === "number" && typeof other === "number") return one - other;
   return String(one).localeCompare(String(other), "en", { numeric: true });
@@ -22,9 +22,9 @@ const sort = (header) => {
   const body = row.closest("table").tBodies[0];
   const keyed = [...body.rows].map((each) => [valueOf(each.cells[place]), each]);
   keyed.sort(([one], [other]) => {
-    // What nobody knows comes last, whichever way the rest is sorted.
-    if (one === null || other === null) return compared(one, other);
-    return down ? compared(other, one) : compared(one, other);
+    // Unknown values come last in both directions.
+    if (one === null || other === null) return compare(one, other);
+    return down ? compare(other, one) : compare(one, other);
   });
   body.append(...keyed.map(([, each]) => each));
 };
@@ -39,23 +39,23 @@ document.addEventListener("click", (event) => {
 
 const form = document.getElementById("filters");
 
-const chosen = () => {
-  const found = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, String(value)]));
-  const { words: typed = "", ...picked } = found;
+const selectedFilters = () => {
+  const values = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, String(value)]));
+  const { words: typed = "", ...picked } = values;
   return { picked: Object.entries(picked).filter(([, value]) => value !== ""), typed: typed.toLowerCase().split(/\s+/).filter(Boolean) };
 };
 
 const solvedOf = (row) => (row.outcome !== "graded" ? "infrastructure failure" : row.resolved ? "yes" : "no");
 
-const fits = (row, { picked, typed }) =>
+const matches = (row, { picked, typed }) =>
   picked.every(([name, value]) => (name === "solved" ? solvedOf(row) : row[name]) === value) &&
   typed.every((word) => row.searched.includes(word));
 
-// A table of the report is filtered by the columns that are named like a filter and hold values of it.
-const SAME = { "handoff state": "state", "point kind": "point", "handoff point": "point", model: "successor" };
+// A filter applies to a table if one of its columns has the filter's name and contains one of its values.
+const ALIASES = { "handoff state": "state", "point kind": "point", "handoff point": "point", model: "successor" };
 const plain = (text) => words(text).trim().toLowerCase();
 const filterTable = (table, { picked }) => {
-  const names = [...table.tHead.rows[0].cells].map((cell) => SAME[plain(cell.textContent)] ?? plain(cell.textContent));
+  const names = [...table.tHead.rows[0].cells].map((cell) => ALIASES[plain(cell.textContent)] ?? plain(cell.textContent));
   for (const [name, value] of picked) {
     const place = names.indexOf(name);
     const values = [...(form.elements[name]?.options ?? [])].map((option) => plain(option.value));
@@ -65,18 +65,18 @@ const filterTable = (table, { picked }) => {
   }
 };
 
-const filterTables = (wanted) => {
+const filterTables = (filters) => {
   for (const table of document.querySelectorAll("table[data-table]")) {
     for (const row of table.tBodies[0].rows) row.hidden = false;
-    filterTable(table, wanted);
+    filterTable(table, filters);
   }
 };
 
 const linkTo = (record, key = "", event = "") => {
-  const said = new URLSearchParams({ point: record });
-  if (key) said.set("run", key);
-  if (event !== "") said.set("event", event);
-  return `#${said}`;
+  const parameters = new URLSearchParams({ point: record });
+  if (key) parameters.set("run", key);
+  if (event !== "") parameters.set("event", event);
+  return `#${parameters}`;
 };
 
 const solvedMark = (row) => {
@@ -101,22 +101,22 @@ const COLUMNS = [
   ["verification", (row) => row.verification_events, true],
   ["first prompt", (row) => row.first_prompt_chars, true],
   ["seconds", (row) => row.seconds, true, seconds],
-  ["ended", (row) => (row.outcome === "graded" ? words(row.stop_reason ?? "") : (row.detail ?? ""))],
+  ["stop reason", (row) => (row.outcome === "graded" ? words(row.stop_reason ?? "") : (row.detail ?? ""))],
 ];
 
 const headerOf = ([name, , isNumber]) => header(name, { class: isNumber ? "number" : name === "solved" ? "center" : null });
 
 const SHORT = new Set(["view", "point", "state", "successor"]);
-const cellOf = ([name, told, isNumber, format = count], row) => {
-  const value = told(row);
+const cellOf = ([name, valueOfRow, isNumber, format = count], row) => {
+  const value = valueOfRow(row);
   if (name === "solved") return make("td", { class: "center", "data-value": solvedOf(row) }, value);
   return isNumber ? make("td", { class: "number", "data-value": value ?? "" }, format(value)) : make("td", { class: SHORT.has(name) ? "short" : null }, value ?? "");
 };
 
 const drawRows = (rows) => {
   const table = document.getElementById("rows");
-  const many = new Set(rows.map((row) => row.repeat)).size > 1;
-  const columns = COLUMNS.filter(([name]) => name !== "repeat" || many);
+  const hasRepeats = new Set(rows.map((row) => row.repeat)).size > 1;
+  const columns = COLUMNS.filter(([name]) => name !== "repeat" || hasRepeats);
   table.append(make("thead", {}, make("tr", {}, ...columns.map(headerOf))));
   const body = make("tbody");
   for (const row of rows) {
@@ -129,7 +129,7 @@ const drawRows = (rows) => {
   table.append(body);
 };
 
-// Fewer events than the repository view needed is one colour, more the other; the number is there as well.
+// Color for fewer or more events than under the repository view; the number is shown, too.
 const shade = (delta) => {
   if (delta === null || delta === undefined || delta === 0) return "";
   const size = Math.min(3, 1 + Math.floor(Math.abs(delta) / 0.2));
@@ -150,15 +150,15 @@ const drawMatrix = (index) => {
   const views = index.views.filter((view) => index.takeovers.some((row) => row.view === view));
   const titles = ["task", "point", "state", ...(successors.length > 1 ? ["successor"] : []), ...views];
   table.append(make("thead", {}, make("tr", {}, ...titles.map((title) => header(title)))));
-  const of = Map.groupBy(index.takeovers, (row) => `${row.record}\n${row.successor}`);
+  const groups = Map.groupBy(index.takeovers, (row) => `${row.record}\n${row.successor}`);
   const body = make("tbody");
   for (const point of index.points) {
-    const here = successors.filter((name) => of.has(`${point.id}\n${name}`));
-    for (const successor of here.length ? here : [successors[0] ?? ""]) {
-      const rows = of.get(`${point.id}\n${successor}`) ?? [];
+    const present = successors.filter((name) => groups.has(`${point.id}\n${name}`));
+    for (const successor of present.length ? present : [successors[0] ?? ""]) {
+      const rows = groups.get(`${point.id}\n${successor}`) ?? [];
       const cells = views.map((view) => {
-        const mine = rows.filter((row) => row.view === view);
-        return make("td", { class: "runs", "data-value": mine[0]?.events ?? "" }, ...mine.map(matrixLink));
+        const ofView = rows.filter((row) => row.view === view);
+        return make("td", { class: "runs", "data-value": ofView[0]?.events ?? "" }, ...ofView.map(matrixLink));
       });
       const line = make(
         "tr",
@@ -178,15 +178,15 @@ const drawMatrix = (index) => {
 const matrix = [];
 
 const filter = (index) => {
-  const wanted = chosen();
-  let left = 0;
+  const filters = selectedFilters();
+  let visible = 0;
   for (const row of index.takeovers) {
-    row.line.hidden = !fits(row, wanted);
-    left += !row.line.hidden;
+    row.line.hidden = !matches(row, filters);
+    visible += !row.line.hidden;
   }
-  const none = wanted.picked.length === 0 && wanted.typed.length === 0;
-  for (const [line, rows] of matrix) line.hidden = !none && !rows.some((row) => !row.line.hidden);
-  filterTables(wanted);
+  const isUnfiltered = filters.picked.length === 0 && filters.typed.length === 0;
+  for (const [line, rows] of matrix) line.hidden = !isUnfiltered && !rows.some((row) => !row.line.hidden);
+  filterTables(filters);
   const all = index.takeovers.length;
-  document.getElementById("count").textContent = left === all ? plural(all, "takeover") : `${count(left)} of ${plural(all, "takeover")}`;
+  document.getElementById("count").textContent = visible === all ? plural(all, "takeover") : `${count(visible)} of ${plural(all, "takeover")}`;
 };

@@ -1,4 +1,4 @@
-"""The page as a person sees it: opened from disk, in a real browser."""
+"""The page, opened from disk in a real browser."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from benchmarks.synthetic_runs import write_run
 from langgraph_takeover.evals.reports.html.page import MAX_PAGE_BYTES, write_page
 from langgraph_takeover.evals.run.metrics import classify_events
 from langgraph_takeover.evals.run.results import Results, load_results
@@ -20,14 +21,13 @@ from langgraph_takeover.sandbox.interface import FileChange
 
 from ...run.test_metrics import EDIT, NEW, OLD, READ, steps
 from ..browser import launch_chromium, open_page
-from ..laid import write_run
 
 HOSTILE = (
     "</script><script>hacked = 1</script><!--<img src=x onerror='hacked = 1'><svg onload='hacked = 1'>"
     '" onfocus="hacked = 1" autofocus x="{{ 7 * 7 }}'
 )
-UNSEEN = "a\u2028b\ud800c\u202ed\x00e\x1b[31mf\x1b[2Jg\u200bh"
-SHOWN = "a\\u2028b\\ud800c\\u202ed\u2400ef\u241b[2Jg\\u200bh"
+INVISIBLE = "a\u2028b\ud800c\u202ed\x00e\x1b[31mf\x1b[2Jg\u200bh"
+ESCAPED = "a\\u2028b\\ud800c\\u202ed\u2400ef\u241b[2Jg\\u200bh"
 
 
 class Table(NamedTuple):
@@ -49,29 +49,29 @@ class Picture(NamedTuple):
 TABLE = Table(
     1,
     "main",
-    "What each view came to",
+    "Results by view",
     ("successor", "view", "solved rate", "median events"),
     (
         ("openai:successor", "repository", 0.5, 21),
         ("openai:successor", "trace", None, 9),
         ("openai:successor", "summary", 0.75, 1000.5),
     ),
-    ("Nothing is corrected for.",),
+    ("No correction.",),
 )
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with launch_chromium() as found:
-        yield found
+    with launch_chromium() as chromium:
+        yield chromium
 
 
-def trace(name: str, events: tuple[Event, ...], task: str = "Mend it.") -> Trace:
+def trace(name: str, events: tuple[Event, ...], task: str = "Fix it.") -> Trace:
     return Trace(id=name, format="takeover", events=events, base_directories=("src",), task=task)
 
 
 OTHER = FileRead(path="src/b.py", sha256=NEW)
-BEFORE = steps(
+PREDECESSOR = steps(
     {"command": "cat src/a.py", "reads": [READ], "text": "def one(): ..."},
     {"command": "grep -rn foo src", "text": "src/a.py: foo"},
     {"command": "ls -l", "text": "src"},
@@ -83,11 +83,11 @@ BEFORE = steps(
         "text": "1 failed, 2 passed in 0.1s",
     },
 )
-TAKEN: tuple[dict[str, Any], ...] = (
+SUCCESSOR_STEPS: tuple[dict[str, Any], ...] = (
     {"command": "cat src/a.py", "reads": [READ], "text": "def one(): ..."},
     {"command": "grep -rn foo src", "text": "src/a.py: foo"},
     {"command": "ls -l", "text": "src"},
-    {"command": "cat src/b.py", "reads": [OTHER], "text": "a file that nobody had seen"},
+    {"command": "cat src/b.py", "reads": [OTHER], "text": "a file that is new to the run"},
     {"command": "python -m pytest -q", "tree": "edited", "exit_code": 1, "text": "1 failed, 2 passed in 0.1s"},
     {
         "command": "sed -i s/b/c/ src/a.py",
@@ -98,17 +98,17 @@ TAKEN: tuple[dict[str, Any], ...] = (
     {"command": "python -m pytest -q", "tree": "mended", "text": "3 passed in 0.1s"},
     {"command": "rm -rf /", "refused": True, "tree": "mended", "text": "no"},
 )  # fmt: skip
-AFTER = steps(*TAKEN)
+SUCCESSOR = steps(*SUCCESSOR_STEPS)
 PATCH = "diff --git a/src/a.py b/src/a.py\n--- a/src/a.py\n+++ b/src/a.py\n@@ -1 +1 @@\n-a\n+c\n"
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    out = tmp_path_factory.mktemp("laid") / "out"
+    out = tmp_path_factory.mktemp("synthetic") / "out"
     write_run(
         out,
-        [trace("mend", BEFORE)],
-        [trace("one", AFTER), trace("two", steps(*TAKEN[3:]))],
+        [trace("mend", PREDECESSOR)],
+        [trace("one", SUCCESSOR), trace("two", steps(*SUCCESSOR_STEPS[3:]))],
         records=4,
         patch=PATCH,
     )
@@ -136,7 +136,7 @@ def address(results: Results, number: int = 0) -> str:
     return f"#point={row['record_id']}&run={row['view']}/{row['successor']}/{row['repeat']}"
 
 
-def test_it_opens_from_disk_and_tells_what_the_run_was(browser: Browser, page_file: Path) -> None:
+def test_it_opens_from_disk_and_shows_the_run(browser: Browser, page_file: Path) -> None:
     with open_page(browser, page_file) as (page, _, _):
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         assert "16" in texts(page, ".figures b")
@@ -148,7 +148,7 @@ def test_it_opens_from_disk_and_tells_what_the_run_was(browser: Browser, page_fi
 
 
 @pytest.mark.slow
-def test_a_column_sorts_up_and_down_with_the_unknown_last(browser: Browser, page_file: Path) -> None:
+def test_columns_sort_in_both_directions_with_unknown_values_last(browser: Browser, page_file: Path) -> None:
     with open_page(browser, page_file) as (page, _, _):
         table = "#table-main tbody td:nth-child(3)"
         button = page.locator("#table-main").get_by_role("button", name="solved rate")
@@ -162,29 +162,29 @@ def test_a_column_sorts_up_and_down_with_the_unknown_last(browser: Browser, page
 
 
 @pytest.mark.slow
-def test_filters_pick_rows_of_every_table_that_has_the_column(browser: Browser, page_file: Path) -> None:
-    shown_rows = "#rows tbody tr:not([hidden])"
+def test_filters_apply_to_every_table_with_the_column(browser: Browser, page_file: Path) -> None:
+    visible_rows = "#rows tbody tr:not([hidden])"
     with open_page(browser, page_file) as (page, _, _):
         page.get_by_label("view", exact=True).select_option("trace")
-        assert page.locator(shown_rows).count() == 4
+        assert page.locator(visible_rows).count() == 4
         assert texts(page, "#table-main tbody tr:not([hidden]) td:nth-child(2)") == ["trace"]
         page.get_by_label("point", exact=True).select_option("first_validation")
-        assert page.locator(shown_rows).count() == 2
+        assert page.locator(visible_rows).count() == 2
         assert page.locator("#count").inner_text() == "2 of 16 takeovers"
         page.keyboard.press("/")
         page.keyboard.type("mend-1")
-        assert page.locator(shown_rows).count() == 1
+        assert page.locator(visible_rows).count() == 1
         assert page.locator("#matrix tbody tr:not([hidden])").count() == 1
         page.get_by_role("button", name="clear").click()
-        expect(page.locator(shown_rows)).to_have_count(16)
+        expect(page.locator(visible_rows)).to_have_count(16)
         page.get_by_role("combobox", name="solved").select_option("no")
         expected = sum(not row["resolved"] for row in load_rows(page))
-        assert page.locator(shown_rows).count() == expected
+        assert page.locator(visible_rows).count() == expected
 
 
 def load_rows(page: Page) -> list[dict[str, Any]]:
-    """The index as the page holds it."""
-    found = page.evaluate(
+    """The rows of the index in the page."""
+    rows = page.evaluate(
         """async () => {
           const text = document.getElementById("index").textContent;
           const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -192,102 +192,104 @@ def load_rows(page: Page) -> list[dict[str, Any]]:
           return JSON.parse(await new Response(stream).text()).body.takeovers;
         }"""
     )
-    assert isinstance(found, list)
-    return found
+    assert isinstance(rows, list)
+    return rows
 
 
-def test_every_event_is_a_mark_of_the_class_that_was_measured(
+def test_every_event_is_a_mark_of_its_measured_class(
     browser: Browser, page_file: Path, results: Results
 ) -> None:
     kinds = set()
     for number, row in enumerate(results.takeovers):
-        record, taken = results.load_record(row), results.load_trace(row)
+        record, successor_trace = results.load_record(row), results.load_trace(row)
         assert record is not None
-        assert taken is not None
-        measured = [f"kind-{kind or 'new'}" for kind in classify_events(record, taken.events)]
+        assert successor_trace is not None
+        measured = [f"kind-{kind or 'new'}" for kind in classify_events(record, successor_trace.events)]
         with open_page(browser, page_file, address(results, number)) as (page, _, _):
-            marks = page.locator(".lane.chosen .mark")
+            marks = page.locator(".timeline.chosen .mark")
             classes = marks.evaluate_all("all => all.map((mark) => [...mark.classList])")
-            before = page.locator(".lane.before .mark").count()
+            predecessor_marks = page.locator(".timeline.before .mark").count()
         assert [next(name for name in each if name.startswith("kind-")) for each in classes] == measured
-        assert before == record.point.event_index + 1
+        assert predecessor_marks == record.point.event_index + 1
         kinds |= set(measured)
     assert kinds == {"kind-new", "kind-read", "kind-search", "kind-command", "kind-verification"}
 
 
 @pytest.mark.slow
-def test_edits_results_and_refusals_are_seen(browser: Browser, page_file: Path, results: Results) -> None:
+def test_marks_show_edits_results_and_refusals(browser: Browser, page_file: Path, results: Results) -> None:
     longest = max(range(len(results.takeovers)), key=lambda number: results.takeovers[number]["events"])
     with open_page(browser, page_file, address(results, longest)) as (page, _, _):
-        lane = page.locator(".lane.chosen")
-        assert lane.locator(".is-edit").count() == 1
-        assert lane.locator(".is-failed").inner_text() == "✗"
-        assert lane.locator(".is-passed").inner_text() == "✓"
-        assert lane.locator(".is-refused").count() == 1
-        assert page.locator(".lane.before .is-edit").count() == 1
+        timeline = page.locator(".timeline.chosen")
+        assert timeline.locator(".is-edit").count() == 1
+        assert timeline.locator(".is-failed").inner_text() == "✗"
+        assert timeline.locator(".is-passed").inner_text() == "✓"
+        assert timeline.locator(".is-refused").count() == 1
+        assert page.locator(".timeline.before .is-edit").count() == 1
 
 
 @pytest.mark.slow
-def test_kinds_differ_in_colour_and_in_shape(browser: Browser, page_file: Path) -> None:
-    told = """all => all.map((mark) => {
+def test_kinds_differ_in_color_and_shape(browser: Browser, page_file: Path) -> None:
+    read_styles = """all => all.map((mark) => {
       const style = getComputedStyle(mark, "::before");
       return [style.backgroundColor, style.backgroundImage, style.clipPath, style.borderRadius, style.width, style.height].join();
     })"""
     with open_page(browser, page_file, "#point=mend-0.first_source_edit") as (page, _, _):
-        styles = page.locator(".legend .is-action:not(.is-refused)").evaluate_all(told)
+        styles = page.locator(".legend .is-action:not(.is-refused)").evaluate_all(read_styles)
         shapes = {style.partition(")")[2] for style in styles}
     assert len(styles) == len(set(styles)) == len(shapes) == 5
 
 
-def test_an_event_is_read_by_a_click(browser: Browser, page_file: Path, results: Results) -> None:
+def test_a_click_opens_an_event(browser: Browser, page_file: Path, results: Results) -> None:
     number = next(
         n
         for n, row in enumerate(results.takeovers)
-        if row["events"] == len(AFTER) and row["point"] == "first_validation"
+        if row["events"] == len(SUCCESSOR) and row["point"] == "first_validation"
     )
     with open_page(browser, page_file, address(results, number)) as (page, _, _):
-        page.locator(".lane.chosen [data-event='9']").click()
+        page.locator(".timeline.chosen [data-event='9']").click()
         panel = page.locator("#reader-panel")
         expect(panel.locator("pre")).to_have_text("1 failed, 2 passed in 0.1s")
-        assert {"exit code\n1", "class\nverification, no debt"} <= set(
+        assert {"exit code\n1", "class\nverification (not debt)"} <= set(
             texts(page, "#reader-panel .facts div")
         )
         assert "event=9" in page.url
-        again = page.url
+        url = page.url
         page.get_by_role("tab", name="Final diff").click()
         assert [line.strip() for line in texts(page, ".diff .plus")] == ["+c"]
         assert page.locator(".diff .minus").count() == 1
-    with open_page(browser, page_file, again[again.index("#") :]) as (page, _, _):
+    with open_page(browser, page_file, url[url.index("#") :]) as (page, _, _):
         expect(page.locator("#reader-panel pre")).to_have_text("1 failed, 2 passed in 0.1s")
         assert page.locator("[aria-selected='true'].mark").get_attribute("data-event") == "9"
 
 
-def test_a_successor_shows_the_messages_it_was_given(
+def test_a_takeover_shows_the_messages_of_its_view(
     browser: Browser, page_file: Path, results: Results
 ) -> None:
     for number in range(4):
         row = results.takeovers[number]
         record = results.load_record(row)
         assert record is not None
-        whole = "".join(message.text for message in find_view(row["view"])(record))
+        full_view = "".join(message.text for message in find_view(row["view"])(record))
         with open_page(browser, page_file, address(results, number)) as (page, _, _):
-            shown = page.locator(".message pre").evaluate_all("all => all.map((pre) => pre.textContent)")
+            texts_shown = page.locator(".message pre").evaluate_all(
+                "all => all.map((pre) => pre.textContent)"
+            )
             left = texts(page, ".message .cut")
         if row["view"] == "trace":
-            assert whole.startswith("".join(shown[:2])[:-1])
-            assert whole.endswith(shown[-1])
+            assert full_view.startswith("".join(texts_shown[:2])[:-1])
+            assert full_view.endswith(texts_shown[-1])
             last = record.point.event_index
-            assert left == [f"… events e2 to e{last} follow, as they stand in the predecessor's lane …"]
+            assert left == [f"… events e2 to e{last}: see the predecessor's timeline …"]
         else:
-            assert "".join(shown) == whole
+            assert "".join(texts_shown) == full_view
 
 
 @pytest.mark.slow
-def test_the_keyboard_is_enough(browser: Browser, page_file: Path) -> None:
+def test_the_page_works_with_the_keyboard_alone(browser: Browser, page_file: Path) -> None:
     with open_page(browser, page_file) as (page, _, _):
         page.locator("#matrix a").first.focus()
         page.keyboard.press("Enter")
-        page.wait_for_selector(".timeline")
+        page.wait_for_selector(".timelines")
         for _ in range(20):
             page.keyboard.press("Tab")
             if page.locator(".mark:focus").count():
@@ -300,9 +302,9 @@ def test_the_keyboard_is_enough(browser: Browser, page_file: Path) -> None:
         assert page.locator(".mark:focus").get_attribute("data-event") == "1"
         expect(page.locator("#reader-panel pre")).to_have_text("def one(): ...")
         page.keyboard.press("ArrowDown")
-        assert page.locator(".lane.chosen").get_attribute("data-lane") == "1"
+        assert page.locator(".timeline.chosen").get_attribute("data-timeline") == "1"
         page.keyboard.press("End")
-        last = page.locator(".lane.chosen .mark").count() - 1
+        last = page.locator(".timeline.chosen .mark").count() - 1
         assert page.locator(".mark:focus").get_attribute("data-event") == str(last)
         page.keyboard.press("Enter")
         assert page.locator("#reader-panel:focus").count() == 1
@@ -315,7 +317,7 @@ def test_the_keyboard_is_enough(browser: Browser, page_file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_roles_and_names_are_there_for_who_does_not_see(browser: Browser, page_file: Path) -> None:
+def test_elements_have_accessible_roles_and_names(browser: Browser, page_file: Path) -> None:
     with open_page(browser, page_file, "#point=mend-0.first_validation") as (page, _, _):
         grid = page.get_by_role("grid")
         assert grid.get_by_role("row").count() == 5
@@ -329,25 +331,25 @@ def test_roles_and_names_are_there_for_who_does_not_see(browser: Browser, page_f
 
 
 @pytest.mark.slow
-def test_dark_is_what_the_system_or_the_reader_wants(browser: Browser, page_file: Path) -> None:
-    colour = "() => getComputedStyle(document.documentElement).backgroundColor"
+def test_the_theme_follows_the_system_or_the_button(browser: Browser, page_file: Path) -> None:
+    read_background = "() => getComputedStyle(document.documentElement).backgroundColor"
     with open_page(browser, page_file, color_scheme="light") as (page, _, _):
-        light = page.evaluate(colour)
+        light = page.evaluate(read_background)
         page.locator("#theme").click()
         page.locator("#theme").click()
-        dark = page.evaluate(colour)
+        dark = page.evaluate(read_background)
     with open_page(browser, page_file, color_scheme="dark") as (page, _, _):
-        assert page.evaluate(colour) == dark != light
+        assert page.evaluate(read_background) == dark != light
         page.locator("#theme").click()
-        assert page.evaluate(colour) == light
+        assert page.evaluate(read_background) == light
 
 
 @pytest.mark.slow
-def test_what_is_open_can_be_printed(browser: Browser, page_file: Path) -> None:
+def test_a_point_can_be_printed(browser: Browser, page_file: Path) -> None:
     with open_page(browser, page_file, "#point=mend-0.first_validation", color_scheme="dark") as (page, _, _):
         page.emulate_media(media="print", color_scheme="dark")
         assert page.locator(".bar").is_hidden()
-        assert page.locator(".timeline").is_visible()
+        assert page.locator(".timelines").is_visible()
         assert page.evaluate("() => getComputedStyle(document.body).color") == "rgb(31, 37, 41)"
         assert page.pdf().startswith(b"%PDF")
 
@@ -359,20 +361,20 @@ def test_nothing_overflows_a_narrow_window(browser: Browser, page_file: Path) ->
             assert page.evaluate("() => document.documentElement.scrollWidth") <= 400
 
 
-def test_no_text_of_an_agent_is_more_than_text(browser: Browser, tmp_path: Path) -> None:
-    text = HOSTILE + UNSEEN
-    said = [event.model_copy(update={"text": f"{text} {event.text}"}) for event in BEFORE]
-    said[0] = said[0].model_copy(
+def test_agent_text_is_never_interpreted(browser: Browser, tmp_path: Path) -> None:
+    text = HOSTILE + INVISIBLE
+    events = [event.model_copy(update={"text": f"{text} {event.text}"}) for event in PREDECESSOR]
+    events[0] = events[0].model_copy(
         update={"arguments": {"command": f"cat {HOSTILE}"}, "text": text + "x" * 1_000_000, "tool": HOSTILE}
     )
     reads = (FileRead(path=HOSTILE, sha256=OLD),)
     changes = (FileChange(path=f"{HOSTILE}.txt", before=OLD, after=NEW),)
-    said[1] = said[1].model_copy(update={"reads": reads, "changes": changes, "tool": HOSTILE})
-    made = trace("bad", tuple(said), task=text)
+    events[1] = events[1].model_copy(update={"reads": reads, "changes": changes, "tool": HOSTILE})
+    bad_trace = trace("bad", tuple(events), task=text)
     out = write_run(
         tmp_path / "out",
-        [made],
-        [made],
+        [bad_trace],
+        [bad_trace],
         records=1,
         views=("repository", "trace", "summary", "structured", "transcript", "cited"),
         successor=f"openai:{HOSTILE}",
@@ -384,26 +386,26 @@ def test_no_text_of_an_agent_is_more_than_text(browser: Browser, tmp_path: Path)
     write_page(tmp_path / "report.html", results, [table], [])
     with open_page(browser, tmp_path / "report.html") as (page, _, _):
         assert HOSTILE in page.locator("#table-hostile td").first.inner_text()
-        assert SHOWN in page.locator("#table-hostile h3").inner_text()
+        assert ESCAPED in page.locator("#table-hostile h3").inner_text()
         assert HOSTILE in page.locator("#matrix a").first.inner_text()
         page.locator("#matrix a").first.click()
-        for lane in range(7):
-            page.locator(f"[data-lane='{lane}'] .mark").first.click()
+        for number in range(7):
+            page.locator(f"[data-timeline='{number}'] .mark").first.click()
             event = page.locator("#reader-panel pre").first.inner_text()
-            assert event.startswith(HOSTILE + SHOWN)
-            assert "characters left out" in event
+            assert event.startswith(HOSTILE + ESCAPED)
+            assert "characters omitted" in event
             for tab in page.get_by_role("tab").all_inner_texts():
                 page.get_by_role("tab", name=tab, exact=True).click()
-                shown = page.locator("#reader-panel").inner_text()
-                assert "\u202e" not in shown
-                assert "\x1b" not in shown
-                assert "hacked" in shown
+                texts_shown = page.locator("#reader-panel").inner_text()
+                assert "\u202e" not in texts_shown
+                assert "\x1b" not in texts_shown
+                assert "hacked" in texts_shown
         assert page.evaluate("() => typeof hacked") == "undefined"
         assert page.locator("main script, main img, main svg").count() == 0
 
 
-def test_its_policy_lets_nothing_else_run(browser: Browser, page_file: Path) -> None:
-    with open_page(browser, page_file) as (page, requests, complaints):
+def test_the_content_security_policy_blocks_injected_code(browser: Browser, page_file: Path) -> None:
+    with open_page(browser, page_file) as (page, requests, errors):
         page.evaluate(
             """() => {
               const script = document.createElement("script");
@@ -417,30 +419,32 @@ def test_its_policy_lets_nothing_else_run(browser: Browser, page_file: Path) -> 
         )
         page.wait_for_timeout(200)
         assert page.evaluate("() => typeof hacked") == "undefined"
-        assert any("Content Security Policy" in each for each in complaints)
-        complaints.clear()
+        assert any("Content Security Policy" in each for each in errors)
+        errors.clear()
         requests[:] = requests[:1]
 
 
-def test_rows_alone_say_so_and_still_tell_effort(browser: Browser, results: Results, tmp_path: Path) -> None:
+def test_a_page_of_rows_alone_says_so_and_shows_effort(
+    browser: Browser, results: Results, tmp_path: Path
+) -> None:
     out = tmp_path / "published"
     shutil.copytree(results.sources[0].out, out, ignore=shutil.ignore_patterns("records", "traces"))
     write_page(tmp_path / "report.html", load_results([out]), [], [])
     with open_page(browser, tmp_path / "report.html") as (page, _, _):
-        assert "neither traces nor records" in page.locator("#rows-only").inner_text()
+        assert "Traces and records are missing" in page.locator("#rows-only").inner_text()
         page.locator("#rows tbody a").first.click()
-        assert "its trace was not at hand" in page.locator(".lane.chosen").inner_text()
+        assert "trace missing" in page.locator(".timeline.chosen").inner_text()
         assert page.locator(".effort tbody tr").count() == 4
         page.get_by_role("tab", name="Final diff").click()
         assert page.locator(".diff .plus").count() == 1
         page.get_by_role("tab", name="First messages").click()
-        assert "record was not at hand" in page.locator("#reader-panel").inner_text()
+        assert "handoff record is missing" in page.locator("#reader-panel").inner_text()
 
 
 @pytest.mark.slow
-def test_one_takeover_is_enough(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_of_a_single_takeover(browser: Browser, tmp_path: Path) -> None:
     out = write_run(
-        tmp_path / "out", [trace("m", BEFORE)], [trace("s", AFTER)], records=1, views=("repository",)
+        tmp_path / "out", [trace("m", PREDECESSOR)], [trace("s", SUCCESSOR)], records=1, views=("repository",)
     )
     empty = Table(1, "empty", "Nothing", ("view", "n"), ())
     unknown = Table(2, "unknown", "Not known", ("view", "n"), (("trace", float("nan")), ("cited", None)))
@@ -450,20 +454,20 @@ def test_one_takeover_is_enough(browser: Browser, tmp_path: Path) -> None:
         assert texts(page, "#table-unknown td:nth-child(2)") == ["–", "–"]
         assert page.locator("#count").inner_text() == "1 takeover"
         page.locator("#rows tbody tr td").nth(1).click()
-        assert page.locator(".lane[data-lane]").count() == 2
+        assert page.locator(".timeline[data-timeline]").count() == 2
 
 
-def test_a_failed_takeover_says_why_and_an_unknown_point_that_there_is_none(
+def test_failed_takeovers_and_unknown_points_are_explained(
     browser: Browser, results: Results, tmp_path: Path
 ) -> None:
-    kept = ("record_id", "view", "successor", "repeat", "task_id", "trace", "out")
-    failed = {name: results.takeovers[1][name] for name in kept}
+    fields = ("record_id", "view", "successor", "repeat", "task_id", "trace", "out")
+    failed = {name: results.takeovers[1][name] for name in fields}
     failed |= {"outcome": "infrastructure_failure", "resolved": None, "detail": "the endpoint is gone"}
     rows = (results.takeovers[0], failed, *results.takeovers[2:])
     write_page(tmp_path / "report.html", results._replace(takeovers=rows), [], [])
     with open_page(browser, tmp_path / "report.html", "#point=nowhere") as (page, _, _):
-        assert "no handoff point nowhere" in page.locator("#point").inner_text()
-        page.get_by_role("link", name="See those there are.").click()
+        assert "Handoff point nowhere not found." in page.locator("#point").inner_text()
+        page.get_by_role("link", name="Show all handoff points.").click()
         page.get_by_text("1 infrastructure failure:").click()
         assert "the endpoint is gone" in page.locator(".failures li").inner_text()
     where = address(results, 1)
@@ -476,7 +480,7 @@ def test_a_page_of_a_small_run_is_small(page_file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_runs_of_two_successors_are_lanes_of_one_point(
+def test_runs_of_two_successors_are_timelines_of_one_point(
     browser: Browser, results: Results, tmp_path: Path
 ) -> None:
     out = tmp_path / "other"
@@ -486,8 +490,8 @@ def test_runs_of_two_successors_are_lanes_of_one_point(
     write_page(tmp_path / "report.html", load_results([out, results.sources[0].out]), [], [])
     where = "#point=mend-0.first_validation&run=trace/openai:other/1&event=2"
     with open_page(browser, tmp_path / "report.html", where) as (page, _, _):
-        assert page.locator(".lane[data-lane]").count() == 9
-        assert "openai:other" in page.locator(".lane.chosen .head").inner_text()
+        assert page.locator(".timeline[data-timeline]").count() == 9
+        assert "openai:other" in page.locator(".timeline.chosen .head").inner_text()
         assert page.locator("[aria-selected='true'].mark").get_attribute("data-event") == "2"
         page.get_by_role("tab", name="First messages").click()
         assert page.locator(".message").count() == 1

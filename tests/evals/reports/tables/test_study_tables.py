@@ -1,4 +1,4 @@
-"""The nine tables of rows made by hand; what they must say was worked out without them."""
+"""The nine tables of handwritten rows, compared with values computed by hand."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from ...conftest import rewrite_rows
 Rows = list[dict[str, Any]]
 
 
-def told(out: Path) -> dict[str, Rows]:
-    """Every table's rows by the table's name, each row by column."""
+def rows_by_table(out: Path) -> dict[str, Rows]:
+    """The rows of each table by its name, as dictionaries."""
     return {
         table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        for table in notes_of(out)
+        for table in load_tables(out)
     }
 
 
-def notes_of(out: Path) -> tuple[Table, ...]:
+def load_tables(out: Path) -> tuple[Table, ...]:
     return build_tables(load_results([out]))
 
 
-def only(rows: Rows, *named: str) -> dict[str, Any]:
-    """The one row whose first cells are these."""
-    (found,) = [row for row in rows if tuple(row.values())[: len(named)] == named]
-    return found
+def find_row(rows: Rows, *cells: str) -> dict[str, Any]:
+    """The only row that starts with these cells."""
+    (match,) = [row for row in rows if tuple(row.values())[: len(cells)] == cells]
+    return match
 
 
-def test_there_are_nine(published: Path) -> None:
-    found = notes_of(published)
+def test_there_are_nine_tables(published: Path) -> None:
+    found = load_tables(published)
     assert [table.number for table in found] == list(range(1, 10))
     assert len({table.name for table in found}) == 9
     for table in found:
@@ -59,14 +59,14 @@ def test_there_are_nine(published: Path) -> None:
 
 
 def test_the_study(published: Path) -> None:
-    counts = {(row["what"], row["which"]): row["number"] for row in told(published)["study"]}
+    counts = {(row["item"], row["category"]): row["count"] for row in rows_by_table(published)["study"]}
     assert counts == {
         ("tasks", ""): 5,
         ("predecessor runs", "openai:first"): 3,
         ("predecessor runs", "openai:second"): 1,
         ("predecessor runs", "without a handoff point"): 1,
-        ("predecessor stopped", "finished"): 3,
-        ("predecessor stopped", "steps"): 1,
+        ("predecessor stop reasons", "finished"): 3,
+        ("predecessor stop reasons", "steps"): 1,
         ("handoff points", "all"): 6,
         ("handoff points", "first_source_edit"): 3,
         ("handoff points", "first_validation"): 2,
@@ -75,9 +75,9 @@ def test_the_study(published: Path) -> None:
         ("handoff states", "behavior_broken"): 1,
         ("handoff states", "already_solved"): 1,
         ("takeovers", "graded"): 49,
-        ("takeovers of openai:alpha", "finished"): 14,
-        ("takeovers of openai:alpha", "steps"): 11,
-        ("takeovers of openai:beta", "finished"): 24,
+        ("takeovers by openai:alpha", "finished"): 14,
+        ("takeovers by openai:alpha", "steps"): 11,
+        ("takeovers by openai:beta", "finished"): 24,
         **{
             ("infrastructure failures", stage): 1
             for stage in ("predecessors", "labels", "notes", "takeovers")
@@ -86,43 +86,43 @@ def test_the_study(published: Path) -> None:
 
 
 def test_effects_by_successor_and_view(published: Path) -> None:
-    rows = told(published)["effects"]
+    rows = rows_by_table(published)["effects"]
     assert len(rows) == 8
-    # Seven takeovers under each, two of them of one point.
-    baseline, trace = (only(rows, "openai:alpha", view) for view in ("repository", "trace"))
+    # Seven takeovers per view, two of them at one point.
+    baseline, trace = (find_row(rows, "openai:alpha", view) for view in ("repository", "trace"))
     assert (baseline["runs"], baseline["solved"], baseline["median events"]) == (7, 2, 30)
     assert baseline["median prompt tokens"] == 35_000  # of six: one is NaN
     assert baseline["Δ median events %"] is baseline["Δ solved pp"] is baseline["pairs"] is None
     assert (trace["runs"], trace["solved"], trace["pairs"], trace["median events"]) == (7, 5, 7, 12)
     assert trace["solved %"] == pytest.approx(500 / 7)
     assert trace["Δ median events %"] == pytest.approx(-60)
-    # Medians of the five pairs that are known on both sides: 12,000 and 40,000.
+    # Medians of the five pairs with both values known: 12,000 and 40,000.
     assert trace["Δ median prompt tokens %"] == pytest.approx(-70)
     assert trace["Δ solved pp"] == pytest.approx(300 / 7)
-    structured = only(rows, "openai:alpha", "structured")
+    structured = find_row(rows, "openai:alpha", "structured")
     assert (structured["runs"], structured["pairs"]) == (5, 5)  # the sixth is an infrastructure failure
     assert structured["Δ solved pp"] == pytest.approx(20)
-    assert only(rows, "openai:beta", "structured")["Δ median events %"] == pytest.approx(10)
+    assert find_row(rows, "openai:beta", "structured")["Δ median events %"] == pytest.approx(10)
 
 
 def test_matched_statistics(published: Path) -> None:
-    rows = told(published)["matched"]
+    rows = rows_by_table(published)["matched"]
     assert len(rows) == 2 * 3 * 3
-    events = only(rows, "openai:alpha", "trace", "events, reduction %")
-    assert (events["pairs"], events["left out"], events["estimate"]) == (7, 0, 50)
+    events = find_row(rows, "openai:alpha", "trace", "events, reduction %")
+    assert (events["pairs"], events["excluded"], events["estimate"]) == (7, 0, 50)
     assert events["95 % low"] < 50 <= events["95 % high"]
-    cut = only(rows, "openai:alpha", "trace", "prompt tokens, reduction %")
-    assert (cut["pairs"], cut["left out"], cut["estimate"]) == (5, 2, 75)
-    ties = only(rows, "openai:alpha", "structured", "events, reduction %")
+    cut = find_row(rows, "openai:alpha", "trace", "prompt tokens, reduction %")
+    assert (cut["pairs"], cut["excluded"], cut["estimate"]) == (5, 2, 75)
+    ties = find_row(rows, "openai:alpha", "structured", "events, reduction %")
     assert (ties["95 % low"], ties["estimate"], ties["95 % high"]) == pytest.approx((20, 20, 20))
-    won = only(rows, "openai:alpha", "summary", "solved, Δ pp")
+    won = find_row(rows, "openai:alpha", "summary", "solved, Δ pp")
     assert (won["gained"], won["lost"], won["p"]) == (3, 1, pytest.approx(0.625))
     assert won["estimate"] == pytest.approx(100 / 3)
-    assert only(rows, "openai:beta", "trace", "solved, Δ pp")["p"] == 1
+    assert find_row(rows, "openai:beta", "trace", "solved, Δ pp")["p"] == 1
 
 
 def test_first_prompts(published: Path) -> None:
-    trace = only(told(published)["first_prompts"], "openai:alpha", "trace")
+    trace = find_row(rows_by_table(published)["first_prompts"], "openai:alpha", "trace")
     assert (trace["median tokens"], trace["P90 tokens"], trace["max tokens"]) == pytest.approx(
         (3000, 5400, 6000)
     )
@@ -130,51 +130,53 @@ def test_first_prompts(published: Path) -> None:
 
 
 def test_effects_by_point_state_and_predecessor(published: Path) -> None:
-    found = told(published)
-    validation = only(found["points"], "openai:alpha", "first_validation", "trace")
+    found = rows_by_table(published)
+    validation = find_row(found["points"], "openai:alpha", "first_validation", "trace")
     # 15 and 10 events against 30 and 10.
     assert (validation["runs"], validation["Δ median events %"]) == (2, pytest.approx(-37.5))
     assert validation["Δ solved pp"] == pytest.approx(50)
-    broken = only(found["states"], "openai:alpha", "behavior_broken", "trace")
+    broken = find_row(found["states"], "openai:alpha", "behavior_broken", "trace")
     assert (broken["solved"], broken["pairs"], broken["Δ solved pp"]) == (1, 1, 100)
-    kept = only(found["states"], "openai:alpha", "already_solved", "summary")
+    kept = find_row(found["states"], "openai:alpha", "already_solved", "summary")
     assert (kept["solved"], kept["Δ solved pp"], kept["Δ median prompt tokens %"]) == (0, -100, None)
-    assert only(found["states"], "openai:alpha", "unlabelled", "trace")["runs"] == 1
-    second = only(found["predecessors"], "openai:beta", "openai:second", "summary")
+    assert find_row(found["states"], "openai:alpha", "unlabelled", "trace")["runs"] == 1
+    second = find_row(found["predecessors"], "openai:beta", "openai:second", "summary")
     assert (second["runs"], second["Δ median events %"]) == (1, pytest.approx(-50))
     for name in ("points", "states", "predecessors"):
         assert sum(row["runs"] for row in found[name]) == 49
 
 
 def test_repeats(published: Path) -> None:
-    rows = told(published)["repeats"]
+    rows = rows_by_table(published)["repeats"]
     assert len(rows) == 2
-    assert list(only(rows, "openai:alpha", "repository").values())[2:] == [1, 2, 0, 1, 0, 0, 4, 4000]
-    assert list(only(rows, "openai:alpha", "trace").values())[2:] == [1, 2, 1, 0, 0, 100, 2, 1000]
+    assert list(find_row(rows, "openai:alpha", "repository").values())[2:] == [1, 2, 0, 1, 0, 0, 4, 4000]
+    assert list(find_row(rows, "openai:alpha", "trace").values())[2:] == [1, 2, 1, 0, 0, 100, 2, 1000]
 
 
 def test_debt_and_its_sources(published: Path) -> None:
-    rows = told(published)["debt"]
-    baseline = only(rows, "openai:alpha", "repository")
-    assert [baseline[f"{kind} again"] for kind in ("read", "search", "command")] == [14, 7, 7]
+    rows = rows_by_table(published)["debt"]
+    baseline = find_row(rows, "openai:alpha", "repository")
+    assert [baseline[f"repeated {kind}"] for kind in ("reads", "searches", "commands")] == [14, 7, 7]
     assert (baseline["events"], baseline["rediscovery"], baseline["verification"]) == (234, 28, 14)
     assert baseline["rediscovery %"] == pytest.approx(100 * 28 / 234)
-    assert baseline["debt in events"] == 12  # of 10, 12, 15, 10, 0, 25 and 48 more than under trace
-    assert only(rows, "openai:alpha", "trace")["debt in events"] == 0
-    notes = only(rows, "", "notes: structured")
-    assert (notes["notes"], notes["notes' prompt tokens"], notes["notes' completion tokens"]) == (
+    assert (
+        baseline["debt in events"] == 12
+    )  # median of 10, 12, 15, 10, 0, 25 and 48 extra events compared with trace
+    assert find_row(rows, "openai:alpha", "trace")["debt in events"] == 0
+    notes = find_row(rows, "", "notes: structured")
+    assert (notes["notes written"], notes["prompt tokens of notes"], notes["completion tokens of notes"]) == (
         5,
         10_000,
         1000,
     )
-    # A point's summary cost 1,100 tokens, and every takeover with it saved 2,200.
-    assert only(rows, "openai:alpha", "summary")["takeovers to break even"] == pytest.approx(0.5)
-    assert only(rows, "openai:alpha", "structured")["takeovers to break even"] is None
+    # A summary costs 1,100 tokens per point, and each takeover with it saves 2,200.
+    assert find_row(rows, "openai:alpha", "summary")["takeovers to break even"] == pytest.approx(0.5)
+    assert find_row(rows, "openai:alpha", "structured")["takeovers to break even"] is None
 
 
 def test_deltas_need_a_baseline(published: Path) -> None:
     rewrite_rows(published, lambda row: row if row["view"] == "trace" else None)
-    effects, matched = notes_of(published)[1:3]
+    effects, matched = load_tables(published)[1:3]
     row = dict(zip(effects.columns, only_view(effects, "trace"), strict=True))
     assert (row["median events"], row["Δ median events %"], row["pairs"]) == (12, None, None)
     assert matched.rows == ()
@@ -186,11 +188,11 @@ def only_view(table: Table, view: str) -> tuple[Any, ...]:
     return next(row for row in table.rows if row[1] == view)
 
 
-def test_the_baseline_alone_is_told_as_such(published: Path) -> None:
+def test_notes_say_that_only_the_baseline_was_run(published: Path) -> None:
     rewrite_rows(published, lambda row: row if row["view"] == "repository" else None)
-    found = {table.name: table for table in notes_of(published)}
-    assert any("nothing to compare" in note for note in found["effects"].notes)
-    assert any("no debt can be told" in note for note in found["debt"].notes)
+    found = {table.name: table for table in load_tables(published)}
+    assert any("Only the repository view was run: no comparison." in note for note in found["effects"].notes)
+    assert any("handoff debt cannot be computed" in note for note in found["debt"].notes)
 
 
 def test_a_single_point_of_one_successor(published: Path) -> None:
@@ -202,38 +204,40 @@ def test_a_single_point_of_one_successor(published: Path) -> None:
             else None
         ),
     )
-    found = told(published)
-    events = only(found["matched"], "openai:alpha", "trace", "events, reduction %")
+    found = rows_by_table(published)
+    events = find_row(found["matched"], "openai:alpha", "trace", "events, reduction %")
     assert (events["pairs"], events["estimate"], events["95 % low"]) == (1, 0, None)
-    assert only(found["matched"], "openai:alpha", "summary", "solved, Δ pp")["lost"] == 1
+    assert find_row(found["matched"], "openai:alpha", "summary", "solved, Δ pp")["lost"] == 1
 
 
-def test_nothing_graded_makes_tables_all_the_same(published: Path, tmp_path: Path) -> None:
+def test_tables_are_written_without_graded_takeovers(published: Path, tmp_path: Path) -> None:
     rewrite_rows(published, lambda row: None)
-    found = notes_of(published)
+    found = load_tables(published)
     assert len(found) == 9
     write_tables(tmp_path / "tables", found)
     assert len(list((tmp_path / "tables").iterdir())) == 27
 
 
 def test_runs_without_an_llm_say_so_in_every_table(published: Path) -> None:
-    assert not any("No LLM" in note for table in notes_of(published) for note in table.notes)
+    assert not any("No LLM" in note for table in load_tables(published) for note in table.notes)
     config = published / "config.json"
     config.write_text(config.read_text().replace("openai:alpha", "builtin:oracle"))
-    assert all(any("No LLM: builtin:oracle" in note for note in table.notes) for table in notes_of(published))
+    assert all(
+        any("No LLM: builtin:oracle" in note for note in table.notes) for table in load_tables(published)
+    )
 
 
-def test_a_torn_line_and_two_versions_of_prompts_are_in_the_notes(published: Path) -> None:
+def test_notes_name_truncated_rows_and_prompt_versions(published: Path) -> None:
     rewrite_rows(published, lambda row: row | {"prompts": "a" if row["view"] == "trace" else "b"})
     path = published / "takeovers.jsonl"
     path.write_text(path.read_text()[:-9])
-    for table in notes_of(published):
+    for table in load_tables(published):
         assert any("torn off" in note for note in table.notes)
-        assert any("different versions of the prompts: a, b" in note for note in table.notes)
+        assert any("different prompt versions: a, b" in note for note in table.notes)
 
 
-def test_csv_has_the_raw_numbers(published: Path) -> None:
-    for table in notes_of(published):
+def test_csv_contains_raw_numbers(published: Path) -> None:
+    for table in load_tables(published):
         read = list(csv.reader(to_csv(table).splitlines()))
         assert tuple(read[0]) == table.columns
         for cells, row in zip(read[1:], table.rows, strict=True):
@@ -295,7 +299,7 @@ HARMLESS = (
 
 
 @pytest.mark.parametrize("text", FORMULAS, ids=ascii)
-def test_no_cell_is_a_formula(text: str) -> None:
+def test_formulas_are_marked(text: str) -> None:
     table = Table(1, "n", "t", (text, "b"), ((text, 1), ("x", text)))
     rows = list(csv.reader(io.StringIO(to_csv(table), newline="")))
     assert [len(row) for row in rows] == [2, 2, 2]
@@ -308,25 +312,25 @@ def test_no_cell_is_a_formula(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HARMLESS, ids=ascii)
-def test_a_cell_that_is_no_formula_stays_as_it_is(text: str) -> None:
+def test_harmless_cells_are_unchanged(text: str) -> None:
     assert escape_formula(text) == text
 
 
 @pytest.mark.parametrize("number", [-1.5, -3, 0, 2.25, None])
-def test_a_number_stays_a_number(number: float | None) -> None:
+def test_numbers_are_unchanged(number: float | None) -> None:
     table = Table(1, "n", "t", ("a",), ((number,), (number,)))
     assert to_csv(table).splitlines()[1] == ('""' if number is None else str(number))
 
 
 @given(st.text(alphabet=st.sampled_from("=+-@;|\t\r\n '\"a1.\u200b＝")))
-def test_every_cell_can_be_read_back(text: str) -> None:
+def test_every_cell_can_be_restored(text: str) -> None:
     assert unescape_formula(str(escape_formula(text))) == text
 
 
 HOSTILE = r"50%_of $x^2 & {y} #1 ~ \input{/etc/passwd} | `a` <b> [c] *d*" + "\n\\\\ \x07end"
 
 
-def test_hostile_names_stay_text() -> None:
+def test_hostile_names_are_escaped() -> None:
     table = Table(3, "hostile", HOSTILE, (HOSTILE, "n"), ((HOSTILE, 1),), (HOSTILE,))
     latex = to_latex(table)
     known = r"\\(begin|end|centering|caption|label|toprule|midrule|bottomrule|par|footnotesize|text\w+|[{}&%$#_\\])"
@@ -344,8 +348,8 @@ def test_hostile_names_stay_text() -> None:
     assert not re.search(r"(?<!\\)[<`*]", "".join(markdown[2:]))
 
 
-def test_wide_tables_fit_a_page(published: Path) -> None:
-    for table in notes_of(published):
+def test_wide_tables_are_resized(published: Path) -> None:
+    for table in load_tables(published):
         latex = to_latex(table)
         assert (r"\resizebox{\textwidth}" in latex) == (len(table.columns) > 7)
         assert latex.count("{") == latex.count("}")
@@ -367,5 +371,5 @@ def test_wide_tables_fit_a_page(published: Path) -> None:
         ("Δ solved pp", None, "–"),
     ],
 )
-def test_numbers_are_printed_alike(column: str, value: float | None, text: str) -> None:
+def test_numbers_are_formatted_by_column(column: str, value: float | None, text: str) -> None:
     assert format_cell(column, value) == text

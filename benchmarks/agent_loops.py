@@ -1,7 +1,6 @@
-"""What our loop is measured against: other agent loops, whose model asks at once for the same shell command.
+"""Other agent loops as references, with an instant model that requests the same shell command.
 
-A step is one answer of the model and one command, both kept; the first step, which also starts things, does not
-count.
+A step is one answer of the model and one command, both saved. The first step, which includes start-up, does not count.
 """
 
 from __future__ import annotations
@@ -22,29 +21,35 @@ from typing_extensions import TypedDict
 
 
 class PeerUnavailableError(RuntimeError):
-    """The Python that was named cannot run the peer."""
+    """The Python interpreter of --peer-python cannot run the peer."""
 
 
 def build_command(observation_bytes: int = 0) -> str:
-    """What is run in each step: `true`, or what prints that many zeros without a further process."""
+    """The command of each step: `true`, or a builtin that prints that many zeros."""
     return f"printf '%0{observation_bytes}d' 0" if observation_bytes else "true"
 
 
 def time_mini_swe_agent(
     steps: int, directory: Path, observation_bytes: int = 0, *, python: str = sys.executable
 ) -> float:
-    """Seconds of a step of mini-swe-agent, which saves its trajectory after each. Raises PeerUnavailableError."""
+    """Seconds per step of mini-swe-agent, which saves its trajectory after each. Raises PeerUnavailableError."""
     script = str(Path(__file__).with_name("mini_peer.py"))
-    asked = [python, script, str(steps), str(directory / "trajectory.json"), build_command(observation_bytes)]
-    quiet = {"MSWEA_SILENT_STARTUP": "1", "MSWEA_GLOBAL_CONFIG_DIR": str(directory)}
+    command = [
+        python,
+        script,
+        str(steps),
+        str(directory / "trajectory.json"),
+        build_command(observation_bytes),
+    ]
+    settings = {"MSWEA_SILENT_STARTUP": "1", "MSWEA_GLOBAL_CONFIG_DIR": str(directory)}
     try:
-        told = subprocess.run(asked, env=os.environ | quiet, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=False)
     except OSError as error:
         raise PeerUnavailableError(f"--peer-python {python}: {error.strerror}") from error
-    if told.returncode != 0:
-        reason = (told.stderr.strip() or f"exit code {told.returncode}").splitlines()[-1]
+    if done.returncode != 0:
+        reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
         raise PeerUnavailableError(f"--peer-python cannot run mini-swe-agent 2 ({reason})")
-    return float(told.stdout)
+    return float(done.stdout)
 
 
 class _State(TypedDict):
@@ -52,26 +57,26 @@ class _State(TypedDict):
 
 
 def time_react_loop(steps: int, directory: Path, observation_bytes: int = 0) -> float:
-    """Seconds of a step of a bare LangGraph loop: two nodes, checkpointed by SqliteSaver as it comes."""
-    begins: list[float] = []
+    """Seconds per step of a bare LangGraph loop: two nodes with an unmodified SqliteSaver."""
+    start_times: list[float] = []
 
     def model(state: _State) -> dict[str, Any]:
-        begins.append(time.perf_counter())
-        if len(begins) > steps:
+        start_times.append(time.perf_counter())
+        if len(start_times) > steps:
             return {"messages": [AIMessage("done")]}
         call = {
             "name": "shell",
             "args": {"command": build_command(observation_bytes)},
-            "id": f"call-{len(begins)}",
+            "id": f"call-{len(start_times)}",
         }
         return {"messages": [AIMessage("", tool_calls=[call])]}
 
     def tool(state: _State) -> dict[str, Any]:
         (call,) = state["messages"][-1].tool_calls
-        ran = subprocess.run(
+        done = subprocess.run(
             ["bash", "-c", call["args"]["command"]], capture_output=True, text=True, check=True
         )
-        return {"messages": [ToolMessage(ran.stdout, tool_call_id=call["id"])]}
+        return {"messages": [ToolMessage(done.stdout, tool_call_id=call["id"])]}
 
     graph = StateGraph(_State)
     graph.add_node(model)
@@ -85,4 +90,4 @@ def time_react_loop(steps: int, directory: Path, observation_bytes: int = 0) -> 
             {"configurable": {"thread_id": uuid.uuid4().hex}, "recursion_limit": 2 * steps + 2},
             durability="sync",
         )
-    return (begins[steps] - begins[1]) / (steps - 1)
+    return (start_times[steps] - start_times[1]) / (steps - 1)

@@ -1,4 +1,4 @@
-"""What matched takeovers prove: reductions and deltas against a baseline, with intervals and exact tests."""
+"""Effects of matched takeovers against a baseline, with bootstrap intervals and exact tests."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ RESAMPLES, SEED, CONFIDENCE = 5_000, 20260518, 0.95
 POINT_KEY = ("record_id", "successor", "repeat")
 REDISCOVERY_KINDS = ("read", "search", "command")
 _BATCH = 1_000
-"""Resamples at a time, so that many pairs need little memory."""
+"""Resamples per batch, to bound memory."""
 
 
 class Pair(NamedTuple):
-    """Two takeovers that differ in one thing only."""
+    """A takeover and its baseline, which differ in one factor only."""
 
     row: Row
     baseline: Row
 
 
 class Interval(NamedTuple):
-    """95 %, by percentile bootstrap."""
+    """A 95 % interval by percentile bootstrap."""
 
     low: float
     high: float
 
 
 class Estimate(NamedTuple):
-    """What pairs come to; no value without a pair, no interval from fewer than two."""
+    """An estimate over pairs: no value without a pair, no interval with fewer than two."""
 
     pairs: int
     excluded: int
-    """Pairs of which a measure is not known, or whose baseline is zero."""
+    """Pairs in which a measure is unknown or the baseline is zero."""
     value: float | None
     interval: Interval | None
 
 
 class McNemar(NamedTuple):
-    """Pairs in which only one of the two is solved, and how likely they are if neither is better."""
+    """Discordant pairs (gained: only the takeover is solved; lost: only the baseline) and their exact p-value."""
 
     gained: int
     lost: int
@@ -54,12 +54,12 @@ class McNemar(NamedTuple):
 
 
 def select_graded(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Those whose infrastructure held; only they have measures."""
+    """The rows without an infrastructure failure; only they have measures."""
     return tuple(row for row in rows if row["outcome"] == "graded")
 
 
 def read_measure(row: Row, measure: str) -> float | None:
-    """A measure of a row; None where nobody counted, which NaN says too."""
+    """A measure of a row; None if it is missing or not finite."""
     value = row.get(measure)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
@@ -67,24 +67,28 @@ def read_measure(row: Row, measure: str) -> float | None:
 
 
 def read_values(rows: Iterable[Row], measure: str) -> list[float]:
-    """The measure's values, where they are known."""
+    """The known values of a measure."""
     return [value for row in rows if (value := read_measure(row, measure)) is not None]
 
 
 def quantile(sample: Sequence[float], share: float) -> float | None:
-    """Interpolated linearly; None of nothing."""
+    """The quantile, interpolated linearly; None for an empty sample."""
     return float(np.quantile(sample, share)) if sample else None
 
 
 def match_pairs(rows: Iterable[Row], baselines: Iterable[Row], key: Sequence[str]) -> tuple[Pair, ...]:
-    """Graded rows beside the graded baseline of the same key, by key whatever order they come in."""
-    of = {tuple(row[name] for name in key): row for row in select_graded(baselines)}
-    found = {tuple(row[name] for name in key): row for row in select_graded(rows)}
-    return tuple(Pair(found[one], of[one]) for one in sorted(found) if one in of)
+    """Graded rows with the graded baseline of the same key, sorted by key."""
+    baseline_by_key = {tuple(row[name] for name in key): row for row in select_graded(baselines)}
+    row_by_key = {tuple(row[name] for name in key): row for row in select_graded(rows)}
+    return tuple(
+        Pair(row_by_key[value], baseline_by_key[value])
+        for value in sorted(row_by_key)
+        if value in baseline_by_key
+    )
 
 
 def pair_with_baseline(rows: Sequence[Row], view: str, baseline: str = BASELINE) -> tuple[Pair, ...]:
-    """Takeovers under a view, each beside the one under the baseline at its point, by its successor and repeat."""
+    """Takeovers under a view, each with the baseline's takeover of the same point, successor and repeat."""
     return match_pairs(
         (row for row in rows if row["view"] == view),
         (row for row in rows if row["view"] == baseline),
@@ -93,29 +97,29 @@ def pair_with_baseline(rows: Sequence[Row], view: str, baseline: str = BASELINE)
 
 
 def read_paired_values(pairs: Iterable[Pair], measure: str) -> list[tuple[float, float]]:
-    """The measure of both, where both are known."""
+    """The measure of takeover and baseline, for pairs in which both are known."""
     both = ((read_measure(row, measure), read_measure(baseline, measure)) for row, baseline in pairs)
     return [(a, b) for a, b in both if a is not None and b is not None]
 
 
 def compute_savings(pairs: Iterable[Pair], measure: str) -> list[float]:
-    """Pair by pair, the share of the measure that is saved."""
+    """The reduction of the measure in each pair, as a share of the baseline."""
     return [1 - a / b for a, b in read_paired_values(pairs, measure) if b > 0]
 
 
 def estimate_reduction(pairs: Sequence[Pair], measure: str) -> Estimate:
-    """The median of what pairs save."""
-    saved = compute_savings(pairs, measure)
-    return _build_estimate(saved, len(pairs) - len(saved), np.median)
+    """The median reduction over pairs."""
+    savings = compute_savings(pairs, measure)
+    return _build_estimate(savings, len(pairs) - len(savings), np.median)
 
 
 def estimate_solved_delta(pairs: Sequence[Pair]) -> Estimate:
-    """The mean, over pairs, of solved (1 or 0) less the baseline's."""
+    """The mean difference over pairs of solved (1 or 0)."""
     return _build_estimate([float(a["resolved"]) - float(b["resolved"]) for a, b in pairs], 0, np.mean)
 
 
 def compute_median_change(pairs: Sequence[Pair], measure: str) -> float | None:
-    """How much the median over pairs differs from the baselines' median, as a share of that."""
+    """The change of the takeovers' median against the baselines' median, as a share of the latter."""
     both = read_paired_values(pairs, measure)
     base = median(b for _, b in both) if both else 0
     return median(a for a, _ in both) / base - 1 if base > 0 else None
@@ -138,10 +142,10 @@ def bootstrap_interval(sample: Sequence[float], statistic: Callable[..., Any]) -
 
 
 def mcnemar(pairs: Iterable[Pair]) -> McNemar:
-    """Exact and two-sided, over discordant pairs; p is 1 where there is none, and None without a pair."""
-    kinds = Counter((bool(a["resolved"]), bool(b["resolved"])) for a, b in pairs)
-    gained, lost = kinds[True, False], kinds[False, True]
-    if not kinds:
+    """The exact two-sided test over discordant pairs; p is 1 without any, and None without a pair."""
+    outcomes = Counter((bool(a["resolved"]), bool(b["resolved"])) for a, b in pairs)
+    gained, lost = outcomes[True, False], outcomes[False, True]
+    if not outcomes:
         return McNemar(0, 0, None)
     return McNemar(
         gained, lost, float(binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0
@@ -149,30 +153,30 @@ def mcnemar(pairs: Iterable[Pair]) -> McNemar:
 
 
 def total_tokens(row: Row) -> float | None:
-    """Prompt and completion tokens; None unless both are known."""
+    """Prompt and completion tokens; None if either is unknown."""
     prompt, completion = read_measure(row, "prompt_tokens"), read_measure(row, "completion_tokens")
     return None if prompt is None or completion is None else prompt + completion
 
 
 def compute_break_even(notes_tokens: float | None, pairs: Iterable[Pair]) -> float | None:
-    """After how many takeovers notes of so many tokens are paid by what a takeover saves, in the median.
+    """Number of takeovers after which notes of this size pay off, at the median saving per takeover.
 
-    None when nothing is saved, or nobody counted.
+    None if nothing is saved, or the tokens are unknown.
     """
     both = ((total_tokens(row), total_tokens(baseline)) for row, baseline in pairs)
-    saved = [b - a for a, b in both if a is not None and b is not None]
-    if notes_tokens is None or not saved or median(saved) <= 0:
+    savings = [b - a for a, b in both if a is not None and b is not None]
+    if notes_tokens is None or not savings or median(savings) <= 0:
         return None
-    return notes_tokens / median(saved)
+    return notes_tokens / median(savings)
 
 
 def count_rediscovery(rows: Iterable[Row]) -> Counter[str]:
-    """Events by kind: those that find out again what the predecessor knew, and `verification`."""
-    found: Counter[str] = Counter()
+    """Number of events by kind of rediscovery, and of `verification` events."""
+    counts: Counter[str] = Counter()
     for row in rows:
-        found.update({kind: int((row.get("rediscovery") or {}).get(kind, 0)) for kind in REDISCOVERY_KINDS})
-        found["verification"] += int(row.get("verification_events") or 0)
-    return found
+        counts.update({kind: int((row.get("rediscovery") or {}).get(kind, 0)) for kind in REDISCOVERY_KINDS})
+        counts["verification"] += int(row.get("verification_events") or 0)
+    return counts
 
 
 def _build_estimate(sample: list[float], excluded: int, statistic: Callable[..., Any]) -> Estimate:

@@ -1,4 +1,4 @@
-// What every part of the page makes its elements with. A text only ever becomes a text: no markup is read from data.
+// Helpers that create elements. Text is inserted as text only: markup in data is never parsed.
 const make = (name, attributes = {}, ...children) => {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -17,28 +17,28 @@ const percent = (value) =>
   value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${Math.round(100 * value)} %`.replace("-", "−");
 const plural = (number, name) => `${count(number)} ${name}${number === 1 ? "" : "s"}`;
 
-// Parts of the page are compressed; each is read once, when it is first asked for.
-const parts = new Map();
-const unpacked = (id) => {
-  if (!parts.has(id)) parts.set(id, read(id));
-  return parts.get(id);
+// Chunks of the page are compressed; each is decompressed once, on first use.
+const chunks = new Map();
+const loadChunk = (id) => {
+  if (!chunks.has(id)) chunks.set(id, decompress(id));
+  return chunks.get(id);
 };
-const read = async (id) => {
+const decompress = async (id) => {
   const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return JSON.parse(await new Response(stream).text());
 };
 
-// A text that was cut is its two ends, with how much stands between them.
+// A truncated text is an array: its two ends, with the number of omitted characters between them.
 const textOf = (string) => {
   if (!Array.isArray(string)) return [string];
-  const [head, left, tail] = string;
-  return [head, make("span", { class: "cut" }, `… ${plural(left, "character")} left out …`), tail];
+  const [head, omitted, tail] = string;
+  return [head, make("span", { class: "cut" }, `… ${plural(omitted, "character")} omitted …`), tail];
 };
 
 const pre = (string, name = "") => {
   const empty = string === "" || string === undefined;
-  return make("pre", { class: name, tabindex: 0 }, ...(empty ? [make("i", {}, "nothing")] : textOf(string)));
+  return make("pre", { class: name, tabindex: 0 }, ...(empty ? [make("i", {}, "empty")] : textOf(string)));
 };
 
 const lineClass = (line) => {
@@ -47,8 +47,8 @@ const lineClass = (line) => {
   return line.startsWith("+") ? "plus" : line.startsWith("-") ? "minus" : "";
 };
 
-const diff = (string, nothing) => {
-  if (string === "" || string === undefined) return make("p", { class: "note" }, nothing);
+const diff = (string, emptyText) => {
+  if (string === "" || string === undefined) return make("p", { class: "note" }, emptyText);
   const box = make("pre", { class: "diff", tabindex: 0 });
   for (const piece of textOf(string)) {
     if (typeof piece !== "string") {

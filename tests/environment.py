@@ -1,4 +1,4 @@
-"""What a test process inherits, replaced by the same for everybody."""
+"""A uniform environment for test processes, independent of their parent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DROPPED_PREFIXES = (
     *("FORCE_COLOR", "NO_COLOR", "CLICOLOR", "PY_COLORS", "TTY_", "COLORTERM", "LINES", "TERMINAL_WIDTH"),
     *("BASH_ENV", "ENV", "CDPATH", "PROMPT_COMMAND", "PYTHON"),
 )
-"""Beginnings of the names of variables that change what programs print, read or start."""
+"""Prefixes of variables that affect output, input or child processes of programs."""
 _FIXED_VARIABLES = {
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
@@ -26,25 +26,25 @@ _FIXED_VARIABLES = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
 }
-_KEPT_PREFIXES = ("PYTHONPATH", "PYTHONHOME", "TAKEOVER_TEST_", "TAKEOVER_CRASHES", "TAKEOVER_STABLE")
+_ALLOWED_PREFIXES = ("PYTHONPATH", "PYTHONHOME", "TAKEOVER_TEST_", "TAKEOVER_CRASHES", "TAKEOVER_STABLE")
 _HOME_VARIABLE = "TAKEOVER_TEST_HOME"
 _RESET_SIGNALS = (signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
 
 def standardize_environment() -> None:
-    """Set signals, umask, locale, time zone, home and terminal of this process, and of those that it starts."""
-    # A shell starts background jobs with interrupts ignored. SIGHUP stays as `nohup` wants it.
+    """Set signals, umask, locale, time zone, home and terminal of this process and its children."""
+    # Shells start background jobs with interrupts ignored. SIGHUP is unchanged, for `nohup`.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in _RESET_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)
     for name in list(os.environ):
-        if name.startswith(_DROPPED_PREFIXES) and not name.startswith(_KEPT_PREFIXES):
+        if name.startswith(_DROPPED_PREFIXES) and not name.startswith(_ALLOWED_PREFIXES):
             del os.environ[name]
     os.environ |= _FIXED_VARIABLES
     time.tzset()
-    # The workers of a session share its home: matplotlib spends seconds on its cache of fonts.
+    # Workers of a session share a home directory: matplotlib takes seconds to build its font cache.
     if _HOME_VARIABLE not in os.environ:
         os.environ[_HOME_VARIABLE] = tempfile.mkdtemp(prefix="takeover-tests-home-")
         atexit.register(shutil.rmtree, os.environ[_HOME_VARIABLE], ignore_errors=True)

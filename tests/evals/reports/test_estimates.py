@@ -1,4 +1,4 @@
-"""Statistics against implementations of their own: statsmodels, a bootstrap written anew, and arithmetic by hand."""
+"""Estimates compared with independent implementations: statsmodels, a second bootstrap, manual arithmetic."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from statsmodels.stats.contingency_tables import mcnemar as by_statsmodels
+from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 
-from langgraph_takeover.evals.reports.statistics import (
+from langgraph_takeover.evals.reports.estimates import (
     Pair,
     bootstrap_interval,
     compute_break_even,
@@ -27,56 +27,56 @@ from langgraph_takeover.evals.reports.statistics import (
 
 
 def row(point: int = 1, view: str = "trace", **fields: Any) -> dict[str, Any]:
-    plain = {
+    defaults = {
         "record_id": f"t.{point:03}",
         "successor": "s",
         "repeat": 1,
         "outcome": "graded",
         "resolved": True,
     }
-    return plain | {"view": view, "events": 10, "prompt_tokens": 100, "completion_tokens": 10} | fields
+    return defaults | {"view": view, "events": 10, "prompt_tokens": 100, "completion_tokens": 10} | fields
 
 
-def solved(*outcomes: tuple[bool, bool]) -> tuple[Pair, ...]:
+def pairs_with_outcomes(*outcomes: tuple[bool, bool]) -> tuple[Pair, ...]:
     return tuple(Pair(row(resolved=ours), row(resolved=theirs)) for ours, theirs in outcomes)
 
 
-def costing(*costs: tuple[Any, Any], measure: str = "events") -> tuple[Pair, ...]:
+def pairs_with_costs(*costs: tuple[Any, Any], measure: str = "events") -> tuple[Pair, ...]:
     return tuple(Pair(row(**{measure: ours}), row(**{measure: theirs})) for ours, theirs in costs)
 
 
-def resampled(values: list[float], statistic: Any, seed: int) -> tuple[float, float]:
-    """The percentile bootstrap, one resample after another."""
-    chance = random.Random(seed)
-    found = sorted(float(statistic(chance.choices(values, k=len(values)))) for _ in range(5000))
-    return found[125], found[-126]
+def bootstrap_by_hand(values: list[float], statistic: Any, seed: int) -> tuple[float, float]:
+    """The percentile bootstrap, one resample at a time."""
+    rng = random.Random(seed)
+    sample = sorted(float(statistic(rng.choices(values, k=len(values)))) for _ in range(5000))
+    return sample[125], sample[-126]
 
 
 @pytest.mark.parametrize(("statistic", "name"), [(np.median, "median"), (np.mean, "mean")])
-def test_intervals_are_those_of_a_bootstrap_written_anew(statistic: Any, name: str) -> None:
-    chance = random.Random(7)
-    found = [chance.gauss(0.3, 0.2) for _ in range(60)]
-    low, high = bootstrap_interval(found, statistic) or (0, 0)
-    others = [resampled(found, statistic, seed) for seed in range(3)]
-    assert low < float(statistic(found)) < high
+def test_intervals_equal_an_independent_bootstrap(statistic: Any, name: str) -> None:
+    rng = random.Random(7)
+    sample = [rng.gauss(0.3, 0.2) for _ in range(60)]
+    low, high = bootstrap_interval(sample, statistic) or (0, 0)
+    others = [bootstrap_by_hand(sample, statistic, seed) for seed in range(3)]
+    assert low < float(statistic(sample)) < high
     for other_low, other_high in others:
         assert low == pytest.approx(other_low, abs=0.02)
         assert high == pytest.approx(other_high, abs=0.02)
 
 
-def test_the_interval_of_a_median_is_exact_where_it_can_be_counted() -> None:
+def test_the_interval_of_a_median_of_three_is_exact() -> None:
     """The median of a resample of three is the largest where two or three of them are: 7 of 27, more than 2.5 %."""
     assert bootstrap_interval([0.1, 0.2, 0.9], np.median) == (0.1, 0.9)
 
 
-def test_intervals_are_the_same_each_time_and_whatever_order_the_rows_are_in() -> None:
-    chance = random.Random(3)
+def test_intervals_are_deterministic_and_independent_of_row_order() -> None:
+    rng = random.Random(3)
     rows = [
-        row(point, view, events=chance.randrange(5, 90), resolved=chance.random() < 0.5)
+        row(point, view, events=rng.randrange(5, 90), resolved=rng.random() < 0.5)
         for point, view in product(range(40), ("trace", "repository"))
     ]
     first = pair_with_baseline(rows, "trace")
-    chance.shuffle(rows)
+    rng.shuffle(rows)
     second = pair_with_baseline(rows, "trace")
     assert estimate_reduction(first, "events") == estimate_reduction(second, "events")
     assert estimate_solved_delta(first) == estimate_solved_delta(second)
@@ -84,20 +84,22 @@ def test_intervals_are_the_same_each_time_and_whatever_order_the_rows_are_in() -
 
 
 @pytest.mark.parametrize(("gained", "lost"), [(0, 0), (1, 0), (0, 3), (2, 2), (3, 1), (11, 4), (40, 71)])
-def test_mcnemar_is_that_of_statsmodels(gained: int, lost: int) -> None:
-    pairs = solved(*[(True, False)] * gained, *[(False, True)] * lost, *[(True, True)] * 5, (False, False))
+def test_mcnemar_equals_statsmodels(gained: int, lost: int) -> None:
+    pairs = pairs_with_outcomes(
+        *[(True, False)] * gained, *[(False, True)] * lost, *[(True, True)] * 5, (False, False)
+    )
     test = mcnemar(pairs)
     assert test[:2] == (gained, lost)
-    assert test.p == pytest.approx(by_statsmodels([[5, gained], [lost, 1]], exact=True).pvalue)
+    assert test.p == pytest.approx(statsmodels_mcnemar([[5, gained], [lost, 1]], exact=True).pvalue)
 
 
-def test_mcnemar_by_hand() -> None:
+def test_mcnemar_equals_a_manual_computation() -> None:
     # Of four discordant pairs three gained: 2 * (1 + 4) / 16.
-    assert mcnemar(solved(*[(True, False)] * 3, (False, True))).p == pytest.approx(0.625)
+    assert mcnemar(pairs_with_outcomes(*[(True, False)] * 3, (False, True))).p == pytest.approx(0.625)
     assert mcnemar(()) == (0, 0, None)
 
 
-def test_reductions_are_of_matched_runs() -> None:
+def test_reductions_use_matched_runs_only() -> None:
     rows = [
         *(row(1, "repository", events=20), row(1, "trace", events=5)),
         *(row(2, "repository", events=10), row(2, "trace", events=8)),
@@ -112,39 +114,41 @@ def test_reductions_are_of_matched_runs() -> None:
     assert pair_with_baseline(rows, "summary") == ()
 
 
-def test_what_nobody_counted_is_left_out_and_told() -> None:
+def test_missing_values_are_excluded_and_counted() -> None:
     costs = [(50, 100), (None, 100), (math.nan, 100), (50, math.nan), (50, None), (50, 0), (30, 100)]
-    estimate = estimate_reduction(costing(*costs, measure="prompt_tokens"), "prompt_tokens")
+    estimate = estimate_reduction(pairs_with_costs(*costs, measure="prompt_tokens"), "prompt_tokens")
     assert (estimate.pairs, estimate.excluded) == (2, 5)
     assert estimate.value == pytest.approx(0.6)
     assert read_measure({"events": True}, "events") is None
     assert read_measure({"events": math.inf}, "events") is None
 
 
-def test_one_pair_has_no_interval_and_none_no_value() -> None:
-    one = estimate_reduction(costing((5, 10)), "events")
+def test_one_pair_has_no_interval_and_no_pair_has_no_value() -> None:
+    one = estimate_reduction(pairs_with_costs((5, 10)), "events")
     assert (one.pairs, one.value, one.interval) == (1, 0.5, None)
     assert estimate_reduction((), "events") == (0, 0, None, None)
     assert estimate_solved_delta(()) == (0, 0, None, None)
     assert compute_median_change((), "events") is None
 
 
-def test_ties_have_an_interval_of_no_width() -> None:
-    assert estimate_reduction(costing(*[(8, 10)] * 6), "events").interval == pytest.approx((0.2, 0.2))
-    assert estimate_solved_delta(solved(*[(True, True)] * 6)) == (6, 0, 0.0, (0.0, 0.0))
+def test_ties_have_an_interval_of_zero_width() -> None:
+    assert estimate_reduction(pairs_with_costs(*[(8, 10)] * 6), "events").interval == pytest.approx(
+        (0.2, 0.2)
+    )
+    assert estimate_solved_delta(pairs_with_outcomes(*[(True, True)] * 6)) == (6, 0, 0.0, (0.0, 0.0))
 
 
-def test_the_change_of_medians_is_not_the_median_of_changes() -> None:
-    pairs = costing((10, 10), (10, 20), (10, 90))
+def test_the_change_of_medians_differs_from_the_median_change() -> None:
+    pairs = pairs_with_costs((10, 10), (10, 20), (10, 90))
     assert compute_median_change(pairs, "events") == pytest.approx(-0.5)
     assert estimate_reduction(pairs, "events").value == pytest.approx(0.5)
-    skewed = costing((10, 10), (19, 20), (80, 90))
+    skewed = pairs_with_costs((10, 10), (19, 20), (80, 90))
     assert compute_median_change(skewed, "events") == pytest.approx(-0.05)
     assert estimate_reduction(skewed, "events").value == pytest.approx(0.05)
-    assert compute_median_change(costing((5, 0)), "events") is None
+    assert compute_median_change(pairs_with_costs((5, 0)), "events") is None
 
 
-def test_notes_are_paid_by_what_takeovers_save() -> None:
+def test_break_even_divides_the_cost_of_notes_by_the_saving() -> None:
     saving = [Pair(row(prompt_tokens=100 - saved), row()) for saved in (10, 20, 60)]
     assert compute_break_even(50.0, saving) == pytest.approx(2.5)
     assert compute_break_even(50.0, [Pair(row(prompt_tokens=101), row())]) is None

@@ -1,4 +1,4 @@
-"""Runs as they lie on disk, made of given traces, without a machine or a model."""
+"""Run directories built from existing traces, without a sandbox or a model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PREDECESSOR, SUCCESSOR = "openai:predecessor", "openai:successor"
 
 
 def load_recorded_traces(shared: Path) -> list[Trace]:
-    """Recorded runs of real agents."""
-    found = (
+    """Load recorded runs of real agents."""
+    traces = (
         next(iter(read_traces(path))) for path in sorted((shared / "trajectories").glob("mini-*/*.traj.json"))
     )
-    return [trace for trace in found if isinstance(trace, Trace)]
+    return [trace for trace in traces if isinstance(trace, Trace)]
 
 
 def write_run(
@@ -37,7 +37,10 @@ def write_run(
     rename_task: Callable[[str], str] = str,
     patch: str | None = None,
 ) -> Path:
-    """So many records of these predecessors' traces, each taken over under every view; one successor after another."""
+    """Write a run with `records` records of these predecessor traces, each taken over under every view.
+
+    Successor traces are assigned in rotation.
+    """
     for name in ("records", "traces"):
         (out / name).mkdir(parents=True)
     config = {"run_id": "1a49e000", "views": views, "predecessors": [PREDECESSOR], "successors": [successor]}
@@ -47,31 +50,33 @@ def write_run(
     while len(rows["labels"]) < records:
         trace = traces[number % len(traces)]
         name = f"{trace.id.removesuffix('.traj')}-{number}"
-        fired = list_points(trace.events, trace.base_directories, trace.workspace)
-        made = [
+        points = list_points(trace.events, trace.base_directories, trace.workspace)
+        new_records = [
             _make_record(name, rename_task(name), trace, point)
-            for point in fired[: records - len(rows["labels"])]
+            for point in points[: records - len(rows["labels"])]
         ]
-        for record in made:
+        for record in new_records:
             _save_record(out, record)
             state = STATES[len(rows["labels"]) % 3]
             rows["labels"].append({"record_id": record.id, "outcome": "graded", "handoff_state": state})
             for place, view in enumerate(views):
-                found = successor_traces[(number + 7 * place + 1) % len(successor_traces)]
-                rows["takeovers"].append(_write_takeover(out, record, view, successor, found, patch))
+                successor_trace = successor_traces[(number + 7 * place + 1) % len(successor_traces)]
+                rows["takeovers"].append(
+                    _write_takeover(out, record, view, successor, successor_trace, patch)
+                )
         key = {"task_id": rename_task(name), "predecessor": PREDECESSOR, "trace": name, "outcome": "run"}
-        ids = [record.id for record in made]
+        ids = [record.id for record in new_records]
         rows["predecessors"].append(
             key | {"records": ids, "stop_reason": "finished", "events": len(trace.events)}
         )
         number += 1
-    for name, each in rows.items():
-        (out / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in each))
+    for stage, stage_rows in rows.items():
+        (out / f"{stage}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in stage_rows))
     return out
 
 
 def _make_record(name: str, task: str, trace: Trace, point: HandoffPoint) -> HandoffRecord:
-    said = " ".join(event.text for event in trace.events if event.kind == "action")[:4000]
+    summary = " ".join(event.text for event in trace.events if event.kind == "action")[:4000]
     return HandoffRecord(
         id=f"{name}.{point.kind}",
         task=TaskBrief(
@@ -91,8 +96,8 @@ def _make_record(name: str, task: str, trace: Trace, point: HandoffPoint) -> Han
         created_at="",
         notes=Notes(
             model=PREDECESSOR,
-            summary=said,
-            structured={"work_completed": (Claim(text=said[:500]),)},
+            summary=summary,
+            structured={"work_completed": (Claim(text=summary[:500]),)},
             summary_usage=Usage(),
             structured_usage=Usage(),
         ),
@@ -100,18 +105,18 @@ def _make_record(name: str, task: str, trace: Trace, point: HandoffPoint) -> Han
 
 
 def _save_record(out: Path, record: HandoffRecord) -> None:
-    place = out / "records" / record.id
-    place.mkdir()
-    (place / "record.json").write_text(to_json(record, exclude={"notes", "review", "envelope"}))
+    directory = out / "records" / record.id
+    directory.mkdir()
+    (directory / "record.json").write_text(to_json(record, exclude={"notes", "review", "envelope"}))
     assert record.notes is not None
-    (place / "notes.json").write_text(to_json(record.notes.seal_for(record.id)))
+    (directory / "notes.json").write_text(to_json(record.notes.seal_for(record.id)))
 
 
 def _write_takeover(
-    out: Path, record: HandoffRecord, view: str, successor: str, taken: Trace, patch: str | None
+    out: Path, record: HandoffRecord, view: str, successor: str, successor_trace: Trace, patch: str | None
 ) -> Row:
     name = f"{record.id}.{view}.successor.1"
-    trace = taken.model_copy(
+    trace = successor_trace.model_copy(
         update={
             "id": name,
             "format": "takeover",
@@ -119,7 +124,7 @@ def _write_takeover(
         }
     )
     (out / "traces" / f"{name}.json").write_text(json.dumps(trace.model_dump(mode="json")))
-    events = len(taken.events)
+    events = len(successor_trace.events)
     key: dict[str, Any] = {"record_id": record.id, "view": view, "successor": successor, "repeat": 1}
     return key | {
         "task_id": record.task.id,
@@ -131,7 +136,7 @@ def _write_takeover(
         "stop_reason": "finished",
         "detail": "",
         "trace": name,
-        "patch": taken.events[-1].text[:4000] if patch is None else patch,
+        "patch": successor_trace.events[-1].text[:4000] if patch is None else patch,
         "events": events,
         "steps": events // 2,
         "llm_calls": events // 2,

@@ -1,4 +1,4 @@
-"""Recorded runs to measure with: those that are named, else those beside the checkout, else some that are made now."""
+"""Recorded runs for benchmarks: given ones, those next to the checkout, or new ones by the built-in model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from langgraph_takeover.handoff.trace.events import Trace
 
 _ROOT = Path(__file__).resolve().parents[1]
 _DEFAULT_DIRECTORY = _ROOT.parent / "shared" / "trajectories"
-HELP = "Recorded runs. Default: ../shared/trajectories, or else runs of bundled tasks by the built-in model."
+HELP = "Recorded runs. Default: ../shared/trajectories, or new runs of bundled tasks by the built-in model."
 
 
 class RecordedRuns(NamedTuple):
@@ -34,13 +34,13 @@ class RecordedRuns(NamedTuple):
 
 @contextmanager
 def open_recorded_runs(sources: Sequence[str]) -> Iterator[RecordedRuns]:
-    """The runs; what cannot be read is told, and that nothing can ends the program."""
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as place:
+    """Open the runs and report unreadable ones; exit if there are no readable ones."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as work:
         if not sources:
             sources = (
                 (str(_DEFAULT_DIRECTORY),)
                 if _DEFAULT_DIRECTORY.is_dir()
-                else (_record_bundled_runs(Path(place)),)
+                else (_record_bundled_runs(Path(work)),)
             )
         try:
             files = find_trace_files(sources)
@@ -48,20 +48,20 @@ def open_recorded_runs(sources: Sequence[str]) -> Iterator[RecordedRuns]:
         except UnknownTraceError as error:
             refuse(str(error))
         if not traces:
-            refuse(f"no trace could be read of {', '.join(sources)}")
+            refuse(f"no readable trace in {', '.join(sources)}")
         yield RecordedRuns(tuple(files), tuple(traces))
 
 
 def _record_bundled_runs(directory: Path) -> str:
-    print_progress("no recorded runs: the built-in model makes some of two bundled tasks")
-    asked = ["--limit", "2", "--sandbox", "process", "--stages", "predecessors", "--view", "trace"]
+    print_progress("no recorded runs: recording two bundled tasks with the built-in model")
+    options = ["--limit", "2", "--sandbox", "process", "--stages", "predecessors", "--view", "trace"]
     done = subprocess.run(
-        [sys.executable, "-m", "evals.takeover", "--out", str(directory / "run"), *asked],
+        [sys.executable, "-m", "evals.takeover", "--out", str(directory / "run"), *options],
         env=os.environ | {"PYTHONPATH": str(_ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode != 0:
-        refuse(f"the built-in model's runs ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+        refuse(f"recording runs failed with exit code {done.returncode}: {done.stderr.strip()[-300:]}")
     return str(directory / "run" / "traces")

@@ -1,4 +1,4 @@
-"""Tests and the main command work whatever the process that starts them has set."""
+"""Tests and the main command work in any environment of their parent process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ADVERSE = {
 }
 
 
-def run_adversely(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+def run_in_adverse_environment(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
     def ignore_signals() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -50,18 +50,20 @@ def run_adversely(*arguments: str | Path, **env: str) -> subprocess.CompletedPro
 
 
 @pytest.mark.slow
-def test_tests_do_not_depend_on_who_starts_them() -> None:
-    done = run_adversely("pytest", *SAMPLE, "-p", "no:cacheprovider", CI="true")
+def test_tests_are_independent_of_their_parent_process() -> None:
+    done = run_in_adverse_environment("pytest", *SAMPLE, "-p", "no:cacheprovider", CI="true")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert " passed" in done.stdout
     assert "skipped" not in done.stdout
 
 
 @pytest.mark.slow
-def test_a_run_does_not_depend_on_who_starts_it(tmp_path: Path) -> None:
+def test_a_run_is_independent_of_its_parent_process(tmp_path: Path) -> None:
     out = tmp_path / "out"
     stores = {"TAKEOVER_HOME": str(tmp_path / "stores"), "XDG_CACHE_HOME": str(tmp_path)}
-    done = run_adversely("evals.takeover", *ONE_POINT, "--sandbox", "process", "--out", out, **stores)
+    done = run_in_adverse_environment(
+        "evals.takeover", *ONE_POINT, "--sandbox", "process", "--out", out, **stores
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert [row["resolved"] for row in read_rows(out)] == [True, True]
     assert (out / "report.html").is_file()
