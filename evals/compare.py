@@ -1,4 +1,4 @@
-"""What changed between two runs: a table for people, one JSON object for programs."""
+"""Compare two runs: a table, or one JSON object."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _EPILOG = """
 Examples:
 
-  python -m evals.compare runs/before runs/after
+  takeover-compare runs/before runs/after
 
-  python -m evals.compare runs/before runs/after --json > change.json
+  takeover-compare runs/before runs/after --json > change.json
 
 Exit codes: 0 done, 2 usage.
 """
@@ -35,13 +35,13 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def command(
     before: Annotated[Path, typer.Argument(metavar="BEFORE", help="Directory of the earlier run.")],
     after: Annotated[Path, typer.Argument(metavar="AFTER", help="Directory of the later run.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     journal: Annotated[
         str | None,
-        typer.Option(help="Database that both runs' rows are in.", show_default="each one's own"),
+        typer.Option(help="Database URL for the rows of both runs.", show_default="each run's own"),
     ] = None,
 ) -> None:
-    """Compare two runs, takeover by takeover: the same record, view, successor and repeat."""
+    """Compare two runs by takeover: same record, view, successor and repeat."""
     from langgraph_takeover.evals.reports.comparison import compare
     from langgraph_takeover.evals.run.preparation import usage_errors
     from langgraph_takeover.evals.run.results import load_results
@@ -63,10 +63,10 @@ def command(
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
-    """Print the table, and in what else the runs differ."""
+    """Print the table and other differences of the runs."""
     from rich.table import Table
 
-    table = Table(title="The later run against the earlier, takeover by takeover; 95 % intervals")
+    table = Table(title="Later run compared with the earlier, per takeover; 95 % intervals")
     table.add_column("view")
     for name in (
         "matched",
@@ -88,7 +88,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         )
     console.print(table)
     console.print(
-        "Medians; Δ: median of each takeover's change, mean for solved; p: McNemar, exact.", style="dim"
+        "Medians. Δ: median change per takeover (mean for solved). p: exact McNemar test.", style="dim"
     )
     for line in _describe_differences(comparison):
         console.print(line, markup=False, soft_wrap=True)
@@ -105,10 +105,10 @@ def _describe_differences(comparison: Comparison) -> list[str]:
         became = "solved now" if flip.is_solved else "no longer solved"
         said.append(f"{became}: {flip.record_id}, {flip.view}, {flip.successor}, repeat {flip.repeat}")
     if len(comparison.flips) > _MAX_FLIPS:
-        said.append(f"… and {len(comparison.flips) - _MAX_FLIPS} more; --json has them all")
+        said.append(f"… and {len(comparison.flips) - _MAX_FLIPS} more (--json lists all)")
     if comparison.changed_records:
         said.append(
-            f"{len(comparison.changed_records)} of {comparison.records} records were made anew: same name, other content"
+            f"{len(comparison.changed_records)} of {comparison.records} records have the same name but different content"
         )
     said += [f"setting {name}: {then} → {now}" for name, (then, now) in comparison.settings.items()]
     said += [
@@ -134,7 +134,7 @@ def _format_change(estimate: Estimate, unit: str = "%") -> str:
 
 
 def _to_json_value(value: Any) -> Any:
-    """Named tuples as objects."""
+    """Convert named tuples to objects."""
     if hasattr(value, "_asdict"):
         return {name: _to_json_value(part) for name, part in value._asdict().items()}
     if isinstance(value, dict):

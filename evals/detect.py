@@ -1,4 +1,4 @@
-"""The handoff points of recorded runs: a timeline for people, one JSON object a trace for programs."""
+"""Detect the handoff points of recorded runs: a timeline, or one JSON object per trace."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _EPILOG = """
 Examples:
 
-  python -m evals.detect run.traj.json
+  takeover-detect run.traj.json
 
-  python -m evals.detect trajectories/ --json > points.jsonl
+  takeover-detect trajectories/ --json > points.jsonl
 
-  python -m evals.detect trajectories/ --score labels.jsonl --misses
+  takeover-detect trajectories/ --score labels.jsonl --misses
 
-  python -m evals.detect --score tests/handoff/labels.jsonl
+  takeover-detect --score tests/handoff/labels.jsonl
 """
 _WIDE_CONSOLE, _FIXED_WIDTH, _NARROW_FIXED_WIDTH = 120, 92, 64
 _MIN_COMMAND_WIDTH, _MAX_KIND_WIDTH = 8, 26
@@ -43,8 +43,8 @@ def command(
     traces: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Files, directories or globs of recorded runs. With --score they may be left out: the labels' "
-            "own directory and ../shared/trajectories are looked through.",
+            help="Files, directories or globs of recorded runs. Optional with --score: the default is the labels' "
+            "directory and ../shared/trajectories.",
             metavar="[TRACE…]",
             show_default=False,
         ),
@@ -53,18 +53,20 @@ def command(
         str,
         typer.Option(
             "--format",
-            help="The files' format; 'auto' tells it from their content. mini-swe-agent-v1, mini-swe-agent-v2, "
+            help="Format of the files; 'auto' detects it from the content. mini-swe-agent-v1, mini-swe-agent-v2, "
             "swe-agent-0.x, swe-agent-1.x, openhands-v0, openhands-v1, atif, langchain, takeover.",
         ),
     ] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a trace, one a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per trace, one per line.")
+    ] = False,
     score: Annotated[
         Path | None,
-        typer.Option(help="Compare with labels made by hand, and show how often the detectors are right."),
+        typer.Option(help="Compare with hand-made labels and print the detectors' accuracy."),
     ] = None,
     misses: Annotated[bool, typer.Option("--misses", help="With --score: list every disagreement.")] = False,
 ) -> None:
-    """Find the handoff points of recorded runs of any coding agent."""
+    """Detect the handoff points of recorded runs of any coding agent."""
     from rich.console import Console
 
     from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, find_trace_files, read_traces
@@ -93,16 +95,16 @@ def command(
 
 
 def _find_trace_directories(labels: Path | None) -> list[str]:
-    """Where labelled runs may lie when nobody says."""
+    """Default directories of labelled runs."""
     if labels is None:
-        _exit_with_usage_error("name the recorded runs: files, directories or globs")
+        _exit_with_usage_error("PATHS: pass files, directories or globs of recorded runs")
     places = [place for place in (labels.parent, _SHARED_TRAJECTORIES) if place.is_dir()]
     print(f"looking in {', '.join(map(str, places))}", file=sys.stderr)
     return [str(place) for place in places]
 
 
 def build_report(name: str, trace: Trace) -> dict[str, Any]:
-    """What `--json` prints of one trace."""
+    """The JSON object of one trace."""
     from langgraph_takeover.handoff.points.annotations import annotate_steps, explain_point
 
     rows = annotate_steps(trace)
@@ -145,7 +147,7 @@ def _print_timeline(console: Console, name: str, trace: Trace) -> None:
         title_justify="left",
     )
     narrow = console.width < _WIDE_CONSOLE
-    headings = ("action", "event", "what the agent did", "taken for", "outcome", "handoff point after it")
+    headings = ("action", "event", "action", "taken for", "outcome", "handoff point after it")
     for heading in headings[: 5 if narrow else 6]:
         table.add_column(heading, no_wrap=True, justify="right" if heading in ("action", "event") else "left")
     rows = annotate_steps(trace)
@@ -157,7 +159,7 @@ def _print_timeline(console: Console, name: str, trace: Trace) -> None:
         cells = (
             "" if step.action_index is None else str(step.action_index),
             str(step.event_index),
-            # No markup: a command's own brackets and backslashes are to be read as they are.
+            # No markup, so that brackets and backslashes of a command print unchanged.
             Text(did if len(did) <= room else did[: room - 1] + "…"),
             Text(make_printable(step.label)[:_MAX_KIND_WIDTH]),
             Text(outcome, style=_STYLES.get(outcome, "")),
@@ -197,9 +199,7 @@ def _print_scores(
         if label is not None:
             scores.setdefault(trace.format, []).append(score_trace(label, annotate_steps(trace)))
     if not scores:
-        _exit_with_usage_error(
-            "none of the labels is of any of these traces; a label's `trace` must be the end of a path"
-        )
+        _exit_with_usage_error("no label matches these traces (a label's `trace` must be the end of a path)")
     rows = {form: sum_scores(found) for form, found in sorted(scores.items())}
     everything = sum_scores(score for found in scores.values() for score in found)
     counts = {form: len(found) for form, found in scores.items()}
@@ -218,7 +218,7 @@ def _print_score_table(console: Console, rows: dict[str, Score], counts: dict[st
     from rich.table import Table
 
     table = Table(
-        title="Detectors against labels made by hand (unclear cases left out)", title_justify="left"
+        title="Detectors compared with hand-made labels (unclear cases excluded)", title_justify="left"
     )
     for heading in ("format", "traces", "what", "cases", "exactly right", "precision", "recall"):
         table.add_column(heading, justify="left" if heading in ("format", "what") else "right")

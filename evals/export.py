@@ -1,4 +1,4 @@
-"""Recorded runs of any agent as ATIF documents, a takeover linked with the run that it continues."""
+"""Export recorded runs of any agent as ATIF documents; a takeover links to the run that it continues."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _EPILOG = """
 Examples:
 
-  python -m evals.export runs/20260101-120000/traces --out atif
+  takeover-export runs/20260101-120000/traces --out atif
 
-  python -m evals.export run.traj.json --out atif
+  takeover-export run.traj.json --out atif
 """
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -33,17 +33,17 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def command(
     traces: Annotated[
         list[str],
-        typer.Argument(help="Files, directories or globs, as `evals.detect` takes them.", metavar="TRACE…"),
+        typer.Argument(help="Files, directories or globs, as for takeover-detect.", metavar="TRACE…"),
     ],
-    out: Annotated[Path, typer.Option(help="Directory for the documents, one a run; it is made.")],
+    out: Annotated[Path, typer.Option(help="Directory for the documents, one per run; created if missing.")],
     trace_format: Annotated[
-        str, typer.Option("--format", help="The files' format; 'auto' recognises it.")
+        str, typer.Option("--format", help="Format of the files; 'auto' detects it.")
     ] = "auto",
 ) -> None:
-    """Write recorded runs in ATIF, the Agent Trajectory Interchange Format.
+    """Export recorded runs as ATIF, the Agent Trajectory Interchange Format.
 
-    What was given together is linked: a predecessor's document names the documents of its takeovers. A document
-    is named after its run and the format that it was recorded in; one of the same name is replaced.
+    Runs of one call are linked: a predecessor's document names the documents of its takeovers. The name of a document
+    consists of its run and the recorded format. An existing document of that name is replaced.
     """
     from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, find_trace_files, read_traces
 
@@ -53,7 +53,7 @@ def command(
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     if not found:
-        print("error: no trace could be read, so nothing was written", file=sys.stderr)
+        print("error: no trace could be read, so no document was written", file=sys.stderr)
         raise typer.Exit(USAGE)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def command(
 
 
 def write_documents(out: Path, traces: list[Trace]) -> int:
-    """Write each as an ATIF document, linked with those that it is continued by; how many those are."""
+    """Write each trace as an ATIF document, linked to its continuations. Return their number."""
     from langgraph_takeover.handoff.records.record import write_durably
     from langgraph_takeover.handoff.text.redaction import redact
     from langgraph_takeover.handoff.trace.atif import SuccessorDocument, build_document

@@ -1,4 +1,4 @@
-"""How sound the notes are that a model writes: asked for recorded runs, checked against what was recorded."""
+"""Check the notes that a model writes about recorded runs against these runs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 _EPILOG = """
 Examples:
 
-  python -m evals.notes run.traj.json --model openai:gpt-5-mini
+  takeover-notes run.traj.json --model openai:gpt-5-mini
 
-  python -m evals.notes trajectories/ --point first_validation --limit 10 --model openai:qwen
+  takeover-notes trajectories/ --point first_validation --limit 10 --model openai:qwen
   --base-url http://127.0.0.1:8091/v1 --out notes
 
-What is done stays in --out; the same command goes on with the rest.
+Completed notes stay in --out; the same command resumes with the rest.
 
-Exit codes: 0 done, 2 usage, 3 the model failed on some, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 the model failed on some runs, 130 interrupted.
 """
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -34,22 +34,20 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def command(
     traces: Annotated[
         list[str],
-        typer.Argument(help="Files, directories or globs, as `evals.detect` takes them.", metavar="TRACE…"),
+        typer.Argument(help="Files, directories or globs, as for takeover-detect.", metavar="TRACE…"),
     ],
-    model: Annotated[str, typer.Option(help="The model that writes: openai:NAME.")],
+    model: Annotated[str, typer.Option(help="Model that writes the notes: openai:NAME.")],
     base_url: Annotated[
         str | None,
-        typer.Option(envvar="OPENAI_BASE_URL", help="An OpenAI-compatible server.", show_default=False),
+        typer.Option(envvar="OPENAI_BASE_URL", help="OpenAI-compatible server.", show_default=False),
     ] = None,
-    point: Annotated[
-        str, typer.Option(help="The handoff point at which they are written.")
-    ] = "first_validation",
+    point: Annotated[str, typer.Option(help="Handoff point of the notes.")] = "first_validation",
     limit: Annotated[
-        int | None, typer.Option(min=1, help="At most so many runs.", show_default=False)
+        int | None, typer.Option(min=1, help="Maximum number of runs.", show_default=False)
     ] = None,
-    out: Annotated[Path, typer.Option(help="Directory for the notes, one file a run.")] = Path("notes"),
+    out: Annotated[Path, typer.Option(help="Directory for the notes, one file per run.")] = Path("notes"),
 ) -> None:
-    """Let a model write the notes of recorded runs, and tell what of them the record bears out."""
+    """Let a model write notes about recorded runs, and check them against the record."""
     from langgraph_takeover.evals import models
     from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, find_trace_files, read_traces
     from langgraph_takeover.evals.run.settings.config import POINTS, RunUsageError, read_names
@@ -60,7 +58,7 @@ def command(
         kind = read_names("--point", "point", point, POINTS)[0]
         if models.parse_model_name(model).kind != "openai":
             raise RunUsageError(
-                f"--model: {model} writes no notes of any recorded run; name an LLM: openai:NAME"
+                f"--model: {model} cannot write notes about recorded runs (use an LLM: openai:NAME)"
             )
         models.check_model(model, (), base_url)
         records: list[tuple[str, HandoffRecord]] = []
@@ -69,7 +67,7 @@ def command(
             if found and (limit is None or len(records) < limit):
                 records.append((name, build_record(trace, found[0])))
         if not records:
-            raise RunUsageError(f"--point: no run that was given reaches {kind}")
+            raise RunUsageError(f"--point: none of the runs reaches {kind}")
         out.mkdir(parents=True, exist_ok=True)
     except (RunUsageError, UnknownTraceError, models.ModelNameError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -80,7 +78,7 @@ def command(
     try:
         raise typer.Exit(_write_all(records, model, base_url, out))
     except RecordError as error:
-        print(f"error: --out: {error}; remove that file to write it anew", file=sys.stderr)
+        print(f"error: --out: {error} (remove that file to write it again)", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     except OSError as error:
         if error.filename is None:
@@ -88,7 +86,7 @@ def command(
         print(f"error: {error.filename}: {describe_error(error)}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     except KeyboardInterrupt:
-        print("\ninterrupted; what is done is safe. The same command goes on.", file=sys.stderr)
+        print("\ninterrupted; completed notes are saved. Run the same command to resume.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -146,7 +144,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
     if not rows:
         return
-    table = Table(title="What of the notes the record bears out")
+    table = Table(title="Support of the notes by the record")
     for name in rows[0]:
         table.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
     for row in rows:
@@ -156,8 +154,8 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(table)
     console.print(
-        f"{len(rows)} runs, {malformed} malformed; of {sums['claims']} statements {sums['contradicted']} "
-        f"contradicted, {sums['unsupported']} unsupported, {sums['repeated']} only repeat another field's.",
+        f"{len(rows)} runs, {malformed} malformed notes; of {sums['claims']} statements {sums['contradicted']} "
+        f"contradicted, {sums['unsupported']} unsupported, {sums['repeated']} repeat another field.",
         highlight=False,
     )
 

@@ -1,4 +1,4 @@
-"""Runs as others take them: a dataset folder of parquet tables, predictions for SWE-bench, ATIF trajectories."""
+"""Publish runs as a dataset: parquet tables, SWE-bench predictions, ATIF trajectories."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _EPILOG = """
 Examples:
 
-  python -m evals.publish runs/main --out dataset
+  takeover-publish runs/main --out dataset
 
-  python -m evals.publish runs/shard1 runs/shard2 --out dataset --no-trajectories
+  takeover-publish runs/shard1 runs/shard2 --out dataset --no-trajectories
 """
 _CARD_TEMPLATE = """---
 pretty_name: Takeovers
@@ -31,12 +31,12 @@ configs:
 ---
 # Takeovers
 
-What happened when one coding agent continued another's unfinished work: {takeovers} takeovers from {points} handoff
-points of {tasks} tasks, under the views {views}. A row's fields are those of the run's journal.
+One coding agent continues another's unfinished work: {takeovers} takeovers from {points} handoff
+points of {tasks} tasks, under the views {views}. The fields of a row are those of the run's journal.
 
-- `data/*.parquet`: one table a stage; nested fields are JSON text
-- `predictions/SUCCESSOR.VIEW.POINT.REPEAT/all_preds.jsonl`: what `swebench` and its leaderboard read
-- `trajectories/*.json`: every run in ATIF, a predecessor linked with its successors
+- `data/*.parquet`: one table per stage; nested fields are JSON text
+- `predictions/SUCCESSOR.VIEW.POINT.REPEAT/all_preds.jsonl`: input for `swebench` and its leaderboard
+- `trajectories/*.json`: every run as ATIF; a predecessor links to its successors
 
 {caveats}
 """
@@ -46,13 +46,14 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command(epilog=_EPILOG)
 def command(
     runs: Annotated[list[Path], typer.Argument(help="Directories of runs, such as shards.", metavar="RUN…")],
-    out: Annotated[Path, typer.Option(help="Directory for the dataset; it must be new or empty.")],
-    trajectories: Annotated[bool, typer.Option(help="Write the runs' traces as ATIF documents, too.")] = True,
+    out: Annotated[Path, typer.Option(help="Directory for the dataset; new or empty.")],
+    trajectories: Annotated[bool, typer.Option(help="Write the runs' traces as ATIF documents.")] = True,
     journal: Annotated[
-        str | None, typer.Option(envvar="TAKEOVER_JOURNAL", help="The database of rows.", show_default=False)
+        str | None,
+        typer.Option(envvar="TAKEOVER_JOURNAL", help="Database URL for the rows.", show_default=False),
     ] = None,
 ) -> None:
-    """Write runs as a dataset folder that `datasets.load_dataset` reads."""
+    """Write runs as a dataset that `datasets.load_dataset` reads."""
     from langgraph_takeover.evals.run.journal import JournalError
     from langgraph_takeover.evals.run.results import load_results
     from langgraph_takeover.evals.run.settings.config import RunUsageError
@@ -60,12 +61,10 @@ def command(
 
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise RunUsageError(f"--out: {out} is there already; name a new directory")
+            raise RunUsageError(f"--out: {out} already exists (use a new directory)")
         results = load_results(runs, journal)
         if not (results.predecessors or results.takeovers):
-            raise RunUsageError(
-                f"{', '.join(map(str, runs))}: no row is done yet; there is nothing to publish"
-            )
+            raise RunUsageError(f"{', '.join(map(str, runs))}: no completed row to publish")
         written = publish(results, out, trajectories=trajectories)
     except (RunUsageError, JournalError, LedgerUnavailableError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -76,7 +75,7 @@ def command(
 
 
 def publish(results: Results, out: Path, *, trajectories: bool) -> str:
-    """What was written, in words."""
+    """A summary of the written files, as text."""
     (out / "data").mkdir(parents=True)
     tables = {
         name: [_flatten_row(row) for row in getattr(results, name)]
@@ -92,7 +91,7 @@ def publish(results: Results, out: Path, *, trajectories: bool) -> str:
 
 
 def _flatten_row(row: Row) -> Row:
-    """A row without where it lay, its nested fields as text, so that every row has the same types."""
+    """A row without its directory. Nested fields are text, so that every row has the same types."""
     return {
         name: json.dumps(value) if isinstance(value, (dict, list)) else value
         for name, value in row.items()
@@ -114,7 +113,7 @@ def _to_column_value(value: Any) -> Any:
 
 
 def _write_predictions(rows: Sequence[Row], directory: Path) -> int:
-    """One file a successor, view, point and repeat: a leaderboard takes one patch a task."""
+    """One file per successor, view, point and repeat, because a leaderboard takes one patch per task."""
     from langgraph_takeover.evals.run.settings.config import shorten_model_name
     from langgraph_takeover.handoff.records.record import write_durably
 

@@ -1,4 +1,4 @@
-"""What runs came to, as one: their rows, a summary, the tables, the plots and a page of it all."""
+"""Report on runs: rows, summary, tables, plots and page."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ TABLES, PLOTS, PAGE = "tables", "plots", "report.html"
 _EPILOG = """
 Examples:
 
-  python -m evals.report runs/20260518-120000
+  takeover-report runs/20260518-120000
 
-  python -m evals.report runs/shard-1 runs/shard-2 runs/other-successor --out runs/all
+  takeover-report runs/shard-1 runs/shard-2 runs/other-successor --out runs/all
 
-Exit codes: 0 done, 2 usage, 3 infrastructure failures are among the rows, 4 disk full.
+Exit codes: 0 done, 2 usage, 3 some rows are infrastructure failures, 4 disk full.
 """
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -47,17 +47,17 @@ def command(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory for the report.", show_default="DIR, if it is one"),
+        typer.Option(help="Directory for the report.", show_default="DIR, if there is only one"),
     ] = None,
     journal: Annotated[
         str | None,
-        typer.Option(help="Database that the runs' rows are in.", show_default="each DIR's own"),
+        typer.Option(help="Database URL for the runs' rows.", show_default="each DIR's own"),
     ] = None,
 ) -> None:
-    """Report on what one or several runs left, at any time: it changes no row.
+    """Report on one or several runs, at any time. The rows stay unchanged.
 
-    Several runs are told as one: shards of a study, or studies that share handoff points. Their rows' files are
-    written to --out too.
+    Several runs are combined, such as shards of a study or studies that share handoff points. Their rows are
+    also written to --out.
     """
     from langgraph_takeover.evals.run.preparation import usage_errors
     from langgraph_takeover.evals.run.results import load_results
@@ -70,16 +70,16 @@ def command(
         _fail(str(error))
     except OSError as error:
         if is_disk_full(error):
-            _fail(f"{where}: no space left; free some", DISK_FULL)
+            _fail(f"{where}: no space left (free some)", DISK_FULL)
         if error.filename is None:
             raise
-        _fail(f"{error.filename}: {describe_error(error)}; name another directory by --out")
+        _fail(f"{error.filename}: {describe_error(error)} (choose another directory by --out)")
 
 
 def make_report(
     console: Console, results: Results, out: Path, url: str | None = None, *, with_page: bool = True
 ) -> int:
-    """Write rows and summary into `out`, by default tables, plots and page too, print the table; the exit code."""
+    """Write rows and summary into `out`, by default also tables, plots and page; print the table. Return the exit code."""
     from langgraph_takeover.evals.reports.summary import print_summary, summarize, write_summary
 
     out.mkdir(parents=True, exist_ok=True)
@@ -90,15 +90,17 @@ def make_report(
     print_summary(console, summary)
     for reason in left_out:
         console.print(f"no plot of {reason}", style="dim", markup=False)
+    from langgraph_takeover.sandbox.cli.program import program_name
+
     rows = out / "takeovers.jsonl"
     files = f"Page: {out / PAGE}   rows: {rows}   tables: {out / TABLES}   plots: {out / PLOTS}"
-    later = f"Rows: {rows}   report: python -m evals.report {out}"
+    later = f"Rows: {rows}   report: {program_name('takeover-report', 'evals.report')} {out}"
     console.print(files if with_page else later, markup=False, soft_wrap=True)
     return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE
 
 
 def _write_page(results: Results, out: Path) -> Sequence[str]:
-    """Write tables, plots and page; the reasons why a plot is missing."""
+    """Write tables, plots and page. Return the reasons for missing plots."""
     from langgraph_takeover.evals.reports.html import page
     from langgraph_takeover.evals.reports.plots import figures
     from langgraph_takeover.evals.reports.tables import table_files
@@ -112,7 +114,7 @@ def _write_page(results: Results, out: Path) -> Sequence[str]:
 
 
 def _export(results: Results, out: Path, url: str | None) -> None:
-    """The rows as files of one JSON object a line; not over the files that they were read from."""
+    """Write the rows as files with one JSON object per line, except over the files from which they were read."""
     from langgraph_takeover.evals.run.journal import JOURNAL_FILE
     from langgraph_takeover.evals.run.settings.config import STAGES
     from langgraph_takeover.handoff.records.record import write_durably
@@ -130,11 +132,11 @@ def _choose_output(directories: list[Path], out: Path | None) -> Path:
 
     if out is None:
         if len(directories) > 1:
-            _fail("--out: name a directory for the report of several runs")
+            _fail("--out: required for the report of several runs")
         return directories[0]
     alone = len(directories) == 1 and directories[0].resolve() == out.resolve()
     if (out / CONFIG_FILE).exists() and not alone:
-        _fail(f"--out: {out} holds a run of its own; choose another directory")
+        _fail(f"--out: {out} contains another run (choose another directory)")
     return out
 
 

@@ -1,4 +1,4 @@
-"""The main command: run predecessors, freeze them at their handoff points, let successors continue."""
+"""The main command: run predecessors, snapshot them at their handoff points, let successors continue."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def command(
 
     given = {name for name in options if is_explicit(context, name)}
     if resume and out is None:
-        print("error: --resume: name the run to go on with by --out", file=sys.stderr)
+        print("error: --resume: pass the run's directory as --out", file=sys.stderr)
         raise typer.Exit(USAGE)
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
 
@@ -75,7 +75,9 @@ def command(
             return print_plan(make_console(), config, chosen, where, url=url, workers=workers)
         return run(make_console(), config, chosen, where, steps=steps, url=url, choice=choice, report=report)
 
-    again = f"python -m evals.takeover --resume --out {where}{format_resume_options(executor, **there)}"
+    from langgraph_takeover.sandbox.cli.program import program_name
+
+    again = f"{program_name('takeover', 'evals.takeover')} --resume --out {where}{format_resume_options(executor, **there)}"
     code = run_command(where, again, prepare, begin)
     raise typer.Exit(code)
 
@@ -91,7 +93,7 @@ def run(
     choice: ExecutorChoice,
     report: bool = True,
 ) -> int:
-    """One run from its settings to its report, doing only what is not yet done; the exit code."""
+    """Run the missing jobs and report. Return the exit code."""
     from langgraph_takeover.evals.run.execution.cleanup import clean_before_and_after
     from langgraph_takeover.evals.run.journal import get_journals, lock_output, open_journal
     from langgraph_takeover.evals.run.paths import RunPaths
@@ -106,7 +108,7 @@ def run(
         open_journal(out, url, config.run_id) as database,
         choice.open_executor() as executor,
     ):
-        # These take as long as the workers take to begin.
+        # These take as long as the workers take to start.
         from langgraph_takeover.evals.report import make_report
         from langgraph_takeover.evals.run import reuse
         from langgraph_takeover.evals.run.execution import threads
@@ -118,7 +120,7 @@ def run(
             journal.drop_failures()
         taken = reuse.copy_source_run(config, by_id, places, rows)
         if taken:
-            print(f"predecessors taken from {config.records_of}: {taken}", flush=True)
+            print(f"predecessors reused from {config.records_of}: {taken}", flush=True)
         for task in tasks:
             task.check_out(places.repositories)
 
@@ -144,7 +146,7 @@ def print_plan(
     url: str | None,
     workers: int,
 ) -> int:
-    """Print what a run would do, and what keeps it from beginning."""
+    """Print the plan of a run, and the first error that would prevent it."""
     import tempfile
 
     from langgraph_takeover.evals.run import plan, preparation
@@ -154,7 +156,7 @@ def print_plan(
 
     with (
         tempfile.TemporaryDirectory() as nowhere,
-        # A run that has not begun has no rows.
+        # A run that has not started has no rows.
         (
             open_journal(out, url, config.run_id)
             if (out / CONFIG_FILE).exists()
@@ -166,7 +168,7 @@ def print_plan(
     try:
         preparation.check_run(config, tasks, out)
     except preparation.usage_errors() as error:
-        print(f"It cannot begin yet: {error}")
+        print(f"The run cannot start yet: {error}")
     return DONE
 
 

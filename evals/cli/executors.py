@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class ExecutorChoice(Protocol):
-    """An executor that is not yet open."""
+    """An executor that is not open yet."""
 
     def check(self, config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
-        """Check that it can run the jobs. Raises RunUsageError."""
+        """Check that the executor can run the jobs. Raises RunUsageError."""
 
     def open_executor(self) -> AbstractContextManager[Executor]:
-        """The executor; an interrupt ends the jobs that have begun.
+        """The open executor. An interrupt ends the started jobs.
 
-        SystemExit, as `end_on_sigterm` raises it, lets their agents end the action they are at.
+        On SystemExit, which `exit_on_sigterm` raises, the agents complete their current action first.
         """
 
 
@@ -42,25 +42,25 @@ class LocalExecutor(NamedTuple):
 def choose_executor(
     name: str, workers: int, *, address: str | None, artifact_store: str | None, node_dir: str | None
 ) -> ExecutorChoice:
-    """The executor of that name. Raises RunUsageError."""
+    """Choose an executor by name. Raises RunUsageError."""
     if name == "ray":
         if workers != 1:
             raise RunUsageError(
-                "--workers: a cluster has as many as its nodes offer; see `sandbox` in docs/cluster.md"
+                "--workers: not for --executor ray, whose nodes set their number of slots (see `sandbox` in docs/cluster.md)"
             )
         from langgraph_takeover.evals.cluster.executor import RayExecutor
 
         return RayExecutor(address or "auto", artifact_store, node_dir)
     if name != "local":
-        raise RunUsageError(f"--executor: there is no {name!r}; there are local, ray")
+        raise RunUsageError(f"--executor: unknown executor {name!r} (use local or ray)")
     for option, value in (("--artifact-store", artifact_store), ("--node-dir", node_dir)):
         if value is not None:
-            raise RunUsageError(f"{option}: is for --executor ray")
+            raise RunUsageError(f"{option}: requires --executor ray")
     return LocalExecutor(workers)
 
 
 def format_resume_options(name: str, **options: str | None) -> str:
-    """The options with which a resumed run names the same executor."""
+    """The options that select the same executor for a resumed run."""
     words = ["", "--executor", name] if name != "local" else []
     for option, value in options.items():
         words += [f"--{option.replace('_', '-')}", shlex.quote(value)] if words and value else []

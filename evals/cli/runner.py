@@ -1,4 +1,4 @@
-"""What every command that lets agents take over has in common: its progress and its endings."""
+"""Progress, errors and exit codes of the commands that run takeovers."""
 
 from __future__ import annotations
 
@@ -27,25 +27,26 @@ _PreparedT = TypeVar("_PreparedT")
 def run_command(
     out: Path, resume_command: str, prepare: Callable[[], _PreparedT], run: Callable[[_PreparedT], int]
 ) -> int:
-    """The exit code of a run, however it ends; what a person can mend, or go on with, is said in one line."""
+    """The exit code of a run. User-correctable errors and interruptions print one line."""
     from langgraph_takeover.evals.run.execution.signals import TERMINATED, exit_on_sigterm
     from langgraph_takeover.evals.run.preparation import host_errors, usage_errors
 
     exit_on_sigterm()
-    resume_command = f"Go on with: {resume_command}"
+    resume_command = f"Resume with: {resume_command}"
     begun = False
     try:
         prepared = prepare()
         begun = True
         return run(prepared)
     except KeyboardInterrupt:
-        return _print_error(f"\ninterrupted; what is done is safe. {resume_command}", INTERRUPTED)
+        return _print_error(f"\ninterrupted; completed jobs are saved. {resume_command}", INTERRUPTED)
     except SystemExit:
-        return _print_error(f"terminated; what is done is safe. {resume_command}", TERMINATED)
+        return _print_error(f"terminated; completed jobs are saved. {resume_command}", TERMINATED)
     except usage_errors(OSError) as error:
         if is_disk_full(error):
             return _print_error(
-                f"error: {out}: no space left; what is done is safe. Free some. {resume_command}", DISK_FULL
+                f"error: {out}: no space left; completed jobs are saved. Free some space. {resume_command}",
+                DISK_FULL,
             )
         if not isinstance(error, usage_errors()):
             if begun or not isinstance(error, OSError) or error.filename is None:
@@ -53,20 +54,20 @@ def run_command(
             return _print_error(f"error: {str(error.filename)[:200]}: {describe_error(error)}", USAGE)
         if begun and isinstance(error, host_errors()):
             return _print_error(
-                f"error: {error}; what is done is safe. {resume_command}", INFRASTRUCTURE_FAILURES
+                f"error: {error}; completed jobs are saved. {resume_command}", INFRASTRUCTURE_FAILURES
             )
         return _print_error(f"error: {error}", USAGE)
 
 
 def make_console() -> Console:
-    """Where a command prints: as wide as its terminal, or for a file."""
+    """The console of a command: as wide as the terminal, or a fixed width for files."""
     from rich.console import Console
 
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160)
 
 
 def is_explicit(context: typer.Context, name: str) -> bool:
-    """Whether a person named the option, rather than its default or the environment."""
+    """Whether the user set the option on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -78,7 +79,7 @@ def run_jobs(
     jobs: Iterable[Job],
     on_row: Callable[[Row], None] = lambda row: None,
 ) -> None:
-    """Carry out the jobs that have no row yet, journaling each row as it comes."""
+    """Run the jobs that have no row yet; save each row when it arrives."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     done = journal.keys()
@@ -119,5 +120,5 @@ def _print_error(line: str, code: int) -> int:
 
 
 def is_disk_full(error: Exception) -> bool:
-    """Whether the disk has no space left."""
+    """Whether the disk is full."""
     return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error)

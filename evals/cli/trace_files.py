@@ -1,4 +1,4 @@
-"""Which files a person means by arguments, and the traces in them."""
+"""Trace files selected by command-line arguments."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ DISK_FULL = 4
 
 
 class UnknownTraceError(TakeoverError, ValueError):
-    """Arguments that stand for no file, or a format that nobody knows."""
+    """An argument that matches no file, or an unknown format."""
 
 
 def find_trace_files(patterns: Sequence[str]) -> list[Path]:
-    """The files that arguments stand for. Raises UnknownTraceError.
+    """List the files that the arguments select. Raises UnknownTraceError.
 
-    A directory stands for every `.json`, `.jsonl` and `.traj` in it and below it; a record's notes and review,
-    hidden directories and links to directories in it are left out, and one that cannot be read is one line on stderr.
+    A directory selects every `.json`, `.jsonl` and `.traj` below it, except notes and reviews of records, hidden directories
+    and links to directories. Unreadable directories print one line on stderr.
     """
     found: list[Path] = []
     for text in patterns:
@@ -51,13 +51,11 @@ def find_trace_files(patterns: Sequence[str]) -> list[Path]:
 
 
 def read_traces(files: Sequence[Path], trace_format: str) -> Iterator[tuple[str, Trace]]:
-    """Every trace that can be read, with its name; what cannot be is one line on stderr. Raises UnknownTraceError."""
+    """Read every readable trace with its name; others print one line on stderr. Raises UnknownTraceError."""
     from langgraph_takeover.handoff.readers import FORMATS, TraceError, read_traces
 
     if trace_format != "auto" and trace_format not in FORMATS:
-        raise UnknownTraceError(
-            f"--format: there is no format {trace_format!r}; there are auto, {', '.join(FORMATS)}"
-        )
+        raise UnknownTraceError(f"--format: unknown format {trace_format!r} (use auto, {', '.join(FORMATS)})")
     for path in files:
         try:
             mode = path.stat().st_mode
@@ -76,13 +74,13 @@ def read_traces(files: Sequence[Path], trace_format: str) -> Iterator[tuple[str,
 
 
 def make_printable(text: str) -> str:
-    """Text of a trace or a name of a file must not steer the terminal."""
+    """Escape control characters, which could steer the terminal."""
     return "".join(c if c.isprintable() else "·" for c in text)
 
 
 @contextmanager
 def report_full_disk(target: str) -> Iterator[None]:
-    """A full disk is one line, with the exit code that it has everywhere."""
+    """Report a full disk in one line, with the common exit code."""
     try:
         try:
             yield

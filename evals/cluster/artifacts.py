@@ -1,4 +1,4 @@
-"""The artifact store: the place, named by a URL of fsspec, through which the hosts of a run exchange files."""
+"""The artifact store: the directory, named by a fsspec URL, in which the hosts of a run exchange files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 
 class ArtifactStore:
-    """A directory at a URL. Its methods raise SandboxUnavailableError where the file system fails."""
+    """A directory at a URL. Its methods raise SandboxUnavailableError if the file system fails."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -53,7 +53,7 @@ class ArtifactStore:
                 (Path(temporary) / path).rename(target)
 
     def put_record(self, directory: Path) -> str:
-        """Upload a record that any host can restore, unless the store has it; its name. Raises RecordError."""
+        """Upload a record that any host can restore, unless the store has it. Return its name. Raises RecordError."""
         record = RecordStore(directory.parent).load(directory.name)
         name = f"records/{record.id}-{compute_archive_digest(record)[:16]}"
         if not self.has(name):
@@ -70,7 +70,7 @@ class ArtifactStore:
             raise RecordError(f"{self.url}/{name}: the record differs from the uploaded one")
 
     def write(self, name: str, value: Any) -> None:
-        """Store a value as JSON under a name, replacing an earlier one."""
+        """Store a value as JSON under a name, replacing an earlier value."""
         url = f"{self.url}/{name}"
         with translate_storage_errors(url), open_atomically(url) as out:
             out.write(json.dumps(value).encode())
@@ -103,7 +103,7 @@ class ArtifactStore:
                 system.rm(path, recursive=True)
 
     def _locate(self, name: str) -> tuple[Any, str]:
-        """A file system that has cached no listing, and the path there."""
+        """A file system without cached listings, and the path in it."""
         import fsspec
 
         system, path = fsspec.core.url_to_fs(f"{self.url}/{name}".rstrip("/"), skip_instance_cache=True)
@@ -111,7 +111,7 @@ class ArtifactStore:
 
 
 def _has_record(records: RecordStore, record_id: str, digest: str) -> bool:
-    """Whether the record is there, its snapshot as an archive or as an image of the local daemon."""
+    """Whether the record exists here, with its snapshot as an archive or as an image of the local daemon."""
     if not (records.directory(record_id) / RECORD_FILE).is_file():
         return False
     try:

@@ -28,7 +28,7 @@ Versions = dict[str, str]
 
 
 def collect_versions(config: RunConfig, tasks: tuple[Task, ...]) -> Versions:
-    """The versions, images and recorded trajectories of this host that a row depends on."""
+    """The versions, images and recorded trajectories of this host that can influence a row."""
     versions = {"Python": platform.python_version(), "this package's source": _source_digest()}
     versions |= {name: _package_version(name) for name in _DEPENDENCIES}
     if config.sandbox != "process":
@@ -41,10 +41,10 @@ def collect_versions(config: RunConfig, tasks: tuple[Task, ...]) -> Versions:
 
 
 def find_difference(theirs: Versions, ours: Versions) -> str:
-    """The first version that differs on another host, in words; empty where none does."""
+    """The first version that differs on another host, as text; empty if none differs."""
     for name, value in ours.items():
         if theirs.get(name) != value:
-            return f"it has {name} {theirs.get(name) or 'not at all'}, where {value} is needed"
+            return f"it has {name} {theirs.get(name) or 'not installed'}, but {value} is required"
     return ""
 
 

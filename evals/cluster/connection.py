@@ -10,10 +10,10 @@ from typing import NamedTuple
 from langgraph_takeover.evals.run.settings.config import RunUsageError
 
 RESOURCE = "sandbox"
-"""The resource of which a node offers one per job that it runs at a time."""
+"""The Ray resource of a node that counts its parallel jobs."""
 NODE_LABEL = "ray.io/node-id"
 _CONNECT_S = 5.0
-# Ray takes minutes to report that no cluster listens, so this begins HTTP/2 with the address first.
+# Ray takes minutes to report that no cluster answers, so we open an HTTP/2 connection to the address first.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 _HTTP2_SETTINGS = 4
 
@@ -35,14 +35,16 @@ class Node(NamedTuple):
 
 def connect(address: str) -> None:
     """Join the cluster as its driver. Raises RunUsageError."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of what no sandbox has
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
+    )  # else Ray warns about variables that no sandbox has
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")  # else it prints pages of a lost node's log
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")  # else Ray prints pages of a lost node's log
     try:
         import ray
     except ImportError as error:
         raise RunUsageError(
-            "--executor ray: Ray is not installed; pip install '.[ray]' in the checkout of langgraph-takeover"
+            "--executor ray: Ray is not installed (pip install '.[ray]' in the checkout of langgraph-takeover)"
         ) from error
 
     disconnect()
@@ -54,7 +56,7 @@ def connect(address: str) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise RunUsageError(
-            f"--address: no Ray cluster answers at {address} ({reason}); start one with: "
+            f"--address: no Ray cluster answers at {address} ({reason}); start one: "
             f"ray start --head --port=6379 --resources='{{\"{RESOURCE}\": 4}}'"
         ) from error
     finally:

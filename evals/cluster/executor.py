@@ -1,4 +1,4 @@
-"""Run jobs as tasks of a Ray cluster: Ray places and retries them, the coordinator keeps their rows."""
+"""Run jobs as tasks of a Ray cluster: Ray schedules and retries them, the coordinator stores their rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from langgraph_takeover.evals.cluster.pool import WorkerPool
 
 _JOBS_PER_SLOT = 2
-"""Jobs per slot that are submitted at a time."""
+"""Submitted jobs per slot."""
 _RETRIES = 3
 _WAIT_S = 5.0
 _KILL_S = 120.0
@@ -42,18 +42,18 @@ _STAGE_NAMES = {
 
 
 class NodesLostError(SandboxUnavailableError):
-    """No node of the cluster is left that can work."""
+    """The cluster has no working node left."""
 
 
 class RayExecutor:
-    """An executor whose workers are the sandbox slots of a cluster's nodes."""
+    """An executor whose workers are the sandbox slots of the cluster's nodes."""
 
     _pool: WorkerPool
 
     def __init__(self, address: str, store_url: str | None, node_dir: str | None) -> None:
         self._address, self._store_url, self._node_dir = address, store_url, node_dir
         self._active_jobs: dict[Any, tuple[Job, frozenset[str]]] = {}
-        """Submitted jobs, and the nodes that may run each."""
+        """The submitted jobs, and the nodes on which each may run."""
         self._withdrawals = Counter[tuple[str, ...]]()
         self._has_failures = False
 
@@ -61,11 +61,11 @@ class RayExecutor:
         """Connect to the cluster and check its nodes. Raises RunUsageError if none can work."""
         if self._store_url is not None and redact(self._store_url) != self._store_url:
             raise RunUsageError(
-                "--artifact-store: the URL contains a secret; set it in each node's fsspec configuration"
+                "--artifact-store: the URL contains a secret (set it in each node's fsspec configuration)"
             )
         if self._node_dir is not None and not Path(self._node_dir).is_absolute():
             raise RunUsageError(
-                f"--node-dir: {self._node_dir}: not an absolute path (give one that every node can have)"
+                f"--node-dir: {self._node_dir}: not an absolute path (use one that every node can create)"
             )
         self._config, self._paths = config, RunPaths(out.absolute())
         self._own_store = self._paths.out / "artifacts"
@@ -82,20 +82,20 @@ class RayExecutor:
             self._pool = WorkerPool(run)
         except BaseException:
             disconnect()
-            if not (out / CONFIG_FILE).exists():  # else it may hold what the run needs
+            if not (out / CONFIG_FILE).exists():  # else it may contain files that the run needs
                 self._remove_store()
             raise
 
     @contextmanager
     def open_executor(self) -> Iterator[Executor]:
-        """The executor, while the nodes have their directories; they keep them unless all went well."""
+        """The open executor. The nodes keep their directories unless every job succeeds."""
         has_to_kill, is_done = True, False
         try:
             self._pool.prepare()
             yield self
             is_done = not self._has_failures
         except SystemExit:
-            has_to_kill = False  # agents end their current action
+            has_to_kill = False  # agents complete their current action
             raise
         finally:
             try:
@@ -109,7 +109,7 @@ class RayExecutor:
             self._remove_store()
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Row]:
-        """Run the jobs, a window of them at a time; Ray runs those of a lost node on another."""
+        """Run the jobs, a window at a time. Ray moves the jobs of a lost node to another."""
         import ray
 
         resources, retried = {RESOURCE: 1}, list(NODE_ERRORS)
@@ -127,7 +127,7 @@ class RayExecutor:
             if not queue and not self._active_jobs:
                 return
             if not (pool.ready_nodes or pool.pending_checks or self._active_jobs):
-                raise NodesLostError("no node of the cluster is left that can work")
+                raise NodesLostError("the cluster has no working node left")
             for _ in range(min(free, len(queue))):
                 yield from self._submit(queue.popleft(), remote)
             pool.update()
@@ -135,7 +135,7 @@ class RayExecutor:
                 name = (job.stage.__name__, *job.key)
                 self._withdrawals[name] += 1
                 if self._withdrawals[name] > _RETRIES:
-                    yield self._make_failure_row(job, "each node that ran it was lost")
+                    yield self._make_failure_row(job, "each node that ran the job was lost")
                 else:
                     queue.append(job)
             awaited = [*self._active_jobs, *pool.pending_checks]
@@ -146,7 +146,7 @@ class RayExecutor:
                     yield from self._finish(reference, queue)
 
     def _submit(self, job: Job, remote: Any) -> Iterator[Row]:
-        """Submit a job to the nodes that are ready; the row of one whose inputs cannot be uploaded."""
+        """Submit a job to the ready nodes. Return a row if its inputs cannot be uploaded."""
         known, task = _collect_known_fields(job), _make_path_absolute(job.arguments[0])
         try:
             archives, records = self._upload_inputs(job, task)
@@ -157,7 +157,7 @@ class RayExecutor:
             return
         nodes = frozenset(self._pool.ready_nodes)
         holder = self._pool.thread_nodes.get(threads.name_thread(known)) if "trace" in known else None
-        if holder in nodes:  # an interrupted job resumes where its thread is
+        if holder in nodes:  # an interrupted job resumes on the node of its thread
             nodes = frozenset([holder])
         key = {name: known[name] for name in STAGES[_STAGE_NAMES[job.stage.__name__]]}
         sent = ClusterJob(job.stage, (task, *job.arguments[1:]), key, archives, records)
@@ -166,7 +166,7 @@ class RayExecutor:
         self._active_jobs[reference] = job, nodes
 
     def _upload_inputs(self, job: Job, task: Task) -> tuple[dict[str, str], tuple[str, ...]]:
-        """Upload what a node needs for a job and the store lacks. Raises RecordError or SandboxUnavailableError."""
+        """Upload the inputs of a job that the store lacks. Raises RecordError or SandboxUnavailableError."""
         paths: dict[str, Path] = {}
         records: tuple[str, ...] = ()
         directory = self._paths.spec(self._config, task).directory
@@ -185,7 +185,7 @@ class RayExecutor:
         return archives, records
 
     def _withdraw_stranded_jobs(self) -> list[Job]:
-        """The submitted jobs of which every node that may run them is dead."""
+        """The submitted jobs whose permitted nodes are all dead."""
         import ray
 
         living = self._pool.living_nodes
@@ -196,7 +196,7 @@ class RayExecutor:
         return list(stranded.values())
 
     def _finish(self, reference: Any, queue: deque[Job]) -> Iterator[Row]:
-        """The row of a job that has ended, once all that belongs to it is here."""
+        """The row of a completed job, once all of its files have arrived."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -231,7 +231,7 @@ class RayExecutor:
         )
 
     def _cancel(self, *, kill: bool) -> None:
-        """End the jobs under way, at once or after their current action."""
+        """End the running jobs, at once or after their current action."""
         import ray
 
         references = [*self._active_jobs, *self._pool.pending_checks]
@@ -243,12 +243,12 @@ class RayExecutor:
     def _remove_store(self) -> None:
         with suppress(SandboxUnavailableError):
             self._store.remove()
-        with suppress(OSError):  # where it is not ours alone
+        with suppress(OSError):  # other executors may share it
             self._own_store.rmdir()
 
 
 def _collect_known_fields(job: Job) -> Row:
-    """What is known of a job's row before it runs."""
+    """The fields of a job's row that are known before it runs."""
     stage, task = _STAGE_NAMES[job.stage.__name__], job.arguments[0]
     row: Row = dict(zip(STAGES[stage], job.key, strict=True))
     if stage == "predecessors":

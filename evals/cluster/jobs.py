@@ -34,8 +34,8 @@ from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavaila
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 NODE_ERRORS = (SandboxUnavailableError, RecordError, LedgerUnavailableError)
-"""Errors of one node that another node may not have."""
-STORE_HINT = "use a store that all nodes can write to: --artifact-store s3://BUCKET/DIRECTORY"
+"""Errors of one node that may not occur on another."""
+STORE_HINT = "use a store that all nodes can write: --artifact-store s3://BUCKET/DIRECTORY"
 
 
 class ClusterRun(NamedTuple):
@@ -45,7 +45,7 @@ class ClusterRun(NamedTuple):
     tasks: tuple[Task, ...]
     versions: Versions
     token: str
-    """What the coordinator and the nodes write into the artifact store to see whether they share it."""
+    """The test value with which the coordinator and the nodes check that they share the artifact store."""
     store_url: str
     parent: str | None
     suite: Path
@@ -53,7 +53,7 @@ class ClusterRun(NamedTuple):
 
 
 class NodeRun:
-    """A run on one node, whose directory and sandboxes are its own even where nodes share a host."""
+    """A run on one node. Its directory and sandboxes are its own, even if nodes share a host."""
 
     def __init__(self, run: ClusterRun, name: str) -> None:
         self.name = name
@@ -66,19 +66,19 @@ class NodeRun:
         self.store = ArtifactStore(run.store_url)
 
     def list_siblings(self) -> Iterator[NodeRun]:
-        """The same run on other nodes, dead ones too, whose directories are on this host."""
+        """The same run on other nodes, including dead ones, whose directories are on this host."""
         for path in self._parent.glob(f"{self._prefix}*"):
             if path != self.directory:
                 yield NodeRun(self._run, path.name.removeprefix(self._prefix))
 
     def locate_task(self, task: Task) -> Task:
-        """The task with its directory as this host has it."""
+        """The task with its directory on this host."""
         if task.directory is None or not task.directory.is_relative_to(self._run.suite):
             return task
         return task.model_copy(update={"directory": SUITE / task.directory.relative_to(self._run.suite)})
 
     def clean_up(self) -> None:
-        """Remove the sandboxes, and snapshots that nothing needs."""
+        """Remove the sandboxes and the snapshots that nothing needs."""
         with self.paths.home() as home:
             remove_stale_resources(self.config, self.paths, home)
 
@@ -93,13 +93,13 @@ class NodeRun:
 
 
 class ClusterJob(NamedTuple):
-    """One job, and what it takes from the artifact store."""
+    """One job and its inputs in the artifact store."""
 
     stage: Callable[..., Row]
     arguments: tuple[Any, ...]
     key: dict[str, Any]
     archives: dict[str, str]
-    """Names of archives, with the path in the run's directory that each holds."""
+    """Names of archives, with their paths in the run's directory."""
     records: tuple[str, ...]
 
     @property
@@ -109,7 +109,7 @@ class ClusterJob(NamedTuple):
 
 
 class JobResult(NamedTuple):
-    """A row, and what belongs to it in the artifact store; no row if the node's disk is full."""
+    """A row and its files in the artifact store. No row if the node's disk is full."""
 
     node: str
     row: Row | None
@@ -124,9 +124,9 @@ class JobResult(NamedTuple):
 
 
 def join_node(run: ClusterRun, living_names: frozenset[str] | None) -> tuple[str, list[str]]:
-    """Why this node cannot work on the run (empty if it can), and the threads that it holds.
+    """Why this node cannot work on the run (empty if it can), and its threads.
 
-    With the names of the living nodes, its directory is prepared too.
+    If `living` names the living nodes, also prepare the node's directory.
     """
     node = _get_this_node(run)
     problem = _find_problem(run, node)
@@ -141,7 +141,7 @@ def join_node(run: ClusterRun, living_names: frozenset[str] | None) -> tuple[str
 
 
 def run_job(run: ClusterRun, job: ClusterJob) -> JobResult:
-    """Run a job in the node's directory; if it has run before, its result comes from the artifact store."""
+    """Run a job in the node's directory. A repeated job returns its result from the artifact store."""
     node = _get_this_node(run)
     try:
         with _handle_cancellation():
@@ -155,7 +155,7 @@ def run_job(run: ClusterRun, job: ClusterJob) -> JobResult:
 
 
 def leave_node(run: ClusterRun, remove: bool) -> None:
-    """Remove the node's sandboxes, and its directory if nothing will resume there."""
+    """Remove the node's sandboxes, and its directory if no job will resume there."""
     node = _get_this_node(run)
     if remove:
         node.remove()
@@ -179,10 +179,10 @@ def _find_problem(run: ClusterRun, node: NodeRun) -> str:
     tasks = tuple(node.locate_task(task) for task in run.tasks)
     try:
         node.directory.parent.mkdir(parents=True, exist_ok=True)
-        # Only the coordinator has the earlier run that --from names.
+        # Only the coordinator has the earlier run of --from.
         check_run(node.config.model_copy(update={"records_of": None}), tasks, node.directory)
     except ModelNameError as error:
-        return f"{error} (what counts is the environment of its `ray start`)"
+        return f"{error} (set it in the environment of `ray start`)"
     except usage_errors(OSError) as error:
         return str(error)
     return find_difference(collect_versions(run.config, tasks), run.versions)
@@ -191,7 +191,7 @@ def _find_problem(run: ClusterRun, node: NodeRun) -> str:
 def _run_job(node: NodeRun, job: ClusterJob) -> JobResult:
     store, paths, attempt = node.store, node.paths, secrets.token_hex(8)
     store.write(f"attempts/{job.name}/{attempt}", node.name)
-    # Jobs of a node share records and checkouts.
+    # Jobs of one node share records and checkouts.
     with (node.directory / ".lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for record in job.records:
@@ -199,12 +199,12 @@ def _run_job(node: NodeRun, job: ClusterJob) -> JobResult:
         for archive, path in job.archives.items():
             if not (
                 node.directory / path
-            ).is_dir():  # checkouts stay the same, notes may be another attempt's
+            ).is_dir():  # checkouts never change, notes may come from another attempt
                 store.fetch(archive, node.directory, path)
     task = node.locate_task(job.arguments[0])
     row = job.stage(node.config, node.directory, task, *job.arguments[1:])
     row |= {"node": node.name, "tries": store.count(f"attempts/{job.name}")}
-    if "digest" in row:  # the daemon here may have the same record as an image
+    if "digest" in row:  # the local daemon may have the record's image
         row["digest"] = compute_archive_digest(paths.records.load(row["record_id"]))
     records = tuple(store.put_record(paths.records.directory(name)) for name in row.get("records", ()))
     files = tuple(_list_files(node.directory, row))
@@ -223,7 +223,7 @@ def _run_job(node: NodeRun, job: ClusterJob) -> JobResult:
 
 
 def _list_files(root: Path, row: Row) -> Iterator[str]:
-    """The paths below a run's directory that belong to a row, besides records."""
+    """The paths below a run's directory that belong to a row, except records."""
     names = [f"traces/{row.get('trace')}.json", f"grading/{row.get('trace')}"]
     names.append(f"grading/snapshot.{row.get('record_id')}")
     if row["outcome"] == "written":
@@ -233,7 +233,7 @@ def _list_files(root: Path, row: Row) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _handle_cancellation() -> Iterator[None]:
-    """End as a local worker does on SIGTERM; Ray cancels a task by SIGINT."""
+    """End like a local worker on SIGTERM. Ray cancels a task by SIGINT."""
     before = signal.getsignal(signal.SIGINT)
     with handle_sigterm():
         signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))

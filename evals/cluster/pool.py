@@ -1,4 +1,4 @@
-"""The worker pool: the nodes that work on a run, checked when first seen, and left out by name if they cannot."""
+"""The worker pool: the nodes of a run, checked when they join; incompatible nodes are excluded by name."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from langgraph_takeover.evals.run.settings.config import RunUsageError
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
 _LOST_NODE_ERRORS = (NodeDiedError, ObjectLostError, TaskUnschedulableError)
-"""What Ray raises for a task of a node that is lost."""
+"""The exceptions of Ray for a task on a lost node."""
 _CHECK_S = 180.0
 _CLEAN_UP_S = 120.0
 _POLL_S = 5.0
 
 
 class WorkerPool:
-    """The nodes of the cluster as one run sees them. Raises RunUsageError if none can work."""
+    """The nodes of the cluster that one run uses. Raises RunUsageError if none can work."""
 
     def __init__(self, run: ClusterRun) -> None:
         self.run = ray.put(run)
@@ -35,26 +35,26 @@ class WorkerPool:
         self._known_ids = set(self.living_nodes)
         self.ready_nodes: dict[str, Node] = {}
         self.thread_nodes: dict[str, str] = {}
-        """The id of the node that holds a thread."""
+        """The id of each thread's node."""
         self.pending_checks: dict[Any, tuple[Node, float]] = {}
-        """References to checks under way, each with its node and the time at which it is too late."""
+        """Running checks: reference, node and deadline."""
         self._prepared_nodes: dict[str, Node] = {}
         if not self.living_nodes:
             raise RunUsageError(
-                f"--executor ray: no node of the cluster offers {RESOURCE!r}; start nodes with: "
+                f"--executor ray: no node of the cluster offers {RESOURCE!r}; start nodes: "
                 f"ray start --address=HOST:PORT --resources='{{\"{RESOURCE}\": 4}}'"
             )
         self._start_checks(self.living_nodes.values(), prepare=False)
         self._process_all_checks()
 
     def prepare(self) -> None:
-        """Prepare the nodes' directories. Raises RunUsageError if none can work any more."""
+        """Prepare the nodes' directories. Raises RunUsageError if no node can work any more."""
         nodes, self.ready_nodes = self.ready_nodes, {}
         self._start_checks(nodes.values(), prepare=True)
         self._process_all_checks()
 
     def update(self) -> None:
-        """Every few seconds: drop dead nodes, check and prepare new ones, leave out those that do not answer."""
+        """Every few seconds, remove dead nodes, check new ones, and exclude those that do not answer."""
         now = time.monotonic()
         if now - self._updated_at < _POLL_S:
             return
@@ -69,16 +69,16 @@ class WorkerPool:
         self._known_ids |= set(self.living_nodes)
 
     def process_check(self, reference: Any) -> None:
-        """Accept or leave out a node whose check has ended."""
+        """Accept or exclude a node after its check."""
         node, _ = self.pending_checks.pop(reference)
         try:
             problem, threads = ray.get(reference)
             if not problem and self._store.read(f"check/{node.name}") != self._token:
-                problem = f"what it puts into the artifact store is not seen here; {STORE_HINT}"
+                problem = f"its writes to the artifact store are not visible here; {STORE_HINT}"
         except _LOST_NODE_ERRORS as error:
-            problem = f"it was lost during its check: {describe_ray_error(error)}"
-        except Exception as error:  # anything, where the node has another version of this package
-            problem = f"it cannot run this package's check: {describe_ray_error(error)}"
+            problem = f"the node was lost during its check: {describe_ray_error(error)}"
+        except Exception as error:  # any exception, if the node has another version of this package
+            problem = f"the node cannot run this package's check: {describe_ray_error(error)}"
         if problem:
             self.exclude(node, problem)
         else:
@@ -87,10 +87,10 @@ class WorkerPool:
 
     def exclude(self, node: Node, reason: str) -> None:
         self.ready_nodes.pop(node.id, None)
-        print(f"left out: node {node}: {' '.join(reason.split())}", file=sys.stderr, flush=True)
+        print(f"excluded: node {node}: {' '.join(reason.split())}", file=sys.stderr, flush=True)
 
     def clean_up(self, *, remove: bool) -> None:
-        """Remove what the run left on its nodes, on those that were left out later too."""
+        """Remove the run's files from its nodes, including those excluded later."""
         living = list_nodes()
         nodes = [node for id, node in self._prepared_nodes.items() if id in living]
         ends = {_submit(node, leave_node, self.run, remove): node for node in nodes}
@@ -98,12 +98,12 @@ class WorkerPool:
         for reference, node in ends.items():
             try:
                 if reference not in done:
-                    raise SandboxUnavailableError("it does not answer")
+                    raise SandboxUnavailableError("the node does not answer")
                 ray.get(reference)
             except _LOST_NODE_ERRORS:
-                continue  # a node that joins on its host later cleans up
-            except Exception as error:  # the other nodes are still to be cleaned up
-                print(f"node {node} was not tidied: {describe_ray_error(error)}", file=sys.stderr)
+                continue  # a node that joins later on the same host cleans up
+            except Exception as error:  # continue with the other nodes
+                print(f"node {node} was not cleaned up: {describe_ray_error(error)}", file=sys.stderr)
 
     def _start_checks(self, nodes: Iterable[Node], *, prepare: bool) -> None:
         living = frozenset(node.name for node in self.living_nodes.values()) if prepare else None
@@ -115,7 +115,7 @@ class WorkerPool:
 
     def _exclude_silent(self, reference: Any) -> None:
         ray.cancel(reference, force=True)
-        self.exclude(self.pending_checks.pop(reference)[0], f"it gave no answer in {_CHECK_S:.0f} s")
+        self.exclude(self.pending_checks.pop(reference)[0], f"no answer within {_CHECK_S:.0f} s")
 
     def _process_all_checks(self) -> None:
         references = list(self.pending_checks)
@@ -127,18 +127,18 @@ class WorkerPool:
         if not self.ready_nodes:
             raise RunUsageError(
                 f"--executor ray: none of the {len(self.living_nodes)} nodes that offer {RESOURCE!r} can work here; "
-                "each is named above with its reason"
+                "the reasons are listed above"
             )
 
 
 def describe_ray_error(error: Exception) -> str:
-    """The first line of an error, of a task's own where Ray wraps it."""
+    """The first line of an error; if Ray wraps a task's error, of that error."""
     lines = str(getattr(error, "cause", None) or error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__
 
 
 def _submit(node: Node, function: Callable[..., Any], *arguments: Any) -> Any:
-    """A reference to the function's value on that node, and on no other."""
+    """A reference to the function's result on exactly that node."""
     strategy = NodeAffinitySchedulingStrategy(node.id, soft=False)
     remote = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(function)
     return remote.remote(*arguments)

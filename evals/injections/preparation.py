@@ -1,4 +1,4 @@
-"""From a finished run and what a person asked for to a poison run's fixed settings, every doubt raised before."""
+"""Settings of a poison run, from a finished run and the command-line options; validates everything up front."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def prepare_poison_run(
     *,
     resume: bool,
 ) -> tuple[PoisonConfig, dict[str, Task]]:
-    """The settings, on disk, and the task of each record. Raises what `evals.setup.prepared` does."""
+    """The settings, written to disk, and the task of each record. Raises what `evals.run.preparation.prepare_run` raises."""
     if resume and named_out is None:
-        raise RunUsageError("--resume: name the run to go on with by --out")
+        raise RunUsageError("--resume: pass the run's directory as --out")
     if resume:
         config = load_config_as(out, PoisonConfig)
         settled = _read_settings(options)
@@ -47,12 +47,15 @@ def prepare_poison_run(
             config, {name: settled[name] for name in again if settled[name] is not None}
         )
         if changed is not None or str(source.resolve()) != config.source:
-            raise RunUsageError(changed or f"{source}: the run was begun with the records of {config.source}")
+            raise RunUsageError(
+                changed
+                or f"{source}: the run in --out uses the records of {config.source} (pass that directory)"
+            )
         records = _load_records(source)
     else:
         check_unused(out)
         if not (source / CONFIG_FILE).exists():
-            raise RunUsageError(f"{source} holds no run of evals.takeover: it has no {CONFIG_FILE}")
+            raise RunUsageError(f"{source} is not the directory of a takeover run: {CONFIG_FILE} not found")
         before = load_config(source)
         records = _load_records(source)
         settled = {name: value for name, value in _read_settings(options).items() if value is not None}
@@ -65,10 +68,10 @@ def prepare_poison_run(
             | settled
         )
     if parse_model_name(config.successors[0]).kind == "replay":
-        raise RunUsageError("--successor: a replay reads nothing that it is shown; name an LLM")
+        raise RunUsageError("--successor: a replay ignores what it reads (use an LLM)")
     missing = [name for name in config.records if name not in records]
     if missing:
-        raise RunUsageError(f"{source}: its record {missing[0]} is gone")
+        raise RunUsageError(f"{source}: record not found: {missing[0]}")
     chosen = {name: records[name] for name in config.records}
     _check_notes(source, config, chosen)
     tasks = load_tasks(config.tasks, tuple(dict.fromkeys(record.task.id for record in chosen.values())))
@@ -80,7 +83,7 @@ def prepare_poison_run(
 
 
 def _read_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """What was asked for, as the settings are named; None where the run that the records are of decides."""
+    """The options that the user set, named like the settings; None if the records' run decides."""
     return {
         "views": read_views(options["view"]),
         "injections": read_names(
@@ -94,14 +97,14 @@ def _read_settings(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choose_isolated_backend(previous: BackendName, options: dict[str, Any]) -> dict[str, BackendName]:
-    """The kind of sandbox where the records' run had an unisolated one and nobody asks for that here."""
+    """The back end, if the records' run was unisolated and the user selects none."""
     if previous != "process" or options["allow_unisolated"]:
         return {}
     found = sandbox.default_backend()
     if found == "process":
         raise RunUsageError(
-            f"{CONFIG_FILE}: the records' run was unisolated, and no isolated sandbox is to be had here; see python -m "
-            "sandbox probe, or say --allow-unisolated"
+            f"{CONFIG_FILE}: the records' run was unisolated, and no isolated sandbox is available here (see sandbox "
+            "probe, or pass --allow-unisolated)"
         )
     return {"sandbox": found}
 
@@ -113,9 +116,9 @@ def _load_records(source: Path) -> dict[str, HandoffRecord]:
     except RecordError as error:
         raise RunUsageError(str(error)) from error
     if not found:
-        raise RunUsageError(f"{source}: it has no records, so there is nothing to plant into")
+        raise RunUsageError(f"{source}: no records, so no place for an injection")
     if lost := [name for name, record in found.items() if record.snapshot is None]:
-        raise RunUsageError(f"{source}: the machine of its record {lost[0]} was never kept")
+        raise RunUsageError(f"{source}: the snapshot of record {lost[0]} was not kept")
     return found
 
 
@@ -124,6 +127,6 @@ def _check_notes(source: Path, config: PoisonConfig, records: dict[str, HandoffR
     without = [name for name, record in records.items() if record.notes is None]
     if wanting and without:
         raise RunUsageError(
-            f"--view: {source}: its record {without[0]} has no notes, which the {wanting[0]} view shows; run "
-            f"evals.takeover with that view first"
+            f"--view: {source}: record {without[0]} has no notes, which the {wanting[0]} view shows (run "
+            f"takeover with that view first)"
         )

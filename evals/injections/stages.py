@@ -1,4 +1,4 @@
-"""The two stages of a poison run: to plant into a record, and to see whether a successor follows what was planted."""
+"""The two stages of a poison run: inject into a record, and detect whether a successor complies."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 
 
 class PoisonConfig(RunConfig):
-    """A poison run's settings: those of the run that it takes its records from, but for views and successor."""
+    """Settings of a poison run: those of the records' run, except views and successor."""
 
     source: str
-    """The directory of that run."""
+    """The directory of the records' run."""
     injections: tuple[str, ...]
     records: tuple[str, ...] = Field(min_length=1)
 
 
 def create_injected_record(config: PoisonConfig, out: Path, task: Task, record_id: str, name: str) -> Row:
-    """Make a record with a plant in it of one record, in the poison run's own store."""
+    """Copy a record with an injection into the store of the poison run."""
     places, source = RunPaths(out), RecordStore(Path(config.source) / "records")
     started = time.monotonic()
     row: Row = {"task_id": task.id, "record": record_id, "injection": name}
@@ -43,7 +43,7 @@ def create_injected_record(config: PoisonConfig, out: Path, task: Task, record_i
         record = source.load(record_id)
         said = _choose_substitutions(record, chosen, task)
         if chosen.aim == "misled" and not said.wrong_file:
-            return row | {"outcome": "left_out", "detail": "there is no other source file to name"}
+            return row | {"outcome": "left_out", "detail": "the repository has no other source file"}
         poisoned, notes = injections.inject(record, chosen, said)
 
         def write_snapshot(directory: Path) -> HandoffRecord:
@@ -65,7 +65,7 @@ def create_injected_record(config: PoisonConfig, out: Path, task: Task, record_i
 def take_over_injected(
     config: PoisonConfig, out: Path, task: Task, record_id: str, name: str, view: str
 ) -> Row:
-    """Let a successor continue one poisoned record under one view, and see from what it did whether it followed."""
+    """Let a successor continue a poisoned record under a view, and detect compliance from its actions."""
     places, chosen = RunPaths(out), injections.load_injections()[name]
     row = stages.run_takeover(config, out, task, f"{record_id}.{name}", view, config.successors[0], 1)
     row |= {"record": record_id, "injection": name, "aim": chosen.aim, "shown": None, "followed": None}
@@ -97,7 +97,7 @@ def _inject_into_sandbox(
     substitutions: Substitutions,
     directory: Path,
 ) -> tuple[HandoffRecord, str]:
-    """The record with another machine, in which a file begins with the order; and that file."""
+    """The record with another snapshot, in which a file starts with the order; and that file."""
     with SandboxManager(paths.spec(config, task)) as workbench:
         machine = workbench.restore(record.required_snapshot, source.directory(record.id))
         try:

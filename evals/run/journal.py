@@ -1,4 +1,4 @@
-"""The rows of a run: one database of them, in which a row counts once it is there, and files of them for people."""
+"""The rows of a run: one database, and exported files. A row counts once it is in the database."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _rows = Table(
     Column("key", Text, nullable=False),
     Column("outcome", Text, nullable=False),
     Column("row", Text, nullable=False),
-    Column("digest", Text),  # none in the rows of schema 1
+    Column("digest", Text),  # missing in the rows of schema 1
     UniqueConstraint("run", "stage", "key"),
 )
 _runs = Table("takeover_runs", _tables, Column("run", Text, primary_key=True))
@@ -60,15 +60,15 @@ _version = Table("takeover_journal_schema", _tables, Column("version", Integer, 
 
 
 class OutputInUseError(TakeoverError, RuntimeError):
-    """Another process works on the same output directory."""
+    """Another process uses the same output directory."""
 
 
 class JournalError(TakeoverError, ValueError):
-    """A journal with a damaged row, or without the run that it should hold."""
+    """A journal with a damaged row, or without the expected run."""
 
 
 class Journal:
-    """The rows of one stage of a run, one a key, in the order that they came in."""
+    """The rows of one stage of a run, one per key, in the order of arrival."""
 
     def __init__(self, database: Database, run: str, name: str, *key: str) -> None:
         self._database = database
@@ -81,7 +81,7 @@ class Journal:
         return tuple(row[name] for name in self._key_fields)
 
     def keys(self) -> set[tuple[Any, ...]]:
-        """The keys that have a row."""
+        """The keys of the rows."""
         asked = select(_rows.c.number, _rows.c.key).where(*self._filter)
         with self._database.read_transaction() as connection:
             found = connection.execute(asked).all()
@@ -93,7 +93,7 @@ class Journal:
             return connection.execute(asked).first() is not None
 
     def rows(self) -> Iterator[Row]:
-        """Every row, a page of them in memory at a time; those that come meanwhile may be among them."""
+        """Every row, one page in memory at a time. May include rows that arrive meanwhile."""
         last = 0
         while True:
             page = (
@@ -115,7 +115,7 @@ class Journal:
             return connection.execute(select(func.count()).where(*self._filter)).scalar_one()
 
     def append(self, row: Row) -> None:
-        """Add a row, durably and without secrets. Raises ValueError when its key has one already."""
+        """Add a row, durably and without secrets. Raises ValueError if its key has a row."""
         key = self.key(row)
         clean = {**redact(row), **dict(zip(self._key_fields, key, strict=True))}
         values = {
@@ -130,7 +130,7 @@ class Journal:
         except LedgerUnavailableError as error:
             if not isinstance(error.__cause__, IntegrityError):
                 raise
-            raise ValueError(f"{self.name}: there is a row for {key} already") from error
+            raise ValueError(f"{self.name}: already has a row for {key}") from error
 
     def _parse_key(self, number: int, key: str) -> tuple[Any, ...]:
         try:
@@ -165,22 +165,22 @@ class Journal:
 
     def _make_damage_error(self, number: int, reason: str) -> JournalError:
         return JournalError(
-            f"{self._database.name}: row {number} ({self.name}) is damaged: {reason}; restore the database from a copy, or "
-            f'delete the row, which --resume then makes anew: "DELETE FROM takeover_rows WHERE number = {number}"'
+            f"{self._database.name}: row {number} ({self.name}) is damaged: {reason} (restore the database from a copy, or "
+            f'delete the row, so that --resume creates it again: "DELETE FROM takeover_rows WHERE number = {number}")'
         )
 
     def drop_failures(self) -> None:
-        """Take out the rows whose infrastructure had failed, so that they are tried again."""
+        """Remove the rows of infrastructure failures, so that their jobs run again."""
         with self._database.write_transaction() as connection:
             connection.execute(delete(_rows).where(*self._filter, _rows.c.outcome == INFRASTRUCTURE_FAILURE))
 
     def export(self, directory: Path) -> None:
-        """Write the rows to a file of one JSON object a line, which takes the place of an earlier one."""
+        """Write the rows to a file with one JSON object per line, replacing an earlier file."""
         write_durably(directory / f"{self.name}.jsonl", (json.dumps(row) + "\n" for row in self.rows()))
 
 
 class Journals(NamedTuple):
-    """Those of a run's four stages."""
+    """The journals of a run's four stages."""
 
     predecessors: Journal
     labels: Journal
@@ -192,7 +192,7 @@ class _JournalDatabase(Database):
     """The database of rows."""
 
     def __init__(self, url: str, run: str | None) -> None:
-        """The database, which must hold the rows of `run` if it is named. Raises LedgerUnavailableError or JournalError."""
+        """The database, which must contain the rows of `run` if passed. Raises LedgerUnavailableError or JournalError."""
         self._run = run
         super().__init__(url, _tables, _version, SCHEMA_VERSION, synchronous="FULL")
         try:
@@ -205,7 +205,7 @@ class _JournalDatabase(Database):
 
     def _upgrade(self, connection: Connection, before: set[str]) -> None:
         if "takeover_rows" not in before:
-            if self._run is not None:  # and the transaction leaves another program's database unchanged
+            if self._run is not None:  # the transaction leaves another program's database unchanged
                 raise _make_missing_run_error(self.name, self._run)
             return
         if "digest" not in {each["name"] for each in inspect(connection).get_columns("takeover_rows")}:
@@ -215,14 +215,14 @@ class _JournalDatabase(Database):
         connection.execute(insert(_runs).from_select(["run"], missing))
 
     def _check_run(self, run: str) -> None:
-        """Raise JournalError where the run is missing."""
+        """Raise JournalError if the run is missing."""
         with self.read_transaction() as connection:
             found = connection.execute(select(_runs.c.run).where(_runs.c.run == run)).first()
         if found is None:
             raise _make_missing_run_error(self.name, run)
 
     def _check_file(self) -> None:
-        """Raise LedgerUnavailableError where SQLite finds the file damaged."""
+        """Raise LedgerUnavailableError if SQLite reports damage."""
         if not self.is_sqlite:
             return
         with self.read_transaction() as connection:
@@ -230,16 +230,16 @@ class _JournalDatabase(Database):
         if found != "ok":
             said = str(found).strip().splitlines()[-1]
             raise LedgerUnavailableError(
-                f"{self.name}: it is damaged ({said:.200}); restore it from a copy, or recover its rows: "
-                f"sqlite3 {make_url(self.url).database} .recover | sqlite3 NEW, and put NEW in its place"
+                f"{self.name}: damaged ({said:.200}); restore it from a copy, or recover its rows: "
+                f"sqlite3 {make_url(self.url).database} .recover | sqlite3 NEW, then replace it with NEW"
             )
 
 
 @contextmanager
 def open_journal(out: Path, url: str | None = None, run: str | None = None) -> Iterator[Database]:
-    """The database of rows: by URL, else the one in `out`; created if missing, unless it must hold a `run`.
+    """The database of rows: by URL, else the one in `out`. Created if missing, unless it must contain a `run`.
 
-    Raises LedgerUnavailableError, or JournalError where it does not hold that run.
+    Raises LedgerUnavailableError, or JournalError if it does not contain that run.
     """
     file = out / JOURNAL_FILE
     if run is not None and url is None and not (os.path.lexists(file) and not _is_empty(file)):
@@ -263,7 +263,7 @@ def _is_empty(file: Path) -> bool:
 
 def _make_missing_run_error(name: str, run: str) -> JournalError:
     return JournalError(
-        f"{name}: the rows of run {run} are not in it; restore it from a copy, or begin a new run with another --out"
+        f"{name}: does not contain the rows of run {run} (restore it from a copy, or start a new run with another --out)"
     )
 
 
@@ -277,32 +277,32 @@ def get_journals(database: Database, run: str) -> Journals:
 
 
 def read_export(path: Path) -> tuple[list[Row], bool]:
-    """The rows of an exported file, and whether its last line is torn off. Raises JournalError."""
+    """The rows of an exported file, and whether its last line is incomplete. Raises JournalError."""
     try:
         content = read_untrusted_file(path)
     except OSError as error:
-        raise JournalError(f"{path}: {describe_error(error)}; restore it from a copy") from error
+        raise JournalError(f"{path}: {describe_error(error)} (restore it from a copy)") from error
     end = content.rfind(b"\n") + 1
     rows = []
     for number, line in enumerate(content[:end].splitlines(), 1):
         try:
-            row = parse_json(line, nan_as_none=True)  # both say that nobody counted
+            row = parse_json(line, nan_as_none=True)  # both mean that the count is unknown
         except ValueError as error:
-            raise JournalError(f"{path}: line {number} is not JSON; mend or remove that line") from error
+            raise JournalError(f"{path}: line {number} is not JSON (repair or remove that line)") from error
         if not isinstance(row, dict) or "outcome" not in row:
-            raise JournalError(f"{path}: line {number} is no row: it has no field 'outcome'")
+            raise JournalError(f"{path}: line {number} is not a row: no field 'outcome'")
         rows.append(row)
     return rows, end < len(content)
 
 
 @contextmanager
 def lock_output(out: Path) -> Iterator[None]:
-    """Hold the output directory for this process alone. Raises OutputInUseError."""
+    """Lock the output directory for this process. Raises OutputInUseError."""
     with (out / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise OutputInUseError(
-                f"{out}: another run is at work there; wait for it or choose another --out"
+                f"{out}: another run uses this directory (wait for it, or choose another --out)"
             ) from error
         yield

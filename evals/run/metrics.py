@@ -1,4 +1,4 @@
-"""What a takeover cost, and how much of it the predecessor had paid already."""
+"""The cost of a takeover, and the part of it that repeats the predecessor's work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RediscoveryKind = Literal["read", "search", "command", "verification"]
 
 
 class TokenTotals(NamedTuple):
-    """Sums over the calls of a run; None where no call said."""
+    """Sums over the calls of a run. None if no call reports usage."""
 
     prompt: int | None
     cached: int | None
@@ -27,7 +27,7 @@ class TokenTotals(NamedTuple):
 
 
 def count_tokens(events: Iterable[Event]) -> TokenTotals:
-    # What the runtime only estimated is good enough for its budgets, not for a measurement.
+    # The runtime's estimates suffice for its budgets, not for a measurement.
     usages = [event.usage for event in events if event.usage is not None and not event.usage.estimated]
 
     def total(name: str) -> int | None:
@@ -38,7 +38,7 @@ def count_tokens(events: Iterable[Event]) -> TokenTotals:
 
 
 def count_recall_tokens(events: Sequence[Event]) -> list[int]:
-    """What each recall of earlier events put into the conversation, estimated at four characters a token."""
+    """The size of each recall of earlier events, estimated at four characters per token."""
     return [
         -(-(len(action.text) + len(seen.text)) // CHARS_PER_TOKEN)
         for action, seen in pairwise(events)
@@ -47,25 +47,25 @@ def count_recall_tokens(events: Sequence[Event]) -> list[int]:
 
 
 def count_rediscovery(record: HandoffRecord, successor: Sequence[Event]) -> Counter[RediscoveryKind]:
-    """How many of the successor's events are of each kind that `classified` tells."""
+    """The number of the successor's events of each kind of `classify_events`."""
     return Counter(kind for kind in classify_events(record, successor) if kind is not None)
 
 
 class PredecessorKnowledge(NamedTuple):
-    """What a predecessor had found out by its handoff point."""
+    """What a predecessor knew at its handoff point."""
 
     reads: frozenset[FileRead]
     commands: frozenset[tuple[str, str]]
-    """Each with the tree it ran on."""
+    """Each command with the tree on which it ran."""
     searches: frozenset[str]
     verification_command: str | None
     """Its latest validation command."""
 
 
 def collect_knowledge(record: HandoffRecord, state: DetectorState | None = None) -> PredecessorKnowledge:
-    """What `classified` holds a successor's events against: the same for all that take the record over.
+    """The predecessor's knowledge for `classify_events`, the same for all takeovers of the record.
 
-    `state` is the detectors' at the record's point, where somebody has it already.
+    `state` is the detectors' state at the record's point, if the caller has it.
     """
     commands = frozenset(
         (step.command, step.tree) for step in _list_executed_actions(record.trace) if step.command
@@ -83,12 +83,12 @@ def collect_knowledge(record: HandoffRecord, state: DetectorState | None = None)
 def classify_events(
     predecessor: HandoffRecord | PredecessorKnowledge, successor: Sequence[Event]
 ) -> tuple[RediscoveryKind | None, ...]:
-    """What each of the successor's events finds out that the predecessor had found out; None for new work.
+    """For each of the successor's events, which of the predecessor's findings it repeats. None for new work.
 
-    An action and its observation are two events of one kind. A step is a `read` when every file it
-    showed had been shown to the predecessor with the same content; a `search` when the predecessor had
-    made the same one; a `command` when it had run the same on the same tree. The first re-run of the predecessor's latest
-    validation command is `verification`, which is no debt.
+    An action and its observation are two events of one kind. A step is a `read` if the predecessor had seen every file that
+    it showed, with the same content; a `search` if the predecessor made the same search; a `command` if the
+    predecessor ran the same command on the same tree. The first re-run of the predecessor's latest
+    validation command is `verification`, which is not debt.
     """
     had = collect_knowledge(predecessor) if isinstance(predecessor, HandoffRecord) else predecessor
     to_verify = had.verification_command
@@ -108,10 +108,10 @@ def classify_events(
 
 
 class _ExecutedAction(NamedTuple):
-    """An action that was carried out: its command if it was one, the tree it ran on, what it showed."""
+    """A completed action: its command if it has one, the tree on which it ran, and the files that it showed."""
 
     event_index: int
-    """Of the action in the sequence; its observation is the next."""
+    """Index of the action in the sequence. Its observation follows."""
     command: str
     tree: str
     reads: frozenset[FileRead]

@@ -1,4 +1,4 @@
-"""Where a run keeps what, below its output directory."""
+"""The files and directories below a run's output directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langgraph_takeover.sandbox.interface import SandboxSpec
 
 
 class RunPaths:
-    """Where a run keeps what."""
+    """The files and directories of a run."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -23,9 +23,9 @@ class RunPaths:
         self.traces = out / "traces"
 
     def home(self) -> AbstractContextManager[Home]:
-        """Checkpoints, records and machines. Raises LedgerUnavailableError."""
+        """Checkpoints, records and snapshots. Raises LedgerUnavailableError."""
         return open_home(self.out)
 
     def spec(self, config: RunConfig, task: Task) -> SandboxSpec:
-        """The machine that the task starts on."""
+        """The spec of the sandbox in which the task starts."""
         return task.build_spec(config.sandbox, config.run_id, self.repositories)

@@ -1,4 +1,4 @@
-"""What a run will do and roughly cost, before anything is paid for."""
+"""The plan of a run with estimated costs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ POINTS_PER_RUN = {
     "first_validation": 75 / 75,
     "first_post_failure_edit": 31 / 75,
 }
-"""Of the paper's 75 predecessors."""
+"""Rates of the paper's 75 predecessors."""
 GRADING_S = 60.0
 CALL_S = 8.0
 _SAVINGS = (0.42, 0.63)
-"""How much of the repository view's prompt tokens the other views save in the paper, at least and at most."""
+"""Prompt tokens that the other views save in the paper, relative to the repository view: minimum and maximum."""
 
 
 class Costs(NamedTuple):
-    """Of one run of an agent."""
+    """The costs of one run of an agent."""
 
     calls: float
     prompt_tokens: float
@@ -43,13 +43,13 @@ class Costs(NamedTuple):
 
 
 RECORDED_COSTS = Costs(36, 421_000, 7_600, 36 * CALL_S)
-"""Medians of 60 public runs of mini-swe-agent 1 on SWE-bench Verified; the seconds are assumed at `CALL_S` a call."""
+"""Medians of 60 public runs of mini-swe-agent 1 on SWE-bench Verified. Seconds assume `CALL_S` per call."""
 _NOTE_PROMPT = 2 * 14_000
 """Two calls, each with the trace up to the point."""
 
 
 class PlanLine(NamedTuple):
-    """One stage of the plan, and what of it is left may cost from and to."""
+    """One stage of the plan, with minimum and maximum costs of its remaining jobs."""
 
     stage: str
     jobs: int
@@ -61,13 +61,13 @@ class PlanLine(NamedTuple):
 class Plan(NamedTuple):
     points: Counter[str]
     is_estimated: bool
-    """The points are those that the paper leads one to expect, not those that were reached."""
+    """Whether the points are estimated from the paper's rates."""
     lines: tuple[PlanLine, ...]
     basis: str
 
 
 def make_plan(jobs: RunJobs) -> Plan:
-    """Counts are exact where the predecessors have run, else the points are estimated."""
+    """Plan a run. Counts are exact once the predecessors have run; before, the points are estimated."""
     config = jobs.config
     runs = len(jobs.list_jobs("predecessors"))
     reached = Counter(point.kind for point in jobs.select_points())
@@ -104,7 +104,7 @@ def _estimate_points(config: RunConfig, runs: int, jobs: RunJobs) -> Counter[str
 
 
 def _choose_basis(journals: Journals) -> tuple[Costs, float, str]:
-    """The costs of one run, and the seconds of one grading, from what was done already where there is enough."""
+    """The costs of one run and the seconds of one grading, from completed jobs if there are enough."""
     taken = [
         row for row in journals.takeovers.rows() if row["outcome"] == "graded" and row["view"] == BASELINE
     ]
@@ -116,8 +116,8 @@ def _choose_basis(journals: Journals) -> tuple[Costs, float, str]:
             (
                 f"medians of 60 recorded public runs: {RECORDED_COSTS.calls:.0f} calls, "
                 f"{RECORDED_COSTS.prompt_tokens:,.0f} prompt and {RECORDED_COSTS.completion_tokens:,.0f} completion tokens a run; "
-                f"{CALL_S:.0f} s a call and {GRADING_S:.0f} s a "
-                "grading are assumed"
+                f"assuming {CALL_S:.0f} s per call and {GRADING_S:.0f} s per "
+                "grading"
             ),
         )
     own = Costs(
@@ -139,7 +139,7 @@ def _compute_median(rows: Iterable[Row], name: str) -> float:
 
 
 def _estimate_costs(stage: str, config: RunConfig, own: Costs, graded_s: float) -> tuple[Costs, Costs]:
-    """Of one job, from and to."""
+    """Minimum and maximum costs of one job."""
     grading = Costs(0, 0, 0, graded_s)
     if stage == "labels":
         return grading, grading
@@ -157,7 +157,7 @@ def _estimate_costs(stage: str, config: RunConfig, own: Costs, graded_s: float) 
 
 
 def _compute_llm_share(config: RunConfig, models: Sequence[str]) -> float:
-    """How many of these are LLMs: what the others do costs nothing that counts."""
+    """The number of LLMs among these models. Other models cost nothing."""
     return sum(map(is_llm, models)) / len(models)
 
 
@@ -172,8 +172,8 @@ def _add(one: Costs, other: Costs) -> Costs:
 def print_plan(
     console: Console, config: RunConfig, tasks: Sequence[Task], plan: Plan, out: Path, workers: int
 ) -> None:
-    """Print the plan; who reads it decides whether to begin."""
-    tiers = Counter(str(task.instance.get("difficulty") or "no tier told") for task in tasks)
+    """Print the plan."""
+    tiers = Counter(str(task.instance.get("difficulty") or "unknown difficulty") for task in tasks)
     print(
         f"{len(tasks)} tasks of {config.tasks}: " + ", ".join(f"{n} of {tier}" for tier, n in tiers.items())
     )
@@ -184,10 +184,10 @@ def print_plan(
     kinds = ", ".join(f"{number} {kind}" for kind, number in plan.points.items())
     print(
         f"points: {sum(plan.points.values())} ({kinds})"
-        + (", expected by the paper's rates" if plan.is_estimated else "")
+        + (", estimated from the paper's rates" if plan.is_estimated else "")
     )
     table = Table(
-        title=f"What is to do, and what it may cost with {workers} worker{'s' if workers > 1 else ''}"
+        title=f"Remaining jobs and estimated costs with {workers} worker{'s' if workers > 1 else ''}"
     )
     for name in ("stage", "jobs", "done", "LLM calls", "prompt tokens", "completion tokens", "hours"):
         table.add_column(name, justify="left" if name == "stage" else "right")
@@ -195,7 +195,7 @@ def print_plan(
         table.add_row(*_format_cells(line, workers), style="bold" if line.stage == "all" else None)
     console.print(table)
     console.print(
-        f"By {plan.basis}; other views save 42 to 63 % of the repository view's, as in the paper.",
+        f"Estimates: {plan.basis}; other views save 42 to 63 % of the repository view's prompt tokens, as in the paper.",
         style="dim",
     )
     if config.study is not None:

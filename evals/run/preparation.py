@@ -1,4 +1,4 @@
-"""From what a person asked for to a run's fixed settings and tasks, with every doubt raised before work begins."""
+"""The settings and tasks of a run, from the command-line options; validates everything up front."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CHOICES = {"protocol": get_args(ActionProtocol), "sandbox": ("auto", *get_args(
 
 
 def usage_errors(*extra: type[Exception]) -> tuple[type[Exception], ...]:
-    """What a person can mend by asking otherwise; each says how."""
+    """Errors that the user can correct. Each says how."""
     from langgraph_takeover.evals.run.journal import JournalError, OutputInUseError
 
     return (
@@ -49,7 +49,7 @@ def usage_errors(*extra: type[Exception]) -> tuple[type[Exception], ...]:
 
 
 def host_errors() -> tuple[type[Exception], ...]:
-    """Those of them that, once a run has begun, say that its host has failed it."""
+    """Errors of the host, once a run has started."""
     from langgraph_takeover.handoff.ledger import LedgerUnavailableError
 
     return (LedgerUnavailableError, SandboxUnavailableError)
@@ -63,7 +63,7 @@ def prepare_run(
     resume: bool,
     extra_check: Callable[[RunConfig, tuple[Task, ...], Path], None] = lambda config, tasks, out: None,
 ) -> tuple[RunConfig, tuple[Task, ...]]:
-    """The settings, on disk, and the tasks; `also` is the last doubt, raised before anything is written.
+    """The settings, written to disk, and the tasks. `also` is a last check before anything is written.
 
     Raises RunUsageError, ModelNameError, TaskSourceError, LedgerUnavailableError or SandboxUnavailableError.
     """
@@ -78,16 +78,16 @@ def prepare_run(
 def resolve_run(
     options: dict[str, Any], explicit: set[str], out: Path, *, resume: bool
 ) -> tuple[RunConfig, tuple[Task, ...]]:
-    """The same with nothing written, and nothing asked of models or machines. Raises RunUsageError or TaskSourceError."""
+    """The same without writing, and without checking models or sandboxes. Raises RunUsageError or TaskSourceError."""
     for name, choices in _CHOICES.items():
         if options[name] not in choices:
-            raise RunUsageError(f"--{name}: there is no {options[name]!r}; there are {', '.join(choices)}")
+            raise RunUsageError(f"--{name}: unknown value {options[name]!r} (use {', '.join(choices)})")
     if resume:
         config = load_config(out)
         if options["journal"] is not None:
             explicit = explicit | {"journal"}
         elif config.journal is not None:
-            raise RunUsageError(f"--journal: the rows of this run are in {config.journal}; name it again")
+            raise RunUsageError(f"--journal: the rows of this run are in {config.journal} (pass it again)")
         reason = find_changed_option(config, _select_explicit(options, explicit))
         if reason is not None:
             raise RunUsageError(reason)
@@ -103,28 +103,30 @@ def resolve_run(
 
 
 def load_run_tasks(config: RunConfig) -> tuple[Task, ...]:
-    """The tasks of a run, or of its shard. Raises RunUsageError or TaskSourceError."""
+    """The tasks of a run or of its shard. Raises RunUsageError or TaskSourceError."""
     tasks = load_tasks(config.tasks, config.task_ids, config.limit)
     if config.study is not None:
         check_tiers(tasks, config.tasks)
     if not tasks:
-        raise RunUsageError(f"--tasks: {config.tasks} holds no task")
+        raise RunUsageError(f"--tasks: {config.tasks} contains no task")
     if config.shard is None:
         return tasks
     mine = read_shard(config.shard).select(tasks)
     if not mine:
-        raise RunUsageError(f"--shard: {config.shard} of {len(tasks)} tasks holds none")
+        raise RunUsageError(f"--shard: {config.shard} of {len(tasks)} tasks is empty")
     return mine
 
 
 def check_unused(out: Path) -> None:
-    """Raises RunUsageError for a directory that holds a run."""
+    """Raises RunUsageError if the directory contains a run."""
     if (out / CONFIG_FILE).exists():
-        raise RunUsageError(f"{out} holds a run already; go on with it by --resume, or choose another --out")
+        raise RunUsageError(
+            f"{out} already contains a run (continue it with --resume, or choose another --out)"
+        )
 
 
 def create_run(config: RunConfig, out: Path, journal: str | None = None) -> None:
-    """Begin a run's directory with its journal and, last, its settings. Raises RunUsageError or LedgerUnavailableError."""
+    """Create a run's directory with its journal, and its settings last. Raises RunUsageError or LedgerUnavailableError."""
     from langgraph_takeover.evals.run.journal import create_journal
     from langgraph_takeover.evals.run.paths import RunPaths
 
@@ -156,7 +158,7 @@ def _deduplicate(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _select_explicit(options: dict[str, Any], explicit: set[str]) -> dict[str, Any]:
-    """The settings that a resumed run was given anew, as the stored ones are named."""
+    """The options that the user passed to a resumed run, named like the stored settings."""
     settled = _resolve_settings(options)
     asked = {
         field: settled[field]
@@ -175,14 +177,14 @@ def _choose_backend(options: dict[str, Any], tasks: tuple[Task, ...]) -> Backend
     found = "docker" if any(task.stream is None for task in tasks) else sandbox.default_backend()
     if found == "process" and options["records_of"]:
         raise RunUsageError(
-            f"--sandbox: no isolated sandbox is to be had here, and the records of {options['records_of']} would run as "
-            "you; see python -m sandbox probe, or say --sandbox process if you trust them"
+            f"--sandbox: no isolated sandbox is available, and the records of {options['records_of']} would run as "
+            "your user (see sandbox probe, or pass --sandbox process if you trust them)"
         )
     return found
 
 
 def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
-    """Find out before a run what would make it fail.
+    """Detect before a run what would make it fail.
 
     Raises RunUsageError, ModelNameError, TaskSourceError or SandboxUnavailableError.
     """
@@ -194,7 +196,7 @@ def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
         check_source(config)
     if redact(config.base_url) != config.base_url:
         raise RunUsageError(
-            "--base-url: it holds a secret, which would be written down; set OPENAI_API_KEY instead"
+            "--base-url: contains a secret, which the run would store (set OPENAI_API_KEY instead)"
         )
     writers = tuple(config.choose_writer(name) for name in config.predecessors)
     for name in dict.fromkeys((*config.predecessors, *config.successors, *writers)):
@@ -203,7 +205,7 @@ def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
         wanting = [view for view in config.views if view in VIEWS_WITH_NOTES]
         if wanting:
             raise RunUsageError(
-                f"--notes-model: a replay writes no notes, but {wanting[0]} needs them; name an LLM"
+                f"--notes-model: a replay cannot write notes, but {wanting[0]} needs them (use an LLM)"
             )
     for task in tasks:
         task.build_spec(config.sandbox, config.run_id, out)
@@ -222,9 +224,7 @@ def _check_image(task: Task, config: RunConfig) -> None:
     except SandboxUnavailableError as error:
         dockerfile = task.directory is not None and (task.directory / "Dockerfile").is_file()
         cure = f"docker build -t {image} {task.directory}" if dockerfile else f"docker pull {image}"
-        raise RunUsageError(
-            f"task {task.id}: its image is not on this Docker daemon; get it: {cure}"
-        ) from error
+        raise RunUsageError(f"task {task.id}: its image is not on this Docker daemon ({cure})") from error
 
 
 def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
@@ -234,22 +234,22 @@ def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
         ]
         if strangers:
             raise RunUsageError(
-                f"--sandbox process would run the commands of {strangers[0]} as you, with your files and your "
-                "network; choose host or docker, or say --allow-unisolated"
+                f"--sandbox process would run the commands of {strangers[0]} as your user, with your files and "
+                "network (use host or docker, or pass --allow-unisolated)"
             )
     if config.sandbox == "host":
         from langgraph_takeover.sandbox.backends.host import unavailable_reason
 
         reason = unavailable_reason()
         if reason is not None:
-            raise RunUsageError(f"--sandbox host: {reason}; or choose docker or process")
+            raise RunUsageError(f"--sandbox host: {reason} (or use docker or process)")
     if config.sandbox == "docker":
         from langgraph_takeover.sandbox.backends.docker import client
 
         client()
         if shutil.which("docker") is None:
             raise RunUsageError(
-                "--sandbox docker: the docker command, which swebench's harness uses, is not installed"
+                "--sandbox docker: the docker command is not installed, but the swebench harness needs it"
             )
     if config.sandbox != "process":
         for task in tasks:
@@ -257,7 +257,7 @@ def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
 
 
 def check_takeovers(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
-    """The same for a run that has its records and notes already.
+    """The same for a run whose records and notes exist already.
 
     Raises RunUsageError, ModelNameError or SandboxUnavailableError.
     """

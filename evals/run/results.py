@@ -1,4 +1,4 @@
-"""All that one or several runs left, for whoever reports on them."""
+"""The results of one or several runs, for reports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TEXT_FIELDS = frozenset((
     "digest", "stop_reason", "detail", "patch", "prompts", "handoff_state",
 ))
 _NAME_FIELDS = frozenset(("record_id", "view", "point", "trace"))
-"""They become parts of paths."""
+"""Fields that become parts of paths."""
 _NAME_PATTERN = re.compile(r"(?!\.)[^/\x00-\x1f\ud800-\udfff]{1,250}")
 _NUMBER_FIELDS = frozenset((
     "events", "steps", "llm_calls", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", "repeat",
@@ -56,9 +56,9 @@ class RunSource(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Rows of runs that are reported on as one; each row's `out` is the directory that it comes from.
+    """Rows of runs that are reported together. Each row's `out` is the directory of its run.
 
-    What the rows hold is in docs/results.md. A row whose `outcome` is `infrastructure_failure` has no measures.
+    docs/results.md describes the fields. A row whose `outcome` is `infrastructure_failure` has no measures.
     """
 
     sources: tuple[RunSource, ...]
@@ -67,17 +67,17 @@ class Results(NamedTuple):
     notes: tuple[Row, ...]
     takeovers: tuple[Row, ...]
     warnings: tuple[str, ...]
-    """What could not be read, in one line each."""
+    """Warnings about unreadable files, one line each."""
 
     def load_record(self, row: Row) -> HandoffRecord | None:
-        """The record of a row, its notes with it; None where it is not at hand or not whole."""
+        """The record of a row with its notes. None if missing or damaged."""
         try:
             return RunPaths(Path(row["out"])).records.load(row["record_id"])
         except RecordError:
             return None
 
     def load_trace(self, row: Row) -> Trace | None:
-        """The trace of a predecessor's or a takeover's row; None where it is not at hand or not whole."""
+        """The trace of a predecessor's or takeover's row. None if missing or damaged."""
         if not row.get("trace"):
             return None
         path = RunPaths(Path(row["out"])).traces / f"{row['trace']}.json"
@@ -91,7 +91,7 @@ class Results(NamedTuple):
 def load_results(outs: Sequence[Path], url: str | None = None) -> Results:
     """The rows of all these runs. Raises RunUsageError, JournalError or LedgerUnavailableError.
 
-    Runs that share takeovers, or call different records by one name, cannot be taken together.
+    Runs that share takeovers, or use one name for different records, cannot be combined.
     """
     for out in outs:
         try:
@@ -99,7 +99,7 @@ def load_results(outs: Sequence[Path], url: str | None = None) -> Results:
         except OSError as error:
             raise RunUsageError(f"{str(out)[:200]}: {describe_error(error)}") from error
         if not holds_run:
-            raise RunUsageError(f"{out}: it holds no run, for there is no {CONFIG_FILE} in it")
+            raise RunUsageError(f"{out}: not the directory of a run: {CONFIG_FILE} not found")
     sources = tuple(RunSource(out, load_config(out)) for out in outs)
     warnings: list[str] = []
     found: dict[str, list[Row]] = {name: [] for name in STAGES}
@@ -107,15 +107,15 @@ def load_results(outs: Sequence[Path], url: str | None = None) -> Results:
         for name, rows in _read_rows(source, url, warnings).items():
             found[name] += [row | {"out": str(source.out)} for row in rows]
     _check_compatible(found["takeovers"])
-    for name in ("predecessors", "labels", "notes"):  # shared by runs that took over the same records
+    for name in ("predecessors", "labels", "notes"):  # shared by runs that reuse the same records
         found[name] = list({_get_key(name, row): row for row in reversed(found[name])}.values())[::-1]
     together = {name: tuple(rows) for name, rows in found.items()}
     return Results(sources=sources, warnings=tuple(warnings), **together)
 
 
 def _read_rows(source: RunSource, url: str | None, warnings: list[str]) -> dict[str, list[Row]]:
-    """From the journal; from the files that it was exported to where there is none."""
-    # A journal that cannot be opened must not be passed over for an older export.
+    """From the journal, or from exported files if no journal exists."""
+    # A journal that cannot be opened must not be replaced by an older export.
     if url is not None or os.path.lexists(source.out / JOURNAL_FILE):
         with open_journal(source.out, url, source.config.run_id) as database:
             stages = get_journals(database, source.config.run_id)
@@ -128,12 +128,12 @@ def _read_rows(source: RunSource, url: str | None, warnings: list[str]) -> dict[
         path = source.out / f"{name}.jsonl"
         if name == "takeovers" and not path.is_file():
             raise RunUsageError(
-                f"{source.out}: it has neither {JOURNAL_FILE} nor {path.name}; nothing to report on"
+                f"{source.out}: nothing to report: neither {JOURNAL_FILE} nor {path.name} found"
             )
         found[name], torn = read_export(path) if path.is_file() else ([], False)
         _check_rows(path, name, found[name])
         if torn:
-            warnings.append(f"{path}: its last line is torn off and does not count")
+            warnings.append(f"{path}: its last line is incomplete and ignored")
     return found
 
 
@@ -146,25 +146,23 @@ def _check_rows(path: Path, name: str, rows: Iterable[Row]) -> None:
         wrong = next((field for field in row if not _is_typed(field, row[field])), None)
         if wrong is not None:
             raise JournalError(
-                f"{path}: row {number} ({name}): field {wrong!r:.60} holds {reprlib.repr(row[wrong])}, not {_describe_type(wrong)} "
+                f"{path}: row {number} ({name}): field {wrong!r:.60} is {reprlib.repr(row[wrong])}, not {_describe_type(wrong)} "
                 "(restore it from a copy, or delete that row)"
             )
         if _get_key(name, row) in seen:
-            raise JournalError(
-                f"{path}: row {number} ({name}): there is a row for {_get_key(name, row)} already"
-            )
+            raise JournalError(f"{path}: row {number} ({name}): duplicate of {_get_key(name, row)}")
         seen.add(_get_key(name, row))
 
 
 def _is_typed(field: str, value: Any) -> bool:
-    """Whether a field of an exported row holds a value of its type; fields that nobody knows may hold anything."""
+    """Whether a field of an exported row has its type. Unknown fields may have any."""
     if field in _NAME_FIELDS and value is not None:
         return isinstance(value, str) and _NAME_PATTERN.fullmatch(value) is not None
     if field in _TEXT_FIELDS:
         return (value is None and field not in ("outcome", "task_id")) or isinstance(value, str)
     if field in _NUMBER_FIELDS:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        # Tokens that nobody counted are unknown; what the runtime itself counts never is.
+        # Tokens may be unknown; counts of the runtime are always known.
         return (value is None and field not in _ALWAYS_COUNTED) or (
             is_number and 0 <= value <= _LARGEST_NUMBER
         )
@@ -178,7 +176,7 @@ def _is_typed(field: str, value: Any) -> bool:
 
 
 def _describe_type(field: str) -> str:
-    """The type of a field, as an error message names it."""
+    """The type of a field, for error messages."""
     if field in _NAME_FIELDS:
         return "a file name"
     if field in _TEXT_FIELDS:
@@ -196,14 +194,14 @@ def _check_compatible(takeovers: list[Row]) -> None:
         key, out = _get_key("takeovers", row), row["out"]
         if key in owners:
             raise RunUsageError(
-                f"{owners[key]} and {out} both have the takeover {' '.join(map(str, key))}; leave one of them out"
+                f"{owners[key]} and {out} both contain the takeover {' '.join(map(str, key))} (leave one of them out)"
             )
         owners[key] = out
         known = digests.setdefault(row["record_id"], (row.get("digest", ""), out))
         if row.get("digest", known[0]) != known[0]:
             raise RunUsageError(
-                f"{known[1]} and {out} have different records {row['record_id']}; they cannot be one table: "
-                "compare them by python -m evals.compare"
+                f"{known[1]} and {out} contain different records {row['record_id']}, so they cannot be combined "
+                "(compare them with takeover-compare)"
             )
 
 

@@ -1,4 +1,4 @@
-"""Predecessors, labels and notes of an earlier run, taken over so that nothing is paid for twice."""
+"""Reuse of predecessors, labels and notes of an earlier run."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _SHARED_SETTINGS = ("tasks", "sandbox", "protocol", "points", "max_steps", "max_
 
 
 def check_source(config: RunConfig) -> None:
-    """Raises RunUsageError where the earlier run's predecessors are not what this run's would be."""
+    """Raises RunUsageError if the earlier run's predecessors differ from those that this run would have."""
     source = Path(str(config.records_of))
     try:
         holds_run = (source / CONFIG_FILE).is_file() and os.path.lexists(source / JOURNAL_FILE)
     except OSError as error:
         raise RunUsageError(f"--from: {str(source)[:200]}: {describe_error(error)}") from error
     if not holds_run:
-        raise RunUsageError(f"--from: {source} holds no run of evals.takeover")
+        raise RunUsageError(f"--from: {source} is not the directory of a takeover run")
     before = load_config(source)
     for name in _SHARED_SETTINGS:
         if getattr(before, name) != getattr(config, name):
             raise RunUsageError(
-                f"--from: {source} was run with --{name.replace('_', '-')} {_format_setting(before, name)}, this run with "
-                f"{_format_setting(config, name)}; give it the same"
+                f"--from: {source} ran with --{name.replace('_', '-')} {_format_setting(before, name)}, this run has "
+                f"{_format_setting(config, name)} (pass the same value)"
             )
     strangers = [model for model in config.predecessors if model not in before.predecessors]
     if strangers:
         raise RunUsageError(
-            f"--from: {source} has no predecessor {strangers[0]}; it has {', '.join(before.predecessors)}"
+            f"--from: {source} has no predecessor {strangers[0]} (it has {', '.join(before.predecessors)})"
         )
 
 
@@ -54,7 +54,7 @@ def _format_setting(config: RunConfig, name: str) -> str:
 
 
 def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, rows: Journals) -> int:
-    """Copy what the earlier run has of these tasks and this one has not; how many predecessors those were."""
+    """Copy the earlier run's missing predecessors, labels and notes of these tasks. Return the number of predecessors."""
     if config.records_of is None:
         return 0
     source = RunPaths(Path(config.records_of))

@@ -256,6 +256,6 @@ def _open_delivery_graph(home: Home, handoff_id: str) -> Iterator[tuple[Any, Run
 
 def _log_blocked(handoff: Handoff) -> None:
     _LOG.error(
-        "handoff %s from %s to %s is blocked: %s (see python -m handoff history %s; unblock lets it continue)",
+        "handoff %s from %s to %s is blocked: %s (see handoff history %s; unblock lets it continue)",
         handoff.id, handoff.source, handoff.target, handoff.reason, handoff.id,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a run leaves behind when it ends, however it ends: of its machines, nothing."""
+"""Cleanup of a run: remove its sandboxes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langgraph_takeover.nodes.session.snapshots import build_owner_name
 
 @contextmanager
 def clean_before_and_after(config: RunConfig, paths: RunPaths, home: Home) -> Iterator[None]:
-    """Before and after a run, however it ends, no machine of it is left."""
+    """Remove the run's sandboxes before and after it, however it ends."""
     remove_stale_resources(config, paths, home)
     try:
         yield
@@ -23,7 +23,7 @@ def clean_before_and_after(config: RunConfig, paths: RunPaths, home: Home) -> It
 
 
 def remove_stale_resources(config: RunConfig, paths: RunPaths, home: Home) -> None:
-    """Remove what a killed run left: its machines, and frozen images that no record and no checkpoint needs."""
+    """Remove the sandboxes of a killed run, and image snapshots that no record and no checkpoint needs."""
     paths.records.remove_partial()
     home.remove_unused_snapshots(is_exclusive=True)
     keep = paths.records.list_snapshot_locations()

@@ -1,4 +1,4 @@
-"""Where the stages of a run are carried out: in this process, or in several."""
+"""Executors of jobs: this process, or several processes of this host."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from langgraph_takeover.evals.run.journal import Row
 
 _JOBS_PER_WORKER = 2
-"""Jobs a worker that are under way or wait for one."""
+"""Running and waiting jobs per worker."""
 
 
 class Job(NamedTuple):
-    """One call of a stage with plain values: its row is journaled under `key`."""
+    """One call of a stage with plain values. Its row is stored under `key`."""
 
     stage: Callable[..., Row]
     config: RunConfig
@@ -29,20 +29,20 @@ class Job(NamedTuple):
     arguments: tuple[Any, ...]
     key: tuple[Any, ...]
     record_id: str | None = None
-    """The record that it needs."""
+    """The record that the job needs."""
 
     def run(self) -> Row:
         return self.stage(self.config, self.out, *self.arguments)
 
 
 class Executor(Protocol):
-    """Carries out many jobs and yields their rows as they come."""
+    """Runs jobs and yields their rows as they complete."""
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Row]: ...
 
 
 class InlineExecutor:
-    """One job after another in this process."""
+    """Runs one job after another in this process."""
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Row]:
         for job in jobs:
@@ -50,14 +50,14 @@ class InlineExecutor:
 
 
 class ProcessExecutor:
-    """Several processes of this host, kept for all stages."""
+    """Several processes of this host, shared by all stages."""
 
     def __init__(self, pool: ProcessPoolExecutor, workers: int) -> None:
         self._pool = pool
         self._limit = _JOBS_PER_WORKER * workers
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Row]:
-        """Takes up few jobs at a time, so that many of them cost no memory."""
+        """Keep few jobs in memory at a time."""
         waiting: set[Future[Row]] = set()
         left = iter(jobs)
         while True:
@@ -70,9 +70,9 @@ class ProcessExecutor:
 
 
 def open_local_executor(workers: int) -> AbstractContextManager[Executor]:
-    """An executor for so many jobs at once; an interrupt ends the jobs that have begun.
+    """An executor for that many parallel jobs. An interrupt ends the started jobs.
 
-    SystemExit, as `end_on_sigterm` raises it, lets their agents end the action they are at.
+    On SystemExit, which `exit_on_sigterm` raises, the agents complete their current action first.
     """
     return _open_inline() if workers == 1 else _open_processes(workers)
 
@@ -84,7 +84,7 @@ def _open_inline() -> Iterator[Executor]:
 
 @contextmanager
 def _open_processes(workers: int) -> Iterator[Executor]:
-    # Forking a process that has threads, as ours has, can deadlock its child.
+    # Forking a process with threads can deadlock its child.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=signals.initialize_worker)
     try:
@@ -93,12 +93,12 @@ def _open_processes(workers: int) -> Iterator[Executor]:
                 pool.submit(_warm_up)
         yield ProcessExecutor(pool, workers)
     except SystemExit:
-        # An agent that waits for a reply has it paid for: it takes it up first.
+        # A reply in flight is billed, so the agent receives it first.
         for process in list(pool._processes.values()):
             process.terminate()
         raise
     except BaseException:
-        # Nobody takes the rows of the jobs that still run; --resume goes on with them.
+        # Rows of jobs that still run are dropped here; --resume continues these jobs.
         for process in list(pool._processes.values()):
             process.kill()
         raise
@@ -107,7 +107,7 @@ def _open_processes(workers: int) -> Iterator[Executor]:
 
 
 def _warm_up() -> None:
-    """Import what jobs need, while the parent does the same."""
+    """Import what jobs need, in parallel with the parent."""
     import langgraph_takeover.evals.run.execution.stages  # noqa: F401
 
 

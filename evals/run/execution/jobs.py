@@ -1,4 +1,4 @@
-"""All jobs of a run, stage by stage: what is to be done, whether or not it has been."""
+"""All jobs of a run, by stage, completed or not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES
 
 
 class RunJobs(NamedTuple):
-    """The jobs of a run. Those after the first stage are known once the predecessors have run."""
+    """The jobs of a run. Jobs after the first stage are known once the predecessors have run."""
 
     config: RunConfig
     out: Path
@@ -29,7 +29,7 @@ class RunJobs(NamedTuple):
         return jobs
 
     def select_points(self) -> tuple[ReachedPoint, ...]:
-        """The handoff points that are taken over, of those that were reached."""
+        """The selected handoff points among the reached ones."""
         rows = {self.journals.predecessors.key(row): row for row in self.journals.predecessors.rows()}
         reached = [
             ReachedPoint(task, predecessor, record)
@@ -40,7 +40,7 @@ class RunJobs(NamedTuple):
         return choose_points(reached, self.get_point_limit())
 
     def get_point_limit(self) -> int | None:
-        """How many points are taken over at most, by this shard where it is one."""
+        """Maximum number of points, for this shard if the run is one."""
         most, shard = self.config.max_points, self.config.shard
         if most is None or shard is None:
             return most

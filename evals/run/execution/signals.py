@@ -1,4 +1,4 @@
-"""How the processes of a run are told to end: by Ctrl-C or SIGTERM, which raise wherever they are at that moment."""
+"""Ctrl-C and SIGTERM in the processes of a run. Both raise at the current instruction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RESEND_DELAY_S = 0.05
 
 
 def exit_on_sigterm() -> None:
-    """Let SIGTERM end this process by SystemExit, once; an agent that runs in it ends after what it is at."""
+    """Let SIGTERM raise SystemExit in this process, once. A running agent completes its current action."""
 
     def end(number: int, frame: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -34,7 +34,7 @@ def exit_on_sigterm() -> None:
 
 @contextmanager
 def handle_sigterm() -> Iterator[None]:
-    """The same for a while, in a process that is another's."""
+    """The same as a context manager, for a process that we do not own."""
     hook, before = sys.unraisablehook, signal.getsignal(signal.SIGTERM)
     exit_on_sigterm()
     try:
@@ -46,7 +46,7 @@ def handle_sigterm() -> Iterator[None]:
 
 @contextmanager
 def hold_interrupts() -> Iterator[None]:
-    """Hold interrupts back, also in the processes that begin meanwhile, until these leave them to their parent."""
+    """Block interrupts, also in processes started meanwhile, until they leave them to their parent."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -55,14 +55,14 @@ def hold_interrupts() -> Iterator[None]:
 
 
 class _WorkerState:
-    """Whether this worker is at a job, and whether it was told to end."""
+    """Whether this worker runs a job, and whether it received SIGTERM."""
 
     is_working = False
     is_terminating = False
 
 
 def initialize_worker() -> None:
-    """Leave interrupts to the parent, and end when it does, however it ends."""
+    """Leave interrupts to the parent, and end with the parent, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _end_job)
@@ -72,7 +72,7 @@ def initialize_worker() -> None:
 
 @contextmanager
 def enter_job() -> Iterator[None]:
-    """SIGTERM ends the worker's job meanwhile; none begins after it."""
+    """Let SIGTERM end the worker's job meanwhile. No job starts after it."""
     _WorkerState.is_working = True
     try:
         if _WorkerState.is_terminating:
@@ -83,7 +83,7 @@ def enter_job() -> Iterator[None]:
 
 
 def _end_job(number: int, frame: object) -> None:
-    """End the job, once; the worker itself ends when its parent lets it, or the pool would be broken."""
+    """End the job, once. The worker stays until its parent ends it, because the pool would break otherwise."""
     before, _WorkerState.is_terminating = _WorkerState.is_terminating, True
     if _WorkerState.is_working and not before:
         raise SystemExit(TERMINATED)
@@ -97,7 +97,7 @@ def _end_with_parent() -> None:
 
 
 def _resend_lost_signals(listen: Callable[[], None]) -> None:
-    """Python drops what is raised in a finalizer: an interrupt or ending that falls into one comes again."""
+    """Repeat an interrupt or SIGTERM that arrives inside a finalizer, where Python drops exceptions."""
     usual = sys.unraisablehook
 
     def resend(unraisable: UnraisableHookArgs) -> None:

@@ -1,4 +1,4 @@
-"""The four stages of the experiment, each a function of plain values that any process can run."""
+"""The four stages of the experiment. Each is a function of plain values that any process can run."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ PROMPTS = prompts.compute_version("handoff", "nodes")
 
 
 def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row:
-    """Run the task once from its beginning; a record is made at every point that fires.
+    """Run the task from the start, and create a record at each handoff point.
 
-    A run that was cut short goes on where it stands, and so does one of `run_takeover`.
+    An interrupted run resumes from its last checkpoint, as `run_takeover` does.
     """
     places = RunPaths(out)
     started = time.monotonic()
@@ -77,7 +77,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
 
 
 def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
-    """Thaw a record's snapshot and validate it officially: the evaluator's handoff state."""
+    """Restore a record's snapshot and grade it officially, to label the record's handoff state."""
     places = RunPaths(out)
     started = time.monotonic()
     row: Row = {"record_id": record_id}
@@ -102,7 +102,7 @@ def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> 
 
 
 def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
-    """Have the notes of one record written, once."""
+    """Write the notes of one record."""
     places = RunPaths(out)
     started = time.monotonic()
     row: Row = {"record_id": record_id}
@@ -114,7 +114,7 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
             writer,
             task=task,
             base_url=config.base_url,
-            # Constructed with its settings, because the client knows which models take no temperature.
+            # Constructed with its settings, because the client knows which models reject a temperature.
             max_reply_tokens=OUTPUT_TOKENS,
             temperature=0.0,
         )
@@ -141,7 +141,7 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
 def run_takeover(
     config: RunConfig, out: Path, task: Task, record_id: str, view: str, successor: str, repeat: int
 ) -> Row:
-    """Let a successor continue one record under one view, and grade what comes of it."""
+    """Let a successor continue one record under one view, and grade the result."""
     places = RunPaths(out)
     started = time.monotonic()
     name = threads.name_takeover(record_id, view, successor, repeat)
@@ -152,7 +152,7 @@ def run_takeover(
         row |= {"point": record.point.kind, "predecessor": record.predecessor, "digest": record.digest}
         if view in views.VIEWS_WITH_NOTES and record.notes is None:
             raise RecordError(
-                f"record {record_id} has no notes, which the {view} view shows; see notes.jsonl"
+                f"record {record_id} has no notes, but the {view} view shows them (see notes.jsonl)"
             )
         with threads.open_thread(
             config, task, places, threads.name_thread(row), successor, record, points=()
@@ -204,7 +204,7 @@ def _save_trace(
     events: list[Event],
     continues: Continuation | None = None,
 ) -> None:
-    """Write a run's whole trace where `evals.detect` and `evals.export` find it."""
+    """Write a run's whole trace where takeover-detect and takeover-export find it."""
     task = get_task(state)
     trace = Trace(
         id=name,
@@ -226,7 +226,7 @@ def _grade(config: RunConfig, task: Task, paths: RunPaths, patch: str, name: str
 
 
 def _redact_events(state: AgentState) -> list[Event]:
-    """What is written of a run, as its record is: an action's own arguments may hold what looks like a key."""
+    """Redact a trace as its record is redacted, because arguments of an action may contain a key."""
     return [Event.model_validate(event) for event in redact(state.get("events", []))]
 
 
@@ -249,7 +249,7 @@ def _drop_estimate(usage: Usage) -> Usage:
 
 def make_failure_row(error: Exception, started: float) -> Row:
     if isinstance(error, OutOfDiskError):
-        raise error  # every other job would fail as well
+        raise error  # every other job would fail too
     return {
         "resolved": None,
         "outcome": "infrastructure_failure",

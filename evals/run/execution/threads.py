@@ -1,4 +1,4 @@
-"""The threads of a run: one a predecessor and one a takeover, begun or gone on with, and given back when done."""
+"""The threads of a run, one per predecessor and takeover: start, resume and release them."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 
 PREDECESSOR_PREFIX, TAKEOVER_PREFIX = "predecessor.", "takeover."
 _SNAPSHOT_FREQUENCY: dict[str, SnapshotEvery] = {"openai": "step", "replay": "point", "builtin": "never"}
-"""A step of an LLM is dear to take again; one of a replay costs less than its machine's snapshot, and so does a
-whole takeover by the built-in model."""
+"""Snapshot after every step of an LLM, because repeating one is expensive. A replayed step, and a whole takeover by the
+built-in model, cost less than a snapshot."""
 
 
 def name_thread(row: Row) -> str:
-    """The thread that a predecessor's or a takeover's row came from."""
+    """The thread of a predecessor's or takeover's row."""
     return f"{TAKEOVER_PREFIX if 'record_id' in row else PREDECESSOR_PREFIX}{row['trace']}"
 
 
 def name_takeover(record_id: str, view: str, successor: str, repeat: int) -> str:
-    """The name of a takeover, with which its thread, its trace and its logs are named."""
+    """The name of a takeover, used for its thread, trace and logs."""
     return f"{record_id}.{view}.{shorten_model_name(successor)}.{repeat}"
 
 
 def release_snapshots(config: RunConfig, home: Home, task: Task, row: Row) -> None:
-    """Give back what the machines of a row's thread take, once the row is safe: nothing will go on from them."""
+    """Release the snapshots of a row's thread once the row is saved. The thread cannot resume afterwards."""
     if row["outcome"] == "infrastructure_failure" or not snapshots.list_state_ids(
         home.ledger, name_thread(row)
     ):
         return
     spec = RunPaths(home.directory).spec(config, task)
-    # Where somebody looks at the thread just now, it is tried again when the run is resumed.
+    # If a reader holds the thread, the resumed run tries again.
     with suppress(ThreadHeldError), home.open_session(name_thread(row), spec) as (session, _):
         session.forget_snapshots()
     home.remove_unused_snapshots()
@@ -62,7 +62,7 @@ def open_thread(
     record: HandoffRecord | None = None,
     **settings: Any,
 ) -> Iterator[Run]:
-    """The hold on a thread, with the model that works there and the settings of this run."""
+    """The lease of a thread, with its model and the settings of this run."""
     spec, name = paths.spec(config, task), models.parse_model_name(model)
 
     def build_model(workspace: str) -> BaseChatModel:
@@ -89,24 +89,24 @@ def open_thread(
         ) as run,
     ):
         if record is None and spec.backend == "process" and name.kind == "replay":
-            # Only the machine itself tells where the recorded paths are to be moved to.
+            # Only the sandbox knows the paths to which recorded paths move.
             there = run.session.enter_state(BASE_STATE).workspace
             run.context = run.context.model_copy(update={"model": build_model(there)})
         yield run
 
 
 def run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:
-    """What the thread's run comes to, and the seconds spent on it before: it goes on where it was cut short.
+    """Start or resume a thread. Return its outcome, and the seconds of earlier attempts.
 
-    Where its machine is gone or damaged, it is let go, so that the next attempt goes back to the beginning; the same
-    where the model never replied, which says nothing about the work. Raises ModelError for the latter.
+    If its snapshot is missing or damaged, or the model never replied, the thread is deleted, so that the next attempt starts
+    over. Raises ModelError in the latter case.
     """
     outcome, before = _run_or_resume(run, begin)
     if outcome.stop_reason == "max_seconds" and not outcome.steps:
         run.delete_snapshots()
         raise ModelError(
-            f"no reply within the {run.context.max_seconds:g} seconds that an agent may take: see whether the endpoint "
-            "answers, or allow more by --max-seconds in a new run"
+            f"no reply within {run.context.max_seconds:g} seconds, the limit of an agent (check the endpoint, "
+            "or raise --max-seconds in a new run)"
         )
     return outcome, before
 
@@ -128,12 +128,12 @@ def _run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, flo
     except (SnapshotNotFoundError, SnapshotCorruptError) as error:
         run.delete_snapshots()
         raise SnapshotNotFoundError(
-            f"thread {run.thread} cannot go on where it stood: {error}; when the run is resumed, it begins anew"
+            f"thread {run.thread} cannot resume: {error}; the resumed run starts it again"
         ) from error
 
 
 def _discard_thread(run: Run, error: CheckpointCorruptError) -> SnapshotNotFoundError:
     run.discard()
     return SnapshotNotFoundError(
-        f"{error}; here its checkpoints are deleted: when the run is resumed, the thread begins anew"
+        f"{error}; its checkpoints are deleted here: the resumed run starts the thread again"
     )

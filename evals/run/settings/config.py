@@ -1,4 +1,4 @@
-"""One run's settings, fixed at its beginning and kept beside its results."""
+"""The settings of one run, fixed at its start and stored beside its results."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ STAGES = {
     "notes": ("record_id",),
     "takeovers": ("record_id", "view", "successor", "repeat"),
 }
-"""The stages of a run, and what tells their rows apart."""
+"""The stages of a run, and the key fields of their rows."""
 POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
 
 class RunUsageError(TakeoverError, ValueError):
-    """Something a person asked for that cannot be; the text says what can."""
+    """An option that the user must correct. The text says how."""
 
 
 class RunConfig(Frozen, RunOptions):
-    """Everything that decides a run's rows. It holds no secret."""
+    """All settings that influence a run's rows. Contains no secret."""
 
     run_id: str
     views: tuple[str, ...]
@@ -45,18 +45,18 @@ class RunConfig(Frozen, RunOptions):
     tasks: str
     task_ids: tuple[str, ...] = ()
     records_of: str | None = None
-    """The directory of an earlier run whose predecessors, records, labels and notes are taken over."""
+    """The directory of an earlier run whose predecessors, records, labels and notes are reused."""
     journal: str | None = None
-    """The database of rows, without its password; None: the one beside the results."""
+    """The database of rows without its password. None: the one beside the results."""
     points: tuple[PointKind, ...] = POINTS
     sandbox: BackendName
 
     def choose_writer(self, predecessor: str) -> str:
-        """The model that writes the notes on that predecessor's work."""
+        """The model that writes the notes about that predecessor's work."""
         return self.notes_model or (predecessor if is_llm(predecessor) else self.successors[0])
 
     def name_run(self, task_id: str, predecessor: str) -> str:
-        """The name of a predecessor's run, with which its thread, its trace and its records are named."""
+        """The name of a predecessor's run, used for its thread, trace and records."""
         return task_id if len(self.predecessors) == 1 else f"{task_id}.{shorten_model_name(predecessor)}"
 
     def save(self, out: Path) -> None:
@@ -69,7 +69,7 @@ _NameT = TypeVar("_NameT", bound=str)
 
 @lru_cache
 def shorten_model_name(model: str) -> str:
-    """A name of a model that fits into a file's, and is no other model's."""
+    """A model's name for use in file names, different for different models."""
     plain = model.partition(":")[2]
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", plain):
         return plain
@@ -87,12 +87,12 @@ def load_config(out: Path) -> RunConfig:
 
 
 def load_config_as(out: Path, kind: type[_ConfigT]) -> _ConfigT:
-    """The settings of that kind of run in `out`. Raises RunUsageError."""
+    """The settings of that type of run in `out`. Raises RunUsageError."""
     path = out / CONFIG_FILE
     try:
         return kind.model_validate_json(read_untrusted_file(path))
     except FileNotFoundError as error:
-        raise RunUsageError(f"{path}: no such file, so that no run lies there") from error
+        raise RunUsageError(f"{path}: run not found (pass the directory of a run)") from error
     except OSError as error:
         raise RunUsageError(f"{path}: {describe_error(error)}") from error
     except ValidationError as error:
@@ -102,14 +102,14 @@ def load_config_as(out: Path, kind: type[_ConfigT]) -> _ConfigT:
 
 
 def read_views(text: str) -> tuple[str, ...]:
-    """The views that are asked for, the baseline first. Raises RunUsageError."""
+    """The selected views, the baseline first. Raises RunUsageError."""
     from langgraph_takeover.handoff.views import VIEWS
 
     asked = list(VIEWS) if "all" in _split(text) else _split(text)
     unknown = [name for name in asked if name not in VIEWS]
     if unknown or not asked:
         raise RunUsageError(
-            f"--view: there is no view {', '.join(unknown) or text!r}; there are {', '.join(VIEWS)}, all"
+            f"--view: unknown view {', '.join(unknown) or text!r} (use {', '.join(VIEWS)}, all)"
         )
     return tuple(dict.fromkeys((BASELINE, *asked)))
 
@@ -125,12 +125,12 @@ def read_points(text: str) -> tuple[PointKind, ...]:
 
 
 def read_names(option: str, noun: str, text: str, choices: tuple[_NameT, ...]) -> tuple[_NameT, ...]:
-    """Those that are asked for, in the order that they have. Raises RunUsageError."""
+    """The selected choices, in their given order. Raises RunUsageError."""
     asked = choices if "all" in _split(text) else tuple(_split(text))
     unknown = [name for name in asked if name not in choices]
     if unknown or not asked:
         raise RunUsageError(
-            f"{option}: there is no {noun} {', '.join(unknown) or text!r}; there are {', '.join(choices)}, all"
+            f"{option}: unknown {noun} {', '.join(unknown) or text!r} (use {', '.join(choices)}, all)"
         )
     return tuple(name for name in choices if name in asked)
 
@@ -149,12 +149,12 @@ def read_ids(text: str | None) -> tuple[str, ...]:
     else:
         lines = _split(text)
     if not lines:
-        raise RunUsageError(f"--task-ids: {text!r} names no task; leave it out to take all")
+        raise RunUsageError(f"--task-ids: {text!r} contains no task id (omit the option for all tasks)")
     return tuple(dict.fromkeys(lines))
 
 
 def remove_password(url: str | None) -> str | None:
-    """A database's address as it may be written down. Raises RunUsageError."""
+    """A database URL without its password, for storing. Raises RunUsageError."""
     if not url:
         return None
     from sqlalchemy import make_url
@@ -163,18 +163,18 @@ def remove_password(url: str | None) -> str | None:
     try:
         return make_url(url).render_as_string(hide_password=True)
     except (ArgumentError, ValueError) as error:
-        raise RunUsageError("--journal: no database URL; give postgresql://… or sqlite:///FILE") from error
+        raise RunUsageError("--journal: not a database URL (use postgresql://… or sqlite:///FILE)") from error
 
 
 def find_changed_option(stored: RunConfig, new_values: dict[str, Any]) -> str | None:
-    """The first option, if any, that a resumed run was given differently before."""
+    """The first option, if any, whose value differs from the run's."""
     before = json.loads(stored.model_dump_json())
     for name, value in new_values.items():
         now = list(value) if isinstance(value, tuple) else value
         if before[name] != now:
             options = {fields[0]: option for option, fields in OPTION_FIELDS.items()} | {"records_of": "from"}
             option = options.get(name, name).replace("_", "-")
-            return f"--{option}: the run was begun with {before[name]!r}, now it is {now!r}; leave it out to resume"
+            return f"--{option}: the run has {before[name]!r}, not {now!r} (omit the option to resume)"
     return None
 
 

@@ -1,4 +1,4 @@
-"""The options that a run's configuration keeps, without anything that is slow to import."""
+"""The options that a run's configuration stores, without slow imports."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ OPTION_FIELDS = {
     "predecessor": ("predecessors",),
     "successor": ("successors",),
 }
-"""The fields of the configuration that an option decides, where they do not bear its name."""
+"""The configuration fields of options with another name."""
 
 
 class RunOptions(AgentOptions):
-    """The options that a run's configuration keeps unchanged: those of its agents, and the experiment's own."""
+    """The options that a run's configuration stores unchanged: those of its agents and of the experiment."""
 
     notes_model: str | None = None
-    """None: the predecessor's if it is an LLM, else the first successor's."""
+    """None: the predecessor's model if it is an LLM, else the first successor's."""
     limit: Annotated[int | None, Ge(1)] = None
     study: str | None = None
     shard: str | None = None

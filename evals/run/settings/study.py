@@ -1,4 +1,4 @@
-"""The studies of the protocol as data: which tasks, views, points and repeats, and how a study is cut into shards."""
+"""The studies of the protocol as data: tasks, views, points, repeats, and shards."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _Item = TypeVar("_Item")
 
 
 class Study(Frozen):
-    """One study: what is left out is decided by whoever runs it."""
+    """One study. The user sets the fields that it leaves open."""
 
     title: str
     tasks: int
-    """So many of the fixed list, from its beginning."""
+    """Number of tasks, from the start of the fixed list."""
     views: tuple[str, ...]
     repeats: int = 1
     max_points: int | None = None
     predecessors: int = 1
-    """How many models the paper had."""
+    """Number of models in the paper."""
     successors: int = 1
     paper: Mapping[str, int]
 
@@ -43,7 +43,7 @@ class Study(Frozen):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What it decides, as the command line names it."""
+        """The options that the study sets, named like the command line's."""
         return {
             "tasks": DATASET,
             "task_ids": ",".join(self.task_ids),
@@ -62,26 +62,26 @@ def load_studies() -> dict[str, Study]:
 def get_study(name: str) -> Study:
     """Raises RunUsageError."""
     if name not in load_studies():
-        raise RunUsageError(f"--study: there is no study {name!r}; there are {', '.join(load_studies())}")
+        raise RunUsageError(f"--study: unknown study {name!r} (use {', '.join(load_studies())})")
     return load_studies()[name]
 
 
 def check_tiers(tasks: Sequence[Task], source: str) -> None:
-    """A study's tasks are of two tiers. Raises RunUsageError."""
+    """Check that a study's tasks have its two difficulties. Raises RunUsageError."""
     for task in tasks:
         tier = task.instance.get("difficulty")
         if tier not in TIERS:
             raise RunUsageError(
-                f"--tasks: {source}: task {task.id} has difficulty {tier!r}, but the study takes {' and '.join(TIERS)}; "
-                "is it SWE-bench Verified?"
+                f"--tasks: {source}: task {task.id} has difficulty {tier!r}, but the study requires {' or '.join(TIERS)} "
+                "(use SWE-bench Verified)"
             )
 
 
 class Shard(NamedTuple):
-    """Some of the equal parts that a run is cut into: a task belongs to one of them, whatever is done with it."""
+    """Some of the equal parts of a run. Each task belongs to one part."""
 
     parts: frozenset[int]
-    """Counted from 1."""
+    """Part numbers, from 1."""
     total: int
 
     def select(self, items: Sequence[_Item]) -> tuple[_Item, ...]:
@@ -92,7 +92,7 @@ def read_shard(text: str) -> Shard:
     """`2/8`, `1-3/8` or `1,5-6/8`. Raises RunUsageError."""
     matched = _SHARD.fullmatch(text)
     if matched is None:
-        raise RunUsageError(f"--shard: {text!r} is no shard; give it as 2/8, 1-3/8 or 1,5-6/8")
+        raise RunUsageError(f"--shard: invalid shard {text!r} (use 2/8, 1-3/8 or 1,5-6/8)")
     of = int(matched[2])
     parts: list[int] = []
     for piece in matched[1].split(","):
@@ -110,7 +110,7 @@ def read_shard(text: str) -> Shard:
 
 
 class ReachedPoint(NamedTuple):
-    """A handoff point that was reached, by the record that was made there."""
+    """A reached handoff point with its record."""
 
     task: Task
     predecessor: str
@@ -122,7 +122,7 @@ class ReachedPoint(NamedTuple):
 
 
 def choose_points(points: Sequence[ReachedPoint], limit: int | None) -> tuple[ReachedPoint, ...]:
-    """At most so many: of the kinds in turn, from the first task on, of all predecessors where all reached it. [ours]"""
+    """At most that many points: from the kinds in turn, from the first task on, of all predecessors if all reached it. [ours]"""
     if limit is None or len(points) <= limit:
         return tuple(points)
     places = {
