@@ -44,7 +44,7 @@ def find_difference(theirs: Versions, ours: Versions) -> str:
     """The first version that differs on another host, as text; empty if none differs."""
     for name, value in ours.items():
         if theirs.get(name) != value:
-            return f"it has {name} {theirs.get(name) or 'not installed'}, but {value} is required"
+            return f"{name} is {theirs.get(name) or 'not installed'}, but {value} is required"
     return ""
 
 

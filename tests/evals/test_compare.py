@@ -70,7 +70,7 @@ def test_what_changed_is_a_table_for_people(published: Path, later: Path, compar
         "-10.0 % [-10.0, -10.0]",
         "summary: 6 only in the earlier run, 0 only in the later",
         "no longer solved: one__one-1.first_source_edit, repository, openai:alpha, repeat 1",
-        "1 of 6 records were made anew: same name, other content",
+        "1 of 6 records have the same name but different content",
         "setting max_steps: 500 → 250",
         "prompts of takeovers: 49be8a5944c4 → new",
     ):
@@ -93,6 +93,6 @@ def test_what_cannot_be_compared_is_one_clear_line(
     assert_refused(
         compared(published, other), "successor differs (openai:alpha, openai:beta and openai:alpha-2"
     )
-    assert_refused(compared(published, tmp_path / "nowhere"), "nowhere: it holds no run")
+    assert_refused(compared(published, tmp_path / "nowhere"), "nowhere: not the directory of a run")
     rewrite_rows(other, lambda row: None)
     assert_refused(compared(published, other), "the runs share no graded takeover: record_id differs")

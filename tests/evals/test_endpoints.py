@@ -209,7 +209,7 @@ def test_a_model_that_never_replies_is_no_effort_saved(frozen: Frozen, chat_serv
     chat_server.answer = late
     row = frozen.taken_over(chat_server, repeat=90, max_seconds=1.0)
     assert row["outcome"] == "infrastructure_failure"
-    assert row["detail"].startswith("no reply within the 1 seconds")
+    assert row["detail"].startswith("no reply within 1 seconds")
     chat_server.answer = lambda request: chat_server.reply(LOOK)
     row = frozen.taken_over(chat_server, repeat=90, max_steps=1)
     assert (row["outcome"], row["stop_reason"], row["llm_calls"]) == ("graded", "max_steps", 1)

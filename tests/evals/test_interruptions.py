@@ -123,7 +123,7 @@ def test_one_run_at_a_time_in_a_directory(called: RunCommand, tmp_path: Path) ->
     out = tmp_path / "out"
     first = start_takeover(*SMALL, "--out", out)
     wait_for((out / ".repositories").exists, first)
-    assert_refused(called("--resume", "--out", out), "another run is at work")
+    assert_refused(called("--resume", "--out", out), "another run uses this directory")
     kill_process(first)
 
 
@@ -177,7 +177,7 @@ def test_a_database_that_is_lost_is_no_usage_error(called: RunCommand, tmp_path:
     assert lost.returncode == 3
     (line,) = lost.stderr.splitlines()
     assert "it is no SQLite database" in line
-    assert line.endswith(f"Go on with: python -m evals.takeover --resume --out {out}")
+    assert line.endswith(f"Resume with: takeover --resume --out {out}")
     assert read_rows(out) == done
 
 

@@ -210,7 +210,7 @@ def test_kill_and_resume(base: Path, unmoved: Path, poison: RunCommand, tmp_path
 
 def test_what_cannot_be(base: Path, poison: RunCommand, called: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert_refused(poison(tmp_path, "--out", out), "holds no run of evals.takeover")
+    assert_refused(poison(tmp_path, "--out", out), "is not the directory of a takeover run")
     assert_refused(
         poison(base, "--out", out, "--injections", "weed"),
         "--injections: there is no injection 'weed'; there are file, output",

@@ -57,10 +57,10 @@ def test_the_card_says_what_is_not_llm_made(dataset: Path) -> None:
 
 
 def test_what_cannot_be(undisturbed: Path, dataset: Path, tmp_path: Path) -> None:
-    assert_refused(call_main(main, undisturbed, "--out", dataset), "is there already; name a new directory")
+    assert_refused(call_main(main, undisturbed, "--out", dataset), "already exists (use a new directory)")
     assert_refused(
         call_main(main, tmp_path, "--out", tmp_path / "new"),
-        "it holds no run, for there is no config.json in it",
+        "not the directory of a run: config.json not found",
     )
     begun = tmp_path / "begun"
     begun.mkdir()

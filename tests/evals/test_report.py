@@ -111,7 +111,7 @@ def test_a_torn_last_line_is_warned_of_and_kept(published: Path, reported: RunCo
     torn = path.read_bytes()
     done = reported(published)
     assert "warning:" in done.stdout
-    assert "its last line is torn off and does not count" in " ".join(done.stdout.split())
+    assert "its last line is incomplete and ignored" in " ".join(done.stdout.split())
     assert path.read_bytes() == torn
     assert json.loads((published / "summary.json").read_text())["warnings"]
 
@@ -132,10 +132,10 @@ def test_what_cannot_be_reported_on_is_one_clear_line(
     published: Path, tmp_path: Path, reported: RunCommand
 ) -> None:
     assert_refused(
-        reported(tmp_path / "nowhere"), "nowhere: it holds no run, for there is no config.json in it"
+        reported(tmp_path / "nowhere"), "nowhere: not the directory of a run: config.json not found"
     )
     assert_refused(reported(published, published), "--out: name a directory for the report of several runs")
-    assert_refused(reported(published, published, "--out", tmp_path / "out"), "both have the takeover")
+    assert_refused(reported(published, published, "--out", tmp_path / "out"), "both contain the takeover")
     other = Path(shutil.copytree(published, tmp_path / "other"))
     assert_refused(reported(published, "--out", other), "holds a run of its own; choose another directory")
     (tmp_path / "file").write_text("")

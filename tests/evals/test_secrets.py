@@ -250,5 +250,5 @@ def test_an_address_with_a_password_is_refused_before_it_is_written_down(
         "process",
     )
     done = called(*asked, "--allow-unisolated", "--limit", "1", "--out", tmp_path / "out")
-    assert_refused(done, "--base-url: it holds a secret")
+    assert_refused(done, "--base-url: contains a secret")
     assert not (tmp_path / "out").exists()

@@ -86,7 +86,7 @@ def test_no_machine_is_left_and_every_thread_can_be_looked_back_upon(undisturbed
 def test_a_used_directory_is_not_overwritten(undisturbed: Path, called: RunCommand) -> None:
     assert_refused(called("--out", undisturbed), "--resume")
     assert_refused(
-        called("--resume", "--out", undisturbed, "--repeats", "2"), "--repeats: the run was begun with 1"
+        called("--resume", "--out", undisturbed, "--repeats", "2"), "--repeats: the run has 1, not 2"
     )
 
 

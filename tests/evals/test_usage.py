@@ -13,8 +13,8 @@ import pytest
 from .conftest import ROOT, RunCommand, assert_refused
 
 BAD = {
-    "view": (("--view", "telepathy"), "there is no view 'telepathy'; there are repository, trace"),
-    "point": (("--points", "last_edit"), "there is no point 'last_edit'"),
+    "view": (("--view", "telepathy"), "unknown view 'telepathy' (use repository, trace"),
+    "point": (("--points", "last_edit"), "unknown point 'last_edit'"),
     "model": (("--model", "gpt-5"), "use openai:NAME, replay:FILE or builtin:oracle"),
     "key": (("--model", "openai:gpt-5"), "OPENAI_API_KEY is not set"),
     "task": (("--task-ids", "ledger__ledger-13"), "task not found: ledger__ledger-13 (choose from its "),
@@ -22,15 +22,15 @@ BAD = {
     "parquet": (("--tasks", "README.md"), "not a task file"),
     "ids": (("--task-ids", "@/nowhere/ids.txt"), "/nowhere/ids.txt: no such file"),
     "replay": (("--predecessor", "replay:/nowhere.json"), "/nowhere.json: no such file"),
-    "sandbox": (("--sandbox", "cloud"), "there are auto, docker, host, process"),
-    "protocol": (("--protocol", "xml"), "there are text, native"),
+    "sandbox": (("--sandbox", "cloud"), "unknown value 'cloud' (use auto, docker, host, process)"),
+    "protocol": (("--protocol", "xml"), "unknown value 'xml' (use text, native)"),
     "unisolated": (
         ("--sandbox", "process", "--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1"),
         "--allow-unisolated",
     ),
-    "no ids": (("--task-ids", ","), "names no task"),
-    "resume nothing": (("--resume",), "name the run to go on with by --out"),
-    "resume": (("--resume", "--out", "/nowhere/out"), "no such file, so that no run lies there"),
+    "no ids": (("--task-ids", ","), "contains no task id"),
+    "resume nothing": (("--resume",), "pass the run's directory as --out"),
+    "resume": (("--resume", "--out", "/nowhere/out"), "run not found (pass the directory of a run)"),
 }
 
 
@@ -103,4 +103,4 @@ def test_help_tells_what_an_option_left_out_means() -> None:
         text=True,
         check=True,
     )
-    assert "[default: (the server's own limit)]" in done.stdout
+    assert "[default: (the server's limit)]" in done.stdout

@@ -374,10 +374,10 @@ def test_an_address_where_something_else_answers(called: RunCommand, tmp_path: P
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--executor", "slurm"), "--executor: there is no 'slurm'"),
-        (("--executor", "ray", "--workers", "2"), "--workers: a cluster has as many"),
-        (("--artifact-store", "file:///x"), "--artifact-store: is for --executor ray"),
-        (("--node-dir", "/x"), "--node-dir: is for --executor ray"),
+        (("--executor", "slurm"), "--executor: unknown executor 'slurm'"),
+        (("--executor", "ray", "--workers", "2"), "--workers: not for --executor ray"),
+        (("--artifact-store", "file:///x"), "--artifact-store: requires --executor ray"),
+        (("--node-dir", "/x"), "--node-dir: requires --executor ray"),
         (("--executor", "ray", "--node-dir", "x"), "not an absolute path"),
         (
             ("--executor", "ray", "--artifact-store", "s3://user:pa55w0rd-long@there/x"),

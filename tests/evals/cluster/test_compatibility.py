@@ -12,8 +12,8 @@ def test_the_first_difference_is_named_with_both_versions() -> None:
     ours = {"Python": "3.11.7", "ray": "2.60.0", "langgraph": "1.2.22"}
     assert find_difference(ours, ours) == ""
     assert find_difference(ours | {"more": "1"}, ours) == ""
-    assert find_difference(ours | {"ray": "2.50.0"}, ours) == "it has ray 2.50.0, where 2.60.0 is needed"
-    assert find_difference(ours | {"ray": ""}, ours) == "it has ray not at all, where 2.60.0 is needed"
+    assert find_difference(ours | {"ray": "2.50.0"}, ours) == "ray is 2.50.0, but 2.60.0 is required"
+    assert find_difference(ours | {"ray": ""}, ours) == "ray is not installed, but 2.60.0 is required"
 
 
 def test_a_recorded_trajectory_is_compared_by_its_content(tmp_path: Path) -> None:

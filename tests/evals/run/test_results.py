@@ -57,7 +57,7 @@ def test_a_torn_last_line_is_told(published: Path) -> None:
     path.write_text(path.read_text()[:-20])
     results = load_results([published])
     assert len(results.takeovers) == 34
-    assert results.warnings == (f"{path}: its last line is torn off and does not count",)
+    assert results.warnings == (f"{path}: its last line is incomplete and ignored",)
 
 
 def test_runs_of_two_successors_are_one_table(undisturbed: Path, published: Path) -> None:
@@ -69,19 +69,19 @@ def test_runs_of_two_successors_are_one_table(undisturbed: Path, published: Path
 
 
 def test_overlapping_runs_are_refused(undisturbed: Path, published: Path) -> None:
-    with pytest.raises(RunUsageError, match=r"both have the takeover .*; leave one of them out"):
+    with pytest.raises(RunUsageError, match=r"both contain the takeover .* \(leave one of them out"):
         load_results([undisturbed, published])
 
 
 def test_other_records_of_the_same_name_are_refused(undisturbed: Path, published: Path) -> None:
     rewritten(published, "takeovers", successor="openai:other", digest="sha256:0")
-    with pytest.raises(RunUsageError, match=r"different records .*evals\.compare"):
+    with pytest.raises(RunUsageError, match=r"different records .*takeover-compare"):
         load_results([undisturbed, published])
 
 
 def test_a_row_without_its_key_is_named(published: Path) -> None:
     rewritten(published, "labels", record_id=None)
-    with pytest.raises(JournalError, match=r"labels\.jsonl: row 2 \(labels\): there is a row for"):
+    with pytest.raises(JournalError, match=r"labels\.jsonl: row 2 \(labels\): duplicate of"):
         load_results([published])
 
 
@@ -89,14 +89,14 @@ def test_a_value_of_another_type_is_named(published: Path) -> None:
     rewritten(published, "takeovers", steps="many")
     with pytest.raises(
         JournalError,
-        match=r"takeovers\.jsonl: row 1 \(takeovers\): field 'steps' holds 'many', not a number from 0 .*restore",
+        match=r"takeovers\.jsonl: row 1 \(takeovers\): field 'steps' is 'many', not a number from 0 .*restore",
     ):
         load_results([published])
 
 
 def test_a_directory_without_rows_is_named(published: Path) -> None:
     (published / "takeovers.jsonl").unlink()
-    with pytest.raises(RunUsageError, match="nothing to report on"):
+    with pytest.raises(RunUsageError, match="nothing to report: neither"):
         load_results([published])
 
 

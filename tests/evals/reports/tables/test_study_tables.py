@@ -232,7 +232,7 @@ def test_notes_name_truncated_rows_and_prompt_versions(published: Path) -> None:
     path = published / "takeovers.jsonl"
     path.write_text(path.read_text()[:-9])
     for table in load_tables(published):
-        assert any("torn off" in note for note in table.notes)
+        assert any("last line is incomplete" in note for note in table.notes)
         assert any("different prompt versions: a, b" in note for note in table.notes)
 
 

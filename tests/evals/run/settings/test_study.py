@@ -42,7 +42,7 @@ def test_the_main_study_is_what_the_paper_took(verified: Path, called: RunComman
     assert "181 (75 first_source_edit, 75 first_validation, 31 first_post_failure_edit)" in done.stdout
     jobs = planned(done.stdout)
     assert jobs == {"predecessors": "75", "labels": "181", "notes": "181", "takeovers": "724", "all": "1,161"}
-    assert "It cannot begin yet: openai:m: OPENAI_API_KEY is not set" in done.stdout
+    assert "The run cannot start yet:  openai:m: OPENAI_API_KEY is not set" in done.stdout
     assert not (tmp_path / "o").exists()
 
 
@@ -62,7 +62,7 @@ def test_a_study_needs_its_own_tiers(called: RunCommand, tmp_path: Path) -> None
     tasks = ("--task-ids", "galley__galley-31", "--tasks", "bundled")
     assert_refused(
         called("--study", "main", *tasks, "--out", tmp_path / "out"),
-        "task galley__galley-31 has difficulty '<15 min fix', but the study takes 15 min - 1 hour and 1-4 hours",
+        "task galley__galley-31 has difficulty '<15 min fix', but the study requires 15 min - 1 hour or 1-4 hours",
     )
     assert_refused(
         called("--study", "mian", "--out", tmp_path / "out"), "there are main, repeats, predecessors"
@@ -88,7 +88,7 @@ def test_shards(text: str, parts: set[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("3", "is no shard; give it as 2/8"),
+        ("3", "invalid shard .* \(use 2/8"),
         ("0/4", "counted from 1 to 4"),
         ("5/4", "counted from 1 to 4"),
         ("1-3,3/8", "names part 3 twice"),
@@ -163,7 +163,7 @@ def test_stages_are_done_one_by_one(called: RunCommand, tmp_path: Path) -> None:
     ]
     left = called("--resume", "--out", out, "--dry-run")
     assert "points: 1 (1 first_source_edit)\n" in left.stdout
-    assert "By medians of this run's own 1 first" in left.stdout
+    assert "Estimates: medians of this run's own 1 first" in left.stdout
     assert called("--resume", "--out", out, "--stages", "notes,labels").returncode == 0
     assert [len(read_rows(out, name)) for name in ("labels", "notes", "takeovers")] == [1, 1, 0]
     assert called("--resume", "--out", out).returncode == 0
@@ -192,7 +192,7 @@ def test_an_earlier_runs_records_are_taken_over(called: RunCommand, tmp_path: Pa
         f"--from: {first} was run with --max-steps 500, this run with 7",
     )
     assert_refused(
-        called(*one, "--from", tmp_path, "--out", tmp_path / "third"), f"--from: {tmp_path} holds no run"
+        called(*one, "--from", tmp_path, "--out", tmp_path / "third"), f"--from: {tmp_path} is not the directory of a takeover run"
     )
 
 
